@@ -15,9 +15,9 @@ from kombu.connection import Connection
 from app.api.access import AccessPolicy
 from app.api.application import make_app
 from app.api.services import ApiServices
-from app.away import store_is_away, without_secrets
 from app.events import Database, Plans, SqlRecords
 from app.events.trial_logs import TrialLogTable
+from app.outages import store_is_away, without_secrets
 from app.processes import write_json
 from app.registry import Catalogue, register
 from app.service.health import Checks, NotReady, check_scheduler, check_schema, check_slots, check_space, check_writable
@@ -27,7 +27,7 @@ from app.settings import Settings
 from app.settings import settings as read_settings
 from app.workers.celery_app import wake_scheduler
 from app.workers.threads import Notifier
-from stagetree.sinks.opening import Configured
+from stagetree.sinks.addresses import Configured
 
 CHECK_PATIENCE_SECONDS = 5.0
 LATE_TICKS = 4

@@ -126,7 +126,7 @@ class Bounds:
 
 BOUNDS = Bounds()
 
-PRELOADED = ["app.simulation.what_if", "app.tuning.replay"]
+PRELOADED = ["app.simulation.what_if", "app.search.replay"]
 """Modules that are imported once, for all such processes."""
 
 

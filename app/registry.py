@@ -22,7 +22,7 @@ from threading import Lock
 from types import ModuleType
 from typing import Any
 
-from app.tuning.tuners.base import REGISTERED, Registered, Tuner
+from app.search.tuners.base import REGISTERED, Registered, Tuner
 from stagetree.sequences import did_you_mean
 from stagetree.source.definitions import Arguments
 from stagetree.source.discovery import ENTRIES, arguments, classes, scripts, single_rank, without

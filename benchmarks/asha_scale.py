@@ -24,8 +24,8 @@ from app.domain.search_plan import Node
 from app.domain.terms import StudyId
 from app.processes import collect_young, freeze_survivors
 from app.scheduling.fair_share import POLICIES, Policy
+from app.search.tuners import driver
 from app.simulation.simulator import Simulator
-from app.tuning.tuners import driver
 from stagetree.spec import StudySpec
 
 SPACE = {"lr": {"loguniform": [1e-4, 1.0]}, "momentum": {"uniform": [0.8, 0.99]}}

@@ -29,7 +29,7 @@ from typing import Any
 
 import torch
 
-from app.object_store import PART, LocalStore
+from app.storage.object_store import PART, LocalStore
 from app.workers.slot.checkpoint_store import CheckpointStore, Stored
 from app.workers.trainer_connection import Deadline
 from app.workers.trainer_process import TrainerProcess

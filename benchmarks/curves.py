@@ -12,7 +12,7 @@ Predicted is the value at the end, after 10, 20, 40 and 60 % of a curve, by
 
 - `last`: a normal distribution around the last value, as wide as what ended trials still gained (root mean square). Of
   reaching the target it says yes or no, by the last value;
-- `drift`: the last value plus what each of the ended trials still gained, as `app/tuning/curves/drift.py` has it;
+- `drift`: the last value plus what each of the ended trials still gained, as `app/search/curves/drift.py` has it;
 - `chain`: the chain of Domhan et al. (2015) as HyperDrive shortened it, with emcee, for the first
   few curves of each study only. --chains 0 leaves it out;
 - `alone`: our posterior without any ended trial;
@@ -48,10 +48,10 @@ import numpy.typing as npt
 from proven import table
 from scipy.optimize import curve_fit
 
-from app.tuning.curves import Curve, CurveModel, Posterior
-from app.tuning.curves.drift import Drift, Row
-from app.tuning.curves.mixtures import Mixtures, stack
-from app.tuning.curves.prediction import SURPRISES
+from app.search.curves import Curve, CurveModel, Posterior
+from app.search.curves.drift import Drift, Row
+from app.search.curves.mixtures import Mixtures, stack
+from app.search.curves.prediction import SURPRISES
 
 Array = npt.NDArray[np.float64]
 

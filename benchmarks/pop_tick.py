@@ -21,8 +21,8 @@ from random import Random
 from app.domain.commands import Extend, Prioritize, Stop
 from app.domain.search_plan import TrialEvent
 from app.domain.terms import TrialEventKind
-from app.tuning.tuners.base import Context
-from app.tuning.tuners.pop import Pop
+from app.search.tuners.base import Context
+from app.search.tuners.pop import Pop
 from stagetree.spec import StudySpec
 
 ENDED, STEPS, BOUNDARY = 100, 100, 5

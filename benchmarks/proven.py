@@ -15,9 +15,9 @@ import numpy.typing as npt
 
 from app.domain.search_plan import TrialEvent
 from app.domain.terms import TrialEventKind
-from app.tuning.curves import Curve
-from app.tuning.tuners.forecasts import Forecasts
-from app.tuning.tuners.promising import FORETOLD, ForecastProof
+from app.search.curves import Curve
+from app.search.tuners.forecasts import Forecasts
+from app.search.tuners.promising import FORETOLD, ForecastProof
 from stagetree.spec import StudySpec
 
 Array = npt.NDArray[np.float64]

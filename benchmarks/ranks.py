@@ -31,8 +31,8 @@ from torch.utils.data import TensorDataset
 
 from stagetree import TorchTrainer
 from stagetree.runtime.forks import forked_ranks
-from stagetree.trainer import summing
-from stagetree.trainer.ranks import here
+from stagetree.trainer.ranks import summing
+from stagetree.trainer.ranks.group import here
 
 PIXELS = 16
 

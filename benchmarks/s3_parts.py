@@ -183,7 +183,7 @@ def measure(url: str, image: bytes, rounds: int) -> tuple[list[list[float]], lis
     """Of each round, how many times as fast each way is as one stream: up, and down."""
     import fsspec
 
-    from app.object_store import PART, S3_OPTIONS, FsspecStore, S3Store
+    from app.storage.object_store import PART, S3_OPTIONS, FsspecStore, S3Store
     from app.workers.slot.checkpoint_store import CheckpointStore, Stored
     from app.workers.state import State
 

@@ -39,7 +39,7 @@ from stagetree.trainer import Trainer
 from stagetree.trainer.base import MetricSums
 
 if TYPE_CHECKING:
-    from stagetree.trainer.mixing import MixedStream
+    from stagetree.trainer.mixed_streams import MixedStream
     from stagetree.trainer.streaming import Resumable, Stream
 
 __all__ = ["FunctionTrainer", "Run", "attach", "function_trainer"]
@@ -161,7 +161,7 @@ class Run:
         Several iterables, by name, are mixed: pass the value of a hyper-parameter such as `data` to `mix` at each step.
         The place is saved and loaded with the state. Call this before the first step, and take items by `next`.
         """
-        from stagetree.trainer.mixing import MixedStream  # it has torch
+        from stagetree.trainer.mixed_streams import MixedStream  # it has torch
         from stagetree.trainer.streaming import Stream
 
         self.streamed += data.values() if isinstance(data, Mapping) else [data]

@@ -23,12 +23,12 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from stagetree.client.asking import Asker, Hp, Known, Result
 from stagetree.client.blocking import Blocking, blocking, blocking_iterator, chained, wait_all, wait_any
 from stagetree.client.client import AsyncClient, Holds
-from stagetree.client.composing import MadeOfTrials
 from stagetree.client.http import Json, path_of
-from stagetree.client.written import Folder, named, study_body
+from stagetree.client.study_json import Folder, named, study_body
+from stagetree.client.trial_composition import MadeOfTrials
+from stagetree.client.trial_requests import Asker, Hp, Known, Result
 from stagetree.errors import NotFound, StudyOver, TrialFailed
 from stagetree.models import Event, StudyAnswer
 from stagetree.notebook.live import Showing, StudyView

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from app.domain.assignment import ChainAssignment, ResumePoint
+from app.domain.chain_assignment import ChainAssignment, ResumePoint
 from app.domain.events import Stage
 from app.domain.terms import NodeId, StudyId
 

@@ -8,11 +8,11 @@ from plans import Story, steps
 
 from app.domain import commands as c
 from app.domain import events as e
-from app.domain.exactness import Judgement, judge, marks_of
 from app.domain.search_plan import Study
 from app.domain.terms import ChainId, NodeId, ProofKind
+from app.exactness import Judgement, judge, marks_of
+from app.exactness.verification import Proof, keep_at
 from app.scheduling.frontier import Frontier, Span
-from app.scheduling.proofs import Proof, keep_at
 
 Json = dict[str, Any]
 

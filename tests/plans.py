@@ -18,11 +18,11 @@ from app.domain.evolve import evolve
 from app.domain.search_plan import NO_PROGRESS, Chain, Node, Progresses, SearchPlan, Trial
 from app.domain.stage_tree import Place, build_stage_tree
 from app.domain.terms import ChainId, NodeId, StudyId
-from app.scheduling.assignment import stages_of
 from app.scheduling.costs import Costs
 from app.scheduling.demands import Urgency
 from app.scheduling.fair_share import Policy
 from app.scheduling.frontier import Frontier, Span
+from app.scheduling.placement import stages_of
 from stagetree.spec import StudySpec
 
 METRIC = "accuracy"

@@ -17,9 +17,9 @@ import redis.exceptions
 import sqlalchemy.exc
 from s3fs.errors import translate_boto_error
 
-from app.away import Away, broker_is_away, database_is_away, is_lost_race, is_not_migrated, store_is_away
 from app.events.database import DatabaseUnavailable
-from app.object_store import StoreUnavailable
+from app.outages import Away, broker_is_away, database_is_away, is_lost_race, is_not_migrated, store_is_away
+from app.storage.object_store import StoreUnavailable
 
 
 def is_away(error: Exception) -> bool:

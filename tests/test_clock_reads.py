@@ -8,12 +8,12 @@ from pathlib import Path
 from stacks import ROOT
 
 DATES = {
-    "app/cli/deleting.py": "when a study was deleted, or a checkpoint given up",
+    "app/cli/delete.py": "when a study was deleted, or a checkpoint given up",
     "app/cli/opened_folder.py": "for how long a study has gone on",
-    "app/cli/archiving.py": "when a plan was archived, and which are old",
-    "app/cli/backing.py": "when a backup was made",
-    "app/cli/changing.py": "when a study was struck",
-    "app/cli/diagnosing.py": "whether it is the same here and on the server",
+    "app/cli/archive.py": "when a plan was archived, and which are old",
+    "app/cli/backup.py": "when a backup was made",
+    "app/cli/study_actions.py": "when a study was struck",
+    "app/cli/doctor.py": "whether it is the same here and on the server",
     "app/cli/tokens.py": "when a token was made, and until when it lasts",
     "app/embedded/machine.py": "when the token of its user was made",
     "app/events/housekeeping.py": "when a plan was archived",

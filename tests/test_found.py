@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 import yaml
 
-from app import found
-from app.found import has_changed, is_of_here, look_at_found, version_of
-from app.inputs import InputMissing
+from app import undeclared_inputs
+from app.input_fingerprints import InputMissing
+from app.undeclared_inputs import has_changed, is_of_here, look_at_found, version_of
 
 
 def test_a_large_file_that_nobody_named_is_its_size_and_its_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever copied it anew would be told of other results each time."""
-    monkeypatch.setattr(found, "SMALL", 2)
-    monkeypatch.setattr(found, "PART", 4)
+    monkeypatch.setattr(undeclared_inputs, "SMALL", 2)
+    monkeypatch.setattr(undeclared_inputs, "PART", 4)
     file = tmp_path / "a"
     file.write_bytes(b"one, two, three")
     [seen] = look_at_found([str(file), str(tmp_path / "gone")])

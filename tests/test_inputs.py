@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from app import inputs
-from app.inputs import InputMissing, changed, look, may_be_read
+from app import input_fingerprints
+from app.input_fingerprints import InputMissing, changed, look, may_be_read
 
 
 def test_a_small_file_is_its_content(tmp_path: Path) -> None:
@@ -23,7 +23,7 @@ def test_a_small_file_is_its_content(tmp_path: Path) -> None:
 
 
 def test_a_large_file_is_its_size_and_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inputs, "SMALL", 2)
+    monkeypatch.setattr(input_fingerprints, "SMALL", 2)
     (tmp_path / "a").write_bytes(b"one")
     seen = look(str(tmp_path / "a"))
     assert "sha256" not in seen and not changed(seen)

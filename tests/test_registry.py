@@ -10,7 +10,7 @@ import pytest
 
 from app import registry
 from app.registry import Catalogue, TrainerFileError, check_arguments, describe
-from app.service.submitting import opened
+from app.service.submission import opened
 from stagetree.source.definitions import Arguments
 from stagetree.spec import SpecError, StudySpec
 

@@ -38,7 +38,7 @@ WIDE_FILES = {
     "app.service": 4,
     "app.cli": 1,
     "app.simulation": 2,
-    "app.tuning": 1,
+    "app.search": 1,
     "app.workers": 5,
     "stagetree": 3,
 }

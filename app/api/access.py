@@ -27,9 +27,9 @@ from starlette.types import ASGIApp, Message, Receive, Send
 from starlette.types import Scope as Asgi
 
 from app.api.errors import TRY_AGAIN, answer
-from app.away import LostRace
 from app.domain.terms import ANYBODY, Principal, Scope
 from app.events import DatabaseUnavailable
+from app.outages import LostRace
 from app.service.access import Doorkeeper
 from app.service.services import HttpProblem
 

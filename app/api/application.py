@@ -19,7 +19,7 @@ from starlette.middleware.gzip import GZipMiddleware
 import stagetree
 from app.api import errors
 from app.api.access import Gate, Guard, known
-from app.api.routes import access, asking, page, plans, remarks, service, studies, trials
+from app.api.routes import access, page, plans, service, studies, study_annotations, trial_requests, trials
 from app.api.services import ApiServices
 from app.domain.evolve import collector_paused
 from app.events import DatabaseUnavailable, PlanUnusable
@@ -126,7 +126,7 @@ def make_app(services: ApiServices) -> FastAPI:
     errors.install(app)
     errors.install_document(app)
     about_trials = (plans.pictures, trials.router, trials.batch)
-    commands = (asking.router, remarks.router)
+    commands = (trial_requests.router, study_annotations.router)
     about_studies = (studies.router, trials.checkpoints, *about_trials, *commands, plans.router, plans.replays)
     for router in (*about_studies, service.slots, access.router):
         app.include_router(router, prefix=API, dependencies=[Depends(known)])

@@ -12,15 +12,15 @@ from app.api import examples
 from app.domain import commands as c
 from app.domain.terms import Scope, StudyId
 from app.registry import Catalogue, TrainerFileError, TrainerSource, check_arguments
+from app.search.samplers import unavailable
 from app.service.access import NAME
-from app.service.searching import check_tuner
-from app.tuning.samplers import unavailable
+from app.service.suggestions import check_tuner
 from stagetree.limits import Limits
 from stagetree.models.service import ScopeWord
 from stagetree.sequences import did_you_mean
 from stagetree.spec import Problem as SpecProblem
 from stagetree.spec import SpecError, StudySpec, TrialSpec, shown
-from stagetree.spec.suggesting import MOST_SUGGESTIONS
+from stagetree.spec.suggestions import MOST_SUGGESTIONS
 
 Json = dict[str, Any]
 Valid = TypeVar("Valid", bound=BaseModel)

@@ -21,8 +21,8 @@ from starlette.exceptions import HTTPException
 from app.api.examples import EXAMPLES
 from app.domain import terms
 from app.events import DatabaseUnavailable, PlanUnusable, log
-from app.object_store import StoreUnavailable
 from app.service.services import HttpProblem, InvalidField
+from app.storage.object_store import StoreUnavailable
 from stagetree.models.pages import Problem
 from stagetree.spec import SpecError, shown
 

@@ -17,9 +17,9 @@ from contextlib import asynccontextmanager, suppress
 from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
 from starlette.concurrency import run_in_threadpool
 
-from app.away import Away, LostRace
 from app.domain.terms import StudyId
 from app.events import DatabaseUnavailable, EventLog, StoredEvent
+from app.outages import Away, LostRace
 from app.service.views import plans
 from app.service.views.plans import Feed
 from stagetree.models.service import Event

@@ -8,19 +8,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from app.cli import (
-    auditing,
-    changing,
-    checking,
-    deleting,
-    diagnosing,
-    history,
-    looking,
-    previewing,
-    running,
-    serving,
-    weights,
-)
+from app.cli import audit, check, delete, doctor, events, preview, run, serve, study_actions, weights
+from app.cli import trials as looking
 from app.cli.errors import USAGE, fail, in_words
 
 EPILOG = "stagetree COMMAND --help says more, with an example. The guide: docs/command-line.md"
@@ -84,52 +73,52 @@ app = typer.Typer(
 
 GROUPS: dict[str, tuple[Callable[..., Any], ...]] = {
     "Run studies": (
-        running.run,
-        previewing.preview,
-        running.up,
-        running.submit,
-        running.watch,
-        running.wait,
+        run.run,
+        preview.preview,
+        run.up,
+        run.submit,
+        run.watch,
+        run.wait,
     ),
     "Look at studies": (
-        serving.open,
+        serve.open,
         looking.studies,
         looking.trial,
         looking.logs,
-        diagnosing.debug,
-        history.events,
-        history.environment,
-        history.replay,
-        changing.sampler,
-        auditing.audit,
-        history.export,
-        history.report,
-        history.film,
+        doctor.debug,
+        events.events,
+        events.environment,
+        events.replay,
+        study_actions.sampler,
+        audit.audit,
+        events.export,
+        events.report,
+        events.film,
         weights.weights,
     ),
     "Change studies": (
-        changing.pause,
-        changing.resume,
-        changing.reopen,
-        changing.cancel,
-        changing.retry,
-        changing.branch,
-        changing.soup,
-        changing.suggest,
-        changing.note,
-        changing.tag,
-        deleting.delete,
-        changing.strike,
+        study_actions.pause,
+        study_actions.resume,
+        study_actions.reopen,
+        study_actions.cancel,
+        study_actions.retry,
+        study_actions.branch,
+        study_actions.soup,
+        study_actions.suggest,
+        study_actions.note,
+        study_actions.tag,
+        delete.delete,
+        study_actions.strike,
     ),
-    "Run a cluster": (serving.api, serving.worker, serving.workers, serving.sinks, serving.backup, serving.restore),
+    "Run a cluster": (serve.api, serve.worker, serve.workers, serve.sinks, serve.backup, serve.restore),
     "Look at the installation": (
         looking.slots,
         looking.trainers,
-        checking.check,
-        checking.check_tuner,
-        deleting.gc,
-        deleting.archive,
-        deleting.erase,
+        check.check,
+        check.check_tuner,
+        delete.gc,
+        delete.archive,
+        delete.erase,
         looking.doctor,
     ),
 }
@@ -154,10 +143,10 @@ Example:  stagetree trials last --sort value --limit 5
 """
 trials = typer.Typer(cls=Listing, help=OF_TRIALS)
 trials.command("list")(looking.trials)
-for command in (changing.add, changing.extend, changing.stop):
+for command in (study_actions.add, study_actions.extend, study_actions.stop):
     trials.command()(command)
 app.add_typer(trials, name="trials", rich_help_panel="Look at studies")
-app.add_typer(serving.token, name="token", rich_help_panel="Run a cluster")
+app.add_typer(serve.token, name="token", rich_help_panel="Run a cluster")
 
 
 def _version(is_asked: bool) -> None:

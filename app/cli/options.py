@@ -11,11 +11,11 @@ import typer
 
 from app.cli.errors import NOT_FOUND, fail, finite
 from app.cli.output import Format, ListFormat
-from app.domain.assignment import MOST_SHARES
+from app.domain.chain_assignment import MOST_SHARES
 
 if TYPE_CHECKING:
     from app.events import SqlRecords
-    from app.owned_store import OwnedStore
+    from app.storage.owned_store import OwnedStore
 
 
 MOST_SLOTS = 256
@@ -134,7 +134,7 @@ def places(folder: Path | None) -> tuple[str, str]:
 
 def open_store(folder: Path | None, records: SqlRecords) -> OwnedStore:
     """The store of the checkpoints that are on these records."""
-    from app.owned_store import open_owned
+    from app.storage.owned_store import open_owned
 
     return open_owned(records, places(folder)[1])
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
-from app.away import SOUNDS_SECRET
+from app.outages import SOUNDS_SECRET
 from stagetree.text import FINAL, float_text, percent, value_text
 
 Json = dict[str, Any]
@@ -198,7 +198,7 @@ def print_json(value: Any) -> None:
 
 def print_csv(items: Iterable[Mapping[str, Any]]) -> None:
     """One line for each, nested values under dotted names (`best.value`), lists and sequences as JSON."""
-    from app.service.views.ordering import flat
+    from app.service.views.trial_order import flat
 
     rows = [flat(dict(item)) for item in items]
     header = list(dict.fromkeys(name for row in rows for name in row))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from app.cli.output import harmless, one_line, plural, print_table, result_cells, short_hp
-from app.service.views.ordering import ordered
+from app.service.views.trial_order import ordered
 from stagetree.text import RANKED_LAST, duration, mark_sentence, mark_word, percent, unread_text
 
 Json = dict[str, Any]

@@ -15,7 +15,7 @@ from stagetree.backoff import Backoff
 if TYPE_CHECKING:
     from stagetree.client import Client
     from stagetree.sinks import Sink
-    from stagetree.sinks.following import Onlooker
+    from stagetree.sinks.follower import Onlooker
 
 LOOK_SECONDS = 2.0
 PAUSES = Backoff(2.0, 300.0, spread=0.0)
@@ -58,7 +58,7 @@ class StudySinks(threading.Thread):
     """
 
     def __init__(self, url: str, positions: Path, configured: str, say: Say = to_stderr) -> None:
-        from stagetree.sinks.opening import Configured
+        from stagetree.sinks.addresses import Configured
 
         super().__init__(name="study sinks", daemon=True)
         self._configured = Configured.of(configured)
@@ -128,7 +128,7 @@ class StudySinks(threading.Thread):
     def finish(self, seconds: float) -> None:
         """Wait for so long for sinks of studies that are over, and say which have not got all."""
         from stagetree.client import Client, StagetreeError
-        from stagetree.sinks.opening import shown
+        from stagetree.sinks.addresses import shown
 
         deadline = time.monotonic() + seconds
         try:
@@ -150,7 +150,7 @@ class SinkThread(threading.Thread):
     """Follows one study for one sink until it is over, over a connection of its own."""
 
     def __init__(self, url: str, study: str, address: str, positions: Path, say: Say, ended: threading.Event) -> None:
-        from stagetree.sinks.opening import shown
+        from stagetree.sinks.addresses import shown
 
         super().__init__(name=f"{shown(address)} of {study}", daemon=True)
         self._url, self._study, self._address, self._positions = url, study, address, positions
@@ -192,8 +192,8 @@ class SinkThread(threading.Thread):
 
     def _has_got_all(self, client: Client) -> bool:
         """Whether it was written up to the end at which the study is now."""
-        from stagetree.sinks.following import completed_at, path_in
-        from stagetree.sinks.opening import noted_in
+        from stagetree.sinks.addresses import noted_in
+        from stagetree.sinks.follower import completed_at, path_in
 
         noted = completed_at(path_in(noted_in(self._address, self._positions), self._study))
         over: Any = client.study(self._study, trials=False).finished_at
@@ -246,7 +246,7 @@ class SinksThread(threading.Thread):
 
     def run(self) -> None:
         """Follow the study over a connection of its own."""
-        from app.cli.finding import reading
+        from app.cli.study_lookup import reading
         from stagetree.sinks import follow
 
         try:

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
 
 from app.cli.errors import USAGE, fail, said_if_interrupted
-from app.cli.finding import Documents, explained, served_here, server_url, study_id, url_for_studies
-from app.cli.finding import reading as place_to_read
 from app.cli.options import DEFAULT_DIR
 from app.cli.sinks import study_sinks
+from app.cli.study_lookup import Documents, explained, served_here, server_url, study_id, url_for_studies
+from app.cli.study_lookup import reading as place_to_read
 from app.embedded import Embedded, Interpreter, default_slots, embedded
 from app.registry import Catalogue, TrainerSource, check_arguments, describe
 from app.settings import settings

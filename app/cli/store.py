@@ -17,14 +17,15 @@ from typing import Any
 from app.cli.errors import FAILED, fail
 from app.cli.opened_folder import services_of
 from app.domain.events import PlanOpened, Profile
-from app.domain.remarks import learned_text
+from app.domain.study_annotations import learned_text
 from app.domain.terms import StudyId, Unknown
 from app.embedded.folder_lock import is_at_work
 from app.events import Decide, StoredEvent, Write, last_profile, transact
-from app.object_store import open_store
-from app.service import changing, exporting, reading, searching, slot_use, submitting
+from app.service import html_report, queries, slot_use, study_changes, submission
+from app.service import suggestions as searching
 from app.service.files import kept_state, trial_metrics, write_state
 from app.service.services import Services
+from app.storage.object_store import open_store
 from stagetree.errors import NotFound
 from stagetree.models.pages import EventPage, SlotPage, StudyPage, TrialPage
 from stagetree.spec import StudySpec
@@ -61,22 +62,22 @@ class Store:
         """Whoever is at work in the folder answers nobody; that somebody is there is `check_work`'s to say."""
 
     def studies(self, *, limit: int = PAGE, state: Collection[str] = ()) -> Iterator[Json]:
-        return _pages(lambda cursor: reading.studies(self._use, limit, cursor, state))
+        return _pages(lambda cursor: queries.studies(self._use, limit, cursor, state))
 
     def study(self, study: str, *, trials: bool = True) -> Json:
-        return reading.study(self._use, self._use.find(study), with_trials=trials)[0].to_json()
+        return queries.study(self._use, self._use.find(study), with_trials=trials)[0].to_json()
 
     def trials(self, study: str, *, limit: int = PAGE) -> Iterator[Json]:
         row = self._use.find(study)
-        return _pages(lambda cursor: reading.trials(self._use, row, limit, cursor))
+        return _pages(lambda cursor: queries.trials(self._use, row, limit, cursor))
 
     def trial(self, study: str, number: int) -> Json:
         with _not_found():
-            return reading.trial(self._use, self._use.find(study), number).to_json()
+            return queries.trial(self._use, self._use.find(study), number).to_json()
 
     def events(self, study: str, after: int = 0, *, limit: int = PAGE) -> Iterator[Json]:
         row = self._use.find(study)
-        return _pages(lambda cursor: reading.events(self._use, row, limit, after, cursor))
+        return _pages(lambda cursor: queries.events(self._use, row, limit, after, cursor))
 
     def follow(self, study: str, after: int = 0) -> Iterator[Json]:
         """What has happened behind position `after`, and what happens, until the study is over."""
@@ -91,23 +92,23 @@ class Store:
             time.sleep(FOLLOW_SECONDS)
 
     def plan(self, study: str) -> Json:
-        return reading.plan(self._use, self._use.find(study)).to_json()
+        return queries.plan(self._use, self._use.find(study)).to_json()
 
     def environment(self, study: str) -> Json:
-        return reading.environment(self._use, self._use.find(study)).to_json()
+        return queries.environment(self._use, self._use.find(study)).to_json()
 
     def stage_tree(self, study: str) -> Json:
-        return reading.stage_tree(self._use, self._use.find(study)).to_json()
+        return queries.stage_tree(self._use, self._use.find(study)).to_json()
 
     def replay(self, study: str, at: int | None = None) -> Json:
-        return exporting.replay(self._use, self._use.find(study), at).to_json()
+        return html_report.replay(self._use, self._use.find(study), at).to_json()
 
     def log(self, study: str) -> str:
-        return "".join(exporting.log(self._use, self._use.find(study)))
+        return "".join(html_report.log(self._use, self._use.find(study)))
 
     def report(self, study: str, *, public: bool = False, url: str = "") -> str:
         with _not_found():
-            return exporting.report(self._use, self._use.find(study), public=public, url=url)
+            return html_report.report(self._use, self._use.find(study), public=public, url=url)
 
     def checkpoint(self, study: str, to: Path, *, trial: int | None = None, step: int | None = None) -> Path:
         """Write the weights of a trial into a folder; by default of the best one."""
@@ -117,13 +118,13 @@ class Store:
             return write_state(open_store(self._use.checkpoints), study, state, to, whole=False).path
 
     def film(self, study: str, kind: str = "svg", *, public: bool = False) -> bytes:
-        return exporting.film(self._use, self._use.find(study), kind, public=public)
+        return html_report.film(self._use, self._use.find(study), kind, public=public)
 
     def slots(self, *, estimates: bool = False) -> list[Json]:
-        return list(_pages(lambda cursor: reading.slots(self._use, PAGE, cursor, estimates=estimates)))
+        return list(_pages(lambda cursor: queries.slots(self._use, PAGE, cursor, estimates=estimates)))
 
     def release_slot(self, slot: str) -> None:
-        changing.release_slot(self._use, slot)
+        study_changes.release_slot(self._use, slot)
 
     def profile(self, opened: PlanOpened, batch: Json, kind: type[Profile], devices: Sequence[str]) -> Profile | None:
         """The last measurement of the same trainer, with such a batch, as of `last_profile`."""
@@ -131,31 +132,31 @@ class Store:
 
     def measured(self, plan: PlanOpened) -> Json:
         """The seconds and the memory of steps, as measured on such a plan."""
-        return slot_use.measured(self._use, submitting.name_of(plan))
+        return slot_use.measured(self._use, submission.name_of(plan))
 
     def learned(self, spec: StudySpec) -> list[str]:
         """What a new study would begin with, in sentences. Raises `SpecError`."""
         return [learned_text(each) for each in searching.learned(self._use, spec, StudyId(""))]
 
     def trial_log(self, study: str, number: int) -> str:
-        return "".join(reading.trial_log(self._use, self._use.find(study), number))
+        return "".join(queries.trial_log(self._use, self._use.find(study), number))
 
     def logged(self, study: str, number: int) -> list[Json]:
         return [point.to_json() for point in trial_metrics(self._use, self._use.find(study), number).items]
 
     def add_note(self, study: str, text: str, trial: int | None = None) -> Json:
-        return changing.add_note(self._use, self._use.find(study), self._write, text, trial).to_json()
+        return study_changes.add_note(self._use, self._use.find(study), self._write, text, trial).to_json()
 
     def correct_note(self, study: str, event: int, text: str) -> Json:
-        changing.correct_note(self._use, self._use.find(study), self._write, event, text)
+        study_changes.correct_note(self._use, self._use.find(study), self._write, event, text)
         return next(note for note in self.study(study, trials=False)["notes"] if note["event"] == event)
 
     def label(self, study: str, add: Sequence[str], remove: Sequence[str], attributes: Json) -> Json:
-        changing.label(self._use, self._use.find(study), self._write, add, remove, attributes)
+        study_changes.label(self._use, self._use.find(study), self._write, add, remove, attributes)
         return self.study(study, trials=False)
 
     def retry_trial(self, study: str, number: int) -> Json:
-        changing.retry_trial(self._use, self._use.find(study), self._write, number)
+        study_changes.retry_trial(self._use, self._use.find(study), self._write, number)
         return self.trial(study, number)
 
     def suggest(self, study: str, suggestions: Sequence[Json]) -> list[Json]:
@@ -172,7 +173,7 @@ class Store:
         return [each.to_json() for each in searching.suggestions(self._use, self._use.find(study)).items]
 
     def delete(self, study: str) -> None:
-        changing.delete_study(self._use, self._use.find(study), self._write)
+        study_changes.delete_study(self._use, self._use.find(study), self._write)
 
     def _write(self, stream: str, decide: Decide) -> list[StoredEvent]:
         use = self._use

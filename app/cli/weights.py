@@ -86,7 +86,7 @@ def _place(output: Path | None) -> tuple[Path, str]:
 
 def _export(id: str, which: _Wanted, trainers: list[str], server: str | None, dir: Path | None) -> None:
     """Build the trainer here, as `stagetree debug` does, and have it write its model."""
-    from app.cli.diagnosing import StateOfTrial, export_as_on_a_slot
+    from app.cli.doctor import StateOfTrial, export_as_on_a_slot
 
     which.into.mkdir(parents=True, exist_ok=True)
     if any(which.into.iterdir()):
@@ -132,7 +132,7 @@ class _File(NamedTuple):
 
 
 def _written(id: str, which: _Wanted, server: str | None, dir: Path | None) -> _File:
-    from app.cli.finding import server_url
+    from app.cli.study_lookup import server_url
 
     url = None if dir else server_url(server)
     return _from_server(url, id, which) if url else _from_store(folder_or_default(dir), id, which)
@@ -149,7 +149,7 @@ class _Wanted:
 
 
 def _from_server(url: str, id: str, which: _Wanted) -> _File:
-    from app.cli.finding import Documents, study_id
+    from app.cli.study_lookup import Documents, study_id
     from stagetree.client.client import Client, Holds
 
     with Client(url) as client:
@@ -163,8 +163,8 @@ def _from_server(url: str, id: str, which: _Wanted) -> _File:
 def _from_store(folder: Path | None, id: str, which: _Wanted) -> _File:
     from app.domain.terms import StudyId, Unknown
     from app.events import Plans
-    from app.object_store import open_store
     from app.service.files import kept_state, write_state
+    from app.storage.object_store import open_store
 
     name = _study(id, folder)
     with open_records(folder) as records:
@@ -180,8 +180,8 @@ def _from_store(folder: Path | None, id: str, which: _Wanted) -> _File:
 
 def _study(meant: str, folder: Path | None) -> str:
     """The id of the study that is meant; without a folder, it is the id."""
-    from app.cli.finding import study_id
     from app.cli.store import Store
+    from app.cli.study_lookup import study_id
 
     if folder is None:
         return meant

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from app.domain.remarks import Remark
+from app.domain.study_annotations import Remark
 from app.domain.terms import ChainId, NodeId, ProofKind, StudyId
 
 Metrics = dict[str, float | None]

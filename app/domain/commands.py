@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from app.domain.asking import AverageTrials as AverageTrials
-from app.domain.asking import BranchTrial as BranchTrial
-from app.domain.asking import SuggestConfigurations as SuggestConfigurations
-from app.domain.asking import WithdrawSuggestion as WithdrawSuggestion
 from app.domain.events import Json, PackingProfiled, PlanOpened, Stage
-from app.domain.remarks import AddNote as AddNote
-from app.domain.remarks import CorrectNote as CorrectNote
-from app.domain.remarks import LabelStudy as LabelStudy
-from app.domain.remarks import ResultsLearned as ResultsLearned
 from app.domain.search_plan import KeptAt, Progresses
+from app.domain.study_annotations import AddNote as AddNote
+from app.domain.study_annotations import CorrectNote as CorrectNote
+from app.domain.study_annotations import LabelStudy as LabelStudy
+from app.domain.study_annotations import ResultsLearned as ResultsLearned
 from app.domain.terms import ChainId, ChainOutcome, ProofKind, StudyId
+from app.domain.trial_requests import AverageTrials as AverageTrials
+from app.domain.trial_requests import BranchTrial as BranchTrial
+from app.domain.trial_requests import SuggestConfigurations as SuggestConfigurations
+from app.domain.trial_requests import WithdrawSuggestion as WithdrawSuggestion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

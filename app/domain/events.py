@@ -31,11 +31,11 @@ from app.domain.artifacts import StudyDeleted as StudyDeleted
 from app.domain.artifacts import StudyIsolated as StudyIsolated
 from app.domain.artifacts import StudyStruck as StudyStruck
 from app.domain.artifacts import WeightsDropped as WeightsDropped
-from app.domain.means import AverageNamed as AverageNamed
-from app.domain.remarks import ConfigurationSuggested as ConfigurationSuggested
-from app.domain.remarks import NoteAdded as NoteAdded
-from app.domain.remarks import NoteCorrected as NoteCorrected
-from app.domain.remarks import StudyLabelled as StudyLabelled
+from app.domain.averages import AverageNamed as AverageNamed
+from app.domain.study_annotations import ConfigurationSuggested as ConfigurationSuggested
+from app.domain.study_annotations import NoteAdded as NoteAdded
+from app.domain.study_annotations import NoteCorrected as NoteCorrected
+from app.domain.study_annotations import StudyLabelled as StudyLabelled
 from app.domain.terms import ChainId, ChainOutcome, FailureKind, NodeId, ProofKind, StudyId
 
 Json = dict[str, Any]

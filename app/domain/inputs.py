@@ -2,7 +2,7 @@
 
 A record of an input is a JSON object with its `path` and, once a slot has seen it, `files`, `bytes`, a `stamp` of sizes
 and times and, where it is small, the `sha256` of its content; `missing` where it was not there. Of a path that no study
-names, `app.found` makes a record.
+names, `app.undeclared_inputs` makes a record.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import PurePath
 from typing import Any
 
 from app.domain.search_plan import SearchPlan, Study
-from stagetree.unnamed import Unnamed
+from stagetree.undeclared_input import Unnamed
 
 Json = dict[str, Any]
 
@@ -79,7 +79,7 @@ ANEW = "any change of the trainer's file, or of the `version` that it sets, trai
 def changed_text(path: str) -> str:
     """That something which a study reads has changed, and results may be of the one before, in a sentence.
 
-    path: as of `stagetree.unnamed`.
+    path: as of `stagetree.undeclared_input`.
     """
     unnamed = Unnamed(path)
     if unnamed.is_package:

@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 
 from app.domain import inputs
 from app.domain.events import Stage
-from app.domain.fronts import best_first, front_of
 from app.domain.objectives import ResultScore, Scored
+from app.domain.pareto_fronts import best_first, front_of
 from app.domain.search_plan import SearchPlan, Study, Trial
 from app.domain.terms import NodeId
 from stagetree.text import RANKED_LAST

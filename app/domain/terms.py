@@ -185,7 +185,7 @@ class FailureKind(Word):
 
 
 class ProofKind(Word):
-    """How two ways of training were compared: see `app.domain.exactness`.
+    """How two ways of training were compared: see `app.exactness`.
 
     `CHECK`: a trainer's first steps, before anything else of the plan is trained. `HANDOVER`: steps around a resumption
     in a fresh process, without it where the record has it and with it where the record has not. `WHOLE`: a trial from

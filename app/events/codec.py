@@ -12,6 +12,7 @@ from dataclasses import asdict, fields
 from math import isfinite
 from typing import Any, get_args
 
+from app.domain.averages import MeanShare
 from app.domain.events import (
     AverageNamed,
     ChainAssigned,
@@ -25,7 +26,6 @@ from app.domain.events import (
     StageFailed,
     StoredPart,
 )
-from app.domain.means import MeanShare
 from app.domain.terms import ChainOutcome, FailureKind, ProofKind
 
 Data = dict[str, Any]

@@ -21,7 +21,7 @@ from sqlalchemy.engine import URL, Connection
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import PoolProxiedConnection
 
-from app.away import Away, LostRace, database_is_away, is_lost_race, is_not_migrated, shown, without_secrets
+from app.outages import Away, LostRace, database_is_away, is_lost_race, is_not_migrated, shown, without_secrets
 
 SAFE_WAL = (3, 51, 3)
 LOOK_SECONDS = 0.02

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from threading import Lock
 
-from app.domain.assignment import is_one_of
+from app.domain.chain_assignment import is_one_of
 from app.domain.events import Json, PackingProfiled, PlanOpened, Profile, RanksProfiled
 from app.domain.evolve import collector_paused, evolve, strikes
 from app.domain.search_plan import SearchPlan

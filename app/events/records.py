@@ -12,7 +12,6 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from app.away import LostRace
 from app.domain.events import Event
 from app.domain.search_plan import SearchPlan
 from app.events.database import Database
@@ -20,6 +19,7 @@ from app.events.log import Alongside, Append, EventLog, Idempotency, SqlLog, Sto
 from app.events.plans import Plans
 from app.events.rows import Rows
 from app.events.rows.ports import RowsPort
+from app.outages import LostRace
 from stagetree.backoff import Backoff
 
 Result = TypeVar("Result")

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from app.domain.assignment import gpu_of
+from app.domain.chain_assignment import gpu_of
 from app.domain.search_plan import Node, SearchPlan
 from app.domain.terms import NodeId
 

@@ -23,10 +23,10 @@ from app.domain.accounting import steps_left
 from app.domain.search_plan import Study
 from app.domain.stage_tree import Place
 from app.domain.terms import PlanId, StudyId
-from app.scheduling.assignment import within_budget
 from app.scheduling.demands import Urgency
 from app.scheduling.frontier import Frontier, Span
 from app.scheduling.packs import trials_on_a_slot
+from app.scheduling.placement import within_budget
 
 LARGEST_DEFICIT = 2.0
 """In turns on a slot: a study never lacks or owes more, so that a share nobody could give is not owed forever."""

@@ -16,7 +16,7 @@ from itertools import islice
 from operator import attrgetter
 from typing import Any
 
-from app.domain.awaiting import evaluations_of_each
+from app.domain.outstanding_requests import evaluations_of_each
 from app.domain.search_plan import Chain, ChainProgress, SearchPlan
 from app.domain.stage_tree import Place, UpcomingBranches
 from app.domain.terms import ChainId, NodeId, PlanId, StudyId

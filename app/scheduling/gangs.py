@@ -18,13 +18,13 @@ from itertools import islice
 from math import inf
 from typing import Any
 
-from app.domain.assignment import ResumePoint, SlotDescription, gpu_of, kind_apart, shared_gpu, site
+from app.domain.chain_assignment import ResumePoint, SlotDescription, gpu_of, kind_apart, shared_gpu, site
 from app.domain.events import RanksProfiled
 from app.domain.search_plan import SearchPlan, Study, speed_up
 from app.domain.stage_tree import Place
 from app.domain.terms import LAUNCHED, ChainId, PlanId, ProofKind, StudyId
-from app.scheduling.assignment import Candidates, by_kind, has_trainer, leaders
 from app.scheduling.frontier import Frontier, Span
+from app.scheduling.placement import Candidates, by_kind, has_trainer, leaders
 from app.scheduling.widths import batch_of
 
 PAYS = 0.6

@@ -12,13 +12,13 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 
-from app.domain.assignment import SlotDescription
+from app.domain.chain_assignment import SlotDescription
 from app.domain.events import PackingProfiled
 from app.domain.search_plan import SearchPlan
 from app.domain.stage_tree import Place
 from app.domain.terms import StudyId
-from app.scheduling.assignment import branch_points, resume_point, takers, within_budget
 from app.scheduling.frontier import Frontier, Span
+from app.scheduling.placement import branch_points, resume_point, takers, within_budget
 from app.scheduling.widths import WORTHWHILE, batch_sizes
 from stagetree.limits import LANES
 

@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 
-from app.domain import keeping, results
+from app.domain import checkpoint_needs, results
 from app.domain.search_plan import KeptAt, Node, SearchPlan, Study, Trial
 from app.domain.stage_tree import branches_ahead
 from app.domain.terms import TrialState
@@ -55,7 +55,7 @@ def dispensable(plan: SearchPlan, costs: Costs) -> Iterator[KeptAt]:
     entries = _entries(plan, costs)
     for study in plan.studies.values():
         _count(plan, study, entries)
-    used = keeping.must_stay(plan)
+    used = checkpoint_needs.must_stay(plan)
     yield from _by_value([entry for entry in entries.values() if entry.kept.key not in used], used)
 
 
@@ -127,7 +127,7 @@ def _last_on_its_way(plan: SearchPlan, study: Study, trial: Trial) -> KeptAt | N
     for place in branches_ahead(study, trial):
         if place[0] in plan.nodes:
             node, step = place
-    return next(keeping.latest_before(plan, node, step), None)
+    return next(checkpoint_needs.latest_before(plan, node, step), None)
 
 
 def _by_value(entries: list[_Entry], used: set[Key]) -> Iterator[KeptAt]:
@@ -161,8 +161,8 @@ def garbage_of(plan: SearchPlan) -> list[KeptAt]:
     """The checkpoints that no study is left to ask for."""
     if not any(study.deleted for study in plan.studies.values()):
         return []
-    used = keeping.must_stay(plan)
-    return [entry for entry in keeping.unowned(plan) if entry.key not in used]
+    used = checkpoint_needs.must_stay(plan)
+    return [entry for entry in checkpoint_needs.unowned(plan) if entry.key not in used]
 
 
 def chosen_of(plan: SearchPlan, excess: int, most: int) -> list[KeptAt]:

@@ -14,15 +14,15 @@ from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
-from app.away import store_is_away
-from app.domain import keeping
+from app.domain import checkpoint_needs
 from app.domain.search_plan import Checkpoint, SearchPlan, Study, trial_of
 from app.domain.terms import TrialState, Unknown
 from app.events import StudyRecord
-from app.object_store import PART, ObjectStore, StoreUnavailable
+from app.outages import store_is_away
 from app.service.services import Services
 from app.service.trial_logs import logged_points
 from app.service.views import outcomes
+from app.storage.object_store import PART, ObjectStore, StoreUnavailable
 from stagetree.models.pages import Logged
 from stagetree.runtime.weight_files import is_divided, joined, like_the_model, weight_parts
 from stagetree.whole_file import whole_file
@@ -79,7 +79,7 @@ def kept_state(plan: SearchPlan, study: Study, trial: int | None, step: int | No
             raise Unknown(f"no trial of {study.id} has a result yet: give the number of one whose state is kept")
         trial = winner.trial
     of = trial_of(study, trial)
-    if not (there := keeping.states_of(plan, of)):
+    if not (there := checkpoint_needs.states_of(plan, of)):
         raise Unknown(f"no state of trial {trial} is kept")
     how = _HOW_BEST_STATES_ARE_KEPT if step is None and study.value == "best" else ""
     if step is None:

@@ -22,15 +22,15 @@ from typing import Any, TypeVar, cast
 from app.domain.search_plan import SearchPlan, Study
 from app.domain.terms import ANYBODY, Principal, StudyId, Unknown
 from app.events import ChainRecord, Decide, EventLog, Plans, Records, Snapshots, StoredEvent, StudyRecord
-from app.object_store import ObjectStore
-from app.owned_store import open_owned
 from app.registry import Catalogue
 from app.service.health import Checks
 from app.service.plan_history import PlanHistories, PlanHistory
 from app.service.trial_logs import KeptLogs, delete_logs
 from app.service.views.plans import Feed
+from app.storage.object_store import ObjectStore
+from app.storage.owned_store import open_owned
 from stagetree.limits import LIMITS, Limits
-from stagetree.sinks.opening import Configured
+from stagetree.sinks.addresses import Configured
 
 
 class HttpProblem(Exception):
@@ -92,7 +92,7 @@ class Services:
     at what happened, without waiting. checks: what readiness means. lease_seconds: a slot that was not heard of
     for so long is lost. stopping: set when the server goes down, so that streams end. stop_seconds: how long that may
     take. logs: what trainers print and log, None where nothing is kept. hosts: the names that the
-    server answers to, besides addresses and localhost. checkpoints: where they lie, see `app.object_store.open_store`.
+    server answers to, besides addresses and localhost. checkpoints: where they lie, see `app.storage.object_store`.
     study_files: the folders with what studies may name in `begin_from` and `inputs`. proofs: whether slots train steps
     again to compare. sinks: what studies may name in `sinks`.
     """

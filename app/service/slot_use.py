@@ -10,7 +10,7 @@ from math import log
 from statistics import median
 from typing import Any
 
-from app.domain.assignment import Unreadable, gpu_of, shared_gpu
+from app.domain.chain_assignment import Unreadable, gpu_of, shared_gpu
 from app.domain.results import is_without_pack
 from app.domain.search_plan import SearchPlan
 from app.domain.terms import Principal
@@ -20,7 +20,7 @@ from app.scheduling.slowdowns import Ran, slowdowns
 from app.scheduling.widths import batch_sizes, peaks
 from app.service.plan_history import PlanHistory, SlotSpan
 from app.service.services import Services
-from app.service.views.standing import packing
+from app.service.views.progress import packing
 from stagetree.models.service import Slot, SlotLoan, SlotStage, StageEstimates
 
 Json = dict[str, Any]

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from app.away import Away, LostRace
 from app.domain.search_plan import SearchPlan
 from app.domain.terms import NodeId
+from app.outages import Away, LostRace
 from stagetree.models.trials import LoggedPoint
 
 logger = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from app.domain import events as e
-from app.domain.assignment import ChainAssignment, ResumePoint
+from app.domain.chain_assignment import ChainAssignment, ResumePoint
 from app.domain.search_plan import speed_up
 from app.scheduling.gangs import powers
 from app.workers.slot.execution import Action, Evaluate, Save

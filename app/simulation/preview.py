@@ -12,9 +12,9 @@ from app.domain.search_plan import Node, Study
 from app.domain.terms import StudyId, TrialState
 from app.scheduling.costs import Costs
 from app.scheduling.widths import Peaks, batch_of, batch_sizes
+from app.search.samplers import NEEDED
 from app.simulation.pace import even_packs, even_ranks, faster
 from app.simulation.simulator import Simulator, Unit
-from app.tuning.samplers import NEEDED
 from stagetree.advice import advice
 from stagetree.limits import LIMITS, Limits
 from stagetree.spec import StudySpec

@@ -23,10 +23,10 @@ from app.events import Plans, StoredEvent
 from app.events.memory import MemoryRecords
 from app.scheduling.costs import Costs
 from app.scheduling.fair_share import POLICIES, Policy
+from app.search.tuners.driver import TunerDriver, make_driver
 from app.simulation.pace import NO_OVERHEADS, Fault, Faults, Overheads, Seconds, no_fault, one_second_a_step
 from app.simulation.slots import VirtualSlot, anywhere, placed_anywhere
 from app.simulation.virtual_chain import VirtualChain, World
-from app.tuning.tuners.driver import TunerDriver, make_driver
 from app.workers.scheduler.fence import Fence
 from app.workers.scheduler.ports import Ports
 from app.workers.scheduler.tick import Scheduler

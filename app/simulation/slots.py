@@ -9,7 +9,7 @@ from math import inf
 from typing import Any
 
 from app.domain import events as e
-from app.domain.assignment import ChainAssignment
+from app.domain.chain_assignment import ChainAssignment
 from app.domain.terms import ChainId, ChainOutcome
 from app.events import Lease, RowsPort
 from app.simulation.pace import KIND, Place, even_ranks

@@ -22,10 +22,10 @@ from typing import Any
 from app.domain import events as e
 from app.domain.search_plan import Node, SearchPlan, Study, Trial
 from app.domain.terms import StudyId, TrialState
+from app.search.samplers.base import NonAdaptive, Proposal
+from app.search.tuners import TunerDriver
 from app.simulation.pace import NO_OVERHEADS, Overheads
 from app.simulation.simulator import Simulator
-from app.tuning.samplers.base import NonAdaptive, Proposal
-from app.tuning.tuners import TunerDriver
 from stagetree.spec import StudySpec
 
 Json = dict[str, Any]

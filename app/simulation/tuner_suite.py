@@ -19,9 +19,9 @@ from app.domain import events as e
 from app.domain.search_plan import Node, Study, TrialEvent
 from app.domain.terms import StudyId
 from app.registry import load
+from app.search.replay import replay
+from app.search.tuners.base import REGISTERED, Next, Registered, Tuner, check_action, objectives_in
 from app.simulation.simulator import Simulator
-from app.tuning.replay import replay
-from app.tuning.tuners.base import REGISTERED, Next, Registered, Tuner, check_action, objectives_in
 from stagetree.spec import StudySpec
 from stagetree.spec.file import read
 

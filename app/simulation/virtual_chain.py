@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from app.domain import events as e
-from app.domain.assignment import ChainAssignment
+from app.domain.chain_assignment import ChainAssignment
 from app.domain.terms import ChainOutcome, FailureKind
 from app.events import Lease, Records, RowsPort
 from app.simulation.pace import NO_OVERHEADS, Fault, Overheads, Place, StepTimeline, pass_times, rank_times

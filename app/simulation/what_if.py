@@ -22,13 +22,13 @@ from app.domain.evolve import fold
 from app.domain.search_plan import Node, SearchPlan, Study, Trial, TrialEvent
 from app.domain.terms import ChainOutcome, NodeId, StudyId, TrialEventKind
 from app.scheduling.costs import Costs
+from app.search.replay.replaying import context_of, is_decision
+from app.search.samplers.base import Enqueued, Proposal, Sampler
+from app.search.samplers.learning import Learns, learned_of
+from app.search.tuners import TunerDriver, sampler_of
+from app.search.tuners.base import End, NewTrial, Next
 from app.simulation.simulator import Simulator
 from app.simulation.slots import anywhere
-from app.tuning.replay.replaying import context_of, is_decision
-from app.tuning.samplers.base import Enqueued, Proposal, Sampler
-from app.tuning.samplers.learning import Learns, learned_of
-from app.tuning.tuners import TunerDriver, sampler_of
-from app.tuning.tuners.base import End, NewTrial, Next
 from stagetree.sequences import is_same_value
 from stagetree.spec import Problem, SpecError, StudySpec
 from stagetree.spec.file import changed

@@ -23,7 +23,7 @@ from kombu.message import Message
 from kombu.transport import TRANSPORT_ALIASES, _transport_cache
 from kombu.transport import redis as kombu_redis
 
-from app.away import broker_is_away
+from app.outages import broker_is_away
 from app.settings import settings
 from app.workers.threads import THREADS
 from stagetree.backoff import Backoff

@@ -51,7 +51,7 @@ MODULES = (
     "celery.worker.loops",
     "app.workers.tasks",
     "app.workers.roles",
-    "app.object_store",
+    "app.storage.object_store",
     "app.workers.trainer_process",
     "app.workers.warm",
 )

@@ -18,19 +18,19 @@ from functools import cached_property
 from typing import Any
 from uuid import uuid4
 
-from app.cached_store import CachedStore
 from app.events import Database, Plans, Records, SqlRecords, change
 from app.events.housekeeping import Ages, clean
 from app.events.trial_logs import TrialLogTable
-from app.object_store import ObjectStore
-from app.owned_store import open_owned
 from app.processes import collect_young, freeze_survivors, memory_here
 from app.registry import Catalogue, register
 from app.scheduling.fair_share import POLICIES
 from app.settings import settings
+from app.storage.cached_store import CachedStore
+from app.storage.object_store import ObjectStore
+from app.storage.owned_store import open_owned
 from app.workers.celery_app import publish
-from app.workers.far import Door, interface_of
 from app.workers.ownership import Ownership, runtime_folder
+from app.workers.remote_ranks import Door, interface_of
 from app.workers.scheduler.ports import Ports, say_once
 from app.workers.scheduler.retention import Retention
 from app.workers.scheduler.tick import Scheduler

@@ -32,9 +32,9 @@ from celery.signals import (
     worker_shutting_down,
 )
 
-from app.away import LostRace
-from app.domain.assignment import NAME
+from app.domain.chain_assignment import NAME
 from app.events import Database, DatabaseUnavailable, SlotTaken, SqlRecords
+from app.outages import LostRace
 from app.processes import end_within, write_json
 from app.settings import settings
 from app.workers.celery_app import SCHEDULER_QUEUE, celery, send_next, wake_scheduler

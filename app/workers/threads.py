@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from app.away import Away, LostRace
+from app.outages import Away, LostRace
 
 logger = logging.getLogger(__name__)
 

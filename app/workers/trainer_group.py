@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from app.workers.far import FarRank, interface_of, listen
+from app.workers.remote_ranks import FarRank, interface_of, listen
 from app.workers.state import State
 from app.workers.trainer_connection import POLL_SECONDS, Deadline, TrainerConnection, TrainerKilled
 from app.workers.trainer_process import TrainerProcess

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from app.domain.assignment import Ahead
+from app.domain.chain_assignment import Ahead
 from app.workers.state import State
 from app.workers.trainer_connection import Deadline, TrainerConnection
 from app.workers.warm import ON_THE_CPU, TrainerSettings, Warm, resident_bytes
@@ -100,7 +100,7 @@ class TrainerProcess(TrainerConnection):
     ) -> TrainerProcess:
         """A fresh process, its device started. Raises `WarmFailed`, `TrainerFailed`: `device` if it has none.
 
-        rank: of a group on several machines, which it then has found: see `stagetree.trainer.ranks.Ranks.meet`.
+        rank: of a group on several machines, which it then has found: see `stagetree.trainer.ranks.group.Ranks.meet`.
         """
         process, place = cls(*warm.fork()), {} if rank is None else {"ranks": dict(rank)}
         try:
@@ -154,7 +154,7 @@ class TrainerProcess(TrainerConnection):
     ) -> None:
         """A new model before its first step; that before it is freed first. A process serves one file only.
 
-        shards, parallel: of the study, see `stagetree.trainer.ranks.Ranks`.
+        shards, parallel: of the study, see `stagetree.trainer.ranks.group.Ranks`.
         lane: of one that is to join a pack, the `names` of its hyper-parameters, and `is_resumed`: whether it must be
         loaded, so that one which has left may take its place. determinism: see
         `stagetree.runtime.machine.set_determinism`.
@@ -176,7 +176,7 @@ class TrainerProcess(TrainerConnection):
         self, state: State, hp: Mapping[str, Any], step: int, *, deadline: Deadline, **mean: float
     ) -> tuple[str, ...]:
         """Put the model where it was after `step` steps; `state` stays the caller's. How this process differs from
-        the one that made the state: see `stagetree.runtime.inexact.changes`.
+        the one that made the state: see `stagetree.runtime.inexact_reasons.changes`.
 
         mean: of one of several states with whose mean it begins, its `weight`, and how many are `left` to come.
         """

@@ -14,9 +14,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.away import Away, LostRace
-from app.domain.assignment import ChainAssignment
+from app.domain.chain_assignment import ChainAssignment
 from app.events.trial_logs import LogPiece, TrialLogTable
+from app.outages import Away, LostRace
 from app.processes import shorten
 from app.workers.threads import THREADS, Executor, PeriodicThread
 

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from stagetree import models
 from stagetree.client.blocking import Blocking, blocking, blocking_iterator
-from stagetree.client.composing import MakesTrials, TakesRemarks
 from stagetree.client.http import API, Http, Json, path_of
-from stagetree.client.written import Folder, body_of
+from stagetree.client.study_json import Folder, body_of
+from stagetree.client.trial_composition import MakesTrials, TakesRemarks
 from stagetree.errors import Conflict, Invalid, NotFound, ProblemError, StagetreeError, Unreachable
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from stagetree.trainer.modelled import load_model
+from stagetree.trainer.owned_model import load_model
 from stagetree.trainer.tensors import Mean
 from stagetree.trainer.torch_trainer import TorchTrainer
 

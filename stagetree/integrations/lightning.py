@@ -24,7 +24,7 @@ from stagetree.integrations.lightning_module import (
     refuse_own_loop,
     refuse_steps_here,
 )
-from stagetree.trainer.order import BatchSpan
+from stagetree.trainer.data_order import BatchSpan
 from stagetree.trainer.tensors import Mean, one_number
 from stagetree.trainer.torch_trainer import TorchTrainer
 

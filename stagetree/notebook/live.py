@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from stagetree.client.http import Json
-from stagetree.client.known import Known
+from stagetree.client.known_trials import Known
 from stagetree.errors import FailedStudy
 from stagetree.models import Decision, StudyAnswer, Trial, TrialDetail, UnderWay
 from stagetree.notebook import frames

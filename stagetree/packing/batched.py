@@ -21,7 +21,7 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from stagetree.packing.inside import Inside
+from stagetree.packing.function_mode import Inside
 from stagetree.packing.refusals import NotPackable
 
 Forward = Callable[..., Any]

@@ -20,7 +20,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from stagetree.packing.batched import attention_apart
-from stagetree.packing.inside import Inside
+from stagetree.packing.function_mode import Inside
 
 Draw = tuple[str, str, object]
 """The module in which random numbers were drawn, the operation if it has an order of its own, and sizes and strides."""

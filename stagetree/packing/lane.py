@@ -15,9 +15,9 @@ from stagetree.packing.refusals import NotPackable, refuse
 from stagetree.packing.rows import OwnBatches, form_of
 from stagetree.trainer import Trainer, generators
 from stagetree.trainer.base import MetricSums
-from stagetree.trainer.optimizing import Precision
-from stagetree.trainer.order import BatchSpan, parts
-from stagetree.trainer.reading import Ahead
+from stagetree.trainer.data_order import BatchSpan, parts
+from stagetree.trainer.optimizer_groups import Precision
+from stagetree.trainer.sample_loading import Ahead
 from stagetree.trainer.torch_trainer import TorchTrainer
 from stagetree.trainer.values import Recorded
 

@@ -19,10 +19,10 @@ from torch.optim import Optimizer
 from stagetree.packing.lane import Lane
 from stagetree.packing.lane_numbers import Disagreement, Misunderstood
 from stagetree.packing.lane_optimizer import NotStackable, RowGroup, has_hooks
-from stagetree.packing.own_code import rule_of
 from stagetree.packing.rules import DTYPES, RULES, TRIED, Group, OptimizerRows, Rule
 from stagetree.packing.segment_memory import Place, SegmentMemory
 from stagetree.packing.stack import Stack
+from stagetree.packing.traced_optimizer import rule_of
 
 Kind = tuple[Rule, tuple[bool, ...], Place]
 """Lanes with an equal one make their steps by one expression: rule, terms, and where steps are counted."""

@@ -22,18 +22,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from stagetree.runtime import inexact, machine, state_format
+from stagetree.runtime import inexact_reasons, machine, state_format
 from stagetree.runtime.differences import Leaves, causes, first_difference, leaves
 from stagetree.runtime.failures import TrainerFailed, user_code
 from stagetree.runtime.forks import Way, forked, forked_ranks, warned_once
-from stagetree.runtime.holdings import differing, holdings
+from stagetree.runtime.held_objects import differing, holdings
 from stagetree.runtime.loading import code_modules, load_trainer, script_of
 from stagetree.runtime.machine import Machine
 from stagetree.runtime.model import HpTimeline, Model
-from stagetree.runtime.reads import reads_of, watch_reads
+from stagetree.runtime.undeclared_reads import reads_of, watch_reads
 from stagetree.runtime.warm import import_before_forking
-from stagetree.trainer import ranks
-from stagetree.trainer.parted import Parted, map_parted
+from stagetree.trainer.divided_tensors import Parted, map_parted
+from stagetree.trainer.ranks import group as ranks
 
 RANKED = "Likely: train() reads something that depends on its rank, or adds up in another order than self.ranks.sum"
 _MEASURED = (
@@ -46,7 +46,7 @@ _MEASURED = (
 class Job:
     """Train the trainer `name` of `file` for `steps` steps, with a break after `broken`. hp: JSON of its sequences.
 
-    shards, parallel: of the study, see `stagetree.trainer.ranks`. ranks: so many must have the bits of one process.
+    shards, parallel: of the study, see `stagetree.trainer.ranks.group`. ranks: how many must have the bits of one.
     """
 
     file: str
@@ -104,7 +104,7 @@ def check(job: Job) -> Report:
             report.failed = failed.error
     if report.differences and (script := script_of(job.file, job.name)) is not None:
         for way, text in report.differences.items():
-            report.differences[way] = inexact.in_words_of_scripts(text, bool(script.get("launch")))
+            report.differences[way] = inexact_reasons.in_words_of_scripts(text, bool(script.get("launch")))
     return report
 
 
@@ -119,9 +119,9 @@ def _compare(ways: _Ways, report: Report) -> None:
     wrong = {way: text for way in others if (text := ways.difference(way))}
     names = causes(differing(whole["holdings"], others["split"]["holdings"]), ways.leaves("whole"))
     for way, result in others.items():
-        text = "" if way in wrong else inexact.other_metrics(report.metrics, result["metrics"])
+        text = "" if way in wrong else inexact_reasons.other_metrics(report.metrics, result["metrics"])
         if text:
-            report.differences[way] = f"{text}. {inexact.of_metrics(names if way == 'split' else ())}"
+            report.differences[way] = f"{text}. {inexact_reasons.of_metrics(names if way == 'split' else ())}"
     if wrong and forked(ways.again) and (text := ways.difference("again")):
         wrong = {"again": text, **wrong}
     for way, text in wrong.items():
@@ -129,15 +129,15 @@ def _compare(ways: _Ways, report: Report) -> None:
     for world in ways.worlds if not wrong else ():
         result = forked_ranks(partial(ways.in_ranks, world), world, ways.device, is_watched=True)
         text = ways.difference(f"ranks {world}") or ways.difference(f"ranks {world} on")
-        if text := text or inexact.other_metrics(report.metrics, result["metrics"]):
+        if text := text or inexact_reasons.other_metrics(report.metrics, result["metrics"]):
             report.differences[f"ranks {world}"] = f"{text}. {RANKED}"
 
 
 def _cause(way: str, is_unrepeatable: bool, names: Sequence[str]) -> str:
     """The likely cause of a state that differs. names: of what did not come back with the state."""
     if is_unrepeatable:
-        return inexact.UNREPEATABLE
-    return inexact.WATCHED if way == "watched" else inexact.not_in_state(names) or inexact.LOST
+        return inexact_reasons.UNREPEATABLE
+    return inexact_reasons.WATCHED if way == "watched" else inexact_reasons.not_in_state(names) or inexact_reasons.LOST
 
 
 class _Ways:
@@ -173,7 +173,7 @@ class _Ways:
             "holdings": held,
             "metrics": model.evaluate(),
             "evaluate_seconds": time.monotonic() - begun_at,
-            "not_exact": sorted({name for each in caught if (name := inexact.operation_in(str(each.message)))}),
+            "not_exact": sorted({name for each in caught if (name := inexact_reasons.operation_in(str(each.message)))}),
             "unread": model.unread(),
             "reads": reads_of(model.trainer, self._job.file),
             "first_step_seconds": seconds[0],

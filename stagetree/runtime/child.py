@@ -10,21 +10,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from stagetree.runtime import inexact, machine, state_format
+from stagetree.runtime import inexact_reasons, machine, state_format
 from stagetree.runtime.buffers import Buffers
-from stagetree.runtime.comparing import HOLDINGS, compare, leaf_digests
-from stagetree.runtime.conversation import Conversation
+from stagetree.runtime.command_channel import Conversation
+from stagetree.runtime.comparison import HOLDINGS, compare, leaf_digests
 from stagetree.runtime.failures import TrainerFailed, plain, user_code
-from stagetree.runtime.holdings import LAUNCHED, RESTARTED, WORKERS, Holdings, differing, holdings
+from stagetree.runtime.held_objects import LAUNCHED, RESTARTED, WORKERS, Holdings, differing, holdings
 from stagetree.runtime.leftovers import Leftovers
 from stagetree.runtime.loading import code_modules, imports_of, load_trainer, package_versions
 from stagetree.runtime.machine import Machine, print_to
 from stagetree.runtime.model import HpTimeline, LaunchedTrainer, Model
-from stagetree.runtime.reads import reads_of, watch_reads
+from stagetree.runtime.undeclared_reads import reads_of, watch_reads
 from stagetree.runtime.wire import Message, Wire
-from stagetree.trainer import ranks
 from stagetree.trainer.base import TrainsAhead
 from stagetree.trainer.data import DataTrainer
+from stagetree.trainer.ranks import group
 
 COMMANDS = (
     *("start", "build", "become_template", "begin", "load", "train", "evaluate", "save", "save_part"),
@@ -38,7 +38,7 @@ def run(wire: Wire) -> int:
     machine.log_to_stderr()
     machine.refuse_breakpoints()
     machine.prefer_for_killing()
-    inexact.watch()
+    inexact_reasons.watch()
     held = machine.spread_addresses()
     try:
         Child(wire).serve()
@@ -72,7 +72,7 @@ class Child(Conversation):
         self._shares_device = here.memory_fraction < 1
         self._machine = {**here.prepare(), "threads": here.threads}
         if "ranks" in message:
-            ranks.be(ranks.Ranks.meet(os.dup(fds[-1]), device=self._device, **message["ranks"]))
+            group.be(group.Ranks.meet(os.dup(fds[-1]), device=self._device, **message["ranks"]))
         return dict(self._machine)
 
     def _build(self, message: Message, fds: list[int]) -> Message:
@@ -82,9 +82,9 @@ class Child(Conversation):
         self._template.begin()
         self._drop()
         machine.set_determinism(message["determinism"])
-        inexact.forget()
-        ranks.here().shards, ranks.here().parallel = message["shards"], message["parallel"]
-        self._machine = ranks.here().noted_in(self._machine, self._device)
+        inexact_reasons.forget()
+        group.here().shards, group.here().parallel = message["shards"], message["parallel"]
+        self._machine = group.here().noted_in(self._machine, self._device)
         kind = (message["name"], repr(message["args"]), message["seed"], *message.get("names", ()))
         self._model = self._lanes.begin(kind, message["is_resumed"]) if "names" in message else None
         if self._model is None:
@@ -111,7 +111,7 @@ class Child(Conversation):
 
     def _load(self, message: Message, fds: list[int]) -> Message:
         saved = state_format.read(*fds)
-        for reason in (reasons := inexact.changes(saved.get("machine", {}), self._machine)):
+        for reason in (reasons := inexact_reasons.changes(saved.get("machine", {}), self._machine)):
             print(f"--- not exact: {reason}")
         if "weight" in message:
             saved = self._built.averaging.add(saved, message["weight"], message["left"])
@@ -126,7 +126,7 @@ class Child(Conversation):
         end, say = until, partial(self._say, message["number"])
         model.expect(timeline, until, *message["ahead"])
         self._leftovers.is_used = True
-        while model.step < (until := ranks.here().agree(until)):
+        while model.step < (until := group.here().agree(until)):
             model.advance_some(timeline, until, say)
             self._journal.look(model, time.monotonic())
             say(model.step)
@@ -140,7 +140,7 @@ class Child(Conversation):
         peak = 0 if is_elsewhere else machine.peak_bytes(self._device)
         is_told = message.get("room") and not (is_elsewhere or self._shares_device)
         free = machine.free_bytes(self._device) if is_told else 0
-        return {"passed": passed, "not_exact": inexact.seen(), "peak_bytes": peak, "free_bytes": free}
+        return {"passed": passed, "not_exact": inexact_reasons.seen(), "peak_bytes": peak, "free_bytes": free}
 
     def _evaluate(self, message: Message, fds: list[int]) -> Message:
         model = self._model_of(message)
@@ -148,7 +148,7 @@ class Child(Conversation):
         before = leaf_digests(model) if is_watched else {}
         metrics = model.evaluate()
         changed = list(map(plain, differing(before, leaf_digests(model)))) if is_watched else []
-        return {"metrics": metrics, "not_exact": inexact.seen(), "changed": changed}
+        return {"metrics": metrics, "not_exact": inexact_reasons.seen(), "changed": changed}
 
     def _save(self, message: Message, fds: list[int]) -> Message:
         self._buffers.take_back(message["closed"])
@@ -189,7 +189,7 @@ class Child(Conversation):
             "lanes": answer,
             "unpackable_reason": self._lanes.unpackable_reason,
             "evicted": self._lanes.evicted,
-            "not_exact": inexact.seen(),
+            "not_exact": inexact_reasons.seen(),
             "profile": profile,
         }
 

@@ -19,7 +19,8 @@ from stagetree.runtime.loading import load_trainer
 from stagetree.runtime.machine import Machine
 from stagetree.runtime.model import HpTimeline, Model
 from stagetree.runtime.weight_files import export_weights
-from stagetree.trainer import Trainer, ranks
+from stagetree.trainer import Trainer
+from stagetree.trainer.ranks import group
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +89,7 @@ def export_state(trial: DebugTrial, image: Path, step: int, folder: Path) -> boo
 
 def _built(trial: DebugTrial) -> Model:
     Machine(trial.device, None, trial.threads, trial.determinism).prepare()
-    ranks.here().shards, ranks.here().parallel = trial.shards, trial.parallel
+    group.here().shards, group.here().parallel = trial.shards, trial.parallel
     with user_code():
         kind = load_trainer(trial.file, trial.name)
     return Model.build(kind, trial.args, trial.seed, trial.device)

@@ -2,7 +2,7 @@
 meanwhile.
 
 Each file that is opened for reading is noted with its times and size at that moment. A file that this process has
-written before is its own. `stagetree.runtime.reading` hears of each opening; the slot asks at the end of each stage.
+written before is its own. `stagetree.runtime.file_reads` hears of each opening; the slot asks at the end of each stage.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from torch import distributed as dist
 
 from stagetree.runtime.failures import TrainerFailed, ending
 from stagetree.runtime.wire import anonymous_file
-from stagetree.trainer import ranks
+from stagetree.trainer.ranks import group
 
 LATE_SECONDS = 1800.0
 """A rank may wait so long for another one: as long as a step may take."""
@@ -68,7 +68,7 @@ def forked_ranks(way: Way, world: int, device: str, *, is_watched: bool = False)
             own = device if device == "cpu" else f"cuda:{rank}"
             if is_watched:
                 dist.set_debug_level(dist.DebugLevel.DETAIL)  # type: ignore[attr-defined]
-            ranks.be(ranks.Ranks.meet(meeting, rank, world, LATE_SECONDS, own))
+            group.be(group.Ranks.meet(meeting, rank, world, LATE_SECONDS, own))
             return way()
 
         return do

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from stagetree.runtime import inexact, state_format
+from stagetree.runtime import inexact_reasons, state_format
 from stagetree.runtime.failures import TrainerFailed
 from stagetree.runtime.launcher import RANK, RankProcesses
 from stagetree.runtime.scripted import Script
@@ -99,7 +99,7 @@ class LaunchedTrainer(Trainer, Script):
         if not self._leads:
             return {}
         first, *_ = self._ranks.ask("evaluate")
-        inexact.note(first["not_exact"])
+        inexact_reasons.note(first["not_exact"])
         return {name: math.nan if value is None else value for name, value in first["metrics"].items()}
 
     def state_dict(self) -> dict[str, Any]:

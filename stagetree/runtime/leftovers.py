@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from stagetree.runtime.digests import digest
-from stagetree.runtime.holdings import Holdings, caches, differing, holdings
+from stagetree.runtime.held_objects import Holdings, caches, differing, holdings
 from stagetree.runtime.loading import code_modules, imports_of
 from stagetree.runtime.scripted import Script
 

@@ -34,7 +34,7 @@ from stagetree.source.importing import Imports, import_exactly
 from stagetree.source.versions import SourceError, module_files, root
 from stagetree.trainer import Trainer, generators
 from stagetree.trainer.command import CommandTrainer
-from stagetree.unnamed import PYTHON, Unnamed
+from stagetree.undeclared_input import PYTHON, Unnamed
 from stagetree.vision import prepare_torchvision
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from stagetree.runtime import inexact, state_format
+from stagetree.runtime import inexact_reasons, state_format
 from stagetree.runtime.attached import script_trainer
 from stagetree.runtime.failures import TrainerFailed, user_code
 from stagetree.runtime.grant import Grant, GrantLost
@@ -28,7 +28,7 @@ from stagetree.runtime.launcher import SOCKET
 from stagetree.runtime.loading import imports_of
 from stagetree.runtime.machine import Machine, log_to_stderr, prefer_for_killing, print_to, refuse_breakpoints
 from stagetree.runtime.model import HpTimeline, Model
-from stagetree.runtime.reads import reads_of, watch_reads
+from stagetree.runtime.undeclared_reads import reads_of, watch_reads
 from stagetree.runtime.wire import Message, Wire
 from stagetree.trainer import generators
 
@@ -80,7 +80,7 @@ class Rank:
 
     def evaluate(self, message: Message, files: list[int]) -> tuple[Message, list[int]]:
         with self._at_rest():
-            return {"metrics": self._built.evaluate(), "not_exact": inexact.seen()}, []
+            return {"metrics": self._built.evaluate(), "not_exact": inexact_reasons.seen()}, []
 
     def save(self, message: Message, files: list[int]) -> tuple[Message, list[int]]:
         with self._at_rest():
@@ -148,7 +148,7 @@ def main() -> None:
     log_to_stderr()
     refuse_breakpoints()
     prefer_for_killing()
-    inexact.watch()
+    inexact_reasons.watch()
     try:
         serve(wire, Rank(number, world))
     except (EOFError, ConnectionError, GrantLost):

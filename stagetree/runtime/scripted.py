@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from stagetree.trainer.parted import in_brackets
+from stagetree.trainer.divided_tensors import in_brackets
 
 
 class Script(ABC):

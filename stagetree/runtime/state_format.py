@@ -32,8 +32,8 @@ from stagetree.runtime.image_layout import DTYPES as DTYPES
 from stagetree.runtime.image_layout import NAMES, PlacedTensor, tensors_of
 from stagetree.runtime.safetensors_header import LENGTH
 from stagetree.runtime.wire import anonymous_file
-from stagetree.trainer.parted import Parted, is_divided, local, place_of
-from stagetree.trainer.parted import Unsavable as Unsavable
+from stagetree.trainer.divided_tensors import Parted, is_divided, local, place_of
+from stagetree.trainer.divided_tensors import Unsavable as Unsavable
 
 TENSOR, ARRAY, BYTES, PAIRS, TUPLE, PARTED = "$tensor", "$array", "$bytes", "$pairs", "$tuple", "$parted"
 NUMBER = "$number"

@@ -25,8 +25,8 @@ from typing import Any
 
 import torch
 
-from stagetree.runtime import reading
-from stagetree.runtime.endings import ForkServer
+from stagetree.runtime import file_reads
+from stagetree.runtime.fork_server import ForkServer
 from stagetree.runtime.huge_pages import gather_memory
 from stagetree.runtime.wire import Wire
 
@@ -57,7 +57,7 @@ class KernelState:
     @classmethod
     def now(cls) -> KernelState:
         """Raises OSError where the system is not Linux."""
-        return cls(frozenset(_identities()), frozenset(_shared_mappings()), len(reading.temporary_files()))
+        return cls(frozenset(_identities()), frozenset(_shared_mappings()), len(file_reads.temporary_files()))
 
 
 class TemplateRole:
@@ -81,7 +81,7 @@ class TemplateRole:
             return {"unsafe": "runs on a system that does not tell what forks would share", "files": []}
         unsafe = "trains on a GPU" if device != "cpu" else why_unsafe(self._before, fds)
         self.is_asked_for = not unsafe
-        return {"unsafe": unsafe, "files": [] if unsafe else reading.read_files()}
+        return {"unsafe": unsafe, "files": [] if unsafe else file_reads.read_files()}
 
     def serve(self, owner: Wire) -> Wire:
         """In each fork, its connection. The template itself ends here, when its owner has gone."""
@@ -95,7 +95,7 @@ class TemplateRole:
             os._exit(0)  # nothing was trained here, so no function that is registered for the end runs
         signal.signal(signal.SIGTERM, ends_by)  # else it would end by it: see `end_forks_by_sigterm`
         random.setstate(drawn)  # Python begins it anew in each fork
-        reading.watch_on()
+        file_reads.watch_on()
         self._at_fork = frozenset(_identities())
         return connection
 
@@ -131,7 +131,7 @@ def why_unsafe(before: KernelState, fds: Collection[int] = ()) -> str:
         return "has started a process"
     if any(signal.getitimer(each)[0] for each in TIMERS) or signal.getsignal(signal.SIGCHLD) != signal.SIG_DFL:
         return "has set a timer, or a handler for SIGCHLD"
-    if made := reading.temporary_files()[before.temporary :]:
+    if made := file_reads.temporary_files()[before.temporary :]:
         return f"has made {made[0]}, a temporary file or folder"
     if names := [each.rpartition(" ")[2] or "memory" for each in _shared_mappings() if each not in before.mappings]:
         return f"has mapped {names[0]} to be shared and written"

@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 
 from stagetree.runtime.failures import KEPT, SECRET
 from stagetree.source.importing import installed_folders, is_installed
-from stagetree.unnamed import Unnamed
+from stagetree.undeclared_input import Unnamed
 
 NOT_TOLD = (
     *KEPT,

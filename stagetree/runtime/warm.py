@@ -24,8 +24,8 @@ import weakref
 from collections.abc import Iterable
 from typing import IO, Any
 
-from stagetree.runtime.endings import ForkServer, end, end_forks_by_sigterm, leave_sigterm_to_the_worker
 from stagetree.runtime.failures import SAME_ORDER, keep_for_trainers
+from stagetree.runtime.fork_server import ForkServer, end, end_forks_by_sigterm, leave_sigterm_to_the_worker
 from stagetree.runtime.wire import Wire, pair
 from stagetree.source.importing import know_modules
 

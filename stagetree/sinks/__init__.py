@@ -7,8 +7,8 @@ Each trial is a run with its whole curve, also what it shares, and says with who
 was ended goes on where it was, with nothing twice and nothing missing.
 """
 
+from stagetree.sinks.addresses import open_sink
 from stagetree.sinks.base import Began, Ended, Link, Logged, Point, Record, Sink, SinkError, Struck
-from stagetree.sinks.following import follow
-from stagetree.sinks.opening import open_sink
+from stagetree.sinks.follower import follow
 
 __all__ = ["Began", "Ended", "Link", "Logged", "Point", "Record", "Sink", "SinkError", "Struck", "follow", "open_sink"]

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import httpx2
 
 from stagetree.sinks.base import Json, Key, SinkError, errors_of
-from stagetree.sinks.following import Ledger, StudySource, path_in
+from stagetree.sinks.follower import Ledger, StudySource, path_in
 from stagetree.text import FINAL, rough
 
 LOOK_SECONDS = 5.0

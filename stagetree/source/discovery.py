@@ -40,7 +40,7 @@ MAKERS = ("stagetree.function_trainer", "stagetree.functions.function_trainer")
 COMMANDS = ("stagetree.CommandTrainer", "stagetree.trainer.command.CommandTrainer")
 TRAINERS = ("stagetree.Trainer", "stagetree.trainer.Trainer", *COMMANDS)
 WHOLE_BATCH = {"train_batch", "accumulate"}
-"""Methods of `TorchTrainer` whose place a trainer by shards takes: see `stagetree.trainer.sharding`."""
+"""Methods of `TorchTrainer` whose place a trainer by shards takes: see `stagetree.trainer.ranks.sharding`."""
 
 
 def arguments(path: str | Path, files: Mapping[str, bytes]) -> dict[str, Arguments]:

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from stagetree.spec.errors import Problem, SpecError, shown
 from stagetree.spec.fields import OTHER_NAMES
-from stagetree.spec.reading import BeginFrom, sums
 from stagetree.spec.study import StudySpec
+from stagetree.spec.trainer_inputs import BeginFrom, sums
 from stagetree.spec.tuners.early_stopping import MOST_DRAWS, StopHopeless
 from stagetree.spec.tuners.fixed import TrialSpec
 

@@ -111,7 +111,7 @@ def as_target(value: Any) -> Any:
 def as_sink(value: str) -> str:
     """The address of a sink, after a look whether it is one that a study may name."""
     from stagetree.sinks import SinkError  # not on Windows, where a study file may be written
-    from stagetree.sinks.opening import check_of_study
+    from stagetree.sinks.addresses import check_of_study
 
     try:
         check_of_study(value)

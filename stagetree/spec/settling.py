@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from stagetree.space import Space
 from stagetree.spec.errors import Problem, SpecError
 from stagetree.spec.fields import SpecModel
-from stagetree.spec.suggesting import (
+from stagetree.spec.suggestions import (
     LearnFrom,
     Suggestions,
     check_learn_from,

@@ -39,7 +39,8 @@ from stagetree.spec.objectives import (
     constraints_field,
     metrics_field,
 )
-from stagetree.spec.reading import (
+from stagetree.spec.settling import SettledStudy
+from stagetree.spec.trainer_inputs import (
     BeginFrom,
     Devices,
     FreshProcesses,
@@ -53,7 +54,6 @@ from stagetree.spec.reading import (
     check_ranks,
     check_repeats,
 )
-from stagetree.spec.settling import SettledStudy
 from stagetree.spec.tuners import KINDS, FixedTuner, StopHopeless, TrialsTuner, Tuner
 
 

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from stagetree.limits import MOST_METRICS
 
 if TYPE_CHECKING:
-    from stagetree.trainer.ranks import Ranks
+    from stagetree.trainer.ranks.group import Ranks
 
 
 class MetricSums:
@@ -93,7 +93,7 @@ class _Here:
     """The ranks of this process. A trainer of old that has another attribute of this name keeps it."""
 
     def __get__(self, trainer: object, kind: type) -> Ranks:
-        from stagetree.trainer.ranks import here  # it has torch
+        from stagetree.trainer.ranks.group import here  # it has torch
 
         return here()
 

@@ -10,11 +10,21 @@ from torch import Generator, nn
 from torch.optim import Optimizer
 from torch.utils.data import TensorDataset, default_collate
 
-from stagetree.trainer.measuring import MeasuringTrainer
-from stagetree.trainer.mixing import MixedOrder, MixedStream, is_named, source_of
-from stagetree.trainer.order import LARGE, ORDER, Batching, BatchSpan, Indices, Order, generator_of, parts, shuffled
-from stagetree.trainer.parallel import sharding_of
-from stagetree.trainer.reading import Loading, SampleReader, Samples, reader
+from stagetree.trainer.data_order import (
+    LARGE,
+    ORDER,
+    Batching,
+    BatchSpan,
+    Indices,
+    Order,
+    generator_of,
+    parts,
+    shuffled,
+)
+from stagetree.trainer.evaluation import MeasuringTrainer
+from stagetree.trainer.mixed_streams import MixedOrder, MixedStream, is_named, source_of
+from stagetree.trainer.ranks.parallel import sharding_of
+from stagetree.trainer.sample_loading import Loading, SampleReader, Samples, reader
 from stagetree.trainer.streaming import StreamBatches, TrainData
 from stagetree.trainer.tensors import shortened, whole_number
 

@@ -20,8 +20,8 @@ from typing import Any, Protocol, TypeGuard, runtime_checkable
 from torch.utils.data import DataLoader, TensorDataset, default_collate
 
 from stagetree.trainer import generators
-from stagetree.trainer.order import Batching, BatchSpan, generator_of, seed_of
-from stagetree.trainer.reading import Change, Loading, Samples, seed_sample
+from stagetree.trainer.data_order import Batching, BatchSpan, generator_of, seed_of
+from stagetree.trainer.sample_loading import Change, Loading, Samples, seed_sample
 from stagetree.trainer.tensors import first_tensor, map_tensors
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from stagetree.trainer.parted import Parted, is_divided, like, local
+from stagetree.trainer.divided_tensors import Parted, is_divided, like, local
 
 Mean = Tensor | tuple[Tensor, Tensor | int]
 """A mean in one number, or as the sum and the count that make it."""

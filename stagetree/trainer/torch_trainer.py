@@ -14,11 +14,11 @@ from torch.optim import Optimizer
 from torch.utils.data import TensorDataset
 
 from stagetree.limits import DATA, DATA_SEED
-from stagetree.trainer.modelled import ModelTrainer, clip_grad_norm, load_model, load_optimizer
-from stagetree.trainer.optimizing import Precision, Rates
-from stagetree.trainer.order import Batching, BatchSpan, noting_one_sample, parts
-from stagetree.trainer.reading import Loading, Samples
-from stagetree.trainer.sharding import refuse_inexact
+from stagetree.trainer.data_order import Batching, BatchSpan, noting_one_sample, parts
+from stagetree.trainer.optimizer_groups import Precision, Rates
+from stagetree.trainer.owned_model import ModelTrainer, clip_grad_norm, load_model, load_optimizer
+from stagetree.trainer.ranks.sharding import refuse_inexact
+from stagetree.trainer.sample_loading import Loading, Samples
 from stagetree.trainer.streaming import TrainData
 from stagetree.trainer.tensors import Mean, PartMeans, evaluating, export_model, map_tensors, mean_of, whole_number
 from stagetree.trainer.values import changed

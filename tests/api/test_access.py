@@ -16,7 +16,7 @@ from app.domain.terms import Principal, Scope
 from app.main import create_app
 from app.service.access import KNOWN_SECONDS, create, revoke
 from app.service.services import Services
-from app.service.submitting import find_source
+from app.service.submission import find_source
 from app.settings import Settings
 from stagetree.spec import BeginFrom, SpecError
 from tests.api.world import API, STUDY, Workers

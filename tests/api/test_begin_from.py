@@ -17,9 +17,9 @@ from torch.distributed import checkpoint
 
 from app.domain import events as e
 from app.domain.terms import ChainId, NodeId, ProofKind, StudyId
-from app.found import look_at_found
-from app.object_store import open_store
 from app.service.services import Services
+from app.storage.object_store import open_store
+from app.undeclared_inputs import look_at_found
 from stagetree import load_weights
 from tests.api.test_checkpoint_routes import keep
 from tests.api.world import API, Workers, changed

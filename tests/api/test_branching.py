@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain import commands as c
-from app.domain.asking import branched
 from app.domain.decide import decide
 from app.domain.pricing import price
 from app.domain.schedule import path
 from app.domain.terms import Refused, StateConflict
+from app.domain.trial_requests import branched
+from app.search.replay import replay
 from app.simulation.simulator import Simulator
-from app.tuning.replay import replay
 from stagetree.sequences import parse
 from tests.api.world import Workers, changed
 from tests.tuners.worlds import STUDY, numbered, simulator, spec

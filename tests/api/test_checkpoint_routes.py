@@ -13,9 +13,9 @@ from safetensors.torch import load, load_file
 
 from app.domain import events as e
 from app.domain.terms import StudyId, Unknown
-from app.object_store import PART, open_store
 from app.service.files import kept_state
 from app.service.services import Services
+from app.storage.object_store import PART, open_store
 from app.workers.state import State
 from stagetree import AsyncStudy, Client, Conflict, NotFound, Study, load_state
 from stagetree.runtime import state_format

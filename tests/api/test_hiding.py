@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.service.hiding import HIDDEN, Hiding
+from app.service.redaction import HIDDEN, Hiding
 from tests.api.world import changed
 from tests.plans import tried
 

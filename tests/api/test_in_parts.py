@@ -11,13 +11,13 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from app.api import streaming
-from app.cli.replaying import curves
+from app.cli.replay import curves
 from app.events.database import Database
 from app.events.log import SqlLog, StoredEvent, port
 from app.events.plans import Plans
 from app.events.records import SqlRecords
-from app.service import reading, trial_logs
-from app.service.exporting import parse
+from app.service import queries, trial_logs
+from app.service.html_report import parse
 from app.service.services import Services
 from app.service.trial_logs import LOG_CHARACTERS, LogFolder
 from tests.api.world import Workers
@@ -149,5 +149,5 @@ def test_a_long_log_is_read_in_parts(tmp_path: Path, workers: Workers, tuned: st
     (tmp_path / tuned).mkdir()
     (tmp_path / tuned / "0.log").write_text("x" * (LOG_CHARACTERS * 2 + 1))
     use = replace(workers.use, logs=LogFolder(tmp_path))
-    parts = [len(part) for part in reading.trial_log(use, use.find(tuned), 0)]
+    parts = [len(part) for part in queries.trial_log(use, use.find(tuned), 0)]
     assert parts == [LOG_CHARACTERS, LOG_CHARACTERS, 1]

@@ -8,8 +8,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from app.domain.terms import StudyId
+from app.search.tuners import TunerDriver
 from app.simulation.what_if import what_if
-from app.tuning.tuners import TunerDriver
 from tests.api.world import Workers, changed
 
 SPACE: dict[str, Any] = {"lr": {"loguniform": [0.001, 1]}, "bs": [32, 64]}

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from app.api.services import ResponseCache
 from app.domain.events import Evaluated
 from app.service.views.importance import FEWEST, importance
-from app.service.views.ordering import columns
 from app.service.views.pictures import sampled, tree
+from app.service.views.trial_order import columns
 from tests.api.world import Workers
 from tests.plans import METRIC, Story
 

@@ -9,7 +9,7 @@ import pytest
 from app.domain import commands as c
 from app.domain.terms import StudyId
 from app.events.log import SqlLog
-from app.service import drawing, plan_history, reading
+from app.service import chart_data, plan_history, queries
 from app.service.plan_history import PlanHistories
 from app.service.services import Services
 from tests.api.world import Workers
@@ -22,12 +22,12 @@ def done(tuned: str, workers: Workers) -> str:
 
 
 def drawn(use: Services, study: str, at: int | None = None) -> list[Any]:
-    return [draw(use, use.find(study), at) for draw in (drawing.history, drawing.timeline)]
+    return [draw(use, use.find(study), at) for draw in (chart_data.history, chart_data.timeline)]
 
 
 def test_what_was_folded_is_not_read_again(use: Services, done: str, monkeypatch: pytest.MonkeyPatch) -> None:
     stream = use.find(done).stream
-    position = reading.events(use, use.find(done), 1000)["items"][-1]["position"]
+    position = queries.events(use, use.find(done), 1000)["items"][-1]["position"]
     version = use.plans.get(stream).version
     read, reads = SqlLog.read, list[int]()
 

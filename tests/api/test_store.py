@@ -10,12 +10,12 @@ from typing import Any
 import httpx
 import pytest
 
-from app.cli.finding import Documents
 from app.cli.store import Store
+from app.cli.study_lookup import Documents
 from app.domain.search_plan import Trial
 from app.domain.terms import StudyId, TrialState, Unknown
 from app.events.database import Database
-from app.service.exporting import answers as answers_of_report
+from app.service.html_report import answers as answers_of_report
 from app.service.services import Services
 from stagetree.client import Client
 from tests.api.world import MakeApp, Workers, changed, serving

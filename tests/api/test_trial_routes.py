@@ -11,7 +11,7 @@ from app.domain import commands as c
 from app.domain import events as e
 from app.domain.terms import StudyId
 from app.service.services import Services
-from app.service.views.ordering import KEYS, columns, schedule_text
+from app.service.views.trial_order import KEYS, columns, schedule_text
 from stagetree.models import Trial
 from tests.api.world import API, Workers, changed
 

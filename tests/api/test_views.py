@@ -17,8 +17,8 @@ from app.domain.search_plan import SearchPlan
 from app.domain.terms import ChainId, NodeId, StudyId
 from app.events.rows import ChainRecord, StudyRecord
 from app.service.views import documents, outcomes, plans
-from app.service.views.ordering import form_text
-from app.service.views.standing import progress
+from app.service.views.progress import progress
+from app.service.views.trial_order import form_text
 from app.simulation.forecast import forecast
 from app.simulation.pace import even_packs
 from app.simulation.simulator import Simulator

@@ -20,8 +20,8 @@ from app.domain.search_plan import SearchPlan, Trial
 from app.domain.terms import ChainId, StudyId
 from app.events.records import Write, record, transact
 from app.events.rows import Rows
+from app.search.tuners import TunerDriver
 from app.service.services import Services
-from app.tuning.tuners import TunerDriver
 
 MakeApp = Callable[[str], FastAPI]
 

@@ -19,7 +19,7 @@ from stacks import PATIENCE, TOYS, Service, wait_for
 from toys import grid, trials
 
 from app.api.examples import STUDY
-from app.cli.following import Show, follow
+from app.cli.watch import Show, follow
 from app.domain import events as e
 from app.domain.terms import StudyId
 from app.events import Database, SqlRecords
@@ -69,7 +69,7 @@ def test_run_says_what_would_be_shared(
     stagetree: Stagetree, served: Service, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A drawn peak shares nothing: said before anything is trained, and not where nobody wants to hear."""
-    monkeypatch.setattr("app.cli.specs.COUNTING_SECONDS", PATIENCE)
+    monkeypatch.setattr("app.cli.study_files.COUNTING_SECONDS", PATIENCE)
     spec = grid(
         "drawn", space={"lr": {"uniform": [0.1, 0.2]}}, tuner={"kind": "random", "num_trials": 3, "max_steps": 1}
     )
@@ -377,7 +377,7 @@ def test_ctrl_c_stops_watching_and_says_that_the_study_goes_on(
     spec = trials(f"cli-ctrl-c-{command}", ({}, 300), seconds=0.1)
     what = served.submit(spec) if command == "watch" else write(spec)
     waiting = SimpleNamespace(monotonic=time.monotonic, sleep=lambda seconds: signal.raise_signal(signal.SIGINT))
-    monkeypatch.setattr("app.cli.following.time", waiting)
+    monkeypatch.setattr("app.cli.watch.time", waiting)
     said = stagetree(command, what)
     study = next(served.client.studies())
     assert said.code == 130

@@ -13,7 +13,7 @@ from threading import Thread
 
 import pytest
 
-from app.cli.diagnosing import Finding, examine
+from app.cli.doctor import Finding, examine
 from app.cli.options import DEFAULT_DIR
 
 NOT_READY = b'{"title": "Service Unavailable", "detail": "Not ready: slots: no slot is at work"}'

@@ -10,10 +10,10 @@ import pytest
 from rich.console import Console
 
 from app.api import examples
-from app.cli import following
-from app.cli.following import Show, Standstill, headline, how, lines
-from app.cli.live import frame
+from app.cli import watch
+from app.cli.live_view import frame
 from app.cli.store import Store
+from app.cli.watch import Show, Standstill, headline, how, lines
 from app.domain import events as e
 from app.events.database import Database
 from app.service.views import documents
@@ -131,7 +131,7 @@ def test_how_it_is_shown(
 def test_lines_get_rarer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """A study of ten hours printed 7,200 lines."""
     now = iter(range(0, 10**6, 1))
-    monkeypatch.setattr(following.time, "monotonic", lambda: float(next(now)))
+    monkeypatch.setattr(watch.time, "monotonic", lambda: float(next(now)))
     looks = (study(progress=examples.PROGRESS | {"steps": {"done": n, "expected": 36_000}}) for n in range(36_000))
     lines(looks)
     said = capsys.readouterr().err.splitlines()
@@ -168,17 +168,17 @@ class Restarted:
 
 
 def test_a_server_that_is_started_again_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(watch.time, "sleep", lambda seconds: None)
     server: Any = Restarted(away=5)
-    assert following.follow(server, "x", Show.quiet)["state"] == "completed"
+    assert watch.follow(server, "x", Show.quiet)["state"] == "completed"
 
 
 def test_a_server_that_stays_away_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following.time, "sleep", lambda seconds: None)
-    monkeypatch.setattr(following, "AWAY_SECONDS", 0.0)
+    monkeypatch.setattr(watch.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(watch, "AWAY_SECONDS", 0.0)
     server: Any = Restarted(away=10**6)
     with pytest.raises(Unreachable):
-        following.follow(server, "x", Show.quiet)
+        watch.follow(server, "x", Show.quiet)
 
 
 class Stopping:
@@ -205,11 +205,11 @@ class Stopping:
 
 def test_the_slot_time_that_is_printed_is_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """A proof that stopped with its study was charged a moment later: the page said more than the result."""
-    monkeypatch.setattr(following.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(watch.time, "sleep", lambda seconds: None)
     server: Any = Stopping()
-    assert following.follow(server, server.name, Show.quiet)["gpu_seconds"] == 2.5
+    assert watch.follow(server, server.name, Show.quiet)["gpu_seconds"] == 2.5
     over: Any = Stopping(is_over=True)
-    following.follow(over, over.name, Show.quiet)
+    watch.follow(over, over.name, Show.quiet)
     assert over.looks == 2, "of a study that was over, nobody waits for a slot that may never be heard of again"
 
 

@@ -11,7 +11,7 @@ from commandline import Stagetree
 from stacks import TOYS
 from toys import grid
 
-from app.cli.previewing import time_text
+from app.cli.preview import time_text
 
 Write = Callable[[Any], Path]
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from app.api.examples import STUDY, TRIAL_DETAIL
-from app.cli.following import code_of
-from app.cli.history import brief
+from app.cli.events import brief
 from app.cli.result import print_failures, print_result
-from app.cli.specs import worsened
-from app.cli.trial_words import print_trial
+from app.cli.study_files import worsened
+from app.cli.trial_text import print_trial
+from app.cli.watch import code_of
 from stagetree.text import mark_sentence, mark_word, rank_text
 
 TORCH = "2 stages went on under another torch (2.13.0 after 2.12.0)"

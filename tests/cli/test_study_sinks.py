@@ -23,7 +23,7 @@ from app.cli.sinks import SinkThread, StudySinks
 from stagetree.backoff import Backoff
 from stagetree.client import Client, Conflict
 from stagetree.sinks import follow, open_sink
-from stagetree.sinks.following import completed_at, path_in
+from stagetree.sinks.follower import completed_at, path_in
 from stagetree.sinks.tensorboard import FILE
 
 RUNS = "tensorboard:runs"

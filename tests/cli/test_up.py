@@ -16,7 +16,7 @@ import pytest
 from commandline import Stagetree
 from stacks import ROOT, wait_for
 
-from app.cli import running, serving, stacks
+from app.cli import run, serve, stacks
 from app.embedded import StackFailed, machine
 from app.embedded.machine import reserve, url, url_for_others
 from app.settings import Settings
@@ -63,9 +63,9 @@ def test_only_insecure_lets_everybody_in(insecure: bool, access: str, monkeypatc
     monkeypatch.setattr("uvicorn.run", lambda *_, **__: said.append(Settings().access))
     monkeypatch.setattr("app.cli.stacks.own_stack", lambda *_, **__: said.append(Settings().access))
     said = list[str]()
-    serving.api(host="0.0.0.0", insecure=insecure)
+    serve.api(host="0.0.0.0", insecure=insecure)
     with pytest.raises(TypeError, match="context manager"):  # there is no stack
-        running.up(host="0.0.0.0", insecure=insecure)
+        run.up(host="0.0.0.0", insecure=insecure)
     assert said == [access, access]
 
 

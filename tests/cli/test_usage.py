@@ -18,7 +18,7 @@ import typer
 from commandline import Stagetree
 
 from app.cli.commands import GROUPS, app
-from app.cli.history import print_array
+from app.cli.events import print_array
 
 COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 NUMBERS = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from app.tuning.curves import Bend, Curve
+from app.search.curves import Bend, Curve
 
 Array = npt.NDArray[np.float64]
 HORIZON = 100

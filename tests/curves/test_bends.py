@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from app.tuning.curves import Curve, CurveModel
+from app.search.curves import Curve, CurveModel
 from tests.curves.recordings import HORIZON, STEPS, Array, accuracies, curve
 
 DECAY = ((50, "lr x 0.1"),)

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import logsumexp
 
-from app.tuning.curves import Curve, CurveModel
-from app.tuning.curves.drift import Drift, Row, nearness
-from app.tuning.curves.learning import EQUAL_WEIGHTS, ROUNDS, View, learn_pool, learn_prior, learn_trust, shares_of
-from app.tuning.curves.mixtures import Mixtures
-from app.tuning.curves.quadrature import NUM_NODES, evidence, uniform
+from app.search.curves import Curve, CurveModel
+from app.search.curves.drift import Drift, Row, nearness
+from app.search.curves.learning import EQUAL_WEIGHTS, ROUNDS, View, learn_pool, learn_prior, learn_trust, shares_of
+from app.search.curves.mixtures import Mixtures
+from app.search.curves.quadrature import NUM_NODES, evidence, uniform
 from tests.curves.recordings import HORIZON, accuracies, curve
 from tests.plans import tried
 

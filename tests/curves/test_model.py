@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.tuning.curves import Curve, CurveModel, Posterior
-from app.tuning.curves.curve import curve_scale, study_scale
+from app.search.curves import Curve, CurveModel, Posterior
+from app.search.curves.curve import curve_scale, study_scale
 from tests.curves.recordings import HORIZON, STEPS, accuracies, curve
 from tests.plans import tried
 
@@ -279,7 +279,7 @@ def test_the_same_again_and_after_others_have_ended() -> None:
 
 
 def test_only_what_changed_is_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    import app.tuning.curves.model as module
+    import app.search.curves.model as module
 
     computed: list[int] = []
     compute = module.posteriors
@@ -292,7 +292,7 @@ def test_only_what_changed_is_computed_again(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_what_learning_costs_does_not_grow_with_the_trials_that_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    import app.tuning.curves.model as module
+    import app.search.curves.model as module
 
     looked_at: list[int] = []
     for name in ("posteriors", "learn_prior"):

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import kstest, multivariate_normal
 
-from app.tuning.curves import quadrature as q
-from app.tuning.curves.curve import FAMILIES, NUM_SHAPES, shapes
+from app.search.curves import quadrature as q
+from app.search.curves.curve import FAMILIES, NUM_SHAPES, shapes
 from tests.plans import tried
 
 Array = q.Array

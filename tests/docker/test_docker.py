@@ -20,12 +20,12 @@ from redis import Redis
 from stacks import Cluster, answers, redis_server, wait_for
 from uvicorn.main import main as uvicorn_main
 
-from app.domain.assignment import NAME
+from app.domain.chain_assignment import NAME
 from app.embedded import Embedded, slot_names
 from app.events.database import Database
-from app.object_store import open_store
 from app.service.health import check_schema
 from app.settings import Settings
+from app.storage.object_store import open_store
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = ROOT / "docker" / "Dockerfile"

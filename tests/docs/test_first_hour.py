@@ -19,8 +19,8 @@ from docs_pages import DOCS, Block, blocks
 
 from stagetree.runtime import state_format
 from stagetree.runtime.weight_files import load_weights
-from stagetree.trainer.parted import is_divided
-from stagetree.trainer.ranks import Ranks
+from stagetree.trainer.divided_tensors import is_divided
+from stagetree.trainer.ranks.group import Ranks
 
 pytestmark = pytest.mark.slow(together=True)
 

@@ -167,7 +167,7 @@ def _stagetree(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str
 
 def test_the_programs_about_curves() -> None:
     """curves.md, with the curves of some trials that ended."""
-    from app.tuning.curves import Curve
+    from app.search.curves import Curve
 
     steps = tuple(range(10, 101, 10))
     ended = [Curve(steps, tuple(0.5 + 0.03 * trial - 1 / step for step in steps)) for trial in range(8)]

@@ -7,7 +7,7 @@ import json
 import pytest
 from assignments import stage, work
 
-from app.domain.assignment import FORMAT, ChainAssignment, Comparison, ProofOrder, ResumePoint, Unreadable
+from app.domain.chain_assignment import FORMAT, ChainAssignment, Comparison, ProofOrder, ResumePoint, Unreadable
 from app.domain.events import StoredPart
 
 POINT = ResumePoint("n", 2, "k", "ab", (StoredPart("k.1", "cd", 3),), is_cached=True)

@@ -10,19 +10,19 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.domain import checkpoint_needs
 from app.domain import commands as c
 from app.domain import events as e
-from app.domain import keeping
 from app.domain.accounting import cost
+from app.domain.averages import MeanShare, name_of
 from app.domain.decide import decide, price_of
 from app.domain.evolve import fold
-from app.domain.means import MeanShare, name_of
 from app.domain.search_plan import Trial
 from app.domain.terms import Refused
-from app.scheduling.assignment import assign, stages_of
 from app.scheduling.frontier import Frontier, Span
+from app.scheduling.placement import assign, stages_of
+from app.search.replay import replay
 from app.simulation.simulator import Simulator
-from app.tuning.replay import replay
 from stagetree.limits import LIMITS
 from stagetree.trainer.tensors import mean_of
 from tests.tuners.worlds import STUDY, faults, numbered, simulator, spec
@@ -47,7 +47,7 @@ def newest(world: Simulator) -> Trial:
 
 
 def lose_states(world: Simulator) -> None:
-    for place in list(keeping.checkpoints(world.plan)):
+    for place in list(checkpoint_needs.checkpoints(world.plan)):
         world.take([e.CheckpointDropped(node=place.node, step=place.step, key=place.key, reason="lost")])
 
 
@@ -144,10 +144,10 @@ def test_whatever_is_lost_it_comes_to_an_end_and_its_states_stay_until_then(seed
     average = world.plan.nodes[trial.path[0]]
     while world.advance():
         if trial.state == "active" and not average.checkpoints:
-            shares, used = world.plan.means[average.id], keeping.must_stay(world.plan)
+            shares, used = world.plan.means[average.id], checkpoint_needs.must_stay(world.plan)
             kept = [world.plan.nodes[share.node].checkpoints.get(share.step) for share in shares]
             assert {each.key for each in kept if each is not None} <= used
-        places = list(keeping.checkpoints(world.plan))
+        places = list(checkpoint_needs.checkpoints(world.plan))
         if places and rng.random() < 0.1 and not world.plan.chains:
             lost = rng.choice(places)
             world.take([e.CheckpointDropped(node=lost.node, step=lost.step, key=lost.key, reason="lost")])

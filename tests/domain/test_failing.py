@@ -13,8 +13,8 @@ from app.domain.search_plan import MAX_LOST, Node
 from app.domain.stage_tree import build_stage_tree
 from app.domain.terms import ChainId, ChainOutcome, StateConflict, StudyId
 from app.events.rows import SlotRecord
-from app.scheduling.assignment import Candidates, place, stages_of
 from app.scheduling.frontier import Span
+from app.scheduling.placement import Candidates, place, stages_of
 from tests.plans import METRIC, Story, steps
 
 EARLY, LATE = steps(1, 2, milestones=[4]), steps(1, 3, milestones=[10])

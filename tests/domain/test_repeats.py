@@ -15,16 +15,16 @@ from app.domain import commands as c
 from app.domain import events as e
 from app.domain import results
 from app.domain.accounting import cost
-from app.domain.decide.deciding import price_of
+from app.domain.decide.decision import price_of
 from app.domain.evolve import fold
 from app.domain.schedule import segment_at
 from app.domain.search_plan import Node
 from app.domain.terms import Refused, StudyId, TrialEventKind, TrialState
 from app.events.codec import decode, encode
-from app.scheduling.assignment import assign, assignment_of, stages_of
 from app.scheduling.frontier import Frontier, Span
+from app.scheduling.placement import assign, assignment_of, stages_of
+from app.search.replay import replay
 from app.simulation.simulator import Simulator
-from app.tuning.replay import replay
 from stagetree.limits import LIMITS
 from stagetree.spec import SpecError, StudySpec
 from tests.plans import METRIC, OPENED, Story, steps, study_of, tried

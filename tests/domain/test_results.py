@@ -8,11 +8,11 @@ import pytest
 
 from app.domain import commands as c
 from app.domain import results
+from app.domain.leaderboard import RungRanking, Standing, decisions, meaning, prediction, standing
 from app.domain.search_plan import SearchPlan, Study, TrialEvent
-from app.domain.standing import RungRanking, Standing, decisions, meaning, prediction, standing
 from app.domain.terms import TrialEventKind, TrialState
-from app.service.views.ordering import ordered
 from app.service.views.story import story as told
+from app.service.views.trial_order import ordered
 from stagetree.notebook.frames import ranked
 from tests.domain.test_accounting import asha, simulator, submit
 from tests.plans import Story

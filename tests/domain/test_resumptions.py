@@ -10,9 +10,9 @@ from plans import Story, steps
 
 from app.domain import commands as c
 from app.domain import events as e
-from app.domain.exactness import Judgement, judge, marks_of, open_suspicions, resumptions_of, text_of
 from app.domain.search_plan import Node, resumption_at
 from app.domain.terms import ChainId, NodeId, ProofKind, Verdict
+from app.exactness import Judgement, judge, marks_of, open_suspicions, resumptions_of, text_of
 
 Json = dict[str, Any]
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from app.owned_store import OwnedStore
+from app.storage.owned_store import OwnedStore
 
 DIED = Path(sys.argv[1])
 store = OwnedStore.write

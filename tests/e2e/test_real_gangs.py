@@ -14,7 +14,7 @@ from toys import curves, switch, trials
 
 from app.events.plans import Plans
 from app.events.records import SqlRecords
-from app.owned_store import find_orphans, open_owned
+from app.storage.owned_store import find_orphans, open_owned
 
 Json = dict[str, Any]
 TRUNK, END = 12, 16

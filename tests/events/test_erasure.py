@@ -20,8 +20,8 @@ from app.events.housekeeping import ERASED_TEXT, erase_notes, erase_person
 from app.events.log import Idempotency
 from app.events.plans import Plans
 from app.events.records import SqlRecords, Write, transact
+from app.search.replay import replay
 from app.service.access import create
-from app.tuning.replay import replay
 
 STREAM = PlanId("plan")
 OPENED = e.PlanOpened(trainer="t", trainer_version="1", trainer_args={}, seed=0)

@@ -22,7 +22,7 @@ from app.events.housekeeping import strike
 from app.events.plans import Plans, PlanUnusable
 from app.events.records import SqlRecords, Write, transact
 from app.events.rows import Fenced, Rows
-from app.tuning.replay import replay
+from app.search.replay import replay
 
 STREAM = PlanId("plan")
 OPENED = e.PlanOpened(trainer="t", trainer_version="1", trainer_args={}, seed=0)

@@ -11,11 +11,11 @@ import pytest
 from proxies import Proxy, proxied
 from sqlalchemy import Engine, make_url, text
 
-from app.away import LostRace
 from app.domain.events import StudyPaused
 from app.events.database import SQLITE, Database, DatabaseUnavailable
 from app.events.records import ATTEMPTS, SqlRecords, change
 from app.events.rows import Rows, StudyRecord
+from app.outages import LostRace
 from stagetree.backoff import Backoff
 
 PATIENCE = 1.0

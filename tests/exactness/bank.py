@@ -13,8 +13,8 @@ from alone import Alone, Curve
 from cluster import Cluster
 from toys import switch
 
-from app.domain.exactness import judge, marks_of
 from app.domain.search_plan import SearchPlan, Study, Trial
+from app.exactness import judge, marks_of
 from app.registry import TrainerSource
 from stagetree import Trainer
 

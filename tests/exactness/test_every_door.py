@@ -17,8 +17,8 @@ from stacks import Service
 import stagetree
 from app.embedded import Embedded
 from stagetree.client import Client
-from stagetree.sinks.following import follow
-from stagetree.sinks.opening import open_sink
+from stagetree.sinks.addresses import open_sink
+from stagetree.sinks.follower import follow
 
 pytestmark = pytest.mark.slow(together=True)
 

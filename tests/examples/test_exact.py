@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from forks import checked, in_a_fork
 
-from app.cli.checking import job_of
+from app.cli.check import job_of
 from stagetree.runtime.loading import load_trainer
 from stagetree.spec import StudySpec
 

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import TensorDataset
 
 from stagetree import TorchTrainer
-from stagetree.trainer.order import Batching
+from stagetree.trainer.data_order import Batching
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = 41

@@ -19,7 +19,7 @@ from app.domain.terms import Refused, StudyId, digest
 from app.scheduling.costs import Costs
 from app.scheduling.fair_share import fair_share
 from app.scheduling.retention import dispensable
-from app.tuning.replay import replay
+from app.search.replay import replay
 from stagetree.sequences import parse
 from tests.plans import POLICIES, tried
 from tests.strategies import sequences

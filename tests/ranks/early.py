@@ -17,8 +17,8 @@ from torch.utils.data import TensorDataset
 from stagetree import TorchTrainer
 from stagetree.runtime.forks import forked_ranks
 from stagetree.runtime.warm import import_before_forking
-from stagetree.trainer import summing
-from stagetree.trainer.ranks import here
+from stagetree.trainer.ranks import summing
+from stagetree.trainer.ranks.group import here
 
 CASES: dict[str, dict[str, Any]] = {
     "plain": {},

@@ -25,10 +25,10 @@ from app.workers.warm import Warm
 from stagetree.runtime import state_format
 from stagetree.runtime.failures import TrainerFailed
 from stagetree.runtime.weight_files import is_divided, joined
-from stagetree.trainer.order import BatchSpan
-from stagetree.trainer.parallel import DividedSharding
-from stagetree.trainer.parted import Parted
-from stagetree.trainer.sharding import shards_in
+from stagetree.trainer.data_order import BatchSpan
+from stagetree.trainer.divided_tensors import Parted
+from stagetree.trainer.ranks.parallel import DividedSharding
+from stagetree.trainer.ranks.sharding import shards_in
 
 FILE = str(Path(__file__).parent / "in_shards.py")
 PATIENT = Deadline(60.0)

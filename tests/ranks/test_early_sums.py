@@ -11,7 +11,7 @@ import pytest
 import torch
 from early import CASES
 
-from stagetree.trainer.summing import TreeSum
+from stagetree.trainer.ranks.summing import TreeSum
 
 
 @pytest.mark.slow

@@ -19,11 +19,11 @@ from typing import Any
 import pytest
 from test_trainer_group import ADDED, HP, PATIENT, are_gone, built, state, trained
 
-from app.domain.assignment import ChainAssignment
+from app.domain.chain_assignment import ChainAssignment
 from app.domain.events import Stage
 from app.events.memory import MemoryRecords
 from app.registry import TrainerSource
-from app.workers.far import Door, FarWire, interface_of, knock, listen
+from app.workers.remote_ranks import Door, FarWire, interface_of, knock, listen
 from app.workers.slot.lending import Lending
 from app.workers.slot.retry import RetryPolicy, monotonic
 from app.workers.state import State

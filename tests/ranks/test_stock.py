@@ -15,10 +15,10 @@ from app.workers.state import State
 from app.workers.trainer_connection import Deadline
 from app.workers.trainer_group import TrainerGroup
 from app.workers.warm import Warm
-from stagetree.runtime import inexact
+from stagetree.runtime import inexact_reasons
 from stagetree.runtime.failures import TrainerFailed
 from stagetree.runtime.weight_files import joined
-from stagetree.trainer import ranks
+from stagetree.trainer.ranks import group as ranks
 
 FILE = str(Path(__file__).parent / "in_ddp.py")
 PATIENT = Deadline(60.0)
@@ -104,7 +104,9 @@ def test_states_say_how_gpus_have_added_up_by_torchs_own_sums(monkeypatch: pytes
         noted = ranks.Ranks(0, 2, parallel=parallel).noted_in(before, device)
         assert noted == {"torch": "2.13.0"} | ({"nccl": said} if said else {})
     there, here = ({"nccl": version, "torch": "2.13.0"} for version in ("2.27.5 Ring Simple", "2.27.5 Tree Simple"))
-    assert inexact.changes(there, here) == ["went on under another NCCL (2.27.5 Tree Simple after 2.27.5 Ring Simple)"]
+    assert inexact_reasons.changes(there, here) == [
+        "went on under another NCCL (2.27.5 Tree Simple after 2.27.5 Ring Simple)"
+    ]
 
 
 def test_another_number_of_ranks_is_refused(four: TrainerGroup) -> None:

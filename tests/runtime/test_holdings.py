@@ -22,9 +22,9 @@ import torch
 from torch import nn
 from torch.utils.data import ConcatDataset, DataLoader, Dataset
 
-from stagetree.runtime import holdings as holdings_module
+from stagetree.runtime import held_objects as holdings_module
 from stagetree.runtime.digests import MOST_VALUES, Digest
-from stagetree.runtime.holdings import differing, holdings
+from stagetree.runtime.held_objects import differing, holdings
 from stagetree.runtime.scripted import OpenScript
 
 Pair = namedtuple("Pair", ["a", "b"])

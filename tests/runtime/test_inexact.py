@@ -10,7 +10,7 @@ from typing import Any
 from moods import Start, moody, train
 
 from app.workers.trainer_connection import Deadline
-from stagetree.runtime.inexact import changes, operation_in
+from stagetree.runtime.inexact_reasons import changes, operation_in
 
 
 def test_a_difference_of_machines_is_told_in_words() -> None:

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from app.domain import commands as c
 from app.domain.schedule import path
+from app.search.replay import replay
+from app.search.tuners import sampler_of
 from app.simulation.preview import preview
 from app.simulation.simulator import Simulator
-from app.tuning.replay import replay
-from app.tuning.tuners import sampler_of
 from stagetree import StudySpec
 from stagetree.space import Space
 from stagetree.space import distinct as module

@@ -11,9 +11,9 @@ from app.domain import events as e
 from app.domain.evolve import fold
 from app.domain.search_plan import Node
 from app.domain.terms import StudyId
+from app.search.replay import replay
+from app.search.tuners import TunerDriver
 from app.simulation.simulator import Simulator
-from app.tuning.replay import replay
-from app.tuning.tuners import TunerDriver
 from stagetree.spec import StudySpec
 
 STUDY = StudyId("s")
@@ -81,7 +81,7 @@ def test_a_server_that_starts_again_proposes_what_the_first_would_have(sampler: 
 def test_replay_never_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     simulator = simulated("asha", "tpe")
     monkeypatch.setitem(__import__("sys").modules, "optuna", None)
-    from app.tuning.samplers import optuna_sampler
+    from app.search.samplers import optuna_sampler
 
     optuna_sampler.load_optuna.cache_clear()
     assert replay(enumerate(simulator.events), STUDY).identical

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.tuning.samplers import SAMPLERS
+from app.search.samplers import SAMPLERS
 from stagetree.sequences import Constant, Exponential, Values
 from stagetree.space import Choice, Distribution, LogUniform, RandInt, Space, SpaceError, Uniform, drawing
 from stagetree.spec import StudySpec

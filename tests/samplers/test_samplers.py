@@ -13,10 +13,10 @@ from app.api import bodies
 from app.domain.search_plan import TrialEvent
 from app.domain.terms import TrialEventKind
 from app.registry import Catalogue
+from app.search.samplers import SAMPLERS, Proposal, Sampler, optuna_sampler, unavailable
+from app.search.samplers import listed as qmc
+from app.search.tuners import sampler_of
 from app.simulation.preview import preview
-from app.tuning.samplers import SAMPLERS, Proposal, Sampler, optuna_sampler, unavailable
-from app.tuning.samplers import listed as qmc
-from app.tuning.tuners import sampler_of
 from stagetree.limits import LIMITS
 from stagetree.sequences import SequenceError, parse
 from stagetree.spec import SpecError, StudySpec
@@ -267,7 +267,7 @@ def test_chance_takes_over_where_the_sampler_meets_only_refusals(monkeypatch: py
 
 @pytest.fixture
 def no_optuna(monkeypatch: pytest.MonkeyPatch) -> None:
-    from app.tuning import samplers
+    from app.search import samplers
 
     monkeypatch.setattr(samplers, "find_spec", lambda name: None)
     monkeypatch.setitem(__import__("sys").modules, "optuna", None)

@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 
 from app.domain import commands as c
 from app.domain import events as e
-from app.domain.remarks import SuggestionWithdrawn
+from app.domain.study_annotations import SuggestionWithdrawn
 from app.domain.terms import StateConflict, Unknown
 from app.events.codec import decode, encode
+from app.search.replay import replay
+from app.search.samplers import SAMPLERS, suggested_of
 from app.simulation.simulator import Simulator
-from app.tuning.replay import replay
-from app.tuning.samplers import SAMPLERS, suggested_of
 from stagetree.sequences import parse
 from stagetree.space import Space, SpaceError
 from stagetree.space.distinct import key_of
-from stagetree.space.suggesting import by_chance, resolved
+from stagetree.space.suggestions import by_chance, resolved
 from stagetree.spec import SpecError
 from tests.tuners.worlds import STUDY, numbered, simulator, spec
 

@@ -17,12 +17,12 @@ from app.domain.evolve import fold
 from app.domain.pricing import tree_of
 from app.domain.search_plan import Node, TrialEvent
 from app.domain.terms import TrialEventKind, TrialState
+from app.search.replay import replay
+from app.search.samplers import SAMPLERS, gaussian, trunks
+from app.search.samplers.cube import Cube, spread
+from app.search.tuners.base import context_of
+from app.search.tuners.driver import TunerDriver
 from app.simulation.simulator import Simulator
-from app.tuning.replay import replay
-from app.tuning.samplers import SAMPLERS, gaussian, trunks
-from app.tuning.samplers.cube import Cube, spread
-from app.tuning.tuners.base import context_of
-from app.tuning.tuners.driver import TunerDriver
 from stagetree.sequences import parse
 from stagetree.space import Space
 from stagetree.spec import StudySpec

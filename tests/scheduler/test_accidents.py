@@ -9,7 +9,7 @@ import pytest
 from scenes import AWAY, LOST_RACE, ONE, RANDOM, Json, Scene, times, trials
 
 from app.domain import events as e
-from app.domain.assignment import ChainAssignment
+from app.domain.chain_assignment import ChainAssignment
 from app.domain.search_plan import Node, SearchPlan
 from app.domain.terms import StudyId
 from app.events.memory import MemoryRecords
@@ -17,10 +17,10 @@ from app.events.plans import MOST_IDLE, Plans
 from app.events.records import ATTEMPTS
 from app.scheduling.costs import Costs
 from app.scheduling.frontier import Frontier
-from app.tuning.replay import replay
-from app.tuning.tuners import TUNERS
-from app.tuning.tuners.driver import TunerDriver, make_driver
-from app.tuning.tuners.sha import Asha
+from app.search.replay import replay
+from app.search.tuners import TUNERS
+from app.search.tuners.driver import TunerDriver, make_driver
+from app.search.tuners.sha import Asha
 from stagetree.spec import SpecError
 from stagetree.spec.errors import Problem
 

@@ -11,11 +11,11 @@ from scenes import ONE
 from test_proving import ladder
 from toy_worker import ToyWorkers, proving
 
+from app.domain import checkpoint_needs
 from app.domain import commands as c
 from app.domain import events as e
-from app.domain import keeping
-from app.domain.exactness import difference, marks_of, whole_trials
 from app.domain.terms import NodeId, ProofKind, StudyId, StudyState
+from app.exactness import marks_of, whole_trials
 from tests.plans import steps, tried
 
 Json = dict[str, Any]
@@ -43,7 +43,9 @@ def audit(workers: ToyWorkers) -> None:
 
 def forget(workers: ToyWorkers, share: float) -> None:
     """Delete some of the states, of those that may be."""
-    kept = [each for each in keeping.checkpoints(workers.scene.plan()) if hash((each.key, 7)) % 100 < 100 * share]
+    kept = [
+        each for each in checkpoint_needs.checkpoints(workers.scene.plan()) if hash((each.key, 7)) % 100 < 100 * share
+    ]
     workers.scene.give(c.ReleaseCheckpoints(checkpoints=tuple(kept), reason="room"))
 
 
@@ -82,7 +84,7 @@ def test_a_fault_is_found_however_late_it_shows(ends: list[int], late: int, ever
     workers = trained(ladder(*ends, steps=18), every, slots, forgets=True, late=late)
     audit(workers)
     is_wrong = any(wrong(workers))
-    assert difference(workers.scene.plan()) is not None or not is_wrong
+    assert workers.scene.plan().first_difference is not None or not is_wrong
 
 
 @tried(30)
@@ -92,7 +94,7 @@ def test_where_states_are_deleted_metrics_are_compared(late: int, every: int | N
     forget(workers, share)
     audit(workers)
     is_wrong = any(wrong(workers))
-    assert difference(workers.scene.plan()) is not None or not is_wrong
+    assert workers.scene.plan().first_difference is not None or not is_wrong
 
 
 @tried(30)
@@ -104,7 +106,7 @@ def test_a_right_trainer_is_exact_in_every_trial(
     forget(workers, share)
     audit(workers)
     plan, study = workers.scene.plan(), workers.scene.study()
-    assert difference(plan) is None
+    assert plan.first_difference is None
     if not share:
         assert [*map(marks_of(plan, study), study.trials)] == [""] * len(study.trials)
 

@@ -7,11 +7,11 @@ from typing import cast
 
 from scenes import Json, Scene
 
+from app.domain import checkpoint_needs
 from app.domain import commands as c
-from app.domain import keeping
 from app.domain.terms import StudyId
 from app.events.plans import Plans
-from app.object_store import ObjectStore
+from app.storage.object_store import ObjectStore
 from app.workers.scheduler.retention import MOST_FOLDED, Retention
 
 PLANS = [f"plan{number}" for number in range(2 * MOST_FOLDED + 1)]
@@ -36,9 +36,9 @@ def test_plans_that_change_all_the_time_are_looked_at_in_turn() -> None:
         scene.submit({"kind": "external"}, plan, plan, keep_best=0)
         ask(plan)
     scene.run()
-    assert all(any(keeping.checkpoints(scene.plan(plan))) for plan in PLANS)
+    assert all(any(checkpoint_needs.checkpoints(scene.plan(plan))) for plan in PLANS)
     for _ in PLANS:
         for plan in PLANS:
             ask(plan)
         deleting.look()
-    assert not any(any(keeping.checkpoints(scene.plan(plan))) for plan in PLANS)
+    assert not any(any(checkpoint_needs.checkpoints(scene.plan(plan))) for plan in PLANS)

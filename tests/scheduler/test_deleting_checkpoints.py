@@ -11,16 +11,16 @@ from assignments import work
 from scenes import LEASE, Json, Scene, times
 from test_idle import Counted
 
+from app.domain import checkpoint_needs
 from app.domain import commands as c
 from app.domain import events as e
-from app.domain import keeping
 from app.domain.search_plan import KeptAt, SearchPlan
 from app.domain.terms import StudyId
 from app.events.archive import Archived
 from app.events.log import Append
 from app.events.plans import PlanUnusable
-from app.object_store import ObjectStore
 from app.scheduling.retention import chosen_of
+from app.storage.object_store import ObjectStore
 from app.workers.scheduler.retention import MOST_FOLDED, MOST_OBJECTS, Retention
 
 
@@ -84,7 +84,7 @@ class Deleting:
         return {*self.plans.looked_at}
 
     def kept(self, plan: str) -> list[str]:
-        return [kept.key for kept in keeping.checkpoints(self.scene.plan(plan))]
+        return [kept.key for kept in checkpoint_needs.checkpoints(self.scene.plan(plan))]
 
 
 def test_plans_in_which_nothing_goes_on_come_first_the_oldest_of_them_first() -> None:
@@ -209,7 +209,7 @@ def test_what_a_row_names_stays_until_its_chain_is_over(is_named: bool) -> None:
     world = Deleting()
     world.train("plan")
     world.scene.register("gpu1")
-    (kept,) = keeping.checkpoints(world.scene.plan("plan"))
+    (kept,) = checkpoint_needs.checkpoints(world.scene.plan("plan"))
     world.scene.give(c.ReleaseCheckpoints(checkpoints=(kept,), reason="budget", named=frozenset()))
     with world.scene.records.write() as rows:
         rows.chains.assign("x", "plan", "gpu1", work(resume=kept.key if is_named else None), LEASE)

@@ -14,17 +14,17 @@ from app.domain.search_plan import SearchPlan, Study, TrialEvent
 from app.domain.terms import StudyId
 from app.scheduling.fair_share import POLICIES
 from app.scheduling.frontier import Frontier
-from app.tuning.tuners import TUNERS
-from app.tuning.tuners.driver import TunerDriver, make_driver
-from app.tuning.tuners.sha import Asha
-from app.workers.scheduler import assignment, choosing, gangs, ports, proving, reaper, sharing, tick, tuning
+from app.search.tuners import TUNERS
+from app.search.tuners.driver import TunerDriver, make_driver
+from app.search.tuners.sha import Asha
+from app.workers.scheduler import assignment, gangs, ports, reaper, sharing, tick, tuning, verification, work_choice
 from app.workers.scheduler.fence import Fence
 from app.workers.scheduler.ports import Ports
 
 LAME, PLAN = "lame", "lame-plan"
 SHA: Json = {"kind": "sha", "num_trials": 6, "min_steps": 1, "max_steps": 4, "reduction_factor": 2}
-MODULES = (tick, tuning, assignment, choosing, gangs, ports, proving, reaper, sharing)
-PURE = ("app.scheduling", "app.domain", "app.tuning")
+MODULES = (tick, tuning, assignment, work_choice, gangs, ports, verification, reaper, sharing)
+PURE = ("app.scheduling", "app.domain", "app.search")
 
 Place = tuple[Any, str]
 

@@ -10,7 +10,7 @@ from scenes import LEASE, OPENED, Json, Scene, scene, trials
 
 from app.domain import commands as c
 from app.domain import events as e
-from app.domain.assignment import ChainAssignment
+from app.domain.chain_assignment import ChainAssignment
 
 SHARDED = e.PlanOpened(trainer="toy", trainer_version="1", trainer_args={}, seed=0, shards=8)
 PROFILE = e.RanksProfiled(kind="H200", step_seconds={"1": 1.0, "2": 0.55, "4": 0.3, "8": 0.2}, batch={})

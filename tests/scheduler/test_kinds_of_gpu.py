@@ -8,7 +8,7 @@ import pytest
 from scenes import Scene
 
 from app.domain import events as e
-from app.domain.assignment import gpu_of, is_one_of
+from app.domain.chain_assignment import gpu_of, is_one_of
 
 Json = dict[str, Any]
 A100, H100, L40S = "NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3", "NVIDIA L40S"

@@ -9,7 +9,6 @@ from typing import Any
 
 from scenes import LOST_RACE, ONE, Scene, times, trials
 
-from app.away import LostRace
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import decide
@@ -19,8 +18,9 @@ from app.events.housekeeping import strike
 from app.events.log import Append
 from app.events.plans import Plans, PlanUnusable
 from app.events.records import Write, transact
+from app.outages import LostRace
 from app.scheduling.fair_share import POLICIES
-from app.tuning.tuners.driver import make_driver
+from app.search.tuners.driver import make_driver
 from app.workers.scheduler.cluster import DISPATCH_AGAIN_SECONDS
 from stagetree.spec import SpecError, StudySpec
 

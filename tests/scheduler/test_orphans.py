@@ -11,12 +11,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from scenes import LEASE, ONE, Scene
 
+from app.domain import checkpoint_needs
 from app.domain import events as e
-from app.domain import keeping
 from app.events.plans import PlanUnusable
 from app.events.rows import Fenced
-from app.object_store import ObjectStore, StoreUnavailable, Written
-from app.owned_store import find_orphans
+from app.storage.object_store import ObjectStore, StoreUnavailable, Written
+from app.storage.owned_store import find_orphans
 
 AGE = 100.0
 SLOTS = 2
@@ -140,7 +140,7 @@ def test_what_is_named_then_or_later_stays(
     world.do_all(after)
     for worker in range(SLOTS):
         world.say(worker)
-    assert not keeping.named(world.plan()) & set(gone)
+    assert not checkpoint_needs.named(world.plan()) & set(gone)
 
 
 @given(st.lists(MOVES, max_size=12))
@@ -150,7 +150,7 @@ def test_what_nobody_named_goes_in_the_end(moves: list[Move]) -> None:
     for worker in range(SLOTS):
         world.end(worker)
     world.at += AGE + 1
-    assert set(world.sweep()) == world.store.objects.keys() - keeping.named(world.plan())
+    assert set(world.sweep()) == world.store.objects.keys() - checkpoint_needs.named(world.plan())
 
 
 def test_what_belongs_to_no_plan_of_this_log_is_left_alone() -> None:

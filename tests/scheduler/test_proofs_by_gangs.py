@@ -10,11 +10,11 @@ from toy_worker import ToyWorkers
 
 from app.domain import commands as c
 from app.domain import events as e
-from app.domain.assignment import ChainAssignment
-from app.domain.exactness import judge
+from app.domain.chain_assignment import ChainAssignment
 from app.domain.terms import ProofKind, StudyId, Verdict
+from app.exactness import judge
 from app.scheduling.gangs import kinds_that_prove
-from app.tuning.replay import replay
+from app.search.replay import replay
 
 DDP = e.PlanOpened(trainer="toy", trainer_version="1", trainer_args={}, seed=0, parallel="ddp:2")
 

@@ -13,11 +13,12 @@ from toy_worker import ToyWorkers, proving
 
 from app.domain import commands as c
 from app.domain import events as e
-from app.domain.exactness import Judgement, fails_on, is_checked, judge, marks_of, text_of
 from app.domain.search_plan import Study, Trial
 from app.domain.terms import ChainId, ProofKind, StateConflict, StudyId, StudyState, Verdict
+from app.domain.trainer_check import fails_on, is_checked
+from app.exactness import Judgement, judge, marks_of, text_of
+from app.search.replay import replay
 from app.simulation.what_if import what_if
-from app.tuning.replay import replay
 from app.workers.scheduler.tick import Scheduler
 from tests.plans import tried
 

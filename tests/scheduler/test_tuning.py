@@ -15,8 +15,8 @@ from app.domain.decide import decide
 from app.domain.terms import StudyId
 from app.events.log import Append
 from app.events.records import Write, transact
-from app.tuning.replay import replay
-from app.tuning.tuners.driver import make_driver
+from app.search.replay import replay
+from app.search.tuners.driver import make_driver
 from app.workers.scheduler.tuning import Tuning
 from stagetree.limits import LIMITS
 

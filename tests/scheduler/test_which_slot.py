@@ -9,7 +9,7 @@ import pytest
 from scenes import ONE, RANDOM, Scene
 
 from app.domain import events as e
-from app.domain.assignment import ChainAssignment
+from app.domain.chain_assignment import ChainAssignment
 from app.domain.search_plan import Node
 from app.domain.terms import ChainId, ChainOutcome
 from app.simulation.pace import Fault

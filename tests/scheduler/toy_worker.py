@@ -8,7 +8,7 @@ from typing import Any
 from scenes import Scene
 
 from app.domain import events as e
-from app.domain.assignment import ChainAssignment, kind_of_proofs
+from app.domain.chain_assignment import ChainAssignment, kind_of_proofs
 from app.domain.schedule import segment_at
 from app.domain.terms import ChainId, FailureKind, NodeId, ProofKind
 

@@ -7,12 +7,12 @@ from collections import Counter
 import pytest
 
 from app.domain import commands as c
-from app.domain.awaiting import evaluations
 from app.domain.events import Stage
+from app.domain.outstanding_requests import evaluations
 from app.domain.search_plan import Node
-from app.scheduling.assignment import branch_points, lead_trial, stages_of
 from app.scheduling.demands import Need
 from app.scheduling.frontier import Frontier, Span
+from app.scheduling.placement import branch_points, lead_trial, stages_of
 from tests.plans import Story, steps
 
 EARLY = steps(1, 2, milestones=[4])

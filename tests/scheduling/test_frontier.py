@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from hypothesis.stateful import invariant, run_state_machine_as_test
 
-from app.domain.awaiting import evaluations, evaluations_of_each
 from app.domain.evolve import fold
+from app.domain.outstanding_requests import evaluations, evaluations_of_each
 from app.domain.search_plan import Chain, Trial
 from app.domain.stage_tree import build_stage_tree
 from app.domain.terms import StudyId
-from app.scheduling.assignment import lead_trial
 from app.scheduling.costs import Costs
 from app.scheduling.frontier import MOST_ESTIMATES, Frontier, Span
+from app.scheduling.placement import lead_trial
 from tests.plans import Story, missing, spans, steps, tried, urgencies
 from tests.scheduling.histories import Histories
 

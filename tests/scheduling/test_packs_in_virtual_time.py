@@ -20,10 +20,10 @@ from app.domain.stage_tree import build_stage_tree, critical_path_steps
 from app.domain.terms import ChainId, StudyId
 from app.scheduling.packs import best_lanes
 from app.scheduling.widths import WORTHWHILE, better_width, times_faster
+from app.search.replay import replay
+from app.search.tuners import TunerDriver
 from app.simulation.pace import even_packs
 from app.simulation.simulator import Simulator
-from app.tuning.replay import replay
-from app.tuning.tuners import TunerDriver
 from stagetree.spec import StudySpec
 from tests.plans import METRIC, OPENED, study_of, tried
 from tests.strategies import Trial, spaces

@@ -9,12 +9,12 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.assignment import shared_gpu
+from app.domain.chain_assignment import shared_gpu
 from app.domain.events import PlanOpened
 from app.domain.search_plan import Node, SearchPlan
 from app.domain.terms import NodeId, StudyId
-from app.scheduling.assignment import Candidates, place
 from app.scheduling.frontier import Span
+from app.scheduling.placement import Candidates, place
 
 OPENED = PlanOpened(trainer="toy", trainer_version="1", trainer_args={}, seed=0)
 PLAN = SearchPlan(opened=OPENED)

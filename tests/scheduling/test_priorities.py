@@ -10,9 +10,9 @@ from app.domain import commands as c
 from app.domain import events as e
 from app.domain.terms import Refused, StudyId
 from app.scheduling.frontier import Frontier
-from app.tuning.replay import replay
-from app.tuning.tuners import TUNERS
-from app.tuning.tuners.base import NewTrial, Next, Tuner
+from app.search.replay import replay
+from app.search.tuners import TUNERS
+from app.search.tuners.base import NewTrial, Next, Tuner
 from tests.plans import Story
 from tests.tuners.worlds import STUDY, numbered, simulator, spec
 

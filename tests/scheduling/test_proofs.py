@@ -13,9 +13,7 @@ from app.domain import events as e
 from app.domain.evolve import evolve
 from app.domain.terms import ChainId, ProofKind, Verdict
 from app.events import SlotRecord
-from app.scheduling.frontier import Frontier, Span
-from app.scheduling.proof_choice import in_idle_slot, is_due
-from app.scheduling.proofs import (
+from app.exactness.verification import (
     MOST_IN_VAIN,
     PROOF_SHARE,
     Proof,
@@ -25,6 +23,8 @@ from app.scheduling.proofs import (
     steps_behind,
     trained_again,
 )
+from app.exactness.verification_choice import in_idle_slot, is_due
+from app.scheduling.frontier import Frontier, Span
 from app.simulation.what_if import RecordedResults
 
 HERE: dict[str, Any] = {"owner": "", "device": "cpu", "host": "", "pid": 1, "seen_at": 0.0}

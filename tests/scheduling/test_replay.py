@@ -12,11 +12,11 @@ from app.domain import commands as c
 from app.domain import events as e
 from app.domain.terms import Refused, StateConflict, StudyId
 from app.events.memory import MemoryLog
-from app.service.exporting import NotALog, lines, parse
+from app.search.replay import replay
+from app.search.replay.replaying import Judge
+from app.service.html_report import NotALog, lines, parse
 from app.simulation.simulator import Simulator
 from app.simulation.what_if import what_if
-from app.tuning.replay import replay
-from app.tuning.replay.replaying import Judge
 from stagetree.limits import LIMITS
 from stagetree.spec import SpecError
 from stagetree.spec.file import changed

@@ -8,9 +8,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.domain import checkpoint_needs, results
 from app.domain import commands as c
 from app.domain import events as e
-from app.domain import keeping, results
 from app.domain.search_plan import KeptAt, Node, SearchPlan
 from app.scheduling.costs import Costs
 from app.scheduling.frontier import Frontier
@@ -79,7 +79,9 @@ def test_the_final_states_of_the_best_are_promised() -> None:
         story.keep(story.path(study, number)[0].id, 5)
         story.end(chain)
     assert going(story) == [(story.path(study, 0)[0].id, 5)]
-    assert not release(story, *[kept for kept in keeping.checkpoints(story.plan) if kept.node != going(story)[0][0]])
+    assert not release(
+        story, *[kept for kept in checkpoint_needs.checkpoints(story.plan) if kept.node != going(story)[0][0]]
+    )
 
 
 def test_those_of_which_no_open_study_has_trials_go_before_the_others() -> None:
@@ -124,14 +126,14 @@ def test_what_a_chain_begins_with_stays_and_so_does_what_is_waited_from() -> Non
 
 def test_a_checkpoint_that_a_chains_row_names_stays() -> None:
     story = trained(({"lr": 1}, 5), keep_best=0)
-    [kept] = keeping.checkpoints(story.plan)
+    [kept] = checkpoint_needs.checkpoints(story.plan)
     named = c.ReleaseCheckpoints(checkpoints=(kept,), reason="budget", named=frozenset([kept.key]))
     assert not story.give(named)
 
 
 def test_in_two_steps_it_is_released_and_then_gone() -> None:
     story = trained(({"lr": 1}, 5), keep_best=0)
-    [kept] = keeping.checkpoints(story.plan)
+    [kept] = checkpoint_needs.checkpoints(story.plan)
     assert story.plan.kept_bytes == 1
     release(story, kept)
     assert (story.plan.kept_bytes, list(story.plan.released)) == (0, [kept.key])
@@ -144,7 +146,7 @@ def test_in_two_steps_it_is_released_and_then_gone() -> None:
 def test_of_two_states_at_one_place_the_first_is_released() -> None:
     """Two workers that knew nothing of each other kept both."""
     story = trained(({"lr": 1}, 5), keep_best=0)
-    [kept] = keeping.checkpoints(story.plan)
+    [kept] = checkpoint_needs.checkpoints(story.plan)
     story.keep(kept.node, kept.step)
     assert list(story.plan.released) == [kept.key] and story.plan.kept_bytes == 1
 
@@ -161,11 +163,11 @@ def test_what_only_a_deleted_study_passed_is_nobodys() -> None:
     deleted = next(iter(story.plan.studies))
     other = story.submit(TRUNK[1], TRUNK[2], keep_best=0)
     story.drain(Frontier(story.plan))
-    assert not list(keeping.unowned(story.plan))
+    assert not list(checkpoint_needs.unowned(story.plan))
     story.give(c.CloseStudy(study=deleted, at=1.0))
     story.give(c.DeleteStudy(study=deleted, at=2.0))
     own = story.plan.studies[deleted].trials[0].path[-1]
-    assert [(kept.node, kept.step) for kept in keeping.unowned(story.plan)] == [(own, 10)]
+    assert [(kept.node, kept.step) for kept in checkpoint_needs.unowned(story.plan)] == [(own, 10)]
     assert story.plan.metrics(story.trial(other), 10)
 
 
@@ -183,7 +185,7 @@ def test_what_goes_is_what_is_worth_least_each_time(seed: int) -> None:
             story.keep(node.id, node.start + 1, intermediate=True)
     order = going(story)
     for place in order:
-        [kept] = [kept for kept in keeping.checkpoints(story.plan) if (kept.node, kept.step) == place]
+        [kept] = [kept for kept in checkpoint_needs.checkpoints(story.plan) if (kept.node, kept.step) == place]
         assert going(story)[0] == place
         assert release(story, kept)
     assert not going(story)
@@ -203,13 +205,13 @@ def test_what_a_study_wants_kept_stays_until_it_is_deleted(data: st.DataObject) 
     study = story.submit(*zip(hps, lengths, strict=True), keep_best=0, **{k: v for k, v in fields.items() if v})
     story.drain(Frontier(story.plan))
     for kept in story.plan.nodes.values():  # as its chains are told to
-        for step in keeping.kept_on_purpose(story.plan, kept.id, kept.start, 12):
+        for step in checkpoint_needs.kept_on_purpose(story.plan, kept.id, kept.start, 12):
             story.keep(kept.id, step)
     wanted = {*fields["keep_at"], *range(fields["keep_every"] or 99, 13, fields["keep_every"] or 99)}
     for number, length in enumerate(lengths):
-        states = keeping.states_of(story.plan, story.trial(study, number))
+        states = checkpoint_needs.states_of(story.plan, story.trial(study, number))
         assert {step for step in wanted if step <= length} <= states.keys()
-    there = {(kept.node, kept.step) for kept in keeping.checkpoints(story.plan)}
+    there = {(kept.node, kept.step) for kept in checkpoint_needs.checkpoints(story.plan)}
     assert {step for _, step in there - set(going(story))} <= wanted
     assert not [step for _, step in going(story) if step in wanted]
     story.give(c.CloseStudy(study=study, at=1.0))
@@ -220,10 +222,10 @@ def test_what_a_study_wants_kept_stays_until_it_is_deleted(data: st.DataObject) 
 def test_nothing_is_kept_twice_or_behind_the_end_of_a_trial() -> None:
     story = trained(({"lr": 1}, 10), keep_best=0, keep_every=4)
     [node] = [node for study in story.plan.studies for node in story.path(study)]
-    assert keeping.kept_on_purpose(story.plan, node.id, 0, 99) == [4, 8]
+    assert checkpoint_needs.kept_on_purpose(story.plan, node.id, 0, 99) == [4, 8]
     story.keep(node.id, 4)
-    assert keeping.kept_on_purpose(story.plan, node.id, 0, 99) == [8]
-    assert keeping.kept_on_purpose(story.plan, node.id, 4, 7) == []
+    assert checkpoint_needs.kept_on_purpose(story.plan, node.id, 0, 99) == [8]
+    assert checkpoint_needs.kept_on_purpose(story.plan, node.id, 4, 7) == []
 
 
 @tried(30)
@@ -243,7 +245,7 @@ def test_the_best_state_of_each_trial_is_kept_where_its_value_is_the_best_result
     study = world.plan.studies[STUDY]
     for trial in study.trials:
         value = results.result(world.plan, study, trial)
-        assert value is not None and value.step in keeping.states_of(world.plan, trial), (trial.number, value)
+        assert value is not None and value.step in checkpoint_needs.states_of(world.plan, trial), (trial.number, value)
 
 
 def test_the_best_state_that_was_lost_is_kept_when_it_is_trained_again() -> None:
@@ -251,15 +253,15 @@ def test_the_best_state_that_was_lost_is_kept_when_it_is_trained_again() -> None
     [node] = story.path(story.submit(({"lr": 1}, 10), value="best", eval_every=2))
     for step, value in ((2, 0.5), (4, 0.9), (6, 0.3)):
         story.happen(e.Evaluated(node=node.id, step=step, metrics={METRIC: value}))
-    assert keeping.kept_on_purpose(story.plan, node.id, 0, 10) == [4]
-    assert keeping.kept_on_purpose(story.plan, node.id, 4, 10) == []
-    [best] = keeping.best_so_far(story.plan, [node.id], 3)
+    assert checkpoint_needs.kept_on_purpose(story.plan, node.id, 0, 10) == [4]
+    assert checkpoint_needs.kept_on_purpose(story.plan, node.id, 4, 10) == []
+    [best] = checkpoint_needs.best_so_far(story.plan, [node.id], 3)
     assert best.metrics == {METRIC: 0.5} and best.is_beaten_at(4, {METRIC: 0.6})
     assert not best.is_beaten_at(4, {METRIC: 0.5})
     assert not best.is_beaten_at(5, {METRIC: 0.9}), "another study has asked for that result"
     assert not best.is_beaten_at(12, {METRIC: 0.9}), "no trial of the study comes so far"
     story.keep(node.id, 4)
-    assert keeping.kept_on_purpose(story.plan, node.id, 0, 10) == []
+    assert checkpoint_needs.kept_on_purpose(story.plan, node.id, 0, 10) == []
     [study] = story.plan.studies.values()
     study.isolated = "saving changes its trials"
-    assert keeping.best_so_far(story.plan, [node.id], 3) == ()
+    assert checkpoint_needs.best_so_far(story.plan, [node.id], 3) == ()

@@ -14,9 +14,9 @@ from app.domain.evolve import fold
 from app.domain.search_plan import Node
 from app.domain.stage_tree import build_stage_tree, critical_path_steps
 from app.domain.terms import StudyId
+from app.search.tuners import TunerDriver
 from app.simulation.preview import preview
 from app.simulation.simulator import Simulator
-from app.tuning.tuners import TunerDriver
 from stagetree.spec import StudySpec
 from tests.plans import METRIC, OPENED, POLICIES, study_of, tried
 from tests.strategies import Trial, spaces

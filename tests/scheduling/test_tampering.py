@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.terms import StudyId
+from app.search.replay import Replay, replay
 from app.simulation.simulator import Simulator
-from app.tuning.replay import Replay, replay
 from tests.plans import tried
 from tests.tuners.worlds import SHARING, STUDY, faults, simulator, spec, stragglers
 

@@ -10,9 +10,9 @@ from app.domain import commands as c
 from app.domain import events as e
 from app.domain.stage_tree import MOST_CHANGES, UpcomingBranches
 from app.domain.terms import NodeId, StudyId
-from app.scheduling.assignment import assign, stages_of
 from app.scheduling.costs import Costs
 from app.scheduling.frontier import Frontier
+from app.scheduling.placement import assign, stages_of
 from app.scheduling.retention import dispensable
 from app.simulation.simulator import Simulator
 from tests.plans import METRIC, OPENED, Story

@@ -12,12 +12,13 @@ from plans import Story, steps
 
 from app.domain import commands as c
 from app.domain import events as e
-from app.domain.exactness import MOST_IN_VAIN, judge
 from app.domain.terms import ChainId, ProofKind, Verdict
+from app.domain.trainer_check import MOST_IN_VAIN
 from app.events import SlotRecord
-from app.scheduling.proof_choice import can_wait, first, in_idle_slot, is_due, is_wanted
-from app.scheduling.proofs import Proof, comparison
-from app.scheduling.whole_proofs import SHARE_OF_SAVINGS, audited, due_trials, due_whole
+from app.exactness import judge
+from app.exactness.verification import Proof, comparison
+from app.exactness.verification_choice import can_wait, first, in_idle_slot, is_due, is_wanted
+from app.exactness.whole_trials import SHARE_OF_SAVINGS, audited, due_trials, due_whole
 
 Json = dict[str, Any]
 

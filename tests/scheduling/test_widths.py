@@ -16,9 +16,9 @@ from app.domain.evolve import fold
 from app.domain.search_plan import SearchPlan
 from app.domain.terms import ChainId, StudyId
 from app.scheduling.widths import NEAR, WORTHWHILE, batch_of, chosen, covers, peaks, widest
+from app.search.replay import replay
+from app.search.tuners import TunerDriver
 from app.simulation.simulator import Simulator
-from app.tuning.replay import replay
-from app.tuning.tuners import TunerDriver
 from tests.plans import METRIC, OPENED, Story, steps, study_of, tried
 from tests.strategies import Trial, spaces
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from app.cli.replaying import curves
+from app.cli.replay import curves
 from app.events.log import StoredEvent
-from app.service.exporting import lines
+from app.service.html_report import lines
 from app.simulation.traces import STUDY as PLAYED
 from app.simulation.traces import Player, Trace, Workload, read, record
 from tests.tuners.worlds import STUDY, faults, losses, simulator, spec

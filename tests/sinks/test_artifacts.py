@@ -13,7 +13,7 @@ from toys import SMALLEST
 
 from stagetree.errors import NotFound
 from stagetree.sinks import SinkError, follow, open_sink
-from stagetree.sinks.opening import Configured, noted_in, parted
+from stagetree.sinks.addresses import Configured, noted_in, parted
 from stagetree.spec import SpecError, StudySpec
 from tests.sinks.scripted import STUDY, Scripted, busy_study, isolated_study
 

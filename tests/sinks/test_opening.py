@@ -8,8 +8,8 @@ import pytest
 from toys import SMALLEST
 
 from stagetree.sinks import SinkError, follow, open_sink
-from stagetree.sinks.following import Ledger, completed_at, path_in
-from stagetree.sinks.opening import Configured
+from stagetree.sinks.addresses import Configured
+from stagetree.sinks.follower import Ledger, completed_at, path_in
 from stagetree.spec import SpecError, StudySpec
 from tests.sinks.scripted import LOGGED, STUDY, Scripted, busy_study
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from stagetree.sinks import SinkError, follow, open_sink
-from stagetree.sinks.opening import Configured, check_of_study, noted_in, shown
+from stagetree.sinks.addresses import Configured, check_of_study, noted_in, shown
 from stagetree.sinks.webhook import STILL_SECONDS, WAITING_SECONDS, Webhook
 
 Json = dict[str, Any]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.tuning.samplers import SAMPLERS
+from app.search.samplers import SAMPLERS
 from stagetree import MultiStep, Space, SpaceError, SpecError, StudySpec, choice, uniform, when
 from stagetree.sequences import Constant, parse
 from stagetree.space.where import WhereError

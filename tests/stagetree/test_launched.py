@@ -21,7 +21,7 @@ from stagetree.runtime import state_format
 from stagetree.runtime.failures import TrainerFailed
 from stagetree.runtime.loading import load_trainer
 from stagetree.runtime.model import HpTimeline, Model
-from stagetree.trainer import ranks
+from stagetree.trainer.ranks import group
 
 HP = {"lr": {"family": "linear", "init": 0.5, "slope": -0.01}}
 TORCHRUN = "torchrun --nproc-per-node 2"
@@ -149,20 +149,20 @@ def test_a_launcher_that_starts_nothing(build: Build, launch: str, says: str) ->
 
 
 def test_the_leader_of_a_gang_starts_as_many_as_it_has_devices(build: Build) -> None:
-    before = ranks.here()
+    before = group.here()
     try:
-        ranks.be(ranks.Ranks(rank=1, world=2, parallel="ddp:2"))
+        group.be(group.Ranks(rank=1, world=2, parallel="ddp:2"))
         member = train(build("no-such-launcher"), 2)
         assert (member.evaluate(), state(member)) == ({}, {})
         member.load(member.state(), HpTimeline(HP), 2)
-        ranks.be(ranks.Ranks(rank=0, world=2, parallel="ddp:2"))
+        group.be(group.Ranks(rank=0, world=2, parallel="ddp:2"))
         with pytest.raises(TrainerFailed, match="n-2 cannot be started"):
             build("n-{devices}")
-        ranks.be(ranks.Ranks(shards=2))
+        group.be(group.Ranks(shards=2))
         with pytest.raises(TrainerFailed, match="`parallel: ddp` instead of `shards`"):
             build("python")
     finally:
-        ranks.be(before)
+        group.be(before)
 
 
 READING = SCRIPT.replace("LAUNCH", "python").replace(', "pid": os.getpid()', "")

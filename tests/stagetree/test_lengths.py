@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain.commands import Start
+from app.search.tuners.driver import TunerDriver
 from app.simulation.preview import preview
-from app.tuning.tuners.driver import TunerDriver
 from stagetree import Constant, OneCycle, SequenceError, SpecError, StudySpec, Wsd, fraction
 from stagetree.advice import advice
 from stagetree.sequences.fractions import resolved
@@ -172,7 +172,7 @@ def test_pbt_leaves_fractions_as_they_are() -> None:
     space = {"lr": {**WSD, "peak": {"loguniform": [0.001, 0.1]}, "warmup": 0, "decay": fraction(0.2)}}
     tuner = {"kind": "pbt", "population_size": 4, "ready_steps": 10, "max_steps": 50}
     spec = study(space, tuner)
-    from app.tuning.tuners.explore import Explorer
+    from app.search.tuners.explore import Explorer
 
     hp = {name: sequence.to_json() for name, sequence in spec.search_space.sample(0, 0).items()}
     changed = Explorer(spec).explore(hp, "a key")["lr"]["to"]

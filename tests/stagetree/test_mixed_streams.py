@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from stagetree import TorchTrainer
 from stagetree.sequences import parse
-from stagetree.trainer.mixing import MixedStream, Mixture
+from stagetree.trainer.mixed_streams import MixedStream, Mixture
 
 SIZES = {"code": 5, "math": 8, "web": 11}
 KINDS: dict[str, Callable[[Tensor], Any]] = {

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.tuning.samplers import sampler_of
-from app.tuning.tuners.explore import perturbed
+from app.search.samplers import sampler_of
+from app.search.tuners.explore import perturbed
 from stagetree.sequences import Constant, SequenceError
 from stagetree.space import (
     Choice,

@@ -18,9 +18,9 @@ from torch.optim import SGD, Optimizer
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from stagetree import TorchTrainer
-from stagetree.trainer import reading
-from stagetree.trainer.order import Indices, shuffled
-from stagetree.trainer.reading import seed_sample
+from stagetree.trainer import sample_loading
+from stagetree.trainer.data_order import Indices, shuffled
+from stagetree.trainer.sample_loading import seed_sample
 
 MADE: list[TorchTrainer] = []
 
@@ -302,7 +302,7 @@ class Still(Reading):
 
 def test_samples_that_draw_nothing_are_read_together_and_without_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
     data, seeds = Counted(), list[int]()
-    monkeypatch.setattr(reading, "seed_sample", lambda number: (seeds.append(number), seed_sample(number)))
+    monkeypatch.setattr(sample_loading, "seed_sample", lambda number: (seeds.append(number), seed_sample(number)))
     trainer = Still(data=data, batches_per_step=1)
     trainer.setup({"lr": 0.1, "bs": 4})
     for _ in range(3):

@@ -12,12 +12,12 @@ import pytest
 from built_models import advanced, image
 from forks import checked
 
-from app.cli.checking import lines
+from app.cli.check import lines
 from app.registry import Catalogue
 from stagetree import attach
-from stagetree.runtime import inexact, state_format
+from stagetree.runtime import inexact_reasons, state_format
 from stagetree.runtime.failures import TrainerFailed
-from stagetree.runtime.holdings import differing, holdings
+from stagetree.runtime.held_objects import differing, holdings
 from stagetree.runtime.loading import code_modules, load_trainer
 from stagetree.runtime.model import HpTimeline, Model
 from stagetree.source.discovery import scripts
@@ -398,8 +398,8 @@ def test_an_iterator_is_named_in_words_of_a_script(tmp_path: Path) -> None:
 
 
 def test_each_cause_has_words_for_scripts() -> None:
-    causes = [each for name, each in vars(inexact).items() if name.isupper() and isinstance(each, str)]
-    for words in map(inexact.in_words_of_scripts, [*causes, inexact.not_in_state(["x"])]):
+    causes = [each for name, each in vars(inexact_reasons).items() if name.isupper() and isinstance(each, str)]
+    for words in map(inexact_reasons.in_words_of_scripts, [*causes, inexact_reasons.not_in_state(["x"])]):
         assert not any(word in words for word in ("train()", "load_state_dict", "setup()", "state_dict()")), words
 
 

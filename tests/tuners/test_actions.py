@@ -13,7 +13,7 @@ import pytest
 from app.domain.commands import Extend, Prioritize, Start
 from app.domain.search_plan import TrialEvent
 from app.domain.terms import StudyId
-from app.tuning.tuners.base import REGISTERED, NewTrial, Next, Registered, Tuner, check_action
+from app.search.tuners.base import REGISTERED, NewTrial, Next, Registered, Tuner, check_action
 from tests.tuners.worlds import STUDY, simulator, spec
 
 OTHER = StudyId("other")

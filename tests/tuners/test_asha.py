@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain.commands import Extend
-from app.tuning.tuners.base import NewTrial
+from app.search.tuners.base import NewTrial
 from tests.tuners.worlds import Table
 
 THREE = {"kind": "asha", "num_trials": 9, "min_steps": 1, "max_steps": 9, "reduction_factor": 3}

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.terms import StateConflict, StudyId
-from app.service.views.standing import ending_text
+from app.search.replay import replay
+from app.service.views.progress import ending_text
 from app.simulation.preview import preview
 from app.simulation.simulator import Simulator
-from app.tuning.replay import replay
 from tests.scheduler.scenes import Scene
 from tests.tuners.worlds import STUDY, numbered, simulator, spec, stragglers
 

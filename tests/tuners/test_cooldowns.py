@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 from app.domain import commands as c
 from app.domain import results
 from app.domain.accounting import cost
+from app.domain.checkpoint_needs import must_stay, states_of
 from app.domain.commands import Extend, Start
 from app.domain.cooldowns import cooled
-from app.domain.keeping import must_stay, states_of
+from app.domain.leaderboard import meaning, standing
 from app.domain.schedule import path
 from app.domain.search_plan import Node, Study, TrialEvent
-from app.domain.standing import meaning, standing
 from app.domain.terms import StudyId
+from app.search.replay import replay
+from app.search.tuners.base import NewTrial
 from app.simulation.preview import preview
-from app.tuning.replay import replay
-from app.tuning.tuners.base import NewTrial
 from stagetree.advice import advice
 from stagetree.sequences import SequenceError, parse
 from stagetree.spec import SpecError, StudySpec

@@ -18,14 +18,14 @@ from app.cli.commands import app as cli
 from app.cli.errors import explained
 from app.domain.terms import TrialEventKind
 from app.registry import TunerFileError, load, register
+from app.search.replay import replay
+from app.search.tuners.base import REGISTERED, with_version
 from app.simulation.tuner_suite import CHECKS, check
-from app.tuning.replay import replay
-from app.tuning.tuners.base import REGISTERED, with_version
 from stagetree.spec import SpecError, StudySpec
 from tests.tuners.worlds import STUDY, numbered, simulator
 
 PAGE = {block.file: block.text for block in blocks(DOCS / "tuners" / "writing.md") if block.file}
-BASE = "from app.tuning.tuners import *\nfrom random import random\n"
+BASE = "from app.search.tuners import *\nfrom random import random\n"
 
 
 @pytest.fixture(autouse=True)

@@ -8,10 +8,10 @@ import pytest
 
 from app.domain import commands as c
 from app.domain.search_plan import Study
-from app.tuning.samplers.base import NonAdaptive
-from app.tuning.tuners import TUNERS, TunerDriver
-from app.tuning.tuners.driver import TunerFailed
-from app.tuning.tuners.sha import Asha
+from app.search.samplers.base import NonAdaptive
+from app.search.tuners import TUNERS, TunerDriver
+from app.search.tuners.driver import TunerFailed
+from app.search.tuners.sha import Asha
 from tests.tuners.worlds import STUDY, simulator, spec
 
 ASHA = {"kind": "asha", "num_trials": 9, "min_steps": 2, "max_steps": 8, "reduction_factor": 2}

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.terms import StudyId
+from app.search.replay import replay
 from app.simulation.simulator import Simulator
 from app.simulation.what_if import what_if
-from app.tuning.replay import replay
 from tests.scheduler.scenes import Scene
 from tests.tuners.test_every_tuner import EVERY, SEEDS, check, drawn, run, study_of
 from tests.tuners.worlds import STUDY, numbered, simulator, spec

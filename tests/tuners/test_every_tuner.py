@@ -17,10 +17,10 @@ from app.domain import events as e
 from app.domain.evolve import fold
 from app.domain.search_plan import SearchPlan, Study
 from app.domain.terms import StudyId
+from app.search.replay import replay
+from app.search.tuners import TUNERS, TunerDriver
 from app.simulation.preview import preview
 from app.simulation.simulator import Simulator
-from app.tuning.replay import replay
-from app.tuning.tuners import TUNERS, TunerDriver
 from stagetree.spec import StudySpec
 from tests.plans import tried
 from tests.tuners.worlds import SHARING, SPACE, STUDY, faults, losses, numbered, simulator, spec, stragglers

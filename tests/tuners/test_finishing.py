@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain import commands as c
+from app.domain.leaderboard import meaning, standing
 from app.domain.search_plan import Study
-from app.domain.standing import meaning, standing
+from app.search.replay import replay
 from app.simulation.preview import preview
-from app.tuning.replay import replay
 from stagetree.spec import SpecError
 from tests.plans import tried
 from tests.tuners.worlds import STUDY, losses, numbered, simulator, spec

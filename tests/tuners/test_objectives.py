@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 from app.domain import events as e
 from app.domain import results
-from app.domain.fronts import FrontRanking, best_first, dominates, front_of, fronts
+from app.domain.leaderboard import standing
 from app.domain.objectives import FAILED, ResultScore, Scored
+from app.domain.pareto_fronts import FrontRanking, best_first, dominates, front_of, fronts
 from app.domain.search_plan import Node
-from app.domain.standing import standing
 from app.domain.terms import TrialEventKind
+from app.search.replay import replay
 from app.service.views import documents
-from app.tuning.replay import replay
 from stagetree.sequences import SequenceError
 from stagetree.space.constraints import read_constraint
 from stagetree.spec import SpecError, StudySpec
@@ -141,7 +141,7 @@ def test_blocks_and_cells_change_no_order(scored: list[Scored]) -> None:
     by_comparisons = by_hand(scored)
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {"BLOCK": 4, "NEAR": 9.0, "MANY": 2}.items():
-            patch.setattr(f"app.domain.fronts.{name}", value)
+            patch.setattr(f"app.domain.pareto_fronts.{name}", value)
         assert [*best_first(scored)] == by_comparisons
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from app.domain import commands as c
 from app.domain.search_plan import Study
-from app.tuning.tuners import tuner_of
-from app.tuning.tuners.hyperband import AsyncHyperband, Hyperband
+from app.search.tuners import tuner_of
+from app.search.tuners.hyperband import AsyncHyperband, Hyperband
 from stagetree.spec import StudySpec
 from stagetree.spec.tuners import KINDS, AshaTuner, AsyncHyperbandTuner
 from stagetree.spec.tuners.halving import rung_steps, shares

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from app.domain import commands as c
 from app.domain.commands import Extend, Start, Stop
 from app.domain.search_plan import Study
-from app.tuning.replay import replay
-from app.tuning.tuners.base import NewTrial
-from app.tuning.tuners.explore import perturbed, spliced
+from app.search.replay import replay
+from app.search.tuners.base import NewTrial
+from app.search.tuners.explore import perturbed, spliced
 from stagetree.sequences import parse
 from stagetree.space import read_entry
 from stagetree.spec.tuners import PbtTuner

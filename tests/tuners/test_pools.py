@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.tuning.tuners.promising import NOBODY, divide
+from app.search.tuners.promising import NOBODY, divide
 
 CONFIDENCES = st.lists(st.floats(0, 1), max_size=30)
 

@@ -15,11 +15,11 @@ from app.domain import commands as c
 from app.domain import events as e
 from app.domain.search_plan import Node, Study
 from app.domain.terms import TrialEventKind
+from app.search.replay import replay
+from app.search.tuners.base import Context
+from app.search.tuners.promising import by_rank
 from app.simulation.pace import Fault
 from app.simulation.simulator import Simulator
-from app.tuning.replay import replay
-from app.tuning.tuners.base import Context
-from app.tuning.tuners.promising import by_rank
 from stagetree.spec import StudySpec
 from tests.tuners.worlds import STUDY, numbered, simulator, spec
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from app.domain.search_plan import TrialEvent
 from app.domain.terms import TrialEventKind
-from app.tuning.tuners.promising import ENOUGH_ENDED, ENOUGH_NEXT, FORETOLD, ForecastProof
+from app.search.tuners.promising import ENOUGH_ENDED, ENOUGH_NEXT, FORETOLD, ForecastProof
 from tests.plans import tried
 
 MARK, END = 0.5, 10

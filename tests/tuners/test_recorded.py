@@ -10,7 +10,7 @@ import pytest
 
 from app.domain import events as e
 from app.events.codec import decode
-from app.tuning.replay import replay
+from app.search.replay import replay
 from tests.tuners.worlds import STUDY, numbered
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "foretold.jsonl"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from app.domain import commands as c
 from app.domain.decide.studies import GROWS_BY
 from app.domain.terms import StateConflict
-from app.tuning.replay import replay
+from app.search.replay import replay
 from tests.tuners.test_every_tuner import KINDS, SEEDS, drawn, run, study_of
 from tests.tuners.worlds import STUDY, numbered
 

@@ -14,8 +14,8 @@ import numpy.typing as npt
 import pytest
 
 from app.domain import events as e
+from app.search.tuners.promising import NEAR
 from app.simulation.traces import Player, Workload, read
-from app.tuning.tuners.promising import NEAR
 
 BENCHMARKS = Path(__file__).parent.parent.parent / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))

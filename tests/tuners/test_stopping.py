@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from app.domain.commands import Extend, Stop
-from app.tuning.tuners.stopping import every
+from app.search.tuners.stopping import every
 from tests.tuners.worlds import Table, spec
 
 ASHA = {"kind": "asha", "type": "stopping", "num_trials": 9, "min_steps": 1, "max_steps": 9, "eta": 3}

@@ -13,9 +13,9 @@ from app.domain import events as e
 from app.domain.commands import Extend
 from app.domain.search_plan import Node, Study, TrialEvent
 from app.domain.terms import TrialEventKind
+from app.search.replay import replay
+from app.search.tuners.base import REGISTERED, NewTrial, Next, Registered, Tuner
 from app.simulation.simulator import Simulator
-from app.tuning.replay import replay
-from app.tuning.tuners.base import REGISTERED, NewTrial, Next, Registered, Tuner
 from stagetree.spec import SpecError, StudySpec
 from tests.tuners.worlds import STUDY, faults, numbered, simulator, spec
 

@@ -11,10 +11,10 @@ from app.domain import commands as c
 from app.domain import events as e
 from app.domain.search_plan import Node, Study, TrialEvent
 from app.domain.terms import StudyId, TrialEventKind
+from app.search.tuners import tuner_of
+from app.search.tuners.base import Next, Tuner
 from app.simulation.pace import Fault, no_fault, one_second_a_step
 from app.simulation.simulator import Simulator
-from app.tuning.tuners import tuner_of
-from app.tuning.tuners.base import Next, Tuner
 from stagetree.spec import StudySpec
 
 STUDY = StudyId("study")

@@ -12,7 +12,7 @@ from app.events.database import DatabaseUnavailable
 from app.events.log import VersionConflict
 from app.events.records import SqlRecords
 from app.events.rows import Rows
-from app.object_store import LocalStore
+from app.storage.object_store import LocalStore
 
 
 class Clock:

@@ -9,14 +9,14 @@ from typing import Any
 from app.workers.state import State
 from app.workers.trainer_connection import TrainerKilled
 from app.workers.trainer_process import Compared, Seen, TrainedTo
-from stagetree.runtime import inexact
-from stagetree.runtime.comparing import HOLDINGS, compare, leaf_digests
+from stagetree.runtime import inexact_reasons
+from stagetree.runtime.comparison import HOLDINGS, compare, leaf_digests
 from stagetree.runtime.failures import TrainerFailed, user_code
-from stagetree.runtime.holdings import differing, holdings
+from stagetree.runtime.held_objects import differing, holdings
 from stagetree.runtime.loading import code_modules, load_trainer
 from stagetree.runtime.model import HpTimeline, Model
 from stagetree.runtime.state_format import read
-from stagetree.trainer import ranks
+from stagetree.trainer.ranks import group
 
 
 class InProcess:
@@ -84,7 +84,7 @@ class InProcess:
         self.do("load")
         assert self.model is not None
         saved = read(*state.fds)
-        reasons = tuple(inexact.changes(saved["machine"], self.machine))
+        reasons = tuple(inexact_reasons.changes(saved["machine"], self.machine))
         if mean:
             saved = self.model.averaging.add(saved, mean["weight"], int(mean["left"]))
         if not mean.get("left"):
@@ -158,4 +158,4 @@ class InProcess:
         if self.is_broken:
             raise TrainerKilled("killed")
         self._script(self, what, self.step)
-        ranks.here().shards = self.shards  # of this process, of which there are several in one
+        group.here().shards = self.shards  # of this process, of which there are several in one

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from app.cached_store import FOLDER, CachedStore
-from app.object_store import LocalStore, open_store
 from app.settings import Settings
+from app.storage.cached_store import FOLDER, CachedStore
+from app.storage.object_store import LocalStore, open_store
 from app.workers.slot.checkpoint_store import CheckpointStore, CheckpointUnreadable, Stored
 from app.workers.state import State
 

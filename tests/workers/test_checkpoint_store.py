@@ -18,9 +18,9 @@ from botocore.httpsession import URLLib3Session
 from faulty import FaultyStore
 from opened import opened
 
-from app.away import Away
-from app.direct_parts import SKIPPED
-from app.object_store import PART, S3_OPTIONS, LocalStore, ObjectStore, S3Store, StoreUnavailable, open_store
+from app.outages import Away
+from app.storage.object_store import PART, S3_OPTIONS, LocalStore, ObjectStore, S3Store, StoreUnavailable, open_store
+from app.storage.s3_parts import SKIPPED
 from app.workers.slot.checkpoint_store import CheckpointStore, CheckpointUnreadable, Stored
 from app.workers.state import MOST_RECENT, State
 
@@ -393,7 +393,7 @@ def test_a_part_that_does_not_get_through_is_carried_by_s3fs(
     tried.clear()
     assert b"".join(reader.read("key")) == TWO
     assert not tried
-    warnings = [each.getMessage() for each in caplog.records if each.name == "app.direct_parts"]
+    warnings = [each.getMessage() for each in caplog.records if each.name == "app.storage.s3_parts"]
     assert warnings and all("go through s3fs" in each and "Signature" not in each for each in warnings)
 
 

@@ -15,7 +15,7 @@ from app.domain.search_plan import Study
 from app.domain.terms import StudyId
 from app.events.database import Database
 from app.registry import TrainerSource
-from app.tuning.replay import replay
+from app.search.replay import replay
 from app.workers.trainer_connection import TrainerKilled
 from app.workers.trainer_process import TrainerProcess
 from app.workers.warm import Warm

@@ -10,14 +10,14 @@ import pytest
 from cluster import Cluster
 from studies import BRANCHES, spec
 
+from app.domain import checkpoint_needs, results
 from app.domain import commands as c
 from app.domain import events as e
-from app.domain import keeping, results
 from app.domain.decide import decide
 from app.domain.terms import StudyId
 from app.events.database import Database
 from app.events.records import Write, transact
-from app.owned_store import find_orphans
+from app.storage.owned_store import find_orphans
 from app.workers.scheduler.retention import Retention
 from app.workers.slot.checkpoint_store import CheckpointStore
 
@@ -77,11 +77,11 @@ def test_the_store_stays_under_the_budget_and_no_result_is_another(database: Dat
     assert cluster.values(study) == wanted
     assert max(sizes) <= budget < without / 2
     for trial, result in results.ranked(cluster.plan, cluster.study(study))[:2]:
-        kept = keeping.states_of(cluster.plan, trial)[result.step]
+        kept = checkpoint_needs.states_of(cluster.plan, trial)[result.step]
         state = CheckpointStore(cluster.store).read(kept.key, kept.checkpoint.sha256)
         assert state.size == kept.checkpoint.size
         state.close()
-    assert stored(cluster) == {kept.key for kept in keeping.checkpoints(cluster.plan)}
+    assert stored(cluster) == {kept.key for kept in checkpoint_needs.checkpoints(cluster.plan)}
     cluster.close()
 
 
@@ -132,7 +132,7 @@ def test_what_was_deleted_is_made_again_when_it_is_asked_for(cluster: Cluster) -
 
 def test_a_crash_between_the_two_steps_is_made_up_for(cluster: Cluster) -> None:
     cluster.run(cluster.submit(spec(({}, 4), keep_best=0)))
-    [kept] = keeping.checkpoints(cluster.plan)
+    [kept] = checkpoint_needs.checkpoints(cluster.plan)
     give(cluster, c.ReleaseCheckpoints(checkpoints=(kept,), reason="budget"))
     assert stored(cluster)
     freed = retention(cluster, budget=None).look()
@@ -190,7 +190,7 @@ def test_a_deleted_study_takes_its_own_with_it_and_leaves_the_others_theirs(clus
     give(cluster, c.DeleteStudy(study=gone, at=1.0))
     assert retention(cluster, budget=None).look().objects == 1
     assert cluster.values(stays) == values
-    assert stored(cluster) == {kept.key for kept in keeping.checkpoints(cluster.plan)}
+    assert stored(cluster) == {kept.key for kept in checkpoint_needs.checkpoints(cluster.plan)}
     with cluster.records.read() as rows:
         assert rows.studies.find(gone) is None and rows.studies.find(stays) is not None
 
@@ -204,8 +204,8 @@ def test_states_kept_on_purpose_survive_the_end_any_budget_and_gc_and_others_do_
     deleting = retention(cluster, budget=1)
     run(cluster, study, deleting)
     trials = cluster.study(study).trials
-    assert [sorted(keeping.states_of(cluster.plan, trial)) for trial in trials] == [[3, 6]] * 2
-    there = {kept.key for kept in keeping.checkpoints(cluster.plan)}
+    assert [sorted(checkpoint_needs.states_of(cluster.plan, trial)) for trial in trials] == [[3, 6]] * 2
+    there = {kept.key for kept in checkpoint_needs.checkpoints(cluster.plan)}
     assert there == stored(cluster) and len(there) == (3 if merge else 4)
     stray = cluster.folder / "checkpoints" / cluster.stream / "stray.safetensors"
     stray.write_bytes(b"of a worker that was killed")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from app.domain import events as e
-from app.domain.assignment import ChainAssignment
+from app.domain.chain_assignment import ChainAssignment
 from app.domain.objectives import BestSoFar
 from app.domain.terms import ChainOutcome, FailureKind, NodeId, StudyId
 from app.events.rows import ChainFlags

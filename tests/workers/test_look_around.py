@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from app.domain import events as e
-from app.domain.assignment import ChainAssignment
+from app.domain.chain_assignment import ChainAssignment
 from app.domain.terms import ChainId, NodeId
-from app.inputs import look
+from app.input_fingerprints import look
 from app.workers.slot.claim import Claim
 from app.workers.slot.retry import Instant
 from app.workers.slot.surroundings import MOST_OF_TIME, LookAround, written_records

@@ -10,8 +10,8 @@ import pytest
 
 from app.events.database import Database
 from app.events.records import SqlRecords
-from app.object_store import StoreUnavailable
-from app.owned_store import NAME, NotOurs, OwnedStore, open_owned
+from app.storage.object_store import StoreUnavailable
+from app.storage.owned_store import NAME, NotOurs, OwnedStore, open_owned
 from app.workers.slot.checkpoint_store import CheckpointStore
 from app.workers.state import State
 
@@ -109,7 +109,7 @@ def test_the_owner_is_looked_at_once_a_minute(root: str, make: Make, tmp_path: P
     records, now = make("a"), [0.0]
     with records.read() as rows:
         found = rows.installation()
-    from app.object_store import open_store
+    from app.storage.object_store import open_store
 
     store = OwnedStore(open_store(root), lambda: found, clock=lambda: now[0])
     write(store)

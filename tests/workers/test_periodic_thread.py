@@ -6,8 +6,8 @@ from threading import Event as Flag
 
 import pytest
 
-from app.away import LostRace
 from app.events.database import DatabaseUnavailable
+from app.outages import LostRace
 from app.workers.threads import PeriodicThread
 
 HOUR = 3600.0

@@ -8,8 +8,8 @@ from typing import NoReturn, cast
 import pytest
 from faulty import Clock
 
-from app.domain.assignment import ResumePoint
-from app.object_store import StoreUnavailable
+from app.domain.chain_assignment import ResumePoint
+from app.storage.object_store import StoreUnavailable
 from app.workers.slot.checkpoint_store import (
     NOTED_AFTER,
     CheckpointReader,

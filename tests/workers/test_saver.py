@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain import events as e
-from app.domain.assignment import ResumePoint
+from app.domain.chain_assignment import ResumePoint
 from app.domain.terms import NodeId
 from app.events.database import DatabaseUnavailable
 from app.events.memory import MemoryRecords

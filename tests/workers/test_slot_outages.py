@@ -10,10 +10,10 @@ from cluster import LEASE, Cluster
 from sqlalchemy import Engine, text
 from studies import ALONE, BRANCHES, spec
 
-from app.away import LostRace
 from app.domain import events as e
 from app.domain.terms import StudyState
 from app.events.database import DatabaseUnavailable
+from app.outages import LostRace
 
 MOMENT, HALF_A_MINUTE, MINUTE = 0.2, 30.0, 61.0
 Away = Callable[[], None]

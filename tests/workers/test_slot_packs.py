@@ -16,8 +16,8 @@ from app.domain.terms import StudyId
 from app.events.database import Database
 from app.events.records import Write, transact
 from app.registry import TrainerSource
+from app.search.replay import replay
 from app.service.views import documents
-from app.tuning.replay import replay
 from app.workers.trainer_connection import TrainerKilled
 from app.workers.trainer_process import TrainerProcess
 from app.workers.warm import Warm

@@ -12,11 +12,12 @@ from cluster import Cluster
 from toys import switch
 
 from app.domain import events as e
-from app.domain.exactness import judge, marks_of, unread
 from app.domain.terms import StudyId, Verdict
+from app.domain.trainer_check import unread
 from app.events.database import Database
+from app.exactness import judge, marks_of
 from app.registry import Catalogue, TrainerSource
-from app.tuning.replay import replay
+from app.search.replay import replay
 from app.workers.trainer_process import TrainerProcess
 from app.workers.warm import Warm
 

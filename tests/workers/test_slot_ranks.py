@@ -17,12 +17,12 @@ from toys import switch
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import decide
-from app.domain.exactness import judge, text_of
 from app.domain.terms import ProofKind, Verdict
 from app.events.database import Database
 from app.events.records import Write, transact
-from app.owned_store import find_orphans
+from app.exactness import judge, text_of
 from app.registry import TrainerSource
+from app.storage.owned_store import find_orphans
 from app.workers.scheduler.retention import Retention
 from app.workers.trainer_group import TrainerGroup
 from app.workers.trainer_process import TrainerProcess

@@ -15,18 +15,18 @@ from cluster import Cluster
 from studies import spec
 from toys import switch
 
+from app.domain import checkpoint_needs
 from app.domain import commands as c
 from app.domain import events as e
-from app.domain import keeping
 from app.domain.decide import decide
 from app.domain.terms import StudyId
 from app.events.database import Database
 from app.events.records import Write, transact
-from app.found import look_at_found
-from app.inputs import look
-from app.owned_store import find_orphans
+from app.input_fingerprints import look
 from app.registry import TrainerSource
 from app.service.views import documents
+from app.storage.owned_store import find_orphans
+from app.undeclared_inputs import look_at_found
 from app.workers.scheduler.retention import Retention
 from app.workers.trainer_process import TrainerProcess
 from app.workers.warm import Warm
@@ -102,7 +102,7 @@ def test_all_of_a_state_has_momentum_and_generators(cluster: Cluster) -> None:
     constant = {**spec(({}, 4), trainer="beginner"), "keep_best": 1}
     first = cluster.run(cluster.submit(constant))
     [before] = scores(cluster, first.id)
-    kept = next(iter(keeping.states_of(cluster.plan, first.trials[0]).values())).checkpoint
+    kept = next(iter(checkpoint_needs.states_of(cluster.plan, first.trials[0]).values())).checkpoint
     image = b"".join(cluster.store.read(kept.key))
     longer = scores(cluster, cluster.run(cluster.submit(spec(({}, 7), trainer="beginner"))).id)
     on = spec(({}, 3), trainer="beginner")
@@ -140,7 +140,7 @@ def test_packs_begin_with_them_too(sqlite_url: str, tmp_path: Path, warm: Warm) 
     spec = {**named, "tuner": {"kind": "trials", "trials": trials}}
     long = {**named, "tuner": {"kind": "trials", "trials": [{**trials[0], "steps": 8}]}}
     first = cluster.run(cluster.submit(long))
-    kept = next(iter(keeping.states_of(cluster.plan, first.trials[0]).values())).checkpoint
+    kept = next(iter(checkpoint_needs.states_of(cluster.plan, first.trials[0]).values())).checkpoint
     image = b"".join(cluster.store.read(kept.key))
     plain = losses(cluster.submit(spec), 0)
     alone = losses(begin(cluster, spec, image=image), 0)

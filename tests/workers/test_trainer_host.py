@@ -13,7 +13,7 @@ from cluster import TOY, Cluster
 from in_process import InProcess
 from studies import BRANCHES
 
-from app.domain.assignment import ChainAssignment, ResumePoint
+from app.domain.chain_assignment import ChainAssignment, ResumePoint
 from app.domain.events import Stage
 from app.domain.terms import NodeId, StudyId
 from app.registry import TrainerSource

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from app.away import LostRace
 from app.domain.terms import StateConflict
 from app.events import archive
 from app.events.database import Database, DatabaseUnavailable
 from app.events.plans import Plans
+from app.outages import LostRace
 from app.workers.scheduler.retention import PlanUse
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.domain import keeping
+from app.domain import checkpoint_needs
 from app.events.database import DatabaseUnavailable
 from app.events.log import Append, placed
 from app.events.memory.chains import MemoryChains, Table
@@ -102,7 +102,7 @@ def facts_that_wait(patch: pytest.MonkeyPatch) -> None:
 
 def checkpoints_in_use(patch: pytest.MonkeyPatch) -> None:
     """What somebody waits for is deleted like the rest."""
-    patch.setattr(keeping, "must_stay", lambda plan: set())
+    patch.setattr(checkpoint_needs, "must_stay", lambda plan: set())
 
 
 def facts_before_states(patch: pytest.MonkeyPatch) -> None:

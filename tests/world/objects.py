@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from app.object_store import Written
+from app.storage.object_store import Written
 from tests.world.fault_alphabet import Effects
 from tests.world.fibers import Time
 from tests.world.servers import Server

@@ -13,8 +13,8 @@ from random import Random
 
 import pytest
 
+from app.domain import checkpoint_needs
 from app.domain import events as e
-from app.domain import keeping
 from app.domain.evolve import fold
 from app.domain.results import WITHOUT_PACK, result
 from app.domain.search_plan import SearchPlan, Trial
@@ -119,7 +119,7 @@ def _check_parents(events: list[e.Event]) -> None:
 
 def _check_objects(world: World) -> None:
     for number in range(len(world.setting.studies)):
-        for kept in keeping.checkpoints(world.plan(number)):
+        for kept in checkpoint_needs.checkpoints(world.plan(number)):
             key = kept.checkpoint.key
             assert key in world.objects.objects, f"checkpoint {key} is named and not there"
             whole = hashlib.sha256(world.objects.objects[key]).hexdigest() == kept.checkpoint.sha256
@@ -176,7 +176,7 @@ def _check_best_states(world: World) -> None:
     plan, study = world.plan(0), world.study(0)
     for trial in study.trials if study.value == "best" else ():
         best = result(plan, study, trial)
-        kept = keeping.states_of(plan, trial)
+        kept = checkpoint_needs.states_of(plan, trial)
         assert best is None or best.step in kept, f"trial {trial.number} lacks step {best.step}"
 
 

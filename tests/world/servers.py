@@ -10,11 +10,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from app.away import LostRace
 from app.events.database import Database, DatabaseUnavailable
 from app.events.log import Append, EventLog, StoredEvent, VersionConflict
 from app.events.memory import MemoryRecords
 from app.events.records import Records, SqlRecords
+from app.outages import LostRace
 from tests.world.fault_alphabet import Effects
 from tests.world.fibers import Time
 

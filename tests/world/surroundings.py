@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from unittest.mock import patch
 
 from app.workers.slot import surroundings
-from stagetree.runtime import reading
+from stagetree.runtime import file_reads
 
 environment = cache(surroundings.environment)
 
@@ -26,6 +26,6 @@ def folder_of_world() -> Iterator[Path]:
     with (
         TemporaryDirectory(dir=shared) as folder,
         patch.object(surroundings, "environment", environment),
-        patch.object(reading, "watch", lambda: None),
+        patch.object(file_reads, "watch", lambda: None),
     ):
         yield Path(folder)

@@ -19,7 +19,7 @@ from app.events.log import Idempotency, StoredEvent, VersionConflict
 from app.events.plans import Plans
 from app.events.records import Write, transact
 from app.registry import TrainerSource
-from app.service.submitting import name_of, opened
+from app.service.submission import name_of, opened
 from app.workers.threads import Flag
 from stagetree.spec import StudySpec
 

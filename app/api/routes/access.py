@@ -13,7 +13,7 @@ from app.api.errors import refusals
 from app.api.services import ServicesDep
 from app.api.strict import Cursor, Limit, StrictRoute
 from app.domain.terms import Principal
-from app.service import access, reading
+from app.service import access, queries
 from app.service.services import HttpProblem
 from stagetree.models.service import NewToken, Session, TokenPage
 
@@ -58,7 +58,7 @@ def _session(who: Principal) -> Session:
 @router.get("/tokens", summary="List tokens", response_model=TokenPage, responses=refusals())
 def list_tokens(use: ServicesDep, who: Who, limit: Limit = 100, cursor: Cursor = None) -> TokenPage:
     """All of them, by name, expired and revoked ones too: their names are in the log."""
-    return reading.tokens(use, limit, cursor, who)
+    return queries.tokens(use, limit, cursor, who)
 
 
 @router.post(

@@ -20,7 +20,7 @@ from app.api.errors import UNCHANGED, refusals
 from app.api.services import ApiServices, Key, ServicesDep, StudyRowDep, TrialPath, heavy
 from app.api.strict import POSITION, At, Cursor, Limit, StrictRoute
 from app.events import StudyRecord
-from app.service import drawing, exporting, reading
+from app.service import chart_data, html_report, queries
 from stagetree.models.pages import (
     Environments,
     EventPage,
@@ -55,14 +55,14 @@ STREAM = {"description": "A page or, with `Accept: text/event-stream`, a stream.
 @heavy
 def get_plan(row: StudyRowDep, use: ServicesDep, at: At = None) -> Plan:
     """All its nodes, with those of the other studies on it."""
-    return reading.plan(use, row, at)
+    return queries.plan(use, row, at)
 
 
 @router.get("/stage-tree", summary="What is left to do", response_model=StageTree, responses=refusals(404))
 @heavy
 def get_stage_tree(row: StudyRowDep, use: ServicesDep, at: At = None) -> StageTree:
     """The stages that no slot is training yet. Empty for a study that is paused or over."""
-    return reading.stage_tree(use, row, at)
+    return queries.stage_tree(use, row, at)
 
 
 @router.get(
@@ -73,7 +73,7 @@ def get_stage_tree(row: StudyRowDep, use: ServicesDep, at: At = None) -> StageTr
 )
 def get_environment(row: StudyRowDep, use: ServicesDep) -> Environments:
     """By kind of device, as the first slot of the plan saw it there: packages, driver, and the trainer's repository."""
-    return reading.environment(use, row)
+    return queries.environment(use, row)
 
 
 @router.get(
@@ -101,7 +101,7 @@ def list_events(
     """
     if "text/event-stream" in request.headers.get("accept", ""):
         return _stream(use, row, after if last is None else last)
-    return reading.events(use, row, limit, after, cursor, at)
+    return queries.events(use, row, limit, after, cursor, at)
 
 
 def _stream(use: ApiServices, row: StudyRecord, after: int) -> Response:
@@ -155,32 +155,32 @@ async def get_tree(
     request: Request, row: StudyRowDep, use: ServicesDep, points: Points = 60, at: At = None
 ) -> Response:
     """The study's part of the search plan, with the curve of the metric in each node."""
-    return await kept(request, use, row, ("tree", points), at, lambda: drawing.tree(use, row, points, at))
+    return await kept(request, use, row, ("tree", points), at, lambda: chart_data.tree(use, row, points, at))
 
 
 @pictures.get(**_picture("/rungs", "Who came how far", Rungs))
 async def get_rungs(request: Request, row: StudyRowDep, use: ServicesDep, at: At = None) -> Response:
     """Each rung with its trials by rank, and which of them went on. Empty for a tuner without rungs."""
-    return await kept(request, use, row, ("rungs",), at, lambda: drawing.rungs(use, row, at))
+    return await kept(request, use, row, ("rungs",), at, lambda: chart_data.rungs(use, row, at))
 
 
 @pictures.get(**_picture("/timeline", "What each slot did", Timeline))
 async def get_timeline(request: Request, row: StudyRowDep, use: ServicesDep, at: At = None) -> Response:
     """Stages over time, those of other studies on the plan included, with evaluations and checkpoints."""
-    return await kept(request, use, row, ("timeline",), at, lambda: drawing.timeline(use, row, at))
+    return await kept(request, use, row, ("timeline",), at, lambda: chart_data.timeline(use, row, at))
 
 
 @pictures.get(**_picture("/side-by-side", "With sharing, and computed without it", SideBySide))
 async def get_side_by_side(request: Request, row: StudyRowDep, use: ServicesDep, at: At = None) -> Response:
     """Slots on one clock: as it was; and the same trials and decisions, each trial trained alone, which is computed."""
-    make = partial(drawing.with_and_without_sharing, use, row, at)
+    make = partial(chart_data.with_and_without_sharing, use, row, at)
     return await kept(request, use, row, ("side-by-side",), at, make)
 
 
 @pictures.get(**_picture("/history", "What was decided, and when", History))
 async def get_history(request: Request, row: StudyRowDep, use: ServicesDep, at: At = None) -> Response:
     """Every decision about a trial or the study, each result that was the best so far, and the times of events."""
-    return await kept(request, use, row, ("history",), at, lambda: drawing.history(use, row, at))
+    return await kept(request, use, row, ("history",), at, lambda: chart_data.history(use, row, at))
 
 
 @pictures.get(**_picture("/importance", "What the result depends on", Importance))
@@ -189,7 +189,7 @@ async def get_importance(
 ) -> Response:
     """The share of each hyper-parameter that varies, by Optuna's PED-ANOVA."""
     key = ("importance", rung)
-    return await kept(request, use, row, key, at, lambda: drawing.importance(use, row, rung, at))
+    return await kept(request, use, row, key, at, lambda: chart_data.importance(use, row, rung, at))
 
 
 @pictures.get(
@@ -200,7 +200,7 @@ async def get_importance(
 )
 def get_schedules(row: StudyRowDep, number: TrialPath, use: ServicesDep, points: Points = 60) -> Schedules:
     """Their values over its steps, to draw them."""
-    return drawing.schedules(use, row, number, points)
+    return chart_data.schedules(use, row, number, points)
 
 
 replays = APIRouter(prefix="/studies/{study}", tags=["replay"], route_class=StrictRoute)
@@ -222,7 +222,7 @@ LINE = (
 @heavy
 def replay_study(row: StudyRowDep, use: ServicesDep, at: ReplayedTo = None) -> Replay:
     """Fold the log, ask the tuner again at every decision, and compare: `identical` is false if one differs."""
-    return exporting.replay(use, row, at)
+    return html_report.replay(use, row, at)
 
 
 @replays.post(
@@ -234,7 +234,7 @@ def replay_study(row: StudyRowDep, use: ServicesDep, at: ReplayedTo = None) -> R
 @heavy
 def imagine_study(row: StudyRowDep, body: ChangesBody, use: ServicesDep, at: ReplayedTo = None) -> Imagined:
     """Over the results that exist: nothing is trained, and nothing is changed."""
-    return exporting.imagined(use, row, changes_of(body), at)
+    return html_report.imagined(use, row, changes_of(body), at)
 
 
 @replays.get(
@@ -251,7 +251,7 @@ def get_report(row: StudyRowDep, use: ServicesDep, public: Public = False, url: 
     is the same with the end `.png`.
     """
     name = f'attachment; filename="{row.id}.html"'
-    text = exporting.report(use, row, public=public, url=url)
+    text = html_report.report(use, row, public=public, url=url)
     return HTMLResponse(text, headers={"Content-Disposition": name})
 
 
@@ -277,7 +277,7 @@ def get_film(
     row: StudyRowDep, use: ServicesDep, format: FilmFormat = "svg", at: At = None, public: Public = False
 ) -> Response:
     """Ten seconds: the rung tree grows, with what the slots did below, and promotions are seen as they were made."""
-    return Response(exporting.film(use, row, format, at, public=public), media_type=FILMS[format])
+    return Response(html_report.film(use, row, format, at, public=public), media_type=FILMS[format])
 
 
 @replays.get(
@@ -288,4 +288,4 @@ def get_film(
 )
 def get_log(row: StudyRowDep, use: ServicesDep) -> StreamingResponse:
     """One event a line, those of other studies on the plan included: `stagetree replay --log` takes it as a file."""
-    return StreamingResponse(exporting.log(use, row), media_type="text/plain")
+    return StreamingResponse(html_report.log(use, row), media_type="text/plain")

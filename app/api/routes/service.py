@@ -15,7 +15,7 @@ from app.api.errors import MEDIA_TYPE, REF, answer, refusals
 from app.api.services import ApiServices, ServicesDep
 from app.api.strict import Cursor, Limit, StrictRoute
 from app.domain.terms import ChainState, StudyState
-from app.service import changing, reading
+from app.service import queries, study_changes
 from app.service.slot_use import STATES, state_of
 from stagetree.models.pages import Demand, Health, Readiness, SlotPage, TrainerPage
 
@@ -34,7 +34,7 @@ def text(use: ApiServices) -> str:
         chains, held_up = Counter(row.state for row in rows.chains.live()), len(rows.schedulers.last_said()[1])
     states = Counter(state_of(row, now, use.lease_seconds) for row in slots)
     checks = {name: int(answer == "ok") for name, answer in use.checks.ask().items()}
-    demand = reading.last_demand(use)
+    demand = queries.last_demand(use)
     counts = {} if demand is None else {"busy": demand.busy, "more": demand.more}
     ticked = {} if last_tick is None else {"": round(now - last_tick, 3)}
     lines = [
@@ -75,7 +75,7 @@ def list_slots(
     use: ServicesDep, who: Who, limit: Limit = 100, cursor: Cursor = None, estimates: Estimates = False
 ) -> SlotPage:
     """All of them, by name."""
-    return reading.slots(use, limit, cursor, who, estimates=estimates)
+    return queries.slots(use, limit, cursor, who, estimates=estimates)
 
 
 @slots.get(
@@ -89,7 +89,7 @@ def get_demand(use: ServicesDep, kind: Kind = None, counts_any: CountsAny = Fals
 
     The scheduler says so when it looks, which is every few seconds; 503 where none has for as long as a lease.
     """
-    return reading.demand(use, kind, counts_any=counts_any)
+    return queries.demand(use, kind, counts_any=counts_any)
 
 
 @slots.post(
@@ -101,7 +101,7 @@ def get_demand(use: ServicesDep, kind: Kind = None, counts_any: CountsAny = Fals
 )
 def release_slot(name: SlotPath, use: ServicesDep) -> None:
     """A slot that is still not well is put there again by its worker."""
-    changing.release_slot(use, name)
+    study_changes.release_slot(use, name)
 
 
 @slots.get(
@@ -112,7 +112,7 @@ def release_slot(name: SlotPath, use: ServicesDep) -> None:
 )
 def list_trainers(use: ServicesDep, limit: Limit = 100, cursor: Cursor = None) -> TrainerPage:
     """All of them, by name, each with the version that is part of a plan's identity."""
-    return reading.trainers(use, limit, cursor)
+    return queries.trainers(use, limit, cursor)
 
 
 @router.get("/healthz", summary="Whether the server is there", response_model=Health)

@@ -16,11 +16,11 @@ from app.api.strict import At, Cursor, Limit, StrictRoute, Write, WriterDep
 from app.domain import commands as c
 from app.domain.decide import decide
 from app.domain.evolve import fold
-from app.domain.remarks import learned_text
+from app.domain.study_annotations import learned_text
 from app.domain.terms import StateConflict, StudyId
 from app.events import StudyRecord, last_profile
 from app.registry import unread
-from app.service import changing, reading, searching, slot_use, submitting, what_is_read
+from app.service import queries, slot_use, study_changes, submission, suggestions, undeclared_inputs
 from app.service.services import InvalidField
 from app.service.views import documents
 from stagetree.models.pages import StudyPage
@@ -59,7 +59,7 @@ def submit_study(
     project: Project = None,
 ) -> StudyAnswer:
     """The body is the study file as JSON. The same `Idempotency-Key` with the same body is one study."""
-    submitted = submitting.submit(use, write, *study_of(body, use.trainers, use.limits), who, project)
+    submitted = submission.submit(use, write, *study_of(body, use.trainers, use.limits), who, project)
     plan = fold(submitted)
     study = next(iter(plan.studies.values()))
     response.headers["Location"] = f"{request.url.path}/{study.id}"
@@ -82,7 +82,7 @@ def list_studies(
     def is_meant(other: str) -> bool:
         return who.sees(other) and project in (None, other)
 
-    return reading.studies(use, limit, cursor, state, name, is_meant)
+    return queries.studies(use, limit, cursor, state, name, is_meant)
 
 
 @router.get(
@@ -103,7 +103,7 @@ def get_study(
     at: At = None,
 ) -> Any:
     """Its best trial, its trials, its costs, and what slots are doing for it now."""
-    shown, version = reading.study(use, row, with_trials=trials, at=at)
+    shown, version = queries.study(use, row, with_trials=trials, at=at)
     tag = tag_of(version)
     response.headers.update(caching_headers(tag))
     if shown.finished_at and is_had_by(request, tag):
@@ -169,12 +169,12 @@ def complete_study(row: StudyRowDep, use: ServicesDep, write: WriterDep) -> Stud
 )
 def delete_study(row: StudyRowDep, use: ServicesDep, write: WriterDep) -> None:
     """Studies that share steps with it lose nothing. Its events stay in the log of its plan."""
-    changing.delete_study(use, row, write)
+    study_changes.delete_study(use, row, write)
 
 
 def _change(use: ApiServices, write: Write, row: StudyRecord, command: c.Command) -> StudyAnswer:
     write(row.stream, lambda plan: decide(plan, command, use.limits))
-    return reading.study(use, row, with_trials=False)[0]
+    return queries.study(use, row, with_trials=False)[0]
 
 
 @router.post(
@@ -189,9 +189,9 @@ def preview_study(body: StudyBody, use: ServicesDep, who: Who, slots: Slots = 1)
 
     until = time.monotonic() + PREVIEW_SECONDS
     spec, trainer = study_of(body, use.trainers, use.limits)
-    learned = [learned_text(each) for each in searching.learned(use, spec, StudyId(""), who)]
-    plan = submitting.opened(spec, trainer, project=who.project or "")
-    files = what_is_read.advice_on_files(use, submitting.name_of(plan), spec)
+    learned = [learned_text(each) for each in suggestions.learned(use, spec, StudyId(""), who)]
+    plan = submission.opened(spec, trainer, project=who.project or "")
+    files = undeclared_inputs.advice_on_files(use, submission.name_of(plan), spec)
     try:
         costs = preview(
             spec,
@@ -199,7 +199,7 @@ def preview_study(body: StudyBody, use: ServicesDep, who: Who, slots: Slots = 1)
             limits=use.limits,
             is_over=lambda: time.monotonic() > until,
             measured=lambda batch, what: last_profile(use.log, plan, batch, what, spec.devices),
-            **slot_use.measured(use, submitting.name_of(plan)),
+            **slot_use.measured(use, submission.name_of(plan)),
         )
     except PreviewTooLong as error:
         raise InvalidField("", str(error)) from None

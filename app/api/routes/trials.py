@@ -18,7 +18,7 @@ from app.domain import commands as c
 from app.domain.decide import decide
 from app.domain.terms import StudyId
 from app.events import StudyRecord
-from app.service import changing, reading
+from app.service import queries, study_changes
 from app.service.files import kept_state, parts, trial_metrics
 from app.service.views import documents
 from stagetree.models.pages import Columns, Logged, TrialBatch, TrialPage
@@ -109,7 +109,7 @@ def list_trials(
     Nothing is shown twice or left out while the study goes on: further pages are of the moment of the first one, unless
     all trials are listed by number, to which those that came since are added.
     """
-    return reading.trials(use, row, limit, cursor, state, sort, at)
+    return queries.trials(use, row, limit, cursor, state, sort, at)
 
 
 @batch.get(
@@ -123,7 +123,7 @@ async def get_columns(
     request: Request, row: StudyRowDep, use: ServicesDep, digits: Digits = None, at: At = None
 ) -> Response:
     """For tables and plots: a list for each field, nested ones under names such as `hp.lr` and `best.value`."""
-    return await kept(request, use, row, ("columns", digits), at, lambda: reading.columns(use, row, at, digits))
+    return await kept(request, use, row, ("columns", digits), at, lambda: queries.columns(use, row, at, digits))
 
 
 @router.get(
@@ -135,7 +135,7 @@ async def get_columns(
 )
 def get_trial(row: StudyRowDep, number: TrialPath, use: ServicesDep, at: At = None) -> TrialDetail:
     """With its learning curve and, if it failed, the traceback."""
-    return reading.trial(use, row, number, at)
+    return queries.trial(use, row, number, at)
 
 
 @router.get(
@@ -146,7 +146,7 @@ def get_trial(row: StudyRowDep, number: TrialPath, use: ServicesDep, at: At = No
 )
 def get_trial_log(row: StudyRowDep, number: TrialPath, use: ServicesDep) -> StreamingResponse:
     """A stage that several trials share is in the log of the one it was run for."""
-    return StreamingResponse(reading.trial_log(use, row, number), media_type="text/plain")
+    return StreamingResponse(queries.trial_log(use, row, number), media_type="text/plain")
 
 
 @router.get(
@@ -173,7 +173,7 @@ def add_trial(
     request: Request, response: Response, row: StudyRowDep, body: bodies.TrialBody, use: ServicesDep, write: WriterDep
 ) -> TrialDetail:
     """It has the hyper-parameters that the study's other trials have; what it shares with them is not trained again."""
-    number = changing.add_trial(use, row, write, bodies.start_of(body))
+    number = study_changes.add_trial(use, row, write, bodies.start_of(body))
     response.headers["Location"] = f"{request.url.path}/{number}"
     return get_trial(row, number, use)
 
@@ -192,7 +192,7 @@ def ask_trials(row: StudyRowDep, body: bodies.AsksBody, use: ServicesDep, write:
 
 
 def _asked(row: StudyRecord, asks: list[c.Start | c.Extend], use: ApiServices, write: Write) -> list[TrialDetail]:
-    numbers = changing.ask(use, row, write, asks)
+    numbers = study_changes.ask(use, row, write, asks)
     with use.open_study(row) as (plan, study):
         return [documents.trial(plan, study.trials[number]) for number in numbers]
 
@@ -223,7 +223,7 @@ def retry_trial(row: StudyRowDep, number: TrialPath, use: ServicesDep, write: Wr
 
     Its tuner has gone on without the trial, and hears no more of it.
     """
-    changing.retry_trial(use, row, write, number)
+    study_changes.retry_trial(use, row, write, number)
     return get_trial(row, number, use)
 
 

@@ -3,7 +3,7 @@
 Deciding twice does no harm: what is true already yields no event.
 """
 
-from app.domain.decide.deciding import decide, price_of
-from app.domain.decide.remarks import MOST_CHARACTERS
+from app.domain.decide.decision import decide, price_of
+from app.domain.decide.study_annotations import MOST_CHARACTERS
 
 __all__ = ["MOST_CHARACTERS", "decide", "price_of"]

@@ -15,15 +15,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 
+from app.domain import checkpoint_needs, results
 from app.domain import events as e
-from app.domain import keeping, results
-from app.domain.asking import AverageTrials, Json, Trials, branched
+from app.domain.averages import MeanShare, name_of
 from app.domain.decide.studies import going_on
-from app.domain.means import MeanShare, name_of
 from app.domain.pricing import Price, price
 from app.domain.schedule import path_from
 from app.domain.search_plan import SearchPlan, Study, Trial, trial_of
 from app.domain.terms import NodeId, Place, Refused, TrialState
+from app.domain.trial_requests import AverageTrials, Json, Trials, branched
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ def _places(plan: SearchPlan, study: Study, command: AverageTrials) -> Iterator[
         return
     if len(chosen) != 1:
         raise Refused(f"last: must be of one trial, got {len(chosen)}")
-    states = list(keeping.states_of(plan, chosen[0]))
+    states = list(checkpoint_needs.states_of(plan, chosen[0]))
     if not 2 <= command.last <= len(states):
         text = f"trial {chosen[0].number} has {len(states)} states that are kept; see keep_at and keep_every"
         raise Refused(f"last: must be from 2 to the number of states, got {command.last}: {text}")
@@ -155,7 +155,7 @@ def price_of(
     spans = dict[NodeId, tuple[int, int]]()
     node = plan.nodes.get(next(iter(ways[0])))
     for share in shares if node is None or not node.resumable else ():
-        resumed = max((each.step for each in keeping.latest_before(plan, share.node, share.step)), default=0)
+        resumed = max((each.step for each in checkpoint_needs.latest_before(plan, share.node, share.step)), default=0)
         for each, leaves in plan.way(share.node, share.step):
             begin, end = max(each.start, resumed), min(leaves, each.reached)
             if end > begin:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from app.domain import checkpoint_needs
 from app.domain import commands as c
 from app.domain import events as e
-from app.domain import keeping
 from app.domain.accounting import BUDGETS, spent
-from app.domain.asking import refusing, suggested
-from app.domain.exactness import check_error, difference
 from app.domain.failures import last_line
 from app.domain.schedule import path
 from app.domain.search_plan import SearchPlan, Study, Trial, still_open
@@ -22,12 +20,14 @@ from app.domain.terms import (
     StudyState,
     TrialState,
 )
+from app.domain.trainer_check import check_error
+from app.domain.trial_requests import refusing, suggested
 from stagetree.limits import DATA_SEED, Limits, check_size
 
 
 def isolate(plan: SearchPlan, study: Study, at: float) -> Iterator[e.Event]:
     """Train each trial of a running study alone from here on, or end the study; nothing where the trainer is exact."""
-    test = difference(plan)
+    test = plan.first_difference
     if test is None or study.is_final or study.isolated:
         return
     match study.inexact:
@@ -80,7 +80,7 @@ def submit(plan: SearchPlan, command: c.SubmitStudy, limits: Limits) -> Iterator
     if command.study in plan.studies:
         raise StateConflict(f"there is a study {command.study} already")
     begin = command.begin
-    if begin is not None and not command.has_new_weights and begin["key"] not in keeping.weights_in_use(plan):
+    if begin is not None and not command.has_new_weights and begin["key"] not in checkpoint_needs.weights_in_use(plan):
         raise StateConflict("the weights that it begins from were just deleted with another study: submit it again")
     yield e.StudySubmitted(
         study=command.study,

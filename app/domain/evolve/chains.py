@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from app.domain import awaiting
 from app.domain import events as e
-from app.domain.assignment import gpu_of
+from app.domain import outstanding_requests
+from app.domain.chain_assignment import gpu_of
 from app.domain.failures import counts_elsewhere, raised, tried
 from app.domain.search_plan import MOST_FAILURES, Chain, GivenUp, Node, SearchPlan, Study
 from app.domain.terms import ChainOutcome, FailureKind, TrialKey
@@ -173,7 +173,7 @@ def _release(plan: SearchPlan, chain: Chain) -> None:
         if node.saving.get(stage.end) == chain.id:
             del node.saving[stage.end]
             node.cached.pop(stage.end, None)
-            awaiting.leave_unevaluated(plan, node, stage.end)
+            outstanding_requests.leave_unevaluated(plan, node, stage.end)
             plan.touched.add(node.id)
     plan.chains.end(chain)
 
@@ -217,7 +217,7 @@ def _fail_trials(plan: SearchPlan, node: Node, event: e.StageFailed, used: int |
         if counted is None or counted > plan.studies[key[0]].max_restarts:
             is_spared = used is not None and used <= plan.studies[key[0]].max_restarts
             why = {"equal_to": [*equal.trial]} if equal is not None and is_spared else {}
-            awaiting.fail_trial(plan, plan.trial(key), step, error | why)
+            outstanding_requests.fail_trial(plan, plan.trial(key), step, error | why)
             failed.append(key)
     if failed and may_count and used is not None and (equal is None or used > equal.tries):
         plan.given_up[raised(event)] = GivenUp(used, failed[0])

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from app.domain import awaiting
 from app.domain import events as e
+from app.domain import outstanding_requests
 from app.domain.evolve import chains, results, studies
 from app.domain.search_plan import Node, SearchPlan, Study, Trial, TrialEvent, TrialRun
 from app.domain.terms import NodeId, StudyId, TrialEventKind, TrialState
@@ -48,18 +48,18 @@ def _ask(plan: SearchPlan, trial: Trial, event: e.TrialAdded | e.TrialExtended) 
     if trial.state != TrialState.ACTIVE:
         trial.state, study.active = TrialState.ACTIVE, study.active + 1
     _count_unique(plan, study, trial)
-    awaiting.await_evaluations(plan, study, trial, before)
+    outstanding_requests.await_evaluations(plan, study, trial, before)
     if plan.metrics(trial, steps) is not None:
-        awaiting.answer(plan, trial, steps)
+        outstanding_requests.answer(plan, trial, steps)
     else:
-        awaiting.wait_for(plan, trial, steps)
+        outstanding_requests.wait_for(plan, trial, steps)
 
 
 def _end(plan: SearchPlan, event: e.TrialStopped | e.TrialCancelled) -> None:
     """The tuner or a user ends a trial."""
     reason = event.reason if isinstance(event, e.TrialStopped) else None
     state = TrialState.CANCELLED if reason is None else TrialState.STOPPED
-    awaiting.end_trial(plan, plan.trial((event.study, event.trial)), state, reason=reason)
+    outstanding_requests.end_trial(plan, plan.trial((event.study, event.trial)), state, reason=reason)
 
 
 def retry(plan: SearchPlan, trial: Trial) -> None:
@@ -75,9 +75,9 @@ def retry(plan: SearchPlan, trial: Trial) -> None:
     trial.state, trial.error, trial.is_retried = TrialState.ACTIVE, None, True
     for step in trial.requested_steps:
         if plan.metrics(trial, step) is None:
-            awaiting.wait_for(plan, trial, step)
-    awaiting.await_evaluations(plan, study, trial, 0)
-    awaiting.settle(plan, trial)
+            outstanding_requests.wait_for(plan, trial, step)
+    outstanding_requests.await_evaluations(plan, study, trial, 0)
+    outstanding_requests.settle(plan, trial)
 
 
 def prioritize(plan: SearchPlan, event: e.TrialPrioritized) -> None:

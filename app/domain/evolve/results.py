@@ -9,8 +9,8 @@ from bisect import insort
 from collections.abc import Iterator
 from dataclasses import replace
 
-from app.domain import awaiting
 from app.domain import events as e
+from app.domain import outstanding_requests
 from app.domain.objectives import problem_of
 from app.domain.search_plan import (
     CachedState,
@@ -108,8 +108,8 @@ def take_metrics(plan: SearchPlan, event: e.Evaluated) -> None:
         left = {place: slots for place, slots in node.evaluation_failures.items() if place[0] != event.step}
         node.evaluation_failures = left
     for trial in [plan.trial(key) for key in sorted(node.waiting.pop(event.step, ()))]:
-        if not awaiting.waits_at(plan, trial, event.step):  # for another of its repeats
-            awaiting.take(plan, trial, event.step)
+        if not outstanding_requests.waits_at(plan, trial, event.step):  # for another of its repeats
+            outstanding_requests.take(plan, trial, event.step)
     for study in [plan.studies[name] for name in plan.unheard if node.id in plan.studies[name].max_step_by_node]:
         _listen(plan, node, study, event)
     plan.touched.add(node.id)
@@ -124,7 +124,7 @@ def _listen(plan: SearchPlan, node: Node, study: Study, event: e.Evaluated) -> N
     problem = problem_of(missing, event.metrics, event.step)
     for key in sorted(set(plan.waiting_beyond(node, event.step - 1))):
         if key[0] == study.id:
-            awaiting.end_trial(plan, plan.trial(key), TrialState.FAILED, problem)
+            outstanding_requests.end_trial(plan, plan.trial(key), TrialState.FAILED, problem)
 
 
 def take_exactness(plan: SearchPlan, event: e.ExactnessLost | e.ExactnessTested) -> None:
@@ -167,7 +167,7 @@ def _keep(plan: SearchPlan, node: Node, event: e.CheckpointKept, checkpoint: Che
     plan.kept_bytes += event.size
     node.saving.pop(event.step, None)
     node.cached.pop(event.step, None)
-    awaiting.await_evaluation(plan, node, event.step)
+    outstanding_requests.await_evaluation(plan, node, event.step)
     _note_witness(plan, node, event.step)
 
 
@@ -182,7 +182,7 @@ def release_checkpoint(plan: SearchPlan, event: e.CheckpointReleased) -> None:
     checkpoint = node.checkpoints.get(event.step)
     if checkpoint is not None and checkpoint.key == event.key:
         _withdraw(plan, node, event.step)
-        awaiting.leave_unevaluated(plan, node, event.step)
+        outstanding_requests.leave_unevaluated(plan, node, event.step)
     plan.touched.add(node.id)
 
 
@@ -200,7 +200,7 @@ def drop_checkpoint(plan: SearchPlan, event: e.CheckpointDropped) -> None:
     checkpoint = node.checkpoints.get(event.step)
     if checkpoint is not None and checkpoint.key == event.key:
         _remove_checkpoint(plan, node, event.step)
-        awaiting.leave_unevaluated(plan, node, event.step)
+        outstanding_requests.leave_unevaluated(plan, node, event.step)
     plan.touched.add(node.id)
 
 

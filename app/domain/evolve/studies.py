@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import assert_never
 
-from app.domain import awaiting
 from app.domain import events as e
+from app.domain import outstanding_requests
 from app.domain.inputs import is_unseen, mark
-from app.domain.remarks import Remark, ResultsLearned, SuggestionWithdrawn
 from app.domain.search_plan import Checkpoint, Note, SearchPlan, Study
+from app.domain.study_annotations import Remark, ResultsLearned, SuggestionWithdrawn
 from app.domain.terms import ProofKind, StudyId, StudyState, TrialState
 
 StudyEvent = (
@@ -112,7 +112,7 @@ def _isolate(plan: SearchPlan, study: Study, reason: str) -> None:
     """What the study had is struck; what was run for it remains on its bill."""
     for trial in study.trials:
         for step in sorted({*trial.requested_steps, *trial.unevaluated}):
-            awaiting.forget(plan, trial, step)
+            outstanding_requests.forget(plan, trial, step)
     plan.touched.update(study.max_step_by_node)
     study.isolated, study.spec = reason, dict(study.spec)  # another object: its tuner begins anew
     study.trials, study.history, study.failed, study.max_step_by_node = [], [], [], {}
@@ -125,9 +125,9 @@ def _finish(plan: SearchPlan, study: StudyId, state: StudyState, at: float, erro
     """The study is over: nobody waits for its trials any more."""
     for trial in plan.studies[study].trials:
         for step in sorted(trial.unevaluated):
-            awaiting.leave_unevaluated_by(plan, trial, step)
+            outstanding_requests.leave_unevaluated_by(plan, trial, step)
         if trial.state == TrialState.ACTIVE:
-            awaiting.end_trial(plan, trial, TrialState.CANCELLED)
+            outstanding_requests.end_trial(plan, trial, TrialState.CANCELLED)
     _set_state(plan, study, state)
     plan.studies[study].finished_at = at
     if error is not None:

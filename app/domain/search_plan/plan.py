@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from app.domain import events as e
-from app.domain.means import MeanShare
+from app.domain.averages import MeanShare
 from app.domain.search_plan.chain import ChainsUnderWay
 from app.domain.search_plan.node import MAX_LOST, Checkpoint, GivenUp, KeptAt, Node, Raised
 from app.domain.search_plan.resumptions import Resumption, Value, Witness, resumption_at
@@ -125,6 +125,11 @@ class SearchPlan:
         """Whether training that resumed there was seen to end as training without a break does."""
         values = self.compared.get(resumption.step)
         return values is not None and resumption.values <= values
+
+    @property
+    def first_difference(self) -> e.ExactnessTested | None:
+        """The first comparison that showed a difference: the trainer is not exact. None if none did."""
+        return next((test for test in self.tests if test.difference), None)
 
     @property
     def uncompared(self) -> list[Resumption]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from app.domain.objectives import WANTS, Objectives, objectives_of
-from app.domain.remarks import SUGGESTION, ConfigurationSuggested, ResultsLearned
 from app.domain.search_plan.trial import Note, Trial, TrialEvent
+from app.domain.study_annotations import SUGGESTION, ConfigurationSuggested, ResultsLearned
 from app.domain.terms import FINAL_STATES, InexactPolicy, NodeId, StateConflict, StudyId, StudyState, Unknown
 
 MAX_RESTARTS, KEEP_BEST, AUDIT = 2, 1, 0.02

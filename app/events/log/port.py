@@ -6,11 +6,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from app.away import LostRace
 from app.domain import events as e
 from app.domain.events import Event
 from app.domain.terms import StudyId, StudyState
 from app.events.rows import RowsPort, StudyRecord
+from app.outages import LostRace
 
 Alongside = Callable[[RowsPort], None]
 

@@ -16,7 +16,6 @@ from typing import Any
 
 from sqlalchemy import Connection, Integer, Row, Select, TextClause, bindparam, select, text, update
 
-from app.away import LostRace
 from app.domain.events import Event, StudyStruck
 from app.domain.evolve import strikes
 from app.domain.terms import StudyId
@@ -26,6 +25,7 @@ from app.events.database import Database, DatabaseUnavailable, SqlSession, inser
 from app.events.log.port import Append, EventLog, Gap, Idempotency, StoredEvent, Used, VersionConflict, placed, project
 from app.events.rows import Rows
 from app.events.tables import EVENTS, HEAD, KEYS, PROFILES, STREAMS
+from app.outages import LostRace
 
 Encoded = tuple[str, int, str]
 """The type name, the schema version and the JSON text of an event."""

@@ -14,7 +14,7 @@ from math import inf
 from threading import RLock
 from typing import Any, Generic, TypeVar
 
-from app.domain.assignment import ChainAssignment
+from app.domain.chain_assignment import ChainAssignment
 from app.domain.terms import ChainState
 from app.events.rows.ports import ChainsPort
 from app.events.rows.values import (

@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import Column, ColumnElement, Text, Update, bindparam, cast, func, select, text, update
 
-from app.domain.assignment import ChainAssignment, Unreadable
+from app.domain.chain_assignment import ChainAssignment, Unreadable
 from app.domain.terms import ChainState
 from app.events.database import SqlSession
 from app.events.rows.ports import ChainsPort

@@ -12,7 +12,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from math import inf
 from typing import Any
 
-from app.domain.assignment import ChainAssignment
+from app.domain.chain_assignment import ChainAssignment
 from app.events.rows.values import (
     ChainFlags,
     ChainRecord,

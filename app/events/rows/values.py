@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Float, TextClause, literal, literal_column, text
 
-from app.domain.assignment import ChainAssignment, Unreadable
+from app.domain.chain_assignment import ChainAssignment, Unreadable
 from app.domain.events import Stage
 from app.domain.terms import ChainState
 from app.events.database import SqlSession

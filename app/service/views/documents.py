@@ -15,21 +15,21 @@ from app.domain import accounting, results, search_plan
 from app.domain.accounting import Forecast
 from app.domain.decide.studies import GROWS_BY, grows_from
 from app.domain.events import Stage
-from app.domain.exactness import unread
 from app.domain.failures import Group, group_text, groups
-from app.domain.remarks import learned_text
+from app.domain.leaderboard import Standing, decisions, meaning, prediction, standing
 from app.domain.search_plan import SearchPlan, Study
-from app.domain.standing import Standing, decisions, meaning, prediction, standing
+from app.domain.study_annotations import learned_text
 from app.domain.terms import ChainId, ChainState, NodeId, ShownTrialState, StudyId, StudyState, TrialState
+from app.domain.trainer_check import unread
 from app.events import ChainRecord, StudyRecord
 from app.service.views import outcomes
 from app.service.views.exactness import exactness as proven
 from app.service.views.exactness import marks
-from app.service.views.ordering import json_safe
 from app.service.views.outcomes import front_fields, fronted, judged_by, outcomes_of
 from app.service.views.plans import point
-from app.service.views.standing import begins_shortly, ending_text, lineage, packing, progress
+from app.service.views.progress import begins_shortly, ending_text, lineage, packing, progress
 from app.service.views.story import story
+from app.service.views.trial_order import json_safe
 from stagetree.models.answer import unchecked
 from stagetree.models.studies import Cost, Failures, Share, Steps, StudyAnswer, StudyListed
 from stagetree.models.trials import Averaged, Failure, Note, Prediction, Trial, TrialDetail

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from app.domain import results
-from app.domain.exactness import judge, marks_of, text_of
 from app.domain.search_plan import SearchPlan, Study, Trial
-from app.service.views.ordering import json_safe
+from app.exactness import judge, marks_of, text_of
+from app.service.views.trial_order import json_safe
 from stagetree.models.studies import Exactness
 
 SHARED = "some chains trained in a process that another chain had trained in, as a fresh one would have taken too long"

@@ -12,8 +12,8 @@ from random import Random
 from statistics import quantiles
 from typing import TYPE_CHECKING, Any
 
-from app.domain.standing import ENOUGH
-from app.tuning.samplers.optuna_sampler import load_optuna
+from app.domain.leaderboard import ENOUGH
+from app.search.samplers.optuna_sampler import load_optuna
 from stagetree.models.pages import Importance, ImportanceOf
 
 if TYPE_CHECKING:

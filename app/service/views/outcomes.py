@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypedDict
 
-from app.domain import exactness, results, search_plan
+from app.domain import results, search_plan
 from app.domain.search_plan import SearchPlan, Study
+from app.domain.trainer_check import unread
 from app.service.views.exactness import marks
 from stagetree.models.answer import unchecked
 from stagetree.models.studies import Best
@@ -59,7 +60,7 @@ def without_effect(plan: SearchPlan, study: Study, equal: Sequence[search_plan.T
     """Which hyper-parameters change nothing, of trials with equal results; "" if any may have an effect."""
     names = dict.fromkeys(name for trial in equal for name in trial.hp)
     differing = [name for name in names if len({repr(trial.hp.get(name)) for trial in equal}) > 1]
-    if idle := [name for name in exactness.unread(plan, study) if name in differing]:
+    if idle := [name for name in unread(plan, study) if name in differing]:
         return unread_text(idle)
     first, *others = (dict(plan.curve(trial)) for trial in study.trials)
     shared = [first.keys() & other.keys() for other in others]

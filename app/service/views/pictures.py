@@ -10,12 +10,12 @@ from math import isfinite
 from typing import Any, TypeVar
 
 from app.domain.accounting import horizon
+from app.domain.leaderboard import RungRanking, standing
 from app.domain.results import measured, sign
 from app.domain.search_plan import Node, SearchPlan, Study, Trial
-from app.domain.standing import RungRanking, standing
 from app.domain.terms import NodeId
 from app.service.plan_history import DecisionMade, Measured, PlanHistory, SlotSpan
-from app.service.views.ordering import form_text, json_safe, schedule_text
+from app.service.views.trial_order import form_text, json_safe, schedule_text
 from stagetree.models import Answer
 from stagetree.models.pages import (
     BetterResult,

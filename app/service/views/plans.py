@@ -19,7 +19,7 @@ from app.domain.terms import StudyId
 from app.events import Plans, Records, StoredEvent, StudyRecord
 from app.events.codec import encode
 from app.service.plan_history import PlanHistories
-from app.service.views.ordering import form_text, json_safe
+from app.service.views.trial_order import form_text, json_safe
 from stagetree.models.service import Event
 from stagetree.models.trials import Node, Place, Plan, Point, Running, Stage, StageTree, Waiting
 

@@ -15,8 +15,8 @@ from app.domain import accounting, results
 from app.domain.results import MeasuredValue
 from app.domain.search_plan import SearchPlan, Study, Trial
 from app.domain.terms import NodeId, StudyState, TrialState
-from app.service.views.ordering import json_safe
 from app.service.views.outcomes import mark_of_best, without_effect
+from app.service.views.trial_order import json_safe
 from stagetree.models.studies import StudyStory
 from stagetree.text import RANKED_LAST, rough
 

@@ -1,6 +1,6 @@
 """Runs on: the tick's thread.
 
-Gives the most urgent work to free slots. Which slot gets what is said in `app.scheduling.assignment`.
+Gives the most urgent work to free slots. Which slot gets what is said in `app.scheduling.placement`.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from functools import partial
 from typing import Any
 
 from app.domain import commands as c
-from app.domain.assignment import ChainAssignment, SlotDescription, kind_of_proofs
+from app.domain.chain_assignment import ChainAssignment, SlotDescription, kind_of_proofs
 from app.domain.decide import decide
 from app.domain.events import PlanOpened
-from app.domain.exactness import may_train
 from app.domain.search_plan import SearchPlan
 from app.domain.stage_tree import Place
 from app.domain.terms import ChainId, PlanId
+from app.domain.trainer_check import may_train
 from app.events import RowsPort, SlotTaken, VersionConflict
-from app.scheduling.assignment import Candidates, assign, has_trainer, place, resume_point, stages_of, without_trainer
+from app.exactness.verification import keep_at
 from app.scheduling.fair_share import NO_CONTENTION, Choice, FairShare, allowed
 from app.scheduling.frontier import Frontier, Span
 from app.scheduling.gangs import GangPath, may_have_gangs
 from app.scheduling.packs import choose_leader, is_gathering, isolated, pack_members, until_branch, until_filled
-from app.scheduling.proofs import keep_at
+from app.scheduling.placement import Candidates, assign, has_trainer, place, resume_point, stages_of, without_trainer
 from app.scheduling.widths import batch_of, widest
 from app.workers.scheduler.gangs import Gangs
 from app.workers.scheduler.ports import Dispatch, FrontierCache, Ports, messages

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 from app.domain.terms import ChainState
 from app.events import LONGEST_QUARANTINE, ChainRecord, SlotRecord, has_expired
-from app.scheduling.assignment import Candidates
+from app.scheduling.placement import Candidates
 from app.workers.scheduler.ports import Ports
 
 DISPATCH_AGAIN_SECONDS = 15.0

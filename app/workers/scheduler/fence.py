@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, TypeVar
 
-from app.away import Away, LostRace
 from app.domain.terms import Refused
 from app.events import PlanUnusable
+from app.outages import Away, LostRace
 
 logger = logging.getLogger(__name__)
 

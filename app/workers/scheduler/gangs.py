@@ -13,17 +13,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from app.domain.assignment import SlotDescription, kind_apart
+from app.domain.chain_assignment import SlotDescription, kind_apart
 from app.domain.events import RanksProfiled
 from app.domain.search_plan import Chain, Study
 from app.domain.terms import ChainId, PlanId
 from app.events import change, profiles_on_record
 from app.scheduling import gangs
-from app.scheduling.assignment import Candidates, place, resume_point, takers, within_budget
 from app.scheduling.fair_share import Choice, slots_used
 from app.scheduling.frontier import Frontier, Span
 from app.scheduling.gangs import Gang, GangPath, Reservation
 from app.scheduling.packs import isolated, until_branch
+from app.scheduling.placement import Candidates, place, resume_point, takers, within_budget
 from app.scheduling.widths import batch_of
 from app.workers.scheduler.ports import FrontierCache, Ports
 

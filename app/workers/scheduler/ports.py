@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from app.domain.assignment import ChainAssignment
+from app.domain.chain_assignment import ChainAssignment
 from app.domain.events import Event
 from app.domain.search_plan import Chain, ChainProgress, SearchPlan
 from app.domain.stage_tree import Place
@@ -22,7 +22,7 @@ from app.events import Alongside, ChainRecord, Plans, Records, StoredEvent, Writ
 from app.scheduling.costs import Costs
 from app.scheduling.fair_share import Policy
 from app.scheduling.frontier import Frontier
-from app.tuning.tuners.driver import MakeDriver, make_driver
+from app.search.tuners.driver import MakeDriver, make_driver
 from app.workers.scheduler.fence import READING, Fence
 from stagetree.limits import LIMITS, Limits
 

@@ -15,15 +15,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from app.domain import checkpoint_needs
 from app.domain import commands as c
-from app.domain import keeping
 from app.domain.decide import decide
 from app.domain.events import Event
 from app.domain.search_plan import KeptAt, SearchPlan
 from app.events import Plans, Records, Write, transact
-from app.object_store import ObjectStore
-from app.owned_store import is_paused
 from app.scheduling.retention import chosen_of, garbage_of
+from app.storage.object_store import ObjectStore
+from app.storage.owned_store import is_paused
 from app.workers.scheduler.fence import Fence
 
 logger = logging.getLogger(__name__)
@@ -58,8 +58,10 @@ class PlanUse:
         studies = plan.studies.values()
         times = (study.finished_at or study.submitted_at for study in studies)
         is_open = bool(plan.chains) or any(not study.is_final for study in studies)
-        garbage = bool(plan.released) or bool(keeping.idle_weights(plan)) or bool(garbage_of(plan))
-        largest = max((entry.checkpoint.size for entry in keeping.checkpoints(plan)), default=0) if is_open else 0
+        garbage = bool(plan.released) or bool(checkpoint_needs.idle_weights(plan)) or bool(garbage_of(plan))
+        largest = (
+            max((entry.checkpoint.size for entry in checkpoint_needs.checkpoints(plan)), default=0) if is_open else 0
+        )
         return cls(plan.version, plan.kept_bytes, is_open, max(times, default=0.0), garbage, largest, len(plan.chains))
 
 
@@ -168,7 +170,11 @@ class Retention:
         excess, chosen = self._excess(), dict[str, list[KeptAt]]()
         for stream in self._in_order():
             with self._plans.holding(stream) as plan:
-                going = [*plan.released.values(), *keeping.idle_weights(plan), *chosen_of(plan, excess, sys.maxsize)]
+                going = [
+                    *plan.released.values(),
+                    *checkpoint_needs.idle_weights(plan),
+                    *chosen_of(plan, excess, sys.maxsize),
+                ]
             if going:
                 chosen[stream] = going
                 excess -= sum(entry.checkpoint.size for entry in going)
@@ -265,7 +271,7 @@ class Retention:
 
     def _delete(self, stream: str, most: int) -> tuple[int, int]:
         with self._plans.holding(stream, fresh=False) as plan:
-            released = [*plan.released.values(), *keeping.idle_weights(plan)][:most]
+            released = [*plan.released.values(), *checkpoint_needs.idle_weights(plan)][:most]
         named = self._named(stream, released)
         idle = (entry for entry in released if entry.key not in named)
         gone = [each for each in idle if all(delete_object(self._store, one.key) for one in each.checkpoint.objects)]

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from app.domain.search_plan import Chain, SearchPlan
 from app.domain.terms import ChainId, StudyId
 from app.events import RowsPort, change
-from app.scheduling.assignment import Candidates, place, resume_point
 from app.scheduling.fair_share import NO_CONTENTION, FairShare, FairSharing, share_requests, slots_used, slots_wanted
 from app.scheduling.frontier import Frontier
+from app.scheduling.placement import Candidates, place, resume_point
 from app.scheduling.preemption import Takeover, takeovers
 from app.workers.scheduler.cluster import Cluster
 from app.workers.scheduler.ports import Ports

@@ -12,18 +12,18 @@ from functools import partial
 from logging import DEBUG, WARNING
 from typing import Any
 
-from app.away import LostRace
 from app.events import DatabaseUnavailable
-from app.scheduling.assignment import Candidates
+from app.outages import LostRace
 from app.scheduling.packs import trials_on_a_slot
+from app.scheduling.placement import Candidates
 from app.workers.scheduler.assignment import Assignment
-from app.workers.scheduler.choosing import Choosing
 from app.workers.scheduler.cluster import Cluster
 from app.workers.scheduler.ports import Dispatch, FrontierCache, Ports
-from app.workers.scheduler.proving import Proving
 from app.workers.scheduler.reaper import Reaper
 from app.workers.scheduler.sharing import Flags, Sharing
 from app.workers.scheduler.tuning import Tuning
+from app.workers.scheduler.verification import Proving
+from app.workers.scheduler.work_choice import Choosing
 
 logger = logging.getLogger(__name__)
 

@@ -14,14 +14,14 @@ from collections.abc import Callable, Container, Sequence
 from itertools import count
 
 from app.domain import commands as c
-from app.domain.asking import until_answered
 from app.domain.decide import decide
 from app.domain.events import Event
 from app.domain.search_plan import SearchPlan, Study
 from app.domain.terms import Refused, StudyId
+from app.domain.trial_requests import until_answered
 from app.events import OPTIMISTIC, Moved
-from app.tuning.tuners.base import context_of
-from app.tuning.tuners.driver import TunerDriver, TunerFailed
+from app.search.tuners.base import context_of
+from app.search.tuners.driver import TunerDriver, TunerFailed
 from app.workers.scheduler.fence import HeldUp
 from app.workers.scheduler.ports import Ports
 from stagetree.spec import SpecError

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from app.domain.assignment import ChainAssignment
+from app.domain.chain_assignment import ChainAssignment
 from app.registry import TrainerSource
 from app.workers.slot.claim import OtherVersion
 from app.workers.template import TemplateKey

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 from uuid import uuid4
 
-from app.away import store_is_away
-from app.domain.assignment import ResumePoint
+from app.domain.chain_assignment import ResumePoint
 from app.domain.events import StoredPart
-from app.object_store import PART, ObjectStore, StoreUnavailable
+from app.outages import store_is_away
+from app.storage.object_store import PART, ObjectStore, StoreUnavailable
 from app.workers.slot.retry import Clock, Instant, RetryPolicy, SlotStatus
 from app.workers.state import RecentStates, State
 

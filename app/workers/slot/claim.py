@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from threading import Event as Flag
 
-from app.away import LostRace
-from app.domain.assignment import ChainAssignment
+from app.domain.chain_assignment import ChainAssignment
 from app.domain.terms import ChainId, ChainState
 from app.events import ChainNotClaimable, DatabaseUnavailable, Lease, Records, RowsPort
+from app.outages import LostRace
 from app.workers.slot.retry import Instant, RetryPolicy
 
 logger = logging.getLogger(__name__)

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from app.events import ChainFlags, Records
 from app.events.trial_logs import TrialLogTable
-from app.object_store import ObjectStore
 from app.registry import TrainerSource
+from app.storage.object_store import ObjectStore
 from app.workers.ownership import Owner
 from app.workers.slot.checkpoint_store import SMALL, CheckpointReader, CheckpointStore
 from app.workers.slot.health import Health, Quarantine

@@ -24,7 +24,7 @@ from enum import Enum, auto
 from math import inf
 
 from app.domain import events as e
-from app.domain.assignment import ChainAssignment
+from app.domain.chain_assignment import ChainAssignment
 from app.domain.objectives import BestResults
 from app.domain.terms import ChainId, ChainOutcome, FailureKind
 from app.events import ChainFlags

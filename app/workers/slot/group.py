@@ -30,9 +30,9 @@ from app.workers.slot.models import (
     needs_more,
     train_together,
 )
-from app.workers.slot.proving import ProofLane
 from app.workers.slot.retry import SharedTime
 from app.workers.slot.training import TrainingLane
+from app.workers.slot.verification import ProofLane
 from app.workers.trainer_process import TrainedTogether
 from stagetree.runtime.failures import TrainerFailed
 

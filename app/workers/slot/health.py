@@ -10,9 +10,9 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from app.away import LostRace
 from app.domain import events as e
 from app.events import DatabaseUnavailable, Records
+from app.outages import LostRace
 from app.workers.ownership import Owner
 from app.workers.slot.claim import Claim
 from app.workers.slot.outbox import QuarantineSlot

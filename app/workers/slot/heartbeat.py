@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from app.away import LostRace
 from app.domain.terms import ChainState
 from app.events import ChainFlags, ChainRecord, DatabaseUnavailable, Fenced, Records, RowsPort, SlotLost, SlotTaken
+from app.outages import LostRace
 from app.workers.ownership import Owner
 from app.workers.slot.claim import Claim, Pulse
 from app.workers.slot.retry import Clock, Instant

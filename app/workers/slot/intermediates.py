@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from app.away import LostRace
 from app.domain import events as e
 from app.domain.terms import NodeId
 from app.events import DatabaseUnavailable, Records
+from app.outages import LostRace
 from app.workers.slot.checkpoint_store import Stored
 from app.workers.slot.claim import Claim
 from app.workers.slot.outbox import FactOutbox, Finish

@@ -17,11 +17,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from app.away import LostRace
-from app.domain.assignment import ChainAssignment
+from app.domain.chain_assignment import ChainAssignment
 from app.domain.terms import ChainId
 from app.events import DatabaseUnavailable, RowsPort, SlotLost
-from app.workers.far import FarWire, knock
+from app.outages import LostRace
+from app.workers.remote_ranks import FarWire, knock
 from app.workers.slot.claim import SlotsNotEmpty
 from app.workers.slot.context import SlotContext
 from app.workers.slot.retry import Closing

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from app.domain.assignment import ChainAssignment, ResumePoint
+from app.domain.chain_assignment import ChainAssignment, ResumePoint
 from app.domain.events import NeedsMore, Stage
 from app.domain.schedule import segment_at
 from app.workers.slot.checkpoint_store import Reader

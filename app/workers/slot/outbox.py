@@ -15,10 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
-from app.away import LostRace
 from app.domain import events as e
 from app.events import DatabaseUnavailable, Fenced, Records, RowsPort, SlotLost
 from app.events.codec import Unwritable, write
+from app.outages import LostRace
 from app.workers.slot.claim import Claim
 from app.workers.slot.retry import RetryPolicy, WorkerThread
 from app.workers.threads import THREADS, Executor

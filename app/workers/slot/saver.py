@@ -21,7 +21,7 @@ from statistics import median
 from threading import Lock
 from uuid import uuid4
 
-from app.object_store import StoreUnavailable
+from app.storage.object_store import StoreUnavailable
 from app.workers.slot.checkpoint_store import SMALL, CheckpointStore, Stored
 from app.workers.slot.claim import Claim
 from app.workers.slot.retry import LOOK_SECONDS, Clock, RetryPolicy, SlotStatus, WorkerThread

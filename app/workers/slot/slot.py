@@ -10,7 +10,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
-from app.domain.assignment import Unreadable
+from app.domain.chain_assignment import Unreadable
 from app.domain.terms import ChainId
 from app.events import ChainFlags, ChainNotClaimable
 from app.workers.ownership import Owner

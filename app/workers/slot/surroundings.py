@@ -21,17 +21,17 @@ from pathlib import Path
 from typing import Any
 
 from app.domain import events as e
-from app.domain.assignment import ChainAssignment
+from app.domain.chain_assignment import ChainAssignment
 from app.domain.inputs import is_unseen
 from app.domain.terms import StudyId
-from app.found import has_changed, version_of
-from app.inputs import InputMissing, changed, look
+from app.input_fingerprints import InputMissing, changed, look
 from app.registry import TrainerSource
+from app.undeclared_inputs import has_changed, version_of
 from app.workers.slot.claim import Claim
 from app.workers.slot.outbox import FactOutbox
 from app.workers.slot.retry import Clock, Instant, monotonic
 from app.workers.slot.saver import Saver
-from stagetree.unnamed import Unnamed
+from stagetree.undeclared_input import Unnamed
 
 logger = logging.getLogger(__name__)
 

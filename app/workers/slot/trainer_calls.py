@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Container
 from typing import TypeVar
 
-from app.domain.assignment import Lent
+from app.domain.chain_assignment import Lent
 from app.workers.slot.beginnings import ModelMisplaced
 from app.workers.slot.claim import NoRanks, NoTrainerProcess, Stopped
 from app.workers.slot.retry import Clock, Instant
@@ -19,7 +19,7 @@ from app.workers.trainer_process import TrainerProcess
 from app.workers.trial_logs import StageFiles
 from app.workers.warm import WarmFailed
 from stagetree.runtime.failures import TrainerFailed
-from stagetree.runtime.inexact import used
+from stagetree.runtime.inexact_reasons import used
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from contextlib import closing
 from functools import partial
 from typing import Any
 
-from app.domain.assignment import ChainAssignment, Lent, ResumePoint
+from app.domain.chain_assignment import ChainAssignment, Lent, ResumePoint
 from app.registry import TrainerSource
 from app.workers.preparation import Preparation
 from app.workers.slot.beginnings import Built, ModelMisplaced, arguments, beginning, source_of, template_key
@@ -43,7 +43,7 @@ class TrainerHost(TrainerCalls):
     how much the memory of a process may grow.
 
     `inexact_reasons` say how the state that the stage under way was begun with was made elsewhere: see
-    `stagetree.runtime.inexact`. `shares_process`: whether another chain has trained in the process before this one.
+    `stagetree.runtime.inexact_reasons`. `shares_process`: whether another chain has trained in the process before.
     """
 
     def __init__(

@@ -11,7 +11,7 @@ from dataclasses import replace
 from math import inf
 
 from app.domain import events as e
-from app.domain.assignment import ResumePoint
+from app.domain.chain_assignment import ResumePoint
 from app.domain.terms import ChainOutcome, FailureKind, NodeId, ProofKind
 from app.workers.slot.checkpoint_store import CheckpointUnreadable
 from app.workers.slot.claim import NoTrainerProcess

@@ -1,4 +1,4 @@
-"""The tuners that a study file can name, each with its fields; what they do is decided in `app.tuning.tuners`.
+"""The tuners that a study file can name, each with its fields; what they do is decided in `app.search.tuners`.
 
 A new kind is a subclass of `TunerSpec` with its own `kind`, added to `Tuner`.
 """

@@ -1,0 +1,259 @@
+"""Backups: the log at one moment, and the checkpoints that it names; and a restore to a place where nothing is."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import sqlite3
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from app.cli.errors import FAILED, USAGE, fail
+from app.cli.options import DATABASE, Store, folder_or_default, open_records, open_store, places
+from app.cli.output import memory, plural
+
+if TYPE_CHECKING:
+    from app.domain.events import StoredPart
+    from app.events import SqlRecords
+    from app.storage.object_store import ObjectStore
+
+Json = dict[str, Any]
+PART = 16 * 2**20
+MANIFEST, DUMP, OBJECTS = "manifest.json", "database.dump", "checkpoints"
+PAUSE_SECONDS = 6 * 3600.0
+"""A backup that is broken off holds up the deletion of checkpoints for so long at most."""
+
+To = Annotated[Path, typer.Argument(metavar="TO", help="The folder to write, which must not exist yet.")]
+From = Annotated[Path, typer.Argument(metavar="FROM", help="The folder that `stagetree backup` wrote.")]
+Copy = Annotated[
+    bool | None,
+    typer.Option("--checkpoints/--no-checkpoints", help="Copy checkpoints, too; by default if they are in a folder."),
+]
+Folder = Annotated[
+    Path | None,
+    typer.Option(
+        "--dir", metavar="FOLDER", help="The folder of the new store; by default the place that the settings name."
+    ),
+]
+
+
+def backup(to: To, checkpoints: Copy = None, dir: Store = None) -> None:
+    """Write the log as it is now, and the checkpoints that it names, to a folder. Studies may run meanwhile.
+
+    \b
+    Example:  stagetree backup /backups/monday
+    """
+    folder = folder_or_default(dir)
+    url, root = places(folder)
+    if to.exists():
+        fail(f"{to} exists already: a backup needs a new folder", USAGE)
+    with open_records(folder) as records, _no_deletion(records):
+        to.mkdir(parents=True)
+        (_copy_sqlite if _is_sqlite(url) else _dump_postgresql)(url, to)
+        position, named = _named(records, to)
+        is_copied = "://" not in root if checkpoints is None else checkpoints
+        missing = _copy_objects(open_store(folder, records), named, to / OBJECTS) if is_copied else []
+    present = [each for each in named if each.key not in missing]
+    manifest = {"stagetree": 1, "position": position, "at": time.time(), "store": None if is_copied else root}
+    objects = [{"key": each.key, "sha256": each.sha256, "size": each.size} for each in present]
+    (to / MANIFEST).write_text(json.dumps({**manifest, "checkpoints": objects}, indent=1))
+    size = memory(sum(each.size for each in present))
+    print(
+        f"{to} has the log up to event {position}, and {_said(is_copied)} {plural(len(present), 'checkpoint')}, {size}"
+    )
+    if missing:
+        print(f"{plural(len(missing), 'checkpoint')} could not be read: their steps will be trained again")
+
+
+def restore(source: From, dir: Folder = None) -> None:
+    """Restore a backup to a new store: in a folder, or in the empty database that the settings name.
+
+    \b
+    Example:  stagetree restore /backups/monday --dir .stagetree
+    """
+    manifest = _manifest(source)
+    url = f"sqlite:///{(dir / DATABASE).resolve()}" if dir else _database_of_settings()
+    _check_free(url)
+    damaged = _place_objects(source / OBJECTS, manifest, _root(dir))  # first: a log that is there is complete
+    if _is_sqlite(url):
+        _place_sqlite(source, Path(url.removeprefix("sqlite:///")))
+    else:
+        _call("pg_restore", "--no-owner", "--exit-on-error", f"--dbname={_libpq(url)}", str(source / DUMP))
+    print(f"restored: the log up to event {manifest['position']}")
+    if damaged:
+        print(f"{plural(damaged, 'checkpoint')} are damaged or missing: their steps are trained again")
+    if dir is None:
+        print(
+            "If checkpoints are in a bucket, run `stagetree gc --adopt` if the original is gone, else with `--separate`"
+        )
+
+
+# ------------------------------------------------------------------------------------------------------------ databases
+
+
+def _is_sqlite(url: str) -> bool:
+    return url.startswith("sqlite")
+
+
+def _copy_sqlite(url: str, to: Path) -> None:
+    """By SQLite's own backup, which is of one moment, whoever writes."""
+    source, target = url.removeprefix("sqlite:///"), to / DATABASE
+    with closing(sqlite3.connect(source)) as ours, closing(sqlite3.connect(target)) as theirs:
+        ours.backup(theirs)
+        theirs.execute("PRAGMA journal_mode = DELETE")
+        theirs.execute("UPDATE installation SET paused_until = NULL")
+        theirs.commit()
+
+
+def _place_sqlite(source: Path, database: Path) -> None:
+    database.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    shutil.copyfile(source / DATABASE, database)
+    database.chmod(0o600)
+
+
+def _dump_postgresql(url: str, to: Path) -> None:
+    _call("pg_dump", "--format=custom", f"--file={to / DUMP}", f"--dbname={_libpq(url)}")
+
+
+def _check_free(url: str) -> None:
+    """End with a message where a log is already."""
+    from sqlalchemy import inspect
+
+    from app.events import Database
+
+    database = Database(url)
+    try:
+        is_file = _is_sqlite(url) and not Path(url.removeprefix("sqlite:///")).exists()
+        if not is_file and inspect(database.engine).has_table("events"):
+            fail("there is a log of stagetree already: a backup is restored where nothing is", USAGE)
+    finally:
+        database.dispose()
+
+
+def _libpq(url: str) -> str:
+    return "postgresql" + url[url.index("://") :]
+
+
+def _call(*command: str) -> None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        fail(f"there is no {command[0]} here: install the client of PostgreSQL", FAILED)
+    if done.returncode:
+        fail(f"{command[0]} failed: {done.stderr.strip() or done.returncode}", FAILED)
+
+
+def _database_of_settings() -> str:
+    from app.settings import settings
+
+    if "database_url" not in settings().model_fields_set:
+        fail("--dir FOLDER or STAGETREE_DATABASE_URL says where it is restored", USAGE)
+    return settings().database_url
+
+
+def _root(folder: Path | None) -> str:
+    from app.settings import settings
+
+    return str(folder / OBJECTS) if folder else settings().checkpoints
+
+
+# ---------------------------------------------------------------------------------------------------------- checkpoints
+
+
+@contextmanager
+def _no_deletion(records: SqlRecords) -> Iterator[None]:
+    with records.write() as rows:
+        rows.pause_deletion(PAUSE_SECONDS)
+    try:
+        yield
+    finally:
+        with records.write() as rows:
+            rows.pause_deletion(None)
+
+
+def _named(records: SqlRecords, to: Path) -> tuple[int, list[StoredPart]]:
+    """The last position of the copied log, and the checkpoints that it names.
+
+    PostgreSQL's dump is not read here: instead, what the database names a moment later.
+    """
+    from app.domain import checkpoint_needs
+    from app.events import Database, Plans
+    from app.events import SqlRecords as Records
+    from app.events.archive import archived
+
+    copied = to / DATABASE
+    there = Records(Database(f"sqlite:///{copied}")) if copied.exists() else records
+    plans, checkpoints = Plans(there.log), list[Any]()
+    for stream in (*there.log.versions(), *archived(there.database)):
+        with plans.holding(stream) as plan:
+            checkpoints += checkpoint_needs.kept_objects(plan)
+    position = there.log.head()
+    if there is not records:
+        there.close()
+    return position, checkpoints
+
+
+def _copy_objects(store: ObjectStore, named: list[StoredPart], to: Path) -> list[str]:
+    """The keys of objects that could not be read: lost, or deleted meanwhile by a slot that keeps a later one."""
+    missing = []
+    for each in named:
+        target = to / each.key
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with target.open("wb") as file:
+                file.writelines(store.read(each.key))
+        except FileNotFoundError:
+            target.unlink()
+            missing.append(each.key)
+    return missing
+
+
+def _place_objects(source: Path, manifest: Json, root: str) -> int:
+    """Copy them into the store; how many are not what they were."""
+    from app.storage.object_store import open_store as open_plain
+
+    if not source.is_dir():
+        return 0
+    store, damaged = open_plain(root), 0
+    for each in manifest["checkpoints"]:
+        path = source / each["key"]
+        if _is_whole(path, each["sha256"]):
+            store.write(each["key"], _parts_of(path))
+        else:
+            damaged += 1
+    return damaged
+
+
+def _is_whole(path: Path, digest: str) -> bool:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest() == digest
+    except FileNotFoundError:
+        return False
+
+
+def _parts_of(path: Path) -> Iterator[memoryview]:
+    with path.open("rb") as file:
+        while part := file.read(PART):
+            yield memoryview(part)
+
+
+def _manifest(source: Path) -> Json:
+    try:
+        manifest: Json = json.loads((source / MANIFEST).read_text())
+    except (OSError, ValueError) as problem:
+        fail(f"{source} is no backup: {problem}", USAGE)
+    if manifest.get("stagetree") != 1:
+        fail(f"{source} was made by a newer stagetree", USAGE)
+    return manifest
+
+
+def _said(is_copied: bool) -> str:
+    return "copies of" if is_copied else "the names of"

@@ -1,0 +1,239 @@
+"""`stagetree check` and `check-tuner`: whether a trainer, or a tuner, does what studies rely on."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from app.cli.errors import FAILED, USAGE, fail
+from app.cli.options import Changes, Output, StudyFile, Trainers
+from app.cli.output import Format, plural, print_json
+from app.embedded import PYTHON, home_first
+from stagetree.runtime.failures import ending
+from stagetree.undeclared_input import Unnamed
+
+if TYPE_CHECKING:
+    from stagetree.spec import StudySpec
+
+Json = dict[str, Any]
+
+MOST_READ = 8
+
+WAYS = {
+    "again": "trained once more        ",
+    "split": "resumed elsewhere        ",
+    "used": "resumed in a used object ",
+    "watched": "evaluated after each step",
+}
+Steps = Annotated[int, typer.Option("--steps", metavar="N", min=2, help="The number of steps to train in each way.")]
+Ranks = Annotated[
+    str, typer.Option("--ranks", metavar="K,...", help="Also train in 1, 2, 4, ... ranks, whose results must be equal.")
+]
+Device = Annotated[
+    str | None,
+    typer.Option("--device", metavar="DEVICE", help="The device, cpu or cuda:0; by default that of a slot."),
+]
+
+
+def check(
+    study: StudyFile,
+    trainers: Trainers = None,
+    steps: Steps = 4,
+    device: Device = None,
+    ranks: Ranks = "1",
+    changes: Changes = None,
+    output: Output = Format.table,
+) -> None:
+    """Check whether a trainer is exact: train it whole, with a break, with evaluations, in a used object, and compare.
+
+    \b
+    Example:  stagetree check study.yaml --steps 6
+    """
+    from app.cli import stacks, study_files
+    from app.embedded import default_device
+    from app.settings import settings
+
+    spec = study_files.load(study, changes or (), settings().limits)
+    files = stacks.trainer_files(trainers or [], folder=study.parent)
+    job = job_of(spec, stacks.check_trainer(spec, files, study.parent).path, device or default_device())
+    if job is None:
+        fail("the study names no hyper-parameters to check with: give it a space", USAGE)
+    worlds = _worlds(ranks, job["parallel"])
+    report = _report({**job, "steps": steps, "broken": steps // 2, "ranks": worlds}, spec.to_json())
+    report["reads"] = [each for each in report["reads"] if _is_left_out(each, spec.inputs)]
+    if output is Format.json:
+        print_json(report)
+    else:
+        print("\n".join([*lines(report), *_rank_lines(report, worlds), *_success(report)]))
+    if report["failed"] or report["differences"]:
+        raise typer.Exit(FAILED)
+
+
+def lines(report: Json) -> list[str]:
+    """A report as text."""
+    if report["failed"]:
+        return ["The trainer failed:", report["failed"]]
+    step, first = (_seconds(report[name]) for name in ("step_seconds", "first_step_seconds"))
+    report_lines = [f"a step            {step} (the first: {first})"]
+    report_lines += [f"an evaluation     {_seconds(report['evaluate_seconds'])}"]
+    size = report["checkpoint_bytes"] / 2**20
+    report_lines += [
+        f"a checkpoint      {size:.2f} MiB, copied in {_seconds(report['save_seconds'])}, "
+        f"loaded in {_seconds(report['load_seconds'])}"
+    ]
+    report_lines += [f"not exact         {operation} has no deterministic form" for operation in report["not_exact"]]
+    for name in report["unread"]:
+        steps = f"the {report['steps']} steps"
+        report_lines.append(f"not read          `{name}` changes nothing: `setup` never reads it, nor do {steps}")
+    report_lines += _reads(report["reads"])
+    for way, words in WAYS.items():
+        if way != "again" or way in report["differences"]:
+            report_lines.append(f"{words}  {report['differences'].get(way, 'the same, bit for bit')}")
+    return report_lines
+
+
+def _reads(paths: Sequence[str]) -> list[str]:
+    """What a trainer reads and its study does not name: files, patterns of many, and variables."""
+    told = [f"reads             {_unnamed(path)}" for path in paths[:MOST_READ]]
+    return told + ([f"                  and {len(paths) - MOST_READ} more"] if len(paths) > MOST_READ else [])
+
+
+def _unnamed(path: str) -> str:
+    if Unnamed(path).is_variable:
+        return f"{path}, which is no part of the study: use `trainer_args`, if it matters"
+    path = min(path, os.path.relpath(path), key=len)
+    return f"{path}, which is no part of the study: `inputs: [{Unnamed(path).folder}]` makes it one"
+
+
+def _is_left_out(path: str, inputs: Iterable[str]) -> bool:
+    """Whether a study could name it: it can name no package."""
+    is_named = any(Path(path).is_relative_to(os.path.abspath(each)) for each in inputs)
+    return not (is_named or Unnamed(path).is_package)
+
+
+def _worlds(text: str, parallel: str) -> list[int]:
+    """Several numbers of ranks, which must agree. parallel: as of a plan."""
+    try:
+        worlds = sorted({int(each) for each in text.split(",")})
+    except ValueError:
+        worlds = [0]
+    if any(each < 1 or each & (each - 1) for each in worlds):
+        fail(f"--ranks takes powers of two, such as 1,2,4, not {text}", USAGE)
+    if ":" in parallel and worlds != [1]:
+        kind, _, number = parallel.partition(":")
+        fail(f"--ranks: with parallel: {kind} as torch has it, the study is checked in its {number} ranks only", USAGE)
+    return worlds
+
+
+def _rank_lines(report: Json, worlds: list[int]) -> list[str]:
+    if report["failed"] or any(way in report["differences"] for way in WAYS):
+        return []
+    names = [f"{each} ranks" for each in worlds if each > 1]
+    return [f"{name:25}  {report['differences'].get(_way(name), 'the same, bit for bit')}" for name in names]
+
+
+def _success(report: Json) -> list[str]:
+    """How far the trainings went that agree; nothing where one of them does not."""
+    if report["failed"] or report["differences"]:
+        return []
+    steps = f"after {report['steps']} steps, with a break after {plural(report['broken'], 'step')}"
+    return [f"compared          {steps}: no bit differs; --steps N trains for longer"]
+
+
+def _way(name: str) -> str:
+    return " ".join(reversed(name.split()))
+
+
+def job_of(spec: StudySpec, file: str, device: str) -> Json | None:
+    """What `stagetree.runtime.check` is asked, but for the steps; None where the study has no configuration yet."""
+    from app.settings import settings
+    from stagetree.spec import sums
+
+    hp = _configuration(spec)
+    return hp and {
+        "file": file,
+        "name": spec.trainer,
+        "args": {**spec.trainer_args, **spec.runtime_args},
+        "seed": spec.seed,
+        "hp": hp,
+        "device": device,
+        "threads": settings().threads if device == "cpu" else 1,
+        "determinism": spec.determinism,
+        "shards": spec.shards or 0,
+        "parallel": sums(spec.parallel, spec.shards, spec.ranks),
+    }
+
+
+def _configuration(spec: StudySpec) -> Json | None:
+    """Hyper-parameters that a trial of the study may have; None where nothing tells of any yet."""
+    if spec.space is None:
+        chosen = next(spec.configurations(), None)
+    else:
+        drawn = spec.first[0] if spec.first else spec.search_space.sample(spec.seed, 0)
+        chosen = spec.search_space.without_length(drawn)
+    return chosen and {name: sequence.to_json() for name, sequence in chosen.items()}
+
+
+def _report(job: Json, study: Json) -> Json:
+    """What the check found, in a process of its own; what the trainer prints goes to stderr."""
+    with tempfile.TemporaryDirectory() as folder:
+        result = Path(folder) / "report"
+        path = os.pathsep.join(filter(None, (home_first(), os.environ.get("PYTHONPATH"))))
+        environment = {**os.environ, "PYTHONPATH": path, "TMPDIR": folder}
+        how: Json = {"env": environment, "stdout": sys.stderr, "text": True, "check": False}
+        done = subprocess.run([*PYTHON, "stagetree.runtime.check", str(result)], input=json.dumps(job), **how)
+        if done.returncode or not result.exists():
+            fail(f"the check {ending(done.returncode)}", FAILED)
+        report: Json = json.loads(result.read_text())
+        _name_problem(report, study)
+        return report
+
+
+def _name_problem(report: Json, study: Json) -> None:
+    """Metrics among which a study has no result are a failure, too."""
+    from app.domain.objectives import objectives_of
+
+    if not report["failed"] and (problem := objectives_of(study).problem(report["metrics"], report["steps"])):
+        report["failed"] = problem["error"]
+
+
+def _seconds(seconds: float) -> str:
+    """A time as one reads it."""
+    return f"{1000 * seconds:.1f} ms" if seconds < 1 else f"{seconds:.1f} s"
+
+
+def check_tuner(
+    file: Annotated[Path, typer.Argument(help="A Python file with tuners.")],
+    study: Annotated[
+        Path | None, typer.Option("--study", help="A study file that asks for the tuner, with its args and its space.")
+    ] = None,
+) -> None:
+    """Check tuners of your own on virtual slots: whether they do what any tuner must.
+
+    For example: stagetree check-tuner mine.py
+    """
+    if not _check_tuners(file, study):
+        raise typer.Exit(FAILED)
+
+
+def _check_tuners(file: Path, study: Path | None) -> bool:
+    """Try each tuner of a file and print what it passed; whether that was all of it."""
+    from app.simulation.tuner_suite import check_file
+
+    passed = True
+    for name, version, verdicts in check_file(file, study):
+        print(f"{name} {version}")
+        for verdict in verdicts:
+            passed = passed and verdict.flaw is None
+            print(f"  {'passed' if verdict.flaw is None else 'FAILED'}  {verdict.check}")
+            if verdict.flaw is not None:
+                print(f"          {verdict.flaw}")
+    return passed

@@ -1,0 +1,215 @@
+"""`stagetree preview`: what a study would cost, of packs and gangs by what earlier studies have measured of them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from app.cli.options import DEFAULT_DIR, Changes, Output, Store, StudyFile, Trainers, is_store
+from app.cli.output import Format, one_line, plural, print_json
+from stagetree.text import percent, rough
+
+if TYPE_CHECKING:
+    from app.registry import TrainerSource
+    from stagetree.spec import StudySpec
+
+Json = dict[str, Any]
+
+
+def trainer_here(spec: StudySpec, study: Path, trainers: list[str]) -> TrainerSource | None:
+    """The trainer of a study, which takes its arguments. Where it is not here, it says that they were not looked at.
+
+    Raises `SpecError` for arguments that it does not take, and where files were named and it is in none of them;
+    `TrainerFileError` for a file that was named.
+    """
+    from app.cli import stacks
+    from app.registry import Catalogue, TrainerFileError, check_arguments
+    from stagetree.sequences import did_you_mean
+    from stagetree.spec import Problem, SpecError
+
+    try:
+        known = Catalogue(stacks.trainer_files(trainers, folder=study.parent)).describe()
+        source = known.get(spec.trainer)
+        if trainers and source is None:
+            names = ", ".join(sorted(known)) or "none"
+            text = f"is in none of the files that are named, which have {names}, got {spec.trainer!r}"
+            raise SpecError([Problem("trainer", text + did_you_mean(spec.trainer, known))])
+        why = f"it is not in {stacks.ENTRY} beside the study file; --trainers names another file"
+    except TrainerFileError as error:
+        if trainers:
+            raise
+        source, why = None, one_line(str(error))
+    if source is not None:
+        check_arguments(spec, source)
+        untold = [*_untold(source)]
+    else:
+        untold = [f"The arguments of trainer {one_line(spec.trainer)} were not checked: {why}"]
+    for sentence in untold:
+        print(sentence, file=sys.stderr)
+    return source
+
+
+def _untold(source: TrainerSource) -> Iterator[str]:
+    """The parts of a study that were not compared with a script, since its source does not tell."""
+    if source.script and source.takes.is_open:
+        yield "The arguments of the script were not checked: it gives attach a dict of them"
+    if source.script and source.reads is None:
+        yield "Which hyper-parameters the script reads was not checked: its source does not tell, see stagetree check"
+
+
+@contextmanager
+def known_here(spec: StudySpec, source: TrainerSource | None, folder: Path | None) -> Iterator[tuple[Json, list[str]]]:
+    """What the studies in a folder have measured of the trainer that a study file would be run with; and what the study
+    would learn from others, in sentences. The store is opened once, if there is something to ask of it.
+
+    Raises `SpecError` where the study cannot learn from the studies that it names.
+    """
+    where = folder or DEFAULT_DIR
+    if not (folder or is_store(where)) or not (source or spec.learn_from):
+        no_store = "learn_from is looked at when the study is submitted: there is no store here"
+        yield {}, [no_store] if spec.learn_from else []
+        return
+    from app.cli.store import Store
+    from app.service.submission import opened
+
+    with Store(where) as store:
+        learned = store.learned(spec) if spec.learn_from else []
+        if source is None:
+            yield {}, learned
+            return
+        plan = opened(spec, source)
+        profiles: Json = {"measured": lambda batch, kind: store.profile(plan, batch, kind, spec.devices)}
+        yield profiles | store.measured(plan), learned
+
+
+def choice_lines(choices: list[Json]) -> Iterator[str]:
+    """Field by field, how many fewer steps the study would take without each of its values."""
+    for field, options in groupby(choices, key=lambda each: each["field"]):
+        priced = (f"{json.dumps(option['value'])}: {option['steps']}" for option in options)
+        yield f"{field}  {', '.join(priced)} fewer steps without it"
+
+
+def saving_lines(costs: Json) -> Iterator[str]:
+    """What sharing will save, and what early stopping will, each of its own baseline; and what that is a guess by."""
+    if costs["saved_by_sharing"]:
+        yield f"{percent(costs['saved_by_sharing'])} by sharing: of the {costs['requested']} steps that the trials take"
+    if costs["saved_by_stopping"]:
+        whole = f"of {costs['alone']} steps to every trial's end"
+        yield f"{percent(costs['saved_by_stopping'])} by early stopping: {whole}"
+    if costs["by_results"]:
+        yield "a guess, as if all results were equal: in a run they are not, and its numbers are others"
+
+
+def budget_lines(costs: Json) -> Iterator[str]:
+    """Where the study will be ended by a budget."""
+    budget = costs.get("budget") or {}
+    if ends := budget.get("ends"):
+        done = f"{ends['trials']} of {plural(costs['trials'], 'trial')} reach their end"
+        yield f"{ends['by']} ends it after {plural(ends['steps'], 'step')}: {done}"
+    if seconds := budget.get("seconds_per_step"):
+        yield f"max_slot_seconds ends it before that, if a step takes a slot more than {seconds:g} s on average"
+
+
+def time_text(time: Json, slots: int) -> str:
+    """How long the study would take, and how far to trust that, in a line."""
+    whole, makespan = rough(time["slot_seconds"]), rough(time["makespan_seconds"])
+    off = f"{percent(time['error'])} off" if time["error"] < 1 else "off by more than itself"
+    how = f"steps of {time['settings']} settings were measured here, an estimate is {off} (median)"
+    return f"about {whole} of slot time, {makespan} on {plural(slots, 'slot')}; {how}"
+
+
+def memory_text(memory: Json) -> str:
+    """The most memory that was seen, in a line."""
+    where = f" on {one_line(memory['gpu'])}" if memory["gpu"] else ""
+    which = "" if memory["seen"] == memory["sizes"] else f"{memory['seen']} of {plural(memory['sizes'], 'size')} of "
+    return f"about {memory['bytes'] / 2**30:.2g} GiB{where}, the most that stages here took with {which}such batches"
+
+
+def packed_text(costs: Json) -> str:
+    """What packs would make of the time, in a line."""
+    width, device = costs["packing"]["width"], costs["packing"]["device"]
+    if not width:
+        return f"none: trials alone are faster, by what was measured on {one_line(device)}"
+    packs = f"makespan {costs['packed_makespan_steps']} steps of time, with packs of {width}"
+    if device is None:
+        return f"{packs}, if a pack takes no longer than a trial: nothing was measured yet"
+    return f"{packs}, by what was measured on {one_line(device)}"
+
+
+def ranks_text(costs: Json) -> str:
+    """How many times faster several devices are taken to be, in a line."""
+    times_faster, assumed = costs["ranks"]["times_faster"], costs["ranks"]["assumed"]
+    faster = ", ".join(f"{ranks}: {times}" for ranks, times in times_faster.items())
+    how = "nothing was measured yet"
+    if kind := costs["ranks"]["kind"]:
+        how = f"measured on {one_line(kind)}"
+        how += f", but for {', '.join(map(str, assumed))}" if assumed else ""
+    return f"times faster, by how many devices train a stage: {faster}; {how}"
+
+
+def cost_lines(costs: Json, slots: int) -> Iterator[str]:
+    """What a study would cost, a line for each thing that there is to say."""
+    yield f"trials          {costs['trials']}"
+    different = f"{costs['unique']} different: merge rate {costs['merge_rate']}"
+    yield f"steps           {costs['requested']} that the trials take, {different}"
+    for number, line in enumerate(saving_lines(costs)):
+        yield f"{'' if number else 'saved':<15} {line}"
+    if cooldowns := costs.get("cooldowns"):
+        yield f"cooldowns       {cooldowns['trials']} of the trials, {cooldowns['steps']} of the steps: values at rungs"
+    alone = "" if "ranks" in costs else ": no number of slots is faster"
+    yield f"critical path   {costs['critical_path_steps']} steps{alone}"
+    yield f"makespan        {costs['makespan_steps']} steps of time on {plural(slots, 'slot')}"
+    if "time" in costs:
+        yield f"time            {time_text(costs['time'], slots)}"
+    for number, memory in enumerate(costs["memory"]):
+        yield f"{'' if number else 'memory':<15} {memory_text(memory)}"
+    for number, line in enumerate(budget_lines(costs)):
+        yield f"{'' if number else 'budget':<15} {line}"
+    if "packed_makespan_steps" in costs:
+        yield f"packing         {packed_text(costs)}"
+    if "ranks" in costs:
+        yield f"ranks           {ranks_text(costs)}"
+    for number, line in enumerate(choice_lines(costs["choices"])):
+        yield f"{'' if number else 'choices':<15} {line}"
+    for each in costs["advice"]:
+        yield f"advice          {each}"
+
+
+def preview(
+    study: StudyFile,
+    slots: Annotated[
+        int, typer.Option("--slots", metavar="N", min=1, help="How many slots to plan for, all of one kind.")
+    ] = 1,
+    trainers: Trainers = None,
+    store: Store = None,
+    changes: Changes = None,
+    output: Output = Format.table,
+) -> None:
+    """Print what a study would cost and save. Trains nothing.
+
+    \b
+    Example:  stagetree preview study.yaml --slots 4
+    """
+    from app.cli import study_files
+    from app.settings import settings
+    from app.simulation.preview import preview as previewed
+
+    limits = settings().limits
+    spec = study_files.load(study, changes or (), limits)
+    study_files.check_tuner(spec)
+    source = trainer_here(spec, study, trainers or [])
+    with known_here(spec, source, store) as (measured, learned):
+        costs = previewed(spec, slots=slots, limits=limits, **measured)
+    costs["advice"] += [*study_files.foreseen(spec, source), *learned]
+    if output is Format.json:
+        print_json(costs)
+        return
+    for line in cost_lines(costs, slots):
+        print(line)

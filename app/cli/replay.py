@@ -1,0 +1,161 @@
+"""`stagetree replay` and `export --curves`: from a server, or from an exported log with nothing else at hand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from app.cli.errors import NOT_FOUND, USAGE, fail
+from app.cli.output import number, one_line
+from app.cli.study_files import changes_of
+from stagetree.text import rank_text
+
+if TYPE_CHECKING:
+    from app.domain.events import Event
+    from app.search.replay import Replay
+
+Json = dict[str, Any]
+
+STANDING = ("bracket", "rung", "steps")
+
+
+def from_service(study: str, at: int | None, server: str | None, folder: Path | None) -> Json:
+    """Replayed by the server, or over a store."""
+    from app.cli import stacks
+
+    with stacks.reading_study(study, server, folder) as (service, name):
+        return service.client.replay(name, at)
+
+
+def imagined(
+    study: str, at: int | None, changes: list[str], log: Path | None, server: str | None, folder: Path | None
+) -> Json:
+    """What would have been, worked out here from the log."""
+    from app.cli import stacks
+    from app.domain.terms import StudyId
+    from app.service.html_report import parse
+    from app.simulation.what_if import what_if
+
+    changed = changes_of(changes, "--what-if")
+    if log:
+        text = read(log)
+    else:
+        with stacks.reading_study(study, server, folder) as (service, study):
+            text = service.client.log(study)
+    recorded = from_log(text, study, at, str(log or "the log"))
+    study = recorded.study
+    events = [event for _, event in islice(parse(text.splitlines()), recorded.events)]
+    return what_if(events, StudyId(study), changed)
+
+
+def from_log(text: str, study: str, at: int | None, where: str) -> Replay:
+    """Replayed here, from a log that `export` printed."""
+    from app.domain.terms import StudyId
+    from app.search.replay import replay
+    from app.service.html_report import NotALog, parse
+
+    try:
+        events = [event for _, event in parse(text.splitlines())]
+    except NotALog as error:
+        fail(f"{where}: {error}", USAGE)
+    if not events:
+        fail(f"{where} is empty: `stagetree export ID` prints a log", USAGE)
+    study = _meant(events, study, where)
+    return replay(_numbered(events, study), StudyId(study), at=at)
+
+
+def _meant(events: list[Event], study: str, where: str) -> str:
+    """The id of a study in a log: by its id, the beginning of it, its name, or `last`, as elsewhere."""
+    from app.domain.events import StudySubmitted
+
+    names = {event.study: event.spec["name"] for event in events if isinstance(event, StudySubmitted)}
+    if study == "last" and names:
+        return list(names)[-1]
+    found = [id for id, name in names.items() if id == study] or [
+        id for id, name in names.items() if id.startswith(study) or name == study
+    ]
+    if len(found) != 1:
+        there = f"it has {', '.join(names) or 'none'}"
+        fail(f"{where} holds {'no study' if not found else 'several studies'} {study}: {there}", NOT_FOUND)
+    return found[0]
+
+
+def _numbered(events: list[Event], study: str) -> Iterator[tuple[int, Event]]:
+    """The events of a plan by their positions in a study: its submission is 1."""
+    from app.domain.events import StudySubmitted
+
+    submissions = [n for n, event in enumerate(events) if isinstance(event, StudySubmitted) and event.study == study]
+    return enumerate(events, 1 - next(iter(submissions), 0))
+
+
+def read(path: Path) -> str:
+    """The text of an exported log."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        fail(f"{path}: {error.strerror if isinstance(error, OSError) else 'is not a log'}", USAGE)
+
+
+def print_what_if(answer: Json) -> None:
+    """What the study would have been with changes."""
+    print(f"trials     {answer['trials']}")
+    print(f"steps      {answer['requested']} that the trials take, {answer['unique']} different")
+    print(f"saved      {answer['saved']} of the steps that the study had")
+    print(f"needed     {answer['needed']} steps that were never trained")
+    print(f"not known  {answer['not_known']} results")
+    if best := answer["best"]:
+        print(
+            f"best       trial {best['trial']} with {best['value']:.6g} after {best['steps']} steps, as far as is known"
+        )
+
+
+def print_replay(answer: Json) -> None:
+    """The decisions about trials in order with their reasons, and whether all could be derived."""
+    for line in answer["history"]:
+        if line["kind"] in ("promote", "prioritize", "stop"):
+            standing = "  ".join(f"{name} {line[name]}" for name in STANDING if name in line)
+            print(
+                f"{line['event']:>7}  {line['kind']:<10} trial {line['trial']:<5} {standing}  {_reason(line['reason'])}"
+            )
+    if answer["identical"]:
+        print(f"identical: {answer['decisions']} decisions derived again from {answer['events']} events")
+    else:
+        difference = answer["difference"]
+        print(f"DIFFERENT: {difference['problem']}")
+        print(f"  recorded {difference['recorded']}")
+        print(f"  derived  {difference['derived']}")
+
+
+def _reason(reason: dict[str, Any]) -> str:
+    if "cut" in reason and (standing := rank_text(reason)):
+        return standing
+    if {"class", "p", "expected_seconds"} <= reason.keys():
+        return _judgement(reason)
+    return one_line("  ".join(f"{name}={value}" for name, value in reason.items() if name not in STANDING))
+
+
+def _judgement(reason: dict[str, Any]) -> str:
+    """What a trial is taken for, with the numbers that say so."""
+    says = f"p {reason['p']} of {number(reason['target'])}, {number(reason['expected_seconds'])} s expected"
+    threshold = reason.get("threshold")
+    pool = f"threshold {'none' if threshold is None else threshold}" if "threshold" in reason else ""
+    own = f"{reason['own_slots']} of {reason['slots']} slots theirs" if "own_slots" in reason else ""
+    at = f"at {number(reason['elapsed'])} s" if "elapsed" in reason else ""
+    return "  ".join(filter(None, (f"{reason['class']} after step {reason['steps']}: {says}", pool, own, at)))
+
+
+def curves(log: str, study: str) -> Iterator[str]:
+    """The study's traces, line by line, from a log that `export` printed."""
+    from app.domain.evolve import fold
+    from app.domain.terms import StudyId
+    from app.service.html_report import parse
+    from app.simulation.traces import record
+
+    plan = fold(event for _, event in parse(log.splitlines()))
+    if study not in plan.studies:
+        fail(f"the log holds no study {study}", NOT_FOUND)
+    for line in record(plan, plan.studies[StudyId(study)]):
+        yield json.dumps(line) + "\n"

@@ -1,0 +1,152 @@
+"""Study files as the command line takes them: read from a file or stdin, with fields changed, and advice on them."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import textwrap
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from app.cli.errors import USAGE, fail
+
+if TYPE_CHECKING:
+    from app.registry import TrainerSource
+    from stagetree.limits import Limits
+    from stagetree.spec import StudySpec
+
+Json = dict[str, Any]
+
+STDIN = Path("/dev/stdin")
+
+
+def load(path: Path, changes: Sequence[str], limits: Limits | None) -> StudySpec:
+    """The study in a file, `-` for stdin, with fields changed; without limits where a server has its own.
+
+    Raises `SpecError`.
+    """
+    from stagetree.spec import SpecError, StudySpec
+    from stagetree.spec.file import changed, read
+    from stagetree.spec.trainer_inputs import absolute
+
+    place = STDIN if str(path) == "-" else path
+    try:
+        values = read(place)
+        if changes and isinstance(values, dict):
+            values = changed(values, changes_of(changes, "--set"))
+        folder = Path.cwd() if place is STDIN else place.parent
+        return StudySpec.from_dict(absolute(values, folder) if isinstance(values, dict) else values, limits)
+    except SpecError as error:
+        source = error.source or str(place)
+        raise SpecError(error.problems, source.replace(str(STDIN), "stdin")) from None
+
+
+def load_to_run(path: Path, changes: Sequence[str], *, is_here: bool, is_checked: bool) -> StudySpec:
+    """The same, with the limits of this machine where it runs, and without `check` on request.
+
+    Raises `SpecError`.
+    """
+    from app.settings import settings
+
+    spec = load(path, changes, settings().limits if is_here else None)
+    return spec if is_checked else spec.model_copy(update={"check": False})
+
+
+def changes_of(options: Sequence[str], option: str) -> Json:
+    """What `--set tuner.max_steps=20` says, by dotted path; values are written as in a study file."""
+    from stagetree.spec.file import value_of
+
+    changes: Json = {}
+    for each in options:
+        path, separator, value = each.partition("=")
+        if not separator or not path:
+            fail(f"{option}: must be FIELD=VALUE, such as tuner.max_steps=20, got {each!r}", USAGE)
+        try:
+            changes[path] = value_of(value)
+        except ValueError as error:
+            fail(f"{option} {path}={value}: {error}", USAGE)
+    return changes
+
+
+COUNTING_SECONDS = 1.0
+"""How long a run may take to count what advice would save: `preview` takes longer."""
+
+
+def print_advice(spec: StudySpec) -> None:
+    """What would let its trials share more, before anything is trained."""
+    from stagetree.advice import advice
+
+    try:
+        from app.simulation.preview import count_steps
+    except ModuleNotFoundError:
+        return  # the package alone simulates nothing, and the server does not need this
+    deadline = time.monotonic() + COUNTING_SECONDS
+    _print(advice(spec, lambda each: count_steps(each, is_over=lambda: time.monotonic() > deadline)))
+
+
+def check_tuner(spec: StudySpec) -> None:
+    """Refuse a study whose tuner cannot begin, as a server does. Raises `SpecError`."""
+    from app.service import suggestions
+    from app.simulation.preview import unguided
+    from stagetree.spec import StudySpec
+
+    suggestions.check_tuner(StudySpec.from_dict(unguided(spec.to_json()), limits=None))
+
+
+def print_doubts(spec: StudySpec, source: TrainerSource) -> None:
+    """What the trainer's source tells of the study, before anything is trained."""
+    _print(doubts(spec, source))
+
+
+def doubts(spec: StudySpec, source: TrainerSource) -> list[str]:
+    """Which hyper-parameters a script certainly does not read; which files its study should name as `inputs`."""
+    from app.cli.data_files import unlisted
+    from app.registry import unread
+
+    return [*unread(spec, source), *unlisted(spec, source)]
+
+
+def foreseen(spec: StudySpec, source: TrainerSource | None) -> list[str]:
+    """The same of a study that is not run now, with what would be refused."""
+    from app.cli.data_files import missing
+
+    return [*(doubts(spec, source) if source is not None else ()), *missing(spec)]
+
+
+def print_afterthoughts(spec: StudySpec, study: dict[str, Any]) -> None:
+    """Where none of the trials of a completed study reached its last step, or training on made them worse."""
+    from stagetree.advice import afterthoughts
+
+    if study["state"] == "completed":
+        furthest = max((trial["trained"] for trial in study["trials"]), default=0)
+        _print([*afterthoughts(spec, furthest), *worsened(study, furthest)])
+
+
+def worsened(study: Json, furthest: int) -> Iterator[str]:
+    """Where the trials that were trained furthest had been better before, and a shorter one is the best."""
+    longest = [trial for trial in study["trials"] if trial["trained"] == furthest and trial["last"]]
+    is_judged_at_its_end = study["value"] == "last" and not study.get("metrics") and study["best"]
+    if not is_judged_at_its_end or not longest or study["best"]["steps"] >= furthest:
+        return
+    if all(trial["best"]["step"] < trial["last"]["step"] for trial in longest):
+        trial = longest[0]
+        yield (
+            f"training longer made it worse: trial {trial['trial']} had its best {study['metric']} at step "
+            f"{trial['best']['step']} of {furthest}; value: best takes each trial's best result, fewer steps cost less"
+        )
+
+
+def submitted(study: Json, *, is_quiet: bool = False) -> str:
+    """The id of a study that was just submitted; what its sampler begins with is said now, if it learns from others."""
+    for sentence in () if is_quiet else study.get("learned", ()):
+        print(f"Learnt: {sentence}.", file=sys.stderr)
+    return str(study["study"])
+
+
+def _print(sentences: list[str]) -> None:
+    width = shutil.get_terminal_size().columns if sys.stderr.isatty() else 0
+    for sentence in sentences:
+        text = f"Advice: {sentence}."
+        print(textwrap.fill(text, width) if width else text, file=sys.stderr)

@@ -1,0 +1,299 @@
+"""A study under way in the terminal: shown as it goes, why it stands still, its result, and what to type next."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import typer
+
+from app.cli.errors import DONE, FAILED, INTERRUPTED, TRIALS_FAILED
+from app.cli.output import Format, memory, number, one_line, print_json, steps_done, trials_done, without_secrets
+from stagetree.text import FINAL, duration, mark_word
+
+if TYPE_CHECKING:
+    from app.cli.stacks import Service
+    from app.cli.store import Store
+    from app.cli.study_lookup import Documents
+
+    AnyService = Service[Documents | Store]
+
+Json = dict[str, Any]
+
+ASK_SECONDS = 10.0
+
+
+class Standstill:
+    """Looks at a study that is followed, and asks the service what it lacks when nothing happens."""
+
+    def __init__(self, client: Documents | Store, clock: Callable[[], float] = time.monotonic) -> None:
+        self._client, self._clock = client, clock
+        self._before: Json = {}
+        self._since, self._reason = clock(), ""
+
+    def reason(self, study: Json) -> str:
+        """Why nothing happens; empty while something does, and where the service is well: a step may take long.
+
+        A slot that waits says so itself, at once.
+        """
+        if waits := study.get("waits_for"):
+            return "; ".join(waits)
+        now, happened = self._clock(), study["progress"] | {"seconds_left": None, "state": study["state"]}
+        if happened != self._before:
+            self._before, self._since, self._reason = happened, now, ""
+        elif now - self._since >= ASK_SECONDS:
+            self._since, self._reason = now, self._ask()
+        return self._reason
+
+    def _ask(self) -> str:
+        from stagetree.errors import ProblemError, Unreachable
+
+        try:
+            self._client.ready()
+        except ProblemError as problem:
+            return str(problem)
+        except Unreachable:
+            return ""  # whoever follows the study waits for the server itself
+        return ""
+
+
+LOOK_SECONDS = 0.25
+SHORTEST_LOOK, LONGEST_LOOK, LONGEST_UNSEEN = 0.1, 1.0, 2.0
+"""Looking is work for the machine that trains: it is done less often with a long way to go, and without a live view."""
+
+FIRST_LINES, LAST_LINES = 5.0, 300.0
+"""Seconds between lines: 5 at first, later a twentieth of the time that has passed, and never more than these."""
+
+MOST_STOPPING_SECONDS = 10.0
+"""How long slots are waited for that still train for a study that is over: one stops after the step that it is in."""
+
+AWAY_SECONDS = 60.0
+"""How long whoever follows a study waits for a server that is away."""
+
+DUMB = ("dumb", "unknown", "")
+
+
+class Show(StrEnum):
+    """How progress is shown."""
+
+    live = "live"
+    plain = "plain"
+    quiet = "quiet"
+
+
+def how(plain: bool, quiet: bool) -> Show:
+    """What was asked for or, if nothing was, a live view where there is a terminal that can show one."""
+    if quiet:
+        return Show.quiet
+    can = sys.stderr.isatty() and os.environ.get("TERM", "") not in DUMB and not os.environ.get("CI")
+    return Show.live if can and not plain else Show.plain
+
+
+def follow(client: Documents | Store, study: str, show: Show, check: Callable[[], None] = lambda: None) -> Json:
+    """Show progress until the study is over; the study with its trials. `check` may raise to end it earlier."""
+    looks = _looks(client, study, check, LONGEST_LOOK if show is Show.live else LONGEST_UNSEEN)
+    if show is Show.live:
+        from app.cli.live_view import live
+
+        live(looks)
+    elif show is Show.plain:
+        lines(looks)
+    else:
+        for _ in looks:
+            pass
+    return client.study(study)
+
+
+def _looks(client: Documents | Store, study: str, check: Callable[[], None], longest: float) -> Iterator[Json]:
+    """The study as it stands, every `longest` seconds or sooner, until it is over; `waits`: why it stands still."""
+    standstill, was_running = Standstill(client), False
+    while True:
+        document = _look(client, study, check)
+        yield document | {"waits": "" if document["state"] in FINAL else standstill.reason(document)}
+        if document["state"] in FINAL:
+            if was_running:
+                with suppress(KeyboardInterrupt):  # the study is over, and its result is shown
+                    _await_slots(client, document, check)
+            return
+        was_running = True
+        check()
+        time.sleep(_pause(document["progress"]["seconds_left"], longest))
+
+
+def _await_slots(client: Documents | Store, study: Json, check: Callable[[], None]) -> None:
+    """Wait for the proofs and stages that stop with their study: they are charged then, and its slot time is final."""
+    deadline = time.monotonic() + MOST_STOPPING_SECONDS
+    while _trains(study) and time.monotonic() < deadline:
+        check()
+        time.sleep(SHORTEST_LOOK)
+        study = _look(client, study["study"], check)
+
+
+def _trains(study: Json) -> bool:
+    return any(run["study"] == study["study"] for run in study["progress"]["running"])
+
+
+def _look(client: Documents | Store, study: str, check: Callable[[], None]) -> Json:
+    """The study as it stands. A server that is started again is waited for; one that stays away is an error."""
+    from stagetree.client import Unreachable
+
+    deadline: float | None = None
+    while True:
+        try:
+            return client.study(study, trials=False)
+        except Unreachable:
+            check()
+            if deadline is None:
+                print("The server does not answer; waiting for it ...", file=sys.stderr)
+                deadline = time.monotonic() + AWAY_SECONDS
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(LONGEST_LOOK)
+
+
+def _pause(left: float | None, longest: float) -> float:
+    """Seconds until the next look: the nearer the end, the sooner."""
+    return LOOK_SECONDS if left is None else min(max(left / 6, SHORTEST_LOOK), longest)
+
+
+def lines(looks: Iterator[Json]) -> None:
+    """A line when the study stands otherwise than before, and not too often."""
+    printed, waits, printed_at, began = "", "", -math.inf, time.monotonic()
+    for study in looks:
+        if study["waits"] not in ("", waits):
+            why = one_line(study["waits"])
+            print(f"{study['study']}{_separator(why)}{why}", file=sys.stderr, flush=True)
+        waits = study["waits"]
+        if not study["progress"]["steps"]["expected"] and study["state"] not in FINAL:
+            continue  # its tuner has asked for nothing yet
+        line, now = headline(study), time.monotonic()
+        wait = min(max((now - began) / 20, FIRST_LINES), LAST_LINES)
+        if line != printed and (study["state"] in FINAL or now - printed_at >= wait):
+            print(line, file=sys.stderr, flush=True)
+            printed, printed_at = line, now
+
+
+def _separator(why: str) -> str:
+    """What a slot says of itself is no standstill of all."""
+    return ": " if why.startswith("slot ") else " stands still: "
+
+
+def headline(study: Json) -> str:
+    """State, trials, steps, failures, best so far and time left, on one line."""
+    progress = study["progress"]
+    parts = [f"{study['study']} {study['state']}", trials_done(progress), steps_done(study)]
+    if study["counts"]["failed"]:
+        parts.append(f"{study['counts']['failed']} failed")
+    if study["best"]:
+        parts.append(f"best {best(study)}")
+    if study["ending"]:
+        parts.append(one_line(study["ending"]))
+    if (left := progress["seconds_left"]) is not None:
+        parts.append(f"about {duration(left)} left")
+    return separator(sys.stderr).join(parts)
+
+
+def best(study: Json) -> str:
+    """The best value, where it is from, and its mark in a word."""
+    result = study["best"]
+    where = [f"trial {result['trial']}", f"step {result['steps']}", mark_word(result.get("exactness", ""))]
+    return f"{one_line(study['metric'])} {number(result['value'])} ({', '.join(filter(None, where))})"
+
+
+def separator(stream: Any) -> str:
+    """A dot in the middle, where the stream can take one."""
+    try:
+        "·".encode(getattr(stream, "encoding", None) or "ascii")
+    except UnicodeEncodeError:
+        return " - "
+    return " · "
+
+
+def until_end(service: AnyService, study: str, show: Show) -> Json:
+    """The study at its end, or where Ctrl-C ended the command: then the exit code says so."""
+    try:
+        return follow(service.client, study, show, service.check)
+    except KeyboardInterrupt:
+        _interrupted(service, study)
+
+
+def checked(service: AnyService, check: Callable[[], None]) -> AnyService:
+    """The service with one more check."""
+
+    def both() -> None:
+        service.check()
+        check()
+
+    return replace(service, check=both)
+
+
+def _interrupted(service: AnyService, study: str) -> NoReturn:
+    if service.folder is None:
+        again = f"stagetree watch {study} {without_secrets(service.place)}"
+        print(f"\nStopped watching; study {study} is still running. Watch it again with: {again}", file=sys.stderr)
+    else:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # on the way to the stack's end, which listens to it again
+        print(f"\nStopped; the slots of study {study} belonged to this command and stop with it.", file=sys.stderr)
+    raise typer.Exit(INTERRUPTED) from None
+
+
+def finish(service: AnyService, study: Json, output: Format, *, is_strict: bool) -> NoReturn:
+    """Print the result and end with the exit code that says how the study ended."""
+    raise typer.Exit(print_study(service, study, output, is_strict=is_strict))
+
+
+def print_study(service: AnyService, study: Json, output: Format, *, is_strict: bool) -> int:
+    """Print the result; the exit code."""
+    from app.cli.result import print_failures, print_result
+
+    if output is Format.json:
+        print_json(study)
+    else:
+        print_result(study)
+        failed = next((trial["trial"] for trial in study["trials"] if trial["state"] == "failed"), None)
+        first = None if failed is None else service.client.trial(study["study"], failed)
+        print_failures(study, first, _where(service))
+    return code_of(study, is_strict=is_strict)
+
+
+def code_of(study: Json, *, is_strict: bool) -> int:
+    """0 if the study was completed, with at least one trial that worked. is_strict: only where none failed."""
+    if study["state"] != "completed" or not study["best"]:
+        return FAILED
+    return TRIALS_FAILED if is_strict and study["counts"]["failed"] else DONE
+
+
+def say_what_is_kept(service: Service[Documents]) -> None:
+    """Where the results of an embedded stack lie, if they stay, and how to look at them again."""
+    from app.cli import options
+
+    folder = service.folder
+    if folder is None or not options.is_store(folder):
+        return
+    size = memory(options.size_of_store(folder))
+    print(f"\nKept in {_typed(folder)} ({size}). Look again: stagetree trials last{_where(service)}", file=sys.stderr)
+    there = "" if folder == options.DEFAULT_DIR.resolve() else f" {_typed(folder)}"
+    print(f"In a browser: stagetree open{there}", file=sys.stderr)
+
+
+def _where(service: AnyService) -> str:
+    """What tells another command where the study is: nothing for the store that is here."""
+    from app.cli import options
+
+    if service.folder is None:
+        return f" {without_secrets(service.place)}" if service.place else ""
+    return "" if service.folder == options.DEFAULT_DIR.resolve() else f" --dir {_typed(service.folder)}"
+
+
+def _typed(folder: Path) -> Path:
+    """The folder as one would type it here."""
+    return folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder

@@ -1,0 +1,175 @@
+"""How far the numbers of a study are verified, and the mark beside those that are not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+from app.domain.search_plan import Resumption, SearchPlan, Study, Trial
+from app.domain.terms import NodeId, ProofKind, Verdict
+from app.exactness.suspicions import Suspicion, open_suspicions, whole_trials
+
+PACKED = "what is trained in packs is not compared"
+
+COSTLY_STEPS = 32
+"""A comparison that takes no more is not left out for what it costs."""
+
+MOST_NAMED = 5
+"""So many steps or trials are named in one sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What is known of a study.
+
+    reason: of an inexact trainer, the first difference and its likely cause; of what is unchecked, which trials and
+    why. unchecked: the steps of the resumptions that were not compared. compared: how many were, at distinct steps.
+    """
+
+    verdict: Verdict
+    reason: str = ""
+    unchecked: tuple[int, ...] = ()
+    compared: int = 0
+
+
+def judge(plan: SearchPlan, study: Study) -> Judgement:
+    """The verdict on a study."""
+    if study.isolated:
+        return Judgement(Verdict.INEXACT, study.isolated)
+    if not any(rests_on_sharing(plan, trial) for trial in study.trials):
+        return Judgement(Verdict.UNSHARED)
+    if (wrong := plan.first_difference) is not None:
+        return Judgement(Verdict.INEXACT, wrong.difference)
+    if plan.packing:
+        return Judgement(Verdict.UNCHECKED, PACKED)
+    needed = {step for trial in study.trials for step, *_ in _resumed(plan, trial)}
+    unchecked = {each.step for each in plan.uncompared} & needed
+    if reason := _unchecked_trials(plan, study):
+        return Judgement(Verdict.UNCHECKED, reason, tuple(sorted(unchecked)), len(needed - unchecked))
+    is_whole = any(whole.study == study.id for whole in whole_trials(plan))
+    return Judgement(Verdict.VERIFIED if is_whole else Verdict.CHECKED, "", (), len(needed))
+
+
+def marks_of(plan: SearchPlan, study: Study) -> Callable[[Trial], str]:
+    """What is to stand beside the numbers of a trial; "" where they were compared, or need no comparison."""
+    if study.isolated:
+        return lambda trial: ""
+    if (wrong := plan.first_difference) is not None:
+        return partial(_inexact, plan, wrong.difference)
+    if plan.packing:
+        return lambda trial: f"unchecked: {PACKED}" if trial.path else ""
+    cause_of = _causes(plan)
+    return lambda trial: f"unchecked: {cause.said_of('it')}" if (cause := cause_of(trial)) else ""
+
+
+def _inexact(plan: SearchPlan, reason: str, trial: Trial) -> str:
+    return f"may be wrong: the trainer is not exact: {reason}" if rests_on_sharing(plan, trial) else ""
+
+
+class _Cause(NamedTuple):
+    """Why a trial is unchecked. names_trial: whether the text is what the trial did, in words that follow its name."""
+
+    text: str
+    names_trial: bool = False
+
+    def said_of(self, trials: str) -> str:
+        return f"{trials} {self.text}" if self.names_trial else self.text
+
+
+def _causes(plan: SearchPlan) -> Callable[[Trial], _Cause | None]:
+    """Why each trial of a plan is unchecked; None where it is not."""
+    uncompared, suspicions = frozenset(plan.uncompared), tuple(open_suspicions(plan))
+    if not uncompared and not suspicions:
+        return lambda trial: None
+    return partial(_cause, plan, uncompared, suspicions)
+
+
+def _cause(
+    plan: SearchPlan, uncompared: frozenset[Resumption], suspicions: Iterable[Suspicion], trial: Trial
+) -> _Cause | None:
+    if not_compared := sorted({each.step for each in resumptions_of(plan, trial) & uncompared}):
+        why = why_not_compared(plan, not_compared)
+        return _Cause(f"resumed from the state of step {numbers_text(not_compared)}, {why}", names_trial=True)
+    return next(
+        (_Cause(f"{each.text}, and no whole trial was compared") for each in suspicions if each.concerns(plan, trial)),
+        None,
+    )
+
+
+def _unchecked_trials(plan: SearchPlan, study: Study) -> str:
+    """Which trials of a study are unchecked, and why the first of them is; empty where none is."""
+    cause_of, trials = _causes(plan), dict[_Cause, list[int]]()
+    for trial in study.trials:
+        if cause := cause_of(trial):
+            trials.setdefault(cause, []).append(trial.number)
+    if not trials:
+        return ""
+    (cause, numbers), *others = trials.items()
+    named = f"trial{'s' if len(numbers) > 1 else ''} {numbers_text(numbers)}"
+    text = cause.said_of(named) if cause.names_trial else f"{named}: {cause.text}"
+    rest = sum(len(each) for _, each in others)
+    return f"{text}; {rest} more {'trial is' if rest == 1 else 'trials are'} unchecked" if rest else text
+
+
+def why_not_compared(plan: SearchPlan, steps: list[int]) -> str:
+    """Why resumptions were not compared, in words that follow a comma."""
+    tried = (test for test in plan.tests if test.unproven and test.proof != ProofKind.CHECK)
+    reason = next((test.unproven for test in tried if max(test.begin, test.since) in steps), "")
+    if reason:
+        return f"which could not be compared: {reason}"
+    costs = min((each.cost for step in steps for each in plan.witnesses.get(step, ())), default=0)
+    return "which was not compared" + (f", since that takes {costs} steps" if costs > COSTLY_STEPS else "")
+
+
+def numbers_text(numbers: Iterable[int]) -> str:
+    """A few steps or trials, for people: 8, 11 and 3 more."""
+    named = sorted(numbers)
+    more = f" and {len(named) - MOST_NAMED} more" if len(named) > MOST_NAMED else ""
+    return ", ".join(map(str, named[:MOST_NAMED])) + more
+
+
+def rests_on_sharing(plan: SearchPlan, trial: Trial) -> bool:
+    """Whether a trial shares steps with others or a pack, or was trained on from a saved state."""
+    if plan.packing:
+        return bool(trial.path)
+    return any(plan.nodes[name].trials > 1 or plan.nodes[name].resumed for name in trial.passes)
+
+
+def resumptions_of(plan: SearchPlan, trial: Trial) -> set[Resumption]:
+    """Where training that a trial rests on resumed from a saved state."""
+    return {plan.resumption(node, trial.steps, step) for step, node in _resumed(plan, trial)}
+
+
+def _resumed(plan: SearchPlan, trial: Trial) -> Iterator[tuple[int, NodeId]]:
+    """The steps at which training resumed that a trial rests on, each with the last node of the run that did."""
+    for run in trial.runs:
+        ends = [*(plan.nodes[name].start for name in run.path[1:]), trial.steps]
+        for name, end in zip(run.path, ends, strict=True):
+            for step, is_evaluated in plan.nodes[name].resumed.items():
+                if step < end or (step == end and is_evaluated):
+                    yield step, run.path[-1]
+
+
+NOTHING_RESUMED = "checked: no training resumed from a saved state"
+
+TEXTS: Mapping[Verdict, str] = {
+    Verdict.VERIFIED: "verified: every step at which trials part was compared, and a whole trial was equal",
+    Verdict.CHECKED: "checked: every step at which trials part was compared",
+    Verdict.UNSHARED: "nothing is shared: no result rests on a saved state",
+}
+
+
+def text_of(study: Study, judgement: Judgement) -> str:
+    """The verdict in one line, for people."""
+    match judgement.verdict:
+        case Verdict.INEXACT if study.isolated:
+            return f"inexact, so each trial is trained alone: {judgement.reason}"
+        case Verdict.INEXACT:
+            return f"inexact, and what was shared may be wrong: {judgement.reason}"
+        case Verdict.UNCHECKED:
+            return f"unchecked: {judgement.reason}"
+        case Verdict.CHECKED if not judgement.compared:
+            return NOTHING_RESUMED
+    return TEXTS[judgement.verdict] if study.trials else ""

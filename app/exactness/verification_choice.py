@@ -1,0 +1,112 @@
+"""What slots compare: before other work, and when they have nothing else to do; and what studies wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from app.domain.chain_assignment import SlotDescription
+from app.domain.search_plan import Chain, SearchPlan, Study
+from app.domain.terms import ProofKind
+from app.domain.trainer_check import fails_on, is_checked
+from app.exactness import resumptions_of
+from app.exactness.verification import Proof, check, comparison, spans_of
+from app.exactness.whole_trials import audited, drawn_stage, due_trials, due_whole, unverified
+from app.scheduling.frontier import Frontier
+from app.scheduling.gangs import kinds_that_prove
+
+MOST_SLOTS = 10**6
+"""More than there are: a whole trial that is due with any number of slots is not stopped."""
+
+
+def first(frontier: Frontier, device: str, slots: int = 1) -> Proof | None:
+    """What comes before other work on a kind of device: the check of the trainer, resumptions, and whole trials that a
+    suspicion or the end of a study waits for. slots: so many train.
+    """
+    if is_checked(frontier.plan, device):
+        return comparison(frontier.plan, device) or due_whole(frontier.plan, device, slots)
+    return check(frontier.plan) if frontier.longest() is not None else None
+
+
+def is_due(plan: SearchPlan, study: Study, slots: Sequence[SlotDescription]) -> bool:
+    """Whether a study should not end yet: its trainer, a resumption or a whole trial is being compared, or will be."""
+    return any(_is_due_on(plan, study, kind) for kind in kinds_that_prove(plan, study.least_ranks, slots))
+
+
+def _is_due_on(plan: SearchPlan, study: Study, device: str) -> bool:
+    if not study.checks or not plan.is_compared or not any(test.device == device for test in plan.tests):
+        return False
+    under_way = {each.proof for each in plan.chains.values()}
+    if not is_checked(plan, device):
+        return ProofKind.CHECK in under_way
+    if study.isolated or plan.first_difference is not None:
+        return False
+    if ProofKind.HANDOVER in under_way or comparison(plan, device) is not None:
+        return True
+    if _is_trained_for(plan, study) and _is_uncompared(plan, study):
+        return True  # the states with which that is compared are still on their way
+    if ProofKind.WHOLE in under_way and any(trial.study == study.id for trial in due_trials(plan)):
+        return True
+    whole = due_whole(plan, device)
+    return whole is not None and whole.trial.study == study.id
+
+
+def _is_trained_for(plan: SearchPlan, study: Study) -> bool:
+    training = (chain for chain in plan.chains.values() if chain.proof is None)
+    return any(stage.node in study.max_step_by_node for chain in training for stage in chain.stages)
+
+
+def _is_uncompared(plan: SearchPlan, study: Study) -> bool:
+    uncompared = set(plan.uncompared)
+    return bool(uncompared) and any(resumptions_of(plan, trial) & uncompared for trial in study.trials)
+
+
+def can_wait(plan: SearchPlan, under_way: Chain) -> bool:
+    """Whether a chain compares something for which no study waits: it makes room for other work.
+
+    What comes before other work never does: it would be begun and stopped without an end.
+    """
+    if under_way.proof == ProofKind.WHOLE:
+        return all(trial.path[-1] != under_way.stages[-1].node for trial in due_trials(plan, MOST_SLOTS))
+    return under_way.proof == ProofKind.AUDIT
+
+
+def is_wanted(plan: SearchPlan, under_way: Chain) -> bool:
+    """Whether the study still is there for which a chain compares something."""
+    return plan.studies[under_way.stages[0].study].may_be_proven
+
+
+def in_idle_slot(plan: SearchPlan, device: str) -> Proof | None:
+    """What a slot may compare that has nothing else to do."""
+    under_way = {each.proof for each in plan.chains.values()} - {None}
+    if not plan.is_compared or fails_on(plan, device) or plan.first_difference is not None:
+        return None
+    if under_way - {ProofKind.WHOLE}:
+        return None
+    if under_way:
+        return audited(plan, device)
+    return (
+        comparison(plan, device)
+        or audited(plan, device)
+        or due_whole(plan, device)
+        or unverified(plan, device)
+        or drawn_stage(plan, device)
+    )
+
+
+def comes_to_something(frontier: Frontier, proof: Proof) -> bool:
+    """Whether the first comparison of an idle slot's proof will be made before its study is over.
+
+    That is as soon as the chains that train now are, where nothing else waits; the proof is stopped then. A
+    proof that is cut off shows nothing; and where slots share a machine, it slows the other trainings down.
+    """
+    plan = frontier.plan
+    training = [chain for chain in plan.chains.values() if chain.proof is None]
+    is_due = proof.kind == ProofKind.WHOLE and proof.trial.key in {trial.key for trial in due_trials(plan)}
+    is_awaited = proof.kind == ProofKind.HANDOVER or is_due or plan.studies[proof.trial.study].is_audited
+    if is_awaited or frontier.longest() is not None or not training:
+        return True
+    until = min(comparison.step for comparison in proof.order.comparisons)
+    spans = [replace(span, end=min(span.end, until)) for span in spans_of(proof) if span.start < until]
+    seconds = sum(frontier.seconds(span) for span in spans)
+    return seconds <= max(frontier.seconds_to_end(chain) for chain in training)

@@ -1,0 +1,311 @@
+"""Which slot gets a chain, if any does now; and its assignment, which says what stages it trains and how."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from app.domain import checkpoint_needs, inputs
+from app.domain.accounting import steps_left
+from app.domain.chain_assignment import (
+    ChainAssignment,
+    ResumePoint,
+    SlotDescription,
+    gpu_of,
+    is_one_of,
+    kind_of_proofs,
+    shared_gpu,
+)
+from app.domain.events import PlanOpened, Stage
+from app.domain.outstanding_requests import evaluations, evaluations_of_each
+from app.domain.search_plan import Node, SearchPlan, Study, Trial
+from app.domain.terms import Refused, StudyId, TrialKey
+from app.scheduling.frontier import Frontier, Span
+
+
+def stages_of(plan: SearchPlan, spans: Sequence[Span]) -> tuple[Stage, ...]:
+    """The stages of a chain, charged to the study of its lead trial."""
+    study, _ = lead_trial(plan, spans[-1])
+    return tuple(
+        Stage(node=span.node, start=span.start, end=span.end, study=study, evaluate=tuple(steps))
+        for span, steps in zip(spans, evaluations_of_each(plan, spans), strict=True)
+    )
+
+
+def lead_trial(plan: SearchPlan, span: Span) -> TrialKey:
+    """The trial on whose behalf a chain that ends with `span` runs: of the most important study, the first.
+
+    Every trial that shares the chain's stages has the same values there, so its values serve them all. Where the span
+    was chosen for a study, it is one of that study's. Raises `Refused` where none waits any more.
+    """
+    node = plan.nodes[span.node]
+    if not (waiting := [*_waiting_below(plan, node, span.end, span.study)] or [*_waiting_below(plan, node, span.end)]):
+        raise Refused(f"no trial waits for step {span.end} any more")
+    return min(waiting, key=lambda key: (-plan.studies[key[0]].priority, key))
+
+
+def within_budget(plan: SearchPlan, paths: Sequence[Sequence[Span]]) -> list[list[Span]]:
+    """The paths as far as the studies that pay for them may have steps begun, without paths that may not begin."""
+    shortened, left = list[list[Span]](), dict[StudyId, float]()
+    for path in paths:
+        payer, _ = lead_trial(plan, path[-1])
+        left.setdefault(payer, steps_left(plan, plan.studies[payer]))
+        affordable = list(_shortened(path, left[payer], payer))
+        left[payer] -= sum(span.end - span.start for span in affordable)
+        shortened += [affordable] if affordable else []
+    return shortened
+
+
+def _shortened(path: Sequence[Span], steps: float, payer: StudyId) -> Iterator[Span]:
+    """The first so many steps of a path. Where it is cut, it stays that study's."""
+    if sum(span.end - span.start for span in path) <= steps:
+        yield from path
+        return
+    for span in path:
+        end = min(span.end, span.start + int(steps))
+        if end > span.start:
+            yield replace(span, end=end, study=payer)
+        steps -= end - span.start
+
+
+def _waiting_below(plan: SearchPlan, node: Node, step: int, study: StudyId | None = None) -> Iterable[TrialKey]:
+    """The trials that wait for a result at `step` in the node, or else for one beyond it: of running studies, or of
+    one.
+    """
+
+    def wanted(keys: Iterable[TrialKey]) -> list[TrialKey]:
+        return [key for key in keys if plan.studies[key[0]].is_running and study in (None, key[0])]
+
+    if here := wanted(node.waiting.get(step, ())):
+        return here
+    for below in plan.beyond(node, step - 1):
+        at_last = (keys for at, keys in below.waiting.items() if at > step or below is not node)
+        if later := wanted(key for keys in at_last for key in keys):
+            return later
+    return ()
+
+
+def assign(
+    frontier: Frontier, spans: Sequence[Span], stages: tuple[Stage, ...], intermediate_bytes: int
+) -> ChainAssignment:
+    """The assignment of a chain of these spans, which must be trained as `stages`."""
+    plan, is_alone = frontier.plan, frontier.plan.nodes[spans[0].node].alone
+    trial = plan.trial(lead_trial(plan, spans[-1]))
+    resume, mean = resume_point(plan, spans[0]), mean_of(plan, spans[0])
+    work = assignment_of(frontier, trial, stages, resume)
+    return replace(
+        work,
+        hp=_values(plan, trial, spans[-1]),
+        begin=None if mean else work.begin,
+        mean=mean,
+        packing=plan.packing or 0,
+        inputs=inputs.looked_at(plan, plan.studies[trial.study]),
+        intermediate_bytes=0 if is_alone else intermediate_bytes,
+        keep_for_good=tuple(
+            step for s in spans for step in checkpoint_needs.kept_on_purpose(plan, s.node, s.start, s.end)
+        ),
+        keep_best=checkpoint_needs.best_so_far(plan, [span.node for span in spans], spans[0].start),
+        own_evaluations=_own_evaluations(plan, trial, stages),
+        alone=is_alone,
+        patient=_is_patient(plan, trial, spans),
+        most_fresh_seconds=frontier.most_fresh_seconds(spans),
+        branch_points=branch_points(frontier, spans),
+        branches_inside=tuple(frontier.upcoming.inside(span.node, span.start, span.end) for span in spans),
+    )
+
+
+def _own_evaluations(plan: SearchPlan, trial: Trial, stages: Sequence[Stage]) -> tuple[int, ...]:
+    """The evaluations that the trial would have alone, and that at the chain's end, behind which nothing is trained."""
+    study, end = plan.studies[trial.study], stages[-1].end
+    steps = (step for stage in stages for step in stage.evaluate)
+    return tuple(step for step in steps if step == end or study.evaluates(step) or step in trial.requested_steps)
+
+
+def _values(plan: SearchPlan, trial: Trial, span: Span) -> Mapping[str, Any]:
+    """The hyper-parameters of a chain that ends with `span`, on behalf of a trial.
+
+    What an average is made of may be trained again, for a trial that does not pass there. Then it has the values of one
+    that goes as far in the node: others leave it before.
+    """
+    if span.node in trial.path:
+        return trial.runs[0].hp
+    others = (each for study in plan.studies.values() for each in study.trials if span.node in each.passes)
+    for each in [trial] if span.node in trial.passes else others:
+        if any(name == span.node and end >= span.end for name, end in plan.ends(each)):
+            return each.run_in(span.node).hp
+    return plan.nodes[span.node].hp
+
+
+def _is_patient(plan: SearchPlan, trial: Trial, spans: Sequence[Span]) -> bool:
+    """Where something has failed before, or would not be tried again, a slow step must not be taken for a hang."""
+    return not plan.studies[trial.study].max_restarts or any(plan.nodes[span.node].failures for span in spans)
+
+
+def assignment_of(
+    frontier: Frontier, trial: Trial, stages: tuple[Stage, ...], resume: ResumePoint | None
+) -> ChainAssignment:
+    """These stages as one trial's values train them, from a state or from step 0."""
+    plan, study = frontier.plan, frontier.plan.studies[trial.study]
+    assert plan.opened is not None
+    return ChainAssignment(
+        plan=frontier.id,
+        trainer=plan.opened.trainer,
+        trainer_version=plan.opened.trainer_version,
+        trainer_args=plan.opened.trainer_args,
+        seed=plan.opened.seed,
+        determinism=plan.opened.determinism,
+        shards=plan.opened.shards,
+        parallel=plan.opened.parallel,
+        study=study.id,
+        trial=trial.number,
+        hp=dict(trial.run_in(stages[-1].node).hp),
+        stages=stages,
+        resume=resume,
+        begin=None if resume else begin_of(plan, study),
+        runtime_args=study.runtime_args,
+        submitted_at=study.submitted_at,
+    )
+
+
+def begin_of(plan: SearchPlan, study: Study) -> dict[str, Any] | None:
+    """What a chain at step 0 begins with. A study on a plan that begins with weights says where they are."""
+    if study.begin is None:
+        return None
+    return {name: study.begin[name] for name in ("key", "sha256", "state")}
+
+
+def branch_points(frontier: Frontier, spans: Sequence[Span]) -> tuple[int, ...]:
+    """The numbers of the spans at whose ends other stages can begin than the next one of the chain."""
+    last = len(spans) - 1
+    return tuple(at for at, children in enumerate(frontier.children(spans)) if children > (at < last))
+
+
+def resume_point(plan: SearchPlan, first: Span) -> ResumePoint | None:
+    """The checkpoint at which a chain begins; None for step 0, and for a mean of several."""
+    node, step = plan.beginning(plan.nodes[first.node], first.start), first.start
+    return None if node is None else _point(node, step)
+
+
+def mean_of(plan: SearchPlan, first: Span) -> tuple[tuple[ResumePoint, float], ...]:
+    """The states, with their weights, whose mean a chain begins with; () where it begins with no mean."""
+    if plan.nodes[first.node].is_at_hand(first.start):
+        return ()
+    return tuple((_point(plan.nodes[name], step), weight) for name, step, weight in plan.means.get(first.node, ()))
+
+
+def _point(node: Node, step: int) -> ResumePoint:
+    checkpoint, is_cached = node.state_at(step), step in node.cached and step not in node.checkpoints
+    return ResumePoint(node.id, step, checkpoint.key, checkpoint.sha256, checkpoint.parts, is_cached)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """The slots that are alive and well, by name, and those of them that have nothing to do."""
+
+    well: Sequence[SlotDescription]
+    free: Sequence[SlotDescription]
+
+    def without(self, taken: Container[str]) -> Candidates:
+        """With these slots no longer free."""
+        return Candidates(self.well, [slot for slot in self.free if slot.name not in taken])
+
+
+def has_trainer(slot: SlotDescription, opened: PlanOpened) -> bool:
+    """Whether the slot has the plan's trainer at its version. One that has not said yet which it has has none."""
+    return slot.trainers.get(opened.trainer) == opened.trainer_version
+
+
+def by_kind(
+    plan: SearchPlan, slots: Candidates, is_wanted: Callable[[str], bool] = lambda kind: True
+) -> list[tuple[str, Candidates]]:
+    """The slots that may make a plan's proofs, of each kind of device that is wanted and of which one is free."""
+    opened = plan.opened
+    allowed = [study.devices for study in plan.studies.values() if study.is_running or study.is_audited]
+
+    def able(some: Sequence[SlotDescription], kind: str) -> list[SlotDescription]:
+        mine = (slot for slot in some if kind_of_proofs(slot) == kind and opened and has_trainer(slot, opened))
+        return [slot for slot in mine if any(is_one_of(slot.kind, devices) for devices in allowed)]
+
+    kinds = filter(is_wanted, dict.fromkeys(map(kind_of_proofs, slots.free)))
+    groups = [(kind, Candidates(able(slots.well, kind), able(slots.free, kind))) for kind in kinds]
+    return [(kind, some) for kind, some in groups if some.free]
+
+
+def without_trainer(opened: PlanOpened, slots: Sequence[SlotDescription]) -> str:
+    """That none of the slots has the plan's trainer, in a sentence that says what they have."""
+    versions = sorted({slot.trainers[opened.trainer] for slot in slots if opened.trainer in slot.trainers})
+    has = f"they have it at version {', '.join(versions)}" if versions else "they do not have it at any version"
+    return f"no slot has trainer {opened.trainer} at version {opened.trainer_version}: {has}"
+
+
+def place(
+    plan: SearchPlan, id: str, spans: Sequence[Span], resume: ResumePoint | None, slots: Candidates
+) -> SlotDescription | None:
+    """The free slot that takes these spans in a row; None when they wait for one that is not free.
+
+    It has the trainer. The user's code has not failed on it in a node of the chain while there is another slot, free or
+    not, on which it has not: that is waited for, since a device may be broken that no self-test finds. Where it failed
+    on all of them, the one on which it did so least often. Of several, one that has the model in memory, or else one
+    whose GPU has least to do.
+    """
+    model = resume and {"plan": id, "node": resume.node, "step": resume.step}
+    resident = [slot for slot in slots.free if slot.resident_model == model] if model else []
+    best = next(leaders(plan, spans, Candidates(slots.well, resident)), None)
+    return best or _with_least_neighbours(leaders(plan, spans, slots), slots)
+
+
+def leaders(plan: SearchPlan, spans: Sequence[Span], slots: Candidates) -> Iterator[SlotDescription]:
+    """The free slots that may have a chain of these spans: of all with the trainer, those where it failed least."""
+    failed, free = _failures(plan, spans), takers(plan, spans, slots.free)
+    if not failed:
+        return free
+    least = min((failed[slot.name] for slot in takers(plan, spans, slots.well)), default=0)
+    return (slot for slot in free if failed[slot.name] <= least)
+
+
+def takers(plan: SearchPlan, spans: Sequence[Span], slots: Iterable[SlotDescription]) -> Iterator[SlotDescription]:
+    """The slots with the plan's trainer whose kind of device may train these spans, where the state is that they need.
+
+    Their study names the kind, or none. A trial stays on the kind of GPU where its state was trained, unless its study
+    names several. A state that is not in the store yet is on one host.
+    """
+    assert plan.opened is not None
+    opened, study = plan.opened, plan.studies[spans[0].study or lead_trial(plan, spans[-1])[0]]
+    first, devices = (plan.nodes[spans[0].node], spans[0].start), study.devices
+    before, host = "" if len(devices) > 1 else plan.gpu_at(*first), plan.only_on(*first)
+    able = (slot for slot in slots if has_trainer(slot, opened) and is_one_of(slot.kind, devices))
+    able = (slot for slot in able if not host or slot.host == host)
+    return (slot for slot in able if not before or gpu_of(slot.kind) in ("", before))
+
+
+def _with_least_neighbours(free: Iterable[SlotDescription], slots: Candidates) -> SlotDescription | None:
+    """The first of these on the GPU of which fewest slots have work: GPUs that are shared are filled evenly."""
+    first = list[SlotDescription]()
+    for slot in free:
+        first.append(slot)
+        if shared_gpu(slot.name) is None:
+            break  # one that shares nothing has no neighbours: none that comes after it has fewer
+    if len(first) < 2:
+        return next(iter(first), None)
+    idle = {slot.name for slot in slots.free}
+    busy = Counter(shared_gpu(slot.name) for slot in slots.well if slot.name not in idle)
+    busy[None] = 0
+    return min(first, key=lambda slot: busy[shared_gpu(slot.name)])
+
+
+def _failures(plan: SearchPlan, spans: Sequence[Span]) -> Counter[str]:
+    """How often the user's code failed on each slot, in the nodes of a chain, since a stage of them was completed."""
+    failures = [plan.nodes[name].failures for name in {span.node for span in spans}]
+    counts = Counter(slot for each in failures for slots in each.values() for slot in slots)
+    counts.update(slot for span in spans for slot in _could_not_evaluate(plan, span))
+    return counts
+
+
+def _could_not_evaluate(plan: SearchPlan, span: Span) -> Iterator[str]:
+    """The slots on which an evaluation that is still wanted of these steps failed, once for each time."""
+    node = plan.nodes[span.node]
+    failed_steps = evaluations(plan, node, span.start, span.end) if node.evaluation_failures else ()
+    for (step, _), slots in node.evaluation_failures.items():
+        yield from slots if step in failed_steps else ()

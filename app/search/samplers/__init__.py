@@ -1,0 +1,90 @@
+"""Where new configurations come from: a part of its own, usable with any tuner that samples.
+
+What a sampler proposes is recorded with the trial, so replay never asks it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from importlib.util import find_spec
+
+from app.search.samplers.base import Enqueued, Knowledge, KnowsTree, Proposal, Sampler
+from app.search.samplers.learning import NothingToLearn, results_for
+from app.search.samplers.listed import Grid, QMCSampler, Random
+from app.search.samplers.optuna_sampler import OptunaSampler
+from app.search.samplers.suggested import Suggested
+from stagetree.spec import StudySpec
+from stagetree.spec.tuners import SamplingTuner
+
+
+def _trunks(spec: StudySpec) -> Sampler:
+    from app.search.samplers.trunks import TrunkSampler  # scipy takes long to import
+
+    return TrunkSampler(spec)
+
+
+SAMPLERS: dict[str, Callable[[StudySpec], Sampler]] = {
+    "random": Random,
+    "grid": Grid,
+    "sobol": partial(QMCSampler, kind="sobol"),
+    "halton": partial(QMCSampler, kind="halton"),
+    "tpe": partial(OptunaSampler, kind="tpe"),
+    "cmaes": partial(OptunaSampler, kind="cmaes"),
+    "gp": partial(OptunaSampler, kind="gp"),
+    "trunks": _trunks,
+}
+
+NEEDED: dict[str, tuple[str, ...]] = {
+    "tpe": ("optuna",),
+    "cmaes": ("optuna", "cmaes"),
+    "gp": ("optuna",),
+    "trunks": (),
+}
+"""The samplers that learn, each with the packages that it needs beyond what is always installed."""
+
+
+def unavailable(spec: StudySpec) -> str | None:
+    """Why the study's sampler cannot work here, in a sentence; None where it can."""
+    sampler = spec.tuner.sampler if isinstance(spec.tuner, SamplingTuner) else ""
+    if all(map(find_spec, NEEDED.get(sampler, ()))):
+        return None
+    return f"must be another one on this server, since {sampler} needs Optuna: pip install 'stagetree[optuna]'"
+
+
+def sampler_of(spec: StudySpec) -> Sampler | None:
+    """Where the study's configurations come from; None where its tuner names them all."""
+    if not isinstance(spec.tuner, SamplingTuner):
+        return None
+    sampler = SAMPLERS[spec.tuner.sampler](spec)
+    return Enqueued(spec, sampler) if spec.first else sampler
+
+
+def suggested_of(spec: StudySpec) -> Suggested | None:
+    """As `sampler_of`, with suggestions before its draws."""
+    sampler = sampler_of(spec)
+    return None if sampler is None else Suggested(spec, sampler)
+
+
+def priced(sampler: Sampler | None) -> KnowsTree | None:
+    """The part of a sampler that goes by prices, if one does."""
+    while isinstance(sampler, Suggested | Enqueued):
+        sampler = sampler.then
+    return sampler if isinstance(sampler, KnowsTree) else None
+
+
+__all__ = [
+    "NEEDED",
+    "SAMPLERS",
+    "Enqueued",
+    "Knowledge",
+    "NothingToLearn",
+    "Proposal",
+    "Sampler",
+    "Suggested",
+    "priced",
+    "results_for",
+    "sampler_of",
+    "suggested_of",
+    "unavailable",
+]

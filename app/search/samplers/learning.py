@@ -1,0 +1,101 @@
+"""Results of other studies: those that a new study may learn from, and samplers that do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import isfinite
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+from app.domain.cooldowns import Cooldowns
+from app.domain.results import sign
+from app.domain.search_plan import Study
+from app.domain.study_annotations import ResultsLearned
+from app.domain.terms import TrialEventKind
+from app.search.samplers.base import Values
+from stagetree.sequences import parse
+from stagetree.spec import StudySpec
+
+Json = dict[str, Any]
+
+MOST_TRIALS = 200
+"""So many of another study are learnt from, the best."""
+
+ByTrial = dict[int, dict[int, float]]
+"""The values of each trial, by step."""
+
+
+class Learned(NamedTuple):
+    """What another study found of a configuration: its values, and the metric after each step that was asked for."""
+
+    sample: Values
+    results: Mapping[int, float]
+
+
+@runtime_checkable
+class Learns(Protocol):
+    """A sampler that learns from other studies too."""
+
+    def learn(self, trials: Sequence[Learned]) -> None:
+        """Take them in, before anything of its own study."""
+        ...
+
+
+def learned_of(events: Iterable[ResultsLearned]) -> list[Learned]:
+    """All that is on record of other studies."""
+    trials = (trial for event in events for trial in event.results)
+    return [Learned(trial["sample"], dict(trial["values"])) for trial in trials]
+
+
+class NothingToLearn(Exception):
+    """A study that another one cannot learn from. The message says what it must be."""
+
+
+def results_for(spec: StudySpec, source: Study) -> tuple[list[Json], dict[str, int]]:
+    """`results` and `left_out` of a `ResultsLearned`: from `source`, for a new study. Raises `NothingToLearn`."""
+    if source.mode != spec.mode:
+        raise NothingToLearn(f"must be a study whose mode is {spec.mode}, and {source.id} has {source.mode}")
+    measured = _measured(source, spec.metric)
+    if not measured:
+        raise NothingToLearn(f"must be a study with results of {spec.metric}, and {source.id} has none")
+    samples = {trial: sample for trial in measured if (sample := _sample(source, trial, spec)) is not None}
+    if not samples:
+        raise NothingToLearn(_no_space(source, spec))
+    most = getattr(spec.tuner, "max_steps", None)
+    early = {trial: [s for s in sorted(measured[trial]) if most is None or s <= most] for trial in samples}
+    usable = {trial: {step: measured[trial][step] for step in steps} for trial, steps in early.items() if steps}
+    if not usable:
+        raise NothingToLearn(f"must be a study with results after at most {most} steps, and {source.id} has none")
+    best = sorted(usable, key=lambda trial: (sign(source) * usable[trial][max(usable[trial])], trial))[:MOST_TRIALS]
+    results = [
+        {"trial": trial, "sample": samples[trial], "values": [list(each) for each in usable[trial].items()]}
+        for trial in sorted(best)
+    ]
+    in_space, in_steps = len(samples), len(usable)
+    counts = {"space": len(measured) - in_space, "steps": in_space - in_steps, "most": in_steps - len(best)}
+    return results, {reason: count for reason, count in counts.items() if count}
+
+
+def _measured(source: Study, metric: str) -> ByTrial:
+    """Of each trial that has any, its values of the metric, as the study's tuner understands them."""
+    values, cooldowns = ByTrial(), Cooldowns(source.tuner)
+    for event in filter(None, map(cooldowns.read, source.history)):
+        value = event.metrics.get(metric) if event.kind == TrialEventKind.RESULT else None
+        if value is not None and isfinite(value):
+            values.setdefault(event.trial, {})[event.steps] = value
+    return values
+
+
+def _sample(source: Study, trial: int, spec: StudySpec) -> Values | None:
+    """The trial's values in the space of the new study; None where it is not in it, or `where` refuses it."""
+    configuration = {name: parse(value) for name, value in source.trials[trial].hp.items()}
+    values = spec.search_space.values(configuration)
+    return values if values is not None and spec.search_space.allows(configuration) else None
+
+
+def _no_space(source: Study, spec: StudySpec) -> str:
+    """Why no trial of it is in the new study's space."""
+    ours, theirs = sorted(spec.search_space.patterns), sorted({name for trial in source.trials for name in trial.hp})
+    if ours != theirs:
+        ours_text, theirs_text = ", ".join(ours), ", ".join(theirs)
+        return f"must be a study of the same hyper-parameters, {ours_text}, and {source.id} has {theirs_text}"
+    return f"must be a study with a trial in this one's space, and none of the trials of {source.id} is in it"

@@ -1,0 +1,156 @@
+"""Samplers that learn nothing: random draws, the grid, quasi-random points."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from itertools import count, islice
+from typing import Any
+
+from app.domain.search_plan import TrialEvent
+from app.domain.study_annotations import SUGGESTION
+from app.domain.terms import TrialEventKind
+from app.search.samplers.base import FIRST, NonAdaptive, Proposal, distinct_of, to_json
+from stagetree.sequences import Sequence, SequenceError, parse
+from stagetree.space.distinct import Configuration
+from stagetree.spec import StudySpec
+
+
+class Listed(NonAdaptive):
+    """Configurations in an order of their own, none of which is drawn where a suggestion before had it.
+
+    Draws follow from draws and suggestions before them, however far anybody has looked ahead.
+    """
+
+    def __init__(self, spec: StudySpec) -> None:
+        self._begun = 0
+
+    def observe(self, event: TrialEvent) -> None:
+        if event.kind == TrialEventKind.START and SUGGESTION in event.reason:
+            self.pass_over({name: parse(value) for name, value in event.hp.items()})
+        elif event.kind == TrialEventKind.START and FIRST not in event.reason:
+            self._begun += 1
+
+    def pass_over(self, configuration: Configuration) -> None:
+        """From here on it is not drawn, unless draws may repeat."""
+        raise NotImplementedError
+
+
+class Drawn(Listed):
+    """Configurations that a subclass draws one after the other, none twice where the study is `distinct`."""
+
+    def __init__(self, spec: StudySpec) -> None:
+        super().__init__(spec)
+        self._space, self._seed = spec.search_space, spec.sampling_seed
+        self._found: list[tuple[int, dict[str, Sequence]]] = []  # each, after how many draws
+        self._make_distinct, self._draws = partial(distinct_of, spec), 0
+        self._distinct = self._make_distinct()
+        self._size = None if self._distinct is None else self._distinct.size()
+        self._suggested = list[Configuration]()
+        self._more = self._onward(0)
+
+    def draws(self) -> Iterator[dict[str, Sequence]]:
+        """Configurations without end: a function of the study file."""
+        raise NotImplementedError
+
+    def _onward(self, draws: int) -> Iterator[dict[str, Sequence]]:
+        """The draws after so many."""
+        self._draws = draws
+        drawn = self._counted(islice(self.draws(), draws, None))
+        return drawn if self._distinct is None else self._distinct.without_repeats(drawn, self._seed)
+
+    def _counted(self, draws: Iterator[dict[str, Sequence]]) -> Iterator[dict[str, Sequence]]:
+        for each in draws:
+            self._draws += 1
+            yield each
+
+    def pass_over(self, configuration: Configuration) -> None:
+        if self._distinct is None or (distinct := self._make_distinct()) is None:
+            return
+        self._suggested.append(configuration)
+        self._found = self._found[: self._begun]
+        self._distinct = distinct
+        for taken in (*(found for _, found in self._found), *self._suggested):
+            distinct.take(taken)
+        self._more = self._onward(self._found[-1][0] if self._found else 0)
+
+    def propose(self, number: int) -> Proposal | None:
+        more = islice(self._more, max(0, number + 1 - len(self._found)))
+        for configuration in more:
+            self._found.append((self._draws, configuration))
+        return Proposal(to_json(self._found[number][1])) if number < len(self._found) else None
+
+    def size(self) -> int | None:
+        return self._size
+
+
+class Random(Drawn):
+    """Independent draws from the space: configuration n of a seed is always the same."""
+
+    def draws(self) -> Iterator[dict[str, Sequence]]:
+        return (self._space.sample(self._seed, number) for number in count())
+
+
+class Grid(Listed):
+    """The combinations of the space in the order written, once each."""
+
+    def __init__(self, spec: StudySpec) -> None:
+        super().__init__(spec)
+        distinct, grid = distinct_of(spec), spec.search_space.grid()
+        self._is_same = None if distinct is None else distinct.are_same
+        self._configurations = list(grid if distinct is None else filter(distinct.take, grid))
+        self._size = len(self._configurations)
+
+    def pass_over(self, configuration: Configuration) -> None:
+        if (is_same := self._is_same) is not None:
+            left = (each for each in self._configurations[self._begun :] if not is_same(each, configuration))
+            self._configurations[self._begun :] = left
+
+    def propose(self, number: int) -> Proposal | None:
+        return Proposal(to_json(self._configurations[number])) if number < len(self._configurations) else None
+
+    def size(self) -> int | None:
+        return self._size
+
+
+_BATCH = 64
+ATTEMPTS = 1000
+"""How many points in a row may be no configuration before we say that the space lets nothing through."""
+
+
+class QMCSampler(Drawn):
+    """The points of a Sobol or Halton sequence, scrambled by the study's seed, that are configurations.
+
+    One dimension for each free parameter. Points that `where` refuses are passed over, so that number n is a function
+    of the study file alone.
+    """
+
+    def __init__(self, spec: StudySpec, kind: str) -> None:
+        self._kind, self._parameters = kind, spec.search_space.parameters()
+        super().__init__(spec)
+
+    def draws(self) -> Iterator[dict[str, Sequence]]:
+        refused = 0
+        for point in self._points():
+            configuration = self._configuration(point)
+            if configuration is not None:
+                refused = 0
+                yield configuration
+            elif (refused := refused + 1) >= ATTEMPTS:
+                raise SequenceError("", f"must hold configurations that can be found: none of {ATTEMPTS} points is")
+
+    def _configuration(self, point: Any) -> dict[str, Sequence] | None:
+        values = {name: free.at(float(u)) for (name, free), u in zip(self._parameters.items(), point, strict=False)}
+        try:
+            configuration = self._space.build(values)
+        except SequenceError:
+            return None
+        return configuration if self._space.allows(configuration) else None
+
+    def _points(self) -> Iterator[Any]:
+        from scipy.stats import qmc
+
+        make = qmc.Sobol if self._kind == "sobol" else qmc.Halton
+        engine = make(max(1, len(self._parameters)), scramble=True, rng=self._seed)
+        while True:
+            yield from engine.random(_BATCH)

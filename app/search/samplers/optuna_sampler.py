@@ -1,0 +1,290 @@
+"""TPE, CMA-ES and Gaussian processes, by Optuna's samplers: they learn from the results there are.
+
+Optuna is told what the history says, and asked for one configuration at a time. A proposal is a function of the study
+file and of the history: every one gets a sampler of its own, seeded by the study's seed and the proposal's number, on
+an Optuna study that can be made again from the history at any time. None of it is done before a proposal is needed.
+
+Optuna knows a trial by the study's metric at one step for all, the highest with results enough: each rung has a model
+of its own (Falkner et al. 2018, BOHB, §3.2). With `per_rung: false`, it knows the metric at the highest step a trial
+reached, where a result at a higher step replaces the one before it; CMA-ES, which uses up each generation once, keeps
+the first. A trial that is not measured there, failed, or ended without a result, is told as failed: it is left out of
+the model. Trials under way are there as such: TPE takes them for bad ones (a constant liar), the Gaussian process for
+points to keep away from.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import cache
+from hashlib import sha256
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from app.domain.search_plan import TrialEvent
+from app.domain.terms import TrialEventKind
+from app.search.samplers.base import Knowledge, Maker, Proposal, Values, to_json
+from app.search.samplers.learning import Learned
+from stagetree.space import Choice, Choose, Distribution
+from stagetree.spec import StudySpec
+from stagetree.spec.tuners.base import DRAWN_FIRST, MODELLING
+
+if TYPE_CHECKING:
+    from optuna import Study, Trial
+    from optuna.distributions import BaseDistribution
+    from optuna.samplers import BaseSampler
+    from optuna.trial import TrialState
+
+ATTEMPTS = 50
+"""How often a sampler is asked again, where `where` refuses, before the draws are left to chance."""
+
+REPEATS = 10
+"""How often it is asked again for what was drawn before: a model that is sure of its best names it again and again."""
+
+_ENDS = frozenset({"result", "fail", "stop", "cancel"})
+
+
+class OptunaSampler:
+    """Proposals of one of Optuna's samplers.
+
+    With each trial is recorded `sample`: the values it was made of, and `asked`: how often Optuna was asked for them.
+    mirror: what Optuna knows; None until it was asked.
+    """
+
+    adaptive = True
+
+    def __init__(self, spec: StudySpec, kind: str) -> None:
+        self._spec, self._kind = spec, kind
+        self._seen: list[TrialEvent] = []
+        self._learned: list[Learned] = []
+        self._maker = Maker(spec)
+        self.mirror: OptunaMirror | None = None
+        self._last: tuple[tuple[int, int], Proposal | None] | None = None
+
+    def size(self) -> int | None:
+        return self._maker.size
+
+    def learn(self, trials: Sequence[Learned]) -> None:
+        self._learned += trials
+        self.mirror = self._last = None
+
+    def observe(self, event: TrialEvent) -> None:
+        self._seen.append(event)
+        if event.kind == TrialEventKind.START:
+            self._maker.take(event.hp)
+
+    def propose(self, number: int) -> Proposal | None:
+        now = (number, len(self._seen))
+        if self._last is None or self._last[0] != now:
+            self._last = (now, self._ask(number))
+        return self._last[1]
+
+    def complete(self, number: int, fixed: Values) -> Proposal | None:
+        return self._chosen(number, fixed)[0]
+
+    def _ask(self, number: int) -> Proposal | None:
+        chosen, asked = self._chosen(number)
+        return chosen or self._drawn(number, asked)
+
+    def _chosen(self, number: int, fixed: Values | None = None) -> tuple[Proposal | None, int]:
+        """A new configuration of Optuna's, None where it names none; and how often it was asked."""
+        mirror = self._caught_up()
+        asked = repeats = 0
+        while asked < ATTEMPTS and repeats < REPEATS:
+            made, asked = self._maker.made(mirror.ask(f"{number}/{asked}"), fixed), asked + 1
+            if made is not None and self._maker.is_new(made[1]):
+                return Proposal(to_json(made[1]), {"sample": made[0], "asked": asked}), asked
+            repeats += made is not None
+        return None, asked
+
+    def _caught_up(self) -> OptunaMirror:
+        self.mirror = self.mirror or OptunaMirror(self._spec, self._kind, self._learned)
+        self.mirror.catch_up(self._seen)
+        return self.mirror
+
+    def knowledge(self) -> Knowledge:
+        mirror = self._caught_up()
+        return Knowledge(mirror.level, mirror.results(), DRAWN_FIRST[self._kind])
+
+    def _drawn(self, number: int, asked: int) -> Proposal | None:
+        """A configuration by chance; None where none is left."""
+        if (drawn := self._maker.by_chance(number)) is None:
+            return None
+        sample, configuration = drawn
+        return Proposal(to_json(configuration), {} if sample is None else {"sample": sample, "asked": asked})
+
+
+class OptunaMirror:
+    """An Optuna study that knows what the history says.
+
+    Each time Optuna is asked leaves a failed trial in it, which its samplers pass over. They are counted, and made
+    again when the study is: CMA-ES seeds by the number of a trial.
+
+    study: Optuna's; numbers: of its trials, by ours. open: its trial that values are being asked for.
+    level: the step whose results it knows; None for the highest of each trial. learned: trials of other studies, which
+    come before all others.
+    """
+
+    def __init__(self, spec: StudySpec, kind: str, learned: Sequence[Learned] = ()) -> None:
+        tuner: Any = spec.tuner
+        self._is_by_rung = kind in MODELLING and tuner.per_rung is not False
+        self._learned = learned
+        self._results: dict[int, dict[int, float | None]] = {}  # by trial and step
+        self.level: int | None = None
+        self._optuna = load_optuna()
+        self._spec, self._kind, self._once = spec, kind, kind == "cmaes"
+        self._free = spec.search_space.parameters()
+        self._verdicts: dict[int, float | None] = {}  # by trial: its value, or that it failed
+        self._begin()
+
+    def _begin(self) -> None:
+        direction = "maximize" if self._spec.mode == "max" else "minimize"
+        self.study: Study = self._optuna.create_study(direction=direction)
+        self.numbers: dict[int, int] = {}
+        self._settled: dict[int, float | None] = {}  # by trial: what Optuna was told
+        self._asked = self._read = 0
+        self.open: Trial | None = None
+        for sample, results in self._learned:
+            if (value := results.get(max(results) if self.level is None else self.level)) is not None:
+                self._add(sample, self._optuna.trial.TrialState.COMPLETE, value)
+
+    def results(self) -> int:
+        """How many results Optuna knows."""
+        return len(self.study.get_trials(deepcopy=False, states=[self._optuna.trial.TrialState.COMPLETE]))
+
+    def ask(self, key: str) -> Choose:
+        """Optuna's choice of values, until it is asked again. `key` is what chance it has."""
+        self._give_up()
+        trial = self.open = self._trial(key)
+        return lambda place, free: _suggest(trial, place, free)
+
+    def _trial(self, key: str) -> Trial:
+        seed = int.from_bytes(sha256(f"{self._spec.sampling_seed}/{key}".encode()).digest()[:4])
+        self.study.sampler = _sampler(self._kind, seed)
+        return self.study.ask()
+
+    def _give_up(self) -> None:
+        if self.open is not None:
+            self._tell(self.open.number, None)
+            self._asked += 1
+            self.open = None
+
+    # What happened
+
+    def catch_up(self, seen: Sequence[TrialEvent]) -> None:
+        """Tell Optuna the rest of what was seen; all of it anew, where it was told what is so no longer."""
+        self._give_up()
+        for event in seen[self._read :]:
+            self._judge(event)
+        level = self._level_with_enough() if self._is_by_rung else None
+        if level is not None:
+            self._verdicts = {trial: self._results.get(trial, {}).get(level) for trial in self._verdicts}
+        if level != self.level or self._is_stale(seen[self._read :]):
+            self.level = level
+            self._begin()
+        for event in seen[self._read :]:
+            self._take(event)
+        self._read = len(seen)
+
+    def _judge(self, event: TrialEvent) -> None:
+        match event.kind:
+            case TrialEventKind.RESULT if not (self._once and event.trial in self._verdicts):
+                value = event.metrics.get(self._spec.metric)
+                self._verdicts[event.trial] = self._results.setdefault(event.trial, {})[event.steps] = value
+            case TrialEventKind.FAIL if not (self._once and event.trial in self._verdicts):
+                self._verdicts[event.trial] = None
+            case TrialEventKind.STOP | TrialEventKind.CANCEL:
+                self._verdicts.setdefault(event.trial, None)
+
+    def _level_with_enough(self) -> int | None:
+        """The highest step with enough results; else the one with the most, of equal ones the lowest; None for none."""
+        measured = chain(self._results.values(), (results for _, results in self._learned))
+        counts = Counter(step for results in measured for step, value in results.items() if value is not None)
+        enough = [step for step, count in counts.items() if count >= DRAWN_FIRST[self._kind]]
+        return max(enough) if enough else min(counts, key=lambda step: (-counts[step], step), default=None)
+
+    def _is_stale(self, news: Sequence[TrialEvent]) -> bool:
+        """Whether Optuna knows a trial by what is its result no longer, or was asked for what came to nothing."""
+        asked = next((event.reason.get("asked", 0) for event in news if event.kind == TrialEventKind.START), 0)
+        return self._asked > asked or any(self._verdicts[trial] != told for trial, told in self._settled.items())
+
+    def _take(self, event: TrialEvent) -> None:
+        if event.kind == TrialEventKind.START and "sample" in event.reason:
+            self._start(event.trial, event.reason["sample"], event.reason.get("asked", 0))
+        elif event.kind in _ENDS and event.trial in self.numbers and event.trial not in self._settled:
+            self._settled[event.trial] = self._verdicts[event.trial]
+            self._tell(self.numbers[event.trial], self._verdicts[event.trial])
+
+    def _start(self, number: int, sample: Values, asked: int) -> None:
+        """A trial of Optuna's, with these values, under way."""
+        for _ in range(asked - self._asked):
+            self.study.add_trial(self._optuna.create_trial(state=self._optuna.trial.TrialState.FAIL))
+        self._asked = 0
+        self.numbers[number] = len(self.study.get_trials(deepcopy=False))
+        if self._once:  # CMA-ES keeps its state in the trials that it was asked for
+            self.study.enqueue_trial(sample)
+            trial = self._trial(f"{number}")
+            _ = trial.relative_params  # asked for its sake alone
+            for name in sample:
+                _suggest(trial, name, self._free[name])
+        else:
+            self._add(sample, self._optuna.trial.TrialState.RUNNING)
+
+    def _add(self, sample: Values, state: TrialState, value: float | None = None) -> None:
+        """A trial of Optuna's, with these values; the value of one that is over."""
+        free = {name: _distribution(self._free[name]) for name in sample}
+        trial = self._optuna.create_trial(state=state, value=value, params=sample, distributions=free)
+        self.study.add_trial(trial)
+
+    def _tell(self, number: int, value: float | None) -> None:
+        if value is None:
+            self.study.tell(number, state=self._optuna.trial.TrialState.FAIL)
+        else:
+            self.study.tell(number, value)
+
+
+@cache
+def load_optuna() -> Any:
+    """The library, which keeps its thoughts to itself."""
+    try:
+        import optuna
+    except ImportError:
+        raise RuntimeError("this sampler needs Optuna: pip install 'stagetree[optuna]'") from None
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    return optuna
+
+
+def _sampler(kind: str, seed: int) -> BaseSampler:
+    from optuna.samplers import CmaEsSampler, GPSampler, TPESampler
+
+    match kind:
+        case "tpe":
+            # each parameter by itself, whatever the library's default: the better of the two on recorded curves
+            return TPESampler(seed=seed, n_startup_trials=DRAWN_FIRST[kind], multivariate=False, constant_liar=True)
+        case "cmaes":
+            return CmaEsSampler(seed=seed, warn_independent_sampling=False)
+        case _:
+            return GPSampler(seed=seed, n_startup_trials=DRAWN_FIRST[kind], warn_independent_sampling=False)
+
+
+def _suggest(trial: Trial, place: str, free: Distribution) -> Any:
+    if isinstance(free, Choice):
+        return trial.suggest_categorical(place, range(len(free.options)))
+    if free.is_whole:
+        return trial.suggest_int(place, free.low, free.high, step=free.step, log=free.is_log)
+    return free.near(trial.suggest_float(place, free.low, free.high, step=_float_step(free), log=free.is_log))
+
+
+def _distribution(free: Distribution) -> BaseDistribution:
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    if isinstance(free, Choice):
+        return CategoricalDistribution(range(len(free.options)))
+    if free.is_whole:
+        return IntDistribution(free.low, free.high, step=free.step, log=free.is_log)
+    return FloatDistribution(free.low, free.high, step=_float_step(free), log=free.is_log)
+
+
+def _float_step(free: Distribution) -> float | None:
+    """Optuna has no steps of logarithms: any number is asked for there, and the nearest step taken."""
+    return None if isinstance(free, Choice) or free.is_log else free.step

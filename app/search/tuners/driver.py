@@ -1,0 +1,284 @@
+"""A tuner at work on its study: reads the history as far as it goes, returns the next actions, and ends the study."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from app.domain.accounting import BUDGETS, Spent
+from app.domain.commands import Start, TunerAction
+from app.domain.cooldowns import Cooldowns
+from app.domain.search_plan import Study, TrialEvent
+from app.domain.terms import StudyId, TrialEventKind
+from app.search.samplers import Knowledge, Proposal, Sampler, Suggested, priced, suggested_of
+from app.search.tuners.base import NOWHERE, Context, End, NewTrial, Next, Tuner, check_action, objectives_in
+from app.search.tuners.kinds import tuner_of
+from stagetree.spec import SpecError, StudySpec
+
+Json = dict[str, Any]
+
+
+class Endings:
+    """A fold over the results of a study, of all its trials, whoever asked for them.
+
+    A result is the metric at a step that a trial was asked for. Of equal ones the first is the best.
+    """
+
+    def __init__(self, spec: StudySpec) -> None:
+        self._spec, self._sign = spec, 1 if spec.mode == "max" else -1
+        self._objectives = objectives_in(spec)
+        self._best: Json = {}
+        self._since = 0  # results since the best
+        budgets = {name: getattr(spec, name) for name in BUDGETS}
+        self._budgets = {name: most for name, most in budgets.items() if most is not None}
+
+    @property
+    def follow_results(self) -> bool:
+        """Whether a result may end the study."""
+        return self._spec.target is not None or self._spec.patience is not None
+
+    @property
+    def seconds(self) -> float:
+        """When time is up, counted from the submission; infinite if never."""
+        own = getattr(self._spec.tuner, "max_time", None)  # of a tuner that goes by time itself
+        return min(self._spec.max_time or math.inf, own or math.inf)
+
+    def observe(self, event: TrialEvent) -> None:
+        """Take in what happened to a trial."""
+        value = event.metrics.get(self._spec.metric)
+        if event.kind != TrialEventKind.RESULT or value is None:
+            return
+        if not self._is_feasible(event):
+            self._since += bool(self._best)
+        elif self._best and self._sign * value <= self._sign * self._best["value"]:
+            self._since += 1
+        elif not self._has_reached_target():
+            self._best, self._since = {"trial": event.trial, "steps": event.steps, "value": value}, 0
+
+    def _is_feasible(self, event: TrialEvent) -> bool:
+        """Whether a result breaks no constraint: no other one can be the best, or reach the target."""
+        score = None if self._objectives.is_plain else self._objectives.score(event.metrics)
+        return score is None or score.is_feasible
+
+    def due(self, elapsed: float) -> Json | None:
+        """Why the study ends now, `elapsed` seconds after its submission; None if it goes on."""
+        spec = self._spec
+        if self._has_reached_target():
+            return {"by": "target", "target": spec.target, **self._best}
+        if spec.patience is not None and self._since >= spec.patience:
+            return {"by": "patience", "patience": spec.patience, **self._best}
+        if spec.max_time is not None and elapsed >= spec.max_time:
+            return {"by": "max_time", "max_time": spec.max_time}
+        return None
+
+    def spent(self, spent: Spent) -> Json | None:
+        """The budget that is used up; None where none is."""
+        by = spent.over(self._budgets)
+        return None if by is None else {"by": by, by: self._budgets[by]}
+
+    def _has_reached_target(self) -> bool:
+        target = self._spec.target
+        return target is not None and bool(self._best) and self._sign * (self._best["value"] - target) >= 0
+
+
+News = tuple[TrialEvent, TrialEvent | None]
+"""What happened, and as what the tuner of a study with cooldowns understands it."""
+
+BATCH = 1000
+"""At most so many actions are suggested at once."""
+
+
+class TunerFailed(Exception):
+    """A tuner or a sampler raised; the message says what. Nothing else is a failure of the study."""
+
+
+class TunerDriver:
+    """Tuner and sampler of one study: a fold over its history, which can be read again from the start at any time.
+
+    `observe` takes in what is new, `suggest` says what follows from all that was taken in and changes nothing: that
+    something was suggested does not make it so, only the history does. `sampler`: where configurations come from, if
+    not from where the study file says. Raises `stagetree.spec.SpecError` and `TunerFailed`.
+    """
+
+    def __init__(self, spec: Mapping[str, Any], sampler: Sampler | None = None) -> None:
+        self.spec = spec
+        parsed = StudySpec.from_dict(dict(spec), limits=None)  # it was accepted once
+        with _blaming("the tuner", but=SpecError):
+            self._sampler = sampler or suggested_of(parsed)
+            self._priced = priced(self._sampler)
+            self._tuner: Tuner = tuner_of(parsed)
+            if self._sampler is not None and (size := self._sampler.size()) is not None:
+                self._tuner.set_max_trials(size)
+        self._endings = Endings(parsed)
+        self._context = NOWHERE
+        self._cooldowns = Cooldowns(spec["tuner"])
+        self._unread: list[News] = []
+        self._position = self._proposed = self._active = 0
+        self._own: set[int] = set()  # the trials that the tuner asked for, which are the only ones it knows of
+        self._suggested: tuple[tuple[int, int], tuple[TunerAction, ...]] | None = None
+
+    @property
+    def tuner(self) -> Tuner:
+        return self._tuner
+
+    def observe(self, study: Study, context: Context = NOWHERE) -> bool:
+        """Note what is new in the history, and in what context; whether that may change a decision.
+
+        That is the history, suggestions, results of other studies and, where configurations come by their prices,
+        the tree. It costs next to nothing: its caller holds the plan.
+        """
+        self._context = context
+        is_other = self._priced is not None and self._priced.look(context.tree())
+        is_suggested = isinstance(self._sampler, Suggested) and self._sampler.hear(study)
+        is_other = is_other or is_suggested
+        self._suggested = None if is_other else self._suggested
+        news = [(event, self._cooldowns.read(event)) for event in study.history[self._position :]]
+        self._unread += news
+        for event, understood in news:
+            if understood is not None:
+                self._endings.observe(event)
+        self._position += len(news)
+        self._active = study.active
+        return bool(news) or is_other
+
+    def suggest(self, room: int) -> tuple[TunerAction, ...]:
+        """What the study wants next: new trials until `room` of its trials are active, or one other action if fewer
+        are; an eager tuner has all that it wants.
+
+        Asked again with nothing new to see, it says the same. A study that must end wants nothing. Raises
+        `TunerFailed`.
+        """
+        return () if self.end() is not None else self._wanted(room)
+
+    def _wanted(self, room: int) -> tuple[TunerAction, ...]:
+        self._read()
+        most = BATCH if self._tuner.eager else min(BATCH, max(0, room - self._active))
+        question = (self._position, most)
+        if self._suggested is None or self._suggested[0] != question:
+            with _blaming("the tuner"):
+                self._suggested = (question, tuple(self._actions(most)))
+        return self._suggested[1]
+
+    def end(self) -> End | None:
+        """The end of the study, if something else than its tuner ends it now. Raises `TunerFailed`.
+
+        A budget ends it where anything is still wanted: a study that is done has not ended by that.
+        """
+        reason = self._endings.due(self._context.elapsed)
+        if reason is None and (used_up := self._endings.spent(self._context.spent)) is not None:
+            reason = used_up if self._active or self._wanted(room=1) else None
+        return None if reason is None else End(reason)
+
+    @property
+    def seconds(self) -> float:
+        """When to ask again though nothing has happened, counted from the submission; infinite if never."""
+        return min(self._endings.seconds, self._context.elapsed + self._context.seconds_left)
+
+    @property
+    def hangs_on_results(self) -> bool:
+        """Whether the result of a trial that it starts may change its next action, or end the study."""
+        return self._endings.follow_results or not self._tuner.eager
+
+    def is_done(self) -> bool:
+        """True when nothing is wanted, and nothing is under way that could change that. Raises `TunerFailed`."""
+        if self._active or self._tuner.open_ended:
+            return False
+        return not self.suggest(room=1)
+
+    def expected(self) -> Next | End | None:
+        """What the tuner wants, from what was observed alone: for replay. Raises `TunerFailed`."""
+        self._read()
+        if (end := self.end()) is not None:
+            return end
+        with _blaming("the tuner"):
+            action = self._tuner.suggest()
+        return None if isinstance(action, NewTrial) and self._is_exhausted() else action
+
+    def foreseen(self) -> Proposal | None:
+        """The part of the next configuration that follows from no result, for replay: its `hp` may be empty."""
+        return self._sampler.foreseen(self._proposed) if isinstance(self._sampler, Suggested) else None
+
+    def next_proposal(self) -> tuple[Knowledge | None, Proposal | None]:
+        """What the sampler knows, and the configuration that would take the tuner's next place; None for none.
+
+        Raises `TunerFailed`.
+        """
+        self._read()
+        if not isinstance(self._sampler, Suggested):
+            return None, None
+        with _blaming("the sampler"):
+            return self._sampler.knowledge(), self._sampler.propose(self._proposed)
+
+    def wants_more(self) -> bool:
+        """Whether the tuner would have one more trial under way if there were room. Raises `TunerFailed`."""
+        action = self.expected()
+        return action is not None and not isinstance(action, End)
+
+    def _is_exhausted(self) -> bool:
+        """Whether the sampler has no more for a tuner that wants one."""
+        size = None if self._sampler is None else self._sampler.size()
+        return size is not None and self._proposed >= size
+
+    def _read(self) -> None:
+        unread, self._unread = self._unread, []
+        with _blaming("the tuner"):
+            self._tuner.set_context(self._context)
+            for event, understood in self._of_the_tuner(unread):
+                self._tuner.observe(event)
+                if understood is not None:
+                    self._proposed += understood.kind == TrialEventKind.START
+                    if self._sampler is not None:
+                        self._sampler.observe(understood)
+
+    def _of_the_tuner(self, news: Iterable[News]) -> Iterator[News]:
+        for event, understood in news:
+            if event.kind == TrialEventKind.START and event.reason.get("by") == "tuner":
+                self._own.add(event.trial)
+            if event.trial in self._own:
+                yield event, understood
+
+    def _actions(self, most: int) -> Iterator[TunerAction]:
+        number = self._proposed
+        for action in self._tuner.suggest_many(most if self._sampler_is_blind() else min(most, 1)):
+            check_action(action)
+            concrete = self._concrete(action, number)
+            if concrete is None:
+                return
+            number += isinstance(action, NewTrial)
+            yield concrete
+
+    def _sampler_is_blind(self) -> bool:
+        """Whether what it proposes next does not depend on what it proposed last."""
+        return self._sampler is None or not self._sampler.adaptive
+
+    def _concrete(self, action: Next, number: int) -> TunerAction | None:
+        """The action with its configuration; None when the sampler has no more."""
+        if not isinstance(action, NewTrial):
+            return action
+        proposal = self._sampler.propose(number) if self._sampler else None
+        if proposal is None:
+            return None
+        return Start(hp=proposal.hp, steps=action.steps, reason={**action.reason, **proposal.reason})
+
+
+@contextmanager
+def _blaming(whom: str, but: type[Exception] | tuple[()] = ()) -> Iterator[None]:
+    """What is raised within the block, `but` one kind, is the failure of a tuner, or of its sampler."""
+    try:
+        yield
+    except MemoryError:
+        raise
+    except but:
+        raise
+    except Exception as error:
+        raise TunerFailed(f"{whom} failed: {type(error).__name__}: {error}") from error
+
+
+MakeDriver = Callable[[StudyId, Mapping[str, Any]], TunerDriver]
+
+
+def make_driver(study: StudyId, spec: Mapping[str, Any]) -> TunerDriver:
+    """The tuner that a study's file asks for. Raises as `TunerDriver` does."""
+    return TunerDriver(spec)

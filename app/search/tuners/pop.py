@@ -1,0 +1,283 @@
+"""POP (Rasley et al. 2017, HyperDrive, §3 and §5.3): slots go to the trials that will reach the target.
+
+At each boundary a trial is judged: how likely it is to reach the target before time is up (p), and how soon. Promising
+trials go on in slots of their own, opportunistic ones take turns of one boundary each in the others, the likeliest
+first, poor ones end. A trial that nothing is wanted of is suspended by that alone: its state is kept in the plan, and
+any slot can resume it.
+
+Each judgement is recorded with its numbers, as an action that makes the trial so urgent or ends it. What depends on the
+clock or on the number of slots is read from there, so that the history alone says how the study goes on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from app.domain.commands import Extend, Prioritize, Stop
+from app.domain.search_plan import TrialEvent
+from app.domain.terms import TrialEventKind
+from app.search.tuners.base import Context, NewTrial, Next, Tuner
+from app.search.tuners.forecasts import Forecasts
+from app.search.tuners.promising import FORETOLD, ForecastProof, Pools, by_rank, divide
+from stagetree.spec import StudySpec
+from stagetree.spec.tuners.halving import boundary_of, steps_asked
+
+Reason = dict[str, Any]
+
+JUDGED = ("p", "expected_seconds", "steps", "target", "seconds_per_step", "proven", "rank", "of")
+"""What is recorded of a trial itself, beside its class and the pools."""
+MOST_LOOKED_AT = 12
+"""At so many steps ahead P(y_m >= target) is computed: what it costs grows with them, and they are much alike."""
+
+
+class Class(StrEnum):
+    """What a trial is taken for (§2)."""
+
+    PROMISING = "promising"
+    OPPORTUNISTIC = "opportunistic"
+    POOR = "poor"
+
+
+@dataclass(slots=True)
+class _Trial:
+    """A trial that has not ended: the steps it was asked for, whether it is training, its last loss, and what was
+    recorded of it.
+    """
+
+    steps: int
+    training: bool = True
+    loss: float = math.inf
+    judged: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_promising(self) -> bool:
+        return self.judged.get("class") == Class.PROMISING
+
+
+class Pop(Tuner):
+    """POP as a fold over the history of its study."""
+
+    def __init__(self, spec: StudySpec) -> None:
+        super().__init__(spec)
+        tuner: Any = spec.tuner
+        self._tuner, self._limit, self._started = tuner, tuner.num_trials, 0
+        self._max_time = min(tuner.max_time or math.inf, spec.max_time or math.inf)
+        self._boundary = boundary_of(tuner.boundary, tuner.max_steps)
+        self._points = steps_asked(self._boundary, spec.eval_every, tuner.max_steps)
+        self._next_point = dict(zip(self._points, self._points[1:], strict=False))
+        self._targets: list[float] = tuner.targets() or ([] if spec.target is None else [spec.target])
+        self._is_given, self._best = bool(self._targets), math.inf
+        self._forecasts, self._context = Forecasts(spec, tuner.bounds, tuner.max_steps), Context()
+        self._proof = ForecastProof(spec.metric, self._sign, tuner.max_steps)
+        self._by_p = tuner.order_by == "p"
+        self._trials: dict[int, _Trial] = {}
+        self._unjudged: dict[int, None] = {}  # at a boundary, in the order in which they came there
+        self._between: dict[int, None] = {}  # evaluated between two boundaries, and to go on at once
+        self._turns: dict[int, None] = {}  # judged and not training, in the order in which they came there
+        self._pools: tuple[int, Pools] | None = None  # with the slots they are for; None: to be computed again
+
+    def set_max_trials(self, trials: int) -> None:
+        self._limit = min(self._limit, trials)
+
+    def set_context(self, context: Context) -> None:
+        self._context = context
+
+    # ------------------------------------------------------------------------------------------------ what happened
+
+    def observe(self, event: TrialEvent) -> None:
+        self._forecasts.observe(event)
+        self._proof.observe(event)
+        match event.kind:
+            case TrialEventKind.START:
+                self._started += 1
+                self._trials[event.trial] = _Trial(event.steps)
+            case TrialEventKind.PROMOTE if event.trial in self._trials:
+                self._resume(event.trial, event.steps)
+            case TrialEventKind.PRIORITIZE if event.trial in self._trials:
+                self._take_judgement(event)
+            case TrialEventKind.RESULT:
+                self._take_result(event)
+            case TrialEventKind.STOP | TrialEventKind.FAIL | TrialEventKind.CANCEL:
+                self._end(event.trial)
+
+    def _resume(self, number: int, steps: int) -> None:
+        self._trials[number].steps, self._trials[number].training = steps, True
+        for waiting in (self._turns, self._between, self._unjudged):
+            waiting.pop(number, None)
+
+    def _take_judgement(self, event: TrialEvent) -> None:
+        trial = self._trials[event.trial]
+        trial.judged, self._pools = event.reason, None
+        self._unjudged.pop(event.trial, None)
+        if not trial.training:
+            self._turns.setdefault(event.trial)
+
+    def _take_result(self, event: TrialEvent) -> None:
+        self._best = min(self._best, loss := self.loss(event))
+        trial = self._trials.get(event.trial)
+        if trial is not None and event.steps == trial.steps:
+            trial.training, trial.loss = False, loss
+            if event.steps not in self._next_point:
+                self._end(event.trial)
+            elif event.steps % self._boundary:
+                self._between[event.trial] = None
+            else:
+                self._unjudged[event.trial] = None
+        while self._is_given and self._targets and loss <= self._sign * self._targets[0]:
+            self._aim_higher()
+        if self._is_given and not self._targets:
+            self._end(event.trial)
+
+    def _aim_higher(self) -> None:
+        """A target is reached: all trials are judged again by the next one."""
+        self._targets.pop(0)
+        self._unjudged |= {number: None for number, trial in self._trials.items() if trial.judged}
+        self._turns.clear()
+
+    def _end(self, number: int) -> None:
+        self._trials.pop(number, None)
+        self._pools = None
+        for waiting in (self._turns, self._between, self._unjudged):
+            waiting.pop(number, None)
+
+    # ------------------------------------------------------------------------------------------------ what is wanted
+
+    def suggest(self) -> Next | None:
+        if (why := self._is_over()) is not None:
+            return self._give_up(why)
+        if self._unjudged:
+            return self._judge(next(iter(self._unjudged)))
+        return self._reclassify() or self._go_on() or self._next_turn()
+
+    def _is_over(self) -> str | None:
+        """Why nothing more is wanted: the last target is reached, or time is up."""
+        if self._is_given and not self._targets:
+            return "target"
+        return "time" if self._seconds_left() <= 0 else None
+
+    def _seconds_left(self) -> float:
+        return self._max_time - self._context.elapsed
+
+    def _give_up(self, why: str) -> Stop | None:
+        number = next(iter(self._trials), None)
+        return None if number is None else Stop(trial=number, reason=self._noted({"over": why}))
+
+    def _judge(self, number: int) -> Next:
+        """The class of a trial that came to a boundary: kill threshold, then lower bound, then pool (§5.3)."""
+        curve = self._forecasts.curve(number)
+        value, kill = curve.values[-1], self._tuner.kill_threshold
+        if kill is not None and curve.last_step >= self._tuner.min_steps and self._sign * (value - kill) > 0:
+            return Stop(trial=number, reason=self._noted({"class": Class.POOR, "value": value, "kill_threshold": kill}))
+        judged = self._forecast(number) | self._compared(number)
+        if self._is_poor(number, judged):
+            return Stop(trial=number, reason=self._noted({"class": Class.POOR, **judged}))
+        others = [
+            self._worth(trial.judged) for other, trial in self._trials.items() if trial.judged and other != number
+        ]
+        judged |= self._claimed(number)
+        return self._prioritize(number, judged, divide([*others, self._worth(judged)], self._context.slots))
+
+    def _is_poor(self, number: int, judged: Reason) -> bool:
+        """Whether a trial ends: no time is left, or a proven p of a curve is too small, and it is not at the top."""
+        if judged["p"] >= self._tuner.lower_bound:
+            return False
+        if not self._ahead(number, judged["seconds_per_step"]):
+            return True
+        if not self._proof.is_given or not self._forecasts.has_shape(number):
+            return False
+        return not self._forecasts.is_at_top(number, self._tuner.keep_top)
+
+    def _compared(self, number: int) -> Reason:
+        """Whether p is proven, and the trial's rank at its step."""
+        rank, among = self._forecasts.rank(number)
+        return {"proven": self._proof.is_given, "rank": rank, "of": among}
+
+    def _claimed(self, number: int) -> Reason:
+        """What is foretold for the sake of proof: that the trial will be at the best value of now."""
+        now, mark, end = self._forecasts.curve(number).last_step, self._sign * self._best, self._points[-1]
+        then = min(now - now % self._boundary + self._boundary, end)
+        chances = self._forecasts.posterior([number]).prob_reaches([then, end], mark)[0]
+        p_next, p_end = (round(float(p), 4) for p in chances)
+        return {FORETOLD: {"mark": mark, "next": then, "p_next": p_next, "p_end": p_end}}
+
+    def _worth(self, judged: Mapping[str, Any]) -> float:
+        """How trials are ordered, and pooled: by p, or by what their rank says."""
+        return float(judged["p"]) if self._by_p else by_rank(judged["rank"], judged["of"])
+
+    def _forecast(self, number: int) -> Reason:
+        """p and the expected remaining time of a trial (eq. 1 to 3, cut off where time is up)."""
+        seconds, target = self._context.seconds_per_step(number), self._target()
+        steps = self._ahead(number, seconds)
+        judged = {"steps": self._forecasts.curve(number).last_step, "target": target, "seconds_per_step": seconds}
+        if not steps:
+            return {"p": 0.0, "expected_seconds": 0.0, **judged}
+        first = self._forecasts.posterior([number]).expected_first_step(target, steps)
+        remaining = max(0.0, float(first.expected[0]) - self._forecasts.curve(number).last_step) * seconds
+        return {"p": round(float(first.probability[0]), 4), "expected_seconds": round(remaining, 3), **judged}
+
+    def _ahead(self, number: int, seconds: float) -> list[int]:
+        """Steps at which a trial may be at the target before time is up: boundaries, or some of them, and the last."""
+        now = self._forecasts.curve(number).last_step
+        ends = [step for step in self._points if step % self._boundary == 0 or step not in self._next_point]
+        ahead = [step for step in ends if step > now and (step - now) * seconds <= self._seconds_left()]
+        return ahead[::-1][:: 1 + len(ahead) // (MOST_LOOKED_AT + 1)][::-1]
+
+    def _target(self) -> float:
+        return self._targets[0] if self._is_given else self._sign * self._best
+
+    def _prioritize(self, number: int, judged: Mapping[str, Any], pools: Pools) -> Prioritize:
+        worth = self._worth(judged)
+        is_promising = worth >= pools.threshold
+        reason: Reason = {"class": Class.PROMISING if is_promising else Class.OPPORTUNISTIC, **judged}
+        reason |= {"threshold": None if math.isinf(pools.threshold) else pools.threshold, "own_slots": pools.slots}
+        return Prioritize(trial=number, priority=worth if is_promising else 0.0, reason=self._noted(reason))
+
+    def _divided(self) -> Pools:
+        slots = self._context.slots
+        if self._pools is None or self._pools[0] != slots:
+            confidences = (self._worth(trial.judged) for trial in self._trials.values() if trial.judged)
+            self._pools = (slots, divide(confidences, slots))
+        return self._pools[1]
+
+    def _reclassify(self) -> Prioritize | None:
+        """The first of the trials that are in another pool now, because of what became of others."""
+        pools = self._divided()
+        for number, trial in self._trials.items():
+            if trial.judged and trial.is_promising != (self._worth(trial.judged) >= pools.threshold):
+                judged = {name: trial.judged[name] for name in JUDGED if name in trial.judged}
+                return self._prioritize(number, judged, pools)
+        return None
+
+    def _go_on(self) -> Extend | None:
+        """One that is between two boundaries."""
+        number = next(iter(self._between), None)
+        return None if number is None else self._extend(number)
+
+    def _next_turn(self) -> Next | None:
+        """Promising trials as long as they have slots, then new ones, then opportunistic ones, then any."""
+        promising = [number for number in self._turns if self._trials[number].is_promising]
+        training = sum(trial.training and trial.is_promising for trial in self._trials.values())
+        if promising and training < self._divided().slots:
+            return self._extend(self._likeliest(promising))
+        if self._started < self._limit:
+            return NewTrial(steps=self._points[0], reason=self._noted({}))
+        others = [number for number in self._turns if not self._trials[number].is_promising]
+        return self._extend(self._likeliest(others or promising)) if self._turns else None
+
+    def _likeliest(self, numbers: list[int]) -> int:
+        """Of trials that wait, the one that most speaks for; of equal ones, the one that is best now."""
+        trials = self._trials
+        return min(numbers, key=lambda number: (-self._worth(trials[number].judged), trials[number].loss, number))
+
+    def _extend(self, number: int) -> Extend:
+        trial = self._trials[number]
+        why = {name: trial.judged[name] for name in ("class", "rank", "of") if name in trial.judged}
+        return Extend(trial=number, steps=self._next_point[trial.steps], reason=self._noted(why))
+
+    def _noted(self, reason: Reason) -> Reason:
+        """A reason with what was looked at beside the history."""
+        return {**reason, "elapsed": self._context.elapsed, "slots": self._context.slots}

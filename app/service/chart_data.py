@@ -1,0 +1,104 @@
+"""What the pictures of a study are drawn from, as plain functions like those of `app.service.queries`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+from app.domain.leaderboard import standing
+from app.domain.search_plan import Study, trial_of
+from app.events import StudyRecord
+from app.service.services import HttpProblem, Services
+from app.service.views import documents, film, film_files, pictures, side_by_side, trial_order
+from stagetree.models.pages import History, Importance, Rungs, Schedules, Timeline, Tree
+
+
+def tree(use: Services, row: StudyRecord, points: int, at: int | None = None) -> Tree:
+    """The study's part of the plan, by column."""
+    with use.open_study(row, at) as (plan, study):
+        return pictures.tree(plan, study, points)
+
+
+def rungs(use: Services, row: StudyRecord, at: int | None = None) -> Rungs:
+    """The study's rungs with their trials."""
+    with use.open_study(row, at) as (_, study):
+        return pictures.rungs(study)
+
+
+def timeline(use: Services, row: StudyRecord, at: int | None = None) -> Timeline:
+    """What each slot did over time."""
+    with use.open_study(row, at) as (plan, study), use.plan_history(row, plan.version) as plan_history:
+        return pictures.timeline(plan_history, study, study.submitted_version - 1, plan.version)
+
+
+def with_and_without_sharing(use: Services, row: StudyRecord, at: int | None = None) -> side_by_side.SideBySide:
+    """The study as it was, and computed without sharing, on one clock."""
+    with use.open_study(row, at) as (plan, study), use.plan_history(row, plan.version) as plan_history:
+        return side_by_side.side_by_side(plan, study, plan_history, plan.version)
+
+
+def history(use: Services, row: StudyRecord, at: int | None = None) -> History:
+    """What was decided, and how the best result came about."""
+    with use.open_study(row, at) as (plan, study), use.plan_history(row, plan.version) as plan_history:
+        return pictures.history(plan_history, study, study.submitted_version - 1, plan.version)
+
+
+FILM_POINTS = 30
+"""Of the curve in each node."""
+
+
+def film_as(
+    use: Services, row: StudyRecord, kind: str, at: int | None = None, word: Callable[[str], str] | None = None
+) -> bytes:
+    """The study as a film, an svg or a gif, or the end of it as a png. Raises `HttpProblem` where Pillow is missing.
+
+    word: what each text of it becomes.
+    """
+    scene = _scene(use, row, at)
+    if word is not None:
+        scene = film_files.reworded(scene, word)
+    if kind == "svg":
+        return film_files.svg(scene).encode()
+    try:
+        return film_files.gif(scene) if kind == "gif" else film_files.png(scene)
+    except ImportError:
+        needs = f"a {kind.upper()} needs Pillow, which is not installed: pip install 'stagetree[plots]'"
+        raise HttpProblem(501, needs) from None
+
+
+def _scene(use: Services, row: StudyRecord, at: int | None) -> film.Scene:
+    with use.open_study(row, at) as (plan, study), use.plan_history(row, plan.version) as plan_history:
+        shown = documents.study(plan, study.id, now=plan_history.times[plan.version - 1], with_trials=False)
+        return film.film(study, shown, pictures.tree(plan, study, FILM_POINTS), plan_history, plan.version)
+
+
+def importance(use: Services, row: StudyRecord, rung: int | Literal["end"] | None, at: int | None = None) -> Importance:
+    """What the trials' results at a rung, or at each one's end, depend on.
+
+    Without one it is the furthest rung with enough of them: what trials of a few steps end with says little about
+    others that trained on.
+    """
+    from app.service.views.importance import importance as weighed
+
+    with use.open_study(row, at) as (plan, study):
+        columns, mode = trial_order.columns(documents.trials(plan, study)).columns, study.mode
+        by_rung = _values_by_rung(study)
+        number = standing(study).weighable() if rung is None else rung if isinstance(rung, int) else None
+        values = columns.get("value", [])
+        if number is not None:
+            values = [by_rung.get(number, {}).get(trial.number) for trial in study.trials]
+    return weighed(columns, values, mode, number)
+
+
+def _values_by_rung(study: Study) -> dict[int, dict[int, float]]:
+    """By the number of a rung, in any bracket: what each trial had there."""
+    by_rung: dict[int, dict[int, float]] = {}
+    for rung in standing(study).ladder():
+        by_rung.setdefault(rung.number, {}).update(rung.values)
+    return by_rung
+
+
+def schedules(use: Services, row: StudyRecord, number: int, points: int) -> Schedules:
+    """Each hyper-parameter of a trial at some of its steps. Raises `Unknown`."""
+    with use.open_study(row) as (_, study):
+        return pictures.schedules(study, trial_of(study, number), points)

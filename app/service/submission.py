@@ -1,0 +1,275 @@
+"""A study comes in: on which plan it is, what it is called, and what is settled of it now.
+
+What it begins from is copied into the store of checkpoints before the study is on record, under a key of its own: the
+file may change afterwards, and the other study may be deleted. Whatever comes between leaves an object that no event
+names, as a worker does that is killed (docs/decisions/0025-orphans.md).
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from app.domain import checkpoint_needs
+from app.domain import commands as c
+from app.domain import events as e
+from app.domain.decide import decide
+from app.domain.inputs import mark
+from app.domain.terms import ANYBODY, LAUNCHED, PlanId, Principal, StudyId, Unknown, plan_id
+from app.input_fingerprints import may_be_read
+from app.registry import TrainerSource
+from app.search.tuners.base import with_version
+from app.service.files import kept_state, parts
+from app.service.services import HttpProblem, Services, Write
+from app.service.suggestions import learned
+from app.service.undeclared_inputs import changed_files, inputs_seen
+from app.storage.object_store import PART, StoreUnavailable
+from stagetree.runtime.dcp import NotDcp, PackedFolder
+from stagetree.runtime.weight_files import kind_of
+from stagetree.sinks import SinkError
+from stagetree.spec import BeginFrom, Problem, SpecError, StudySpec, sums
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class WeightSource:
+    """Where weights come from. said: what goes on record of that. parts: reads them, once more each time."""
+
+    said: Json
+    sha256: str
+    size: int
+    parts: Callable[[], Iterator[bytes] | Iterator[memoryview]]
+
+
+def find_source(use: Services, origin: BeginFrom, who: Principal = ANYBODY) -> WeightSource:
+    """The file, or the checkpoint of a trial, that is meant. Raises `SpecError`, `StoreUnavailable`."""
+    if origin.dcp is not None:
+        return _of_folder(use, origin, origin.dcp)
+    return _of_study(use, origin, who) if origin.file is None else _of_file(use, origin, origin.file)
+
+
+def stored(use: Services, stream: str, source: WeightSource) -> tuple[str, bool]:
+    """The key of the object in the store that has the weights, for a study on a plan; whether it was just written.
+
+    Raises `SpecError` where the file was changed meanwhile, and `StoreUnavailable`.
+    """
+    if stream in use.log.versions():
+        with use.plans.holding(stream) as plan:
+            if there := sorted(checkpoint_needs.weights_in_use(plan)):  # all hold the same: it is in the plan's name
+                return there[0], False
+    key, digest = f"{use.store.prefix}{stream}/begin-{use.new_id()[:12]}", sha256()
+    try:
+        use.store.write(key, _hashed(source.parts(), digest))
+    except Exception as error:  # whatever the client of the store raises
+        raise StoreUnavailable(f"{key} cannot be written: {type(error).__name__}: {error}") from error
+    if digest.hexdigest() != source.sha256:
+        use.store.delete(key)
+        raise SpecError([Problem("begin_from", "must stay as it is: it was changed while it was copied")])
+    return key, True
+
+
+def _hashed(parts: Iterator[bytes] | Iterator[memoryview], digest: Any) -> Iterator[memoryview]:
+    for part in parts:
+        digest.update(part)
+        yield memoryview(part)
+
+
+def _of_file(use: Services, begin: BeginFrom, file: str) -> WeightSource:
+    refuse = _check_path(use, "file", file)
+    path, digest = Path(file), sha256()
+    try:
+        with path.open("rb") as opened:
+            kind = kind_of(opened)
+            opened.seek(0)
+            while part := opened.read(PART):
+                digest.update(part)
+            size = opened.tell()
+    except OSError as error:
+        raise refuse(f"must be a file that can be read: {file}: {error.strerror or error}") from None
+    if kind is None:
+        raise refuse(f"must be safetensors, a file of torch.save, or a checkpoint of stagetree, and {file} is neither")
+    if begin.state and kind != "checkpoint":
+        raise refuse(f"must be a checkpoint of stagetree for state: true, and {file} has weights alone")
+    if kind == "dcp":
+        raise refuse(f"must be weights, and {file} is an object of a store")
+    origin = {"file": file, "state": begin.state, **_foreign(begin)}
+    return WeightSource(origin, digest.hexdigest(), size, lambda: _parts_of(path))
+
+
+def _of_folder(use: Services, begin: BeginFrom, folder: str) -> WeightSource:
+    """What is in it is looked at where it is loaded: that takes torch."""
+    refuse, digest = _check_path(use, "dcp", folder), sha256()
+    try:
+        packed = PackedFolder.of(Path(folder))
+        for part in packed.parts():
+            digest.update(part)
+    except NotDcp as problem:
+        raise refuse(f"must be a folder that torch.distributed.checkpoint wrote, and {folder} {problem}") from None
+    except OSError as error:
+        raise refuse(f"must be a folder that can be read: {folder}: {error.strerror or error}") from None
+    origin = {"dcp": folder, "state": False, **_foreign(begin)}
+    return WeightSource(origin, digest.hexdigest(), packed.size, packed.parts)
+
+
+def _foreign(begin: BeginFrom) -> Json:
+    """What the user says of the program that wrote it."""
+    return {} if begin.step is None else {"step": begin.step}
+
+
+def _check_path(use: Services, field: str, path: str) -> Callable[[str], SpecError]:
+    """How to refuse it. Raises `SpecError` where studies may not name it."""
+
+    def refuse(problem: str) -> SpecError:
+        return SpecError([Problem(f"begin_from.{field}", problem)])
+
+    if not path.startswith("/"):
+        raise refuse(f"must be an absolute path here, got {path}")
+    if not may_be_read(path, use.study_files):
+        where = ", ".join(use.study_files) or "no folder"
+        raise refuse(
+            f"must be a file of the server that studies may name, and STAGETREE_STUDY_FILES there names {where}, got "
+            f"{path}; or name a study and a trial of this server"
+        )
+    return refuse
+
+
+def _parts_of(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while part := file.read(PART):
+            yield part
+
+
+def _of_study(use: Services, begin: BeginFrom, who: Principal) -> WeightSource:
+    trial = None if begin.trial in (None, "best") else int(begin.trial or 0)
+    try:
+        row = use.find(str(begin.study), who)
+        with use.open_study(row) as (plan, study):
+            state = kept_state(plan, study, trial, begin.step)
+            is_divided = plan.opened is not None and plan.opened.parallel != "tree"
+    except Unknown as problem:
+        raise SpecError([Problem("begin_from", f"must be a state that is kept: {problem}")]) from None
+    origin = {"study": row.id, "trial": state.trial, "step": state.step, "state": begin.state}
+    checkpoint = state.checkpoint
+    if not is_divided:
+        return WeightSource(origin, checkpoint.sha256, checkpoint.size, lambda: use.store.read(checkpoint.key))
+    return _joined(origin, lambda: parts(use.store, checkpoint, whole=True))
+
+
+def _joined(origin: Json, read: Callable[[], Iterator[memoryview]]) -> WeightSource:
+    """A checkpoint of several ranks as one."""
+    digest, size = sha256(), 0
+    for part in read():
+        digest.update(part)
+        size += len(part)
+    return WeightSource(origin, digest.hexdigest(), size, read)
+
+
+def submit(
+    use: Services,
+    write: Write,
+    spec: StudySpec,
+    trainer: TrainerSource,
+    who: Principal = ANYBODY,
+    project: str | None = None,
+) -> list[e.Event]:
+    """The events that say so: its submission, and results that it learnt. The same idempotency key gives the same ones.
+    Raises what `write` raises.
+
+    project: that of the principal, or the one without a name, where none is named. Raises `HttpProblem` where the
+    principal is of another one.
+    """
+    project = who.project or "" if project is None else project
+    if not who.sees(project):
+        raise HttpProblem(403, f"{who.name} is of the project {who.project!r}, and not of {project!r}.")
+    _check_sinks(use, spec)
+    spec = spec.with_sampling_seed(int(sha256(use.new_id().encode()).hexdigest()[:8], 16))  # on record: replay draws it
+    source = None if spec.begin_from is None else find_source(use, spec.begin_from, who)
+    inputs = inputs_seen(use, spec.inputs)
+    plan, study = opened(spec, trainer, source, inputs, project), _new_id(use, spec.name)
+    stream = name_of(plan)
+    begin, is_new = None, True
+    if source is not None:
+        key, is_new = stored(use, stream, source)
+        begin = {**source.said, "key": key, "sha256": source.sha256, "size": source.size}
+    command = c.SubmitStudy(
+        plan=plan,
+        study=study,
+        spec=with_version(spec.to_json()),
+        at=use.clock(),
+        begin=begin,
+        inputs=inputs,
+        other_files=changed_files(use, stream, inputs, spec.runtime_args),
+        has_new_weights=is_new,
+        by=who.name,
+        learned=learned(use, spec, study, who),
+    )
+    recorded = write(stream, lambda plan: decide(plan, command, use.limits))
+    return [each.event for each in recorded if isinstance(each.event, e.StudySubmitted | c.ResultsLearned)]
+
+
+def _check_sinks(use: Services, spec: StudySpec) -> None:
+    """Raises `SpecError` where it names a sink that the operator has not configured."""
+    for number, sink in enumerate(spec.sinks):
+        try:
+            use.sinks.address(sink)
+        except SinkError as error:
+            raise SpecError([Problem(f"sinks[{number}]", str(error))]) from None
+
+
+def name_of(plan: e.PlanOpened) -> PlanId:
+    """Of a plan that begins so: what its name is made of is in that event."""
+    return plan_id(
+        plan.trainer,
+        plan.trainer_version,
+        plan.trainer_args,
+        plan.seed,
+        plan.determinism,
+        plan.packing,
+        plan.begin,
+        plan.inputs,
+        plan.project,
+        plan.shards,
+        plan.parallel,
+    )
+
+
+def opened(
+    spec: StudySpec,
+    trainer: TrainerSource,
+    source: WeightSource | None = None,
+    inputs: Sequence[e.Json] = (),
+    project: str = "",
+) -> e.PlanOpened:
+    """The plan that the study is on. source, inputs: of what it begins from and reads, what was found."""
+    return e.PlanOpened(
+        trainer=spec.trainer,
+        trainer_version=trainer.version,
+        trainer_args=dict(spec.trainer_args),
+        seed=spec.seed,
+        determinism=spec.determinism,
+        packing=spec.lanes,
+        begin=None if source is None else {"sha256": source.sha256, "state": source.said["state"]},
+        inputs=[mark(each) for each in inputs],
+        project=project,
+        shards=spec.shards or 0,
+        parallel=f"{LAUNCHED}:{spec.ranks}"
+        if trainer.launched and spec.ranks != 1
+        else sums(spec.parallel, spec.shards, spec.ranks),
+    )
+
+
+def _new_id(use: Services, name: str) -> StudyId:
+    """The name made fit for a URL, and six characters of chance so that it is nobody else's."""
+    plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode().lower()
+    slug = re.sub(r"[^a-z0-9]+", "-", plain)[:56].strip("-") or "study"
+    while True:
+        study = f"{slug}-{use.new_id()[:6]}"
+        with use.records.read() as rows:
+            if rows.studies.find(study) is None:
+                return StudyId(study)

@@ -1,0 +1,200 @@
+"""The search of a study: what other studies found, with which it begins, and what people and programs suggest to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+from app.domain import commands as c
+from app.domain.decide import decide
+from app.domain.search_plan import SearchPlan, Study
+from app.domain.study_annotations import SUGGESTION, ResultsLearned, learned_text
+from app.domain.terms import ANYBODY, Principal, StateConflict, StudyId, Unknown
+from app.events import StudyRecord
+from app.search.tuners import (
+    Knowledge,
+    NothingToLearn,
+    Proposal,
+    TunerDriver,
+    TunerFailed,
+    context_of,
+    results_for,
+    sampler_of,
+)
+from app.service.services import InvalidField, Services, Write
+from stagetree.models.trials import Proposed, SamplerState, Suggestion, Suggestions
+from stagetree.sequences import SequenceError
+from stagetree.spec import Problem, SpecError, StudySpec
+from stagetree.spec.suggestions import check_configurations, places, why_none
+
+Json = dict[str, Any]
+
+
+MOST_LISTED = 10_000
+"""A tuner that lists more trials is made by the scheduler alone: that takes a while."""
+
+
+def check_tuner(spec: StudySpec) -> None:
+    """Make the tuner of a new study, and ask it what it wants first. Raises `SpecError` where that raises an error."""
+    try:
+        listed = islice(spec.tuner.configurations(spec), MOST_LISTED + 1) if spec.tuner.trains_to_the_end else ()
+        if sum(1 for _ in listed) <= MOST_LISTED:
+            TunerDriver(spec.to_json()).suggest(room=1)
+    except SequenceError as error:
+        raise SpecError([Problem(f"space.{error.field}".rstrip("."), error.problem)]) from None
+    except TunerFailed as failed:
+        raise SpecError([Problem("tuner", f"must be able to say what it wants first: {failed}")]) from None
+
+
+def suggest(
+    use: Services, row: StudyRecord, write: Write, configurations: Sequence[Json], who: Principal = ANYBODY
+) -> Suggestions:
+    """Configurations, whole or in part, that take the next places of the study's tuner: all of them, or none.
+
+    Raises `StateConflict` where the tuner has no place or takes none, `InvalidField` for values outside of the space.
+    """
+    command = c.SuggestConfigurations(
+        study=StudyId(row.id), configurations=tuple(configurations), at=use.clock(), by=who.name
+    )
+
+    def decided(plan: SearchPlan) -> Any:
+        events = decide(plan, command, use.limits)
+        _check(plan.studies[command.study], command)
+        return events
+
+    recorded = write(row.stream, decided)
+    with use.open_study(row) as (_, study):
+        return Suggestions(items=_shown(study)[-len(recorded) :])
+
+
+def withdraw(use: Services, row: StudyRecord, write: Write, suggestion: int, who: Principal = ANYBODY) -> None:
+    """Withdraw a suggestion whose place has not come. Raises `Unknown`, and `StateConflict` where it came."""
+    command = c.WithdrawSuggestion(study=StudyId(row.id), suggestion=suggestion, at=use.clock(), by=who.name)
+    write(row.stream, lambda plan: decide(plan, command, use.limits))
+
+
+def suggestions(use: Services, row: StudyRecord, at: int | None = None) -> Suggestions:
+    """All that was suggested to a study, now or until an event, with the trials that came of it."""
+    with use.open_study(row, at) as (_, study):
+        return Suggestions(items=_shown(study))
+
+
+def sampler_state(use: Services, row: StudyRecord, at: int | None = None) -> SamplerState:
+    """How much the study's sampler knows now, or at an event, and its next proposal. Raises `StateConflict`.
+
+    It follows from the log alone. The plan is free while the sampler thinks.
+    """
+    with use.open_study(row, at) as (plan, study):
+        spec = StudySpec.from_dict(dict(study.spec), limits=None)  # it was accepted once
+        try:
+            driver = TunerDriver(study.spec)
+            driver.observe(study, context_of(plan, study, study.submitted_at, 1))
+        except TunerFailed as problem:
+            raise StateConflict(f"study {row.id}: {problem}") from None
+        learned = [learned_text(each) for each in study.learned]
+        budget = _budget_texts(study, spec)
+        refuses = "it is over" if study.finished_at is not None else _why_no_more(study, spec, 1)
+    try:
+        knowledge, proposal = driver.next_proposal()
+    except TunerFailed as problem:
+        raise StateConflict(f"study {row.id}: {problem}") from None
+    return SamplerState(
+        sampler=getattr(spec.tuner, "sampler", ""),
+        step=None if knowledge is None else knowledge.step,
+        results=None if knowledge is None else knowledge.results,
+        next=None if proposal is None else Proposed(hp=dict(proposal.hp), reason=dict(proposal.reason)),
+        text=[*_knowledge_texts(spec, knowledge), *learned, *budget, *_next_texts(proposal)],
+        refuses=refuses,
+    )
+
+
+def _knowledge_texts(spec: StudySpec, knowledge: Knowledge | None) -> Iterator[str]:
+    sampler = getattr(spec.tuner, "sampler", "")
+    if not sampler:
+        yield f"the tuner {spec.tuner.kind} asks no sampler: the study file, or a user, says what its trials are"
+    elif knowledge is None:
+        yield f"{sampler} uses no results"
+    else:
+        where = "at the last step of each trial" if knowledge.step is None else f"at step {knowledge.step}"
+        count = f"{knowledge.results} result{'' if knowledge.results == 1 else 's'} {where}"
+        chance = f"draws at random until it has {knowledge.enough} results, and has"
+        yield f"{sampler} {'models' if knowledge.results >= knowledge.enough else chance} {count}"
+
+
+def _budget_texts(study: Study, spec: StudySpec) -> list[str]:
+    """How much of each limit of the search is used."""
+    most = places(spec.tuner)
+    texts = [] if most is None else [f"{len(study.trials):,} of {most:,} trials have begun"]
+    if spec.max_total_steps is not None:
+        texts.append(f"{study.executed:,} steps of its max_total_steps {spec.max_total_steps:,} are trained")
+    return texts
+
+
+def _next_texts(proposal: Proposal | None) -> Iterator[str]:
+    if proposal is None:
+        yield "nothing comes next: no configuration is left, or none is asked for"
+    elif (suggestion := proposal.reason.get(SUGGESTION)) is not None:
+        yield f"suggestion {suggestion} takes the next place"
+    elif (price := proposal.reason.get("price")) is not None:
+        yield f"the next one would cost {price} steps"
+
+
+def _shown(study: Study) -> list[Suggestion]:
+    trials = study.trials_by_suggestion()
+    return [
+        Suggestion(
+            suggestion=number,
+            hp=each.hp,
+            by=each.by,
+            at=each.at,
+            trial=trials.get(number),
+            withdrawn_at=study.withdrawn.get(number),
+        )
+        for number, each in enumerate(study.suggestions)
+    ]
+
+
+def _check(study: Study, command: c.SuggestConfigurations) -> None:
+    spec = StudySpec.from_dict(dict(study.spec), limits=None)  # it was accepted once
+    if problem := _why_no_more(study, spec, len(command.configurations)):
+        raise StateConflict(f"study {study.id} does not take the suggestions: {problem}")
+    try:
+        earlier = [trial.hp for trial in study.trials]
+        check_configurations(spec, command.configurations, earlier, len(study.suggestions))
+    except SequenceError as error:
+        raise InvalidField(error.field, error.problem) from None
+
+
+def _why_no_more(study: Study, spec: StudySpec, number: int) -> str:
+    """Why a study takes no further suggestions, of this number; empty where it does."""
+    if (problem := why_none(spec.tuner)) is not None:
+        return problem
+    sampler = sampler_of(spec)
+    counted = [most for most in (places(spec.tuner), None if sampler is None else sampler.size()) if most is not None]
+    begun = sum(trial.reason.get("by") == "tuner" and trial.cooldown_of is None for trial in study.trials)
+    waiting = len(study.suggested()) - len(study.trials_by_suggestion())
+    if not counted or number <= (left := max(0, min(counted) - begun - waiting)):
+        return ""
+    places_left = f"it has {left} places left, got {number}" if left else "it has no place left"
+    state = f"{begun} of its {min(counted)} trials have begun, and {waiting} suggestions wait"
+    return f"{places_left}: {state}; reopen it with more trials when it is over, or add a trial of your own"
+
+
+def learned(use: Services, spec: StudySpec, study: StudyId, who: Principal = ANYBODY) -> tuple[ResultsLearned, ...]:
+    """What a new study learns from each study that it names. Raises `SpecError`."""
+    return tuple(_learned_from(use, spec, study, number, who) for number in range(len(spec.learn_from)))
+
+
+def _learned_from(use: Services, spec: StudySpec, study: StudyId, number: int, who: Principal) -> ResultsLearned:
+    field = f"learn_from[{number}]"
+    try:
+        row = use.find(spec.learn_from[number], who)
+    except Unknown as problem:
+        raise SpecError([Problem(field, f"must be the id of a study on this server: {problem}")]) from None
+    try:
+        with use.open_study(row) as (_, source):
+            results, left_out = results_for(spec, source)
+    except NothingToLearn as problem:
+        raise SpecError([Problem(field, str(problem))]) from None
+    return ResultsLearned(study=study, source=StudyId(row.id), results=results, left_out=left_out, at=use.clock())

@@ -1,0 +1,111 @@
+"""Why studies and their trials wait for slots, or the slots for something, such as a store that is away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeVar
+
+from app.domain.chain_assignment import gpu_of, is_one_of, kind_of_proofs
+from app.domain.search_plan import SearchPlan, Study, Trial
+from app.domain.terms import TrialState
+from app.domain.trainer_check import fails_on
+from app.events import ChainRecord, SlotRecord, StudyRecord
+from app.scheduling.placement import has_trainer, without_trainer
+from app.service.services import Services
+from stagetree.models import trials
+
+Shown = TypeVar("Shown", bound=trials.Trial)
+
+
+def of_study(use: Services, stream: str, plan: SearchPlan, study: Study, live: Sequence[ChainRecord]) -> list[str]:
+    """What holds a study up now, in a sentence each. live: the chains of its plan that are under way."""
+    sentences = sorted(by_chain(use, live).values())
+    if study.is_audited or study.is_running:
+        with use.records.read() as rows:
+            slots, now, held_up = rows.slots.alive(use.lease_seconds), rows.now(), rows.schedulers.last_said()[1]
+        sentences += [held_up[name] for name in (study.id, stream) if name in held_up]
+        well = [slot for slot in slots if not slot.is_quarantined(now)]
+        if sentence := _of_audit(plan, well) if study.is_audited else _without_slot(plan, study, well):
+            sentences.append(sentence)
+    return sentences
+
+
+def _without_slot(plan: SearchPlan, study: Study, well: Sequence[SlotRecord]) -> str:
+    """Why no slot takes the study: by its trainer, or its kind. Nothing while some slot has not said its trainers."""
+    if plan.opened is None or not well or not all(slot.trainers for slot in well):
+        return ""
+    able = [slot for slot in well if has_trainer(slot, plan.opened)]
+    if not able:
+        return without_trainer(plan.opened, well)
+    kinds = ", ".join(sorted({slot.kind or "unknown" for slot in able}))
+    if not any(is_one_of(slot.kind, study.devices) for slot in able):
+        return f"no slot is of its devices, {', '.join(study.devices)}: those at work are {kinds}"
+    if sentence := _not_checked(plan, able):
+        return sentence
+    gpus = {gpu_of(slot.kind) for slot in able}
+    missing = plan.gpus - gpus if len(study.devices) < 2 and "" not in gpus else frozenset[str]()
+    if stay := sorted({gpu for gpu in _gpus_of(plan, study) if gpu in missing}) if missing else []:
+        named = ", ".join(sorted({*stay, *gpus}))
+        return (
+            f"trials that began on {', '.join(stay)} wait for such a slot: those at work are {kinds}; a study with "
+            f"`devices: [{named}]` goes on from their states on any of these"
+        )
+    return ""
+
+
+def _not_checked(plan: SearchPlan, able: Sequence[SlotRecord]) -> str:
+    """That some of these slots take nothing of the plan, since its trainer fails on their kind of device."""
+    for kind in dict.fromkeys(map(kind_of_proofs, able)):
+        if error := fails_on(plan, kind):
+            return f"slots of {kind} take nothing of it: the trainer failed there: {error}"
+    return ""
+
+
+def _gpus_of(plan: SearchPlan, study: Study) -> Iterator[str]:
+    """The kinds of GPU on which trials that wait for a result were trained so far."""
+    for trial in study.trials:
+        if trial.state == TrialState.ACTIVE:
+            nodes = [plan.nodes[name] for name in trial.path if name in plan.nodes and plan.nodes[name].gpu]
+            yield from (node.gpu for node in nodes[-1:])
+
+
+def _of_audit(plan: SearchPlan, well: Sequence[SlotRecord]) -> str:
+    """Why nothing is compared for a study that is audited."""
+    if plan.opened is None or any(chain.proof is not None for chain in plan.chains.values()):
+        return ""
+    able = [slot for slot in well if has_trainer(slot, plan.opened)]
+    if not well:
+        return "the audit waits: no slot is at work"
+    if not able:
+        return f"the audit waits: {without_trainer(plan.opened, well)}"
+    is_busy = all(not slot.is_free for slot in able)
+    return "the audit waits for a slot that has nothing else to do" if is_busy else ""
+
+
+def by_chain(use: Services, live: Sequence[ChainRecord]) -> dict[str, str]:
+    """By chain of these under way, what its slot says of itself, if it says anything: one sentence each."""
+    if not live:
+        return {}
+    with use.records.read() as rows:
+        notes = {row.chain: f"slot {row.name}: {row.note}" for row in rows.slots.all() if row.note}
+    return {chain.chain: notes[chain.chain] for chain in live if chain.chain in notes}
+
+
+def by_node(use: Services, row: StudyRecord, at: int | None) -> dict[str, str]:
+    """The same by each node that those chains of the study's plan are still to train; nothing of a moment before."""
+    live = use.live(row.stream) if at is None else []
+    notes = by_chain(use, live)
+    return {
+        stage.node: notes[chain.chain]
+        for chain in live
+        if chain.chain in notes
+        for stage in chain.stages[chain.index :]
+    }
+
+
+def told(view: Shown, plan: SearchPlan, trial: Trial, notes: Mapping[str, str]) -> Shown:
+    """A shown trial, whose standing says so where a slot that is to train it waits. notes: by node."""
+    if not notes or view.state not in ("waiting", "running"):
+        return view
+    text = next((notes[name] for name, _ in plan.ends(trial) if name in notes), None)
+    return view if text is None else view.with_fields(standing=f"{view.standing}; {text}")

@@ -1,0 +1,274 @@
+"""Where checkpoints lie: one immutable object each, in a folder or a bucket.
+
+An object has its name only once it is whole, and is never overwritten. None is looked for by listing, but those that
+no event names (docs/decisions/0025-orphans.md).
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, TypeVar
+
+from app.outages import Away
+from app.storage.s3_parts import CONNECT_SECONDS, READ_SECONDS, DirectParts
+from stagetree.whole_file import whole_file
+
+T = TypeVar("T")
+
+PART = 16 * 2**20
+"""Bytes in one piece, on the way there and back."""
+
+IN_FLIGHT = 12
+"""So many parts of an object of S3 are on their way at once: one stream carries far less than a machine can take."""
+
+S3_OPTIONS: dict[str, Any] = {
+    "use_listings_cache": False,
+    "config_kwargs": {
+        "signature_version": "s3v4",  # of signed URLs as well, which would have the one of 2006 else
+        "connect_timeout": CONNECT_SECONDS,
+        "read_timeout": READ_SECONDS,
+        "retries": {"max_attempts": 2},
+        "max_pool_connections": IN_FLIGHT + 4,
+    },
+}
+"""A connection that nobody answers on is given up in seconds: we try again ourselves."""
+
+
+DELETED = "If it was deleted, make it again, empty: what is lost is then trained again"
+"""What to do about a folder that will not come back."""
+
+
+class StoreUnavailable(Away):
+    """The store did not do what it was asked; the message says which object and why. Time may help."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """An object's size in bytes, and when it was written: Unix seconds, by the store's clock."""
+
+    size: int
+    at: float
+
+
+class ObjectStore(Protocol):
+    """Holds bytes under a key. Whatever is wrong, each raises what its library raises; a missing object is
+    FileNotFoundError."""
+
+    @property
+    def prefix(self) -> str:
+        """What the keys of new objects begin with."""
+
+    def write(self, key: str, parts: Iterable[memoryview]) -> None: ...
+
+    def cache(self, key: str, parts: Iterable[memoryview]) -> bool:
+        """Put an object that is written next where the slots of this machine find it. False where there is no place."""
+
+    def read(self, key: str) -> Iterator[bytes]: ...
+
+    def delete(self, key: str) -> None: ...
+
+    def distrust(self, key: str) -> bool:
+        """What was read was damaged: drop the copy of the object that it was read from. False where it was none."""
+
+    def open(self, key: str) -> int | None:
+        """A descriptor of the object, where it is a file of this machine; None elsewhere."""
+
+    def all_keys(self) -> Iterator[str]:
+        """All of them, and what was broken off while it was written, where that has a name."""
+
+    def written(self, key: str) -> Written: ...
+
+
+LOG = "stagetree.db"
+"""The log of an embedded stack, which lies beside the folder of its checkpoints."""
+
+
+class LocalStore:
+    """A folder of this machine, or one that all machines mount.
+
+    Where the folder is not there, its disk is not mounted: nothing is missing, and the store is away. But a folder
+    beside its own log is on the same disk as the log, and was deleted. A marker in the folder would not tell: a slot
+    that writes before the disk is mounted would leave one below the mount point.
+    """
+
+    prefix = ""
+
+    def __init__(self, root: str) -> None:
+        self._root = Path(root)
+
+    def write(self, key: str, parts: Iterable[memoryview]) -> None:
+        with whole_file(self._root / key, buffering=0) as file:
+            for part in parts:
+                while part:
+                    part = part[file.write(part) :]
+            os.fsync(file.fileno())
+
+    def cache(self, key: str, parts: Iterable[memoryview]) -> bool:
+        return False
+
+    def read(self, key: str) -> Iterator[bytes]:
+        with os.fdopen(self.open(key), "rb") as file:
+            while part := file.read(PART):
+                yield part
+
+    def open(self, key: str) -> int:
+        self._check_mounted()
+        return os.open(self._root / key, os.O_RDONLY)
+
+    def delete(self, key: str) -> None:
+        self._check_mounted()
+        (self._root / key).unlink(missing_ok=True)
+
+    def distrust(self, key: str) -> bool:
+        return False
+
+    def all_keys(self) -> Iterator[str]:
+        for path in self._root.rglob("*"):
+            if path.is_file():
+                yield path.relative_to(self._root).as_posix()
+
+    def written(self, key: str) -> Written:
+        status = (self._root / key).stat()
+        return Written(status.st_size, status.st_mtime)
+
+    def _check_mounted(self) -> None:
+        """What is not to be seen just now is neither missing nor deleted."""
+        is_beside_its_log = not self._root.is_symlink() and (self._root.parent / LOG).is_file()
+        if not self._root.is_dir() and not is_beside_its_log:
+            raise NotADirectoryError(f"the folder {self._root} is not there; is it mounted? {DELETED}")
+
+
+class FsspecStore:
+    """Any file system that fsspec knows; large objects go up in parts, as far as it can do that."""
+
+    prefix = ""
+    options: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self, url: str) -> None:
+        import fsspec
+
+        self._fs, self._root = fsspec.core.url_to_fs(url, **self.options)
+
+    def write(self, key: str, parts: Iterable[memoryview]) -> None:
+        file = self._fs.open(f"{self._root}/{key}", "wb", block_size=PART)
+        try:
+            for part in parts:
+                file.write(part)
+        except BaseException:
+            file.discard()
+            file.closed = True  # or it would make an object of what is there, once it is forgotten
+            raise
+        file.close()
+
+    def cache(self, key: str, parts: Iterable[memoryview]) -> bool:
+        return False
+
+    def read(self, key: str) -> Iterator[bytes]:
+        path = f"{self._root}/{key}"
+        size = self._fs.size(path)
+        ranges = ((begin, min(begin + PART, size)) for begin in range(0, size, PART))
+        yield from _in_flight(partial(self._part, path, *each) for each in ranges)
+
+    def open(self, key: str) -> int | None:
+        return None
+
+    def delete(self, key: str) -> None:
+        self._fs.rm_file(f"{self._root}/{key}")
+
+    def distrust(self, key: str) -> bool:
+        return False
+
+    def all_keys(self) -> Iterator[str]:
+        for path in self._fs.find(self._root):
+            yield path.removeprefix(f"{self._root}/")
+
+    def written(self, key: str) -> Written:
+        path = f"{self._root}/{key}"
+        return Written(self._fs.size(path), self._fs.modified(path).timestamp())
+
+    def _part(self, path: str, begin: int, end: int) -> bytes:
+        part: bytes = self._fs.cat_file(path, start=begin, end=end)
+        if len(part) != end - begin:  # or a connection that broke would look like a damaged object
+            raise ConnectionError(f"{len(part)} of the {end - begin} bytes from {begin} on came")
+        return part
+
+
+class S3Store(FsspecStore):
+    """S3, where the parts of a large object go up side by side, and down over connections of our own."""
+
+    options = S3_OPTIONS
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.direct = DirectParts(self._fs, IN_FLIGHT)
+
+    def write(self, key: str, parts: Iterable[memoryview]) -> None:
+        path, chunks = f"{self._root}/{key}", _chunks(parts)
+        begin = list(islice(chunks, 2))
+        if len(begin) < 2:
+            self._fs.pipe_file(path, b"".join(begin))
+            return
+        bucket, name, _ = self._fs.split_path(path)
+        place = {"Bucket": bucket, "Key": name}
+        place["UploadId"] = self._fs.call_s3("create_multipart_upload", **place)["UploadId"]
+        try:
+            calls = (partial(self._upload, place, *each) for each in enumerate(chain(begin, chunks), 1))
+            uploaded = {"Parts": list(_in_flight(calls))}
+            self._fs.call_s3("complete_multipart_upload", **place, MultipartUpload=uploaded)
+        except BaseException:
+            self._fs.call_s3("abort_multipart_upload", **place)
+            raise
+
+    def _upload(self, place: Mapping[str, str], number: int, chunk: bytes | memoryview) -> dict[str, Any]:
+        etag = self.direct.put(place, number, chunk)
+        if etag is None:
+            etag = self._fs.call_s3("upload_part", **place, PartNumber=number, Body=bytes(chunk))["ETag"]
+        return {"PartNumber": number, "ETag": etag}
+
+    def _part(self, path: str, begin: int, end: int) -> bytes:
+        part = self.direct.get(path, begin, end) if end - begin == PART else None  # less is not worth it
+        return super()._part(path, begin, end) if part is None else part
+
+
+def open_store(root: str) -> ObjectStore:
+    """root: a folder, or a URL such as `s3://bucket/prefix`."""
+    if root.startswith("s3://"):
+        return S3Store(root)
+    return FsspecStore(root) if "://" in root else LocalStore(root)
+
+
+def _in_flight(calls: Iterable[Callable[[], T]]) -> Iterator[T]:
+    """The results of calls in their order, while a few of them are under way."""
+    with ThreadPoolExecutor(IN_FLIGHT, "store") as pool:
+        waiting = deque[Future[T]]()
+        try:
+            for call in calls:
+                waiting.append(pool.submit(call))
+                if len(waiting) == IN_FLIGHT:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for each in waiting:
+                each.cancel()
+
+
+def _chunks(parts: Iterable[memoryview]) -> Iterator[bytes | memoryview]:
+    """The same bytes in pieces of `PART`; the last one may be shorter. Pieces of that size are not copied."""
+    rest = bytearray()
+    for part in parts:
+        begin = 0
+        while len(rest) + len(part) - begin >= PART:
+            end = begin + PART - len(rest)
+            yield b"".join((rest, part[begin:end])) if rest else part[begin:end]
+            rest, begin = bytearray(), end
+        rest += part[begin:]
+    if rest:
+        yield bytes(rest)

@@ -1,0 +1,176 @@
+"""Looks at what a trainer was seen to read and no study names: data, code, variables of the environment, packages.
+
+Nobody has promised that it stays as it is, so a copy of a file with other times must not count as another one. Each has
+a path: see `stagetree.undeclared_input`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from functools import cache, lru_cache
+from glob import glob
+from hashlib import sha256
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from app.input_fingerprints import PART, SMALL, InputMissing, hash_of, look, readable
+from stagetree.undeclared_input import PYTHON, Unnamed
+
+Json = dict[str, Any]
+
+SAMPLES, SAMPLE_PART = 64, 2**16
+"""Of a pattern's files so many are looked at, and so much of both ends of each."""
+
+
+def look_at_found(paths: Iterable[str]) -> list[Json]:
+    """A record of each, with a stamp that is cheap to compare; files that are gone have none.
+
+    Files that are small together are known by their content, others by both `ends`.
+    """
+    records, left = list[Json](), SMALL
+    for path in paths:
+        with suppress(InputMissing):
+            seen = _look(path)
+            if is_small := seen.get("bytes", left + 1) <= left:
+                left -= seen["bytes"]
+            records.append({**seen, **_content(path, is_small=is_small), "found": True})
+    return records
+
+
+def has_changed(record: Mapping[str, Any]) -> bool:
+    """Whether there is something else now than a look had found, as far as this machine can tell.
+
+    Raises `InputMissing`.
+    """
+    path, seen = record["path"], _look(record["path"])
+    if seen["stamp"] == record["stamp"] or (Unnamed(path).is_variable and not is_of_here(record)):
+        return False
+    now = _content(path, is_small="sha256" in record)
+    return not now or any(record[name] != value for name, value in now.items())
+
+
+def is_of_here(record: Mapping[str, Any]) -> bool:
+    """Whether it was seen on this machine, or is the same on all that have it."""
+    return record.get("host") in (None, platform.node())
+
+
+def _look(path: str) -> Json:
+    match Unnamed(path):
+        case Unnamed(is_variable=True, name=name):
+            return {"path": path, "host": platform.node(), "stamp": _hash_of_variable(name)}
+        case Unnamed(is_package=True, name=name):
+            return {"path": path, "host": platform.node(), "stamp": version_of(name)}
+    return _look_at_many(path) if _is_pattern(path) else look(path, is_hashed=False)
+
+
+def _content(path: str, *, is_small: bool) -> Json:
+    """What tells whether it is the same in spite of another stamp; of a variable or a package, nothing."""
+    if (unnamed := Unnamed(path)).is_variable or unnamed.is_package:
+        return {}
+    if _is_pattern(path):
+        return {"ends": _hash_of_samples(path)}
+    return {"sha256": hash_of(path)} if is_small else {"ends": _hash_of_ends(path, PART)}
+
+
+# ------------------------------------------------------------------------------------------------------ the kinds
+
+
+def _hash_of_variable(name: str) -> str:
+    value = os.environ.get(name)
+    told = "unset" if value is None else f"set {value}"
+    return sha256(told.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def version_of(module: str) -> str:
+    """The version of the installed package that has a module, without the part that names a device; that of Python.
+
+    Raises `InputMissing`.
+    """
+    if module == PYTHON:
+        return "{}.{}".format(*sys.version_info)
+    return _installed_version(module, _stamp_of_packages())
+
+
+def _stamp_of_packages() -> tuple[int, ...]:
+    """It changes whenever a package is installed, removed or updated."""
+    return tuple(os.stat(folder).st_mtime_ns for folder in sys.path if os.path.isdir(folder))
+
+
+@lru_cache
+def _installed_version(module: str, stamp: tuple[int, ...]) -> str:
+    """stamp: of all packages, whose metadata are slow to read. Raises `InputMissing`."""
+    for name in _distributions(module):
+        with suppress(metadata.PackageNotFoundError):
+            return str(metadata.version(name)).partition("+")[0]
+    raise InputMissing(f"no package {module} is installed")
+
+
+def _distributions(module: str) -> Iterator[str]:
+    """Its names, the likeliest first: to look through all packages takes half a second."""
+    yield module
+    yield from _all_distributions().get(module, ())
+
+
+@cache
+def _all_distributions() -> Mapping[str, list[str]]:
+    return metadata.packages_distributions()
+
+
+def _is_pattern(path: str) -> bool:
+    return Unnamed(path).is_pattern and not os.path.exists(path)
+
+
+def _look_at_many(pattern: str) -> Json:
+    """How many files there are, and a stamp of their names, and of sizes and times of samples. It costs what a trainer
+    needs to list its data set: sizes of a million files, on a network's disk, would take minutes."""
+    folder, names = _matching(pattern)
+    stamp = _hash_of_names(names)
+    for path in _samples(folder, names):
+        with readable(path):
+            status = os.stat(path)
+        stamp.update(f"{status.st_size}\0{status.st_mtime_ns}\n".encode())
+    return {"path": pattern, "files": len(names), "stamp": stamp.hexdigest()}
+
+
+def _hash_of_samples(pattern: str) -> str:
+    """Of the names of all its files, and of both ends of samples. Raises `InputMissing`."""
+    folder, names = _matching(pattern)
+    whole = _hash_of_names(names)
+    for path in _samples(folder, names):
+        whole.update(_hash_of_ends(path, SAMPLE_PART).encode())
+    return whole.hexdigest()
+
+
+def _matching(pattern: str) -> tuple[str, list[str]]:
+    """The folder of a pattern, and the names in it. Raises `InputMissing`."""
+    folder = Unnamed(pattern).folder
+    names = sorted(glob(pattern.removeprefix(folder).lstrip("/"), root_dir=folder))
+    if not names:
+        raise InputMissing(f"{pattern} is the name of no file")
+    return folder, names
+
+
+def _hash_of_names(names: Iterable[str]) -> hashlib._Hash:
+    return sha256("\0".join(names).encode("utf-8", "surrogateescape"))
+
+
+def _samples(folder: str, names: list[str]) -> Iterator[str]:
+    """Some from all over, the same ones each time."""
+    number = min(len(names), SAMPLES)
+    return (f"{folder}/{names[index * len(names) // number]}" for index in range(number))
+
+
+def _hash_of_ends(path: str, part: int) -> str:
+    """Of the size of a file, and its first and last part. Raises `InputMissing`."""
+    with readable(path), Path(path).open("rb") as file:
+        digest = sha256(file.read(part))
+        end = file.seek(0, os.SEEK_END)
+        file.seek(max(end - part, 0))
+        digest.update(file.read(part) + str(end).encode())
+    return digest.hexdigest()

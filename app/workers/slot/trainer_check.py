@@ -1,0 +1,155 @@
+"""Runs on: the thread that trains.
+
+Whether a trainer can be trained at all, and whether its first steps come out the same when it resumes from a state.
+
+    first      a fresh process: train to step 1, save; train to the end, save, evaluate
+    resumed    another one: load the state of step 1, evaluate and save twice; train to the end, and compare
+
+Where something differs, up to two more trainings tell the causes apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from typing import Any
+
+from app.domain.chain_assignment import ProofOrder
+from app.domain.objectives import problem_of
+from app.domain.terms import FailureKind
+from app.undeclared_inputs import look_at_found
+from app.workers.slot.surroundings import written_records
+from app.workers.slot.verification_bench import OFF, Bench, last_line
+from app.workers.state import State
+from stagetree.runtime.failures import TrainerFailed
+from stagetree.runtime.inexact_reasons import (
+    LOST,
+    UNREPEATABLE,
+    WATCHED,
+    is_of_metrics,
+    not_in_state,
+    of_metrics,
+    other_metrics,
+)
+
+Metrics = Mapping[str, float | None]
+Files = Sequence[Mapping[str, Any]]
+
+
+class CheckFailed(Exception):
+    """The user's code failed in the first training, as it would in any. step: how far it was trained."""
+
+    def __init__(self, kind: FailureKind, error: str, step: int, signature: str) -> None:
+        super().__init__(error)
+        self.kind, self.error, self.step, self.signature = kind, error, step, signature
+
+
+@dataclass(slots=True)
+class Checked:
+    """difference: the first that was found, with its likely cause.
+
+    unproven: why a difference need not be the trainer's fault; then none is said. unread: hyper-parameters that the
+    trainer has read in none of the steps. files: records of the data files that it read.
+    """
+
+    difference: str = ""
+    unproven: str = ""
+    unread: Sequence[str] = ()
+    files: Files = ()
+
+
+def check(bench: Bench, order: ProofOrder, steps: int, let_others_train: Callable[[Files], None]) -> Checked:
+    """Try a trainer for so many steps. Raises `CheckFailed`, and `TrainerFailed` for an accident, as `Bench` does.
+
+    let_others_train: called with the files when what follows only compares: the trainer can be trained, and its state
+    be loaded.
+    """
+    with ExitStack() as held:
+        return _Check(bench, order, steps, held).run(let_others_train)
+
+
+class _Check:
+    def __init__(self, bench: Bench, order: ProofOrder, steps: int, held: ExitStack) -> None:
+        self._bench, self._order, self._steps, self._held = bench, order, steps, held
+
+    def run(self, let_others_train: Callable[[Files], None]) -> Checked:
+        bench, found = self._bench, Checked()
+        try:
+            first, end, metrics = self._train()
+            seen = bench.seen()
+            found.unread = seen.unread
+            found.files = [*look_at_found(seen.files), *written_records(bench.written())]
+            bench.load(first, 1)  # whether that raises; what it leaves in the used object matters to nobody
+        except TrainerFailed as failed:
+            raise self._fault(failed) from failed
+        if not bench.is_exact:
+            found.unproven = OFF
+        elif bench.is_worth(self._steps - 1):
+            let_others_train(found.files)
+            text = self._resumed_differs(first, end, metrics)
+            if text and bench.operations:
+                found.unproven = f"the trainer {bench.operations[0]}"
+            else:
+                found.difference = text
+        return found
+
+    def _fault(self, failed: TrainerFailed) -> Exception:
+        """What is no accident is the user's, and there is no second try."""
+        if failed.kind != "exception":
+            return failed
+        return CheckFailed(FailureKind.EXCEPTION, failed.error, failed.step, failed.signature)
+
+    def _train(self) -> tuple[State, State, Metrics]:
+        bench = self._bench
+        bench.build()
+        bench.train(1)
+        first = self._held.enter_context(closing(bench.save()))
+        bench.train(self._steps)
+        end = self._held.enter_context(closing(bench.save(look=True)))
+        metrics = bench.evaluate()
+        problems = [problem_of(name, metrics, bench.step) for name in self._order.metrics]
+        for problem in problems:
+            if problem is not None and problem["kind"] == FailureKind.METRIC:
+                raise CheckFailed(FailureKind.METRIC, problem["error"], bench.step, "metric")
+        return first, end, metrics
+
+    def _resumed_differs(self, first: State, end: State, metrics: Metrics) -> str:
+        """What differs when training resumes from the first state, with the likely cause; "" for nothing."""
+        try:
+            text, stray = self._resume(first, end, metrics, is_watched=True)
+        except TrainerFailed as failed:  # an error where the first training had none is a difference, too
+            if failed.kind != "exception":
+                raise
+            return f"the trainer failed when it resumed from its state: {last_line(failed)}"
+        return f"{text}. {self._cause(text, stray, first, end, metrics)}" if text else ""
+
+    def _resume(self, first: State, end: State, metrics: Metrics, *, is_watched: bool) -> tuple[str, Sequence[str]]:
+        bench = self._bench
+        bench.build()
+        bench.load(first, 1)
+        for _ in range(2 if is_watched else 0):  # training must not notice that it is evaluated and saved
+            bench.evaluate()
+            bench.save().close()
+        return self._compare(end, metrics)
+
+    def _compare(self, end: State, metrics: Metrics) -> tuple[str, Sequence[str]]:
+        bench = self._bench
+        bench.train(self._steps)
+        with closing(bench.save(look=True)) as again:
+            compared = bench.compare(again, end)
+        return compared.difference or other_metrics(metrics, bench.evaluate()), compared.stray
+
+    def _cause(self, text: str, stray: Sequence[str], first: State, end: State, metrics: Metrics) -> str:
+        self._bench.build()
+        if self._compare(end, metrics)[0]:
+            return UNREPEATABLE
+        if is_of_metrics(text):
+            return of_metrics(stray)
+        is_lost, names = self._resume(first, end, metrics, is_watched=False)
+        return of_state(names) if is_lost else WATCHED
+
+
+def of_state(stray: Sequence[str]) -> str:
+    """The likely cause of a state that differs after training resumed: these names, where there are any."""
+    return not_in_state(stray) or LOST

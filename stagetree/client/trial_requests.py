@@ -1,0 +1,256 @@
+"""Asking for trials and hearing what they come to: one call for what is wanted in a moment, one stream of events."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import suppress
+from typing import Any
+
+from stagetree.client.http import Http, Json, path_of
+from stagetree.client.known_trials import Hp, Known, PendingAsk, Result, key_of, last_nodes
+from stagetree.errors import Conflict, Invalid, NotFound, StagetreeError, StudyOver, TrialFailed
+from stagetree.sequences import parse
+from stagetree.space.distributions import plain
+
+__all__ = ["Asker", "Hp", "Known", "Result"]
+
+_MOST = 500
+"""How many trials are asked for in one call."""
+
+_ENDINGS = {"StageFailed", "CheckpointDropped", "TrialCancelled", "TrialStopped"}
+"""Events after which a trial may be over without a result."""
+
+
+class Asker:
+    """Asks for the trials of a study. `known` is what was last heard of it."""
+
+    def __init__(self, http: Http, known: Known) -> None:
+        self._http, self.known = http, known
+        self._wanted: dict[tuple[str, int], PendingAsk] = {}
+        self._asks: list[PendingAsk] = []
+        self._pending: list[PendingAsk] = []
+        self._partly: list[PendingAsk] = []  # of several repeats, not all of which may be measured
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._is_doubtful = self._is_struck = False
+
+    async def close(self) -> None:
+        """Wait for nothing more. Whoever still waits gets `StudyOver`."""
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        self._fail(StudyOver("the connection to the study was closed"), self._open())
+
+    async def refresh(self) -> None:
+        """Hear how the study and all its trials stand."""
+        self.known.study = await self._http.get(self._path, trials="false")
+        self.known.take_all([trial async for trial in self._all_trials()])
+
+    @property
+    def _path(self) -> str:
+        return path_of(self.known.study["study"])
+
+    def _all_trials(self) -> AsyncIterator[Json]:
+        return self._http.pages(f"{self._path}/trials")
+
+    def ask(self, hp: Hp, step: int) -> PendingAsk:
+        """A configuration at a step, asked for already or from now on. Raises `SequenceError`."""
+        configuration = {name: parse(plain(value), name).to_json() for name, value in hp.items()}
+        step = plain(step)
+        place = key_of(configuration), step
+        if place not in self._wanted:
+            self._wanted[place] = PendingAsk(place[0], configuration, step, asyncio.get_running_loop().create_future())
+            self._wanted[place].result.add_done_callback(_look_at)
+            self._asks.append(self._wanted[place])
+            self._start("ask", self._ask_server)
+        return self._wanted[place]
+
+    def _start(self, name: str, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Have something done in the background, if it is not being done already. It begins after this moment."""
+        if name not in self._tasks or self._tasks[name].done():
+            self._tasks[name] = asyncio.create_task(self._guarded(run))
+
+    async def _guarded(self, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """No call waits for the background task: the callers that wait for its results are told when it breaks."""
+        try:
+            await run()
+        except Exception as error:
+            self._fail(error, self._open())
+
+    def _open(self) -> list[PendingAsk]:
+        return [ask for ask in self._wanted.values() if not ask.result.done()]
+
+    async def _ask_server(self) -> None:
+        while self._asks:
+            batch = self._next_batch()
+            try:
+                await self._ask_for(batch)
+            except (Conflict, Invalid, NotFound):
+                await self._ask_one_by_one(batch)
+            except StagetreeError as error:
+                self._fail(error, batch)
+
+    def _next_batch(self) -> list[PendingAsk]:
+        """Each configuration once: asked for more steps, it is the trial that the answer to the first will name."""
+        self._asks.sort(key=lambda ask: ask.step)
+        first: dict[str, PendingAsk] = {}
+        for ask in self._asks:
+            first.setdefault(ask.key, ask)
+        batch = list(first.values())[:_MOST]
+        self._asks = [ask for ask in self._asks if ask not in batch]
+        return batch
+
+    async def _ask_one_by_one(self, batch: list[PendingAsk]) -> None:
+        """The server refused: find out whose fault it is. What it will not train on, it may well train anew."""
+        for ask in batch:
+            try:
+                if self.known.extendable(ask.key, ask.step) is not None:
+                    with suppress(Conflict):
+                        await self._ask_for([ask])
+                        continue
+                    del self.known.longest[ask.key]
+                await self._ask_for([ask])
+            except StagetreeError as error:
+                self._fail(error, [ask])
+
+    async def _ask_for(self, batch: list[PendingAsk]) -> None:
+        endings = self.known.endings
+        bodies = [self._body(ask) for ask in batch]
+        answer = await self._http.post(f"{self._path}/trials:batch", {"trials": bodies})
+        for ask, trial in zip(batch, answer["items"], strict=True):
+            self._asked(ask, trial)
+        if self._pending:
+            self._start("listen", self._listen)
+        if endings != self.known.endings:
+            self._doubt()
+
+    def _body(self, ask: PendingAsk) -> Json:
+        number = self.known.extendable(ask.key, ask.step)
+        return {"hp": ask.hp, "steps": ask.step} if number is None else {"trial": number, "steps": ask.step}
+
+    def _asked(self, ask: PendingAsk, trial: Json) -> None:
+        self.known.take(trial)
+        if key_of(trial["hp"]) != ask.key:  # since it was named, all was struck, and its number is another one's
+            self.known.longest.pop(ask.key, None)
+            self._asks.append(ask)
+            return
+        ask.trial, ask.nodes = trial["trial"], last_nodes(trial)
+        self._pending.append(ask)
+        if not self._answer_by(ask, trial):
+            self._measured(ask)
+        self._end(ask, trial)
+
+    def _answer_by(self, ask: PendingAsk, trial: Json) -> bool:
+        """Whether the trial is measured at that step: of one with repeats, all of them."""
+        metrics = next((point["metrics"] for point in trial["curve"] if point["step"] == ask.step), None)
+        if metrics is not None:
+            self._answer(ask, metrics)
+        return metrics is not None
+
+    def _measured(self, ask: PendingAsk) -> None:
+        """A measurement that was heard may be its result; the server says the mean of repeats."""
+        if not any((node, ask.step) in self.known.metrics for node in ask.nodes):
+            return
+        if len(ask.nodes) == 1:
+            self._answer(ask, self.known.metrics[ask.nodes[0], ask.step])
+        else:
+            self._partly.append(ask)
+            self._start("means", self._look_at_means)
+
+    async def _look_at_means(self) -> None:
+        """All repeats of a trial may be measured; what another study had measured before, no event says."""
+        while self._partly:
+            ask = self._partly.pop()
+            with suppress(NotFound):  # it was struck
+                trial = await self._http.get(f"{self._path}/trials/{ask.trial}")
+                if key_of(trial["hp"]) == ask.key and ask in self._pending and not self._answer_by(ask, trial):
+                    self._end(ask, trial)  # any of them failed
+
+    # Hearing
+
+    async def _listen(self) -> None:
+        """One stream for all that is asked for, as long as the study goes on."""
+        async for event in self._http.follow(f"{self._path}/events", self.known.position):
+            self._hear(event)
+        await self.refresh()
+        self._fail(StudyOver(f"study {self.known.study['study']} is {self.known.study['state']}"), self._pending)
+
+    def _hear(self, event: Json) -> None:
+        self.known.position = event["position"]
+        data = event["data"]
+        if event["type"] == "Evaluated":
+            place = data["node"], data["step"]
+            self.known.metrics[place] = data["metrics"]
+            for ask in [ask for ask in self._pending if ask.step == data["step"] and data["node"] in ask.nodes]:
+                self._measured(ask)
+        elif event["type"] == "StudyIsolated" and data["study"] == self.known.study["study"]:
+            self._strike()
+        elif self._is_struck and data.get("reason", {}).get("by") == "user" and "path" in data:
+            self._asked_again(data)
+        elif event["type"] in _ENDINGS:
+            self.known.endings += 1
+            self._doubt()
+
+    def _strike(self) -> None:
+        """All trials are struck, and what users asked for is asked for again, by the service: other trials have it.
+
+        Results that were given are void: a caller that asks once more waits for the right ones.
+        """
+        self._is_struck = True
+        self.known.take_all([])
+        self._wanted = {place: ask for place, ask in self._wanted.items() if not ask.result.done()}
+        self._doubt()
+
+    def _asked_again(self, event: Json) -> None:
+        key, nodes = self.known.asked_again(event)
+        for ask in [ask for ask in self._pending if (ask.key, ask.step) == (key, event["steps"])]:
+            ask.trial, ask.nodes = event["trial"], nodes
+            self._measured(ask)
+
+    def _answer(self, ask: PendingAsk, metrics: Mapping[str, float | None]) -> None:
+        value = metrics.get(self.known.study["metric"])
+        if value is None:
+            return self._doubt()
+        if (trial := self.known.trials.get(ask.trial)) is not None:
+            done = {"state": "completed"} if trial["steps"] == ask.step else {}
+            self.known.trials[ask.trial] = {**trial, **done, "value": value}
+        self._pending.remove(ask)
+        if not ask.result.done():
+            ask.result.set_result(Result(ask.trial, ask.step, value, metrics))
+        return None
+
+    def _doubt(self) -> None:
+        """Somebody's trial is over, and it may be one that is waited for."""
+        self._is_doubtful = True
+        if self._pending:
+            self._start("look", self._look)
+
+    async def _look(self) -> None:
+        while self._is_doubtful and self._pending:
+            self._is_doubtful = False
+            trials = {trial["trial"]: trial async for trial in self._all_trials()}
+            for ask in list(self._pending):
+                trial = trials.get(ask.trial)
+                if trial is not None and key_of(trial["hp"]) == ask.key:  # else it was struck: another has its number
+                    self.known.take(trial)
+                    self._end(ask, trial)
+
+    def _end(self, ask: PendingAsk, trial: Json) -> None:
+        if trial["state"] in ("failed", "cancelled", "stopped") and not ask.result.done():
+            self._pending.remove(ask)
+            ask.result.set_exception(TrialFailed(ask.trial, trial["state"], trial.get("error", "")))
+
+    def _fail(self, error: Exception, asks: list[PendingAsk]) -> None:
+        """No result came, for a reason that is not the trials': asked for again, they are tried again."""
+        for ask in list(asks):
+            self._wanted.pop((ask.key, ask.step), None)
+            if ask in self._pending:
+                self._pending.remove(ask)
+            if not ask.result.done():
+                ask.result.set_exception(error)
+
+
+def _look_at(result: asyncio.Future[Result]) -> None:
+    """Whoever asked may have gone: that nobody looks at an error is no news then."""
+    if not result.cancelled():
+        result.exception()

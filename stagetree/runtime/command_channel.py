@@ -1,0 +1,117 @@
+"""The trainer's side of the conversation with its slot: commands, answers, and progress while it trains.
+
+Every command is answered with `done`, or with `failed` and what failed; and with the files that it has opened. While
+it trains it says by itself how far it is, and looks between two steps whether it is wanted to train for longer, or
+shorter.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import traceback
+from collections.abc import Callable
+
+from stagetree.runtime import file_reads, machine
+from stagetree.runtime.failures import TrainerFailed, kind_of, plain, signature_of
+from stagetree.runtime.machine import print_to
+from stagetree.runtime.model import Journal, Model
+from stagetree.runtime.packed import Lanes
+from stagetree.runtime.template import TemplateRole
+from stagetree.runtime.undeclared_reads import uses_of
+from stagetree.runtime.wire import Message, Wire
+from stagetree.trainer.ranks import group
+
+PROGRESS_SECONDS = 0.1
+"""How often it says how far it is; after each step, if steps are longer."""
+
+Command = Callable[[Message, list[int]], Message]
+
+
+class Conversation:
+    """Of a process that has at most one model, or the models of a pack. commands: by name."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+        self._commands: dict[str, Command] = {}
+        self._file = ""  # of the trainer
+        self._device, self._may_divide = "cpu", False
+        self._model: Model | None = None
+        self._lanes, self._journal, self._template = Lanes(), Journal(), TemplateRole()
+        self._waiting: tuple[Message, list[int]] | None = None
+        self._said_at = 0.0
+
+    def serve(self) -> None:
+        """Raises EOFError, ConnectionError."""
+        while (arrived := self._waiting or self._wire.receive(None)) is not None:
+            (message, fds), self._waiting = arrived, None
+            if message["do"] == "exit":
+                self._journal.write_to(-1)
+                self._template.end_at_once()
+                return
+            if not self._heeds(message, fds) and message["do"] in self._commands:  # else of a training that has ended
+                self._answer(message, fds)
+            if self._template.is_asked_for:
+                self._serve_forks()
+
+    def _answer(self, message: Message, fds: list[int]) -> None:
+        file_reads.uses.begin(message["do"])
+        try:
+            answer = {"done": message["do"], **self._commands[message["do"]](message, fds)}
+        except TrainerFailed as failed:
+            answer = {"failed": failed.kind, "error": failed.error, "signature": failed.signature}
+        except (EOFError, ConnectionError):
+            raise
+        except Exception as error:
+            kind = blame if (blame := kind_of(error)) in ("device", "rank") else "internal"
+            answer = {"failed": kind, "error": plain(traceback.format_exc()), "signature": signature_of(error)}
+        if answer.get("failed") == "out_of_memory":
+            answer["may_divide"] = self._may_divide
+            machine.collect(self._device)
+        if self._file and (uses := uses_of(self._file)):
+            answer["uses"] = uses
+        for fd in fds:
+            os.close(fd)
+        passed = [answer.pop("fd")] if "fd" in answer else []
+        model = self._lanes.get(message["lane"]) if "lane" in message else self._model
+        self._wire.send({"number": message["number"], "step": model.step if model else 0, **answer}, *passed)
+        for fd in passed:
+            os.close(fd)
+
+    def _serve_forks(self) -> None:
+        """What follows is done in each fork, which has a connection of its own. The template itself does not return."""
+        self._journal.write_to(-1)
+        self._wire = self._template.serve(self._wire)
+        if self._model is not None:
+            self._model.touch()
+
+    def _new_end(self, until: int) -> int:
+        """Where the training must end now."""
+        while (arrived := self._wire.receive()) is not None:
+            message, fds = arrived
+            if message["do"] == "until":
+                until = message["until"]
+            elif not self._heeds(message, fds):  # whoever wants something else has given this training up
+                self._waiting = arrived
+                return 0
+        return until
+
+    def _heeds(self, message: Message, fds: list[int]) -> bool:
+        """Whether it is something that has no answer, and may come at any time."""
+        if message["do"] == "log":
+            print_to(fds[0])  # the second file, if there is one, is for logged numbers
+            journal = self._lanes.journal(message["lane"]) if "lane" in message else self._journal
+            journal.write_to(fds[1] if len(fds) > 1 else -1)
+        elif message["do"] == "patience":
+            group.here().give_up_after(message["seconds"])
+        elif message["do"] == "take_over":  # in a fork of a template, with a file as that of `start`
+            machine.write_stacks_to(fds[0])
+            os.close(fds[0])
+        return message["do"] in ("log", "patience", "take_over")
+
+    def _say(self, number: int, step: int) -> bool:
+        """Say from time to time how far that command is. Whether the slot has said nothing meanwhile."""
+        if (now := time.monotonic()) - self._said_at >= PROGRESS_SECONDS:
+            self._wire.send({"number": number, "step": step})
+            self._said_at = now
+        return self._wire.is_silent()

@@ -1,0 +1,180 @@
+"""Sinks by their addresses, as a command line or a study file names them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path, PurePosixPath
+from urllib.parse import urlsplit
+
+from stagetree.sinks.base import Sink, SinkError
+from stagetree.sinks.follower import Onlooker
+
+KINDS = ("tensorboard:DIR", "wandb:PROJECT", "mlflow:URI", "otlp:URL", "webhook:URL")
+STORE = ".stagetree"
+ACCOUNTS = (("databricks",), ("databricks-uc",), ("uc",))
+"""Words that MLflow takes for an account in the profile of the user that it runs as."""
+
+WEB = ("http://", "https://")
+
+NAMED = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+"""What an operator calls a sink."""
+
+_ELSEWHERE = "stagetree watch --to takes any"
+
+POSITIONS = Path(STORE, "sinks")
+"""Where it is noted what was written to a sink that is no folder."""
+
+
+ARTIFACTS = ("weights", "report")
+"""What MLflow and W&B may be asked for besides, at the end of a study."""
+
+_OPTION = re.compile(r"[?&](artifact\w*)=([^?&]*)$")
+
+
+def parted(address: str) -> tuple[str, tuple[str, ...]]:
+    """An address without the artifacts that it asks for, and these: `mlflow:URI?artifacts=weights+report`.
+
+    Raises `SinkError`.
+    """
+    option = None if address.startswith("webhook:") else _OPTION.search(address)
+    if option is None:
+        return address, ()
+    wanted = option[2].split("+")
+    if option[1] != "artifacts" or not {*wanted} <= {*ARTIFACTS}:
+        forms = " or ".join(f"?artifacts={each}" for each in (*ARTIFACTS, "+".join(ARTIFACTS)))
+        raise SinkError(f"must end with {forms} where it asks for artifacts, got {address!r}")
+    return address[: option.start()], tuple(dict.fromkeys(wanted))
+
+
+def _asking(address: str, artifacts: Sequence[str]) -> str:
+    """An address with these artifacts, if there are any, in place of its own. Raises `SinkError`."""
+    if artifacts:
+        address = f"{parted(address)[0]}?artifacts={'+'.join(artifacts)}"
+        split(address)
+    return address
+
+
+def split(address: str) -> tuple[str, str]:
+    """The kind of a sink, and where it writes. Raises `SinkError`."""
+    address, artifacts = parted(address)
+    kind, _, where = address.partition(":")
+    if f"{kind}:" not in {each[: each.index(":") + 1] for each in KINDS} or not where:
+        raise SinkError(f"must be {', '.join(KINDS[:-1])} or {KINDS[-1]}, got {address!r}")
+    if artifacts and kind not in ("mlflow", "wandb"):
+        raise SinkError(f"must be mlflow:URI or wandb:PROJECT where it asks for artifacts, got {address!r}")
+    if kind == "otlp" and not where.startswith(WEB):
+        raise SinkError(f"must name a collector by http:// or https://, such as otlp:http://host:4318, got {address!r}")
+    if kind == "webhook" and not where.startswith(WEB):
+        raise SinkError("must name a webhook by http:// or https://, such as webhook:https://host/path")
+    return kind, where
+
+
+def check_of_study(address: str) -> None:
+    """What a study file names is opened by a process that others may run: its files lie below the folder of that one.
+
+    Raises `SinkError`.
+    """
+    if NAMED.fullmatch(parted(address)[0]):
+        return
+    kind, where = split(address)
+    if kind == "webhook":
+        raise SinkError(f"must be the name of a webhook in STAGETREE_SINKS, {_ELSEWHERE}")
+    if kind in ("wandb", "otlp") or (kind == "mlflow" and where.startswith(WEB)):
+        return
+    path = PurePosixPath(where.removeprefix("sqlite:///") if kind == "mlflow" else where)
+    if kind == "mlflow" and path.parts[:1] in ACCOUNTS:
+        raise SinkError(f"must name no account of whoever runs the service, got {address!r}")
+    if STORE in path.parts:
+        raise SinkError(f"must not lie in {STORE}, where studies are kept, got {address!r}")
+    if path.is_absolute() or ".." in path.parts or ":" in str(path) or path.parts[:1] == ("~",):
+        there = "a folder" if kind == "tensorboard" else "http://, https://, or a folder or sqlite:///FILE"
+        raise SinkError(f"must name {there} below the folder where sinks are written, got {address!r}; {_ELSEWHERE}")
+
+
+@dataclass(frozen=True, slots=True)
+class Configured:
+    """What study files may name: sinks that the operator has configured, by name, and folders of TensorBoard's.
+
+    is_open: any address, where a service is for one user alone.
+    """
+
+    named: Mapping[str, str] = field(default_factory=dict)
+    is_open: bool = False
+
+    @classmethod
+    def of(cls, written: str) -> Configured:
+        """As in STAGETREE_SINKS: `team=mlflow:https://tracking, *`. Raises `SinkError`."""
+        parts = [each.strip() for each in written.split(",") if each.strip()]
+        pairs = [each.partition("=") for each in parts if each != "*"]
+        for name, _, address in pairs:
+            if not NAMED.fullmatch(name):
+                raise SinkError(f"must be NAME=ADDRESS, such as team=mlflow:https://tracking, got {name!r}")
+            split(address)
+        return cls({name: address for name, _, address in pairs}, "*" in parts)
+
+    def address(self, name: str) -> str:
+        """Where a sink of a study file writes. Raises `SinkError` where it may not name that.
+
+        The artifacts that a study file asks for stand for those of the configured address.
+        """
+        named, artifacts = parted(name)
+        if named in self.named:
+            return _asking(self.named[named], artifacts)
+        kind = "" if NAMED.fullmatch(named) else split(name)[0]
+        if kind == "tensorboard" or (kind not in ("", "webhook") and self.is_open):
+            return name
+        expected = ", ".join([*self.named, "tensorboard:DIR"])
+        raise SinkError(f"must be one of {expected}, which the operator has configured (STAGETREE_SINKS), got {name!r}")
+
+
+def noted_in(address: str, positions: Path = POSITIONS) -> Path:
+    """The folder in which it is noted what was written to a sink. Raises `SinkError`."""
+    kind, where = split(address)
+    name = sha256(where.encode()).hexdigest()[:16] if kind == "webhook" else _as_name(where)  # it may hold a secret
+    return Path(where) if kind == "tensorboard" else positions / kind / name
+
+
+def shown(address: str) -> str:
+    """An address for people, without the path of a webhook, which may hold a secret."""
+    kind, _, where = address.partition(":")
+    return f"webhook:{urlsplit(where).scheme}://{urlsplit(where).hostname}" if kind == "webhook" else address
+
+
+def open_sink(address: str, positions: Path = POSITIONS) -> Sink | Onlooker:
+    """The sink at an address. Raises `SinkError`, which says what is wrong with it or is not installed."""
+    kind, where = split(address)
+    artifacts = parted(address)[1]
+    path = Path(where.removeprefix("sqlite:///"))
+    if kind in ("tensorboard", "mlflow") and any(
+        (folder / "stagetree.db").is_file() for folder in (path, *path.parents)
+    ):
+        raise SinkError(f"{address} lies in a store of stagetree: a sink of its own would write into the log")
+    if kind == "tensorboard":
+        from stagetree.sinks.tensorboard import TensorBoard
+
+        return TensorBoard(Path(where))
+    if kind == "wandb":
+        from stagetree.sinks.trackers import Wandb
+
+        return Wandb(where, noted_in(address, positions), artifacts)
+    if kind == "otlp":
+        from stagetree.sinks.traces import OpenTelemetry
+
+        return OpenTelemetry(where, noted_in(address, positions))
+    if kind == "webhook":
+        from stagetree.sinks.webhook import Webhook
+
+        return Webhook(where, noted_in(address, positions))
+    from stagetree.sinks.trackers import Mlflow
+
+    return Mlflow(where, noted_in(address, positions), artifacts)
+
+
+def _as_name(where: str) -> str:
+    """A name for a folder, different for different places."""
+    from urllib.parse import quote
+
+    return quote(where, safe="")

@@ -1,0 +1,142 @@
+"""What the search of a study file begins with: suggestions, and which tuners take any; and what other studies found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from typing import Annotated, Any, Protocol
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from stagetree.sequences import SequenceError, parse
+from stagetree.space import Space
+from stagetree.space.distinct import Distinct
+from stagetree.space.suggestions import DRAWS, by_chance, resolved
+from stagetree.spec.errors import FieldError, joined
+from stagetree.spec.fields import Text, as_json, as_named
+from stagetree.spec.tuners import HyperbandTuner, SamplingTuner, TunerSpec
+
+MOST_SUGGESTIONS = 1000
+"""So many a study file may list."""
+
+Suggestion = Annotated[dict[str, Annotated[Any, AfterValidator(as_json)]], BeforeValidator(as_named)]
+Suggestions = Annotated[list[Suggestion], Field(max_length=MOST_SUGGESTIONS)]
+
+MOST_STUDIES = 20
+LEARNING = ("tpe", "gp", "trunks")
+"""The samplers that learn from other studies: `cmaes` moves a distribution by the trials that it drew itself."""
+
+LearnFrom = Annotated[list[Text], Field(max_length=MOST_STUDIES)]
+
+
+class SuggestedStudy(Protocol):
+    """The parts of a study that this looks at."""
+
+    @property
+    def suggestions(self) -> list[dict[str, Any]]: ...
+    @property
+    def learn_from(self) -> list[str]: ...
+    @property
+    def search_space(self) -> Space: ...
+    @property
+    def sampling_seed(self) -> int: ...
+    @property
+    def tuner(self) -> Any: ...
+
+
+def suggestions_field() -> Any:
+    return Field(
+        default=[],
+        description=f"a list of at most {MOST_SUGGESTIONS} objects from hyper-parameter to value: configurations that "
+        "are tried before any are drawn; the rest of one is drawn",
+    )
+
+
+def learn_from_field() -> Any:
+    return Field(
+        default=[],
+        description=f"a list of at most {MOST_STUDIES} studies of the server, by id: the sampler begins with what they "
+        "found",
+    )
+
+
+def check_learn_from(spec: SuggestedStudy) -> None:
+    """Raise `FieldError` where no sampler could learn from these studies."""
+    if spec.learn_from and getattr(spec.tuner, "sampler", None) not in LEARNING:
+        text = f"must be left out, or the tuner's sampler be one of {', '.join(LEARNING)}: no other learns from studies"
+        raise FieldError("learn_from", text)
+    repeated = next((each for each in spec.learn_from if spec.learn_from.count(each) > 1), None)
+    if repeated is not None:
+        raise FieldError("learn_from", f"must name each study once, got {repeated} twice or more")
+
+
+def check_suggestions(spec: SuggestedStudy) -> None:
+    """Raise `FieldError` for suggestions to a tuner that takes none, or for more than it has places, or others than the
+    space has.
+    """
+    if not spec.suggestions:
+        return
+    if (problem := why_none(spec.tuner)) is not None:
+        raise FieldError("suggestions", f"must be left out: {problem}")
+    most = places(spec.tuner)
+    if most is not None and len(spec.suggestions) > most:
+        raise FieldError("suggestions", f"must be at most the {most} trials of the study, got {len(spec.suggestions)}")
+    check_configurations(spec, spec.suggestions)
+
+
+def check_configurations(
+    spec: SuggestedStudy,
+    suggestions: Sequence[Mapping[str, Any]],
+    earlier: Iterable[Mapping[str, Any]] = (),
+    before: int = 0,
+) -> None:
+    """Raise `FieldError` where suggestions are not in the space, or cannot become anything that no trial has.
+
+    begun: the hyper-parameters of the study's trials, as JSON. before: how many suggestions it has already.
+    """
+    space, distinct = spec.search_space, _known(spec, earlier)
+    for number, suggestion in enumerate(suggestions):
+        place = f"suggestions[{number}]"
+        try:
+            draws = by_chance(space, key_of(spec.sampling_seed, before + number), resolved(space, suggestion))
+            first = next(draws, None)
+        except SequenceError as error:
+            raise FieldError(joined(place, error.field), error.problem) from None
+        if first is None:
+            text = f"must be a part of a configuration of the space: none of {DRAWS} draws of the rest is one"
+            raise FieldError(place, text)
+        if distinct is not None and not any(distinct.is_new(draw[1]) for draw in chain([first], draws)):
+            raise FieldError(place, "must leave a configuration that no trial of the study has: none is drawn twice")
+
+
+def _known(spec: SuggestedStudy, earlier: Iterable[Mapping[str, Any]]) -> Distinct | None:
+    """The configurations of the study's trials; None where trials may repeat."""
+    if not spec.tuner.distinct:
+        return None
+    trials = ({name: parse(value) for name, value in hp.items()} for hp in earlier)
+    return Distinct(spec.search_space, getattr(spec.tuner, "max_steps", None), trials)
+
+
+def key_of(seed: int, number: int) -> str:
+    """From what the rest of a suggestion is drawn."""
+    return f"{seed}/suggestion/{number}"
+
+
+def why_none(tuner: TunerSpec) -> str | None:
+    """Why a tuner takes no suggestions, in a sentence; None where it takes them."""
+    match tuner.kind:  # type: ignore[attr-defined]
+        case "pbt":
+            return "the members of pbt part from each other, and none of them is a configuration for a whole trial"
+        case "random":
+            return "random names all its trials at once: list configurations in its first, or take asha with one rung"
+        case kind if not isinstance(tuner, SamplingTuner):
+            return f"the trials of {kind} are those that the study file lists: add a trial of your own to it"
+    return None
+
+
+def places(tuner: Any) -> int | None:
+    """How many configurations a tuner asks its sampler for; None where it does not say."""
+    if isinstance(tuner, HyperbandTuner):
+        return sum(tuner.widths()) * tuner.loops
+    number: int | None = getattr(tuner, "num_trials", None)
+    return number

@@ -1,0 +1,190 @@
+"""The order of the data: which samples of an epoch are in which batch, and which batches in which step.
+
+It is a function of (seed, epoch), so the place in it is two integers. A permutation of a small data set is drawn as a
+whole; of a large one, the sample at each place is computed when wanted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Generator, Tensor
+
+from stagetree.trainer.tensors import whole_number
+
+LARGE = 2**24
+"""From so many samples on, an epoch's order is computed: drawn, it would take 128 MiB and more. It is another order, so
+the number is a part of what a plan's results depend on."""
+
+ORDER = "feistel"
+"""What such an order is called in a state."""
+
+ROUNDS = 8
+"""Of the network that computes an order. Four are enough if its hash is as good as chance (Luby and Rackoff, 1988)."""
+
+
+Numbers = np.ndarray[tuple[int], np.dtype[np.uint64]]
+
+
+class Indices(Protocol):
+    """The indices of an epoch's samples, as they come: a tensor, or a sequence that gives tensors for its slices."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, places: slice, /) -> Tensor: ...
+
+
+def shuffled(samples: int, generator: Generator, large: int = LARGE) -> Indices:
+    """All of them, in an order that the generator decides. large: from how many on it takes no memory."""
+    return Shuffled(samples, generator) if samples >= large else torch.randperm(samples, generator=generator)
+
+
+class Shuffled:
+    """A permutation of 0, 1, ..., computed piece by piece.
+
+    A Feistel network is a bijection of all numbers with as many bits as the largest index. One that leads out of the
+    indices is put in again until it leads back to one, less than once on average: that is a permutation of the
+    indices, since the network's cycles lose the numbers in between and nothing else (Black and Rogaway, "Ciphers with
+    arbitrary finite domains", CT-RSA 2002).
+    """
+
+    def __init__(self, samples: int, generator: Generator) -> None:
+        bits = max(2, (samples - 1).bit_length())
+        self._samples, self._low = samples, np.uint64(bits // 2)
+        self._masks = np.uint64(2 ** (bits // 2) - 1), np.uint64(2 ** (bits - bits // 2) - 1)
+        keys = torch.randint(2**63 - 1, (ROUNDS,), generator=generator)
+        self._keys = [np.uint64(key) for key in keys.tolist()]
+
+    def __len__(self) -> int:
+        return self._samples
+
+    def __getitem__(self, places: slice, /) -> Tensor:
+        indices = self._passed(np.arange(*places.indices(self._samples), dtype=np.uint64))
+        while (outside := np.flatnonzero(indices >= self._samples)).size:
+            indices[outside] = self._passed(indices[outside])
+        return torch.from_numpy(indices.astype(np.int64))
+
+    def _passed(self, numbers: Numbers) -> Numbers:
+        """Through the network, whose halves may differ by one bit: they take turns."""
+        halves = [numbers & self._masks[0], numbers >> self._low]
+        for turn, key in enumerate(self._keys):
+            mine, other = turn % 2, 1 - turn % 2
+            halves[mine] = halves[mine] ^ (_mixed(halves[other] ^ key) & self._masks[mine])
+        return halves[0] | halves[1] << self._low
+
+
+def _mixed(numbers: Numbers) -> Numbers:
+    """Each number's hash: the finalizer of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014)."""
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        numbers = (numbers ^ numbers >> np.uint64(shift)) * np.uint64(factor)
+    return numbers ^ numbers >> np.uint64(31)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSpan:
+    """The samples `indices` of an epoch, from the `offset`-th in its order on."""
+
+    epoch: int
+    offset: int
+    indices: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Batching:
+    """How batches make steps: `per_step` of them, or as many as make an epoch one step, or `steps_per_epoch`.
+
+    drop_last: as of a DataLoader. micro_size: samples of a batch that are learned from at once, if not all. shards,
+    parallel: see `stagetree.trainer.ranks.sharding` and `dividing`. Raises ValueError.
+    """
+
+    per_step: int | None = None
+    steps_per_epoch: int | None = None
+    drop_last: bool = False
+    micro_size: int | None = None
+    shards: int | None = None
+    parallel: str | None = None
+
+    def __post_init__(self) -> None:
+        arguments = {"batches_per_step": self.per_step, "micro_batch_size": self.micro_size}
+        for name, value in {**arguments, "steps_per_epoch": self.steps_per_epoch}.items():
+            if value is not None:
+                whole_number(name, value)
+        if self.per_step and self.steps_per_epoch:
+            raise ValueError("a step is batches_per_step batches, or an epoch has steps_per_epoch: not both")
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What comes after a place in the data.
+
+    of_epoch: the indices of all samples of an epoch, as they come. batch_size, drop_last: as of a DataLoader.
+    """
+
+    of_epoch: Callable[[int], Indices]
+    batch_size: int
+    drop_last: bool
+
+    def place(self, epoch: int, offset: int) -> tuple[int, int]:
+        """Where the next batch begins: here, or with the next epoch if this one has none left. Raises ValueError."""
+        if self._left(epoch, offset):
+            return epoch, offset
+        if not self._left(epoch + 1, 0):
+            held = len(self.of_epoch(epoch + 1))
+            raise ValueError(f"a batch has {self.batch_size} samples, and train_data only {held}, with drop_last")
+        return epoch + 1, 0
+
+    def batches_left(self, epoch: int, offset: int, end: int | None = None) -> int:
+        """How many batches begin before the `end`-th sample of an epoch; None is its end."""
+        if end is None:
+            return self._left(epoch, offset)
+        return min(self._left(epoch, offset), -(-(end - offset) // self.batch_size))
+
+    def batch(self, epoch: int, offset: int) -> BatchSpan:
+        """The batch that begins at a place that `place` gave."""
+        indices = self.of_epoch(epoch)[offset : offset + self.batch_size]
+        return BatchSpan(epoch, offset, tuple(indices.tolist()))
+
+    def batches(self, epoch: int, offset: int) -> Iterator[BatchSpan]:
+        """All batches from a place on, forever."""
+        while True:
+            epoch, offset = self.place(epoch, offset)
+            yield self.batch(epoch, offset)
+            offset += self.batch_size
+
+    def _left(self, epoch: int, offset: int) -> int:
+        samples = max(len(self.of_epoch(epoch)) - offset, 0)
+        return samples // self.batch_size if self.drop_last else -(-samples // self.batch_size)
+
+
+def parts(span: BatchSpan, size: int | None) -> Iterator[BatchSpan]:
+    """A batch in pieces of at most `size` samples."""
+    size = size or max(len(span.indices), 1)
+    for start in range(0, len(span.indices), size):
+        yield BatchSpan(span.epoch, span.offset + start, span.indices[start : start + size])
+
+
+def seed_of(seed: int, purpose: str, *place: int) -> int:
+    """A seed of 32 bits for each purpose and place: nothing that is drawn by it has a state to save."""
+    digest = blake2b(repr((seed, purpose, *place)).encode(), digest_size=4).digest()
+    return int.from_bytes(digest)
+
+
+def generator_of(seed: int, purpose: str, *place: int) -> Generator:
+    """A generator of its own for each purpose and place."""
+    return Generator().manual_seed(seed_of(seed, purpose, *place))
+
+
+@contextmanager
+def noting_one_sample(span: BatchSpan) -> Iterator[None]:
+    """What is raised in the block gets a note if the batch has one sample: batch normalisation cannot learn from it."""
+    try:
+        yield
+    except ValueError as error:
+        if len(span.indices) == 1:
+            error.add_note("This batch has one sample, all that was left of the epoch: drop_last=True leaves it out.")
+        raise

@@ -1,0 +1,206 @@
+"""What goes with an optimizer: a hyper-parameter in each of its groups, and the precision of the loss.
+
+A group that has a `name` may have values of its own: `lr.GROUP` is the `lr` of that group, and `lr` that of the others.
+
+How a group's rate follows from the study's is read off `make_optimizer` itself, by calling it with two values. It must
+not be read off the values in force: those differ between a trial and its continuation, and may be 0 in both. Where it
+looks at neither, as that of a module written for another loop, the study's value takes the place of the optimizer's
+own, and groups that have another keep their multiple of that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from stagetree.sequences import did_you_mean
+from stagetree.trainer.divided_tensors import local
+from stagetree.trainer.ranks.group import here
+
+Make = Callable[[dict[str, Any]], Optimizer]
+PROBE = 0.5
+"""Any momentum, beta, or the like may be that."""
+
+RATES = ("lr", "weight_decay")
+"""What groups usually differ in, as a multiple of the study's value."""
+
+
+class Rates:
+    """What each group of an optimizer makes of a value. Every method raises ValueError where that cannot be told."""
+
+    def __init__(self, optimizer: Optimizer, make: Make) -> None:
+        if not isinstance(optimizer, Optimizer):
+            raise ValueError(f"make_optimizer must return an optimizer of torch, got {type(optimizer).__name__}")
+        self._optimizer, self._make = optimizer, make
+        self._scales: dict[str, list[float | None]] = {}
+
+    def apply(self, name: str, hp: dict[str, Any]) -> None:
+        """Bring the value of `name` in `hp` into force. `momentum` is the first beta of an optimizer of Adam's kind."""
+        groups, value = self._optimizer.param_groups, hp[name]
+        if "." in name:
+            for group in _of_that_name(name, groups):
+                _set(group, name.partition(".")[0], value)
+            return
+        if name not in self._scales:
+            self._scales[name] = _scales(name, groups, self._make, hp)
+        for group, scale in zip(groups, self._scales[name], strict=True):
+            if scale is not None and f"{name}.{group.get('name')}" not in hp:
+                _set(group, name, value if scale == 1.0 else value * scale)
+
+
+def _of_that_name(name: str, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The groups that `lr.GROUP` is about: make_optimizer has written `name` into them."""
+    group_name = name.partition(".")[2]
+    if not (matching := [group for group in groups if group.get("name") == group_name]):
+        names = ", ".join(sorted({str(group["name"]) for group in groups if "name" in group})) or "none with a name"
+        raise ValueError(
+            f"{name}: the optimizer has no group with name {group_name!r}, but {names}; override `apply` for it"
+        )
+    return matching
+
+
+def _scales(name: str, groups: list[dict[str, Any]], make: Make, hp: dict[str, Any]) -> list[float | None]:
+    """By what each group multiplies the study's value; None where a group has a value of its own."""
+    if len(groups) == 1 or any(f"{name}_scale" in group for group in groups):
+        return [float(group.get(f"{name}_scale", 1.0)) for group in groups]
+    if name not in RATES or not _is_number(hp[name]):
+        values = [_plain(group.get(name)) for group in groups]
+        is_told = any(each != 0 for each in values) or not _is_number(hp[name])
+        return _alike(name, values if is_told else _told_apart(name, values, make, hp))
+    (base, one), (other_base, two) = (_values(name, make, {**hp, name: value}) for value in (1.0, 2.0))
+    if one == two:
+        return _alike(name, one, base if base == other_base else None)
+    if any(b not in (a, 2 * a) for a, b in zip(one, two, strict=True)):
+        raise ValueError(f"{name} of a group is no multiple of hp[{name!r}] in make_optimizer: override `apply` for it")
+    return [a if a == 0 or b != a else None for a, b in zip(one, two, strict=True)]
+
+
+def _told_apart(name: str, values: list[Any], make: Make, hp: dict[str, Any]) -> list[Any]:
+    """The values of groups that are all 0 now, if the study's were another one: a group may keep its 0."""
+    try:
+        return _values(name, make, {**hp, name: PROBE})[1]
+    except Exception:  # the user's code may refuse a value that no trial has
+        return values
+
+
+def _alike(name: str, values: list[Any], base: float | None = None) -> list[float | None]:
+    """Of values that do not follow the study's: all get it, but for those that are 0 where others are not.
+
+    base: what groups have that say nothing; others get as much more or less than the study's as they have of that.
+    """
+    if all(value == values[0] for value in values):
+        return [1.0] * len(values)
+    if len({value for value in values if value != 0}) == 1:
+        return [0.0 if value == 0 else 1.0 for value in values]
+    if base and base in values:
+        return [value / base for value in values]
+    raise ValueError(
+        f"the study sets {name}, and the optimizer's groups have values of their own for it ({values}): make them "
+        f"multiples of hp[{name!r}] in make_optimizer, write {name}_scale into each group, or override `apply` for it"
+    )
+
+
+def _values(name: str, make: Make, hp: dict[str, Any]) -> tuple[float | None, list[float]]:
+    """An optimizer's own value, if it has one, and those of its groups."""
+    rng_state = torch.get_rng_state()
+    try:
+        optimizer = make(hp)
+        base = optimizer.defaults.get(name)
+        return None if base is None else float(base), [float(group[name]) for group in optimizer.param_groups]
+    finally:
+        torch.set_rng_state(rng_state)
+
+
+def _set(group: dict[str, Any], name: str, value: Any) -> None:
+    if name == "momentum" and "betas" in group:
+        group["betas"] = (value, group["betas"][1])
+    elif name not in group or name == "params":
+        names = [key for key in group if key != "params"]
+        raise ValueError(
+            f"hyper-parameter {name!r} is none of the optimizer's ({', '.join(names)}): read it in `build(hp)` if it "
+            "shapes the model, override `apply` if it changes while it trains; what all trials have in common is in "
+            f"`trainer_args`{did_you_mean(name, names)}"
+        )
+    elif isinstance(group[name], torch.Tensor):  # as compiled and capturable optimizers want it
+        group[name].fill_(value)
+    else:
+        group[name] = value
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, torch.Tensor) else value
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+DTYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class RankedScaler(torch.amp.GradScaler):
+    """As torch's, for gradients that are divided: what one rank finds in its rows is found by all of them."""
+
+    def _unscale_grads_(self, optimizer: Any, inv_scale: Tensor, found_inf: Tensor, allow_fp16: bool) -> Any:
+        found_by_device = super()._unscale_grads_(_LocalGradients(optimizer), inv_scale, found_inf, allow_fp16)  # type: ignore
+        if any(here().any([any(bool(each) for each in found_by_device.values())])):
+            for each in found_by_device.values():
+                each.fill_(1.0)
+        return found_by_device
+
+
+class _LocalGradients:
+    """An optimizer as a scaler looks at it, with what this process has of each gradient."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        parameters = (each for group in optimizer.param_groups for each in group["params"] if each.grad is not None)
+        self.param_groups = [{"params": [_local(each) for each in parameters]}]
+
+
+def _local(parameter: Tensor) -> Tensor:
+    mine = local(parameter.detach())
+    mine.grad = local(parameter.grad)
+    return mine
+
+
+class Precision:
+    """name: `fp32`, or what autocast computes in: `bf16`, or `fp16` with its losses scaled.
+
+    is_reduced: whether it is less than single precision. is_scaled: whether losses are. Raises ValueError.
+    """
+
+    def __init__(self, name: str, device: str) -> None:
+        if name not in DTYPES:
+            raise ValueError(f"precision must be one of {', '.join(DTYPES)}, not {name!r}")
+        self._dtype, self._device_type = DTYPES[name], torch.device(device).type
+        self._scaler = RankedScaler(self._device_type, enabled=name == "fp16")
+        self.is_reduced, self.is_scaled = self._dtype is not None, self._scaler.is_enabled()
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Where the model computes in it."""
+        return torch.autocast(self._device_type, self._dtype) if self._dtype else nullcontext()
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradient of a loss, by the scale, to what is there."""
+        self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+
+    def unscale(self, optimizer: Optimizer) -> None:
+        """Take the scale out of the gradients that are there; `step` does it where this was not called."""
+        self._scaler.unscale_(optimizer)
+
+    def step(self, optimizer: Optimizer) -> None:
+        """Change the parameters, unless a gradient is no finite number; then the scale is less the next time."""
+        self._scaler.step(optimizer)
+        self._scaler.update()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Empty where losses are not scaled."""
+        return self._scaler.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._scaler.load_state_dict(state)

@@ -1,0 +1,256 @@
+"""What the word `parallel` of a study means: how several ranks learn from a batch.
+
+By sums in the order of the tree, any number of ranks has the bits of one: `tree`, in `sharding`, and
+`fsdp`, where each rank has only its part of every parameter (FSDP2). There, every rank has each `world`-th shard, so
+the shards that all ranks are at are neighbours: torch reduces and scatters the sum of a branch of the tree after each,
+and the branches are added up, of which each rank has its own rows only.
+
+By torch's own sums, `ddp:4` or `fsdp:4`, the bits depend on the number of ranks, so it is part of the plan. Each rank
+has one part of a batch, as one shard; its draws begin at a seed of their own, and the loss is the mean over all of the
+batch, as with shards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+from torch.optim import Optimizer
+
+from stagetree.trainer import generators
+from stagetree.trainer.data_order import Batching, BatchSpan, parts, seed_of
+from stagetree.trainer.divided_tensors import is_divided
+from stagetree.trainer.ranks.group import here
+from stagetree.trainer.ranks.sharding import BatchInShards, Sharding, Sums, noting_memory, shards_in, shards_of
+from stagetree.trainer.ranks.summing import TreeSum, as_bytes
+
+NEEDED = ("set_custom_reduce_scatter", "set_gradient_divide_factor", "set_force_sum_reduction_for_comms")
+"""What torch must have for sums in an order of ours."""
+
+
+def fully_shard_blocks(model: nn.Module, mesh: Any) -> None:
+    """Divide the parameters of each block of a model, and of the rest: a block is an item of an `nn.ModuleList`."""
+    from torch.distributed.fsdp import fully_shard
+
+    lists = [each for each in model.modules() if isinstance(each, nn.ModuleList)]
+    for block in [block for each in reversed(lists) for block in each]:
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+
+
+class TreeReduceScatter:
+    """In the place of torch's: each rank is sent its chunk of all ranks' gradients, and adds up in the tree's order."""
+
+    def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    def __call__(
+        self, output_tensor: Tensor, input_tensor: Tensor, group: Any, op: Any = None, async_op: bool = False
+    ) -> None:
+        received = torch.empty_like(input_tensor)
+        dist.all_to_all_single(as_bytes(received), as_bytes(input_tensor), group=group)
+        chunks = list(received.view(group.size(), -1))
+        while len(chunks) > 1:
+            chunks = [one + other for one, other in zip(chunks[::2], chunks[1::2], strict=True)]
+        output_tensor.copy_(chunks[0])
+
+
+class DividedSharding(Sharding):
+    """As `Sharding`, with parameters that are divided among the ranks, as are gradients and the optimizer's state."""
+
+    is_divided = True
+    comm: type | None = TreeReduceScatter
+    """What reduces and scatters gradients; None for torch's own."""
+
+    _divided: Sequence[Any] = ()
+    """The modules that `fully_shard` was called on."""
+
+    def own_shards(self) -> range:
+        """Every `world`-th one, from the rank's number on."""
+        self.ranks.own(self.shards)
+        return range(self.ranks.rank, self.shards, self.ranks.world)
+
+    def prepare(
+        self,
+        model: nn.Module,
+        loss: Callable[[Any], Any],
+        shard: Callable[[nn.Module, Any], None],
+        replicate: Callable[[nn.Module], nn.parallel.DistributedDataParallel],
+    ) -> None:
+        """Divide a model's parameters by the user's function. Raises ValueError."""
+        from torch.distributed.fsdp import FSDPModule
+
+        missing = [name for name in NEEDED if not hasattr(FSDPModule, name)]
+        if missing:
+            raise ValueError(f"parallel: fsdp needs a newer torch than {torch.__version__}, which has no {missing[0]}")
+        shard(model, self.ranks.mesh(self._device))
+        divided = [each for each in model.modules() if isinstance(each, FSDPModule)]
+        if not divided:
+            raise ValueError("shard(model, mesh) must call fully_shard on the model, and has not")
+        self._divided = divided
+        for module in divided:
+            if self.comm is not None:
+                module.set_custom_reduce_scatter(self.comm())
+            module.set_gradient_divide_factor(1.0)
+            module.set_force_sum_reduction_for_comms(True)
+
+    def divide_again(self, model: nn.Module) -> None:
+        """Each rank has its part only, where all were gathered to measure."""
+        for module in model.modules():
+            if hasattr(module, "reshard"):
+                module.reshard()  # type: ignore[operator]
+
+    def passes(self, whole: BatchSpan, shard: BatchSpan, size: int | None) -> list[BatchSpan]:
+        """As many as of any other shard of the batch, since all ranks gather parameters equally often.
+
+        Where one of the others has a pass more, for its last sample, the last pass is halved. Raises ValueError: that
+        has one sample.
+        """
+        passes, most = list(parts(shard, size)), -(-len(whole.indices) // self.shards)
+        if size is None or len(passes) == -(-most // size):
+            return passes
+        if size == 1:
+            raise ValueError(
+                f"a batch of {len(whole.indices)} samples makes {self.shards} shards of different sizes, which cannot "
+                "have equally many passes of one sample: give micro_batch_size 2, or another batch size"
+            )
+        *passes, last = passes
+        return [*passes, *parts(last, -(-len(last.indices) // 2))]
+
+    def begin_pass(self, *, is_last: bool) -> None:
+        """Passes before the last one add to whole gradients, so the order of the sums depends on no rank."""
+        for module in self._divided:
+            module.set_requires_gradient_sync(is_last, recurse=False)
+
+    def learn(
+        self, whole: BatchSpan, model: nn.Module, optimizer: Optimizer, part: Callable[[BatchSpan], None]
+    ) -> None:
+        self.refuse_small(whole, f"{self.shards} shards")
+        super().learn(whole, model, optimizer, part)
+
+    def _watching(self, *_: Any, **__: Any) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def _add(self, leaf: list[Tensor], tree: TreeSum, batch: BatchInShards, *, is_last: bool) -> None:
+        """What the shards that all ranks are at add up to: torch has done so with the gradients of divided parameters,
+        of which each rank has its rows."""
+        gradients, rest = leaf[: len(batch.parameters)], leaf[len(batch.parameters) :]
+        pairs = zip(gradients, batch.parameters, strict=True)
+        self.ranks.across([grad for grad, each in pairs if not is_divided(each)] + rest)  # in place
+        tree.add(leaf)
+
+    def _across(self, mine: list[Tensor], batch: BatchInShards) -> Sums:
+        """All ranks have been at every branch, so all that they have is added up."""
+        count, names = len(batch.parameters), batch.buffers.floats
+        changes = dict(zip(names, mine[count:-1], strict=True))
+        return Sums(mine[:count], batch.present, changes, mine[-1] if self.means.is_counted else None)
+
+
+class StockDivided(DividedSharding):
+    """FSDP2 as torch has it."""
+
+    comm, is_fixed = None, True
+
+
+class _Loss(nn.Module):
+    """The loss as a module, which DDP can wrap: the trainer's `model` is not wrapped."""
+
+    def __init__(self, model: nn.Module, loss: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.model, self._loss = model, loss
+
+    def forward(self, batch: Any) -> Any:
+        return self._loss(batch)
+
+
+class ReplicatedSharding(Sharding):
+    """DDP as torch has it: each rank has the model, and torch sums the gradients while they are computed.
+
+    After its first backward pass, DDP puts gradients together in the order in which they came, and sums them in another
+    order from then on. Training that goes on from a state must not begin anew with that: it makes a pass before.
+    """
+
+    is_fixed = True
+
+    def __init__(self, shards: int, seed: int, device: str) -> None:
+        super().__init__(shards, seed, device)
+        self._wrapped: nn.parallel.DistributedDataParallel | None = None
+        self.is_warm = False
+
+    def prepare(
+        self,
+        model: nn.Module,
+        loss: Callable[[Any], Any],
+        shard: Callable[[nn.Module, Any], None],
+        replicate: Callable[[nn.Module], nn.parallel.DistributedDataParallel],
+    ) -> None:
+        self._wrapped, self.is_warm = replicate(_Loss(model, loss)), False
+
+    def begin_pass(self, *, is_last: bool) -> None:
+        """As in `no_sync`: passes before the last one add to the rank's own gradients, so each may have its number."""
+        assert self._wrapped is not None
+        self._wrapped.require_backward_grad_sync = is_last
+
+    def loss_of(self, batch: Any, loss: Callable[[Any], Any]) -> Any:
+        assert self._wrapped is not None
+        return self._wrapped(batch)
+
+    def learn(
+        self, whole: BatchSpan, model: nn.Module, optimizer: Optimizer, part: Callable[[BatchSpan], None]
+    ) -> None:
+        self.refuse_small(whole, f"{self.shards} ranks")
+        parameters = {id(each) for each in model.parameters()}
+        if any(id(each) not in parameters for group in optimizer.param_groups for each in group["params"]):
+            raise ValueError("with parallel: ddp, all parameters of the optimizer must be the model's")
+        before, rank = generators.mark(self._device), self.ranks.rank
+        self.means.samples, self.means.is_counted = len(whole.indices), False
+        generators.seed(seed_of(self._seed, "shard", whole.epoch, whole.offset, rank))
+        with noting_memory(shards_in(whole, self.shards)[rank], self.shards):
+            part(shards_in(whole, self.shards)[rank])
+        generators.go_back(before, self._device)
+        factor: Any = self.shards  # DDP has divided by it
+        if self.means.is_counted:
+            (count,) = self.ranks.across([self.means.count.reshape(1)])
+            factor = factor * self.means.samples / count.clamp(min=1)
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                parameter.grad.mul_(factor)
+        self.ranks.broadcast([each.detach() for each in model.buffers()])  # as DDP does before each pass
+        self.means.forget()
+        self.is_warm = True
+
+
+FREE: dict[str, type[Sharding]] = {"tree": Sharding, "fsdp": DividedSharding}
+"""By sums in the order of a tree: any number of ranks has the same bits."""
+
+
+def sharding_of(batching: Batching, seed: int, device: str) -> Sharding | None:
+    """How a trainer learns from a batch: by its own word, or else by the study's; None for all of it at once.
+
+    Raises ValueError.
+    """
+    kind, _, number = here().parallel.partition(":")
+    if number:
+        return _fixed(kind, int(number), batching, seed, device)
+    parallel = batching.parallel or kind
+    if parallel not in FREE:
+        raise ValueError(
+            f"parallel must be {' or '.join(FREE)} in a trainer, not {parallel!r}: what the number of ranks is part of "
+            "is said in the study"
+        )
+    if not (shards := shards_of(batching.shards)):
+        return None
+    return FREE[parallel](shards, seed, device)
+
+
+def _fixed(kind: str, number: int, batching: Batching, seed: int, device: str) -> Sharding:
+    if here().world != number:
+        raise ValueError(f"{number} ranks are part of the study's results, with parallel: {kind}, not {here().world}")
+    unsupported = {"shards": batching.shards, "parallel": batching.parallel}
+    for name in [name for name, value in unsupported.items() if value is not None]:
+        raise ValueError(f"the study says parallel: {kind}, which needs a trainer without {name}")
+    return {"ddp": ReplicatedSharding, "fsdp": StockDivided}[kind](number, seed, device)

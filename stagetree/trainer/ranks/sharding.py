@@ -1,0 +1,247 @@
+"""Learning from a batch by shards, so that any number of ranks learns the same, to the bit.
+
+Each shard is learned from as if it were alone: the generators begin at a seed of its own, and the model's buffers are
+as they were before the batch. Then the gradients, and the changes of the buffers, are added up in the order of the
+tree. A buffer of whole numbers, such as how many batches were seen, becomes as the first shard left it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from stagetree.trainer import generators
+from stagetree.trainer.buffers import ModelBuffers
+from stagetree.trainer.data_order import BatchSpan, parts, seed_of
+from stagetree.trainer.divided_tensors import divided_like, local
+from stagetree.trainer.ranks.group import Ranks, cut, here, is_power_of_two
+from stagetree.trainer.ranks.summing import EarlySums, TreeSum
+from stagetree.trainer.tensors import ShardMeans
+
+OVERRIDDEN = ("train_batch", "accumulate")
+"""Methods of `TorchTrainer` in whose place a sharded trainer does its own."""
+
+ACROSS = (nn.SyncBatchNorm, nn.DataParallel, nn.parallel.DistributedDataParallel)
+"""Modules that look at what other processes compute, so that the number of ranks changes the result."""
+
+
+def shards_of(argument: int | None) -> int:
+    """In how many parts a trainer has its batches cut: its own number, or else that of the study; 0 for whole ones.
+
+    Raises ValueError.
+    """
+    ranks = here()
+    shards = ranks.shards if argument is None else argument
+    if shards or argument is not None:
+        if not is_power_of_two(shards):
+            raise ValueError(f"shards must be 1, 2, 4, 8, ..., not {shards!r}")
+        ranks.own(shards)
+    elif ranks.world > 1:
+        raise ValueError("a trial on several devices needs shards: as `shards: 8` of the study, or in the trainer")
+    return shards
+
+
+def refuse_inexact(trainer: object, base: type, model: nn.Module, *, is_fixed: bool) -> None:
+    """Raises ValueError where several ranks could not learn the same as one. is_fixed: as many ranks, always."""
+    for name in OVERRIDDEN:
+        if getattr(type(trainer), name) is not getattr(base, name):
+            raise ValueError(
+                f"{type(trainer).__name__} overrides `{name}`, which knows of no shards: say it in `loss`, "
+                "`clip_grad_norm`, `micro_batch_size` and `after_step`, or train without shards"
+            )
+    for path, module in model.named_modules() if not is_fixed else ():
+        if isinstance(module, ACROSS):
+            raise ValueError(
+                f"{path or 'the model'} is a {type(module).__name__}, whose results depend on how many devices there "
+                "are: with shards, the usual module has the same bits on any number of them"
+            )
+
+
+def shards_in(whole: BatchSpan, shards: int) -> list[BatchSpan]:
+    """The shards of a batch, first to last; of a small one, some are empty."""
+    return [
+        BatchSpan(whole.epoch, whole.offset + begin, whole.indices[begin:end])
+        for begin, end in cut(len(whole.indices), shards)
+    ]
+
+
+class Sharding:
+    """How a trainer learns by shards.
+
+    seed: the study's. means: what the trainer's `accumulate` asks for the loss. is_divided: whether each rank has only
+    a part of each parameter. is_fixed: whether the number of ranks is a part of the results.
+    """
+
+    is_divided = is_fixed = False
+
+    def __init__(self, shards: int, seed: int, device: str) -> None:
+        self.shards, self._seed, self._device = shards, seed, device
+        self.means = ShardMeans()
+        self._moving: set[str] = set()  # buffers that have changed so far: looking costs a wait for the device
+        self._early = EarlySums()
+
+    @property
+    def ranks(self) -> Ranks:
+        return here()
+
+    def seed_part(self, number: int) -> None:
+        """A part of the measured data draws by itself, as in any other process."""
+        generators.seed(seed_of(self._seed, "measure", number))
+
+    def own(self, whole: BatchSpan, size: int | None) -> list[BatchSpan]:
+        """The passes over a batch that this rank makes, each of at most `size` samples."""
+        spans = shards_in(whole, self.shards)
+        return [each for shard in self.own_shards() for each in self.passes(whole, spans[shard], size)]
+
+    def passes(self, whole: BatchSpan, shard: BatchSpan, size: int | None) -> list[BatchSpan]:
+        """In which pieces a shard of a batch is learned from."""
+        return list(parts(shard, size))
+
+    def begin_pass(self, *, is_last: bool) -> None:
+        """The next piece of a shard is learned from. is_last: of the shard."""
+
+    def prepare(
+        self,
+        model: nn.Module,
+        loss: Callable[[Any], Any],
+        shard: Callable[[nn.Module, Any], None],
+        replicate: Callable[[nn.Module], nn.parallel.DistributedDataParallel],
+    ) -> None:
+        """Make a model, on its device, one of several ranks. The functions are the trainer's. Raises ValueError."""
+
+    def loss_of(self, batch: Any, loss: Callable[[Any], Any]) -> Any:
+        """The trainer's loss."""
+        return loss(batch)
+
+    def refuse_small(self, whole: BatchSpan, parts: str) -> None:
+        """Raises ValueError where all ranks must have some of a batch, and one would have nothing."""
+        if len(whole.indices) < self.shards:
+            raise ValueError(
+                f"a batch of {len(whole.indices)} samples is too small for {parts}, each of which needs one; "
+                "drop_last=True leaves the rest of an epoch out"
+            )
+
+    def own_shards(self) -> range:
+        """Their numbers."""
+        return self.ranks.own(self.shards)
+
+    def learn(
+        self, whole: BatchSpan, model: nn.Module, optimizer: Optimizer, part: Callable[[BatchSpan], None]
+    ) -> None:
+        """Have the gradient of a whole batch in all parameters. part: adds the gradient of a shard."""
+        batch = BatchInShards(whole, shards_in(whole, self.shards), learned(model, optimizer), ModelBuffers(model))
+        self.means.samples, self.means.is_counted = len(whole.indices), False
+        before, tree = generators.mark(self._device), TreeSum()
+        for shard in (own := self.own_shards()):
+            with self._watching(batch.parameters, tree, is_last=shard == own[-1]):
+                leaf = self._leaf(batch, shard, part)
+            self._add(leaf, tree, batch, is_last=shard == own[-1])
+        generators.go_back(before, self._device)
+        self._put(batch, self._across(tree.take(), batch))
+        first = next(shard for shard, span in enumerate(batch.spans) if span.indices)
+        self.ranks.broadcast(batch.buffers.whole_numbers(), first // (self.shards // self.ranks.world))
+        self.means.forget()
+
+    def _watching(
+        self, parameters: Sequence[nn.Parameter], tree: TreeSum, *, is_last: bool
+    ) -> AbstractContextManager[None]:
+        """A shard is learned from inside: the sums over all ranks begin with the last one."""
+        world = self.ranks.world
+        return self._early.during(parameters, tree, world) if is_last and world > 1 else nullcontext()
+
+    def _leaf(self, batch: BatchInShards, shard: int, part: Callable[[BatchSpan], None]) -> list[Tensor]:
+        """A shard's gradients, the changes of all buffers that may move, and its count."""
+        span, whole, parameters = batch.spans[shard], batch.whole, batch.parameters
+        self.means.count = torch.zeros((), device=self._device)
+        for parameter in parameters:
+            parameter.grad = None
+        if span.indices:
+            batch.buffers.put_back()
+            generators.seed(seed_of(self._seed, "shard", whole.epoch, whole.offset, shard))
+            with noting_memory(span, self.shards):
+                part(span)
+        leaf = [local(torch.zeros_like(each) if each.grad is None else each.grad) for each in parameters]
+        for number, parameter in enumerate(parameters):
+            batch.present[number] |= parameter.grad is not None
+            parameter.grad = None
+        share = len(span.indices) / len(whole.indices)
+        return [*leaf, *batch.buffers.deltas(share), self.means.count]
+
+    def _add(self, leaf: list[Tensor], tree: TreeSum, batch: BatchInShards, *, is_last: bool) -> None:
+        """What a shard has comes into the tree."""
+        if is_last:
+            self._early.send_rest(leaf, tree)
+        tree.add(leaf)
+
+    def _across(self, mine: list[Tensor], batch: BatchInShards) -> Sums:
+        """Add up over all ranks; of what no rank has, nothing is sent."""
+        parameters, buffers = batch.parameters, batch.buffers
+        gradients, changes, count = mine[: len(parameters)], mine[len(parameters) : -1], mine[-1]
+        names, late = list(buffers.floats), self._early.came_late(len(parameters))
+        self._moving |= buffers.changed(self._moving)
+        own_flags = [*late, *batch.present, *(name in self._moving for name in names), self.means.is_counted]
+        flags = self.ranks.any(own_flags)
+        late, present = flags[: len(parameters)], flags[len(parameters) : 2 * len(parameters)]
+        moving = [name for name, moves in zip(names, flags[2 * len(parameters) : -1], strict=True) if moves]
+        self._moving |= set(moving)
+        summed = self._early.take(late, present)
+        by_name = dict(zip(names, changes, strict=True))
+        sent = [each for number, each in enumerate(gradients) if present[number] and number not in summed]
+        self.ranks.across(sent + [by_name[name] for name in moving] + ([count] if flags[-1] else []))
+        gradients = [summed.get(number, each) for number, each in enumerate(gradients)]
+        return Sums(gradients, present, {name: by_name[name] for name in moving}, count if flags[-1] else None)
+
+    def _put(self, batch: BatchInShards, sums: Sums) -> None:
+        """The sums are the gradients of the parameters, and the changes of the buffers."""
+        for parameter, gradient, is_there in zip(batch.parameters, sums.gradients, sums.present, strict=True):
+            if is_there:
+                if sums.count is not None:
+                    gradient.mul_((self.means.samples / sums.count.clamp(min=1)).to(gradient.dtype))
+                parameter.grad = divided_like(gradient, parameter)
+        batch.buffers.finish(sums.changes)
+
+
+def learned(model: nn.Module, optimizer: Optimizer) -> list[nn.Parameter]:
+    """The parameters that have gradients: the model's, and what the loss may have besides."""
+    others = (each for group in optimizer.param_groups for each in group["params"])
+    return list(dict.fromkeys(each for each in (*model.parameters(), *others) if each.requires_grad))
+
+
+class BatchInShards:
+    """A batch that is learned from. spans: its shards. present: of each parameter, whether it has a gradient so far."""
+
+    def __init__(
+        self, whole: BatchSpan, spans: list[BatchSpan], parameters: list[nn.Parameter], buffers: ModelBuffers
+    ) -> None:
+        self.whole, self.spans, self.parameters, self.buffers = whole, spans, parameters, buffers
+        self.present = [False] * len(parameters)
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """Over all shards of a batch: of gradients, with whether there is one, of the changes of buffers by their names,
+    and of what losses count; None where they count nothing."""
+
+    gradients: list[Tensor]
+    present: list[bool]
+    changes: dict[str, Tensor]
+    count: Tensor | None
+
+
+@contextmanager
+def noting_memory(span: BatchSpan, shards: int) -> Iterator[None]:
+    """An error for want of memory gets a note: more ranks do not make a pass smaller."""
+    try:
+        yield
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        error.add_note(
+            f"A pass had a shard's {len(span.indices)} samples, on however many devices: more shards than {shards}, or "
+            "micro_batch_size, make it smaller."
+        )
+        raise

@@ -1,0 +1,256 @@
+"""Reading samples by index, in this process or ahead of it in others: the same batches.
+
+Python's, NumPy's and torch's generators are seeded for each sample by (seed, epoch, index), so what a data set or an
+augmentation draws from them is the sample's own, whichever process reads it, and training's generators never notice.
+Where nothing is drawn, seeding would change nothing, and is left out.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Generator
+from torch.utils.data import DataLoader, Dataset, Sampler, TensorDataset
+
+from stagetree.trainer import generators
+from stagetree.trainer.data_order import BatchSpan, generator_of, seed_of
+from stagetree.trainer.tensors import map_tensors, whole_number
+
+
+class Samples(Protocol):
+    """The data to learn from: a map-style data set, or any sequence of samples."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int, /) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """How to read, none of which changes what is read. Raises ValueError.
+
+    num_workers: processes that read ahead; 0 reads when a batch is wanted. prefetch_factor: batches that each reads
+    ahead. pin_memory: whether batches wait in memory that a GPU copies from by itself.
+    """
+
+    num_workers: int = 0
+    prefetch_factor: int = 2
+    pin_memory: bool = False
+
+    def __post_init__(self) -> None:
+        whole_number("num_workers", self.num_workers, least=0)
+        whole_number("prefetch_factor", self.prefetch_factor)
+
+
+def seed_sample(number: int) -> None:
+    """Give the global generators of the CPU to the next sample."""
+    random.seed(number)
+    np.random.seed(number)
+    torch.default_generator.manual_seed(number)
+
+
+Change = Callable[[Any, Generator], Any]
+
+
+class SampleReader:
+    """Samples of a map-style data set. What is drawn for one depends on (seed, purpose, epoch, index).
+
+    change: what becomes of each; its generator has the same seed. Which data draws nothing is found out: the first
+    sample is read twice, with other seeds, and is the same. Then there is no seeding, and the samples of a batch are
+    asked for together (`__getitems__`), until some batch has drawn something all the same: it is read again.
+    """
+
+    def __init__(self, data: Samples, seed: int, purpose: str, change: Change | None = None) -> None:
+        self._data, self._seed, self._purpose, self._change = data, seed, purpose, change
+        self._is_tried, self._draws = False, True
+
+    def draw_from(self, seed: int) -> None:
+        """Read on with another seed."""
+        self._seed = seed
+
+    def read(self, epoch: int, indices: Sequence[int]) -> list[Any]:
+        """The samples at these indices, in an epoch."""
+        if not self._draws:
+            samples, has_drawn = self._watched(epoch, indices)
+            if not has_drawn:
+                return samples
+            self._draws = True
+        samples = [self._seeded(epoch, index) for index in indices]
+        if not self._is_tried and indices:
+            self._is_tried = True
+            self._draws = self._is_drawn(samples[0], epoch, indices[0])
+        return samples
+
+    def _seeded(self, epoch: int, index: int) -> Any:
+        seed_sample(seed_of(self._seed, self._purpose, epoch, index))
+        return self._changed(self._data[index], epoch, index)
+
+    def _is_drawn(self, sample: Any, epoch: int, index: int) -> bool:
+        """Whether that sample is another one with another seed."""
+        try:
+            before = _content(sample)
+            seed_sample(seed_of(self._seed, "another", epoch, index))
+            (again,), has_drawn = self._watched(epoch, [index])
+            return has_drawn or _content(again) != before
+        except Exception:  # it cannot be compared, or its data set answers one of both questions only
+            return True
+
+    def _watched(self, epoch: int, indices: Sequence[int]) -> tuple[list[Any], bool]:
+        """The samples as they are read without a seed, and whether anything was drawn."""
+        before, several = generators.mark("cpu"), getattr(self._data, "__getitems__", None)
+        samples = [self._data[index] for index in indices] if several is None else several(list(indices))
+        if self._change is not None:
+            samples = [self._changed(*each) for each in zip(samples, repeat(epoch), indices, strict=False)]
+        return samples, not generators.are_at(before)
+
+    def _changed(self, sample: Any, epoch: int, index: int) -> Any:
+        if self._change is None:
+            return sample
+        return self._change(sample, generator_of(self._seed, self._purpose, epoch, index))
+
+
+def _content(sample: Any) -> bytes:
+    """The same for equal samples. A tensor's own pickle names the address of its memory."""
+    return pickle.dumps(map_tensors(sample, lambda each: each.detach().reshape(-1).view(torch.uint8).numpy()))
+
+
+class BatchReader(Protocol):
+    """Gives the batches it is asked for."""
+
+    def read(self, span: BatchSpan, following: Callable[[], Iterator[BatchSpan]]) -> Any:
+        """The batch of a span, on the device. following: it and all that will be asked for after it, as things are."""
+
+    def restart(self) -> None:
+        """What is read from here on depends on what has changed in this process."""
+
+
+def reader(
+    data: TensorDataset | Samples, fetch: Callable[[BatchSpan], Any], device: str, loading: Loading
+) -> BatchReader:
+    """The reader for some data. fetch: the collated batch of a span, wherever it is called. Raises TypeError."""
+    if isinstance(data, TensorDataset):
+        return InMemory(data, device)
+    if not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
+        kind = type(data).__name__
+        raise TypeError(
+            f"data must have a length and be read by index, and {kind} is not: the order of the data, and going on in "
+            "the middle of it, need a map-style data set (with __len__ and __getitem__), or as train_data a stream "
+            "that knows its place (with state_dict and load_state_dict)"
+        )
+    if loading.num_workers:
+        return Ahead(fetch, device, loading)
+    return AsWanted(fetch, device)
+
+
+class InMemory:
+    """Tensors that lie on the device as a whole. Nothing here waits for it: it computes while it is given more."""
+
+    def __init__(self, data: TensorDataset, device: str) -> None:
+        self._tensors, self._device = [tensor.to(device) for tensor in data.tensors], device
+
+    def read(self, span: BatchSpan, following: Callable[[], Iterator[BatchSpan]]) -> Any:
+        indices = torch.tensor(span.indices, dtype=torch.int64).to(self._device, non_blocking=True)
+        return [tensor.index_select(0, indices) for tensor in self._tensors]
+
+    def restart(self) -> None:
+        pass
+
+
+class AsWanted:
+    """Reads in this process, when a batch is asked for."""
+
+    def __init__(self, fetch: Callable[[BatchSpan], Any], device: str) -> None:
+        self._fetch, self._device = fetch, device
+
+    def read(self, span: BatchSpan, following: Callable[[], Iterator[BatchSpan]]) -> Any:
+        with generators.kept("cpu"):
+            batch = self._fetch(span)
+        return map_tensors(batch, lambda tensor: tensor.to(self._device, non_blocking=True))
+
+    def restart(self) -> None:
+        pass
+
+
+class Ahead:
+    """Reads in worker processes, ahead of what is asked for. They live as long as nothing they have read by changes."""
+
+    def __init__(self, fetch: Callable[[BatchSpan], Any], device: str, loading: Loading) -> None:
+        self._fetch, self._device, self._loading = fetch, device, loading
+        self._loader: DataLoader[Any] | None = None
+        self._batches: Iterator[tuple[BatchSpan, Any]] | None = None
+        self._spans = _Spans()
+
+    def read(self, span: BatchSpan, following: Callable[[], Iterator[BatchSpan]]) -> Any:
+        there, batch = (None, None) if self._batches is None else next(self._batches, (None, None))
+        if there != span:  # the first one, another batch size, or another place
+            there, batch = next(self._from(following))
+        if there != span:
+            raise RuntimeError(f"the workers read {there} where {span} was asked for")
+        return map_tensors(batch, lambda tensor: tensor.to(self._device, non_blocking=True))
+
+    def restart(self) -> None:
+        """End the workers: each has a copy of this process as it was when the worker began."""
+        loader, self._loader, self._batches = self._loader, None, None
+        iterator: Any = None if loader is None else loader._iterator
+        if iterator is not None:  # the collector would wait for each, and perhaps in the middle of a fork
+            iterator._shutdown_workers()
+
+    def _from(self, following: Callable[[], Iterator[BatchSpan]]) -> Iterator[tuple[BatchSpan, Any]]:
+        self._spans.following = following
+        if self._loader is None:  # a loader of endless data has no truth value
+            self._loader = self._started()
+        self._batches = iter(self._loader)
+        return self._batches
+
+    def _started(self) -> DataLoader[Any]:
+        context = "fork" if "fork" in multiprocessing.get_all_start_methods() else None
+        return DataLoader(
+            _Fetched(self._fetch),
+            batch_size=None,
+            sampler=self._spans,
+            num_workers=self._loading.num_workers,
+            prefetch_factor=self._loading.prefetch_factor,
+            pin_memory=self._loading.pin_memory,
+            collate_fn=_as_it_is,
+            persistent_workers=True,
+            multiprocessing_context=context,
+            generator=torch.Generator(),  # else it would draw from the one that training draws from
+        )
+
+
+class _Spans(Sampler[Any]):
+    """What the workers are to read. `following` is asked whenever they begin anew."""
+
+    following: Callable[[], Iterator[BatchSpan]]
+
+    def __init__(self) -> None:
+        pass  # an older torch warns of its own __init__
+
+    def __iter__(self) -> Iterator[BatchSpan]:
+        return self.following()
+
+
+class _Fetched(Dataset[Any]):
+    """A data set whose indices are spans."""
+
+    def __init__(self, fetch: Callable[[BatchSpan], Any]) -> None:
+        self._fetch = fetch
+
+    def __getitem__(self, span: BatchSpan) -> tuple[BatchSpan, Any]:
+        return span, self._fetch(span)
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def is_ours(loader: DataLoader[Any]) -> bool:
+    """Whether it is a loader of `TorchTrainer`, whose workers may live as long as they like."""
+    return isinstance(loader.dataset, _Fetched)
