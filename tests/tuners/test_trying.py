@@ -75,7 +75,7 @@ def test_it_is_refused_with_the_field(tuner: dict[str, Any], space: Any, field: 
 
 
 def test_random_trials_leave_out_what_has_no_end() -> None:
-    check_tuner(study({"kind": "random", "num_trials": 4, "sampling_seed": 0}, **LR_AND_ITS_LENGTH))
+    check_tuner(study({"kind": "random", "num_trials": 4, "sampling_seed": 0, "distinct": False}, **LR_AND_ITS_LENGTH))
 
 
 def test_a_long_list_of_trials_is_not_made_twice(monkeypatch: pytest.MonkeyPatch) -> None:
