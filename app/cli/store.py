@@ -19,7 +19,7 @@ from app.cli.opened_folder import services_of
 from app.domain.events import PlanOpened, Profile
 from app.domain.study_annotations import learned_text
 from app.domain.terms import StudyId, Unknown
-from app.embedded.folder_lock import is_at_work
+from app.embedded.folder_lock import is_in_use
 from app.events import Decide, StoredEvent, Write, last_profile, transact
 from app.service import html_report, queries, slot_use, study_changes, submission
 from app.service import suggestions as searching
@@ -51,7 +51,7 @@ class Store:
     @property
     def is_attended(self) -> bool:
         """Whether a stack is at work in the folder."""
-        return is_at_work(self.folder)
+        return is_in_use(self.folder)
 
     def check_work(self) -> None:
         """End with a message if nobody is at work in the folder, so that nothing there goes on."""

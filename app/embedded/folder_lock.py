@@ -12,7 +12,7 @@ FILE = "lock"
 
 
 @dataclass(frozen=True)
-class Serving:
+class FolderServer:
     """The server of a folder in which a stack is at work. stays: until the user ends it, not only for a study."""
 
     url: str
@@ -32,9 +32,9 @@ class FolderLock:
             raise
         self._file.truncate(0)
 
-    def tell(self, serving: Serving) -> None:
+    def tell(self, find_server: FolderServer) -> None:
         """Say to other commands where the server answers."""
-        self._file.write(json.dumps({"url": serving.url, "stays": serving.stays}).encode())
+        self._file.write(json.dumps({"url": find_server.url, "stays": find_server.stays}).encode())
         self._file.flush()
 
     def close(self) -> None:
@@ -42,7 +42,7 @@ class FolderLock:
         self._file.close()
 
 
-def is_at_work(folder: Path) -> bool:
+def is_in_use(folder: Path) -> bool:
     """Whether a stack has locked its folder."""
     try:
         with (folder / FILE).open("rb") as file:
@@ -51,12 +51,12 @@ def is_at_work(folder: Path) -> bool:
         return False
 
 
-def serving(folder: Path) -> Serving | None:
+def find_server(folder: Path) -> FolderServer | None:
     """The server of a folder; None if no stack is at work there, or it does not say yet where it answers."""
     try:
         with (folder / FILE).open("rb") as file:
             said = json.loads(file.read()) if _is_held(file) else {}
-        return Serving(said["url"], said["stays"])
+        return FolderServer(said["url"], said["stays"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

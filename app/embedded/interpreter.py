@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
-from app.embedded.machine import PRIVATE, Scratch, end_with_parent, home_first, kill
+from app.embedded.machine import PRIVATE, Scratch, checkout_path, end_with_parent, kill
 from stagetree.runtime.failures import STACK
 from stagetree.runtime.warm import TOLD, launch
 from stagetree.runtime.wire import Wire
@@ -55,4 +55,4 @@ class Interpreter:
 
 def import_path() -> str:
     """Where the processes of a stack import from: this package first, where it is a checkout."""
-    return os.pathsep.join(filter(None, (home_first(), os.environ.get("PYTHONPATH"))))
+    return os.pathsep.join(filter(None, (checkout_path(), os.environ.get("PYTHONPATH"))))

@@ -131,30 +131,30 @@ def reserve(host: str, port: int) -> tuple[int, contextlib.ExitStack]:
         raise StackFailed(f"port {port} of {host} cannot be used ({reason}): {advice}") from None
 
 
-MOST_LOG_BYTES = 16 * 2**20
-OF_ONE_USER = {"STAGETREE_STUDY_FILES": "/", "STAGETREE_SINKS": "*"}
+MAX_LOG_BYTES = 16 * 2**20
+LOCAL_SETTINGS = {"STAGETREE_STUDY_FILES": "/", "STAGETREE_SINKS": "*"}
 """Settings of a stack that no other machine reaches: a caller could read these files, and write there, anyway."""
 
 
 def url(host: str, port: int) -> str:
     """Where this machine reaches the API."""
-    if _is_any(host):
+    if _is_unspecified(host):
         return _url("::1" if ":" in host else "127.0.0.1", port)
     return _url(host, port)
 
 
-def url_for_others(host: str, port: int) -> str | None:
+def external_url(host: str, port: int) -> str | None:
     """Where other machines reach the API; None where they do not."""
-    if _is_any(host):
+    if _is_unspecified(host):
         return _url(socket.gethostname(), port)
-    return None if _is_of_this_machine_alone(host) else _url(host, port)
+    return None if _is_loopback(host) else _url(host, port)
 
 
 def _url(host: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def _is_any(host: str) -> bool:
+def _is_unspecified(host: str) -> bool:
     """Whether it stands for all addresses of this machine."""
     try:
         return ip_address(host).is_unspecified
@@ -162,7 +162,7 @@ def _is_any(host: str) -> bool:
         return False
 
 
-def _is_of_this_machine_alone(host: str) -> bool:
+def _is_loopback(host: str) -> bool:
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -172,7 +172,7 @@ def _is_of_this_machine_alone(host: str) -> bool:
 def open_log(path: Path) -> IO[bytes]:
     """The log of a process, to go on with. A long one is put aside, in the place of the one that was before it."""
     with contextlib.suppress(FileNotFoundError):
-        if path.stat().st_size > MOST_LOG_BYTES:
+        if path.stat().st_size > MAX_LOG_BYTES:
             path.replace(path.with_suffix(".log.1"))
     return path.open("ab")
 
@@ -192,7 +192,7 @@ def private_files() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def noting_interrupts() -> Iterator[threading.Event]:
+def defer_interrupts() -> Iterator[threading.Event]:
     """Ctrl-C interrupts nothing in the block, it is noted: what the block does is done whole."""
     noted = threading.Event()
     if threading.current_thread() is not threading.main_thread():  # others are not interrupted
@@ -236,7 +236,7 @@ HOME = Path(__file__).resolve().parents[2]
 """The folder that the package `app` lies in."""
 
 
-def home_first() -> str:
+def checkout_path() -> str:
     """Where this package is imported from, if it is not installed: a checkout."""
     installed = {Path(path).resolve() for path in sysconfig.get_paths().values()}
     return "" if HOME in installed else str(HOME)
@@ -248,7 +248,7 @@ def worker_command(queue: str) -> list[str]:
     return ["celery", "-A", "app.workers", "worker", "-c", "1", "-l", "INFO", *quiet, "-Q", queue, "-n", f"{queue}@%h"]
 
 
-def need(module: str) -> None:
+def require(module: str) -> None:
     """Raises ModuleNotFoundError here, where the command says what to install, and not in a process that it starts."""
     if find_spec(module) is None:
         raise ModuleNotFoundError(f"No module named {module!r}", name=module)
@@ -275,7 +275,7 @@ def redis_command(folder: str) -> list[str]:
     return [redis_server(), *options, "--save", "", "--appendonly", "no", "--dir", folder]
 
 
-def token_in(file: Path, database_url: str) -> str:
+def user_token(file: Path, database_url: str) -> str:
     """The token of a folder's user, which is kept in that file. Raises `StackFailed`."""
     from app.events import Database, DatabaseUnavailable, SqlRecords  # slow to import, and needed by few
     from app.service.access import kept_in

@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from app.embedded import machine
-from app.embedded.folder_lock import FolderLock, Serving, serving
+from app.embedded.folder_lock import FolderLock, FolderServer, find_server
 from app.embedded.interpreter import Interpreter, import_path
 from app.embedded.machine import (
     HOME,
     PRIVATE,
     PYTHON,
     StackFailed,
+    defer_interrupts,
     end_with_parent,
-    noting_interrupts,
     private_files,
     slot_names,
     worker_command,
@@ -44,7 +44,7 @@ STRIKE_AFTER_SECONDS = 2.0
 
 LOOK_SECONDS = 0.05
 
-TOLD_SECONDS = 2.0
+NOTICE_SECONDS = 2.0
 """After so long it is said that the end waits for that."""
 
 BUDGET = "20GiB"
@@ -83,16 +83,16 @@ class Embedded:
         return machine.url(self.host, self.port)
 
     @property
-    def url_for_others(self) -> str | None:
+    def external_url(self) -> str | None:
         """Where other machines reach it; None where they do not."""
-        return machine.url_for_others(self.host, self.port)
+        return machine.external_url(self.host, self.port)
 
     def start(self, *, await_slots: bool = False, meanwhile: Callable[[], None] = lambda: None) -> None:
         """Start everything and return when the API answers, or when every slot is ready too. Raises `StackFailed`.
 
         Slots import torch, which takes seconds; a study may be submitted before. meanwhile: done while all start.
         """
-        machine.need("celery")
+        machine.require("celery")
         try:
             with private_files():
                 self._prepare_folder()
@@ -101,10 +101,10 @@ class Embedded:
                 self._spawn_all()
             meanwhile()
             with private_files():
-                self._let_workers_begin()
+                self._release_workers()
             self._await_ready(self.slots if await_slots else 0)
             assert self._lock is not None
-            self._lock.tell(Serving(self.url, self.stays))
+            self._lock.tell(FolderServer(self.url, self.stays))
         except BaseException:
             self.stop()
             raise
@@ -114,10 +114,10 @@ class Embedded:
 
         Whoever interrupts it does not wait for what the slots would save.
         """
-        with noting_interrupts() as interrupted:
+        with defer_interrupts() as interrupted:
             try:
                 if "workers" in self.processes:
-                    self._let_slots_save(self.processes["workers"], interrupted)
+                    self._await_saves(self.processes["workers"], interrupted)
             finally:
                 self._end()
 
@@ -145,7 +145,7 @@ class Embedded:
             "STAGETREE_CHECKPOINT_BUDGET": BUDGET,
             "STAGETREE_STOP_SECONDS": str(STOP_SECONDS),
             "STAGETREE_STRIKE_AFTER_SECONDS": str(STRIKE_AFTER_SECONDS),
-            **(machine.OF_ONE_USER if self.url_for_others is None else {}),
+            **(machine.LOCAL_SETTINGS if self.external_url is None else {}),
             **SAME_ORDER,
             **os.environ,
             STACK: self._scratch,
@@ -176,7 +176,7 @@ class Embedded:
             (self.folder / "logs").mkdir(parents=True, exist_ok=True)
             self._lock = FolderLock(self.folder)
         except BlockingIOError:
-            raise StackFailed(_taken(self.folder)) from None
+            raise StackFailed(_in_use_message(self.folder)) from None
         except OSError as error:
             raise StackFailed(f"the folder {self.folder} cannot be written: {error.strerror}") from None
         remove_partial(self.folder / "checkpoints")
@@ -193,7 +193,7 @@ class Embedded:
         self._spawn("redis", commands["redis"])
         machine.open_log(self.folder / "logs" / "api.log").close()
 
-    def _let_workers_begin(self) -> None:
+    def _release_workers(self) -> None:
         """When the database is there, with the token of its user where other machines reach it."""
         assert self._workers is not None
         self._workers.settimeout(START_SECONDS)
@@ -206,8 +206,8 @@ class Embedded:
                 raise StackFailed(f"workers ended{last_words(self.folder / 'logs' / 'workers.log')}")
             if problem.strip():
                 raise StackFailed(problem.strip())
-            if self.url_for_others is not None:
-                self.token = machine.token_in(self.folder / "token", self.environment()["STAGETREE_DATABASE_URL"])
+            if self.external_url is not None:
+                self.token = machine.user_token(self.folder / "token", self.environment()["STAGETREE_DATABASE_URL"])
 
     def commands(self) -> dict[str, list[str]]:
         """What is started, by the name of its log. The API and the workers are forks of one process."""
@@ -218,7 +218,7 @@ class Embedded:
         prefork = ["app.workers.prefork", str(self.folder / "logs"), json.dumps(forks)]
         return {"redis": machine.redis_command(self._scratch), "workers": [*PYTHON, *prefork]}
 
-    def _let_slots_save(self, workers: subprocess.Popen[bytes], interrupted: threading.Event) -> None:
+    def _await_saves(self, workers: subprocess.Popen[bytes], interrupted: threading.Event) -> None:
         """Ask the slots to end, and wait for what they save: the states of the last trials are among it."""
         began, is_told = time.monotonic(), False
         limit = float(self.environment()["STAGETREE_STOP_SECONDS"])
@@ -226,7 +226,7 @@ class Embedded:
         while workers.poll() is None and not interrupted.is_set():
             if (waited := time.monotonic() - began) > limit:
                 return
-            if waited > TOLD_SECONDS and not is_told:
+            if waited > NOTICE_SECONDS and not is_told:
                 self.say("Saving the last checkpoints; Ctrl-C ends without them ...")
                 is_told = True
             interrupted.wait(LOOK_SECONDS)
@@ -269,9 +269,9 @@ class Embedded:
         return StackFailed(f"the stack was not ready after {START_SECONDS:.0f} seconds; see {self.folder / 'logs'}")
 
 
-def _taken(folder: Path) -> str:
+def _in_use_message(folder: Path) -> str:
     """That another stack has the folder, and what to do about it."""
-    other = serving(folder)
+    other = find_server(folder)
     here = f"another stagetree is at work in {folder}"
     if other is not None and other.stays:
         return f"{here}: send it the study with --server {other.url}, or choose another folder with --dir"

@@ -28,7 +28,7 @@ from app.settings import settings
 from app.workers.threads import THREADS
 from stagetree.backoff import Backoff
 
-NOT_A_MESSAGE = (ValueError, TypeError, KeyError, IndexError, AttributeError)
+DECODE_ERRORS = (ValueError, TypeError, KeyError, IndexError, AttributeError)
 """What kombu raises for text that is not JSON, JSON that is no object, an object without the right fields."""
 
 
@@ -44,7 +44,7 @@ class PatientConnection(Connection):
         return super().ensure_connection(*args, **sooner, **options)  # type: ignore[no-untyped-call]
 
 
-DROPPED = "something that is no message was in the queue, and is dropped"
+DROPPED_TEXT = "something that is no message was in the queue, and is dropped"
 
 
 class Channel(kombu_redis.Channel):
@@ -53,16 +53,16 @@ class Channel(kombu_redis.Channel):
     def _brpop_read(self, **options: Any) -> Any:
         try:
             return super()._brpop_read(**options)  # type: ignore[no-untyped-call]
-        except NOT_A_MESSAGE:
-            logger.exception(DROPPED)
+        except DECODE_ERRORS:
+            logger.exception(DROPPED_TEXT)
             return True
 
     def basic_consume(self, queue: Any, no_ack: Any, callback: Any, consumer_tag: Any, **options: Any) -> Any:
-        checked = callback if no_ack else _acknowledging(callback)
+        checked = callback if no_ack else _acknowledge_unreadable(callback)
         return super().basic_consume(queue, no_ack, checked, consumer_tag, **options)  # type: ignore[no-untyped-call]
 
 
-def _acknowledging(callback: Callable[[Message], Any]) -> Callable[[Message], Any]:
+def _acknowledge_unreadable(callback: Callable[[Message], Any]) -> Callable[[Message], Any]:
     """What cannot be read is acknowledged as well: a worker that holds one message at a time would fetch no other."""
 
     def received(message: Message) -> Any:
@@ -70,8 +70,8 @@ def _acknowledging(callback: Callable[[Message], Any]) -> Callable[[Message], An
             if message.errors:  # such as that of a bad compression, which looks like one of the network
                 raise DecodeError(str(message.errors[0][1]))
             return callback(message)
-        except (*NOT_A_MESSAGE, DecodeError, ContentDisallowed):
-            logger.exception(DROPPED)
+        except (*DECODE_ERRORS, DecodeError, ContentDisallowed):
+            logger.exception(DROPPED_TEXT)
             if not message.acknowledged:
                 message.ack()  # type: ignore[no-untyped-call]
 
@@ -123,7 +123,7 @@ def _keepalive(patience: float) -> dict[int, int]:
 logger = logging.getLogger(__name__)
 
 SCHEDULER_QUEUE = "scheduler"
-MOST_WAKE_UPS = 2
+MAX_WAKE_UPS = 2
 """How many messages that something happened may wait for the scheduler."""
 
 WAKE_UP_SECONDS = 60.0
@@ -135,7 +135,7 @@ RANK_SECONDS = 60.0
 YIELD_SECONDS = 0.002
 """The message of the next stage is sent a moment after its stage was told to begin, so that this is not held up."""
 
-MOST_TRIES = 6
+MAX_TRIES = 6
 """So often it is tried while the broker is away, for some seconds in all."""
 
 install()
@@ -179,7 +179,7 @@ def wake_scheduler() -> None:
     """
     try:
         with celery.connection_or_acquire() as connection:
-            if _waiting(connection) < MOST_WAKE_UPS:
+            if _queued_messages(connection) < MAX_WAKE_UPS:
                 options = {"queue": SCHEDULER_QUEUE, "expires": WAKE_UP_SECONDS, "retry": False}
                 celery.send_task("stagetree.tick", connection=connection, **options)
     except Exception as error:
@@ -188,7 +188,7 @@ def wake_scheduler() -> None:
         logger.info("the scheduler could not be told: the broker is away (%s)", error)
 
 
-def _waiting(connection: Any) -> int:
+def _queued_messages(connection: Any) -> int:
     """How many messages wait for the scheduler."""
     declared = connection.default_channel.queue_declare(SCHEDULER_QUEUE, durable=True, auto_delete=False)
     return int(declared.message_count)
@@ -225,7 +225,7 @@ def _send_next(waiting: Sequence[Mapping[str, Any]], task: str, root: str) -> No
     """waiting: what follows, the next one last."""
     time.sleep(YIELD_SECONDS)
     *later, following = waiting
-    for _ in Backoff(0.5, 2.0).attempts(most=MOST_TRIES):
+    for _ in Backoff(0.5, 2.0).attempts(most=MAX_TRIES):
         try:
             celery.signature(following).apply_async(chain=later, parent_id=task, root_id=root, retry=False)
             return

@@ -25,7 +25,7 @@ from app.events import RowsPort, SlotRecord, SlotTaken
 LOCK_SECONDS = 3.0
 """What was killed may take a moment to be gone."""
 
-BEATS = 3.0
+SILENT_BEATS = 3.0
 """A worker elsewhere whose heartbeat did not move for so many of its intervals is dead."""
 
 
@@ -42,7 +42,7 @@ class Owner(Protocol):
         """Become the slot's worker; False: another may have it, look again in a moment. Raises `SlotTaken`."""
 
 
-def are_forks_of_one(owner: str, other: str) -> bool:
+def have_same_parent(owner: str, other: str) -> bool:
     """Whether one worker's main process started both: it lived on, then, when the first of them died."""
     return owner.count(":") == 2 and owner.rpartition(":")[0] == other.rpartition(":")[0]
 
@@ -60,16 +60,16 @@ class SlotLock:
     def acquire(cls, slot: str, database_url: str, folder: str = "") -> SlotLock:
         """Raises `SlotTaken`. folder: by default one of the user's own that every process of this machine finds."""
         digest = hashlib.sha256(f"{database_url}\n{slot}".encode()).hexdigest()[:16]
-        file = _opened(runtime_folder(folder) / f"{digest}.lock")
+        file = _open_lock_file(runtime_folder(folder) / f"{digest}.lock")
         deadline = time.monotonic() + LOCK_SECONDS
-        while not _is_locked(file):
+        while not _try_lock(file):
             if time.monotonic() > deadline:
                 file.seek(0)
                 pid = file.read().partition(" ")[2] or "another"
                 file.close()
                 raise SlotTaken(f"slot {slot} is taken by process {pid} on this machine")
             time.sleep(0.05)
-        return cls(file, _identified(file))
+        return cls(file, _read_lock_id(file))
 
     def close(self) -> None:
         self._file.close()
@@ -95,7 +95,7 @@ class Ownership:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.slot, self._lock, self._worker = slot, lock, uuid4().hex
-        self._lease_seconds, self._watch_seconds = lease_seconds, BEATS * heartbeat_seconds
+        self._lease_seconds, self._watch_seconds = lease_seconds, SILENT_BEATS * heartbeat_seconds
         self._clock = clock
         self._seen: tuple[str, float] | None = None
         self._seen_since = 0.0
@@ -151,12 +151,12 @@ def runtime_folder(folder: str) -> Path:
     return path
 
 
-def _opened(path: Path) -> IO[str]:
+def _open_lock_file(path: Path) -> IO[str]:
     """With an empty file created, and no link followed."""
     return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "r+")
 
 
-def _is_locked(file: IO[str]) -> bool:
+def _try_lock(file: IO[str]) -> bool:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -164,7 +164,7 @@ def _is_locked(file: IO[str]) -> bool:
     return True
 
 
-def _identified(file: IO[str]) -> str:
+def _read_lock_id(file: IO[str]) -> str:
     """The id in the file, which stays; behind it, for people, who holds it now."""
     file.seek(0)
     id = file.read().partition(" ")[0] or uuid4().hex

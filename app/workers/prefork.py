@@ -60,13 +60,13 @@ MODULES = (
 def main() -> int:
     logs, commands = Path(sys.argv[1]), json.loads(sys.argv[2])
     gc.disable()  # an import makes next to no garbage
-    import_all()
+    import_worker_modules()
     if api := commands.get(API):
         problem = prepare_database()
         os.write(sys.stdin.fileno(), f"{problem}\n".encode())
         if problem:
             return 1
-        import_served(api)
+        import_app(api)
     gc.enable()
     sys.stdin.read()
     processes = Prefork(logs)
@@ -74,7 +74,7 @@ def main() -> int:
     return processes.watch()
 
 
-def import_all() -> None:
+def import_worker_modules() -> None:
     """What a worker imports, before it looks anywhere else."""
     for name in MODULES:
         importlib.import_module(name)
@@ -82,7 +82,7 @@ def import_all() -> None:
         importlib.import_module("billiard.util").get_pdeathsig()  # it imports a parser of C where there is one
 
 
-def import_served(command: Sequence[str]) -> None:
+def import_app(command: Sequence[str]) -> None:
     """What uvicorn's command, which ends with it, is to serve: workers have imported most of that, too."""
     importlib.import_module("uvicorn.main")
     importlib.import_module(command[-1].partition(":")[0])
@@ -96,7 +96,7 @@ def prepare_database() -> str:
     from app.events import DatabaseUnavailable
 
     try:
-        with _records() as records:
+        with _open_records() as records:
             records.database.create()
             with records.write() as rows:
                 rows.slots.forget_all()
@@ -105,7 +105,7 @@ def prepare_database() -> str:
     return ""
 
 
-def has_work(*, if_away: bool) -> bool:
+def has_work(*, if_unavailable: bool) -> bool:
     """Whether a slot still trains or saves something: a chain is live until its last state is recorded.
 
     if_away: the answer where the database gives none.
@@ -113,14 +113,14 @@ def has_work(*, if_away: bool) -> bool:
     from app.events import DatabaseUnavailable
 
     try:
-        with _records() as records, records.read() as rows:
+        with _open_records() as records, records.read() as rows:
             return bool(rows.chains.live())
     except DatabaseUnavailable:
-        return if_away
+        return if_unavailable
 
 
 @contextlib.contextmanager
-def _records() -> Iterator[SqlRecords]:
+def _open_records() -> Iterator[SqlRecords]:
     """Opened, and closed again: no fork has a connection of ours."""
     from app.events import Database, SqlRecords
     from app.settings import settings
@@ -134,7 +134,7 @@ def _records() -> Iterator[SqlRecords]:
 
 def work(queue: str) -> NoReturn:
     """Be the Celery worker on a queue, until it ends."""
-    import_all()  # Celery imports with the working folder first; what is there now, it does not look for
+    import_worker_modules()  # Celery imports with the working folder first; what is there now, it does not look for
     sys.argv = command(queue)
     sys.exit(celery())
 
@@ -155,13 +155,13 @@ def celery() -> int:
     return cast(int, celery_main())
 
 
-MOST_WORDS = 200
+MAX_LOG_CHARACTERS = 200
 """Characters of a log's last line that are told."""
 
 LOOK_SECONDS = 0.05
 
 
-class Asked(Exception):
+class StopRequested(Exception):
     """This process was asked to end."""
 
 
@@ -181,26 +181,26 @@ class Prefork:
     def watch(self) -> int:
         """Wait until a fork ends by itself, or nothing is left to save when this process is asked to end: the code."""
         try:
-            signal.signal(signal.SIGTERM, _say_so)
+            signal.signal(signal.SIGTERM, _raise_stop)
             pid, status = os.wait()
-        except Asked:
-            self._let_workers_save()
+        except StopRequested:
+            self._wait_for_workers()
             return 0
         name, code = self._names.pop(pid), os.waitstatus_to_exitcode(status)
         log = self._logs / f"{name}.log"
-        said = last_words(log)[:MOST_WORDS]
+        said = last_words(log)[:MAX_LOG_CHARACTERS]
         print(f"{name} ended with exit code {code}{said} (its log is {log})", flush=True)
         return 1
 
-    def _let_workers_save(self) -> None:
+    def _wait_for_workers(self) -> None:
         """The API goes on: it says meanwhile how far they are, and ends with this process."""
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         workers = {pid for pid, name in self._names.items() if name != API}
-        if not has_work(if_away=False):
+        if not has_work(if_unavailable=False):
             return
         for pid in workers:
             os.kill(pid, signal.SIGTERM)
-        while workers and has_work(if_away=True):
+        while workers and has_work(if_unavailable=True):
             workers -= {pid for pid in workers if _has_ended(pid)}
             time.sleep(LOOK_SECONDS)
 
@@ -229,8 +229,8 @@ def _has_ended(pid: int) -> bool:
         return True
 
 
-def _say_so(*_: object) -> NoReturn:
-    raise Asked
+def _raise_stop(*_: object) -> NoReturn:
+    raise StopRequested
 
 
 if __name__ == "__main__":

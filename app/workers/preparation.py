@@ -22,7 +22,7 @@ from stagetree.runtime.wire import anonymous_file
 
 logger = logging.getLogger(__name__)
 
-LONGEST_PRINTED = 2**18
+MAX_OUTPUT_BYTES = 2**18
 
 
 class Preparation:
@@ -45,7 +45,7 @@ class Preparation:
         """The process, when it is ready, and the text that it has printed; None where it is of no use."""
         self._task.join()
         process, self._process = self._process, None
-        printed = os.pread(self._printed, LONGEST_PRINTED, 0)
+        printed = os.pread(self._printed, MAX_OUTPUT_BYTES, 0)
         os.close(self._printed)
         if process is None or not self._is_built or self._is_outdated(process):
             if process is not None:

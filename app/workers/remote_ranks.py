@@ -26,14 +26,14 @@ from app.workers.trainer_process import TrainerProcess
 from stagetree.runtime.failures import TrainerFailed
 from stagetree.runtime.wire import HEAD, Message, Wire, WireTimeout, anonymous_file, is_ready
 
-MEETING_SECONDS = 60.0
+RENDEZVOUS_SECONDS = 60.0
 """A worker that is lent to a chain comes so soon, or the chain is given back."""
 
 HELLO_SECONDS = 5.0
 HELLO_BYTES = 4096
 CONNECT_SECONDS = 5.0
 
-SILENT_SECONDS = 10, 5, 4
+KEEPALIVE = 10, 5, 4
 """TCP asks a silent machine after so long, so often, and so many times, before it counts as gone."""
 
 SIZE = struct.Struct(">Q")
@@ -41,17 +41,17 @@ SIOCGIFADDR = 0x8915
 """Of Linux: the address of a network interface."""
 
 
-class FarWire(Wire):
+class RemoteWire(Wire):
     """One end of a TCP connection. The other side gets no file descriptor, but a file of its own with the content.
 
     is_known: whether the other side has said who it is; before that, nothing of it is kept but a short message.
     """
 
-    def __init__(self, sock: socket.socket, *, is_known: bool = True) -> None:
-        self.is_known = is_known
+    def __init__(self, sock: socket.socket, *, is_authenticated: bool = True) -> None:
+        self.is_authenticated = is_authenticated
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, value in zip(("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT"), SILENT_SECONDS, strict=True):
+        for name, value in zip(("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT"), KEEPALIVE, strict=True):
             if hasattr(socket, name):
                 sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
         super().__init__(sock)
@@ -67,7 +67,7 @@ class FarWire(Wire):
             self._put(SIZE.pack(size), timeout)
             while sent < size:
                 begin = sent
-                sent += self._patiently(lambda fd=fd, at=begin: os.sendfile(self.fileno(), fd, at, 2**24), timeout)  # type: ignore[misc]
+                sent += self._retry_send(lambda fd=fd, at=begin: os.sendfile(self.fileno(), fd, at, 2**24), timeout)  # type: ignore[misc]
 
     def close(self) -> None:
         super().close()
@@ -78,9 +78,9 @@ class FarWire(Wire):
     def _put(self, data: bytes, timeout: float | None) -> None:
         rest = memoryview(data)
         while rest:
-            rest = rest[self._patiently(lambda rest=rest: self._socket.send(rest), timeout) :]  # type: ignore[misc]
+            rest = rest[self._retry_send(lambda rest=rest: self._socket.send(rest), timeout) :]  # type: ignore[misc]
 
-    def _patiently(self, send: Callable[[], int], timeout: float | None) -> int:
+    def _retry_send(self, send: Callable[[], int], timeout: float | None) -> int:
         while True:
             try:
                 return send()
@@ -97,7 +97,7 @@ class FarWire(Wire):
             if len(self._bytes) < HEAD.size:
                 return None
             length, files = HEAD.unpack_from(self._bytes)
-            if not self.is_known and (length > HELLO_BYTES or files):
+            if not self.is_authenticated and (length > HELLO_BYTES or files):
                 raise ValueError("the other side says more than who it is")
             if len(self._bytes) < (end := HEAD.size + length):
                 return None
@@ -105,13 +105,13 @@ class FarWire(Wire):
             self._message = json.loads(self._bytes[HEAD.size : end])
             del self._bytes[:end]
         while self._missing:
-            if not self._has_file():
+            if not self._receive_file():
                 return None
         message, self._message = self._message, None
         assert message is not None
         return message, [self._fds.popleft() for _ in range(len(self._fds))]
 
-    def _has_file(self) -> bool:
+    def _receive_file(self) -> bool:
         """Whether the next file has arrived whole, by all that was received."""
         fd, left = self._file
         if fd < 0:
@@ -133,7 +133,7 @@ class FarWire(Wire):
         return True
 
 
-class Door:
+class RankListener:
     """Where workers of other machines come, to be ranks of a chain of this one. host: its name or address for them.
 
     address: for the slot's row.
@@ -143,43 +143,43 @@ class Door:
         self.host, self._socket = host, listen(host)
         self.address = f"{host}:{self._socket.getsockname()[1]}"
 
-    def admit(self, secret: str, slots: Sequence[str], seconds: float = MEETING_SECONDS) -> list[FarRank]:
+    def accept_ranks(self, secret: str, slots: Sequence[str], seconds: float = RENDEZVOUS_SECONDS) -> list[RemoteRank]:
         """Those slots' ranks, in this order, as soon as all their workers have come. Raises `TrainerFailed`: `rank`."""
-        here: dict[str, dict[bool, FarWire]] = {slot: {} for slot in slots}
+        arrived: dict[str, dict[bool, RemoteWire]] = {slot: {} for slot in slots}
         ends = time.monotonic() + seconds
         try:
-            while missing := [slot for slot, wires in here.items() if len(wires) < 2]:
+            while missing := [slot for slot, wires in arrived.items() if len(wires) < 2]:
                 if not is_ready(self._socket, select.POLLIN, ends):
                     text = f"the worker of slot {missing[0]} did not come to {self.address} within {seconds:.0f} s"
                     raise TrainerFailed("rank", text)
-                self._greet(secret, here)
+                self._accept(secret, arrived)
         except BaseException:
-            for wire in (wire for wires in here.values() for wire in wires.values()):
+            for wire in (wire for wires in arrived.values() for wire in wires.values()):
                 wire.close()
             raise
-        return [FarRank(wires[False], wires[True], slot) for slot, wires in here.items()]
+        return [RemoteRank(wires[False], wires[True], slot) for slot, wires in arrived.items()]
 
-    def _greet(self, secret: str, here: dict[str, dict[bool, FarWire]]) -> None:
+    def _accept(self, secret: str, arrived: dict[str, dict[bool, RemoteWire]]) -> None:
         """Let one in who knows the secret; a worker that comes again has lost its connection."""
-        wire = FarWire(self._socket.accept()[0], is_known=False)
+        wire = RemoteWire(self._socket.accept()[0], is_authenticated=False)
         with suppress(EOFError, ValueError, KeyError, TypeError):
             hello = (wire.receive(HELLO_SECONDS) or ({}, []))[0]
             if hmac.compare_digest(hello["secret"].encode(), secret.encode()):
-                wires, which = here[hello["slot"]], bool(hello["is_lifeline"])
+                wires, which = arrived[hello["slot"]], bool(hello["is_lifeline"])
                 if which in wires:
                     wires[which].close()
-                wires[which], wire.is_known = wire, True
+                wires[which], wire.is_authenticated = wire, True
                 return
         wire.close()
 
 
-def knock(address: str, secret: str, slot: str) -> tuple[FarWire, FarWire]:
+def connect_rank(address: str, secret: str, slot: str) -> tuple[RemoteWire, RemoteWire]:
     """The connection to another machine's door, and its lifeline. Raises OSError."""
     host, _, port = address.rpartition(":")
-    wires = list[FarWire]()
+    wires = list[RemoteWire]()
     try:
         for is_lifeline in (False, True):
-            wires.append(FarWire(socket.create_connection((host, int(port)), CONNECT_SECONDS)))
+            wires.append(RemoteWire(socket.create_connection((host, int(port)), CONNECT_SECONDS)))
             wires[-1].send({"secret": secret, "slot": slot, "is_lifeline": is_lifeline}, timeout=CONNECT_SECONDS)
     except BaseException:
         for wire in wires:
@@ -188,10 +188,10 @@ def knock(address: str, secret: str, slot: str) -> tuple[FarWire, FarWire]:
     return wires[0], wires[1]
 
 
-class FarRank(TrainerProcess):
+class RemoteRank(TrainerProcess):
     """The trainer's process of a slot of another machine. Its output is in its worker's log. slot: its name."""
 
-    def __init__(self, connection: FarWire, lifeline: FarWire, slot: str) -> None:
+    def __init__(self, connection: RemoteWire, lifeline: RemoteWire, slot: str) -> None:
         super().__init__(connection, lifeline, 0)
         self.slot = slot
 

@@ -1,4 +1,4 @@
-"""Runs on: the process that runs a worker's tasks; `device_here` on its main process, too.
+"""Runs on: the process that runs a worker's tasks; `slot_device` on its main process, too.
 
 The roles of a worker's process, made from the settings: the scheduler, with its ticks and what deletes checkpoints
 beside them, or a slot.
@@ -30,12 +30,12 @@ from app.storage.object_store import ObjectStore
 from app.storage.owned_store import open_owned
 from app.workers.celery_app import publish
 from app.workers.ownership import Ownership, runtime_folder
-from app.workers.remote_ranks import Door, interface_of
-from app.workers.scheduler.ports import Ports, say_once
+from app.workers.remote_ranks import RankListener, interface_of
+from app.workers.scheduler.ports import Ports, log_once
 from app.workers.scheduler.retention import Retention
 from app.workers.scheduler.tick import Scheduler
 from app.workers.slot.context import Limits, SlotDependencies
-from app.workers.slot.device import SlotDevice, device_of, kind_here, mps_is_running, visible_gpus
+from app.workers.slot.device import SlotDevice, device_kind, device_of, mps_is_running, visible_gpus
 from app.workers.slot.saver import HostBacklog
 from app.workers.slot.slot import Slot
 from app.workers.threads import PeriodicThread, RateLimit, TickLoop
@@ -61,7 +61,7 @@ class SchedulerRole:
 
     def start(self) -> None:
         self.retention.start()
-        self.ticking.start()
+        self.tick_loop.start()
 
     def close(self) -> None:
         """What is under way is not waited for."""
@@ -69,22 +69,22 @@ class SchedulerRole:
             thread.close()
 
     @cached_property
-    def ticking(self) -> TickLoop:
+    def tick_loop(self) -> TickLoop:
         """The scheduler of this process."""
         freeze_survivors()
         records, owner = SqlRecords(self._database), uuid4().hex
         housekeeping = RateLimit(CLEAN_SECONDS, lambda: _run_housekeeping(records.database))
         record = RateLimit(settings().tick_seconds / 2, lambda: self._record_tick(records, owner, scheduler))
-        scheduler = self._scheduler(records, record.do_if_due)
+        scheduler = self._make_scheduler(records, record.do_if_due)
 
         def look() -> None:
             scheduler.tick()
             collect_young()
             self.retention.wake()
 
-        ticking = TickLoop(look, settings().tick_seconds, after=housekeeping.do_if_due)
-        self._threads.append(ticking)
-        return ticking
+        tick_loop = TickLoop(look, settings().tick_seconds, after=housekeeping.do_if_due)
+        self._threads.append(tick_loop)
+        return tick_loop
 
     @cached_property
     def retention(self) -> PeriodicThread:
@@ -95,30 +95,30 @@ class SchedulerRole:
 
     def _record_tick(self, records: SqlRecords, owner: str, scheduler: Scheduler) -> None:
         demand, host = scheduler.demand(), socket.gethostname()
-        held_up = {**self._deleting.fence.problems(), **scheduler.held_up()}
+        held_up = {**self._retention.fence.problems(), **scheduler.held_up_reasons()}
         change(records, lambda rows: rows.schedulers.ticked(owner, host, os.getpid(), demand, held_up=held_up))
 
     def _delete(self) -> bool:
         """Look once; whether there is nothing more to do for now. Slots that waited for it are given work."""
-        freed = self._deleting.look()
+        freed = self._retention.look()
         if freed.objects:
             logger.info("deleted %d checkpoints, %.1f MiB", freed.objects, freed.bytes / 2**20)
-        if self._deleting.is_waited_for:
+        if self._retention.has_waiting_slots:
             self._notify()
         return freed.is_done
 
     @cached_property
-    def _deleting(self) -> Retention:
+    def _retention(self) -> Retention:
         records, budget = SqlRecords(self._database), settings().checkpoint_budget
         store = open_owned(records, settings().checkpoints)
-        return Retention(records, self._plans, store, budget, time.time, say_once())
+        return Retention(records, self._plans, store, budget, time.time, log_once())
 
     @cached_property
     def _plans(self) -> Plans:
         """Those of the scheduler."""
         return Plans(SqlRecords(self._database).log)
 
-    def _scheduler(self, records: SqlRecords, show: Callable[[], None]) -> Scheduler:
+    def _make_scheduler(self, records: SqlRecords, show: Callable[[], None]) -> Scheduler:
         register(settings().tuner_files)
         ports = Ports(
             proofs=settings().proofs,
@@ -132,7 +132,7 @@ class SchedulerRole:
             limits=settings().limits,
             turn_seconds=settings().turn_seconds if settings().policy == "fair_share" else None,
             show=show,
-            chains_that_fit=self._deleting.chains_that_fit,
+            chain_quota=self._retention.chain_quota,
         )
         return Scheduler(ports)
 
@@ -145,7 +145,7 @@ SWITCH_SECONDS = 0.0005
 """How long a thread of a slot keeps the interpreter from another; the default of 5 ms is a whole hand-over."""
 
 
-def _store(records: Records) -> ObjectStore:
+def _open_store(records: Records) -> ObjectStore:
     """Where a slot keeps checkpoints; with copies on a disk of this machine, if that is set."""
     here = settings()
     store = open_owned(records, here.checkpoints)
@@ -163,16 +163,16 @@ def make_slot(
 ) -> Slot:
     """Ready for stages. It puts itself on record when it is started, as soon as the database answers."""
     sys.setswitchinterval(SWITCH_SECONDS)
-    device, here = device_here(ownership.slot), settings()
-    ownership.kind = kind_here(device)
-    door = Door(here.address) if here.address and device.shares == 1 else None
+    device, here = slot_device(ownership.slot), settings()
+    ownership.kind = device_kind(device)
+    door = RankListener(here.address) if here.address and device.shares == 1 else None
     ownership.address = "" if door is None else door.address
     logger.warning("slot %s trains on %s", ownership.slot, device)
     records = SqlRecords(database)
     dependencies = SlotDependencies(
         records=records,
-        store=_store(records),
-        start=_starter(device, here.silence_seconds, door),
+        store=_open_store(records),
+        start=_make_starter(device, here.silence_seconds, door),
         sources=Catalogue(here.trainer_files).describe,
         notify=notify,
         send_next=send_next,
@@ -200,7 +200,7 @@ def end_worker(why: str) -> None:
     os.kill(os.getppid(), signal.SIGTERM)
 
 
-def device_here(slot: str) -> SlotDevice:
+def slot_device(slot: str) -> SlotDevice:
     """The device of a slot on this machine. Raises `NoDevice`."""
     here = settings()
     shares, fraction = here.slots_per_gpu, here.memory_fraction
@@ -208,7 +208,7 @@ def device_here(slot: str) -> SlotDevice:
     return replace(device, has_mps=mps_is_running())
 
 
-def _starter(device: SlotDevice, silence: float, door: Door | None) -> Callable[..., TrainerProcess]:
+def _make_starter(device: SlotDevice, silence: float, door: RankListener | None) -> Callable[..., TrainerProcess]:
     """The start of a fresh process that trains on that device, or of a group on it and the devices of other slots.
 
     silence: seconds after which the slot ends a process that says nothing: before a rank gives another one up. door:
@@ -229,11 +229,11 @@ def _starter(device: SlotDevice, silence: float, door: Door | None) -> Callable[
             return TrainerProcess.start(warm, own, rank=placement, deadline=Deadline(silence) if rank else None)
         how: dict[str, Any] = {"ranks": 1 + len(members), "late_seconds": silence + LATE_SECONDS}
         if meeting is None:
-            devices = [device, *map(device_here, members)]
+            devices = [device, *map(slot_device, members)]
             visible = ",".join(each.visible for each in devices if each.visible)
             return TrainerGroup.start(warm, replace(own, visible_devices=visible), **how)
         assert door is not None  # or this slot would have no address
-        far = door.admit(meeting["secret"], members)
+        far = door.accept_ranks(meeting["secret"], members)
         try:
             return TrainerGroup.start(warm, own, far=far, host=door.host, **how)
         except BaseException:

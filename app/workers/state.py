@@ -112,7 +112,7 @@ class State:
             part.close()
 
 
-MOST_RECENT = 64
+MAX_STATES = 64
 """So many states are kept in memory at most, however small they are: each is an open file."""
 
 
@@ -133,10 +133,10 @@ class RecentStates:
             self._bytes += state.total
             if is_branch_point:
                 self._branch_points.add(key)
-            while self._bytes > self._limit or len(self._states) > MOST_RECENT:
-                self._drop(self._least_wanted())
+            while self._bytes > self._limit or len(self._states) > MAX_STATES:
+                self._drop(self._eviction_candidate())
 
-    def _least_wanted(self) -> str:
+    def _eviction_candidate(self) -> str:
         """The one used longest ago, of those where only one stage begins, if there are any."""
         return next((key for key in self._states if key not in self._branch_points), next(iter(self._states)))
 

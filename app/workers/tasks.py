@@ -39,7 +39,7 @@ from app.processes import end_within, write_json
 from app.settings import settings
 from app.workers.celery_app import SCHEDULER_QUEUE, celery, send_next, wake_scheduler
 from app.workers.ownership import Ownership, SlotLock
-from app.workers.roles import SchedulerRole, device_here, make_slot
+from app.workers.roles import SchedulerRole, make_slot, slot_device
 from app.workers.slot.device import NoDevice
 from app.workers.threads import Notifier
 
@@ -110,7 +110,7 @@ class WorkerProcess:
             raise RuntimeError("this worker listens to no slot's queue: start it with -Q gpu0 (or gpu1, ...)")
         return self._slot
 
-    def own(self, name: str) -> None:
+    def lock_slot(self, name: str) -> None:
         """Keep every other process of this machine from being this slot. Raises `SlotTaken`."""
         lock = SlotLock.acquire(name, settings().database_url, settings().locks)
         lease, heartbeat = settings().lease_seconds, settings().heartbeat_seconds
@@ -136,7 +136,7 @@ worker = WorkerProcess()
 """That of this process, and of the forks that it makes."""
 
 
-def another_name(slot: str) -> str:
+def unique_slot_name(slot: str) -> str:
     """A name for a slot that nobody on another machine gives its own."""
     return f"{socket.gethostname()}-{slot}"
 
@@ -202,13 +202,13 @@ def _become_slot(name: str) -> None:
             f" {SCHEDULER_QUEUE}"
         )
     try:
-        device_here(name)
-        worker.own(name)
+        slot_device(name)
+        worker.lock_slot(name)
         _await_free()
     except NoDevice as problem:
         raise SystemExit(str(problem)) from None
     except SlotTaken as taken:
-        raise SystemExit(f"{taken}; give this worker another queue, such as {another_name(name)}") from None
+        raise SystemExit(f"{taken}; give this worker another queue, such as {unique_slot_name(name)}") from None
 
 
 def _await_free() -> None:
@@ -255,4 +255,4 @@ def rank(chain: str) -> None:
 @celery.task(name="stagetree.tick")
 def tick() -> None:
     """Look at what happened and decide what is next."""
-    worker.scheduler.ticking.tick()
+    worker.scheduler.tick_loop.tick()

@@ -23,10 +23,10 @@ from stagetree.runtime.failures import TrainerFailed
 
 logger = logging.getLogger(__name__)
 
-MOST_TEMPLATES = 2
+MAX_TEMPLATES = 2
 """Of one slot: the least recently used ones end."""
 
-MOST_REFUSED = 64
+MAX_REFUSED = 64
 """So many trainers that cannot be templates are remembered."""
 
 Stamp = tuple[int, int, int]
@@ -48,7 +48,7 @@ class TemplateKey:
 class Fork(TrainerProcess):
     """A process that is a fork of a template. printed: the text that the template printed while it was built."""
 
-    printed, tells_room = b"", False
+    printed, reports_free_memory = b"", False
 
     @classmethod
     def of(cls, template: Template, request: ForkRequest) -> Fork:
@@ -70,13 +70,13 @@ class Template:
 
     def __init__(self, process: TrainerProcess, printed: bytes, files: Iterable[str]) -> None:
         self.process, self.printed, self.uses = process, printed, process.take_uses()
-        self._stamps = {path: stamp_of(path) for path in files}
+        self._stamps = {path: file_stamp(path) for path in files}
         self._next: ForkRequest | None = None
 
     @property
     def is_outdated(self) -> bool:
         """Whether a file that was read is another one now: a process that is built now would read that."""
-        return any(stamp_of(path) != stamp for path, stamp in self._stamps.items())
+        return any(file_stamp(path) != stamp for path, stamp in self._stamps.items())
 
     def fork(self) -> Fork:
         """A process in which nothing was trained. Raises `WarmFailed`, `TrainerFailed`, EOFError, OSError."""
@@ -102,7 +102,7 @@ class Templates:
         self._refused: dict[TemplateKey, str] = {}
         self._ending: tuple[Fork, float] | None = None  # and when it should have ended
 
-    def can_have(self, key: TemplateKey) -> bool:
+    def can_be_built(self, key: TemplateKey) -> bool:
         """Whether it is not known yet that there can be none."""
         return key not in self._refused
 
@@ -126,13 +126,13 @@ class Templates:
 
     def add(self, key: TemplateKey, process: TrainerProcess, printed: bytes, files: Iterable[str]) -> None:
         """A process serves forks from now on. printed, files: as of `Template`."""
-        self._end(list(self._templates)[: max(0, len(self._templates) + 1 - MOST_TEMPLATES)])
+        self._end(list(self._templates)[: max(0, len(self._templates) + 1 - MAX_TEMPLATES)])
         self._templates[key] = Template(process, printed, files)
 
     def refuse(self, key: TemplateKey, reason: str) -> None:
         """There can be none. reason: words that follow "it"."""
         logger.warning("each chain of trainer %r builds it in a process of its own: it %s", key.trainer, reason)
-        self._refused = dict([*self._refused.items(), (key, reason)][-MOST_REFUSED:])
+        self._refused = dict([*self._refused.items(), (key, reason)][-MAX_REFUSED:])
 
     def drop(self, key: TemplateKey) -> None:
         """The user's code has failed in a fork of it: it is tried again in a process that builds for itself."""
@@ -140,20 +140,20 @@ class Templates:
 
     def end(self, fork: Fork) -> None:
         """Let a fork end by itself, while the next chain begins in another one."""
-        self.await_end()
+        self.await_ending_fork()
         fork.ask_to_end()
         self._ending = fork, time.monotonic() + CLOSE_SECONDS
 
     def kill_late_fork(self) -> None:
         """Kill the fork that is late with its end. Called while the next chain trains."""
         if self._ending is not None and time.monotonic() > self._ending[1]:
-            self.await_end()
+            self.await_ending_fork()
 
     def close(self) -> None:
-        self.await_end()
+        self.await_ending_fork()
         self._end(list(self._templates))
 
-    def await_end(self) -> None:
+    def await_ending_fork(self) -> None:
         """Return when no fork is on its way to its end."""
         if self._ending is not None:
             (fork, ends), self._ending = self._ending, None
@@ -165,7 +165,7 @@ class Templates:
                 template.close()
 
 
-def stamp_of(path: str) -> Stamp | None:
+def file_stamp(path: str) -> Stamp | None:
     """A stamp that changes with the file; None where there is no file."""
     try:
         status = os.stat(path)

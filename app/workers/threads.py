@@ -138,9 +138,9 @@ class PeriodicThread:
                 self._woken.wait(self._seconds)
                 self._closed.wait(self._rest)
             self._woken.clear()
-            is_done = self._closed.is_set() or self._once()
+            is_done = self._closed.is_set() or self._run_once()
 
-    def _once(self) -> bool:
+    def _run_once(self) -> bool:
         try:
             is_done = self._do()
         except (Away, LostRace) as problem:

@@ -63,7 +63,7 @@ class Deadline:
     def seconds(self) -> float:
         return max(self.floor, self.factor * self.longest if self.longest else self.first)
 
-    def of_steps(self, *, is_patient: bool) -> Deadline:
+    def limit_steps(self, *, is_patient: bool) -> Deadline:
         """By what was learnt of the steps before. is_patient: each may take as long as the first one."""
         self.first = self.first or self.floor
         self.floor = self.first if is_patient else min(STEP_SECONDS, self.first)

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from app.workers.remote_ranks import FarRank, interface_of, listen
+from app.workers.remote_ranks import RemoteRank, interface_of, listen
 from app.workers.state import State
 from app.workers.trainer_connection import POLL_SECONDS, Deadline, TrainerConnection, TrainerKilled
 from app.workers.trainer_process import TrainerProcess
-from app.workers.warm import ON_THE_CPU, TrainerSettings, Warm, is_stopped
+from app.workers.warm import CPU_SETTINGS, TrainerSettings, Warm, is_stopped
 from stagetree.runtime.failures import TrainerFailed
 from stagetree.runtime.wire import Message, anonymous_file
 
@@ -89,13 +89,13 @@ class TrainerGroup(TrainerProcess):
     def start(
         cls,
         warm: Warm,
-        settings: TrainerSettings = ON_THE_CPU,
+        settings: TrainerSettings = CPU_SETTINGS,
         *,
         deadline: Deadline | None = None,
         rank: Mapping[str, Any] | None = None,
         ranks: int = 1,
         late_seconds: float = LATE_SECONDS,
-        far: Sequence[FarRank] = (),
+        far: Sequence[RemoteRank] = (),
         host: str = "",
     ) -> TrainerGroup:
         """Fresh processes, their devices started, that have found each other. Raises as `TrainerProcess.start`.
@@ -111,7 +111,7 @@ class TrainerGroup(TrainerProcess):
             group.members = (*group.members, *far)
             for number, each in enumerate(group._all):
                 place = {"rank": number, "world": ranks, "seconds": late_seconds, **meeting.place}
-                if isinstance(each, FarRank):
+                if isinstance(each, RemoteRank):
                     each._send("start", ranks=place)
                 else:
                     how = settings.to_json(number)

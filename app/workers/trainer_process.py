@@ -15,7 +15,7 @@ from typing import Any
 from app.domain.chain_assignment import Ahead
 from app.workers.state import State
 from app.workers.trainer_connection import Deadline, TrainerConnection
-from app.workers.warm import ON_THE_CPU, TrainerSettings, Warm, resident_bytes
+from app.workers.warm import CPU_SETTINGS, TrainerSettings, Warm, resident_bytes
 from stagetree.runtime.failures import TrainerFailed
 from stagetree.runtime.wire import Message, Wire
 
@@ -36,7 +36,7 @@ class TrainedTo:
 
 
 @dataclass(frozen=True, slots=True)
-class TrainedTogether:
+class PackTrained:
     """How many steps each lane of a pack has taken in a call, and which of them failed in the last one.
 
     unpackable_reason: why they were trained one after the other; empty if they were not. evicted: the lanes that were
@@ -80,7 +80,7 @@ class TrainerProcess(TrainerConnection):
     free beside its training.
     """
 
-    tells_room = True
+    reports_free_memory = True
 
     def __init__(self, connection: Wire, lifeline: Wire, pid: int) -> None:
         super().__init__(connection, lifeline, pid)
@@ -93,7 +93,7 @@ class TrainerProcess(TrainerConnection):
     def start(
         cls,
         warm: Warm,
-        settings: TrainerSettings = ON_THE_CPU,
+        settings: TrainerSettings = CPU_SETTINGS,
         *,
         deadline: Deadline | None = None,
         rank: Mapping[str, Any] | None = None,
@@ -212,7 +212,7 @@ class TrainerProcess(TrainerConnection):
 
         while True:
             coming = (end, (), ()) if ahead is None else ahead(self.step)
-            number = self._send("train", hp=dict(hp), until=end, ahead=coming, room=self.tells_room)
+            number = self._send("train", hp=dict(hp), until=end, ahead=coming, room=self.reports_free_memory)
             answer, _ = self._answer(number, "train", deadline, look)
             self.not_exact = tuple(answer["not_exact"])
             passed |= dict(answer["passed"])
@@ -254,7 +254,7 @@ class TrainerProcess(TrainerConnection):
         deadline: Deadline,
         on_progress: Callable[[int], int],
         profile: bool = False,
-    ) -> TrainedTogether:
+    ) -> PackTrained:
         """Train these lanes for so many steps each, or until one fails. hps: of each, the JSON of its sequences.
 
         `on_progress` is called as that of `train`, with the number of steps that they have taken, and returns how many
@@ -275,7 +275,7 @@ class TrainerProcess(TrainerConnection):
             int(lane): TrainerFailed(each["kind"], each["error"], self.step, each["signature"])
             for lane, each in answer["lanes"].items()
         }
-        return TrainedTogether(
+        return PackTrained(
             self.step, failed, answer["unpackable_reason"], frozenset(answer["evicted"]), answer["profile"]
         )
 

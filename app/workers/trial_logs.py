@@ -22,7 +22,7 @@ from app.workers.threads import THREADS, Executor, PeriodicThread
 
 logger = logging.getLogger(__name__)
 
-PROOFS = "proofs.log"
+VERIFICATION_LOG = "proofs.log"
 """What is printed while steps are trained again, in the folder of the study."""
 
 UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
@@ -33,7 +33,7 @@ SEND_SECONDS = 5.0
 PIECE_BYTES = 2**18
 """So much is sent at once."""
 
-MOST_UNSENT = 16 * 2**20
+MAX_UNSENT_BYTES = 16 * 2**20
 """A file with more is begun anew: the rest of it that was not sent is left out."""
 
 LAST_SECONDS = 3.0
@@ -53,7 +53,7 @@ class StageFiles:
             return self.printed.stat().st_size
         return 0
 
-    def printed_since(self, size: int) -> bytes:
+    def read_since(self, size: int) -> bytes:
         """The text printed since the file had that size, up to `PIECE_BYTES`."""
         with suppress(OSError), self.printed.open("rb") as file:
             file.seek(size)
@@ -99,7 +99,7 @@ class TrialLogs:
         if self._sender is not None:
             self._sender.over(chain)
 
-    def keep_short(self) -> None:
+    def truncate_current(self) -> None:
         """Bound the file of the stage under way, or of the last one."""
         if self._printed is not None and self._sender is None:
             shorten(self._printed)
@@ -111,7 +111,7 @@ class TrialLogs:
 
     def _files(self, chain: str, work: ChainAssignment, index: int) -> StageFiles:
         study, is_proof = UNSAFE.sub("_", work.study), work.proof is not None
-        printed = PROOFS if is_proof else f"{work.trial}.log"
+        printed = VERIFICATION_LOG if is_proof else f"{work.trial}.log"
         rows = f"{work.plan}/{work.stages[index].node}.jsonl"
         if self._sender is None:
             folder, source = self._root / study, ""
@@ -189,7 +189,7 @@ class LogSender:
             if data:
                 place.sent = self._table.add(LogPiece(**where, begin=max(place.sent, place.cut), data=data))
             is_all = place.sent >= place.cut + size
-            if size > MOST_UNSENT:
+            if size > MAX_UNSENT_BYTES:
                 os.truncate(path, 0)
                 place.cut += size
                 place.sent = place.cut  # the rest is gone

@@ -49,7 +49,7 @@ class TrainerSettings:
         return asdict(self) | {"device": self.device if self.device == "cpu" else f"cuda:{rank}"}
 
 
-ON_THE_CPU = TrainerSettings()
+CPU_SETTINGS = TrainerSettings()
 
 
 class WarmFailed(Exception):
@@ -73,9 +73,9 @@ class Warm:
         An interpreter that has died is started again, once.
         """
         with self._asking:
-            return self._fork_at_last()
+            return self._fork_or_restart()
 
-    def _fork_at_last(self) -> tuple[Wire, Wire, int]:
+    def _fork_or_restart(self) -> tuple[Wire, Wire, int]:
         try:
             return self._fork()
         except (EOFError, OSError) as problem:

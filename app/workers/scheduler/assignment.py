@@ -28,18 +28,18 @@ from app.scheduling.packs import choose_leader, is_gathering, isolated, pack_mem
 from app.scheduling.placement import Candidates, assign, has_trainer, place, resume_point, stages_of, without_trainer
 from app.scheduling.widths import batch_of, widest
 from app.workers.scheduler.gangs import Gangs
-from app.workers.scheduler.ports import Dispatch, FrontierCache, Ports, messages
+from app.workers.scheduler.ports import Dispatch, FrontierCache, Ports, message_count
 
 logger = logging.getLogger(__name__)
 
 CHOOSING = "choosing what is trained next"
 
-MOST_PASSED_OVER = 100
+MAX_SKIPPED = 100
 """How many places that no slot can take now are passed over, before a tick lets the rest wait as well."""
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class Placement:
     """Spans that a slot is to run in a row; of a pack, several such rows at once. measure: as in `ChainAssignment`.
 
     gathered: how several slots came to it, where that was a question.
@@ -72,33 +72,33 @@ class Assignment:
         balance: what is due to each study. may_widen: whether a path may have more slots than it must, since nothing
         else is left for them. Raises `DatabaseUnavailable`.
         """
-        frontiers = self._offered(slots) if slots.free else []
+        frontiers = self._plans_with_trainer(slots) if slots.free else []
         self.gangs.look(self._frontiers.usable(), slots)
 
-        def following() -> Placed | None:
-            return self._next(self._ready(frontiers, slots), slots, balance, may_widen)
+        def next_placement() -> Placement | None:
+            return self._next(self._ready_plans(frontiers, slots), slots, balance, may_widen)
 
-        while slots.free and (placed := following()) is not None:
+        while slots.free and (placed := next_placement()) is not None:
             is_settled = True
-            with self._fence.around(placed.frontier.id, "giving its work to slots"):
-                is_settled = self._give(placed, len(slots.free))
+            with self._fence.guard(placed.frontier.id, "giving its work to slots"):
+                is_settled = self._assign(placed, len(slots.free))
                 slots = slots.without(placed.slots) if is_settled else slots
             self._frontiers.refresh(placed.frontier.id, fresh=False)
             if not is_settled:
                 break
-        return self.gangs.open(slots)
+        return self.gangs.exclude_reserved(slots)
 
-    def _ready(self, frontiers: Sequence[Frontier], slots: Candidates) -> Sequence[Frontier]:
+    def _ready_plans(self, frontiers: Sequence[Frontier], slots: Candidates) -> Sequence[Frontier]:
         """Without the plans whose trainer was tried on no free slot's device, or whose packs are being measured."""
 
         def is_ready(frontier: Frontier) -> bool:
             is_measured = self._is_undecided(frontier) and bool(frontier.plan.chains)
-            return bool(self._checked(frontier, slots).free) and not is_measured
+            return bool(self._checked_slots(frontier, slots).free) and not is_measured
 
         left = [frontier for frontier in frontiers if not self._fence.is_held(frontier.id)]
-        return self._fence.those(left, "looking whether it is ready", is_ready)
+        return self._fence.select(left, "looking whether it is ready", is_ready)
 
-    def _checked(self, frontier: Frontier, slots: Candidates) -> Candidates:
+    def _checked_slots(self, frontier: Frontier, slots: Candidates) -> Candidates:
         """The free slots on whose kinds of device the plan's trainer has trained: elsewhere, it is tried first."""
         if not self._ports.proofs:
             return slots
@@ -112,74 +112,74 @@ class Assignment:
 
     def _next(
         self, frontiers: Sequence[Frontier], slots: Candidates, balance: FairShare, may_widen: bool
-    ) -> Placed | None:
+    ) -> Placement | None:
         """The most urgent path that a slot can take now; before it, the one for which slots were held."""
-        if (due := self.gangs.due(frontiers, lambda frontier: self._checked(frontier, slots))) is not None:
-            return _gathered(due)
+        if (due := self.gangs.due_path(frontiers, lambda frontier: self._checked_slots(frontier, slots))) is not None:
+            return _gang_placement(due)
         passed_over: dict[PlanId, set[Place]] = {}
-        for _ in range(MOST_PASSED_OVER):
+        for _ in range(MAX_SKIPPED):
             left = [frontier for frontier in frontiers if not self._fence.is_held(frontier.id)]
-            choice = self._fence.among(left, CHOOSING, lambda plans: self._ports.policy(plans, passed_over, balance))
+            choice = self._fence.apply(left, CHOOSING, lambda plans: self._ports.policy(plans, passed_over, balance))
             if choice is None:
                 return None
             frontier, spans = choice
-            with self._fence.around(frontier.id, CHOOSING):
+            with self._fence.guard(frontier.id, CHOOSING):
                 places = passed_over.setdefault(frontier.id, set())
-                placed = self._placed(choice, left, places, slots, may_widen)
+                placed = self._place(choice, left, places, slots, may_widen)
                 if placed is not None:
                     return placed
                 places.add((spans[0].node, spans[0].start))
         return None
 
-    def _placed(
+    def _place(
         self,
         choice: Choice,
         frontiers: Sequence[Frontier],
         passed_over: Container[Place],
         slots: Candidates,
         may_widen: bool,
-    ) -> Placed | None:
+    ) -> Placement | None:
         """The slots for a path; None where none takes it now."""
         frontier, spans = choice
-        able = self._checked(frontier, slots)
+        able = self._checked_slots(frontier, slots)
         if may_have_gangs(frontier.plan, spans[0]):
             gang = self.gangs.gather(choice, frontiers, able, may_widen=may_widen)
         else:
             resume = resume_point(frontier.plan, spans[0])
-            slot = place(frontier.plan, frontier.id, spans, resume, self.gangs.open(able))
+            slot = place(frontier.plan, frontier.id, spans, resume, self.gangs.exclude_reserved(able))
             if slot is not None and not is_gathering(frontier, spans[0], slot.name):
-                return self._packed(choice, passed_over, slot, slots)
+                return self._place_pack(choice, passed_over, slot, slots)
             gang = None
         if gang is None:
             gang = self.gangs.backfill(choice, able)
-        return None if gang is None else _gathered(gang)
+        return None if gang is None else _gang_placement(gang)
 
-    def _packed(
+    def _place_pack(
         self, choice: Choice, passed_over: Container[Place], slot: SlotDescription, slots: Candidates
-    ) -> Placed:
+    ) -> Placement:
         """With the paths that the slot trains together with the chosen one, where the plan's stages are packed."""
         (frontier, spans), opened = choice, choice[0].plan.opened
         assert opened is not None  # or no slot would have taken it
         if self._is_undecided(frontier):
-            width = widest(frontier.plan, _with_trainer(slots.well, opened))
-            return Placed(frontier, [spans[:1]], slot, is_pack=True, measure=width)
+            width = widest(frontier.plan, _count_with_trainer(slots.well, opened))
+            return Placement(frontier, [spans[:1]], slot, is_pack=True, measure=width)
         is_alone = frontier.plan.nodes[spans[0].node].alone
         if is_alone or not (self._ports.packs and frontier.plan.packing):
-            return Placed(frontier, [isolated(frontier.plan, spans)], slot, is_pack=False)
+            return Placement(frontier, [isolated(frontier.plan, spans)], slot, is_pack=False)
         if frontier.plan.is_isolated(spans[0].node, spans[0].start) or spans[0].node in frontier.plan.means:
-            return Placed(frontier, [spans[:1]], slot, is_pack=True)
-        well, free = (_with_trainer(some, opened) for some in (slots.well, slots.free))
+            return Placement(frontier, [spans[:1]], slot, is_pack=True)
+        well, free = (_count_with_trainer(some, opened) for some in (slots.well, slots.free))
         most, more = allowed(frontier, spans[0].study, well, free)
         lead = until_branch(frontier, choose_leader(frontier, spans, passed_over, most, slot))
         others = pack_members(frontier, lead, passed_over, more, slot)
-        return Placed(frontier, until_filled(frontier, [lead, *others], passed_over, more), slot, is_pack=True)
+        return Placement(frontier, until_filled(frontier, [lead, *others], passed_over, more), slot, is_pack=True)
 
-    def _offered(self, slots: Candidates) -> list[Frontier]:
+    def _plans_with_trainer(self, slots: Candidates) -> list[Frontier]:
         """The plans whose trainer a slot has; where none has, it is said."""
-        offered = partial(self._is_offered, slots)
-        return self._fence.those(self._frontiers.usable(), "looking whether a slot has its trainer", offered)
+        offered = partial(self._has_trainer_slot, slots)
+        return self._fence.select(self._frontiers.usable(), "looking whether a slot has its trainer", offered)
 
-    def _is_offered(self, slots: Candidates, frontier: Frontier) -> bool:
+    def _has_trainer_slot(self, slots: Candidates, frontier: Frontier) -> bool:
         opened, about = frontier.plan.opened, f"trainer of {frontier.id}"
         if opened is None:
             return False
@@ -189,7 +189,7 @@ class Assignment:
         self._ports.problems.report(about, f"plan {frontier.id} waits: {without_trainer(opened, slots.well)}")
         return False
 
-    def _give(self, placed: Placed, sharers: int) -> bool:
+    def _assign(self, placed: Placement, sharers: int) -> bool:
         """Record that a slot has a chain, or a pack of them, and send it.
 
         False when another tick was faster: the next one will see it.
@@ -204,16 +204,16 @@ class Assignment:
             return False
         first, assignment = next(iter(work.items()))
         if placed.gathered is not None:
-            self.gangs.note(placed.gathered, first)
-        self._dispatch.send(first, messages(assignment), placed.slot.name)
+            self.gangs.note_assigned(placed.gathered, first)
+        self._dispatch.send(first, message_count(assignment), placed.slot.name)
         self._dispatch.invite(first, assignment)
         return True
 
-    def _assignments(self, placed: Placed, sharers: int) -> dict[str, ChainAssignment]:
+    def _assignments(self, placed: Placement, sharers: int) -> dict[str, ChainAssignment]:
         """By chain."""
         frontier, plan = placed.frontier, placed.frontier.plan
         chains = [self._ports.new_id() for _ in placed.paths]
-        room = self._room_of_chain(plan, sharers * len(chains))
+        room = self._intermediate_share(plan, sharers * len(chains))
         pack = tuple(chains) if placed.is_pack else ()
         paths = zip(chains, placed.paths, strict=True)
         by_chain = {chain: assign(frontier, path, stages_of(plan, path), room) for chain, path in paths}
@@ -230,7 +230,7 @@ class Assignment:
                 how["measures_ranks"] = batch_of(plan.nodes[placed.paths[0][0].node])
         return {chain: replace(assignment, **how, describe=chain in tells) for chain, assignment in by_chain.items()}
 
-    def _room_of_chain(self, plan: SearchPlan, sharers: int) -> int:
+    def _intermediate_share(self, plan: SearchPlan, sharers: int) -> int:
         """The bytes that a chain may keep inside its stages: its share of the bytes that the plan has left.
 
         The newest state is kept in any case, however large it is: an accident costs the whole stage without one.
@@ -238,7 +238,7 @@ class Assignment:
         most = self._ports.intermediate_bytes
         return most and max(1, (most - plan.intermediate_bytes) // sharers)
 
-    def _record(self, placed: Placed, work: Mapping[str, ChainAssignment]) -> None:
+    def _record(self, placed: Placement, work: Mapping[str, ChainAssignment]) -> None:
         stream, slot, at = placed.frontier.id, placed.slot.name, self._ports.clock()
         progress = placed.frontier.progress_in({span.node for path in placed.paths for span in path})
         commands = [
@@ -267,10 +267,10 @@ class Assignment:
         )
 
 
-def _with_trainer(slots: Iterable[SlotDescription], opened: PlanOpened) -> int:
+def _count_with_trainer(slots: Iterable[SlotDescription], opened: PlanOpened) -> int:
     """How many of the slots have a plan's trainer."""
     return sum(has_trainer(slot, opened) for slot in slots)
 
 
-def _gathered(path: GangPath) -> Placed:
-    return Placed(path.frontier, [path.spans], path.gang.leader, is_pack=False, gathered=path)
+def _gang_placement(path: GangPath) -> Placement:
+    return Placement(path.frontier, [path.spans], path.gang.leader, is_pack=False, gathered=path)

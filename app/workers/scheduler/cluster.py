@@ -35,12 +35,12 @@ class TimedSelection(Generic[Row]):
 
     def __init__(self, holds: Callable[[Row, float], bool], times: Callable[[Row], Iterable[float]]) -> None:
         self._holds, self._times = holds, times
-        self._sure = (inf, -inf)  # from when until when nothing changes by itself
+        self._valid = (inf, -inf)  # from when until when nothing changes by itself
         self.rows: dict[str, Row] = {}
 
     def look(self, changed: Mapping[str, Row | None], rows: Mapping[str, Row], now: float) -> None:
         """changed: what did since the last look, None for what is gone. rows: all there are now."""
-        (begin, end), has_more = self._sure, False
+        (begin, end), has_more = self._valid, False
         if not begin <= now < end:
             changed, end, self.rows = rows, inf, {}
         for name, row in changed.items():
@@ -53,7 +53,7 @@ class TimedSelection(Generic[Row]):
                 self.rows.pop(name, None)
         if has_more:
             self.rows = dict(sorted(self.rows.items()))
-        self._sure = (now, end)
+        self._valid = (now, end)
 
 
 class Cluster:
@@ -69,20 +69,20 @@ class Cluster:
         self._mark: object = None
         self._all_again_at = -inf
         self.now, self.versions, self.live = 0.0, dict[str, int](), dict[str, ChainRecord]()
-        self.moved, self.begun, self.gangs = set[str](), dict[str, float](), dict[str, ChainRecord]()
+        self.changed_chains, self.last_begun, self.gangs = set[str](), dict[str, float](), dict[str, ChainRecord]()
         self._lease_clock = LeaseClock(ports.lease_seconds)
         lease, longest = ports.lease_seconds, longest_lease(ports.lease_seconds)
 
-        def seen(slot: SlotRecord) -> tuple[float, ...]:
+        def times(slot: SlotRecord) -> tuple[float, ...]:
             until = inf if slot.quarantined_until is None else slot.quarantined_until
             return (slot.seen_at - lease, slot.seen_at + lease, until - LONGEST_QUARANTINE, until)
 
         def is_well(slot: SlotRecord, at: float) -> bool:
             return slot.was_seen(at, lease) and not slot.is_quarantined(at)
 
-        self._alive = TimedSelection[SlotRecord](lambda slot, at: slot.was_seen(at, lease), seen)
-        self._well = TimedSelection[SlotRecord](is_well, seen)
-        self._free = TimedSelection[SlotRecord](lambda slot, at: slot.is_free and is_well(slot, at), seen)
+        self._alive = TimedSelection[SlotRecord](lambda slot, at: slot.was_seen(at, lease), times)
+        self._well = TimedSelection[SlotRecord](is_well, times)
+        self._free = TimedSelection[SlotRecord](lambda slot, at: slot.is_free and is_well(slot, at), times)
         self._expired = TimedSelection[ChainRecord](
             lambda row, at: has_expired(row.lease_until, at, longest),
             lambda row: (row.lease_until - longest, row.lease_until),
@@ -106,7 +106,7 @@ class Cluster:
         """The chains that were sent long ago and that nobody claimed."""
         return list(self._undelivered.rows.values())
 
-    def interrupted(self) -> None:
+    def note_outage(self) -> None:
         """The database did not answer: what was read before is not relied on any more."""
         self._all_again_at = -inf
 
@@ -123,17 +123,17 @@ class Cluster:
             chains, slots = dict.fromkeys(self.live) | chains, dict.fromkeys(self._slots) | slots
             self._all_again_at = elapsed + self._ports.lease_seconds
         self._take_in_chains(chains)
-        _put(slots, self._slots)
+        _apply_changes(slots, self._slots)
         for selection in (self._alive, self._well, self._free):
             selection.look(slots, self._slots, now)
 
     def _take_in_chains(self, changed: Mapping[str, ChainRecord | None]) -> None:
-        _put(changed, self.live)
-        _put({name: row if row and row.members else None for name, row in changed.items()}, self.gangs)
+        _apply_changes(changed, self.live)
+        _apply_changes({name: row if row and row.members else None for name, row in changed.items()}, self.gangs)
         for row in filter(None, changed.values()):
             if row.state != ChainState.READY:
-                self.begun[row.slot] = row.dispatched_at
-        self.moved.update(changed)
+                self.last_begun[row.slot] = row.dispatched_at
+        self.changed_chains.update(changed)
         self._lease_clock.look(changed, self.now, self._ports.elapsed(), self._ports.clock())
         for selection in (self._expired, self._undelivered):
             selection.look(changed, self.live, self.now)
@@ -144,10 +144,10 @@ class Cluster:
 
     def heard_at(self, row: ChainRecord) -> float:
         """When the worker of a live chain was heard of, in Unix seconds, by the clock of facts as the chain began."""
-        return self._lease_clock.last(row)
+        return self._lease_clock.renewed_at(row)
 
 
-def _put(changed: Mapping[str, Row | None], rows: dict[str, Row]) -> None:
+def _apply_changes(changed: Mapping[str, Row | None], rows: dict[str, Row]) -> None:
     for name, row in changed.items():
         if row is None:
             rows.pop(name, None)
@@ -161,7 +161,7 @@ def longest_lease(lease_seconds: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class _Heard:
+class _Renewal:
     """at: by the clock that does not jump. epoch: when that clock was at 0, in Unix seconds as the chain began."""
 
     lease_until: float
@@ -174,7 +174,7 @@ class LeaseClock:
 
     def __init__(self, lease_seconds: float) -> None:
         self._lease_seconds = lease_seconds
-        self._heard: dict[str, _Heard] = {}
+        self._heard: dict[str, _Renewal] = {}
         self._looked_at = -inf
 
     def look(self, changed: Mapping[str, ChainRecord | None], theirs: float, now: float, wall: float) -> None:
@@ -184,16 +184,16 @@ class LeaseClock:
             if row is None:
                 continue
             if last is None or last.lease_until != row.lease_until:
-                ago = min(max(0.0, self._ago(row, theirs)), now - self._looked_at)
-                last = _Heard(row.lease_until, now - ago, wall - now if last is None else last.epoch)
+                ago = min(max(0.0, self._lease_age(row, theirs)), now - self._looked_at)
+                last = _Renewal(row.lease_until, now - ago, wall - now if last is None else last.epoch)
             self._heard[name] = last
         self._looked_at = now
 
-    def last(self, row: ChainRecord) -> float:
+    def renewed_at(self, row: ChainRecord) -> float:
         """In Unix seconds, by the clock of facts as it was when the chain began; it was live at the last look."""
         heard = self._heard[row.chain]
         return heard.epoch + heard.at
 
-    def _ago(self, row: ChainRecord, now: float) -> float:
+    def _lease_age(self, row: ChainRecord, now: float) -> float:
         """By the database's clock."""
         return 0.0 if row.lease_until == GIVEN_UP else now - (row.lease_until - self._lease_seconds)

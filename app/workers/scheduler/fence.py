@@ -26,14 +26,14 @@ class HeldUp(Exception):
     """A study or a plan has to wait. The message is a sentence that names it."""
 
 
-class Named(Protocol):
+class HasId(Protocol):
     """A plan, as the tick has it."""
 
     @property
     def id(self) -> str: ...
 
 
-Plan = TypeVar("Plan", bound=Named)
+Plan = TypeVar("Plan", bound=HasId)
 Result = TypeVar("Result")
 
 
@@ -54,7 +54,7 @@ class Fence:
         """The tick tries again all work that was held up."""
         self._held.clear()
 
-    def keep(self, plans: Collection[str]) -> None:
+    def retain(self, plans: Collection[str]) -> None:
         """Forget all plans but these."""
         self._sentences = {work: text for work, text in self._sentences.items() if work.plan in plans}
         self._logged = {each for each in self._logged if each[0].plan in plans}
@@ -75,20 +75,20 @@ class Fence:
             texts.setdefault(work.name, []).append(text)
         return {name: "; ".join(dict.fromkeys(each)) for name, each in texts.items()}
 
-    def around(self, plan: str, doing: str, study: str = "") -> FencedWork:
+    def guard(self, plan: str, doing: str, study: str = "") -> FencedWork:
         """A `with` block for the work of one plan, or of one of its studies. An error ends only the block."""
         return FencedWork(self, Work(plan, study, doing))
 
-    def those(self, plans: Sequence[Plan], doing: str, is_so: Callable[[Plan], object]) -> list[Plan]:
+    def select(self, plans: Sequence[Plan], doing: str, is_so: Callable[[Plan], object]) -> list[Plan]:
         """The plans of which something holds. Those for which that cannot be told are held up."""
         found = list[Plan]()
         for plan in plans:
-            with self.around(plan.id, doing):
+            with self.guard(plan.id, doing):
                 if is_so(plan):
                     found.append(plan)
         return found
 
-    def among(self, plans: Sequence[Plan], doing: str, do: Callable[[Sequence[Plan]], Result]) -> Result:
+    def apply(self, plans: Sequence[Plan], doing: str, do: Callable[[Sequence[Plan]], Result]) -> Result:
         """What `do` makes of all plans together; without those with which it raises, which are held up.
 
         `do` may be called several times, so it must change nothing.
@@ -100,16 +100,16 @@ class Fence:
         except Exception:  # the next lines find the plan, and raise its error inside its fence
             sound = list[Plan]()
             for plan in plans:
-                with self.around(plan.id, doing):
+                with self.guard(plan.id, doing):
                     do([*sound, plan])
                     sound.append(plan)
             return do(sound)
 
-    def passed(self, work: Work) -> None:
+    def clear(self, work: Work) -> None:
         """The work was done."""
         self._sentences.pop(work, None)
 
-    def takes(self, work: Work, error: BaseException) -> bool:
+    def hold_up(self, work: Work, error: BaseException) -> bool:
         """Hold up the plan or study; False where the error is not theirs."""
         if isinstance(error, Away) or not isinstance(error, Exception):
             return False
@@ -155,7 +155,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class FencedWork:
-    """The `with` block of `Fence.around`."""
+    """The `with` block of `Fence.guard`."""
 
     fence: Fence
     work: Work
@@ -165,6 +165,6 @@ class FencedWork:
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> bool:
         if error is None:
-            self.fence.passed(self.work)
+            self.fence.clear(self.work)
             return False
-        return self.fence.takes(self.work, error)
+        return self.fence.hold_up(self.work, error)

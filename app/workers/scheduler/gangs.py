@@ -29,9 +29,9 @@ from app.workers.scheduler.ports import FrontierCache, Ports
 
 logger = logging.getLogger(__name__)
 
-HOLDING = "holding slots that train together"
+RESERVING = "holding slots that train together"
 
-MOST_MEASUREMENTS = 2
+MAX_MEASUREMENTS = 2
 """Of packs, or of gangs of one size, in a plan. One that comes to no end may be an accident. After two, trials are
 trained alone, or by as few slots as may be: no study waits forever."""
 
@@ -59,37 +59,37 @@ class Gangs:
         if held is None:
             return
         wanting = [frontier for frontier in frontiers if frontier.id == held.plan]
-        wanting = self._ports.fence.those(wanting, HOLDING, self._is_wanted)
+        wanting = self._ports.fence.select(wanting, RESERVING, self._is_wanted)
         if not wanting or not held.slots <= {slot.name for slot in slots.well}:
             self._reservation = None
             return
-        busy = self._ports.fence.among(frontiers, HOLDING, gangs.occupants)
+        busy = self._ports.fence.apply(frontiers, RESERVING, gangs.occupants)
         for chain in gangs.overdue(held, busy) - self._asked:
-            self._ask_to_leave(chain, next(name for name, each in busy.items() if each.chain == chain))
+            self._preempt(chain, next(name for name, each in busy.items() if each.chain == chain))
 
-    def _ask_to_leave(self, chain: ChainId, slot: str) -> None:
+    def _preempt(self, chain: ChainId, slot: str) -> None:
         logger.info("chain %s leaves %s to a gang", chain, slot, extra={"chain": chain, "slot": slot})
         change(self._ports.records, lambda rows: rows.chains.ask_preempt(chain))
         self._ports.notify(chain, slot)
         self._asked.add(chain)
 
-    def open(self, slots: Candidates) -> Candidates:
+    def exclude_reserved(self, slots: Candidates) -> Candidates:
         """Without the free slots that are held."""
         return slots if self._reservation is None else slots.without(self._reservation.slots)
 
-    def due(self, frontiers: Sequence[Frontier], able: Callable[[Frontier], Candidates]) -> GangPath | None:
+    def due_path(self, frontiers: Sequence[Frontier], able: Callable[[Frontier], Candidates]) -> GangPath | None:
         """The path for which slots are held, as soon as they are all free. able: the slots that may train a plan."""
         held = self._reservation
         frontier = next((each for each in frontiers if held is not None and each.id == held.plan), None)
         if held is None or held.proves_on or frontier is None:
             return None
-        with self._ports.fence.around(frontier.id, HOLDING):
+        with self._ports.fence.guard(frontier.id, RESERVING):
             slots = able(frontier)
             mine = Candidates(slots.well, [slot for slot in slots.free if slot.name in held.slots])
             if len(mine.free) == len(held.slots):
                 self._reservation = None
                 paths = within_budget(frontier.plan, [frontier.path(held.head, held.study)])
-                return self._gathered(frontier, self._part(frontier, paths[0]), mine) if paths else None
+                return self._gather(frontier, self._chain_spans(frontier, paths[0]), mine) if paths else None
         return None
 
     def gather(
@@ -99,24 +99,24 @@ class Gangs:
 
         may_widen: whether nothing else is left that idle slots could be given.
         """
-        frontier, spans = choice[0], self._part(*choice)
-        free = self.open(slots)
-        least = _least(frontier, spans, free.free or slots.well)
+        frontier, spans = choice[0], self._chain_spans(*choice)
+        free = self.exclude_reserved(slots)
+        least = _least_ranks(frontier, spans, free.free or slots.well)
         if gangs.is_moldable(frontier.plan, spans[0]):
             if gangs.is_being_checked(frontier.plan):
                 return None  # in a moment that slot is free, too
-            ready = self._ports.fence.among(frontiers, HOLDING, partial(gangs.paths_ready, most=len(free.free)))
+            ready = self._ports.fence.apply(frontiers, RESERVING, partial(gangs.paths_ready, most=len(free.free)))
             spare = len(free.free) - ready + 1
             if spare > least:
-                return self._widened(frontier, choice[1], free, spare) if may_widen else None
-        gathered = self._gathered(frontier, spans, free)
-        if gathered is None and _least(frontier, spans, slots.well) > 1:
+                return self._widen(frontier, choice[1], free, spare) if may_widen else None
+        gathered = self._gather(frontier, spans, free)
+        if gathered is None and _least_ranks(frontier, spans, slots.well) > 1:
             head, able = (spans[0].node, spans[0].start), list(takers(frontier.plan, spans, slots.well))
             study = gangs.charged_to(spans)
-            self._hold(frontier, spans, able, frontiers, lambda frontier: head in frontier.heads(study))
+            self._reserve(frontier, spans, able, frontiers, lambda frontier: head in frontier.heads(study))
         return gathered
 
-    def for_proof(
+    def verification_gang(
         self,
         frontier: Frontier,
         spans: Sequence[Span],
@@ -137,21 +137,21 @@ class Gangs:
             free = [slot for slot in free if (slot.name in held.slots) == is_ours]
         gang = gangs.proof_gang(frontier.plan, ranks, free)
         if gang is None and waiting:
-            self._hold(frontier, spans, slots.well, waiting, is_wanted, proves_on=kind)
+            self._reserve(frontier, spans, slots.well, waiting, is_wanted, proves_on=kind)
         if gang is not None and is_ours:
             self._reservation = None
         return gang
 
-    def is_held(self, chain: Chain) -> bool:
+    def is_reserved(self, chain: Chain) -> bool:
         """Whether a slot of a chain is held for others."""
         held = self._reservation
         return held is not None and not held.slots.isdisjoint((chain.slot, *chain.members))
 
     def backfill(self, choice: Choice, slots: Candidates) -> GangPath | None:
         """A slot that is held, for what ends before it is due; of other studies, too."""
-        frontier, spans = choice[0], self._part(*choice)
+        frontier, spans = choice[0], self._chain_spans(*choice)
         plan, held = frontier.plan, self._reservation
-        if held is None or plan.packing != 0 or not plan.stages_run or study_of(frontier, spans).least_ranks > 1:
+        if held is None or plan.packing != 0 or not plan.stages_run or charged_study(frontier, spans).least_ranks > 1:
             return None
         mine = [slot for slot in slots.free if slot.name in held.slots]
         left = held.until - self._ports.elapsed()
@@ -159,22 +159,22 @@ class Gangs:
         if not part or plan.nodes[part[0].node].alone:
             return None
         enough = [slot for slot in mine if gangs.least_ranks(plan, part, slot.kind) == 1]
-        return self._gathered(frontier, part, Candidates(slots.well, enough))
+        return self._gather(frontier, part, Candidates(slots.well, enough))
 
-    def note(self, gathered: GangPath, chain: str) -> None:
+    def note_assigned(self, gathered: GangPath, chain: str) -> None:
         """It was given a chain."""
         if gathered.measures:
             plan = gathered.frontier.id
             self._measuring[plan] = ChainId(chain)
             self._measured[plan, gathered.gang.kind, len(gathered.gang.names)] += 1
 
-    def _part(self, frontier: Frontier, spans: Sequence[Span]) -> Sequence[Span]:
+    def _chain_spans(self, frontier: Frontier, spans: Sequence[Span]) -> Sequence[Span]:
         """The stages of a path that are one chain: of what may have more slots next time, one."""
-        if study_of(frontier, spans).most_ranks > 1 and gangs.is_moldable(frontier.plan, spans[0]):
+        if charged_study(frontier, spans).most_ranks > 1 and gangs.is_moldable(frontier.plan, spans[0]):
             return spans[:1]
         return isolated(frontier.plan, spans)
 
-    def _gathered(
+    def _gather(
         self, frontier: Frontier, spans: Sequence[Span], slots: Candidates, ranks: int | None = None
     ) -> GangPath | None:
         """ranks: as few as may be where it is not said."""
@@ -190,12 +190,12 @@ class Gangs:
             return None
         return GangPath(frontier, gang, spans, most=gangs.most_there(plan, spans, gang.leader.kind, slots.well))
 
-    def _widened(self, frontier: Frontier, spans: Sequence[Span], free: Candidates, spare: int) -> GangPath | None:
+    def _widen(self, frontier: Frontier, spans: Sequence[Span], free: Candidates, spare: int) -> GangPath | None:
         """With as many slots as pay, of the machine and kind where most do; which these are, is measured first.
 
         Where it can never have more, the chain has its gang until others can begin as well.
         """
-        study = study_of(frontier, spans)
+        study = charged_study(frontier, spans)
         used, best, whole = slots_used([frontier])[study.id], (0, free), spans[:1]
         all_groups = gangs.groups_of(frontier.plan, free.well)
         for (host, device), group in gangs.groups_of(frontier.plan, takers(frontier.plan, spans, free.free)).items():
@@ -204,7 +204,7 @@ class Gangs:
             most = gangs.room_for(study, spare, len(group), used, least)
             profile = self._profile(frontier, spans[0], kind, most)
             if most > least and not gangs.is_measured(profile, most) and self._may_measure(frontier, kind, most):
-                gathered = self._gathered(frontier, spans[:1], here, most)
+                gathered = self._gather(frontier, spans[:1], here, most)
                 if gathered is not None:
                     return replace(gathered, measures=True)
             ranks = gangs.ranks_that_pay(profile, least, min(most, len(group)))
@@ -212,12 +212,12 @@ class Gangs:
                 most = gangs.room_for(study, study.most_ranks, len(all_groups[host, device]), 0, least)
                 is_best = ranks >= gangs.ranks_that_pay(profile, least, most)
                 best, whole = (ranks, here), until_branch(frontier, spans) if is_best else spans[:1]
-        return self._gathered(frontier, whole, best[1], best[0] or None) or self._gathered(frontier, spans[:1], free)
+        return self._gather(frontier, whole, best[1], best[0] or None) or self._gather(frontier, spans[:1], free)
 
     def _may_measure(self, frontier: Frontier, kind: str, ranks: int) -> bool:
         """Not while it is being measured, nor after it came to no end: then as few as may be are as good."""
         is_under_way = self._measuring.get(frontier.id) in frontier.plan.chains
-        return not is_under_way and self._measured[frontier.id, kind, ranks] < MOST_MEASUREMENTS
+        return not is_under_way and self._measured[frontier.id, kind, ranks] < MAX_MEASUREMENTS
 
     def _profile(self, frontier: Frontier, span: Span, kind: str, most: int) -> RanksProfiled | None:
         """What the plan has measured of a kind, or another one with the same models. Raises `DatabaseUnavailable`."""
@@ -233,7 +233,7 @@ class Gangs:
         self._frontiers.refresh(frontier.id, fresh=False)
         return other
 
-    def _hold(
+    def _reserve(
         self,
         frontier: Frontier,
         spans: Sequence[Span],
@@ -244,7 +244,7 @@ class Gangs:
     ) -> None:
         if self._reservation is not None:
             return
-        busy = self._ports.fence.among(frontiers, HOLDING, gangs.occupants)
+        busy = self._ports.fence.apply(frontiers, RESERVING, gangs.occupants)
         about, plan = f"gangs of {frontier.id}", frontier.plan
         self._asked.clear()
         held = gangs.reserve(
@@ -252,7 +252,7 @@ class Gangs:
         )
         self._reservation, self._is_wanted = held and replace(held, proves_on=proves_on), is_wanted
         if held is None:
-            study, ranks = study_of(frontier, spans), _least(frontier, spans, well)
+            study, ranks = charged_study(frontier, spans), _least_ranks(frontier, spans, well)
             says = f"says ranks: {ranks}" if ranks == study.least_ranks else f"needs {ranks} devices for its memory"
             self._ports.problems.report(
                 about,
@@ -263,12 +263,12 @@ class Gangs:
             self._ports.problems.clear(about)
 
 
-def study_of(frontier: Frontier, spans: Sequence[Span]) -> Study:
+def charged_study(frontier: Frontier, spans: Sequence[Span]) -> Study:
     """The study on whose behalf a path was chosen."""
     return frontier.plan.studies[gangs.charged_to(spans)]
 
 
-def _least(frontier: Frontier, spans: Sequence[Span], slots: Sequence[SlotDescription]) -> int:
+def _least_ranks(frontier: Frontier, spans: Sequence[Span], slots: Sequence[SlotDescription]) -> int:
     """As few of these slots as may train a path, on the kind of device where that is least."""
     kinds = {slot.kind for slot in slots} or {""}
     return min(gangs.least_ranks(frontier.plan, spans, kind) for kind in kinds)

@@ -1,4 +1,4 @@
-"""Runs on: the tick's thread; `say_once` on the retention thread.
+"""Runs on: the tick's thread; `log_once` on the retention thread.
 
 The value that the parts of the scheduler share: its ports; the plans that have something to do, each with
 its outstanding work, looked at again only when its stream moved; and a sentence for each thing that is held up.
@@ -50,7 +50,7 @@ class Problems:
         return dict(self._sentences)
 
 
-def say_once() -> Callable[[str], None]:
+def log_once() -> Callable[[str], None]:
     """Logs a sentence when something begins to be held up, and none as long as it is: an empty one says it is not."""
     last = ""
 
@@ -97,7 +97,7 @@ class Ports:
     pause: Callable[[float], object] = time.sleep
     notify: Callable[[str, str], None] = lambda chain, slot: None
     show: Callable[[], None] = lambda: None
-    chains_that_fit: Callable[[Mapping[str, SearchPlan], int, int], int] = lambda plans, live, wanted: wanted
+    chain_quota: Callable[[Mapping[str, SearchPlan], int, int], int] = lambda plans, live, wanted: wanted
     make_driver: MakeDriver = make_driver
     make_costs: Callable[[], Costs] = Costs
     problems: Problems = field(default_factory=Problems)
@@ -119,7 +119,7 @@ class Ports:
         return transact(self.records.log, self.plans, write, pause=self.pause)
 
 
-def messages(assignment: ChainAssignment) -> int:
+def message_count(assignment: ChainAssignment) -> int:
     """How many a chain is begun and continued by: one for each stage, but a pack is begun once."""
     return 1 if assignment.pack else len(assignment.stages)
 
@@ -162,7 +162,7 @@ class Dispatch:
         for (chain, slot), stages in list(self._unsent.items()):
             self.send(chain, stages, slot)
         readable = [(row, row.assignment) for row in undelivered if isinstance(row.assignment, ChainAssignment)]
-        sent = [row for row, work in readable if self.send(row.chain, messages(work), row.slot)]
+        sent = [row for row, work in readable if self.send(row.chain, message_count(work), row.slot)]
         for row, work in readable:
             self.invite(row.chain, work)
         if sent:
@@ -180,7 +180,7 @@ class FrontierCache:
         self._frontiers: dict[str, Frontier] = {}
         self._outdated: set[str] = set()  # plans that could not be brought up to date
 
-    def update(self, versions: Mapping[str, int], live: Mapping[str, ChainRecord], moved: set[str]) -> None:
+    def update(self, versions: Mapping[str, int], live: Mapping[str, ChainRecord], changed_chains: set[str]) -> None:
         """Take in which plans are busy, what happened in those that moved, and how far the chains that are live are.
 
         moved: the chains whose rows have changed; it is emptied. Raises `DatabaseUnavailable`.
@@ -188,22 +188,22 @@ class FrontierCache:
         for stream in self._frontiers.keys() - versions.keys():
             del self._frontiers[stream]
         self._outdated &= versions.keys()
-        self._fence.keep(versions)
+        self._fence.retain(versions)
         for frontier in self._frontiers.values():
-            with self._fence.around(frontier.id, "beginning a look"):
+            with self._fence.guard(frontier.id, "beginning a look"):
                 frontier.begin_look()
         for stream, version in versions.items():
             if self._is_behind(stream, version):
                 self._fence.forget_problems(stream)
                 self.refresh(stream)
-        for name in moved:
+        for name in changed_chains:
             if (row := live.get(name)) is not None and row.stream in self._frontiers:
                 self._frontiers[row.stream].unheard.add(ChainId(name))
         for frontier in self._frontiers.values():
             if frontier.unheard or frontier.in_flight:
-                with self._fence.around(frontier.id, "taking in its chains"):
+                with self._fence.guard(frontier.id, "taking in its chains"):
                     self._take_in_progress(frontier, live)  # of the stages in which the log has them now
-        moved.clear()
+        changed_chains.clear()
         self._catch_up()
         self._ports.plans.keep(self._frontiers)
 
@@ -211,12 +211,12 @@ class FrontierCache:
         """Of all plans that can be looked at, with all that was folded into them: who loses a race while it decides
         reads what came meanwhile."""
         self._catch_up()
-        return self._not_held()
+        return self._available()
 
     def refresh(self, stream: str, *, fresh: bool = True) -> None:
         """Take in what happened to a plan: until now or, if not `fresh`, as far as it was read. As `Plans.holding`."""
         self._outdated.add(stream)
-        with self._fence.around(stream, READING), self._ports.plans.holding(stream, fresh=fresh) as plan:
+        with self._fence.guard(stream, READING), self._ports.plans.holding(stream, fresh=fresh) as plan:
             frontier = self._frontiers.get(stream)
             if frontier is None or frontier.plan is not plan:
                 frontier = self._frontiers[stream] = Frontier(plan, self._ports.make_costs(), id=PlanId(stream))
@@ -233,15 +233,15 @@ class FrontierCache:
             for name in frontier.take_unheard():
                 chain, row = plan.chains.get(name), live.get(name)
                 if chain is not None and row is not None:
-                    frontier.set_in_flight(chain.id, _in_flight(plan, chain, row))
+                    frontier.set_in_flight(chain.id, _pending_places(plan, chain, row))
                     if not chain.is_trained:
                         frontier.set_progress(chain.id, _progress(plan, chain, row))
 
     def _catch_up(self) -> None:
-        for frontier in [frontier for frontier in self._not_held() if frontier.is_behind]:
+        for frontier in [frontier for frontier in self._available() if frontier.is_behind]:
             self.refresh(frontier.id, fresh=False)
 
-    def _not_held(self) -> list[Frontier]:
+    def _available(self) -> list[Frontier]:
         return [frontier for stream, frontier in self._frontiers.items() if not self._fence.is_held(stream)]
 
     def _is_behind(self, stream: str, version: int) -> bool:
@@ -256,7 +256,7 @@ def _progress(plan: SearchPlan, chain: Chain, row: ChainRecord) -> ChainProgress
     return ChainProgress(row.step, frozenset(coming))
 
 
-def _in_flight(plan: SearchPlan, chain: Chain, row: ChainRecord) -> frozenset[Place]:
+def _pending_places(plan: SearchPlan, chain: Chain, row: ChainRecord) -> frozenset[Place]:
     """What the worker was asked to keep in the stages that it has completed, as long as that is not on record.
 
     What it had passed before it heard of it is struck from its row by its next heartbeat.

@@ -44,16 +44,16 @@ class Sharing:
         if self._balancing is None:
             return NO_CONTENTION
         now, most = self._ports.elapsed(), len(slots.well)
-        requests = self._ports.fence.among(frontiers, REQUESTING, lambda plans: share_requests(plans, most))
+        requests = self._ports.fence.apply(frontiers, REQUESTING, lambda plans: share_requests(plans, most))
         balance = self._balancing.look(requests, most, now)
-        self._show({study: round(due, 2) for study, due in balance.due.items()}, now)
+        self._record_due({study: round(due, 2) for study, due in balance.due.items()}, now)
         return balance
 
-    def wanted(self, frontiers: Sequence[Frontier], tuners_want: Container[StudyId]) -> Counter[str]:
+    def count_wanted_slots(self, frontiers: Sequence[Frontier], tuners_want: Container[StudyId]) -> Counter[str]:
         """As `slots_wanted`."""
-        return self._ports.fence.among(frontiers, REQUESTING, lambda plans: slots_wanted(plans, tuners_want))
+        return self._ports.fence.apply(frontiers, REQUESTING, lambda plans: slots_wanted(plans, tuners_want))
 
-    def _show(self, due: Mapping[str, float], now: float) -> None:
+    def _record_due(self, due: Mapping[str, float], now: float) -> None:
         """Who looks at studies sees it a little later."""
         if due != self._shown and (not due or now - self._shown_at >= SHOW_SECONDS):
             change(self._ports.records, lambda rows: rows.studies.show_due(due))
@@ -70,29 +70,29 @@ class Sharing:
         now = self._ports.clock()
 
         def chosen(plans: Sequence[Frontier]) -> list[Takeover]:
-            return list(takeovers(plans, balance, now, stopping, lambda each: _is_possible(each, slots)))
+            return list(takeovers(plans, balance, now, stopping, lambda each: _can_take_over(each, slots)))
 
-        self._balancing.settle(self._ports.fence.among(frontiers, REQUESTING, slots_used))
-        for takeover in self._ports.fence.among(frontiers, "choosing what makes room", chosen):
-            with self._ports.fence.around(takeover.frontier.id, "having room made for it"):
+        self._balancing.settle(self._ports.fence.apply(frontiers, REQUESTING, slots_used))
+        for takeover in self._ports.fence.apply(frontiers, "choosing what makes room", chosen):
+            with self._ports.fence.guard(takeover.frontier.id, "having room made for it"):
                 self._preempt(takeover)
 
     def _preempt(self, takeover: Takeover) -> None:
         chain = takeover.chain
         about = {"chain": chain.id, "slot": chain.slot, "study": takeover.study}
         logger.info("chain %s on %s makes room for study %s", chain.id, chain.slot, takeover.study, extra=about)
-        change(self._ports.records, lambda rows: _ask_all(rows, chain.slot))
+        change(self._ports.records, lambda rows: _preempt_slot(rows, chain.slot))
         self._ports.notify(chain.id, chain.slot)
 
 
-def _ask_all(rows: RowsPort, slot: str) -> None:
+def _preempt_slot(rows: RowsPort, slot: str) -> None:
     """A slot is free when all that it trains together has ended."""
     for row in rows.chains.live():
         if row.slot == slot:
             rows.chains.ask_preempt(row.chain)
 
 
-def _is_possible(takeover: Takeover, slots: Candidates) -> bool:
+def _can_take_over(takeover: Takeover, slots: Candidates) -> bool:
     """Whether the study has work that the chain's slot would take, and no slot that is free already.
 
     Where its stages have several slots, slots are held for it instead, when its turn comes.
@@ -115,7 +115,7 @@ def _is_possible(takeover: Takeover, slots: Candidates) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Flags:
+class _SentFlags:
     """What a chain was told. A scheduler that was started anew asks again, which does no harm."""
 
     steps: frozenset[int] = frozenset()
@@ -124,41 +124,41 @@ class _Flags:
 
 
 @dataclass(slots=True)
-class Flags:
+class FlagSender:
     """Looks only at chains whose nodes have changed."""
 
     ports: Ports
-    _sent: dict[str, dict[ChainId, _Flags]] = field(default_factory=dict)
+    _sent: dict[str, dict[ChainId, _SentFlags]] = field(default_factory=dict)
 
     def send(self, frontiers: list[Frontier]) -> None:
         """Tell every chain what is new for it. Raises `DatabaseUnavailable`; then all of it is sent again."""
         for frontier in [frontier for frontier in frontiers if frontier.affected]:
-            with self.ports.fence.around(frontier.id, "telling its chains what is new"):
+            with self.ports.fence.guard(frontier.id, "telling its chains what is new"):
                 self._send(frontier)
 
     def _send(self, frontier: Frontier) -> None:
         with self.ports.plans.holding(frontier.id, fresh=False) as plan:
-            news = self._news(frontier, plan)
+            news = self._new_flags(frontier, plan)
             affected = set(frontier.affected)
             slots = {name: plan.chains[name].slot for name in news}
-        self._tell(frontier.id, news)
+        self._write_flags(frontier.id, news)
         frontier.affected -= affected
         for chain, slot in slots.items():
             self.ports.notify(chain, slot)
 
-    def _news(self, frontier: Frontier, plan: SearchPlan) -> dict[ChainId, _Flags]:
+    def _new_flags(self, frontier: Frontier, plan: SearchPlan) -> dict[ChainId, _SentFlags]:
         """What each chain must be told now, where that is more than it was."""
         sent = {chain: flags for chain, flags in self._sent.get(frontier.id, {}).items() if chain in plan.chains}
         self._sent[frontier.id] = sent
-        news: dict[ChainId, _Flags] = {}
+        news: dict[ChainId, _SentFlags] = {}
         for chain in [plan.chains[name] for name in sorted(frontier.affected) if name in plan.chains]:
-            before = sent.get(chain.id, _Flags())
+            before = sent.get(chain.id, _SentFlags())
             flags = _flags(frontier, chain, before)
             if flags != before:
                 news[chain.id] = flags
         return news
 
-    def _tell(self, stream: str, news: dict[ChainId, _Flags]) -> None:
+    def _write_flags(self, stream: str, news: dict[ChainId, _SentFlags]) -> None:
         if not news:
             return
 
@@ -166,7 +166,7 @@ class Flags:
 
         def tell(rows: RowsPort) -> None:
             for chain, flags in news.items():
-                before = sent.get(chain, _Flags())
+                before = sent.get(chain, _SentFlags())
                 if new := flags.steps - before.steps:
                     rows.chains.ask_evaluation(chain, new)
                 if new := flags.branches - before.branches:
@@ -178,10 +178,10 @@ class Flags:
         self._sent[stream].update(news)
 
 
-def _flags(frontier: Frontier, chain: Chain, before: _Flags) -> _Flags:
+def _flags(frontier: Frontier, chain: Chain, before: _SentFlags) -> _SentFlags:
     if chain.is_trained or chain.proof is not None:
         return before
-    return _Flags(
+    return _SentFlags(
         before.steps | set(frontier.extra_eval_steps(chain)),
         before.branches | frontier.late_branches.get(chain.id, set()),
         before.stop or not _is_wanted(frontier.plan, chain),

@@ -58,7 +58,7 @@ class Tuning:
         self._deadlines[stream] = math.inf
         has_changed = False
         for name in [name for name in running if not self._ports.fence.is_held(name)]:
-            with self._ports.fence.around(stream, ASKING, name):
+            with self._ports.fence.guard(stream, ASKING, name):
                 has_changed = self._tune_study(stream, name, room) or has_changed
             if self._ports.fence.is_held(name) and name in self._ports.fence.problems():
                 drivers.pop(name, None)  # an error may have left it half-way: it is made anew
@@ -80,12 +80,12 @@ class Tuning:
         is_due = stream in self._deadlines and self._ports.clock() >= self._deadlines[stream]
         return at == version and room <= before and not is_due
 
-    def wanting(self) -> set[StudyId]:
+    def studies_wanting_more(self) -> set[StudyId]:
         """The studies whose tuners would have more under way if there were slots for it."""
         found = set[StudyId]()
         for stream, drivers in self._drivers.items():
             for name, driver in drivers.items():
-                with self._ports.fence.around(stream, "asking what it would have beside", name):
+                with self._ports.fence.guard(stream, "asking what it would have beside", name):
                     if _wants_more(driver):
                         found.add(name)
         return found
@@ -99,9 +99,9 @@ class Tuning:
                 study = plan.studies.get(name)
                 if study is None or not study.is_running:
                     return False
-                failing = self._failing(plan, study)
+                failing = self._failure_check(plan, study)
                 if failing is None:
-                    driver = self._observing(stream, plan, study)
+                    driver = self._current_driver(stream, plan, study)
             return self._ask(stream, name, driver, room) if failing is None else self._end(stream, failing)
         except TunerFailed as failed:
             logger.exception("study %s fails: its tuner raised", name, extra={"study": name, "plan": stream})
@@ -110,16 +110,16 @@ class Tuning:
             text = f"its tuner asks for what may not be: {refused}"
             return self._end(stream, c.FailStudy(study=name, error=text, at=self._ports.clock()))
 
-    def _failing(self, plan: SearchPlan, study: Study) -> c.CheckFailures | None:
+    def _failure_check(self, plan: SearchPlan, study: Study) -> c.CheckFailures | None:
         """What ends the study if its trials fail too much."""
         check = c.CheckFailures(study=study.id, at=self._ports.clock())
         return check if decide(plan, check) else None
 
-    def _observing(self, stream: str, plan: SearchPlan, study: Study) -> TunerDriver:
+    def _current_driver(self, stream: str, plan: SearchPlan, study: Study) -> TunerDriver:
         """The driver of a running study, after it has noted the news."""
         driver = self._drivers[stream].get(study.id)
         if driver is None or driver.spec is not study.spec:
-            driver = self._drivers[stream][study.id] = self._made(study)
+            driver = self._drivers[stream][study.id] = self._make_driver(study)
         self._observe(plan, study, driver)
         self._deadlines[stream] = min(self._deadlines[stream], study.submitted_at + driver.seconds)
         return driver
@@ -127,7 +127,7 @@ class Tuning:
     def _observe(self, plan: SearchPlan, study: Study, driver: TunerDriver) -> bool:
         return driver.observe(study, context_of(plan, study, self._ports.clock(), self.slots))
 
-    def _made(self, study: Study) -> TunerDriver:
+    def _make_driver(self, study: Study) -> TunerDriver:
         """A new driver. A study whose file this version does not read waits for one that does."""
         try:
             return self._ports.make_driver(study.id, study.spec)
@@ -141,20 +141,22 @@ class Tuning:
             has_suggested = True
         if driver.end() is not None:
             return self._end_early(stream, name, driver)
-        if driver.is_done() and not self._is_unproven(stream, name):
+        if driver.is_done() and not self._awaits_verification(stream, name):
             return self._end(stream, c.CloseStudy(study=name, at=self._ports.clock()))
         return has_suggested
 
     def _apply(self, stream: str, name: StudyId, driver: TunerDriver, room: int) -> bool:
         """Put on record what the tuner wants of the history that it has seen, and see what became of it."""
-        decided = self._applying(name, driver, room)
-        if not self._ports.transact(stream, decided, prepare=lambda: self._think(stream, name, driver, room)):
+        decided = self._action_decision(name, driver, room)
+        if not self._ports.transact(stream, decided, prepare=lambda: self._prepare_actions(stream, name, driver, room)):
             return False
         with self._ports.plans.holding(stream, fresh=False) as plan:
             self._observe(plan, plan.studies[name], driver)
             return plan.studies[name].is_running
 
-    def _applying(self, name: StudyId, driver: TunerDriver, room: int) -> Callable[[SearchPlan], Sequence[Event]]:
+    def _action_decision(
+        self, name: StudyId, driver: TunerDriver, room: int
+    ) -> Callable[[SearchPlan], Sequence[Event]]:
         """The decision to do what the tuner says. Where its study has moved, it is asked anew while nobody waits; where
         that was in vain some times, at once.
         """
@@ -184,12 +186,12 @@ class Tuning:
 
         return bool(self._ports.transact(stream, decided))
 
-    def _is_unproven(self, stream: str, name: StudyId) -> bool:
+    def _awaits_verification(self, stream: str, name: StudyId) -> bool:
         """Whether the study's first hand-over is still to be compared: what that shows is a part of its result."""
         with self._ports.plans.holding(stream, fresh=False) as plan:
             return self._ports.proofs and self.is_due(plan, plan.studies[name])
 
-    def _think(self, stream: str, name: StudyId, driver: TunerDriver, room: int) -> None:
+    def _prepare_actions(self, stream: str, name: StudyId, driver: TunerDriver, room: int) -> None:
         with self._ports.plans.holding(stream, fresh=False) as plan:
             self._observe(plan, plan.studies[name], driver)
         driver.suggest(room)

@@ -26,23 +26,23 @@ from app.workers.scheduler.ports import Dispatch, FrontierCache, Ports
 logger = logging.getLogger(__name__)
 
 
-PROVING = "having something of it compared"
+VERIFYING = "having something of it compared"
 
 
-class Proving:
+class Verification:
     """Does nothing where no slot can make proofs, as in a simulation."""
 
     def __init__(self, ports: Ports, frontiers: FrontierCache, dispatch: Dispatch, gangs: Gangs) -> None:
         self._ports, self._cache, self._dispatch, self._gangs = ports, frontiers, dispatch, gangs
         self._fence = ports.fence
 
-    def judge(self) -> None:
+    def apply_results(self) -> None:
         """Have studies do what they want of a trainer that is not exact; let none wait for proofs that nobody makes.
 
         Raises `DatabaseUnavailable`.
         """
         for frontier in self._cache.usable():
-            with self._fence.around(frontier.id, "judging what was compared"):
+            with self._fence.guard(frontier.id, "judging what was compared"):
                 if frontier.plan.first_difference is not None:
                     self._isolate(frontier)
                 if not self._ports.proofs:
@@ -60,24 +60,24 @@ class Proving:
         `DatabaseUnavailable`.
         """
         for frontier in self._frontiers() if slots.free else ():
-            with self._fence.around(frontier.id, PROVING):
-                for kind, able in by_kind(frontier.plan, slots, partial(_has_first, frontier)):
+            with self._fence.guard(frontier.id, VERIFYING):
+                for kind, able in by_kind(frontier.plan, slots, partial(_has_urgent_proof, frontier)):
                     proof = None
                     if not _is_being_checked(frontier.plan, able, slots):
                         proof = first(frontier, kind, len(able.well))
                     if proof is not None:
                         is_urgent = proof.kind == ProofKind.CHECK or frontier.longest() is None
-                        slots = self._give(frontier, proof, kind, able, slots, is_urgent=is_urgent)
+                        slots = self._assign(frontier, proof, kind, able, slots, is_urgent=is_urgent)
         return slots
 
     def use_idle(self, slots: Candidates) -> Candidates:
         """Let slots prove something that have nothing else to do; the slots as they are then."""
         for frontier in self._frontiers() if slots.free else ():
-            with self._fence.around(frontier.id, PROVING):
+            with self._fence.guard(frontier.id, VERIFYING):
                 for kind, able in by_kind(frontier.plan, slots):
                     proof = in_idle_slot(frontier.plan, kind)
                     if proof is not None and comes_to_something(frontier, proof):
-                        slots = self._give(frontier, proof, kind, able, slots)
+                        slots = self._assign(frontier, proof, kind, able, slots)
                 kinds = [kind for kind, _ in by_kind(frontier.plan, Candidates(slots.well, slots.well))]
                 if kinds and all(in_idle_slot(frontier.plan, kind) is None for kind in kinds):
                     self._end_audits(frontier)
@@ -93,12 +93,12 @@ class Proving:
         def has_work(frontier: Frontier) -> bool:
             return frontier.longest() is not None
 
-        is_short = not slots.free and bool(self._fence.those(self._frontiers(), PROVING, has_work))
+        is_short = not slots.free and bool(self._fence.select(self._frontiers(), VERIFYING, has_work))
         for frontier in self._frontiers():
-            with self._fence.around(frontier.id, PROVING):
+            with self._fence.guard(frontier.id, VERIFYING):
                 proofs = [chain for chain in frontier.plan.chains.values() if chain.proof is not None]
                 for chain in [each for each in proofs if each.id not in live or not live[each.id].stop]:
-                    is_in_the_way = (is_short or self._gangs.is_held(chain)) and can_wait(frontier.plan, chain)
+                    is_in_the_way = (is_short or self._gangs.is_reserved(chain)) and can_wait(frontier.plan, chain)
                     if is_in_the_way or not is_wanted(frontier.plan, chain):
                         self._stop(chain)
 
@@ -129,7 +129,7 @@ class Proving:
                 logger.warning("study %s: its trainer is not exact", study.id, extra={"study": study.id})
                 self._cache.refresh(frontier.id, fresh=False)
 
-    def _give(
+    def _assign(
         self,
         frontier: Frontier,
         proof: Proof,
@@ -144,8 +144,8 @@ class Proving:
         is_urgent: whether slots are held for it, where too few are free.
         """
         waiting = self._cache.usable() if is_urgent else ()
-        is_wanted = partial(_has_first, kind=kind)
-        gang = self._gangs.for_proof(frontier, spans_of(proof), kind, able, is_wanted, waiting)
+        is_wanted = partial(_has_urgent_proof, kind=kind)
+        gang = self._gangs.verification_gang(frontier, spans_of(proof), kind, able, is_wanted, waiting)
         if gang is None:
             return slots
         lent, kind = gang.lent(self._ports.new_id), gang.kind if gang.members else ""
@@ -179,7 +179,7 @@ class Proving:
         self._cache.refresh(frontier.id, fresh=False)
 
 
-def _has_first(frontier: Frontier, kind: str) -> bool:
+def _has_urgent_proof(frontier: Frontier, kind: str) -> bool:
     return first(frontier, kind) is not None
 
 

@@ -17,13 +17,13 @@ from app.events import packs_on_record
 from app.scheduling.frontier import Frontier
 from app.scheduling.placement import has_trainer
 from app.scheduling.widths import batch_of, chosen, covers, widest
-from app.workers.scheduler.gangs import MOST_MEASUREMENTS
+from app.workers.scheduler.gangs import MAX_MEASUREMENTS
 from app.workers.scheduler.ports import FrontierCache, Ports
 
 logger = logging.getLogger(__name__)
 
 
-class Choosing:
+class PackWidthChoice:
     """Goes by what a slot measured for the plan, or for another one of the same trainer; `Assignment` has it measured
     where that is not known."""
 
@@ -33,7 +33,7 @@ class Choosing:
     def look(self, well: Sequence[SlotDescription]) -> None:
         """Choose wherever that can be done now. well: the slots that are. Raises `DatabaseUnavailable`."""
         for frontier in self._frontiers.usable():
-            with self._ports.fence.around(frontier.id, "choosing how wide its packs are"):
+            with self._ports.fence.guard(frontier.id, "choosing how wide its packs are"):
                 if self._ports.packs and frontier.plan.packing is None and not frontier.plan.chains:
                     self._choose(frontier, well)
 
@@ -54,16 +54,16 @@ class Choosing:
         if most == 1:
             return c.ChoosePacking(width=0, reason="trials are trained alone, since no slot has two of them at once")
         own = next(iter(plan.profiles.values()), None)
-        profile = own or (self._on_record(plan, able, most) if most else None)
+        profile = own or (self._recorded_profile(plan, able, most) if most else None)
         if profile is not None:
             width, reason = chosen(plan, profile, len(able))
             return c.ChoosePacking(width=width, reason=reason, profile=None if own else profile)
-        if plan.measurements >= MOST_MEASUREMENTS:
+        if plan.measurements >= MAX_MEASUREMENTS:
             why = f"trials are trained alone, since measuring packs came to no end {plan.measurements} times"
             return c.ChoosePacking(width=0, reason=why)
         return None
 
-    def _on_record(self, plan: SearchPlan, able: Sequence[SlotDescription], most: int) -> PackingProfiled | None:
+    def _recorded_profile(self, plan: SearchPlan, able: Sequence[SlotDescription], most: int) -> PackingProfiled | None:
         """What another plan has measured on a device like those here, of all widths that come into question."""
         assert plan.opened is not None  # or no slot would be able
         profiles_by_device = packs_on_record(self._ports.records.log, plan.opened, batch_of(plan.nodes[plan.roots[0]]))

@@ -11,7 +11,7 @@ from typing import Any
 
 from app.domain.chain_assignment import ChainAssignment
 from app.registry import TrainerSource
-from app.workers.slot.claim import OtherVersion
+from app.workers.slot.claim import TrainerVersionMismatch
 from app.workers.template import TemplateKey
 
 Place = tuple[str, str, int]
@@ -58,10 +58,10 @@ def beginning(work: ChainAssignment, index: int) -> Place | None:
 
 
 def source_of(work: ChainAssignment, sources: Mapping[str, TrainerSource]) -> TrainerSource:
-    """The trainer that a chain needs, of those that a slot has, by name. Raises `OtherVersion`."""
+    """The trainer that a chain needs, of those that a slot has, by name. Raises `TrainerVersionMismatch`."""
     source = sources.get(work.trainer)
     if source is None or source.version != work.trainer_version:
         has = "none" if source is None else f"version {source.version}"
         needed = f"trainer {work.trainer!r} in version {work.trainer_version}"
-        raise OtherVersion(f"the chain needs {needed}; this slot has {has}")
+        raise TrainerVersionMismatch(f"the chain needs {needed}; this slot has {has}")
     return source

@@ -26,10 +26,10 @@ class Claim:
     chain: ChainId
     stream: str
     fence: int
-    over: Flag = field(default_factory=Flag)
+    end_flag: Flag = field(default_factory=Flag)
 
     @property
-    def named(self) -> dict[str, str | int]:
+    def log_fields(self) -> dict[str, str | int]:
         """The fields of a log line about it."""
         return {"chain": self.chain, "plan": self.stream, "fence": self.fence}
 
@@ -56,7 +56,7 @@ class Claimed:
     work: ChainAssignment
 
 
-class Claiming:
+class Claimer:
     """owner: the token of this process. is_unwanted: whether to stop asking a database that is away."""
 
     def __init__(self, records: Records, owner: str, lease_seconds: float, retry: RetryPolicy) -> None:
@@ -95,11 +95,11 @@ class Claiming:
             return row.lease
 
 
-class Lost(Exception):
+class ChainLost(Exception):
     """The chain is over, or another worker's."""
 
 
-class Stopped(Exception):
+class ChainStopped(Exception):
     """Nobody wants the chain any more, and it ends where it is."""
 
 
@@ -108,7 +108,7 @@ class PackBroken(Exception):
     memory for it beside them."""
 
 
-class OtherVersion(Exception):
+class TrainerVersionMismatch(Exception):
     """This slot has not the trainer of a chain, or not in its version; that is nobody's fault."""
 
 
@@ -116,11 +116,11 @@ class NoTrainerProcess(Exception):
     """No process that trains can be started here, or not with the slot's device."""
 
 
-class NoRanks(NoTrainerProcess):
+class RanksUnavailable(NoTrainerProcess):
     """The ranks of a gang have not found each other: another time they may."""
 
 
-class SlotsNotEmpty(Exception):
+class LentSlotsBusy(Exception):
     """Slots that are lent to the chain are not left by their workers. slots: their names and owners."""
 
     def __init__(self, slots: Mapping[str, str]) -> None:

@@ -20,7 +20,7 @@ from app.workers.slot.health import Health, Quarantine
 from app.workers.slot.outbox import FactOutbox
 from app.workers.slot.retry import Clock, RetryPolicy, SlotStatus, monotonic
 from app.workers.slot.saver import HostBacklog, Saver
-from app.workers.slot.surroundings import LookAround, Surveyor
+from app.workers.slot.surroundings import InputWatch, Surveyor
 from app.workers.slot.trainer_host import TrainerHost
 from app.workers.threads import THREADS, Executor
 from app.workers.trainer_process import TrainerProcess
@@ -88,7 +88,7 @@ class SlotContext:
 
     me: Owner
     device: str
-    given: SlotDependencies
+    dependencies: SlotDependencies
     retry: RetryPolicy
     status: SlotStatus
     outbox: FactOutbox
@@ -98,12 +98,12 @@ class SlotContext:
     trainer: TrainerHost
     logs: TrialLogs
     quarantine: Quarantine
-    around: LookAround
+    input_watch: InputWatch
     flags: Callable[[str], ChainFlags]
     overhead: float
 
     @classmethod
-    def of(
+    def create(
         cls, me: Owner, device: str, deps: SlotDependencies, limits: Limits, flags: Callable[[str], ChainFlags]
     ) -> SlotContext:
         """All of it, with the threads of outbox and saver begun."""
@@ -114,7 +114,7 @@ class SlotContext:
         return cls(
             me=me,
             device=device,
-            given=deps,
+            dependencies=deps,
             retry=retry,
             status=status,
             outbox=outbox,
@@ -124,7 +124,7 @@ class SlotContext:
             trainer=TrainerHost(deps.start, deps.sources, limits.silence, deps.clock, limits.growth_bytes),
             logs=TrialLogs(deps.logs, me.slot, deps.log_table, deps.executor),
             quarantine=Quarantine(me, deps.records, retry, status, Health()),
-            around=LookAround(Surveyor(saver, outbox, device, deps.sources), deps.clock),
+            input_watch=InputWatch(Surveyor(saver, outbox, device, deps.sources), deps.clock),
             flags=flags,
             overhead=limits.overhead,
         )

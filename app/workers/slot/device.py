@@ -135,18 +135,18 @@ def kind_of(visible: str, listing: str) -> str:
     return "GPU"
 
 
-def kind_here(device: SlotDevice) -> str:
+def device_kind(device: SlotDevice) -> str:
     """The kind of a slot's device, as far as it can be told without starting anything of CUDA."""
     if device.device == "cpu" or device.visible is None:
         return "CPU"
     try:
-        kind = kind_of(device.visible, _listing() if shutil.which("nvidia-smi") else "")
+        kind = kind_of(device.visible, _list_gpus() if shutil.which("nvidia-smi") else "")
     except subprocess.TimeoutExpired:
         return "GPU"
     return kind if device.shares == 1 else f"{kind}, a share of {device.shares}"
 
 
-def _listing() -> str:
+def _list_gpus() -> str:
     command = ["nvidia-smi", "-L"]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=NVIDIA_SMI_SECONDS).stdout
 
@@ -155,7 +155,7 @@ def _installed_gpus() -> list[str]:
     if shutil.which("nvidia-smi") is None:
         return [str(number) for number, _ in enumerate(filter(DEVICE_FILE.match, _device_files()))]
     try:
-        return gpus_of(_listing())
+        return gpus_of(_list_gpus())
     except subprocess.TimeoutExpired:
         return []
 

@@ -30,7 +30,7 @@ from app.domain.terms import ChainId, ChainOutcome, FailureKind
 from app.events import ChainFlags
 from app.workers.slot.retry import Seconds
 
-NO_CHANGE_OF_FLAGS = ChainFlags()
+NO_FLAGS = ChainFlags()
 
 
 class ExecutionState(Enum):
@@ -75,7 +75,7 @@ Action = Train | Evaluate | Save | Complete | Stop
 
 
 @dataclass(frozen=True, slots=True)
-class Outside:
+class Conditions:
     """What the execution must know of the world at a moment.
 
     now: what the chain has taken of its slot's time. flags: what the scheduler wants now; `stop` also when the
@@ -84,10 +84,10 @@ class Outside:
     """
 
     now: Seconds
-    flags: ChainFlags = NO_CHANGE_OF_FLAGS
+    flags: ChainFlags = NO_FLAGS
     save_seconds: float = 0.0
     can_save: bool = True
-    most_apart: float = inf
+    max_save_interval: float = inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,31 +164,31 @@ class ChainExecution:
         self._reasons.clear()
         self._began_at = self._last_save_at = now
 
-    def next(self, outside: Outside) -> Action:
+    def next(self, conditions: Conditions) -> Action:
         """What to do now."""
         self._is_in_step = self._is_in_evaluation = False
-        if self.step != self._evaluated_at and self.step in self._evaluations(outside.flags):
+        if self.step != self._evaluated_at and self.step in self._evaluations(conditions.flags):
             self._is_in_evaluation = True
             return Evaluate()
-        if self.step != self._saved_at and (save := self._wanted_save(outside)) is not None:
+        if self.step != self._saved_at and (save := self._wanted_save(conditions)) is not None:
             return save
         if self.step >= self.stage.end:
             return Complete()
-        if outside.flags.end:
+        if conditions.flags.end:
             return Stop()
         self._is_in_step, self._trains_from = True, self.step
         self.last_good_step = max(self.last_good_step, self.step)
-        return Train(self._next_stop(outside.flags))
+        return Train(self._next_stop(conditions.flags))
 
-    def end_of_training(self, step: int, outside: Outside) -> int:
+    def end_of_training(self, step: int, conditions: Conditions) -> int:
         """Where the training under way, which has come to `step`, must end now; 0 for at the next step.
 
         It is not further on once a step is reached where something must be done: whoever asks may hear of it late.
         """
-        self.reached(step)
-        if outside.flags.end or self._is_intermediate_due(outside):
+        self.record_progress(step)
+        if conditions.flags.end or self._is_intermediate_due(conditions):
             return 0
-        return self._next_stop(outside.flags)
+        return self._next_stop(conditions.flags)
 
     def _evaluations(self, flags: ChainFlags) -> set[int]:
         """The steps of the stage at which to evaluate. The others that were asked for belong to other stages."""
@@ -201,31 +201,33 @@ class ChainExecution:
         stops = {*self._evaluations(flags), *self.branches_inside(flags), *work.keep_at, *work.keep_for_good}
         return min((each for each in stops if self._trains_from < each < self.stage.end), default=self.stage.end)
 
-    def _wanted_save(self, outside: Outside) -> Save | None:
+    def _wanted_save(self, conditions: Conditions) -> Save | None:
         stage, step, work = self.stage, self.step, self.assignment
         is_for_good = step in work.keep_for_good and step > stage.start
         if is_for_good or (work.mean and stage.start == step == stage.end):
             return Save(is_intermediate=False)
         if step == stage.start or (work.alone and not (self.is_last_stage and step >= stage.end)):
             return None  # nothing goes on from a state of a trial alone, and keeping one may change its trainer
-        if step >= stage.end or step in outside.flags.extra_eval_steps or outside.flags.end:
+        if step >= stage.end or step in conditions.flags.extra_eval_steps or conditions.flags.end:
             return Save(is_intermediate=False)
         best_for = self._best_for if step == self._evaluated_at else ()
-        is_due = best_for or step in work.keep_at or self._is_intermediate_due(outside)
+        is_due = best_for or step in work.keep_at or self._is_intermediate_due(conditions)
         return Save(is_intermediate=True, best_for=best_for) if is_due else None
 
-    def _is_intermediate_due(self, outside: Outside) -> bool:
+    def _is_intermediate_due(self, conditions: Conditions) -> bool:
         """The first is due when training took so long that its cost is the share of it that it may be.
 
         Where a known trial would branch off, one is due as soon as it costs less than to train there once more.
         """
         is_inside = self.stage.start < self.step < self.stage.end
-        if not (is_inside and self.assignment.intermediate_bytes and outside.can_save):
+        if not (is_inside and self.assignment.intermediate_bytes and conditions.can_save):
             return False
-        trained = outside.now - self._last_save_at
-        if self.step in self.branches_inside(outside.flags):
-            return trained >= outside.save_seconds
-        return self._overhead > 0 and trained >= min(outside.save_seconds / self._overhead, outside.most_apart)
+        trained = conditions.now - self._last_save_at
+        if self.step in self.branches_inside(conditions.flags):
+            return trained >= conditions.save_seconds
+        return self._overhead > 0 and trained >= min(
+            conditions.save_seconds / self._overhead, conditions.max_save_interval
+        )
 
     def is_news(self, facts: Iterable[e.Event], flags: ChainFlags) -> bool:
         """Whether the scheduler should look at once at what was found while the stage trained."""
@@ -234,39 +236,41 @@ class ChainExecution:
 
     # ------------------------------------------------------------------------------------------------ what happened
 
-    def reached(self, step: int, peak_bytes: int = 0) -> None:
+    def record_progress(self, step: int, peak_bytes: int = 0) -> None:
         """The model has been trained for `step` steps so far, of late with so much memory."""
         self.progress, self._peak_bytes = Progress(step, self.kept), max(self._peak_bytes, peak_bytes)
         self.last_good_step = max(self.last_good_step, min(step, self.stage.end) - 1)
 
-    def evaluated(self, metrics: e.Metrics) -> e.Evaluated:
+    def record_evaluation(self, metrics: e.Metrics) -> e.Evaluated:
         self._evaluated_at, self._best_for = self.step, self._best.take({self.step: metrics})
         return e.Evaluated(node=self.stage.node, step=self.step, metrics=metrics)
 
-    def passed(self, measured: Mapping[int, e.Metrics]) -> list[e.Evaluated]:
+    def record_passed(self, measured: Mapping[int, e.Metrics]) -> list[e.Evaluated]:
         """The results of steps that the model went past when it was told to stop."""
         self._best.take(measured)
         return [e.Evaluated(node=self.stage.node, step=step, metrics=each) for step, each in sorted(measured.items())]
 
-    def not_exact(self, reasons: Iterable[str]) -> list[e.ExactnessLost]:
+    def record_inexactness(self, reasons: Iterable[str]) -> list[e.ExactnessLost]:
         """Why the stage is not exact, from the first of the steps on that were trained last; of each reason once."""
         step, new = min(self._trains_from + 1, self.stage.end), [each for each in reasons if each not in self._reasons]
         self._reasons.update(new)
         return [e.ExactnessLost(node=self.stage.node, step=step, reason=reason) for reason in new]
 
-    def saved(self, now: Seconds) -> None:
+    def record_save(self, now: Seconds) -> None:
         """The state has been copied, and its way to the store has begun."""
         self._saved_at, self._last_save_at = self.step, now
         self.progress = Progress(self.step, self.kept | {self.step})
 
-    def completed(self, now: Seconds) -> e.StageCompleted:
+    def complete_stage(self, now: Seconds) -> e.StageCompleted:
         index, self.index = self.index, self.index + 1
         is_over = self.index == len(self.assignment.stages)
         self.state = ExecutionState.SAVING if is_over else ExecutionState.BETWEEN_STAGES
         spent = now - self._began_at
         return e.StageCompleted(chain=self.chain, index=index, seconds=spent, peak_bytes=self._peak_bytes)
 
-    def failed(self, kind: FailureKind, error: str, signature: str | None, step: int, now: Seconds) -> e.StageFailed:
+    def fail_stage(
+        self, kind: FailureKind, error: str, signature: str | None, step: int, now: Seconds
+    ) -> e.StageFailed:
         """The user's code failed, when the model had been trained for `step` steps."""
         self.state = ExecutionState.SAVING
         if self._is_in_step:
@@ -282,7 +286,7 @@ class ChainExecution:
             evaluated=self.step if self._is_in_evaluation else None,
         )
 
-    def ended(self, outcome: ChainOutcome, now: Seconds) -> e.ChainEnded:
+    def end_chain(self, outcome: ChainOutcome, now: Seconds) -> e.ChainEnded:
         """Before its end: stopped, or interrupted by an accident, for which nobody is to blame."""
         is_training, self.state = self.state == ExecutionState.TRAINING, ExecutionState.SAVING
         if not is_training:
@@ -290,10 +294,10 @@ class ChainExecution:
         steps = max(0, self.step - self.stage.start)
         return e.ChainEnded(chain=self.chain, outcome=outcome, steps=steps, seconds=now - self._began_at)
 
-    def finished(self) -> e.ChainEnded:
+    def finish_chain(self) -> e.ChainEnded:
         """All is trained and saved."""
         return e.ChainEnded(chain=self.chain, outcome=ChainOutcome.DONE)
 
-    def closed(self) -> None:
+    def close(self) -> None:
         """Nothing more comes from the chain."""
         self.state = ExecutionState.CLOSED

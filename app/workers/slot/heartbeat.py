@@ -34,11 +34,11 @@ STOP_SECONDS = 5.0
 UNWANTED_SECONDS = 30.0
 """And so long where only nobody wants the result any more."""
 
-UNKEPT_SECONDS = 2.0
+UNSAVED_SECONDS = 2.0
 """Or, where nothing of it is kept, about as long as a new process and its model take."""
 
 
-IN_VAIN = 2
+MAX_LOST_MESSAGES = 2
 """A chain that the broker took so often after it was given to an idle slot, and that was not begun, does not arrive."""
 
 
@@ -79,8 +79,8 @@ class Heartbeat:
         self._lease_seconds, self._heartbeat_seconds = lease_seconds, heartbeat_seconds
         self.flags: Mapping[str, ChainFlags] = {}
         self.is_taken = False
-        self._said: Description | None = None
-        self._sent = _Sent()
+        self._sent_description: Description | None = None
+        self._lost_messages = _LostMessages()
         self._is_away = self._is_retired = False
         self._beat_at = -heartbeat_seconds
         self._look_again_at = -inf
@@ -149,21 +149,21 @@ class Heartbeat:
     def _beat(self) -> None:
         try:
             with self._records.write() as rows:
-                self._appear(rows)
+                self._touch_row(rows)
         except SlotTaken as taken:
-            self._give_way(taken)
+            self._yield_slot(taken)
             return
         except (DatabaseUnavailable, LostRace):
-            self._said, self._is_retired = None, False  # it is not on record
+            self._sent_description, self._is_retired = None, False  # it is not on record
             raise
         flags = dict[str, ChainFlags]()
         for pulse in self._live():
             self._give_up_waiting(pulse)
-            if not pulse.claim.over.is_set():
+            if not pulse.claim.end_flag.is_set():
                 self._renew(pulse, flags)
         self.flags, self._beat_at = flags, self._clock()
 
-    def _appear(self, rows: RowsPort) -> None:
+    def _touch_row(self, rows: RowsPort) -> None:
         """Be the slot's worker, as before, or again if its row is gone. Raises `SlotTaken`."""
         me, description = self._me, self._describe()
         if self._is_retiring():
@@ -177,32 +177,32 @@ class Heartbeat:
                 return
             taken = rows.slots.get(me.slot)
             assert taken is not None  # it is ours
-            self._said, row = None, taken
-        if description != self._said or dict(row.trainers) != dict(description.trainers):
+            self._sent_description, row = None, taken
+        if description != self._sent_description or dict(row.trainers) != dict(description.trainers):
             rows.slots.describe(me.slot, me.owner, trainers=description.trainers, note=description.note)
-        self._said = description
+        self._sent_description = description
         waiting = rows.chains.get(row.chain) if row.chain and not self._live() else None
-        if self._sent.are_in_vain(waiting):
+        if self._lost_messages.have_grown(waiting):
             self._end(f"slot {me.slot} was sent chain {row.chain} again and again, and nothing arrives here")
 
-    def _give_way(self, error: SlotTaken) -> None:
+    def _yield_slot(self, error: SlotTaken) -> None:
         self.is_taken = True
         for pulse in self._pulses():
-            pulse.claim.over.set()
+            pulse.claim.end_flag.set()
         self._end(str(error))
 
     # ------------------------------------------------------------------------------------------------ its chains
 
     def _live(self) -> list[Pulse]:
         """Of the chains that are still ours, as far as is known here."""
-        return [pulse for pulse in self._pulses() if not pulse.claim.over.is_set()]
+        return [pulse for pulse in self._pulses() if not pulse.claim.end_flag.is_set()]
 
     def _give_up_waiting(self, pulse: Pulse) -> None:
         """The next message did not come for as long as a lease lasts. If it does now, it is stale."""
         if pulse.waits_since is not None and self._clock() - pulse.waits_since > self._lease_seconds:
             waited = "chain %s waited in vain for the message that begins its next stage"
-            logger.warning(waited, pulse.claim.chain, extra=pulse.claim.named)
-            pulse.claim.over.set()
+            logger.warning(waited, pulse.claim.chain, extra=pulse.claim.log_fields)
+            pulse.claim.end_flag.set()
 
     def _renew(self, pulse: Pulse, flags: dict[str, ChainFlags]) -> None:
         claim = pulse.claim
@@ -229,33 +229,33 @@ class Heartbeat:
 
     def _lose(self, claim: Claim) -> None:
         """Its row says that it is not ours. It may be that we have just said its last word ourselves."""
-        logger.info("chain %s is given up: it is over, or another worker's", claim.chain, extra=claim.named)
-        claim.over.set()
+        logger.info("chain %s is given up: it is over, or another worker's", claim.chain, extra=claim.log_fields)
+        claim.end_flag.set()
 
 
-class _Sent:
+class _LostMessages:
     """The messages that the broker took for this slot, and that did not arrive, as far as it shows in the database.
 
     A worker may be deaf, whatever its heartbeat says: it is sent one chain after the other, and none of them is begun.
     """
 
     def __init__(self) -> None:
-        self._chain, self._at, self._is_said = "", set[float](), False
+        self._chain, self._at, self._is_reported = "", set[float](), False
 
-    def are_in_vain(self, waiting: ChainRecord | None) -> bool:
+    def have_grown(self, waiting: ChainRecord | None) -> bool:
         """True once. waiting: the chain that the slot was given; None where it has begun it, or has none."""
         if waiting is None or waiting.state != ChainState.READY:
             self._chain = ""
             return False
         if waiting.chain != self._chain:
-            self._chain, self._at, self._is_said = waiting.chain, set(), False
+            self._chain, self._at, self._is_reported = waiting.chain, set(), False
         self._at.add(waiting.dispatched_at)
-        is_news = len(self._at) > IN_VAIN and not self._is_said
-        self._is_said |= is_news
+        is_news = len(self._at) > MAX_LOST_MESSAGES and not self._is_reported
+        self._is_reported |= is_news
         return is_news
 
 
-class StopWatch:
+class Watchdog:
     """kill: ends the trainer's process. give_up: makes everybody stop waiting, `grace` seconds after all should end."""
 
     def __init__(self, kill: Callable[[], None], give_up: Callable[[], None], grace: float) -> None:
@@ -277,10 +277,10 @@ class StopWatch:
 
         keeps_nothing: whether nothing of it is saved when it is stopped.
         """
-        unwanted_seconds = UNKEPT_SECONDS if keeps_nothing else UNWANTED_SECONDS
+        unwanted_seconds = UNSAVED_SECONDS if keeps_nothing else UNWANTED_SECONDS
         stop_seconds = 0.0 if keeps_nothing else self._stop_seconds
-        self._retiring_since = _since(self._retiring_since, now, is_retiring)
-        self._unwanted_since = _since(self._unwanted_since, now, is_unwanted)
+        self._retiring_since = _update_since(self._retiring_since, now, is_retiring)
+        self._unwanted_since = _update_since(self._unwanted_since, now, is_unwanted)
         if busy_since is not None:
             limits = ((self._retiring_since, stop_seconds), (self._unwanted_since, unwanted_seconds))
             if any(since is not None and now - max(since, busy_since) > seconds for since, seconds in limits):
@@ -289,7 +289,7 @@ class StopWatch:
             self._give_up()
 
 
-def _since(before: Instant | None, now: Instant, holds: bool) -> Instant | None:
+def _update_since(before: Instant | None, now: Instant, holds: bool) -> Instant | None:
     """Since when something holds; None if it does not."""
     if not holds:
         return None

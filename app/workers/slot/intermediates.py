@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptState:
     """One of them. start: of its stage. branches: steps inside the stage at which known trials would branch off.
 
     best_for: as in `Save`.
@@ -49,9 +49,9 @@ class IntermediateCheckpoints:
     def __init__(self, claim: Claim, limit: int, records: Records, outbox: FactOutbox, saver: Saver) -> None:
         self._claim, self._limit = claim, limit
         self._records, self._outbox, self._saver = records, outbox, saver
-        self._kept: list[Kept] = []
+        self._kept: list[KeptState] = []
 
-    def keep(self, kept: Kept) -> None:
+    def keep(self, kept: KeptState) -> None:
         """One more is stored. Others make room for it once it is on record."""
         self._kept.append(kept)
         self._outbox.put(self._claim, [kept.fact], on_recorded=lambda: self._saver.submit(self._claim, self._make_room))
@@ -60,24 +60,24 @@ class IntermediateCheckpoints:
         """States that are too many once the state at the end of their stage is kept; the scheduler deletes them."""
         released, best = [], self._best()
         for old in list(self._kept):
-            if self._is_too_much() and old not in best and not self._is_needed(old.fact):
+            if self._exceeds_limit() and old not in best and not self._is_needed(old.fact):
                 self._kept.remove(old)
-                released.append(_released(old.fact, "the end of its stage is kept"))
+                released.append(_released_fact(old.fact, "the end of its stage is kept"))
         return released
 
-    def _is_too_much(self) -> bool:
+    def _exceeds_limit(self) -> bool:
         best = self._best()
         return sum(each.fact.size for each in self._kept if each not in best) > self._limit
 
-    def _best(self) -> list[Kept]:
+    def _best(self) -> list[KeptState]:
         """In each node, for each study that wants that, the last one that was the best: others part at a node's end."""
         return list({(number, each.fact.node): each for each in self._kept for number in each.best_for}.values())
 
     def _make_room(self) -> None:
         passed_over = {each.step for each in self._best() if each.fact.node == self._kept[-1].fact.node}
-        while self._is_too_much():
+        while self._exceeds_limit():
             here = [each for each in self._kept if each.fact.node == self._kept[-1].fact.node]
-            old = least_missed(here, passed_over)
+            old = cheapest_to_drop(here, passed_over)
             if old is None:
                 return
             if self._is_needed(old.fact):
@@ -88,7 +88,7 @@ class IntermediateCheckpoints:
 
     def _replace(self, old: e.CheckpointKept) -> None:
         """Should this process end in between, the scheduler deletes it."""
-        released = _released(old, "replaced")
+        released = _released_fact(old, "replaced")
         dropped = e.CheckpointDropped(node=old.node, step=old.step, key=old.key, reason="replaced")
         record = partial(self._outbox.put, self._claim, [dropped])
         delete = partial(self._saver.delete, self._claim, old.keys, record)
@@ -105,7 +105,7 @@ class IntermediateCheckpoints:
         return any(row.may_read(old.key) for row in live)
 
 
-def least_missed(here: Sequence[Kept], passed_over: set[int]) -> Kept | None:
+def cheapest_to_drop(here: Sequence[KeptState], passed_over: set[int]) -> KeptState | None:
     """The one in a node without which the least is trained again; never the newest. None if all are passed over.
 
     What known trials would train again comes first, then how far apart its neighbours are.
@@ -152,7 +152,7 @@ class ChainCheckpoints:
             return False
 
         def put(stored: Stored) -> None:
-            saved = _kept(stage.node, stage.end, stored, is_intermediate=False)
+            saved = _kept_fact(stage.node, stage.end, stored, is_intermediate=False)
             facts: list[e.Event] = [saved, *self._intermediates.release_at_end()]
             if last_words:
                 self._outbox.put(self._claim, [*facts, *last_words], Finish(), is_last=True, is_news=True)
@@ -160,7 +160,7 @@ class ChainCheckpoints:
                 self._outbox.put(self._claim, facts, is_news=True)
 
         def put_cached(cached: Stored) -> None:
-            fact = _cached(stage.node, stage.end, cached, self._host)
+            fact = _cached_fact(stage.node, stage.end, cached, self._host)
             self._outbox.put(self._claim, [fact], is_news=True)
 
         on_cached = put_cached if is_branch_point else None
@@ -178,12 +178,12 @@ class ChainCheckpoints:
         branches: tuple[int, ...],
         best_for: tuple[int, ...] = (),
     ) -> None:
-        """Store a state inside a stage. branches, best_for: as in `Kept`."""
+        """Store a state inside a stage. branches, best_for: as in `KeptState`."""
 
         def put(stored: Stored) -> None:
-            fact = _kept(stage.node, step, stored, is_intermediate=is_intermediate)
+            fact = _kept_fact(stage.node, step, stored, is_intermediate=is_intermediate)
             if is_intermediate:
-                self._intermediates.keep(Kept(fact, stage.start, branches, best_for))
+                self._intermediates.keep(KeptState(fact, stage.start, branches, best_for))
             else:
                 self._outbox.put(self._claim, [fact], is_news=True)
 
@@ -198,21 +198,21 @@ class ChainCheckpoints:
         return f"{self._claim.stream}/{stage.node}/{step}"
 
 
-def _released(old: e.CheckpointKept, reason: str) -> e.CheckpointReleased:
+def _released_fact(old: e.CheckpointKept, reason: str) -> e.CheckpointReleased:
     return e.CheckpointReleased(node=old.node, step=old.step, key=old.key, reason=reason)
 
 
-def _kept(node: NodeId, step: int, stored: Stored, *, is_intermediate: bool) -> e.CheckpointKept:
+def _kept_fact(node: NodeId, step: int, stored: Stored, *, is_intermediate: bool) -> e.CheckpointKept:
     """The fact that a state is stored."""
-    return e.CheckpointKept(**_state(node, step, stored), intermediate=is_intermediate, looked=stored.looked)
+    return e.CheckpointKept(**_state_fields(node, step, stored), intermediate=is_intermediate, looked=stored.looked)
 
 
-def _cached(node: NodeId, step: int, stored: Stored, host: str) -> e.CheckpointCached:
+def _cached_fact(node: NodeId, step: int, stored: Stored, host: str) -> e.CheckpointCached:
     """The fact that a state can be begun with on a host."""
-    return e.CheckpointCached(**_state(node, step, stored), host=host)
+    return e.CheckpointCached(**_state_fields(node, step, stored), host=host)
 
 
-def _state(node: NodeId, step: int, stored: Stored) -> dict[str, Any]:
+def _state_fields(node: NodeId, step: int, stored: Stored) -> dict[str, Any]:
     """The state that a fact is about."""
     checkpoint = {"key": stored.key, "sha256": stored.sha256, "size": stored.size, "parts": stored.parts}
     return {"node": node, "step": step, **checkpoint}

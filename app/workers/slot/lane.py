@@ -15,18 +15,18 @@ from app.domain.terms import ChainOutcome
 from app.events import ChainFlags
 from app.workers.slot.checkpoint_store import CheckpointUnreadable
 from app.workers.slot.claim import (
+    ChainLost,
+    ChainStopped,
     Claim,
-    Lost,
+    LentSlotsBusy,
     NoTrainerProcess,
-    OtherVersion,
     PackBroken,
     Pulse,
-    SlotsNotEmpty,
-    Stopped,
+    TrainerVersionMismatch,
 )
 from app.workers.slot.context import SlotContext
 from app.workers.slot.execution import Progress
-from app.workers.slot.lending import await_empty
+from app.workers.slot.lending import await_members_empty
 from app.workers.slot.models import LaneContext
 from app.workers.slot.outbox import DescribeSlot, End, RowChange
 from app.workers.slot.retry import Closing, Instant
@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class TrainRequest:
     """To be trained from step `begin` until step `until`. on_progress: says, of the step that is reached now, where
     the training must end; `begin` or less for at the next step."""
 
@@ -46,7 +46,7 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
+class TrainResult:
     """The step that was reached. inexact_reasons: why its bits need not be those of a model alone, besides what the
     model itself says. passed: the metrics of the steps that it went past. peak_bytes: as of `TrainedTo`."""
 
@@ -56,12 +56,12 @@ class Trained:
     peak_bytes: int = 0
 
 
-Stage = Generator[Wish, Trained, bool]
+Stage = Generator[TrainRequest, TrainResult, bool]
 """A stage as a conversation: it says how far it would be trained, and is told how far it was. What goes wrong meanwhile
 is thrown into it. It returns whether the stage was completed; if not, its chain is over."""
 
 
-def answer(stage: Stage, train: Callable[[], Trained]) -> Wish:
+def resume_stage(stage: Stage, train: Callable[[], TrainResult]) -> TrainRequest:
     """Do what a stage wants; what it wants next. Raises StopIteration when it is over."""
     try:
         trained = train()
@@ -80,10 +80,10 @@ class Lane(ABC):
     waits_since: Instant | None = None
     keeps_nothing = False
 
-    def __init__(self, slot: SlotContext, its: LaneContext) -> None:
-        self.claim, self.work, self._asked = its.claimed.claim, its.claimed.work, its.claimed.lease.flags
-        self._slot, self._its = slot, its
-        self._prepare()
+    def __init__(self, slot: SlotContext, context: LaneContext) -> None:
+        self.claim, self.work, self._asked = context.claimed.claim, context.claimed.work, context.claimed.lease.flags
+        self._slot, self._context = slot, context
+        self._set_up()
 
     @property
     @abstractmethod
@@ -91,9 +91,9 @@ class Lane(ABC):
         """How far it is."""
 
     @property
-    def named(self) -> dict[str, str | int]:
+    def log_fields(self) -> dict[str, str | int]:
         """The fields of a log line about it."""
-        return {**self.claim.named, "study": self.work.study, "trial": self.work.trial}
+        return {**self.claim.log_fields, "study": self.work.study, "trial": self.work.trial}
 
     @property
     def pulse(self) -> Pulse:
@@ -110,7 +110,7 @@ class Lane(ABC):
     @property
     def is_unwanted(self) -> bool:
         """Whether nothing comes any more of the call under way: the chain is to stop, or was ended by others."""
-        return self.claim.over.is_set() or self.flags.stop
+        return self.claim.end_flag.is_set() or self.flags.stop
 
     @abstractmethod
     def can_begin(self, index: int) -> bool:
@@ -126,29 +126,29 @@ class Lane(ABC):
         self.waits_since = None
         try:
             return (yield from self._train())
-        except (Lost, Closing) as end:
+        except (ChainLost, Closing) as end:
             self._abandon(end)
-        except Stopped:
-            self._end([self._ended(ChainOutcome.STOPPED)])
+        except ChainStopped:
+            self._end([self._ended_fact(ChainOutcome.STOPPED)])
         except TrainerFailed as failed:
             return self._fail(failed)
         except CheckpointUnreadable as problem:
             return self._discard(problem)
         except PackBroken:
-            self._end([self._ended(ChainOutcome.INTERRUPTED)])
-        except SlotsNotEmpty as problem:
+            self._end([self._ended_fact(ChainOutcome.INTERRUPTED)])
+        except LentSlotsBusy as problem:
             self._give_up_members(problem)
-        except (OtherVersion, NoTrainerProcess) as problem:
+        except (TrainerVersionMismatch, NoTrainerProcess) as problem:
             self._interrupt(str(problem), is_hopeless=type(problem) is NoTrainerProcess)
         except Exception as error:
-            logger.exception("chain %s is interrupted by a fault of ours", self.claim.chain, extra=self.named)
+            logger.exception("chain %s is interrupted by a fault of ours", self.claim.chain, extra=self.log_fields)
             self._slot.trainer.end_process()
             self._interrupt(f"{type(error).__name__}: {error}")
         return False
 
     def give_back(self) -> None:
         """The message that begins the next stage will not come any more."""
-        self._end([self._ended(ChainOutcome.STOPPED)])
+        self._end([self._ended_fact(ChainOutcome.STOPPED)])
 
     @abstractmethod
     def close(self) -> None:
@@ -157,7 +157,7 @@ class Lane(ABC):
     # ------------------------------------------------------------------------------------------------ what differs
 
     @abstractmethod
-    def _prepare(self) -> None:
+    def _set_up(self) -> None:
         """Nothing has begun yet."""
 
     @abstractmethod
@@ -165,7 +165,7 @@ class Lane(ABC):
         """Whether the stage was completed. Raises everything that can go wrong."""
 
     @abstractmethod
-    def _ended(self, outcome: ChainOutcome) -> e.ChainEnded:
+    def _ended_fact(self, outcome: ChainOutcome) -> e.ChainEnded:
         """The fact that the chain ends here."""
 
     @abstractmethod
@@ -182,29 +182,33 @@ class Lane(ABC):
 
     # ------------------------------------------------------------------------------------------------ what is common
 
-    def _check_ours(self) -> None:
-        """Raises `Lost`."""
-        if self.claim.over.is_set():
-            raise Lost(f"chain {self.claim.chain} is over, or another worker's")
+    def _check_not_lost(self) -> None:
+        """Raises `ChainLost`."""
+        if self.claim.end_flag.is_set():
+            raise ChainLost(f"chain {self.claim.chain} is over, or another worker's")
 
     def _check_wanted(self) -> None:
-        """Raises `Lost`, `Stopped`."""
-        self._check_ours()
+        """Raises `ChainLost`, `ChainStopped`."""
+        self._check_not_lost()
         if self.flags.end:
-            raise Stopped
+            raise ChainStopped
 
     def _await_members(self) -> None:
-        """No worker of a slot that is lent to the chain has a process on its device any more. Raises `SlotsNotEmpty`,
-        `Closing`, `Lost`, `Stopped`."""
+        """No worker of a slot that is lent to the chain has a process on its device any more. Raises `LentSlotsBusy`,
+        `Closing`, `ChainLost`, `ChainStopped`."""
         if self.work.members:
-            await_empty(self._slot, self.claim.chain, self._check_wanted)
+            await_members_empty(self._slot, self.claim.chain, self._check_wanted)
 
-    def _give_up_members(self, problem: SlotsNotEmpty) -> None:
+    def _give_up_members(self, problem: LentSlotsBusy) -> None:
         """The chain is given back, and these slots are given nothing for a while."""
-        logger.warning("chain %s is given back: %s", self.claim.chain, problem, extra=self.named)
-        self._end([self._ended(ChainOutcome.INTERRUPTED)], End(), *self._slot.quarantine.of_members(problem.slots))
+        logger.warning("chain %s is given back: %s", self.claim.chain, problem, extra=self.log_fields)
+        self._end(
+            [self._ended_fact(ChainOutcome.INTERRUPTED)],
+            End(),
+            *self._slot.quarantine.quarantine_members(problem.slots),
+        )
 
-    def _let_go(self) -> None:
+    def _end_ranks(self) -> None:
         """When the chain is over, the slots that are lent to it are free: then none of its ranks is left on them."""
         if self.work.members:
             self._slot.trainer.end_process()
@@ -214,23 +218,23 @@ class Lane(ABC):
 
         The scheduler learns in the same transaction what this slot has, and does not give it the same again.
         """
-        logger.warning("chain %s is given back: %s", self.claim.chain, reason, extra=self.named)
+        logger.warning("chain %s is given back: %s", self.claim.chain, reason, extra=self.log_fields)
         slot = self._slot
-        quarantine = slot.quarantine.after_accident(reason, is_hopeless=is_hopeless)
+        quarantine = slot.quarantine.judge_accident(reason, is_hopeless=is_hopeless)
         says = DescribeSlot(slot.me.slot, slot.me.owner, slot.trainer.versions, slot.status.text)
         changes = (End(), says) if quarantine is None else (End(), says, quarantine)
-        self._end([self._ended(ChainOutcome.INTERRUPTED)], *changes)
+        self._end([self._ended_fact(ChainOutcome.INTERRUPTED)], *changes)
 
     def _abandon(self, end: Exception) -> None:
-        logger.warning("chain %s is given up: %s", self.claim.chain, end or type(end).__name__, extra=self.named)
-        self.claim.over.set()
-        self._let_go()
+        logger.warning("chain %s is given up: %s", self.claim.chain, end or type(end).__name__, extra=self.log_fields)
+        self.claim.end_flag.set()
+        self._end_ranks()
         self.close()
 
 
 def refuse(slot: SlotContext, claim: Claim, reason: str) -> None:
     """Give a chain back that this version cannot read: it is for others."""
-    logger.error("chain %s is given back: %s", claim.chain, reason, extra=claim.named)
-    quarantine = slot.quarantine.after_accident(reason, is_hopeless=True)
+    logger.error("chain %s is given back: %s", claim.chain, reason, extra=claim.log_fields)
+    quarantine = slot.quarantine.judge_accident(reason, is_hopeless=True)
     changes = [End()] if quarantine is None else [End(), quarantine]
     slot.outbox.put(claim, [e.ChainEnded(chain=claim.chain, outcome=ChainOutcome.INTERRUPTED)], *changes, is_last=True)

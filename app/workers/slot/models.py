@@ -15,27 +15,27 @@ from app.domain.chain_assignment import ChainAssignment, ResumePoint
 from app.domain.events import NeedsMore, Stage
 from app.domain.schedule import segment_at
 from app.workers.slot.checkpoint_store import Reader
-from app.workers.slot.claim import Claimed, PackBroken, Stopped
+from app.workers.slot.claim import ChainStopped, Claimed, PackBroken
 from app.workers.slot.retry import Clock, Seconds
 from app.workers.slot.trainer_host import Place, Result, TrainerHost
 from app.workers.state import State
-from app.workers.trainer_process import TrainedTogether, TrainerProcess
+from app.workers.trainer_process import PackTrained, TrainerProcess
 from app.workers.trial_logs import StageFiles
 from stagetree.limits import BATCH_SIZES
 from stagetree.runtime.failures import TrainerFailed
 
 logger = logging.getLogger(__name__)
 
-ITS_OWN = ("exception", "out_of_memory")
+LANE_FAILURES = ("exception", "out_of_memory")
 """What the user's code raises where only one lane is concerned: the process goes on with the others."""
 
 MEASURED_STEPS, MEASURED_SECONDS = 5, 5.0
 """So many steps, and so long, are enough to see how fast several devices are."""
 
-LEAST_SECONDS = 1e-9
+MIN_STEP_SECONDS = 1e-9
 """A step takes some time, also by a coarse clock."""
 
-NO_ROOM = ("out_of_memory",)
+MEMORY_FAILURES = ("out_of_memory",)
 """What a model that is not the first may fail of for no fault of its own."""
 
 
@@ -56,7 +56,7 @@ class LaneModel(Protocol):
     def changed(self) -> tuple[str, ...]: ...
     def evaluate(self, *, watch: bool = False) -> dict[str, float | None]: ...
     def save(self, *, look: bool = False) -> State: ...
-    def mark_at(self, place: Place) -> None: ...
+    def set_place(self, place: Place) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class PackedModel:
         self.inexact_reasons: tuple[str, ...] = ()
 
     @property
-    def is_there(self) -> bool:
+    def is_alive(self) -> bool:
         """Whether the process in which it is has not ended."""
         return self._process is not None and self._process is self._host.process
 
@@ -116,30 +116,31 @@ class PackedModel:
         deadline = self._host.deadline("save")
         return self._call(lambda process: process.save(deadline=deadline, lane=self.number))
 
-    def mark_at(self, place: Place) -> None:
+    def set_place(self, place: Place) -> None:
         """A pack's models leave with its end: nobody goes on with them."""
 
     def measure(self, work: ChainAssignment) -> tuple[Mapping[str, Any], str]:
         """As `TrainerProcess.measure`, of packs of as many lanes as the chain asks about. Raises `TrainerFailed`."""
         deadline = self._host.deadline("measure")
         return self._host.call(
-            lambda process: process.measure(self.number, work.hp, work.measure, deadline=deadline), tolerated=ITS_OWN
+            lambda process: process.measure(self.number, work.hp, work.measure, deadline=deadline),
+            tolerated=LANE_FAILURES,
         )
 
     def leave(self) -> None:
         """The memory of the model is free after that. It may be gone already, with its process, or go with it now."""
-        if self.is_there:
+        if self.is_alive:
             deadline = self._host.deadline("leave")
-            with suppress(TrainerFailed, Stopped):  # those that are still there find that out by themselves
+            with suppress(TrainerFailed, ChainStopped):  # those that are still there find that out by themselves
                 self._host.call(lambda process: process.leave([self.number], deadline=deadline))
 
     def _call(self, do: Callable[[TrainerProcess], Result]) -> Result:
-        if not self.is_there:
+        if not self.is_alive:
             raise PackBroken("the process of its pack has ended")
-        return self._host.call(do, tolerated=ITS_OWN)
+        return self._host.call(do, tolerated=LANE_FAILURES)
 
     def _join(self, work: ChainAssignment, read: Callable[[ResumePoint], State]) -> None:
-        tolerated = NO_ROOM if self.number else ()
+        tolerated = MEMORY_FAILURES if self.number else ()
         try:
             self._host.build_lane(work, tolerated)
             self._host.load(work, read, tolerated)
@@ -160,7 +161,7 @@ def train_together(
     steps: int,
     on_progress: Callable[[int], int],
     profile: bool,
-) -> TrainedTogether:
+) -> PackTrained:
     """Train these lanes of a pack, which are there, for so many steps each; fewer if `on_progress` says so, or if one
     fails. Raises `TrainerFailed` for what concerns all.
 
@@ -168,9 +169,9 @@ def train_together(
     measure what packs cost, too.
     """
     hps = {number: work.hp for number, work in works.items()}
-    deadline = host.deadline("train").of_steps(is_patient=any(work.patient for work in works.values()))
+    deadline = host.deadline("train").limit_steps(is_patient=any(work.patient for work in works.values()))
 
-    def train(process: TrainerProcess) -> TrainedTogether:
+    def train(process: TrainerProcess) -> PackTrained:
         return process.train_together(hps, steps, deadline=deadline, on_progress=on_progress, profile=profile)
 
     trained = host.call(train)
@@ -178,12 +179,12 @@ def train_together(
     return trained
 
 
-def can_have_more(work: ChainAssignment, failed: TrainerFailed) -> bool:
+def can_use_more_ranks(work: ChainAssignment, failed: TrainerFailed) -> bool:
     """Whether twice as many devices may help a chain that was out of memory."""
-    return failed.kind in NO_ROOM and failed.may_divide and 2 * work.ranks <= work.most_ranks
+    return failed.kind in MEMORY_FAILURES and failed.may_divide and 2 * work.ranks <= work.most_ranks
 
 
-def needs_more(work: ChainAssignment, stage: Stage, step: int, ranks: int, kind: str) -> NeedsMore:
+def needs_more_fact(work: ChainAssignment, stage: Stage, step: int, ranks: int, kind: str) -> NeedsMore:
     """That so many devices of a kind were too few for the batch after a step."""
     values = segment_at(work.hp, step).values(step)
     batch = {name: values[name] for name in BATCH_SIZES if name in values}
@@ -209,10 +210,10 @@ def measure_ranks(
 
             step = host.train(part, start + 1 + MEASURED_STEPS, end).step
         except TrainerFailed as failed:
-            if not seconds or failed.kind not in NO_ROOM:
+            if not seconds or failed.kind not in MEMORY_FAILURES:
                 raise
             return seconds
-        seconds[str(part.ranks)] = max(clock() - begun_at, LEAST_SECONDS) / (step - start - 1)
+        seconds[str(part.ranks)] = max(clock() - begun_at, MIN_STEP_SECONDS) / (step - start - 1)
         if not members:
             host.end_process()
             return seconds

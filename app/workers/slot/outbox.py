@@ -31,7 +31,7 @@ CAPACITY = 1000
 COALESCE_SECONDS = 0.05
 """Seconds that a statement which awaits more is held back at most."""
 
-SAY_AGAIN = 10
+LOG_EVERY = 10
 """Of so many tries without success, one leaves a line."""
 
 
@@ -113,14 +113,14 @@ class QuarantineSlot(RowChange):
     reason: str | None
 
     def apply(self, rows: RowsPort, chain: str = "", fence: int = 0) -> None:
-        if self.seconds is not None and _most_are_out(rows, self.slot):
+        if self.seconds is not None and _exceeds_host_limit(rows, self.slot):
             logger.warning("slot %s goes on: half of the slots of its host are in quarantine", self.slot)
             return
         with contextlib.suppress(SlotLost):
             rows.slots.quarantine(self.slot, self.owner, seconds=self.seconds, reason=self.reason)
 
 
-def _most_are_out(rows: RowsPort, slot: str) -> bool:
+def _exceeds_host_limit(rows: RowsPort, slot: str) -> bool:
     """Whether one slot more in quarantine would be more than half of its host's slots, or more than one."""
     now, slots = rows.now(), rows.slots.all()
     host = next((row.host for row in slots if row.name == slot), "")
@@ -143,7 +143,7 @@ class _Statement:
     awaits_more: bool
     on_recorded: Callable[[], None]
 
-    def with_more(self, more: _Statement) -> _Statement:
+    def merge(self, more: _Statement) -> _Statement:
         """Both as one, under the key of this one."""
 
         def on_recorded() -> None:
@@ -220,39 +220,39 @@ class FactOutbox:
 
     def _record(self, statement: _Statement) -> None:
         claim = statement.claim
-        if claim.over.is_set():
+        if claim.end_flag.is_set():
             return
-        statement = self._with_more(statement)
+        statement = self._coalesce(statement)
         try:
-            _check(statement.facts)
+            _check_writable(statement.facts)
             self._append(statement)
         except Fenced:
             lost = "chain %s is over, or another worker's: what was stated last is void"
-            logger.warning(lost, claim.chain, extra=claim.named)
-            claim.over.set()
+            logger.warning(lost, claim.chain, extra=claim.log_fields)
+            claim.end_flag.set()
             return
         except Unwritable:  # the work will come again, and with it perhaps a fact that can be written
             unwritable = "chain %s is given up, because a fact of it cannot be written"
-            logger.exception(unwritable, claim.chain, extra=claim.named)
-            claim.over.set()
+            logger.exception(unwritable, claim.chain, extra=claim.log_fields)
+            claim.end_flag.set()
             return
         except (
             BaseException
         ):  # a mistake of ours, or there is no more time: what follows this fact must not stand in the log without it
-            claim.over.set()
+            claim.end_flag.set()
             raise
         if statement.is_last:
-            claim.over.set()
+            claim.end_flag.set()
         statement.on_recorded()
         if statement.is_news:
             self._notify()
 
-    def _with_more(self, statement: _Statement) -> _Statement:
+    def _coalesce(self, statement: _Statement) -> _Statement:
         """Each commit is a wait for the disk, and wakes the scheduler: two of them cost more than a short stage."""
         if not statement.awaits_more:
             return statement
         more = self._thread.take_next(lambda each: each.claim is statement.claim, COALESCE_SECONDS)
-        return statement if more is None else statement.with_more(more)
+        return statement if more is None else statement.merge(more)
 
     def _append(self, statement: _Statement) -> None:
         stream = statement.claim.stream
@@ -267,15 +267,15 @@ class FactOutbox:
                     alongside=statement.change,
                 )
             except (DatabaseUnavailable, LostRace) as problem:
-                level = logging.WARNING if number % SAY_AGAIN == 1 else logging.DEBUG
-                about = statement.claim.named
+                level = logging.WARNING if number % LOG_EVERY == 1 else logging.DEBUG
+                about = statement.claim.log_fields
                 logger.log(level, "facts of chain %s wait: %s", about["chain"], problem, extra=about)
                 continue
             self._versions = {**self._versions, stream: recorded[-1].version}
             return
 
 
-def _check(facts: Sequence[e.Event]) -> None:
+def _check_writable(facts: Sequence[e.Event]) -> None:
     """Raises `Unwritable` for a fact that no database would take, before any is asked."""
     for fact in facts:
         write(fact)

@@ -39,13 +39,13 @@ class RetryPolicy:
         self._closed.set()
 
     @property
-    def is_over(self) -> bool:
+    def is_closed(self) -> bool:
         return self._closed.is_set()
 
     def pause(self, seconds: float) -> None:
         """Raises `Closing`."""
         self._wait(seconds)
-        if self.is_over:
+        if self.is_closed:
             raise Closing
 
     def attempts(self) -> Iterator[int]:
@@ -99,13 +99,13 @@ class SharedTime:
         self._seconds = dict.fromkeys(members, 0.0)
         self._payers: Collection[int] = members
 
-    def of(self, member: int) -> Seconds:
+    def seconds_of(self, member: int) -> Seconds:
         """The seconds that one has taken so far; they pass the slower the more lanes there are."""
         self._settle()
         return Seconds(self._seconds[member])
 
     @contextmanager
-    def charged_to(self, payers: Collection[int]) -> Iterator[None]:
+    def charge(self, payers: Collection[int]) -> Iterator[None]:
         """What passes meanwhile is for these."""
         self._settle()
         before, self._payers = self._payers, payers
@@ -168,7 +168,7 @@ class WorkerThread(Generic[Item]):
         """
         with self._changed:
             while wait and len(self._items) >= self._capacity:
-                if self._retry.is_over:
+                if self._retry.is_closed:
                     raise Closing
                 self._changed.wait(LOOK_SECONDS)
             self._items.append(item)

@@ -39,7 +39,7 @@ SAVE_SECONDS = 0.05
 
 FIRST_COSTS = (SAVE_SECONDS,) * 3
 
-NOTED_AFTER = 4
+TRIES_BEFORE_NOTE = 4
 """After so many tries in vain, the slot's row says that it waits."""
 
 
@@ -53,25 +53,25 @@ class HostBacklog:
     def __init__(self, folder: Path, limit: int) -> None:
         self.limit, self._folder, self._mine, self._lock = limit, folder, 0, Lock()
         self._path, self._file = folder / f"{uuid4().hex}.bytes", -1
-        with self._harmless():
+        with self._log_errors():
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._file = _locked(self._path)
+            self._file = _open_locked(self._path)
 
-    def enter(self, size: int) -> int:
+    def add(self, size: int) -> int:
         """Count a state, if there is room for it. If not, how many bytes are on their way; else 0."""
         with self._lock:
-            with self._harmless(), self._alone():
+            with self._log_errors(), self._lock_folder():
                 if self._mine and (there := self._mine + self._others()) + size > self.limit:
                     return there
                 self._write(self._mine + size)
             self._mine += size
             return 0
 
-    def leave(self, size: int) -> None:
+    def remove(self, size: int) -> None:
         """A state is stored, or not wanted any more."""
         with self._lock:
             self._mine -= size
-            with self._harmless():
+            with self._log_errors():
                 self._write(self._mine)
 
     def close(self) -> None:
@@ -82,30 +82,30 @@ class HostBacklog:
             self._file = -1
 
     def _others(self) -> int:
-        return sum(_bytes_of(path) for path in self._folder.glob("*.bytes") if path != self._path)
+        return sum(_read_bytes(path) for path in self._folder.glob("*.bytes") if path != self._path)
 
     def _write(self, size: int) -> None:
         if self._file >= 0:
             os.pwrite(self._file, f"{size:020}".encode(), 0)
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _lock_folder(self) -> Iterator[None]:
         """Of two slots that ask at once, the second hears of the first one's state."""
-        file = _locked(self._folder / "lock")
+        file = _open_locked(self._folder / "lock")
         try:
             yield
         finally:
             os.close(file)
 
     @contextmanager
-    def _harmless(self) -> Iterator[None]:
+    def _log_errors(self) -> Iterator[None]:
         try:
             yield
         except OSError as problem:
             logger.warning("bytes on their way to the store are not counted in %s: %s", self._folder, problem)
 
 
-def _locked(path: Path) -> int:
+def _open_locked(path: Path) -> int:
     """Raises BlockingIOError where another process has the lock for long: it was stopped, say."""
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -119,7 +119,7 @@ def _locked(path: Path) -> int:
         raise
 
 
-def _bytes_of(path: Path) -> int:
+def _read_bytes(path: Path) -> int:
     """What another slot has on its way; nothing if it is dead, whose file goes."""
     with suppress(FileNotFoundError):
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -133,7 +133,7 @@ def _bytes_of(path: Path) -> int:
     return 0
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     pass
 
 
@@ -143,7 +143,7 @@ class _Job:
 
     claim: Claim
     do: Callable[[], None]
-    drop: Callable[[], None] = _nothing
+    drop: Callable[[], None] = _do_nothing
 
 
 class Saver:
@@ -201,7 +201,7 @@ class Saver:
         def drop() -> None:
             state.close()
             if self._backlog is not None:
-                self._backlog.leave(size)
+                self._backlog.remove(size)
 
         def save() -> None:
             try:
@@ -244,7 +244,7 @@ class Saver:
             self._backlog.close()
 
     def _do(self, job: _Job) -> None:
-        if job.claim.over.is_set():
+        if job.claim.end_flag.is_set():
             job.drop()
         else:
             job.do()
@@ -254,7 +254,7 @@ class Saver:
         if self._backlog is None:
             return
         try:
-            while there := self._backlog.enter(size):
+            while there := self._backlog.add(size):
                 about = f"{there:,} bytes of states are on their way to it from this host, of {self._backlog.limit:,}"
                 self._status.put("backlog", f"waits for the store: {about}")
                 self._retry.pause(LOOK_SECONDS)
@@ -268,13 +268,13 @@ class Saver:
         is_branch_point, cached = on_cached is not None, self._cache(place, state, on_cached)
         try:
             for number in self._retry.attempts():
-                if claim.over.is_set():
+                if claim.end_flag.is_set():
                     return None
                 begun_at = self._clock()
                 try:
                     stored = self._store.write(place, state, is_branch_point=is_branch_point, cached=cached)
                 except StoreUnavailable as problem:
-                    self._say(number, problem)
+                    self._report(number, problem)
                 else:
                     return stored, self._clock() - begun_at
             return None
@@ -293,8 +293,8 @@ class Saver:
             on_cached(cached)
         return cached
 
-    def _say(self, number: int, problem: StoreUnavailable) -> None:
+    def _report(self, number: int, problem: StoreUnavailable) -> None:
         if number == 1:
             logger.warning("waiting for the store: %s", problem)
-        if number == NOTED_AFTER:
+        if number == TRIES_BEFORE_NOTE:
             self._status.put("saver", f"waits for the store: {problem}")

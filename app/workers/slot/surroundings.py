@@ -37,13 +37,13 @@ logger = logging.getLogger(__name__)
 
 Json = dict[str, Any]
 
-MOST_OF_TIME = 0.02
+MAX_TIME_SHARE = 0.02
 """A path is looked at again after so long that looking takes no more than this share of a slot's time."""
 
-MANY = 16
+PATTERN_FILES = 16
 """Where a trainer's constructor has written more files of one kind in a folder, it has written the others as well."""
 
-MOST_NAMED = 3
+MAX_NAMED_FILES = 3
 """Of more files of one kind that have changed, only the kind is named."""
 
 DIFF_CHARACTERS = 20_000
@@ -73,14 +73,14 @@ class Surveyor:
         self.saver.submit(claim, say)
 
 
-class LookAround:
+class InputWatch:
     """Looks at what a chain is trained with when it begins, and at the end of each stage. clock: any that does not go
     back.
     """
 
     def __init__(self, surveyor: Surveyor | None = None, clock: Clock = monotonic) -> None:
         self._surveyor, self._clock = surveyor, clock
-        self._looked: dict[str, tuple[Instant, str]] = {}  # by record: until when it holds, and what was found
+        self._cache: dict[str, tuple[Instant, str]] = {}  # by record: until when it holds, and what was found
         self._writers: dict[tuple[str, str], tuple[str, bool]] = {}  # by plan and path: which chain, and if in training
         self._built = Counter[tuple[str, str, str]]()  # by plan, folder and ending: the files that were written before
 
@@ -95,9 +95,9 @@ class LookAround:
             self._surveyor.survey(claim, work.trainer)
         if not is_unseen(_inputs(work)):
             return [], self._changes(work)
-        return [e.InputsSeen(study=StudyId(work.study), inputs=[_seen(each["path"]) for each in _inputs(work)])], []
+        return [e.InputsSeen(study=StudyId(work.study), inputs=[_look_at(each["path"]) for each in _inputs(work)])], []
 
-    def look_again(self, claim: Claim, work: ChainAssignment, uses: Mapping[str, Any]) -> list[str]:
+    def look_at_end(self, claim: Claim, work: ChainAssignment, uses: Mapping[str, Any]) -> list[str]:
         """The same at the end of a stage. uses: the files that it has opened, as of `TrainerHost.uses`."""
         changes = self._changes(work)
         return [*changes, *(text for text in self._judge(claim, work, uses) if not _names_one_of(text, changes))]
@@ -107,11 +107,11 @@ class LookAround:
 
     def _change(self, record: Mapping[str, Any]) -> str:
         key, now = repr(record), self._clock()
-        until, change = self._looked.get(key, (None, ""))
+        until, change = self._cache.get(key, (None, ""))
         if until is None or now >= until:
             change = _change(record)
             ended = self._clock()
-            self._looked[key] = Instant(ended + (ended - now) / MOST_OF_TIME), change
+            self._cache[key] = Instant(ended + (ended - now) / MAX_TIME_SHARE), change
         return change
 
     def _judge(self, claim: Claim, work: ChainAssignment, uses: Mapping[str, Any]) -> list[str]:
@@ -120,11 +120,11 @@ class LookAround:
         checked = {each["path"]: each["written"] for each in work.inputs if "written" in each}
         for name, changed_at, is_changed in uses.get("read", ()):
             writer, is_trained = self._writers.get((plan, name), ("", checked.get(name, False)))
-            if writer != claim.chain and (words := self._words(work, name, is_trained, changed_at, is_changed)):
+            if writer != claim.chain and (words := self._reason(work, name, is_trained, changed_at, is_changed)):
                 found.append((name, words))
         self.note_writes(work, uses, claim.chain)
         kinds = Counter((_kind(plan, name), words) for name, words in found)
-        many = {(name, words) for name, words in found if kinds[_kind(plan, name), words] > MOST_NAMED}
+        many = {(name, words) for name, words in found if kinds[_kind(plan, name), words] > MAX_NAMED_FILES}
         read = ((_pattern(_kind(plan, each[0])) if each in many else each[0], each[1]) for each in found)
         return [f"read {name}, {words}" for name, words in dict.fromkeys(read)]
 
@@ -134,7 +134,7 @@ class LookAround:
             self._writers[work.plan, name] = chain, is_trained
             self._built[_kind(work.plan, name)] += not is_trained
 
-    def _words(self, work: ChainAssignment, name: str, is_trained: bool, changed_at: float, is_changed: bool) -> str:
+    def _reason(self, work: ChainAssignment, name: str, is_trained: bool, changed_at: float, is_changed: bool) -> str:
         if is_trained:
             return "which another trial of this study wrote"
         if is_changed:
@@ -148,7 +148,7 @@ class LookAround:
         checked = {each["path"] for each in work.inputs if "written" in each}
         kind = _kind(work.plan, name)
         is_checked = not checked.isdisjoint((name, _pattern(kind)))
-        return is_checked or (work.plan, name) in self._writers or self._built[kind] > MANY
+        return is_checked or (work.plan, name) in self._writers or self._built[kind] > PATTERN_FILES
 
 
 def _names_one_of(text: str, others: Iterable[str]) -> bool:
@@ -160,7 +160,7 @@ def written_records(written: Iterable[tuple[str, bool]]) -> list[Json]:
     """Records of files that a trainer has written while it was checked; of many of one kind, only one."""
     records = {name: {"path": name, "written": is_trained} for name, is_trained in written}
     kinds = Counter(_kind("", name) for name in records)
-    patterns = {name: _pattern(kind) for name in records if kinds[kind := _kind("", name)] > MANY}
+    patterns = {name: _pattern(kind) for name in records if kinds[kind := _kind("", name)] > PATTERN_FILES}
     one = {pattern: {"path": pattern, "written": False} for pattern in patterns.values()}
     return [*one.values(), *(each for name, each in records.items() if name not in patterns)]
 
@@ -177,7 +177,7 @@ def _kind(plan: str, name: str) -> tuple[str, str, str]:
     return plan, os.path.dirname(name), os.path.splitext(name)[1]
 
 
-def _seen(path: str) -> Json:
+def _look_at(path: str) -> Json:
     try:
         return look(path)
     except InputMissing:
@@ -232,7 +232,7 @@ def _packages() -> dict[str, str]:
 
 @cache
 def _driver() -> str | None:
-    output = _said(SMI)
+    output = _run_command(SMI)
     return output.splitlines()[0].strip() if output else None
 
 
@@ -240,13 +240,13 @@ def _repository(file: Path) -> Json:
     """The commit of the trainer's repository, and how what is there differs from it; the file alone without one."""
     repository: Json = {"file": str(file)}
     git = ("git", "-c", "core.fsmonitor=false", "-C", str(file.parent))
-    if not (commit := _said((*git, "rev-parse", "HEAD"))):
+    if not (commit := _run_command((*git, "rev-parse", "HEAD"))):
         return repository
-    diff = _said((*git, "diff", "--no-color", "--no-ext-diff", "--no-textconv", "HEAD", "--", ".")) or ""
+    diff = _run_command((*git, "diff", "--no-color", "--no-ext-diff", "--no-textconv", "HEAD", "--", ".")) or ""
     repository |= {"commit": commit.strip(), "is_changed": bool(diff)}
     if diff:
         repository |= {"diff": diff[:DIFF_CHARACTERS], "diff_sha256": sha256(diff.encode()).hexdigest()}
-    new = list(_lines(_said((*git, "ls-files", "--others", "--exclude-standard", "--", "."))))
+    new = list(_lines(_run_command((*git, "ls-files", "--others", "--exclude-standard", "--", "."))))
     return repository | ({"untracked": new[:100]} if new else {})
 
 
@@ -254,7 +254,7 @@ def _lines(text: str | None) -> Iterator[str]:
     yield from (text or "").splitlines()
 
 
-def _said(command: tuple[str, ...]) -> str | None:
+def _run_command(command: tuple[str, ...]) -> str | None:
     """What a command prints; None where it is not there, fails, or takes too long."""
     calm = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
     try:

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from app.domain.chain_assignment import Lent
 from app.workers.slot.beginnings import ModelMisplaced
-from app.workers.slot.claim import NoRanks, NoTrainerProcess, Stopped
+from app.workers.slot.claim import ChainStopped, NoTrainerProcess, RanksUnavailable
 from app.workers.slot.retry import Clock, Instant
 from app.workers.state import State
 from app.workers.trainer_connection import CLOSE_SECONDS, Deadline, TrainerKilled
@@ -87,7 +87,7 @@ class TrainerCalls:
 
     def call(self, do: Callable[[TrainerProcess], Result], tolerated: Container[str] = ()) -> Result:
         """After an error, the process is used no more. tolerated: kinds of failures that do it no harm.
-        Raises `TrainerFailed`, and `Stopped` where `kill` has ended the process."""
+        Raises `TrainerFailed`, and `ChainStopped` where `kill` has ended the process."""
         process = self._process
         if process is None:
             raise ModelMisplaced("there is no process with a model")
@@ -99,7 +99,7 @@ class TrainerCalls:
             if not (isinstance(error, TrainerFailed) and error.kind in tolerated):
                 self._give_up(error)
             if isinstance(error, TrainerKilled):
-                raise Stopped from error
+                raise ChainStopped from error
             raise
         finally:
             self.busy_since = None
@@ -124,8 +124,10 @@ class TrainerCalls:
         self.end_process()
 
     def _start_process(self, lent: Lent) -> None:
-        """Raises `NoTrainerProcess`, `NoRanks`."""
+        """Raises `NoTrainerProcess`, `RanksUnavailable`."""
         try:
             self._process = self._start(*lent)
         except (WarmFailed, TrainerFailed) as failed:
-            raise (NoRanks if getattr(failed, "kind", "") == "rank" else NoTrainerProcess)(str(failed)) from failed
+            raise (RanksUnavailable if getattr(failed, "kind", "") == "rank" else NoTrainerProcess)(
+                str(failed)
+            ) from failed

@@ -46,7 +46,7 @@ class CheckFailed(Exception):
 
 
 @dataclass(slots=True)
-class Checked:
+class CheckResult:
     """difference: the first that was found, with its likely cause.
 
     unproven: why a difference need not be the trainer's fault; then none is said. unread: hyper-parameters that the
@@ -59,7 +59,7 @@ class Checked:
     files: Files = ()
 
 
-def check(bench: Bench, order: ProofOrder, steps: int, let_others_train: Callable[[Files], None]) -> Checked:
+def check(bench: Bench, order: ProofOrder, steps: int, let_others_train: Callable[[Files], None]) -> CheckResult:
     """Try a trainer for so many steps. Raises `CheckFailed`, and `TrainerFailed` for an accident, as `Bench` does.
 
     let_others_train: called with the files when what follows only compares: the trainer can be trained, and its state
@@ -73,8 +73,8 @@ class _Check:
     def __init__(self, bench: Bench, order: ProofOrder, steps: int, held: ExitStack) -> None:
         self._bench, self._order, self._steps, self._held = bench, order, steps, held
 
-    def run(self, let_others_train: Callable[[Files], None]) -> Checked:
-        bench, found = self._bench, Checked()
+    def run(self, let_others_train: Callable[[Files], None]) -> CheckResult:
+        bench, found = self._bench, CheckResult()
         try:
             first, end, metrics = self._train()
             seen = bench.seen()
@@ -85,7 +85,7 @@ class _Check:
             raise self._fault(failed) from failed
         if not bench.is_exact:
             found.unproven = OFF
-        elif bench.is_worth(self._steps - 1):
+        elif bench.is_affordable(self._steps - 1):
             let_others_train(found.files)
             text = self._resumed_differs(first, end, metrics)
             if text and bench.operations:
@@ -147,9 +147,9 @@ class _Check:
         if is_of_metrics(text):
             return of_metrics(stray)
         is_lost, names = self._resume(first, end, metrics, is_watched=False)
-        return of_state(names) if is_lost else WATCHED
+        return state_cause(names) if is_lost else WATCHED
 
 
-def of_state(stray: Sequence[str]) -> str:
+def state_cause(stray: Sequence[str]) -> str:
     """The likely cause of a state that differs after training resumed: these names, where there are any."""
     return not_in_state(stray) or LOST

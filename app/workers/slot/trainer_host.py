@@ -20,7 +20,7 @@ from app.registry import TrainerSource
 from app.workers.preparation import Preparation
 from app.workers.slot.beginnings import Built, ModelMisplaced, arguments, beginning, source_of, template_key
 from app.workers.slot.beginnings import Place as Place
-from app.workers.slot.claim import OtherVersion
+from app.workers.slot.claim import TrainerVersionMismatch
 from app.workers.slot.retry import Clock
 from app.workers.slot.trainer_calls import Result as Result
 from app.workers.slot.trainer_calls import TrainerCalls
@@ -81,7 +81,7 @@ class TrainerHost(TrainerCalls):
         """Have the model where stage `index` begins, on its way from here on. read: fetches a checkpoint.
 
         A chain goes on with the code that it began with, whatever becomes of the files meanwhile.
-        Raises `OtherVersion`, `NoTrainerProcess`, `ModelMisplaced`, `TrainerFailed`, and what `read` does.
+        Raises `TrainerVersionMismatch`, `NoTrainerProcess`, `ModelMisplaced`, `TrainerFailed`, and what `read` does.
         """
         source = (index > 0 and self._source) or source_of(work, self._sources())
         built = Built.of(source, work)
@@ -123,7 +123,7 @@ class TrainerHost(TrainerCalls):
     def build_lane(self, work: ChainAssignment, tolerated: Container[str]) -> None:
         """Have a new model in the process, before its first step, to join a pack there. tolerated: as of `call`.
 
-        Raises `OtherVersion`, `NoTrainerProcess`, `TrainerFailed`.
+        Raises `TrainerVersionMismatch`, `NoTrainerProcess`, `TrainerFailed`.
         """
         built = Built.of(source_of(work, self._sources()), work)
         self._place = None
@@ -154,7 +154,7 @@ class TrainerHost(TrainerCalls):
 
     def train(self, work: ChainAssignment, until: int, on_progress: Callable[[int], int | None]) -> TrainedTo:
         """Train on until that step, or until `on_progress` says. Raises `TrainerFailed`."""
-        deadline = self.deadline("train").of_steps(is_patient=work.patient)
+        deadline = self.deadline("train").limit_steps(is_patient=work.patient)
 
         def look(step: int) -> int | None:
             self._templates.kill_late_fork()
@@ -180,7 +180,7 @@ class TrainerHost(TrainerCalls):
         written, self._written = [*self._written, *uses["written"]], []
         return {**uses, "written": written}
 
-    def mark_at(self, place: Place) -> None:
+    def set_place(self, place: Place) -> None:
         """The model has been trained to that place, and stays there."""
         self._place = place
         self._memory.note(self._built, self.call(lambda process: process.resident_bytes()))
@@ -196,7 +196,7 @@ class TrainerHost(TrainerCalls):
         self._drop_preparation()
         if lent:
             self._templates.close()
-        self._templates.await_end()
+        self._templates.await_ending_fork()
         super()._start_process(lent)
 
     def _end_another(self, source: TrainerSource, lent: Lent = ()) -> None:
@@ -212,8 +212,8 @@ class TrainerHost(TrainerCalls):
             return False
         seconds, most = self._fresh_seconds.get(key, 0.0), work.most_fresh_seconds
         is_there = self._process is not None and self._key == key and self._lent == work.lent
-        is_worth = most is not None and seconds > most and not self._templates.can_have(key)
-        return is_there and is_worth and not self._memory.has_grown and work.proof is None
+        is_affordable = most is not None and seconds > most and not self._templates.can_be_built(key)
+        return is_there and is_affordable and not self._memory.has_grown and work.proof is None
 
     def _may_resume(self, work: ChainAssignment) -> bool:
         """Whether the model in memory, which is where a chain begins, may be trained further for it."""
@@ -267,8 +267,8 @@ class TrainerHost(TrainerCalls):
             key,
             dict([*self._fresh_seconds.items(), (key, self._clock() - begun_at)][-64:]),
         )
-        if self._templates.can_have(key):
-            self._become_template(key, b"" if log is None else log.printed_since(size))
+        if self._templates.can_be_built(key):
+            self._become_template(key, b"" if log is None else log.read_since(size))
             if self._process is not None or self._fork(key, built) is not None:
                 self.print_to(log)
             else:
@@ -330,7 +330,7 @@ class TrainerHost(TrainerCalls):
         self.call(partial(self._build_in, built, work, self.deadline("build"), lane), tolerated)
         if self._sources().get(work.trainer) != built.source:
             self.end_process()
-            raise OtherVersion(f"the code of trainer {work.trainer!r} was changed while it was loaded")
+            raise TrainerVersionMismatch(f"the code of trainer {work.trainer!r} was changed while it was loaded")
         self._built = built
 
     @staticmethod

@@ -13,7 +13,7 @@ from math import inf
 
 from app.domain.chain_assignment import ChainAssignment, Comparison, ResumePoint
 from app.workers.slot.checkpoint_store import CheckpointUnreadable
-from app.workers.slot.claim import Stopped
+from app.workers.slot.claim import ChainStopped
 from app.workers.slot.context import SlotContext
 from app.workers.slot.models import LaneContext
 from app.workers.state import State
@@ -31,7 +31,7 @@ NOT_KEPT = Compared("", ())
 OFF = "determinism: off promises no equal bits"
 
 
-class Unproven(Exception):
+class Inconclusive(Exception):
     """Nothing can be compared; the message says why, in words that follow a colon."""
 
 
@@ -46,11 +46,11 @@ class Bench:
         self,
         work: ChainAssignment,
         slot: SlotContext,
-        its: LaneContext,
+        context: LaneContext,
         check_wanted: Callable[[], None],
         on_step: Callable[[int], None],
     ) -> None:
-        self._work, self._reader, self._host, self._seconds = work, slot.reader, slot.trainer, its.seconds
+        self._work, self._reader, self._host, self._seconds = work, slot.reader, slot.trainer, context.seconds
         self._check_wanted, self._on_step = check_wanted, on_step
         self._log: StageFiles | None = None
         self.steps, self.step, self.fastest = 0, work.stages[0].start, inf
@@ -85,11 +85,11 @@ class Bench:
         return self._reader.read(resume, self._check_wanted)
 
     def train(self, until: int) -> None:
-        """Raises `Stopped` where it ended before."""
+        """Raises `ChainStopped` where it ended before."""
         self._check_wanted()
         begun_at, begin = self._seconds(), self.step
         try:
-            self.step = self._host.train(self._work, until, lambda step: self._wanted(step, until)).step
+            self.step = self._host.train(self._work, until, lambda step: self._check_progress(step, until)).step
         except TrainerFailed as failed:
             self.step = max(failed.step, begin)
             raise
@@ -98,7 +98,7 @@ class Bench:
         if self.step > begin:
             self.fastest = min(self.fastest, (self._seconds() - begun_at) / (self.step - begin))
         if self.step < until:
-            raise Stopped
+            raise ChainStopped
 
     def evaluate(self) -> dict[str, float | None]:
         self._check_wanted()
@@ -133,10 +133,10 @@ class Bench:
         with closing(self.read(at.stored)) as stored:
             return self.compare(mine, stored, self._work.proof.ignored)
 
-    def compared(self, mine: State | None, at: Comparison) -> Compared:
+    def compare_with_record(self, mine: State | None, at: Comparison) -> Compared:
         """Where the other way ends otherwise, in state or metrics, and what the two trainers held besides.
 
-        mine: the state there, if it is compared. Raises `Unproven` where a difference need not be the trainer's fault,
+        mine: the state there, if it is compared. Raises `Inconclusive` where a difference need not be the trainer's fault,
         and `CheckpointUnreadable`.
         """
         comparison = NOT_KEPT if mine is None else self.compare_stored(mine, at)
@@ -144,25 +144,27 @@ class Bench:
         if not text and at.metrics is not None:
             text = other_metrics(at.metrics, self.evaluate(), of_equal_weights=bool(at.key))
         if text and mine is None:
-            comparison = self._at_origin()
+            comparison = self._compare_origin()
         if text and comparison.elsewhere:
-            raise Unproven(f"the state was made under {comparison.elsewhere[0]}")
+            raise Inconclusive(f"the state was made under {comparison.elsewhere[0]}")
         if text and self.inexact_reasons:
-            raise Unproven(f"the state that it began with was made elsewhere: it {self.inexact_reasons[0]}")
+            raise Inconclusive(f"the state that it began with was made elsewhere: it {self.inexact_reasons[0]}")
         if text and self.operations:
-            raise Unproven(f"the trainer {self.operations[0]}")
+            raise Inconclusive(f"the trainer {self.operations[0]}")
         return replace(comparison, difference=text)
 
-    def _at_origin(self) -> Compared:
+    def _compare_origin(self) -> Compared:
         """Metrics alone do not tell where they were made; a state that is kept on the same way does.
 
-        Raises `Unproven` where none is.
+        Raises `Inconclusive` where none is.
         """
         assert self._work.proof is not None
         if (origin := self._work.proof.origin) is not None:
             with suppress(CheckpointUnreadable), closing(self.save()) as mine, closing(self.read(origin)) as stored:
                 return self.compare(mine, stored)
-        raise Unproven("no state is kept on its way that tells under which torch, and on which device, it was measured")
+        raise Inconclusive(
+            "no state is kept on its way that tells under which torch, and on which device, it was measured"
+        )
 
     def seen(self) -> Seen:
         """What the trainer has read since it was built."""
@@ -172,13 +174,13 @@ class Bench:
         """The files that the trainer has written since the last time, and whether that was in training."""
         return list(self._host.uses()["written"])
 
-    def is_worth(self, steps: int) -> bool:
+    def is_affordable(self, steps: int) -> bool:
         """Whether so many more steps cost no more than they may, or but a moment."""
         assert self._work.proof is not None
         few, most = steps * self.fastest <= MOMENT_SECONDS, self._work.proof.most_steps
         return few or self.steps + steps <= most
 
-    def _wanted(self, step: int, until: int) -> int:
+    def _check_progress(self, step: int, until: int) -> int:
         self._on_step(step)
         try:
             self._check_wanted()
