@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from stagetree.packing.recordings import set_recorded
+from stagetree.packing.recordings import enable_recording
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """Of glibc's malloc.h."""
@@ -51,7 +51,7 @@ class Machine:
         self._set_environment()
         self._set_threads()
         set_determinism(self.determinism)
-        set_recorded(self.cuda_graphs)
+        enable_recording(self.cuda_graphs)
         software = {"python": "{}.{}".format(*sys.version_info), "torch": torch.__version__}
         if self.device == "cpu":
             _keep_freed_memory()

@@ -44,7 +44,7 @@ class MetricSums:
     def __init__(self) -> None:
         self._sums: dict[str, Any] = {}
         self._counts: dict[str, int] = {}
-        self.elsewhere: Any = None
+        self.row_sums: Any = None
 
     def add(self, name: str, value: Any) -> None:
         """One more value: a number, or a tensor that holds one. Raises TypeError, ValueError."""
@@ -83,9 +83,9 @@ class MetricSums:
 
     def settle(self) -> None:
         """Have all here that belongs to these."""
-        if self.elsewhere is not None:
-            elsewhere, self.elsewhere = self.elsewhere, None
-            for name, total, count in elsewhere.leave(self):
+        if self.row_sums is not None:
+            row_sums, self.row_sums = self.row_sums, None
+            for name, total, count in row_sums.leave(self):
                 self.add_total(name, total, count)
 
 

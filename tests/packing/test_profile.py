@@ -13,7 +13,7 @@ from torch import Generator, OutOfMemoryError, Tensor, nn
 
 from stagetree import TorchTrainer
 from stagetree.packing import Lane, Profile
-from stagetree.packing.profiling import PackCost, timed
+from stagetree.packing.profiling import PackCost, measure_cost
 from stagetree.packing.stable_width import StableWidth
 from stagetree.runtime.model import HpTimeline
 from stagetree.trainer import generators
@@ -122,8 +122,8 @@ def test_what_packs_cost_is_measured_for_all_powers_of_two_up_to_their_width() -
     for number in range(3):
         pack.leave(number)
     profile = pack.profile()
-    assert profile is not None and set(profile.packed) == {2, 4, 6}
-    assert all(cost.seconds > 0 for cost in (profile.alone, *profile.packed.values()))
+    assert profile is not None and set(profile.run_packed) == {2, 4, 6}
+    assert all(cost.seconds > 0 for cost in (profile.alone, *profile.run_packed.values()))
     assert_same(weights(pack[3]), before)
 
 
@@ -145,7 +145,7 @@ def test_what_is_measured_is_the_whole_step_and_nothing_is_changed(
     pack = fresh(4, [0, 1], Usual, net="relu", batches_per_step=1)
     hps = {number: {"lr": 0.3, "bs": 8, "optimizer": optimizer} for number in range(2)}
     assert not packed(pack, hps, 2)
-    monkeypatch.setattr("stagetree.packing.profiling.timed", noted)
+    monkeypatch.setattr("stagetree.packing.profiling.measure_cost", noted)
     before = weights(pack[0]), weights(pack[1])
     assert pack.profile() is not None
     assert counts == ([6, 24, 12] if optimizer == "asgd" else [6, 1, 1])  # tensors; alone, packs of 4 and 2
@@ -156,8 +156,8 @@ def test_what_is_measured_is_the_whole_step_and_nothing_is_changed(
 def test_what_takes_long_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a round in which the device gets ready for it."""
     calls = list[int]()
-    monkeypatch.setattr("stagetree.packing.profiling.SECONDS", 0.0)
-    assert timed(lambda: calls.append(1), "cpu").seconds > 0
+    monkeypatch.setattr("stagetree.packing.profiling.MIN_SECONDS", 0.0)
+    assert measure_cost(lambda: calls.append(1), "cpu").seconds > 0
     assert len(calls) == 2
 
 
@@ -175,7 +175,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, *seconds: float | Exception, wides
             raise found
         return PackCost(found, 0)
 
-    monkeypatch.setattr("stagetree.packing.profiling.timed", cost)
+    monkeypatch.setattr("stagetree.packing.profiling.measure_cost", cost)
     pack = fresh(1, [0], Usual, net="relu", batches_per_step=1)
     profile = pack.measure(0, HpTimeline({"lr": 0.3, "bs": 8}), widest)
     assert (profile is None) == bool(pack.unpackable_reason)
@@ -184,7 +184,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, *seconds: float | Exception, wides
 
 def test_packs_are_measured_as_long_as_a_lane_costs_less(monkeypatch: pytest.MonkeyPatch) -> None:
     profile = measured(monkeypatch, 1.0, 3.0, 4.0, 8.0, 1.0)
-    assert profile is not None and {width: cost.seconds for width, cost in profile.packed.items()} == {
+    assert profile is not None and {width: cost.seconds for width, cost in profile.run_packed.items()} == {
         2: 3.0,
         4: 4.0,
         8: 8.0,
@@ -194,12 +194,12 @@ def test_packs_are_measured_as_long_as_a_lane_costs_less(monkeypatch: pytest.Mon
 
 def test_packs_are_measured_up_to_as_many_lanes_as_come_into_question(monkeypatch: pytest.MonkeyPatch) -> None:
     profile = measured(monkeypatch, *[1.0] * 4, widest=6)
-    assert profile is not None and set(profile.packed) == {2, 4, 6}
+    assert profile is not None and set(profile.run_packed) == {2, 4, 6}
 
 
 def test_packs_are_measured_as_long_as_there_is_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     profile = measured(monkeypatch, 1.0, 1.0, OutOfMemoryError("no room"))
-    assert profile is not None and set(profile.packed) == {2}
+    assert profile is not None and set(profile.run_packed) == {2}
     assert measured(monkeypatch, 1.0, OutOfMemoryError("no room")) is None
 
 

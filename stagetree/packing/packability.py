@@ -1,15 +1,22 @@
-"""Trainers that cannot be packed, and why, each in one sentence for the trainer's author."""
+"""The reasons why a trainer cannot be packed, each a clause for the trainer's author."""
 
 from __future__ import annotations
 
 import torch
 from torch import nn
 
-from stagetree.packing.constants import OURS, has_constants, is_composed, is_constant, is_opaque, opaque_modules
+from stagetree.packing.constants import (
+    PACKED_METHODS,
+    has_constants,
+    is_composed,
+    is_constant,
+    is_opaque,
+    opaque_modules,
+)
 from stagetree.trainer import Trainer
 from stagetree.trainer.torch_trainer import TorchTrainer
 
-SIGNS = (
+VMAP_ERRORS = (
     ("control flow", "its loss asks a tensor for its value (`.item()`, `float(...)`, `if`)"),
     (".item()", "its loss asks a tensor for its value (`.item()`, `float(...)`, `if`)"),
     ("data-dependent shapes", "in its loss the shape of a tensor depends on values"),
@@ -19,17 +26,17 @@ SIGNS = (
     ("random", "its loss draws random numbers in a way that cannot be shared"),
     ("autograd.Function", "its loss uses an autograd function of its own that has no `vmap`"),
 )
-"""What torch says of what it cannot do for several models at once, and what it means."""
+"""Parts of torch's error messages under `vmap`, and the reason to report for them."""
 
 
-NO_MEMORY = "can't allocate memory"
-"""Of torch's RuntimeError where the machine's memory is out."""
+OUT_OF_MEMORY_TEXT = "can't allocate memory"
+"""Part of torch's RuntimeError when host memory is exhausted."""
 
 
 class NotPackable(Exception):
     """The trainer is trained alone; the message is a clause that says why.
 
-    is_own: whether that is so wherever it is trained, whoever else is there.
+    is_own: the reason is the trainer itself, wherever and with whichever others it is trained.
     """
 
     def __init__(self, reason: str, is_own: bool = True) -> None:
@@ -37,11 +44,11 @@ class NotPackable(Exception):
         self.is_own = is_own
 
 
-def refuse(trainer: Trainer) -> TorchTrainer:
-    """The trainer, if its class and its settings do not stand against packing. Raises `NotPackable`."""
+def require_packable(trainer: Trainer) -> TorchTrainer:
+    """The trainer, if its class and settings allow packing. Raises `NotPackable`."""
     if not isinstance(trainer, TorchTrainer):
         raise NotPackable("it is no TorchTrainer")
-    for name in OURS:
+    for name in PACKED_METHODS:
         if getattr(type(trainer), name) is not getattr(TorchTrainer, name):
             raise NotPackable(f"it overrides `{name}`: see `clip_grad_norm`, `micro_batch_size` and `after_step`")
     if trainer._precision.is_scaled:
@@ -57,14 +64,14 @@ def refuse(trainer: Trainer) -> TorchTrainer:
     model = {id(each) for each in trainer.model.parameters()}
     if any(id(each) not in model for group in trainer.optimizer.param_groups for each in group["params"]):
         raise NotPackable("its optimizer has parameters that are not the model's")
-    _refuse_kinds(trainer)
+    _refuse_weight_types(trainer)
     if any(isinstance(module, nn.RNNBase) for module in trainer.model.modules()):
         raise NotPackable("torch's recurrent layers train one model at a time")
     return trainer
 
 
-def _refuse_kinds(trainer: TorchTrainer) -> None:
-    """Raises `NotPackable` for weights that neither have a row for each lane nor are the same in all."""
+def _refuse_weight_types(trainer: TorchTrainer) -> None:
+    """Raises `NotPackable` for weights that have no row for each lane and may differ between lanes."""
     learning = next((each for each in trainer.model.parameters() if each.requires_grad and is_composed(each)), None)
     if learning is not None:
         raise NotPackable(f"its model learns weights of the kind {type(learning).__name__}, which are one model's")
@@ -77,22 +84,22 @@ def _refuse_kinds(trainer: TorchTrainer) -> None:
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or NO_MEMORY in str(error)
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or OUT_OF_MEMORY_TEXT in str(error)
 
 
-def meaning(error: Exception) -> NotPackable:
-    """What an error out of a packed loss says of the trainer."""
+def explain_error(error: Exception) -> NotPackable:
+    """Translate an error of a packed loss into a reason."""
     if isinstance(error, NotPackable):
         return error
     text = str(error)
     if is_out_of_memory(error):
         return NotPackable("there is too little memory for so many models at once: choose fewer lanes", is_own=False)
-    for sign, sentence in SIGNS:
+    for sign, sentence in VMAP_ERRORS:
         if sign in text:
             return NotPackable(sentence)
     return NotPackable(f"its loss does not work for several models at once: {type(error).__name__}: {text[:200]}")
 
 
-def late(error: Exception) -> NotPackable:
-    """The same, of a trainer that was found to be packable."""
-    return NotPackable(str(meaning(error)), is_own=False)
+def explain_late_error(error: Exception) -> NotPackable:
+    """As `explain_error`, for a trainer that passed the checks."""
+    return NotPackable(str(explain_error(error)), is_own=False)

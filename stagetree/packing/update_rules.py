@@ -1,10 +1,9 @@
-"""The steps of SGD, Adam, AdamW, NAdam and Rprop, each as one expression over tensors with a row for each lane.
+"""The update rules of SGD, Adam, AdamW, NAdam and Rprop as expressions over tensors with a row for each lane.
 
-What lanes differ in are coefficients, a row each, so the number of operations does not grow with the lanes. torch's
-optimizers are meant: the same algorithm, the same state. The expressions have additions, multiplications,
-divisions and roots only, of which the result is the nearest number there is (IEEE 754). So a lane's numbers depend
-neither on its place nor on how many there are, on any device; and torch's own, where two such operations are one,
-may differ in the last digit.
+Lanes differ in coefficients, one a row, so the number of operations does not grow with the lanes. Algorithm and state
+are those of torch's optimizers. The expressions use only additions, multiplications, divisions and square roots, whose
+results IEEE 754 defines exactly. A lane's numbers therefore depend neither on its row nor on the number of lanes, on
+any device. torch's own may differ in the last digit where it fuses two operations.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from torch.optim import Optimizer
 
 Group = Mapping[str, Any]
 
-AT_ONCE = 1 << 18
-"""Bytes of each tensor of a step that a core of a CPU changes at once: all of them fit into its cache then."""
+BYTES_PER_CORE = 1 << 18
+"""Bytes of each tensor that a CPU core updates at once, so that all of a step's tensors fit into its cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class OptimizerRows:
-    """What a step is made of, [lanes, numbers] each. scratch: two, of no meaning; new memory would cost a CPU as much
-    as all the rest."""
+    """The operands of a step, [lanes, numbers] each. scratch: two reusable tensors; allocating them would take a CPU as
+    long as the rest of the step."""
 
     values: Tensor
     grads: Tensor
@@ -36,7 +35,7 @@ class OptimizerRows:
     scratch: Sequence[Tensor]
 
     def pieces(self, most: int) -> Iterator[tuple[slice, OptimizerRows]]:
-        """Of at most `most` numbers, with the lanes of each; all have the same scratch."""
+        """Split into pieces of at most `most` numbers, each with its lanes; all share the scratch tensors."""
         tensors, in_a_row = (self.values, self.grads, *self.moments.values()), self.values.shape[1]
         at_once = max(most // in_a_row, 1)
         for begin in range(0, len(self.values), at_once):
@@ -47,70 +46,72 @@ class OptimizerRows:
                 yield lanes, OptimizerRows(values, grads, dict(zip(self.moments, rest, strict=True)), scratch)
 
 
-class Rule(ABC):
-    """How an optimizer changes a parameter, as a function of tensors with a row for each lane."""
+class UpdateRule(ABC):
+    """An optimizer's update of parameters with a row for each lane."""
 
-    remembered: frozenset[str]
-    """All that it may remember of each number, by the names that torch's optimizer has for it."""
+    state_names: frozenset[str]
+    """State names that torch's optimizer may have for each parameter."""
 
-    counts: bool
-    """Whether its state says how many steps there were."""
+    counts_steps: bool
+    """Whether the state has a step count."""
 
-    counts_by_number: bool = False
-    """Whether that is a number of Python's, and no tensor."""
+    counts_with_int: bool = False
+    """Whether that count is a Python number instead of a tensor."""
 
     products: Mapping[str, float] = {}
-    """Single numbers in its state, which each step multiplies, and their first values."""
+    """Scalars in the state that each step multiplies, with their initial values."""
 
-    is_own_code: ClassVar[bool] = False
-    """Whether `change` takes the coefficients as they are on the host, and may raise."""
+    is_traced: ClassVar[bool] = False
+    """Whether `change` takes the coefficients on the host, and may raise."""
 
     @abstractmethod
     def moments(self, group: Group) -> tuple[str, ...]:
-        """The ones that it remembers with these hyper-parameters."""
+        """The state names that are used with these hyper-parameters."""
 
     @abstractmethod
     def terms(self, group: Group) -> tuple[bool, ...]:
-        """Which terms the expression has: lanes that differ in one have expressions of their own."""
+        """Which terms the expression has. Lanes that differ in them are updated separately."""
 
     @abstractmethod
     def coefficients(self, group: Group, steps: int, *products: float) -> tuple[float, ...]:
-        """The factors in the step after so many that remembered something. products: as they are after it."""
+        """The factors of the next step after `steps` steps. products: their values after that step."""
 
     def growth(self, group: Group, steps: int) -> tuple[float, ...]:
-        """By what the step after so many multiplies each of the products."""
+        """The factors by which the next step multiplies each of the products."""
         return ()
 
-    def multiplied(self, group: Group, steps: int, products: Sequence[float], dtype: torch.dtype) -> tuple[float, ...]:
-        """The products after the step after so many, which are numbers of this kind, as torch has them."""
+    def next_products(
+        self, group: Group, steps: int, products: Sequence[float], dtype: torch.dtype
+    ) -> tuple[float, ...]:
+        """The products after the next step, rounded to the dtype as torch's are."""
         kind = np.float64 if dtype == torch.float64 else np.float32
         growth = self.growth(group, steps)
         return tuple(float(kind(one) * kind(other)) for one, other in zip(products, growth, strict=True))
 
     @abstractmethod
     def change(self, terms: tuple[bool, ...], rows: OptimizerRows, factors: Sequence[Tensor]) -> None:
-        """Make the step in place, with a factor for each lane, [lanes, 1].
+        """Update in place, with a factor for each lane, [lanes, 1].
 
-        Nothing is read on the host, and shapes depend on nothing but shapes.
+        Reads nothing on the host, and shapes depend on shapes only.
         """
 
     def pieces(self, rows: OptimizerRows) -> list[tuple[slice, OptimizerRows]]:
-        """Of which `change` is called one after the other: on a CPU what an operation writes is in the cache then."""
-        most = AT_ONCE // rows.values.element_size() * torch.get_num_threads()
-        if self.is_own_code or rows.values.device.type != "cpu" or rows.values.numel() <= most:
+        """The pieces to update one after the other: on a CPU each fits into the cache."""
+        most = BYTES_PER_CORE // rows.values.element_size() * torch.get_num_threads()
+        if self.is_traced or rows.values.device.type != "cpu" or rows.values.numel() <= most:
             return [(slice(None), rows)]
         return list(rows.pieces(most))
 
     def step(self, terms: tuple[bool, ...], rows: OptimizerRows, factors: Sequence[Any]) -> None:
         """`change`, piece by piece."""
         for lanes, piece in self.pieces(rows):
-            self.change(terms, piece, factors if self.is_own_code else [each[lanes] for each in factors])
+            self.change(terms, piece, factors if self.is_traced else [each[lanes] for each in factors])
 
 
-class SGDRule(Rule):
-    """`torch.optim.SGD`, with momentum and Nesterov's."""
+class SGDUpdate(UpdateRule):
+    """`torch.optim.SGD`, with momentum and Nesterov momentum."""
 
-    remembered, counts = frozenset({"momentum_buffer"}), False
+    state_names, counts_steps = frozenset({"momentum_buffer"}), False
 
     def moments(self, group: Group) -> tuple[str, ...]:
         return ("momentum_buffer",) if group["momentum"] != 0 else ()
@@ -125,7 +126,7 @@ class SGDRule(Rule):
         )
 
     def coefficients(self, group: Group, steps: int, *products: float) -> tuple[float, ...]:
-        dampening = group["dampening"] if steps else 0.0  # the buffer begins with the first gradient
+        dampening = group["dampening"] if steps else 0.0  # the buffer starts as the first gradient
         return group["lr"], group["weight_decay"], group["momentum"], 1 - dampening
 
     def change(self, terms: tuple[bool, ...], rows: OptimizerRows, factors: Sequence[Tensor]) -> None:
@@ -143,35 +144,40 @@ class SGDRule(Rule):
         rows.values.sub_(torch.mul(grads, rate, out=scratch))
 
 
-class AdamRule(Rule):
-    """`torch.optim.Adam`, and `AdamW`, which decays weights apart from the gradient."""
+class AdamUpdate(UpdateRule):
+    """`torch.optim.Adam` and `AdamW`, which decouples weight decay from the gradient."""
 
-    remembered, counts = frozenset({"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}), True
+    state_names, counts_steps = frozenset({"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}), True
 
     def __init__(self, is_decoupled: bool) -> None:
-        """is_decoupled: whether weights decay apart from the gradient, where a group does not say."""
+        """is_decoupled: the default for groups without `decoupled_weight_decay`."""
         self._is_decoupled = is_decoupled
 
-    def _decays_apart(self, group: Group) -> bool:
+    def _is_weight_decay_decoupled(self, group: Group) -> bool:
         return bool(group.get("decoupled_weight_decay", self._is_decoupled))
 
     def moments(self, group: Group) -> tuple[str, ...]:
         return ("exp_avg", "exp_avg_sq", *(("max_exp_avg_sq",) if group["amsgrad"] else ()))
 
     def terms(self, group: Group) -> tuple[bool, ...]:
-        return bool(group["maximize"]), group["weight_decay"] != 0, self._decays_apart(group), bool(group["amsgrad"])
+        return (
+            bool(group["maximize"]),
+            group["weight_decay"] != 0,
+            self._is_weight_decay_decoupled(group),
+            bool(group["amsgrad"]),
+        )
 
     def coefficients(self, group: Group, steps: int, *products: float) -> tuple[float, ...]:
         (first, second), rate, decay = group["betas"], group["lr"], group["weight_decay"]
         step = steps + 1
         spread = (1 - second**step) ** 0.5
-        decay = 1 - rate * decay if self._decays_apart(group) else decay
+        decay = 1 - rate * decay if self._is_weight_decay_decoupled(group) else decay
         return rate * spread / (1 - first**step), decay, 1 - first, second, 1 - second, spread * group["eps"]
 
     def change(self, terms: tuple[bool, ...], rows: OptimizerRows, factors: Sequence[Tensor]) -> None:
         *how, is_ams = terms
         rate, *averaging, eps = factors
-        _, mean, square = _averaged(how, rows, averaging)
+        _, mean, square = _update_moments(how, rows, averaging)
         scratch, other = rows.scratch
         if is_ams:
             most = rows.moments["max_exp_avg_sq"]
@@ -180,8 +186,10 @@ class AdamRule(Rule):
         rows.values.addcdiv_(torch.mul(mean, rate, out=other), root, value=-1)
 
 
-def _averaged(how: Sequence[bool], rows: OptimizerRows, factors: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients, and means of them and their squares after a step. how: to climb, to decay weights, to do so apart."""
+def _update_moments(
+    how: Sequence[bool], rows: OptimizerRows, factors: Sequence[Tensor]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Update the moments; returns gradient, mean and mean square. how: is_up, decays, is_decoupled."""
     (is_up, decays, is_decoupled), (decay, new_mean, old_square, new_square) = how, factors
     mean, square = rows.moments["exp_avg"], rows.moments["exp_avg_sq"]
     grads, (scratch, other) = rows.grads, rows.scratch
@@ -196,10 +204,10 @@ def _averaged(how: Sequence[bool], rows: OptimizerRows, factors: Sequence[Tensor
     return grads, mean, square
 
 
-class NAdamRule(Rule):
+class NAdamUpdate(UpdateRule):
     """`torch.optim.NAdam`."""
 
-    remembered, counts = frozenset({"exp_avg", "exp_avg_sq"}), True
+    state_names, counts_steps = frozenset({"exp_avg", "exp_avg_sq"}), True
     products: Mapping[str, float] = {"mu_product": 1.0}
 
     def moments(self, group: Group) -> tuple[str, ...]:
@@ -224,17 +232,17 @@ class NAdamRule(Rule):
 
     def change(self, terms: tuple[bool, ...], rows: OptimizerRows, factors: Sequence[Tensor]) -> None:
         rate, mean_rate, *averaging, spread, eps = factors
-        grads, mean, square = _averaged(terms, rows, averaging)
+        grads, mean, square = _update_moments(terms, rows, averaging)
         scratch, other = rows.scratch
         root = torch.div(square, spread, out=scratch).sqrt_().add_(eps)
         rows.values.addcdiv_(torch.mul(grads, rate, out=other), root, value=-1)
         rows.values.addcdiv_(torch.mul(mean, mean_rate, out=other), root, value=-1)
 
 
-class RpropRule(Rule):
-    """`torch.optim.Rprop`, of which each number has a step size of its own."""
+class RpropUpdate(UpdateRule):
+    """`torch.optim.Rprop`, with a step size for each number."""
 
-    remembered, counts = frozenset({"prev", "step_size"}), True
+    state_names, counts_steps = frozenset({"prev", "step_size"}), True
 
     def moments(self, group: Group) -> tuple[str, ...]:
         return "prev", "step_size"
@@ -243,7 +251,7 @@ class RpropRule(Rule):
         return (bool(group["maximize"]),)
 
     def coefficients(self, group: Group, steps: int, *products: float) -> tuple[float, ...]:
-        begin = 0.0 if steps else group["lr"]  # each number's first size, which begins at zero
+        begin = 0.0 if steps else group["lr"]  # the step sizes start at zero in the state
         return begin, *group["etas"], *group["step_sizes"]
 
     def change(self, terms: tuple[bool, ...], rows: OptimizerRows, factors: Sequence[Tensor]) -> None:
@@ -260,16 +268,16 @@ class RpropRule(Rule):
         rows.values.sub_(torch.sign(before, out=other).mul_(sizes))
 
 
-RULES: Mapping[type[Optimizer], Rule] = {
-    optim.SGD: SGDRule(),
-    optim.Adam: AdamRule(False),
-    optim.AdamW: AdamRule(True),
-    optim.NAdam: NAdamRule(),
-    optim.Rprop: RpropRule(),
+RULES: Mapping[type[Optimizer], UpdateRule] = {
+    optim.SGD: SGDUpdate(),
+    optim.Adam: AdamUpdate(False),
+    optim.AdamW: AdamUpdate(True),
+    optim.NAdam: NAdamUpdate(),
+    optim.Rprop: RpropUpdate(),
 }
 
 DTYPES = frozenset({torch.float32, torch.float64})
-"""In which one operation after the other loses no more digits than torch's optimizers do."""
+"""Dtypes in which separate operations lose no more digits than torch's optimizers."""
 
-TRIED = 4096
-"""Numbers in a step that is compared with torch's."""
+PROBE_SIZE = 4096
+"""The numbers in a step that is compared with torch's."""

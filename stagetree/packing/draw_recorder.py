@@ -1,9 +1,9 @@
-"""Random numbers that a model draws alone and in a pack, made the same for a comparison, and noted where they are not.
+"""Records the random numbers that a model draws, and makes them equal alone and in a pack for a comparison.
 
-torch fills a tensor in the order in which it lies in memory. A tensor with lanes lies in memory in another way than one
-without: after a transposition, dropout drops other numbers in a pack than alone, with the same generator. That is no
-error of the loss. So a comparison has each tensor filled in the order of its places, and notes how it lies in memory.
-Attention with dropout is one kernel of a GPU, which draws within itself: a comparison takes it apart, as a pack does.
+torch fills a tensor in memory order. A tensor with lanes has another layout than one without, so after a transposition
+dropout drops other numbers in a pack than alone, with the same generator. That is no error of the loss. A comparison
+therefore fills each tensor in index order, and records its layout. Attention with dropout is one fused GPU kernel that
+draws internally: a comparison decomposes it, as a pack does.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from torch._C import _functorch
 from torch.nn.functional import scaled_dot_product_attention
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from stagetree.packing.batched import attention_apart
-from stagetree.packing.function_mode import Inside
+from stagetree.packing.attention_mode import AttentionFunctionMode
+from stagetree.packing.batched import decompose_attention
 
 Draw = tuple[str, str, object]
-"""The module in which random numbers were drawn, the operation if it has an order of its own, and sizes and strides."""
+"""The drawing module, the operation if it fills in an order of its own, and sizes and strides."""
 
 DROPOUT = torch.ops.aten.native_dropout.default
-"""The operation that a GPU has for dropout outside of a pack; it draws in an order of its own."""
+"""The fused dropout of GPUs outside of a pack, which draws in an order of its own."""
 
 ATTENTION = "attention"
-"""In the names of operations that draw within a kernel: without dropout nothing, and with it they refuse a pack."""
+"""A part of the names of fused attention operations: without dropout they draw nothing, with it they refuse a pack."""
 
 
-class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """While it is entered, what is drawn into a tensor depends on the tensor's shape and not on its layout in memory.
+class DrawRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A mode in which random fills depend on a tensor's shape and not on its memory layout.
 
-    model: whose modules are named. drawn: what was drawn so far, first to last.
+    model: its modules are named in the records. drawn: the draws so far, in order.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -58,14 +58,14 @@ class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return drawn if into is None else into.copy_(drawn)
 
     @contextmanager
-    def naming(self) -> Iterator[None]:
-        """Be entered, attention included, and know which module draws."""
+    def record_modules(self) -> Iterator[None]:
+        """Enter the mode, attention included, and attribute draws to modules."""
         handles = []
         for name, module in self._model.named_modules():
             handles.append(module.register_forward_pre_hook(lambda *_, name=name: self._inside.append(name)))
             handles.append(module.register_forward_hook(self._leave, always_call=True))
         try:
-            with DroppedAttention(self), self:
+            with DropoutAttentionMode(self), self:
                 yield
         finally:
             for handle in handles:
@@ -87,26 +87,27 @@ class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return tensor * mask / (1 - p), mask.bool()
 
 
-class DroppedAttention(Inside):
-    """While it is entered, attention with dropout is taken apart, and noted where it would be one kernel by itself."""
+class DropoutAttentionMode(AttentionFunctionMode):
+    """A mode that decomposes attention with dropout, and records where it would be one fused kernel outside of a
+    pack."""
 
-    def __init__(self, draws: Draws) -> None:
+    def __init__(self, draws: DrawRecorder) -> None:
         super().__init__()
         self._draws = draws
 
-    def called(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def handle_call(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         is_dropped = func is scaled_dot_product_attention and (kwargs.get("dropout_p") or any(args[4:5]))
         if not is_dropped:
             return func(*args, **kwargs)
         query = kwargs["query"] if "query" in kwargs else args[0]
         if query.is_cuda and _functorch.maybe_current_level() is None:
             self._draws.note(ATTENTION, query)
-        with attention_apart():
+        with decompose_attention():
             return func(*args, **kwargs)
 
 
-def first_unlike(one: Sequence[Draw], other: Sequence[Draw]) -> str:
-    """The module of the first draw that is in another order; empty if all are alike."""
+def first_differing_module(one: Sequence[Draw], other: Sequence[Draw]) -> str:
+    """The module of the first draw that differs in order; empty if none does."""
     for mine, theirs in zip_longest(one, other):
         if mine is None or theirs is None or mine[1:] != theirs[1:]:
             return (mine or theirs)[0] or "the loss"

@@ -1,4 +1,4 @@
-"""A mode that is asked for what torch's attention of many heads calls, too, and not for the whole of it only."""
+"""A torch function mode that also sees the calls inside torch's multi-head attention."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 CALLED = ("linear", "scaled_dot_product_attention")
-"""Functions of torch's that it calls, and for which a mode is asked."""
+"""Functions that multi-head attention calls and that a mode must see."""
 
 PARTS = ("_in_projection_packed", "_in_projection", "multi_head_attention_forward")
-"""Its parts: functions of Python's, which call them."""
+"""torch's Python functions that make up multi-head attention."""
 
 
-class Inside(TorchFunctionMode):
-    """Asks `called` for each function of torch's.
+class AttentionFunctionMode(TorchFunctionMode):
+    """Passes each call of a torch function to `handle_call`.
 
-    torch hands a function that is written in Python to a mode as a whole, and has left the mode while that runs: of the
-    attention of `nn.MultiheadAttention`, and so of `nn.TransformerEncoderLayer`, a mode would see nothing.
+    torch hands a function written in Python to a mode as a whole and leaves the mode while it runs. A plain mode would
+    miss the attention inside `nn.MultiheadAttention` and so `nn.TransformerEncoderLayer`.
     """
 
     def __torch_function__(
@@ -29,15 +29,15 @@ class Inside(TorchFunctionMode):
     ) -> Any:
         if func is functional.multi_head_attention_forward:
             return self._many_heads(*args, **(kwargs or {}))
-        return self.called(func, args, kwargs or {})
+        return self.handle_call(func, args, kwargs or {})
 
-    def called(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The result of a function."""
+    def handle_call(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Return the result of the call."""
         raise NotImplementedError
 
     @cached_property
     def _many_heads(self) -> Callable[..., Any]:
-        """torch's own code, in which the names of functions that it calls stand for `called`."""
+        """torch's own code with its callees replaced by `handle_call`."""
         names = {**vars(functional), "has_torch_function": lambda _: False}
         for name in CALLED:
             names[name] = partial(self._call, getattr(functional, name))
@@ -47,4 +47,4 @@ class Inside(TorchFunctionMode):
         return names[PARTS[-1]]  # type: ignore[no-any-return]
 
     def _call(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        return self.called(func, args, kwargs)
+        return self.handle_call(func, args, kwargs)
