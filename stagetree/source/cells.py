@@ -15,6 +15,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
+from stagetree.atomic_file import atomic_file
 from stagetree.errors import StagetreeError
 from stagetree.functions import FunctionTrainer
 from stagetree.source.definitions import (
@@ -32,7 +33,6 @@ from stagetree.source.definitions import (
 )
 from stagetree.source.discovery import ENTRIES
 from stagetree.trainer import Trainer
-from stagetree.whole_file import whole_file
 
 _LONGEST = 100_000
 """The most characters of a value that is written into the source."""
@@ -137,7 +137,7 @@ class SourceFolder:
         for path, text in sorted(self.files.items(), key=lambda file: file[0] == self.entry):
             target = under / self.folder / path
             if not target.exists():
-                with whole_file(target) as file:
+                with atomic_file(target) as file:
                     file.write(text.encode())
 
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from stagetree.source.definitions import Arguments
+from stagetree.source.syntax import dotted_name, string_attributes, syntax_tree
 from stagetree.source.versions import root
-from stagetree.syntax import dotted_name, string_attributes, syntax_tree
 from stagetree.trainer.program import placeholders
 
 ENTRIES = ("stagetree_trainer.py", "trainer.py")

@@ -9,8 +9,8 @@ import ast
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from stagetree.source.syntax import syntax_tree
 from stagetree.source.versions import root
-from stagetree.syntax import syntax_tree
 
 BEHIND = frozenset({"eval", "exec", "globals", "locals", "vars"})
 """Functions by which a name may be read that stands nowhere."""

@@ -19,7 +19,7 @@ from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 
-from stagetree.syntax import syntax_tree
+from stagetree.source.syntax import syntax_tree
 
 PACKAGE = "__init__.py"
 

@@ -1,12 +1,12 @@
-"""A state as one safetensors image: tensors by the names of their places, everything else as JSON in its header.
+"""A state as one safetensors image: tensors by their paths, everything else as JSON in the header.
 
-Arrays of NumPy and bytes lie beside the tensors, as tensors do. A scalar of NumPy comes back with its type.
+NumPy arrays and bytes are stored like tensors. NumPy scalars keep their type.
 
-Of a tensor that is divided among ranks, the image of each has its rows, and says where they lie in the whole: that of
-the leader has the tree besides, and everything that is not divided.
+A tensor divided among ranks is stored in the image of each rank, with its place in the whole. The leader's image also
+has the tree and all undivided values.
 
-Nothing is ever unpickled. An image is written into a file without a name, which can be handed to another process: each
-tensor is copied once, from where it is. `stagetree.runtime.image_layout` says where tensors lie.
+Nothing is ever unpickled. An image is written to an anonymous file, which can be passed to another process; each tensor
+is copied once. `image_layout` decides where tensors lie.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from stagetree.runtime import image_layout
-from stagetree.runtime.image_layout import DTYPES as DTYPES
-from stagetree.runtime.image_layout import NAMES, PlacedTensor, tensors_of
-from stagetree.runtime.safetensors_header import LENGTH
+from stagetree.runtime.checkpoints import image_layout
+from stagetree.runtime.checkpoints.image_layout import DTYPES as DTYPES
+from stagetree.runtime.checkpoints.image_layout import NAMES, PlacedTensor, tensors_of
+from stagetree.runtime.checkpoints.safetensors_header import LENGTH
 from stagetree.runtime.wire import anonymous_file
 from stagetree.trainer.divided_tensors import Parted, is_divided, local, place_of
 from stagetree.trainer.divided_tensors import Unsavable as Unsavable
@@ -38,7 +38,7 @@ from stagetree.trainer.divided_tensors import Unsavable as Unsavable
 TENSOR, ARRAY, BYTES, PAIRS, TUPLE, PARTED = "$tensor", "$array", "$bytes", "$pairs", "$tuple", "$parted"
 NUMBER = "$number"
 SAME = {"$as": "the first"}
-"""In the state of one of several ranks: what is there in that of the first."""
+"""Marks a value in the state of a rank that equals the first rank's."""
 
 INSTEAD = (
     (set | frozenset | deque | range, "list({})"),
@@ -49,17 +49,17 @@ INSTEAD = (
     (np.random.Generator, "{}.bit_generator.state"),
     (Path | Decimal | Fraction | torch.dtype | torch.device | date | time, "str({})"),
 )
-"""What to write for a value that cannot be saved, by its type. `{}` stands for its name."""
+"""What to suggest for a value that cannot be saved, by type. `{}` stands for its name."""
 
 PLAIN = frozenset((int, float, str, bool, type(None)))
-"""What is written as it is."""
+"""Types that JSON stores as they are."""
 
 Image = bytes | bytearray | memoryview | mmap.mmap
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """An image before it is written: what it begins with, the tensors behind that, and how many bytes it has."""
+    """An image before it is written: its header and its placed tensors."""
 
     header: bytes
     tensors: list[PlacedTensor]
@@ -70,13 +70,13 @@ class Layout:
 
     @classmethod
     def of(cls, state: Any) -> Layout:
-        """Where everything of a nested state is to lie. Raises `Unsavable`."""
+        """The layout of a nested state. Raises `Unsavable`."""
         tree, tensors = _flattened(state)
         return cls._written({"tree": json.dumps(tree)}, tensors)
 
     @classmethod
     def of_part(cls, state: Any) -> Layout | None:
-        """The same of this rank's parts of divided tensors, for ranks that do not lead; None where none is divided."""
+        """The layout of a rank's parts of divided tensors, for ranks that do not lead; None if there are none."""
         divided = {name: each for name, each in _flattened(state)[1].items() if is_divided(each)}
         return cls._written({}, divided) if divided else None
 
@@ -88,12 +88,12 @@ class Layout:
         return cls(image_layout.header(metadata, placed), placed)
 
     def fill(self, area: mmap.mmap) -> None:
-        """Write it to the beginning of `area`; all of it is there on return."""
+        """Write the image to the beginning of `area`; copies are complete on return."""
         area[: len(self.header)] = self.header
         image_layout.fill(area, len(self.header), self.tensors)
 
     def write(self) -> tuple[int, int]:
-        """A file without a name that holds it: its descriptor and size. Raises OSError."""
+        """Write the image to an anonymous file: its descriptor and size. Raises OSError."""
         fd = anonymous_file(self.size)
         try:
             self.fill(mmap.mmap(fd, self.size))
@@ -104,14 +104,14 @@ class Layout:
 
 
 def write(state: Any) -> tuple[int, int]:
-    """A nested state as an image in a file without a name: its descriptor and size. Raises `Unsavable`, OSError."""
+    """Write a nested state to an anonymous file: its descriptor and size. Raises `Unsavable`, OSError."""
     return Layout.of(state).write()
 
 
 def unpack(*images: Image) -> Any:
-    """The state in an image, and in the images of other ranks if there are any; a divided tensor is `Parted` in it.
+    """The state in an image, merged with those of other ranks; divided tensors become `Parted`.
 
-    Its tensors lie in the images where these may be written to, so they must not change.
+    Tensors lie in the images if these are writable, so the images must not change.
     """
     tree, tensors, parts = None, dict[str, Any](), dict[str, list[tuple[Any, torch.Tensor]]]()
     for image in images:
@@ -130,7 +130,7 @@ def unpack(*images: Image) -> Any:
 
 
 def read(*fds: int) -> Any:
-    """The state in files that hold its images, as of `unpack`. Changing its tensors does not change the files."""
+    """The state in files, as in `unpack`. Changing its tensors does not change the files."""
     return unpack(*(mmap.mmap(fd, 0, access=mmap.ACCESS_COPY) for fd in fds))
 
 
@@ -138,7 +138,7 @@ def read(*fds: int) -> Any:
 
 
 def _flattened(state: Any) -> tuple[Any, dict[str, torch.Tensor]]:
-    """The JSON tree of a state, and its tensors by the names that they have in it. Raises `Unsavable`."""
+    """The JSON tree of a state, and its tensors by name. Raises `Unsavable`."""
     tensors: dict[str, torch.Tensor] = {}
     try:
         return _flatten(state, (), tensors), tensors
@@ -147,7 +147,7 @@ def _flattened(state: Any) -> tuple[Any, dict[str, torch.Tensor]]:
 
 
 def _flatten(value: Any, path: tuple[Any, ...], tensors: dict[str, torch.Tensor]) -> Any:
-    """The JSON tree of a value; its tensors go to `tensors`, under the names by which the tree knows them."""
+    """The JSON tree of a value; its tensors are added to `tensors` by the names used in the tree."""
     if isinstance(value, torch.Tensor):
         name = _name(path, tensors)
         tensors[name] = _savable(value, path)
@@ -161,7 +161,7 @@ def _flatten(value: Any, path: tuple[Any, ...], tensors: dict[str, torch.Tensor]
         return {BYTES: _flatten(_tensor_of(content, path), path, tensors)[TENSOR]}
     if isinstance(value, dict):
         return {PAIRS: [[_key(k, path), _flatten(v, (*path, k), tensors)] for k, v in value.items()]}
-    if type(value) is list and PLAIN.issuperset(map(type, value)):  # such as the 625 numbers of Python's generator
+    if type(value) is list and PLAIN.issuperset(map(type, value)):  # a fast path for Python's generator
         return value
     if isinstance(value, list | tuple):
         items = [_flatten(item, (*path, number), tensors) for number, item in enumerate(value)]
@@ -170,12 +170,12 @@ def _flatten(value: Any, path: tuple[Any, ...], tensors: dict[str, torch.Tensor]
 
 
 def _dtype_text(dtype: np.dtype[Any]) -> str:
-    """The letter of a type, which tells `longlong` from `int64`; with a unit of time, its longer form."""
+    """The character of a type, which distinguishes `longlong` from `int64`; the long form for units of time."""
     return dtype.char if np.dtype(dtype.char) == dtype else dtype.str
 
 
 def _name(path: tuple[Any, ...], names: Mapping[str, Any]) -> str:
-    """What any program that opens the file will see: `trainer.model.0.weight`."""
+    """The name that other programs see in the file: `trainer.model.0.weight`."""
     name = ".".join(map(str, path or ("state",))).encode("utf-8", "backslashreplace").decode()
     return name if name not in names else f"{name}#{len(names)}"
 
@@ -206,13 +206,13 @@ def _key(key: Any, path: tuple[Any, ...]) -> Any:
 
 
 def type_name(value: Any) -> str:
-    """`numpy.float32`, and `set` of a type that Python has itself."""
+    """The name of a value's type: `numpy.float32`, or `set` for a builtin."""
     kind = type(value)
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def instead_of(value: Any, path: tuple[Any, ...]) -> str:
-    """What to write for a value that cannot be saved: "write list(seen)"."""
+    """A suggestion for a value that cannot be saved: "write list(seen)"."""
     name = str(path[-1]) if path and str(path[-1]).isidentifier() else "it"
     if callable(getattr(value, "state_dict", None)):
         return f"write {name}.state_dict()"
@@ -226,7 +226,7 @@ def instead_of(value: Any, path: tuple[Any, ...]) -> str:
 
 
 def _rebuild(tree: Any, tensors: Mapping[str, Any]) -> Any:
-    if isinstance(tree, list):  # also here: the 625 numbers
+    if isinstance(tree, list):  # the fast path again
         return tree if PLAIN.issuperset(map(type, tree)) else [_rebuild(item, tensors) for item in tree]
     if not isinstance(tree, dict):
         return tree
@@ -244,11 +244,11 @@ def _rebuild(tree: Any, tensors: Mapping[str, Any]) -> Any:
     return {key: _rebuild(value, tensors) for key, value in tree[PAIRS]}
 
 
-# ---------------------------------------------------------------------------------------- states that are much the same
+# ------------------------------------------------------------------------------------------ states of several ranks
 
 
 def less(value: Any, first: Any) -> Any:
-    """A state without what another one has at the same place, to the bit: it need not be stored twice."""
+    """The state without values that equal another state's at the same place, so that they are stored once."""
     if isinstance(value, dict) and isinstance(first, dict) and value.keys() == first.keys():
         return {name: less(each, first[name]) for name, each in value.items()}
     if isinstance(value, list | tuple) and type(value) is type(first) and len(value) == len(first):
@@ -257,7 +257,7 @@ def less(value: Any, first: Any) -> Any:
 
 
 def more(value: Any, first: Any) -> Any:
-    """What `less` was given, from its answer."""
+    """The inverse of `less`."""
     if isinstance(value, dict) and value == SAME:
         return first
     if isinstance(value, dict) and isinstance(first, dict) and value.keys() == first.keys():

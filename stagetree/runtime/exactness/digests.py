@@ -1,7 +1,7 @@
-"""A digest of a value and all that is in it, by which objects of two processes are compared.
+"""Digests of values and everything inside them, for comparing objects of two processes.
 
-It depends on no address, moves no iterator and runs no code of the user's: what a class overrides is read by the method
-of the type below it. It ends after a bounded number of values, and at a time that the caller gives.
+A digest depends on no address, advances no iterator and runs no user code: overridden methods are bypassed by those of
+the base type. It stops after a bounded number of values, and at a deadline.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ import numpy as np
 import torch
 
 MOST_VALUES = 100_000
-"""So many values are looked at in one."""
+"""The most values in one digest."""
 
 DEEPEST = 30
 
 MOST_BYTES, SAMPLES = 2**22, 2**16
-"""Of a longer array, so many of its numbers are looked at."""
+"""Longer arrays are sampled, by this many of their numbers."""
 
 BETWEEN_CLOCKS = 4096
-"""The clock is read after so many values."""
+"""The number of values between two looks at the clock."""
 
 PLAIN: tuple[type, ...] = (bool, int, float, complex, str, bytes)
 BUFFERS = (bytearray, memoryview, array.array, ctypes._SimpleCData, ctypes.Array, ctypes.Structure, ctypes.Union)
@@ -50,10 +50,10 @@ SHOWN = frozenset(
     {range, slice, decimal.Decimal, datetime.date, datetime.datetime, datetime.time, datetime.timedelta}
     | {torch.dtype, torch.device, torch.layout}
 )
-"""Values that `repr` tells in full."""
+"""Types whose `repr` shows their whole value."""
 
 STANDARD = frozenset({"builtins", "itertools", "_collections", "collections"})
-"""Their iterators tell where they are without moving."""
+"""Modules whose iterators can be pickled without being advanced."""
 
 GENERATORS = (torch.Generator, np.random.Generator, np.random.BitGenerator, np.random.RandomState, random.Random)
 CONTAINERS = (dict, list, tuple, deque, set, frozenset)
@@ -63,22 +63,22 @@ TRANSPARENT = frozenset(
     | {"operator", "_struct", "ctypes", "_io", "_contextvars", "contextvars", "_hashlib", "_abc", "_random", "greenlet"}
     | {"datetime", "decimal", "zoneinfo", "enum", "_queue", "select", "posix", "collections", "uuid", "pathlib"}
 )
-"""Modules whose objects without attributes hold nothing that a step could miss, or are looked into by their type."""
+"""Modules whose objects without attributes hold nothing that matters to a step, or are handled by type."""
 
 KNOWN = (
     *(*PLAIN, *BUFFERS, *METHODS, *CODE, *GENERATORS, *CONTAINERS),
     *(torch.Tensor, np.ndarray, np.generic, np.dtype, FunctionType, GeneratorType, PurePath, partial, io.IOBase),
 )
-"""Types whose values have more to them than attributes."""
+"""Types whose values have more than attributes."""
 
 
 def digest(value: Any) -> str:
-    """Of one value and all that is in it."""
+    """The digest of one value and everything in it."""
     return Digest().of(value)
 
 
 def attributes(value: Any) -> Iterator[tuple[str, Any]]:
-    """What an object has in `__dict__` and in its slots."""
+    """The attributes in an object's `__dict__` and slots."""
     inside = None
     with suppress(AttributeError):
         inside = object.__getattribute__(value, "__dict__")
@@ -104,7 +104,7 @@ def address(tensor: torch.Tensor) -> int:
 
 
 def is_opaque(value: Any, kind: type) -> bool:
-    """Whether an object of an extension module tells nothing of what it holds."""
+    """Whether an object of an extension module does not reveal its content."""
     if kind is SimpleQueue:
         return not value.empty()
     if kind.__module__.partition(".")[0] in TRANSPARENT or issubclass(kind, KNOWN) or is_ours(value):
@@ -116,9 +116,9 @@ def is_opaque(value: Any, kind: type) -> bool:
 
 
 class Digest:
-    """in_state: the addresses of tensors whose numbers are looked at elsewhere. ends: when the look must be over, as
-    `time.monotonic` tells it. left_out: objects into which it does not look. is_wary: whether what cannot be looked
-    into is equal to nothing.
+    """in_state: addresses of tensors that are compared as state and skipped here. ends: the deadline, by
+    `time.monotonic`. left_out: objects to skip. is_wary: opaque objects get a random digest, so that they never compare
+    equal.
     """
 
     def __init__(
@@ -131,11 +131,11 @@ class Digest:
     ) -> None:
         self._is_wary = is_wary
         self._hash, self._left, self._in_state, self._ends = blake2b(digest_size=12), MOST_VALUES, in_state, ends
-        # with the values: nothing new may lie where one lay
+        # values are kept alive, so that no new object gets the address of one that was met
         self._met: MutableMapping[int, tuple[int, Any]] = {id(each): (-1, each) for each in left_out}
 
     def of(self, value: Any) -> str:
-        with suppress(Exception):  # whatever a library's object does when it is read: the rest of it is not looked at
+        with suppress(Exception):  # a library's object may raise when it is read; the rest of it is skipped
             self._add(value, 0)
         return self._hash.hexdigest()
 
@@ -190,7 +190,7 @@ class Digest:
             self._add(inner, depth)
 
     def _add_set(self, value: Any, kind: type, depth: int) -> None:
-        """In no order: that of a set follows from where its elements lie. Of a huge one, its size."""
+        """Add a set, in an order independent of addresses. Of a huge set only the size counts."""
         base = set if issubclass(kind, set) else frozenset
         size = base.__len__(value)
         self._say(str(size))
@@ -240,11 +240,11 @@ def _bytes_of(tensor: torch.Tensor) -> bytes:
     if not flat.numel():
         return b""
     copy = flat.to("cpu", copy=True, memory_format=torch.contiguous_format)
-    return copy.view(torch.uint8).numpy().tobytes()  # of a copy: torch cannot resize a storage that NumPy has seen
+    return copy.view(torch.uint8).numpy().tobytes()  # a copy, since torch cannot resize a storage shared with NumPy
 
 
 def _inside(value: Any, kind: type) -> Iterable[Any]:
-    """The values in one of another kind, in an order that two processes share."""
+    """The values inside a value, in an order that is equal in all processes."""
     if kind in SHOWN or issubclass(kind, np.dtype):
         return (repr(value),)
     plain: Any = next((each for each in PLAIN if issubclass(kind, each)), None)
@@ -299,28 +299,28 @@ def _is_empty(cell: Any) -> bool:
 
 
 def _reduced(value: Any, kind: type) -> Iterable[Any]:
-    """Where an iterator of the standard library is, from which it could be made again."""
+    """The state of an iterator of the standard library, as pickle would store it."""
     bases = (each for each in kind.__mro__ if each.__module__ in STANDARD and "__reduce__" in vars(each))
     base: Any = next((each for each in bases if each is not object), None)
     if base is None or not ("__next__" in vars(base) or base.__module__ == "itertools"):
         return ()
-    with warnings.catch_warnings():  # newer versions of Python warn of that
+    with warnings.catch_warnings():  # newer Python versions deprecate that
         warnings.simplefilter("ignore")
         return tuple(base.__reduce__(value)[1:])
 
 
 def _place_in(file: Any) -> int:
-    """How far a file was read; -1 where it does not tell."""
+    """The position in a file; -1 if it has none."""
     with suppress(Exception):
         return int(file.buffer.tell() if isinstance(file, io.TextIOWrapper) and file.writable() else file.tell())
     return -1
 
 
 def _place_of(generator: Any) -> Any:
-    """Where a random generator is."""
+    """The state of a random generator."""
     match generator:
         case torch.Generator():
-            return generator.get_state().numpy()  # an array: no tensor of the state can lie there
+            return generator.get_state().numpy()  # an array, whose address cannot be that of a tensor of the state
         case np.random.Generator():
             return generator.bit_generator.state
         case np.random.BitGenerator():

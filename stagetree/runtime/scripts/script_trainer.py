@@ -1,9 +1,8 @@
 """A script that owns its loop, as a trainer.
 
-It is not imported but run, from its first line, for each model that is built: in a fiber of
-the same thread, in turn with the runner. So all that a step depends on stands where it does for other trainers, and a
-fork of the process goes on with the script from there. A thread would be missing in the fork, and would have generators
-and a grad mode of its own.
+The script is run from its first line for each model, in a greenlet that alternates with the runner in the same thread.
+Everything a step depends on is therefore where it is for other trainers, and a fork of the process continues the
+script. A thread would be missing in the fork, and would have generators and a grad mode of its own.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Any, ClassVar, NoReturn
 from greenlet import GreenletExit, getcurrent, greenlet
 
 from stagetree.functions import Run
-from stagetree.runtime.scripted import OpenScript
+from stagetree.runtime.scripts.interface import OpenScript
 from stagetree.sequences import did_you_mean
 from stagetree.source.importing import Imports
 from stagetree.source.loops import set_in_each_step
@@ -26,17 +25,17 @@ from stagetree.trainer.values import ReadValues
 
 OF_ITS_OWN = "a schedule of the script's own cannot be shared, nor is it as long as the trial"
 BY_RESULTS = "its rates follow from results, so run.state must save and load its state_dict"
-"""What is said of a scheduler that a script has."""
+"""Warnings about a script's own learning-rate scheduler."""
 
 
 class ScriptTrainer(Trainer, OpenScript):
-    """Trains by a script that owns its loop, in turn with the runner; it is run anew for each model that is built."""
+    """Trains by a script that owns its loop; the script is run anew for each model."""
 
     file: ClassVar[Path]
     """The script."""
 
     code: ClassVar[bytes]
-    """Its text: the very bytes that the trainer's version is over."""
+    """The script's source, the bytes that the trainer's version is computed from."""
 
     caches: ClassVar[tuple[str, ...]] = ("_script", "_read")
 
@@ -86,7 +85,7 @@ class ScriptTrainer(Trainer, OpenScript):
 
 
 def script_trainer(name: str, imports: Imports) -> type[ScriptTrainer]:
-    """The trainer of that name that a script is, by its `attach`; in this process, however it is launched."""
+    """The trainer class of a script in this process, by the name that it passes to `attach`."""
     members = {
         "__module__": __name__,
         "name": name,
@@ -98,7 +97,7 @@ def script_trainer(name: str, imports: Imports) -> type[ScriptTrainer]:
 
 
 class _Script(greenlet):
-    """A script on its way from one `ask` to the next."""
+    """A running script, paused between calls."""
 
     def __init__(self, trainer: ScriptTrainer) -> None:
         super().__init__(self._main)
@@ -107,7 +106,7 @@ class _Script(greenlet):
         self.own: Run | None = None
 
     def ask(self, call: str, argument: Any = None) -> Any:
-        """The answer of the script. Raises what it raises, and RuntimeError where it has ended."""
+        """Have the script run until it answers. Raises its errors, and RuntimeError if it has ended."""
         if self.dead:
             self._refuse()
         self.parent = getcurrent()
@@ -120,16 +119,16 @@ class _Script(greenlet):
 
     @property
     def globals(self) -> dict[str, Any]:
-        """As they are now."""
+        """The script's globals as they are now."""
         return vars(self._module)
 
     def schedules(self) -> set[str]:
-        """Which classes of torch's schedules the script has an object of."""
+        """The class names of torch's schedulers among the script's globals."""
         kinds = (type(each) for each in vars(self._module).values())
         return {each.__name__ for each in kinds if any(base.__name__ == "LRScheduler" for base in each.__mro__)}
 
     def running(self, file: str) -> dict[str, dict[str, Any]]:
-        """The variables of each function of a file that the script has begun and not ended, by the function's name."""
+        """The variables of each function of a file that is running, by the function's name."""
         found, frame = dict[str, dict[str, Any]](), self.gr_frame
         while frame is not None:
             if frame.f_code.co_filename == file and frame.f_code.co_name != "<module>":
@@ -165,7 +164,7 @@ class _Script(greenlet):
 
 
 class _Raised:
-    """An error out of what a script was asked for between two steps; its loop goes on."""
+    """An error of one of the script's callbacks; its loop continues."""
 
     def __init__(self, error: BaseException) -> None:
         self.error = error

@@ -1,8 +1,7 @@
-"""Which files a trainer's process opens while it trains, with their times: an edit or another trial may change them
-meanwhile.
+"""Records when a trainer's process opens files while it trains: an edit or another trial may change them meanwhile.
 
-Each file that is opened for reading is noted with its times and size at that moment. A file that this process has
-written before is its own. `stagetree.runtime.file_reads` hears of each opening; the slot asks at the end of each stage.
+Each file is recorded with its times and size when it is opened for reading. A file that this process wrote before is
+its own. `stagetree.runtime.reads.file_reads` reports each opening; the slot asks at the end of each stage.
 """
 
 from __future__ import annotations
@@ -22,26 +21,26 @@ from stagetree.runtime.failures import OURS
 from stagetree.source.importing import installed_folders, is_installed
 
 MOST_FILES = 2048
-"""Up to so many files are noted between two questions."""
+"""The most files to record between two questions of the slot."""
 
 TRAINING = frozenset({"train", "train_together", "evaluate"})
-"""The commands during which a trainer writes for one trial. Before, it writes the same for every trial."""
+"""Commands during which a trainer writes for one trial. Before them, it writes the same for every trial."""
 
 COARSE_SECONDS = 0.05
-"""The times of files are of a clock that is behind by some milliseconds."""
+"""File times come from a clock that lags by some milliseconds."""
 
 SPAWNING = frozenset({"subprocess.Popen", "os.system", "os.posix_spawn", "os.exec"})
 SYSTEM = ("/dev/", "/proc/", "/sys/", "/run/")
 
 Mark = tuple[int, int, int]
-"""The size of a file, when it was changed last, and its number on the disk."""
+"""A file's size, modification time and inode."""
 
 
 @dataclass(slots=True)
 class ReadFile:
-    """A file as it was when it was opened first. changed_at: Unix seconds, also of a link that was set anew.
+    """A file when it was first opened. changed_at: Unix seconds; includes changes of a symbolic link.
 
-    is_changed: whether it was another one when it was opened again.
+    is_changed: it was a different file when it was opened again.
     """
 
     mark: Mark
@@ -51,9 +50,9 @@ class ReadFile:
 
 @dataclass(slots=True)
 class FileUses:
-    """read: the files that were opened since the slot has asked. written: its own files, and if written in training.
+    """read: files opened since the slot has last asked. written: the process's own files, and whether in training.
 
-    marks: of all files that the process has read, as they were last.
+    marks: the latest marks of all files that the process has read.
     """
 
     read: dict[str, ReadFile] = field(default_factory=dict)
@@ -66,11 +65,11 @@ class FileUses:
         self.is_training = command in TRAINING
 
     def spawned(self) -> None:
-        """Another program was started: it may write files that are read then."""
+        """Another program was started, which may write files that are read later."""
         self.spawned_at = self.spawned_at or time.time() - COARSE_SECONDS
 
     def opened(self, name: str, *, is_written: bool) -> None:
-        """A file is opened. Raises nothing: this is called within the trainer's own `open`."""
+        """Record an opening. Raises nothing, since it is called within the trainer's own `open`."""
         if len(self.read) + len(self.written) > MOST_FILES or name.startswith(SYSTEM):
             return
         if "/__pycache__/" in name:
@@ -100,9 +99,9 @@ class FileUses:
         found.changed_at = max(found.changed_at, changed_at)
 
     def take(self, near: Iterable[str]) -> dict[str, Any]:
-        """The files since the last time, for the slot; and modules, which the process keeps.
+        """The uses since the last call, for the slot, including all imported modules.
 
-        near: the folders whose files count although they are temporary, such as the trainer's.
+        near: folders whose files count even if they are temporary, such as the trainer's.
         """
         read, written = self.read, self.written
         self.read, self.written = {name: each for name, each in read.items() if name.endswith(".py")}, {}
@@ -119,7 +118,7 @@ class FileUses:
 
     @property
     def count(self) -> int:
-        """How many files there are to ask for."""
+        """The number of files to report."""
         return len(self.read) + len(self.written)
 
 
@@ -128,17 +127,17 @@ def _is_near(name: str, folders: Iterable[str]) -> bool:
 
 
 def _source_of(name: str) -> str:
-    """The file that a cached one of Python was made of."""
+    """The source file of a cached one."""
     with suppress(ValueError, NotImplementedError):
         return source_from_cache(name)
     return name
 
 
 def _is_asked_by_us() -> bool:
-    """Whether the nearest code that is of no library is this package's, and not the user's."""
+    """Whether stagetree opens the file itself, judged by the nearest frame outside of libraries."""
     frame: FrameType | None = sys._getframe(4)
     if frame is not None and frame.f_code.co_filename.startswith("<frozen importlib"):
-        return False  # of a module that no version covers: the others are imported from memory
+        return False  # a module that no version covers; covered ones are imported from memory
     while frame is not None and not (file := frame.f_code.co_filename).startswith(OURS):
         if not (file.startswith(("<frozen", STANDARD)) or is_installed(file, installed_folders())):
             return False
@@ -150,7 +149,7 @@ STANDARD = os.path.dirname(os.__file__) + os.sep
 
 
 def note_torch_files(uses: FileUses) -> None:
-    """Torch opens the files that it saves by itself, and Python does not hear of that."""
+    """Record the files that torch saves: it opens them outside of Python."""
     serialization = getattr(sys.modules.get("torch"), "serialization", None)
     writer = getattr(serialization, "_open_zipfile_writer_file", None)
     if writer is None or hasattr(writer, "_is_noted"):

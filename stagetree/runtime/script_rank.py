@@ -1,9 +1,9 @@
-"""A process of a script that a launcher has started for a slot: it runs the script, command by command.
+"""A rank of a launched script: it runs the script, command by command.
 
-    torchrun --nproc-per-node 2 -m stagetree.runtime.ranked
+    torchrun --nproc-per-node 2 -m stagetree.runtime.script_rank
 
-What `torch.distributed` needs is in the environment, as the launcher has put it there. The global generators are this
-process's own: they are at the study's seed when the script begins, a part of the state, and left alone by evaluations.
+The launcher sets the environment for `torch.distributed`. The global generators are the rank's own: they are seeded
+with the study's seed when the script begins, belong to the state, and are not affected by evaluations.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from typing import Any
 
 import torch
 
-from stagetree.runtime import inexact_reasons, state_format
-from stagetree.runtime.attached import script_trainer
+from stagetree.runtime import inexact_reasons
+from stagetree.runtime.checkpoints import state_format
 from stagetree.runtime.failures import TrainerFailed, user_code
-from stagetree.runtime.grant import Grant, GrantLost
-from stagetree.runtime.launcher import SOCKET
 from stagetree.runtime.loading import imports_of
 from stagetree.runtime.machine import Machine, log_to_stderr, prefer_for_killing, print_to, refuse_breakpoints
 from stagetree.runtime.model import HpTimeline, Model
-from stagetree.runtime.undeclared_reads import reads_of, watch_reads
+from stagetree.runtime.reads.undeclared_reads import reads_of, watch_reads
+from stagetree.runtime.scripts.rank_processes import SOCKET
+from stagetree.runtime.scripts.script_trainer import script_trainer
+from stagetree.runtime.scripts.step_grant import Grant, GrantLost
 from stagetree.runtime.wire import Message, Wire
 from stagetree.trainer import generators
 
@@ -36,14 +37,14 @@ PR_SET_PDEATHSIG = 1
 
 
 class Rank:
-    """The commands of the trainer's process: each is a method, which returns the answer and its files."""
+    """The handlers of the trainer process's commands. Each returns the answer and its files."""
 
     def __init__(self, number: int, world: int) -> None:
         self._number, self._world = number, world
         self._device, self._file = "cpu", ""
         self._grant: Grant | None = None
         self._model: Model | None = None
-        self.taken = 0  # steps of the command under way
+        self.taken = 0  # steps taken in the current command
         watch_reads()
 
     def begin(self, message: Message, files: list[int]) -> tuple[Message, list[int]]:
@@ -62,9 +63,9 @@ class Rank:
         return {}, []
 
     def train(self, message: Message, files: list[int]) -> tuple[Message, list[int]]:
-        """Take steps, each with the values that are new at it, as far as they are granted.
+        """Take steps as far as they are granted, each with its new values.
 
-        Nothing has moved the generators since the last one.
+        Nothing has changed the generators since the last step.
         """
         assert self._grant is not None
         trainer, begins, self.taken = self._built.trainer, self._grant.begins, 0
@@ -87,7 +88,7 @@ class Rank:
             return {}, [self._built.save()[0]]
 
     def load(self, message: Message, files: list[int]) -> tuple[Message, list[int]]:
-        """Take over the state in the file, with these values in force."""
+        """Load the state in the file, with these values in force."""
         self._built.load(state_format.read(files[0]), HpTimeline(message["values"]), 1)
         generators.restore(self._built.generators, self._device)
         return {}, []
@@ -102,7 +103,7 @@ class Rank:
         return {"files": reads_of(self._built.trainer, self._file)}, []
 
     def log(self, message: Message, files: list[int]) -> None:
-        """From here on, print into these files."""
+        """Redirect output to these files."""
         print_to(os.dup(files[0]))
 
     @property
@@ -112,14 +113,14 @@ class Rank:
 
     @contextmanager
     def _at_rest(self) -> Iterator[None]:
-        """Where the generators are now is a part of the state, and where they are left."""
+        """Save and restore the generators around a command: their current states belong to the state."""
         self._built.advanced(generators.state(self._device))
         yield
         generators.restore(self._built.generators, self._device)
 
 
 def serve(wire: Wire, rank: Rank) -> None:
-    """Carry out commands. Raises EOFError, ConnectionError, `GrantLost`: the trainer's process is gone."""
+    """Carry out commands. Raises EOFError, ConnectionError or `GrantLost` when the trainer's process is gone."""
     while (arrived := wire.receive(None)) is not None:
         message, files = arrived
         answer: Message | None
@@ -138,7 +139,7 @@ def serve(wire: Wire, rank: Rank) -> None:
 
 def main() -> None:
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # a killed launcher takes its ranks with it
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # ranks die with a killed launcher
     os.environ.pop("PYTHONSAFEPATH", None)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.connect(os.environ.pop(SOCKET))
@@ -154,7 +155,7 @@ def main() -> None:
     except (EOFError, ConnectionError, GrantLost):
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(0)  # to take the group apart might wait for ranks that are gone
+        os._exit(0)  # destroying the process group might wait for ranks that are gone
 
 
 if __name__ == "__main__":

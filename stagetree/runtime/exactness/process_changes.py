@@ -1,7 +1,7 @@
-"""What training leaves in a process that serves several chains, where the next one would find it.
+"""What training has changed in a process that serves several chains, where the next chain would see it.
 
-That is so only where a fresh process for each chain would cost too much. Then the process is looked at whenever another
-model begins in it: the globals and classes of the user's files, settings of libraries, and environment variables.
+A process serves several chains only where fresh ones would cost too much. Before each model, the globals and classes of
+the user's files, settings of libraries and environment variables are compared with those at the first model.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from typing import Any
 import numpy as np
 import torch
 
-from stagetree.runtime.digests import digest
-from stagetree.runtime.held_objects import Holdings, caches, differing, holdings
+from stagetree.runtime.exactness.digests import digest
+from stagetree.runtime.exactness.held_values import Holdings, caches, differing, holdings
 from stagetree.runtime.loading import code_modules, imports_of
-from stagetree.runtime.scripted import Script
+from stagetree.runtime.scripts.interface import Script
 
 MOST_NAMED = 3
 
 
 class Leftovers:
-    """Of one process, which serves one file of trainers. is_used: whether anything was trained in it."""
+    """Compares one process's values over its models. is_used: a model was trained in it."""
 
     def __init__(self) -> None:
         self._first: Holdings | None = None
         self.is_used = False
 
     def before(self, trainer: object, file: str) -> Holdings:
-        """What there is before a state is loaded; nothing where no model was trained."""
+        """The values before a state is loaded; empty if nothing was trained."""
         return of_process(trainer, file) if self.is_used else {}
 
     def left(self, trainer: object, file: str, before: Mapping[str, str] | None = None) -> list[str]:
-        """The names of all that has changed since the first model was built here; the log has them, too.
+        """The names of values that have changed since the first model was built here; also printed to the log.
 
-        Asked when a model was built, and when a state was loaded into it. before: what there was before that: what
-        loading has changed belongs to the state.
+        Called after building a model and after loading a state. before: the values before loading, whose changes belong
+        to the state.
         """
         if self._first is not None and not self.is_used:
             return []
@@ -55,7 +55,7 @@ class Leftovers:
 
 
 def of_process(trainer: object, file: str) -> Holdings:
-    """All of that. A script is run anew for each model, so what its own file holds is no leftover."""
+    """The process's values. A script runs anew for each model, so that its own file's globals do not count."""
     modules = code_modules(file)
     if isinstance(trainer, Script):
         modules = [each for each in modules if each.__name__ != "__main__"]
@@ -64,7 +64,7 @@ def of_process(trainer: object, file: str) -> Holdings:
 
 
 def _functions(modules: Iterable[ModuleType], left_out: Container[str]) -> Iterator[tuple[str, str]]:
-    """Which functions stand in these modules and in their classes: others may have been put in their places."""
+    """The functions of these modules and their classes, to detect replaced ones."""
     for module in modules:
         file = (getattr(module, "__file__", None) or module.__name__).rpartition("/")[2]
         kinds = [
@@ -79,7 +79,7 @@ def _functions(modules: Iterable[ModuleType], left_out: Container[str]) -> Itera
 
 
 def _settings() -> Holdings:
-    """The settings of libraries that change a step's numbers; `determinism` of the study sets its own at each build."""
+    """Settings of libraries that change results. `determinism` is set again at each build."""
     cuda = torch.backends.cuda.matmul
     settings: dict[str, Any] = {
         "torch.get_default_dtype()": str(torch.get_default_dtype()),
@@ -98,7 +98,7 @@ def _settings() -> Holdings:
 
 
 def _environment(file: str) -> Holdings:
-    """The variables that stand in the user's code by their names: libraries set others as they are needed first."""
+    """Environment variables named in the user's code; libraries set others on first use."""
     code = b"\n".join(imports_of(Path(file).resolve()).files.values())
     named = {name for name in os.environ if any(quote + os.fsencode(name) + quote in code for quote in (b"'", b'"'))}
     return {f"os.environ[{name!r}]": digest(os.environ[name]) for name in sorted(named)}

@@ -1,7 +1,7 @@
-"""Files of weights: safetensors, what `torch.save` wrote, and checkpoints.
+"""Weight files: safetensors, files of `torch.save`, and checkpoints.
 
-Telling them apart, and taking the model out of a checkpoint, needs no torch: a checkpoint is a safetensors file itself
-(`stagetree.runtime.state_format`), so tensors are moved as the bytes they are.
+Recognizing them and extracting the model of a checkpoint needs no torch: a checkpoint is a safetensors file itself
+(`state_format`), whose tensors are copied as bytes.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
-from stagetree.runtime import dcp
-from stagetree.runtime.safetensors_header import (
+from stagetree.runtime.checkpoints import dcp
+from stagetree.runtime.checkpoints.safetensors_header import (
     LENGTH,
     MOST_HEADER,
     Entry,
@@ -25,18 +25,17 @@ from stagetree.runtime.safetensors_header import (
 )
 
 WRAPPED = ("state_dict", "model", "model_state_dict")
-"""The names under which scripts keep a state dict among other things."""
+"""Keys under which scripts store a state dict among other things."""
 
 Block = tuple[list[int], list[int], memoryview]
-"""Where the part of a tensor begins in the whole, its shape, and its numbers."""
+"""A part of a tensor: its offset in the whole, its shape, and its bytes."""
 
 
 def export_weights(image: Image) -> bytes:
     """The model of a checkpoint, as `evaluate` measured it, as a safetensors file.
 
-    Names are those of the model's `state_dict`, so a plain module of the same shape loads it. Of a `TorchTrainer` with
-    `average_decay` the averages are taken. A trainer whose state has no `model` gives all the tensors of its state, by
-    the names of their places.
+    Names are those of the model's `state_dict`, so that a plain module can load it. For a `TorchTrainer` with
+    `average_decay` these are the averages. For a state without a `model`, all tensors are exported by their paths.
 
     Raises:
         ValueError: if it is no checkpoint, or holds no tensors.
@@ -45,7 +44,7 @@ def export_weights(image: Image) -> bytes:
 
 
 def weight_parts(image: Image, **metadata: str) -> list[memoryview]:
-    """As `export_weights`, in parts that lie where they were: for models that memory should not hold twice."""
+    """As `export_weights`, in parts that refer to the image, so that large models are not held twice."""
     header, begin = header_of(image)
     names = _names(header)
     if not names:
@@ -54,19 +53,19 @@ def weight_parts(image: Image, **metadata: str) -> list[memoryview]:
 
 
 def like_the_model(image: Image) -> list[str]:
-    """The parts of a checkpoint that hold tensors of its model's names and shapes, such as an average of one's own."""
+    """The parts of a checkpoint that hold tensors with the model's names and shapes, such as a custom average."""
     header, like = header_of(image)[0], list[str]()
     parts = _with_model(_trainer(header))
     model = {name: header[stored]["shape"] for name, stored in _tensors(parts.get("model"), ())}
     for part in parts.keys() - {"model", "average", "optimizer"}:
         shapes = {name.removeprefix("module."): header[stored]["shape"] for name, stored in _tensors(parts[part], ())}
-        if 2 * sum(shapes.get(name) == shape for name, shape in model.items()) > len(model):  # most have one
+        if 2 * sum(shapes.get(name) == shape for name, shape in model.items()) > len(model):  # most of them match
             like.append(str(part))
     return sorted(like)
 
 
 def is_divided(image: Image) -> bool:
-    """Whether a checkpoint is the part of one rank, which must be `joined` with the others, if there are any."""
+    """Whether a checkpoint is one rank's part, to be `joined` with the other ranks'."""
     try:
         return "parted" in header_of(image)[0].get("__metadata__", {})
     except ValueError:
@@ -74,9 +73,9 @@ def is_divided(image: Image) -> bool:
 
 
 def joined(images: Sequence[Image]) -> Iterator[memoryview]:
-    """One checkpoint of the images of several ranks, as a process alone would have saved it, in parts.
+    """One checkpoint of the images of several ranks, in parts, as a single process would have saved it.
 
-    Raises ValueError if that is no checkpoint, or one that other images belong to.
+    Raises ValueError if it is no checkpoint, or if images are missing.
     """
     heads = [header_of(image) for image in images]
     tree = heads[0][0].get("__metadata__", {}).get("tree")
@@ -106,12 +105,12 @@ def joined(images: Sequence[Image]) -> Iterator[memoryview]:
 
 
 def _bytes_of_one(blocks: Sequence[Block]) -> int:
-    """The size of a number; 0 where there is none."""
+    """The element size; 0 for an empty tensor."""
     return max(len(block) // prod(shape) if prod(shape) else 0 for _, shape, block in blocks)
 
 
 def _in_order(shape: Sequence[int], blocks: Sequence[Block]) -> Iterator[memoryview]:
-    """The numbers of a tensor, of which each block has all in every dimension but one."""
+    """The bytes of a tensor whose blocks divide it along one dimension."""
     ordered = sorted(blocks, key=lambda each: each[0])
     if sum(prod(each) for _, each, _ in blocks) != prod(shape):
         raise ValueError("a part of the checkpoint is missing")
@@ -127,7 +126,7 @@ TENSORS = frozenset({"$tensor", "$parted", "$array", "$bytes"})
 
 
 def _named_in(tree: Any) -> Iterator[str]:
-    """The tensors of a checkpoint's tree, in its order."""
+    """The tensors of a checkpoint's tree, in order."""
     if isinstance(tree, list):
         for item in tree:
             yield from _named_in(item)
@@ -137,7 +136,7 @@ def _named_in(tree: Any) -> Iterator[str]:
 
 
 def _undivided(tree: Any) -> Any:
-    """The tree of a checkpoint in which every tensor is whole."""
+    """The tree of a checkpoint with all tensors whole."""
     if isinstance(tree, list):
         return [_undivided(item) for item in tree]
     if isinstance(tree, dict):
@@ -146,7 +145,7 @@ def _undivided(tree: Any) -> Any:
 
 
 def kind_of(file: BinaryIO) -> Literal["checkpoint", "dcp", "safetensors", "torch"] | None:
-    """What an open file of weights is, by its beginning; None for something else. Needs no torch."""
+    """The kind of an open weight file, by its beginning; None if unknown. Needs no torch."""
     first = file.read(LENGTH)
     if first[:4] == b"PK\x03\x04" or (first[:1] == b"\x80" and first[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05")):
         return "torch"
@@ -164,11 +163,11 @@ def kind_of(file: BinaryIO) -> Literal["checkpoint", "dcp", "safetensors", "torc
 
 
 def load_weights(path: str | Path) -> dict[str, Any]:
-    """Tensor by name, of a safetensors file, a state dict that `torch.save` wrote, or a checkpoint. Needs torch.
+    """The tensors of a safetensors file, of a state dict of `torch.save`, or of a checkpoint, by name. Needs torch.
 
-    Of a checkpoint, the model as `export_weights` has it. Of a dict that `torch.save` wrote, `state_dict`, `model` or
-    `model_state_dict` in it is taken where it holds no tensors itself. Of a folder that `torch.distributed.checkpoint`
-    wrote, the tensors below one of these names, if there are any, or else all.
+    For a checkpoint, this is the model as in `export_weights`. For a dict of `torch.save` without tensors, its
+    `state_dict`, `model` or `model_state_dict` is used. For a folder of `torch.distributed.checkpoint`, the tensors
+    below one of these names, or else all.
 
     Raises:
         OSError: if it cannot be read.
@@ -176,7 +175,7 @@ def load_weights(path: str | Path) -> dict[str, Any]:
     """
     import torch
 
-    from stagetree.runtime.image_layout import tensors_of
+    from stagetree.runtime.checkpoints.image_layout import tensors_of
 
     if Path(path).is_dir():
         image = bytearray(b"".join(dcp.PackedFolder.of(Path(path)).parts()))
@@ -197,7 +196,7 @@ def load_weights(path: str | Path) -> dict[str, Any]:
 
 
 def _model_of(tensors: dict[str, Any]) -> dict[str, Any]:
-    """The model's own, by its own names, where a state names it; else all."""
+    """The tensors below the model's key, with its own names, if there is one; else all."""
     for prefix in (f"{wrapper}." for wrapper in WRAPPED):
         if own := {name.removeprefix(prefix): each for name, each in tensors.items() if name.startswith(prefix)}:
             return own
@@ -215,7 +214,7 @@ def _state_dict(saved: Any) -> dict[str, Any]:
 
 
 def _names(header: Mapping[str, Any]) -> dict[str, str]:
-    """The names under which the tensors of a checkpoint are stored, by the model's own names for them."""
+    """The stored names of a checkpoint's tensors, by the model's own names."""
     trainer = _trainer(header)
     parts = _with_model(trainer)
     model, average = (dict(_tensors(parts.get(part), ())) for part in ("model", "average"))
@@ -223,7 +222,7 @@ def _names(header: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _trainer(header: Mapping[str, Any]) -> Any:
-    """What the trainer's `state_dict` returned, as a checkpoint's tree writes it. Raises ValueError."""
+    """The tree of the trainer's `state_dict`. Raises ValueError."""
     tree = header.get("__metadata__", {}).get("tree")
     if tree is None:
         raise ValueError("that is no checkpoint")
@@ -231,18 +230,18 @@ def _trainer(header: Mapping[str, Any]) -> Any:
 
 
 def _with_model(trainer: Any) -> dict[Any, Any]:
-    """The parts of a state among which the model is: a script's are its `state`, beside the places of its streams."""
+    """The part of the state that contains the model: a script's is its `state`, beside its streams."""
     parts = _items(trainer)
     return _with_model(parts["state"]) if "model" not in parts and "state" in parts else parts
 
 
 def _items(tree: Any) -> dict[Any, Any]:
-    """The items of a dict, as a checkpoint's tree writes one."""
+    """The items of a dict in a checkpoint's tree."""
     return dict(tree["$pairs"]) if isinstance(tree, dict) and "$pairs" in tree else {}
 
 
 def _tensors(tree: Any, path: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """The dotted place of each tensor, and the name it is stored under."""
+    """The dotted path of each tensor, and its stored name."""
     if isinstance(tree, dict):
         for kind in ("$tensor", "$array"):
             if kind in tree:
@@ -254,10 +253,10 @@ def _tensors(tree: Any, path: tuple[str, ...]) -> Iterator[tuple[str, str]]:
 
 
 def _written(entries: Mapping[str, Entry], area: memoryview, metadata: Mapping[str, str]) -> list[memoryview]:
-    """The parts of a safetensors file of these tensors, which lie in `area`."""
-    header: dict[str, Any] = {"__metadata__": {"format": "pt", **metadata}}  # as others expect of PyTorch's names
+    """The parts of a safetensors file with these tensors of `area`."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt", **metadata}}  # expected by other readers
     parts, end = {name: area[slice(*entry["data_offsets"])] for name, entry in entries.items()}, 0
-    names = sorted(parts, key=lambda name: -_bytes_of_one([([], entries[name]["shape"], parts[name])]))  # as above
+    names = sorted(parts, key=lambda name: -_bytes_of_one([([], entries[name]["shape"], parts[name])]))  # for alignment
     for name in names:
         begin, end = end, end + len(parts[name])
         header[name] = {**entries[name], "data_offsets": [begin, end]}
@@ -268,17 +267,17 @@ __all__ = ["export_weights", "load_state", "load_weights", "weight_parts"]
 
 
 def load_state(path: str | Path) -> dict[str, Any]:
-    """The content of a checkpoint's file, or of one that `stagetree weights` wrote. Needs torch.
+    """The content of a checkpoint file, or of one that `stagetree weights` wrote. Needs torch.
 
     Returns:
-        Of a checkpoint, what the trainer's `state_dict` returned; of weights, tensor by name.
+        For a checkpoint, the trainer's `state_dict`; for weights, tensors by name.
 
     Raises:
         OSError: if it cannot be read.
-        ValueError: if it is no safetensors file, or only the beginning of one.
+        ValueError: if it is no safetensors file, or is cut off.
     """
-    from stagetree.runtime import state_format
-    from stagetree.runtime.image_layout import aligned_copy, tensors_of
+    from stagetree.runtime.checkpoints import state_format
+    from stagetree.runtime.checkpoints.image_layout import aligned_copy, tensors_of
 
     try:
         header, begin = header_of(image := Path(path).read_bytes())

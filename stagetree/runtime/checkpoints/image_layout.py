@@ -1,8 +1,8 @@
-"""Where the tensors of a state lie in its image, which is a safetensors file: at multiples of 64 bytes.
+"""Where the tensors of a state lie in its image, a safetensors file: at multiples of 64 bytes.
 
-Torch aligns its own memory so, and the order in which a kernel adds numbers up may depend on the alignment. So a tensor
-that was read is aligned like one that was computed. Safetensors allows no gaps between tensors: a large one of another
-size is followed by a tensor of padding. Small ones of other sizes lie close together, and are copied when read.
+torch aligns its own memory so, and kernels may add in another order for another alignment. Loaded tensors are therefore
+aligned like computed ones. Safetensors allows no gaps: a large tensor of another size is followed by a tensor of
+padding. Small ones of other sizes are packed, and copied when read.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stagetree.runtime.safetensors_header import ALIGNMENT, LARGE_PLACES, PADDING, head_of, place_rank
+from stagetree.runtime.checkpoints.safetensors_header import ALIGNMENT, LARGE_PLACES, PADDING, head_of, place_rank
 
 DTYPES = {
     "F64": torch.float64,
@@ -42,7 +42,7 @@ NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 @dataclass(frozen=True, slots=True)
 class PlacedTensor:
-    """A tensor, and where it begins behind the header."""
+    """A tensor and its offset behind the header."""
 
     name: str
     tensor: Tensor
@@ -55,7 +55,7 @@ class PlacedTensor:
 
 
 def place(tensors: Mapping[str, Tensor]) -> list[PlacedTensor]:
-    """Where each tensor is to lie, in that order, and padding. Each is aligned at least to the size of its numbers."""
+    """The offset of each tensor, with padding. Each is aligned at least to its element size."""
     placed, end = list[PlacedTensor](), 0
     for name in sorted(tensors, key=lambda name: (place_rank(tensors[name].nbytes), -tensors[name].element_size())):
         placed.append(PlacedTensor(name, tensors[name], end))
@@ -75,7 +75,7 @@ def _padding_name(number: int, names: Mapping[str, Any]) -> str:
 
 
 def header(metadata: Mapping[str, str], placed: Sequence[PlacedTensor]) -> bytes:
-    """What comes before the tensors."""
+    """The header of the image."""
     padding = [each.name for each in placed if each.is_padding]
     entries: dict[str, Any] = {"__metadata__": {**metadata, **({PADDING: json.dumps(padding)} if padding else {})}}
     for each in placed:
@@ -85,7 +85,7 @@ def header(metadata: Mapping[str, str], placed: Sequence[PlacedTensor]) -> bytes
 
 
 def fill(area: mmap.mmap, begin: int, placed: Sequence[PlacedTensor]) -> None:
-    """Copy the tensors to an image whose header ends at `begin`; all is there on return."""
+    """Copy the tensors to an image whose header ends at `begin`; copies are complete on return."""
     with _side_stream([each.tensor for each in placed]):
         for each in placed:
             if count := each.tensor.numel():
@@ -95,9 +95,9 @@ def fill(area: mmap.mmap, begin: int, placed: Sequence[PlacedTensor]) -> None:
 
 @contextmanager
 def _side_stream(tensors: Sequence[Tensor]) -> Iterator[None]:
-    """Copies from a GPU within the block go by a stream of their own, after what was computed until now.
+    """Copy from GPUs on a separate stream, after the work queued so far.
 
-    They are over after the block, also where it raises: who copies there next must not be overtaken.
+    The stream is synchronized on exit, also after an error, before the memory is used again.
     """
     with ExitStack() as entered:
         for device in {tensor.device for tensor in tensors if tensor.is_cuda}:
@@ -109,15 +109,14 @@ def _side_stream(tensors: Sequence[Tensor]) -> Iterator[None]:
 
 
 def aligned_copy(image: bytes | memoryview) -> memoryview:
-    """The same bytes, in memory that may be written to."""
+    """A writable, aligned copy of the bytes."""
     copy = torch.empty(len(image), dtype=torch.uint8).numpy().data
     copy[:] = image
     return copy
 
 
 def tensors_of(area: bytearray | memoryview | mmap.mmap, begin: int, entries: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The tensors that a header's entries describe, which lie in `area` from `begin` on. A tensor that is not aligned
-    there, as in an image of an older version, is copied."""
+    """The tensors that a header's entries describe, in `area` from `begin` on. Unaligned tensors are copied."""
     return {name: _tensor(area, begin, entry) for name, entry in entries.items()}
 
 

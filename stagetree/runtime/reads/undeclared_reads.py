@@ -1,4 +1,4 @@
-"""All that a trainer has read beside its version: data, code, variables of the environment and packages."""
+"""Everything a trainer has read besides its version: data, code, environment variables and packages."""
 
 from __future__ import annotations
 
@@ -6,21 +6,22 @@ import os
 from pathlib import Path
 from typing import Any
 
-from stagetree.runtime import file_reads, variables
 from stagetree.runtime.loading import imports_of, packages_used
-from stagetree.runtime.scripted import Script
+from stagetree.runtime.reads import environment as variables
+from stagetree.runtime.reads import file_reads
+from stagetree.runtime.scripts.interface import Script
 
 
 def watch_reads() -> None:
-    """From here on, note what this process reads."""
+    """Start recording what this process reads."""
     file_reads.watch()
     variables.watch()
 
 
 def reads_of(trainer: object, file: str) -> list[str]:
-    """What a trainer has read, here and in processes of its own, as paths of `Unnamed`.
+    """What a trainer has read, here and in its own processes, as paths of `UndeclaredInput`.
 
-    file: the trainer's. Its own code is left out where the trainer says itself what its version is.
+    file: the trainer's. Its own code is left out if the trainer declares a version itself.
     """
     path = Path(file).resolve()
     code = imports_of(path)
@@ -32,8 +33,7 @@ def reads_of(trainer: object, file: str) -> list[str]:
 
 
 def uses_of(file: str) -> dict[str, Any]:
-    """What the process of a trainer's file has opened since the last time, see `stagetree.runtime.file_uses`; empty
-    where it has opened nothing."""
+    """The files that the trainer's process has opened since the last call, see `file_uses`; empty if there are none."""
     if not file_reads.opened():
         return {}
     return file_reads.uses.take({str(Path(file).resolve().parent), os.getcwd()})

@@ -1,7 +1,8 @@
-"""The processes of a script that a launcher has started, seen from the trainer's process of the slot.
+"""The processes of a launched script, controlled from the slot's trainer process.
 
-The ranks (`stagetree.runtime.ranked`) and their group are the script's own. Each hears its next command over a socket
-of its own: so all take the same steps, load, save and evaluate. Steps are granted many at once: see `grant`.
+The ranks (`stagetree.runtime.script_rank`) and their process group are the script's own. Each gets commands over a
+socket of its own, so that all take the same steps, load, save and evaluate. Steps are granted many at once: see
+`step_grant`.
 """
 
 from __future__ import annotations
@@ -19,39 +20,39 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NoReturn
 
-from stagetree.runtime import state_format
+from stagetree.runtime.checkpoints import state_format
 from stagetree.runtime.failures import TrainerFailed
-from stagetree.runtime.grant import Grant
+from stagetree.runtime.scripts.step_grant import Grant
 from stagetree.runtime.wire import Message, Wire
 from stagetree.trainer.program import LAST_WORDS, ProgramFailed, end_with_us, folder_for_programs
 
-RANK = "stagetree.runtime.ranked"
-"""The module that each of them runs."""
+RANK = "stagetree.runtime.script_rank"
+"""The module that each rank runs."""
 
 SOCKET = "STAGETREE_RANKS"
-"""Where the ranks find the trainer's process: a process with it in the environment is a rank."""
+"""The variable with the socket of the trainer's process; a process that has it is a rank."""
 
 LOOK_SECONDS = 0.05
-"""How often it is looked whether the launcher has ended, and whether more steps are wanted."""
+"""How often to check whether the launcher has ended, and whether more steps are wanted."""
 
 GRANT_SECONDS = 1.0
-"""So many steps are granted at once as fit in it: what they have logged is fetched once a second."""
+"""The duration of a grant: logged values are fetched once in it."""
 
 MOST_STEPS = 2048
-"""Of a grant: each brings a line of values."""
+"""The most steps in a grant: each sends its values."""
 
 GROWTH = 8
-"""A grant has at most so many times the steps of the last one: the first step is often the slowest."""
+"""A grant has at most this many times the steps of the last one, since the first step is often the slowest."""
 
 VERDICT_SECONDS = 3.0
-"""When one of them has failed, the others may take so long to say why they did: one of them was the first."""
+"""After a failure, how long to wait for the errors of the other ranks: one of them may be the cause."""
 
 END_SECONDS = 5.0
-"""A launcher may take so long to end after its ranks."""
+"""How long a launcher may take to exit after its ranks."""
 
 
 class RankProcesses:
-    """The processes of a script, seen from the trainer's. world: how many they are."""
+    """The processes of a script. world: their number."""
 
     def __init__(self, words: Sequence[str], job: Mapping[str, Any]) -> None:
         """Start them, and wait until each is in its loop. Raises `TrainerFailed`, `ProgramFailed`, OSError."""
@@ -78,11 +79,12 @@ class RankProcesses:
             shutil.rmtree(folder, ignore_errors=True)
 
     def ask(self, do: str, files: Sequence[int] = (), **fields: Any) -> list[Message]:
-        """The answers of all, in the order of the ranks. files: one for each of them. Raises `TrainerFailed`."""
+        """The answers of all ranks, in order. files: one for each rank. Raises `TrainerFailed`."""
         return self._asked(do, files, fields)[0]
 
     def train(self, changes: Iterator[Mapping[str, Any]], goes_on: Callable[[int], bool]) -> int:
-        """As `LaunchedTrainer.train_on`: how many steps they took. Raises `TrainerFailed`, with that number."""
+        """Take steps as in `LaunchedTrainer.train_on`; returns their number. Raises `TrainerFailed`, with that
+        number."""
         coming, begun_at = list(islice(changes, self._most)), time.monotonic()
         self._grant.give(len(coming))
 
@@ -97,7 +99,7 @@ class RankProcesses:
         return taken
 
     def states(self) -> list[Any]:
-        """That of each, in memory that it has filled."""
+        """The state of each rank."""
         _, passed = self._asked("save", (), {})
         try:
             return [state_format.read(fd) for fd in passed]
@@ -106,7 +108,7 @@ class RankProcesses:
                 os.close(fd)
 
     def end(self) -> None:
-        """Nothing more is wanted of them."""
+        """Let the processes exit."""
         for wire in self._wires:
             wire.close()
         self._wires = []
@@ -119,7 +121,7 @@ class RankProcesses:
             self._launcher = None
             self._stderr.close()
 
-    # ------------------------------------------------------------------------------------------------ how they begin
+    # ------------------------------------------------------------------------------------------------ starting
 
     def _started(self, words: Sequence[str], path: Path) -> subprocess.Popen[bytes]:
         environment = {
@@ -137,7 +139,7 @@ class RankProcesses:
             raise ProgramFailed(f"launch: {words[0]} cannot be started: {error.strerror}") from None
 
     def _gathered(self, listener: socket.socket) -> list[Wire]:
-        """The connections to all of them, by rank."""
+        """Accept the connections of all ranks, in order."""
         wires, world = dict[int, Wire](), 1
         listener.settimeout(LOOK_SECONDS)
         while len(wires) < world:
@@ -151,12 +153,12 @@ class RankProcesses:
                 wires[hello[0]["rank"]], world = wire, hello[0]["world"]
         return [wires[rank] for rank in range(world)]
 
-    # ------------------------------------------------------------------------------------------------ their answers
+    # ------------------------------------------------------------------------------------------------ answers
 
     def _asked(
         self, do: str, files: Sequence[int], fields: Mapping[str, Any], look: Callable[[], None] = lambda: None
     ) -> tuple[list[Message], list[int]]:
-        """The answers of all, and the files that came with them. look: called while some have not answered."""
+        """The answers of all ranks, and the files that came with them. look: called while answers are missing."""
         if not self._wires:
             raise ProgramFailed(f"{self._name} has ended")
         log = self._new_log()
@@ -188,14 +190,14 @@ class RankProcesses:
         return [answers[rank] for rank in ordered], [passed[rank] for rank in ordered if passed[rank] >= 0]
 
     def _heard(self, rank: int, seconds: float | None = None) -> tuple[Message | None, list[int]]:
-        """Its answer; None if the process is gone, or says nothing."""
+        """A rank's answer; None if the process is gone, or does not answer in time."""
         try:
             return self._wires[rank].receive(seconds) or (None, [])
         except EOFError:
             return None, []
 
     def _refuse(self, rank: int, error: Message | None) -> NoReturn:
-        """End all, and raise the failure that the others follow from: one that is no loss of another rank."""
+        """End all processes, and raise the original failure: preferably one that is not the loss of another rank."""
         ends = time.monotonic() + VERDICT_SECONDS
         for other in range(self.world):
             if error is not None and error["failed"] != "rank":
@@ -205,12 +207,12 @@ class RankProcesses:
         error = error or {"failed": "rank", "error": f"its process is gone{self._last_words()}", "signature": "rank"}
         place, signature = f"In rank {rank} of {self.world}", error["signature"]
         if self._launcher is not None:
-            self._launcher.kill()  # and with it the ranks that wait for this one
+            self._launcher.kill()  # the ranks die with it, also those that wait for this one
         self.end()
         raise TrainerFailed(error["failed"], f"{place}:\n{error['error']}", error.get("taken", 0), signature)
 
     def _new_log(self) -> tuple[int, ...]:
-        """Where this process prints now, if that has changed: into the log of another trial."""
+        """The output descriptors, if they have changed since the last command: another trial has another log."""
         before, now = self._log, os.fstat(1)
         self._log = (now.st_dev, now.st_ino)
         return () if self._log == before else (1, 2)

@@ -1,6 +1,6 @@
-"""Which environment variables a trainer's own code reads: they are no part of its version, nor of its study.
+"""Records which environment variables a trainer's own code reads: neither its version nor its study covers them.
 
-Variables of the machine, of a launcher and of libraries are not told: they differ between runs that are the same.
+Variables of the machine, of launchers and of libraries are left out: they differ between equal runs.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 
 from stagetree.runtime.failures import KEPT, SECRET
 from stagetree.source.importing import installed_folders, is_installed
-from stagetree.undeclared_input import Unnamed
+from stagetree.source.undeclared_input import UndeclaredInput
 
 NOT_TOLD = (
     *KEPT,
@@ -20,19 +20,19 @@ NOT_TOLD = (
 )
 
 MOST = 16
-"""A program that reads more reads all of them, to pass them on."""
+"""A program that reads more variables copies the whole environment."""
 
 _read: dict[str, None] = {}
 _watched: list[bool] = []
-_users: dict[str, bool] = {}  # by the name of a source file, whether it is the user's
+_users: dict[str, bool] = {}  # whether a source file is the user's
 
 
 def watch() -> None:
-    """From here on, note which variables this process asks for, whether they are there or not."""
+    """Start recording the variables that this process asks for, set or not."""
     if _watched:
         return
     _watched.append(True)
-    encoded = os.environ.encodekey  # which asking begins with
+    encoded = os.environ.encodekey  # called by every lookup
 
     def noted(key: str) -> str:
         if key not in _read and len(_read) <= MOST and _is_asked_by_user():
@@ -43,9 +43,9 @@ def watch() -> None:
 
 
 def variables_read() -> list[str]:
-    """Their names, as `$DATA`. Names that sound secret are left out: even a hash of a password should not be kept."""
+    """The names, such as `$DATA`. Secret-sounding ones are left out: not even a password's hash should be stored."""
     names = list(_read) if len(_read) <= MOST else []
-    return [Unnamed.variable(name).path for name in names if not SECRET.search(name) and not _is_not_told(name)]
+    return [UndeclaredInput.variable(name).path for name in names if not SECRET.search(name) and not _is_not_told(name)]
 
 
 def _is_not_told(name: str) -> bool:
@@ -53,7 +53,7 @@ def _is_not_told(name: str) -> bool:
 
 
 def _is_asked_by_user() -> bool:
-    """Whether the nearest code that is not of Python itself is the user's."""
+    """Whether the nearest frame outside of Python's own mappings is the user's code."""
     frame = sys._getframe(2)
     while frame.f_back is not None and frame.f_code.co_filename in OF_MAPPINGS:
         frame = frame.f_back
@@ -64,4 +64,4 @@ def _is_asked_by_user() -> bool:
 
 
 OF_MAPPINGS = {os.__file__, "<frozen os>", "<frozen _collections_abc>", sys.modules["_collections_abc"].__file__}
-"""By way of which `os.environ.get` and `os.getenv` ask."""
+"""The files through which `os.environ.get` and `os.getenv` look variables up."""

@@ -1,9 +1,9 @@
-"""What a trainer holds beside its state: all that its objects, its files' globals and its loop's variables reach.
+"""What a trainer holds besides its state: everything reachable from its objects, its files' globals and its variables.
 
-Two objects that trained the same steps in two ways are compared by these. What differs is no fault by itself (clocks,
-progress bars and lists for printing do): it is a reason to compare more steps, and the likely cause once a number
-differs. So nothing here decides what matters. A look goes as deep as a bounded number of values does, and runs no code
-of the user's but `state_dict`, to know which tensors the state has already.
+Two objects that trained the same steps in different ways are compared by digests of these values. A difference alone is
+no error (clocks, progress bars and printed lists differ). It is a reason to compare more steps, and the likely cause
+once a number differs. The search is bounded by values and time, and runs no user code except `state_dict`, which shows
+the tensors that the state covers.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any
 
 import torch
 
-from stagetree.runtime.digests import CODE, KNOWN, PLAIN, Digest, address, attributes, is_ours
-from stagetree.runtime.scripted import OpenScript
+from stagetree.runtime.exactness.digests import CODE, KNOWN, PLAIN, Digest, address, attributes, is_ours
+from stagetree.runtime.scripts.interface import OpenScript
 
 MOST_SECONDS = 1.0
-"""A look ends after so long; what it has not reached is not compared."""
+"""The deadline of a search; values beyond it are not compared."""
 
 OURS = frozenset({"_logged", "_is_driven"})
 """Attributes that the runtime itself keeps in a trainer."""
@@ -30,24 +30,24 @@ RESTARTED = "the program, which is started again wherever its state is saved,"
 LAUNCHED = "what the processes that `launch` starts hold"
 WORKERS = "what the trainer's worker processes hold"
 UNSEEN = (RESTARTED, LAUNCHED, WORKERS)
-"""What cannot be looked at. Whether it matters shows only where a whole trial is trained in one go, so it counts as
-different in each process."""
+"""Names for values that cannot be read. Only training a whole trial in one go shows whether they matter, so they count
+as different in each process."""
 
 Holdings = dict[str, str]
-"""A digest of each value, by names like `self.count`, `opt.num_updates` and `PHASE (a global of train.py)`."""
+"""A digest of each value, by names such as `self.count`, `opt.num_updates` and `PHASE (a global of train.py)`."""
 
 
 def holdings(
     trainer: object, modules: Iterable[ModuleType], *, only_modules: bool = False, state: Any = None
 ) -> Holdings:
-    """All of that, but for what the trainer's `caches` name. modules: of the user's code.
+    """The digests of all held values except those named in the trainer's `caches`. modules: of the user's code.
 
-    only_modules: without what the trainer itself holds. state: the trainer's, where the caller has it.
+    only_modules: leave out the trainer's own values. state: the trainer's state, if the caller has it.
     """
     left_out, ends = OURS | caches(trainer), time.monotonic() + MOST_SECONDS
     in_state, found = frozenset[int]() if only_modules else _tensors_of_state(trainer, state), Holdings()
     own = () if only_modules else _of_trainer(trainer)
-    streamed = trainer.streamed() if isinstance(trainer, OpenScript) else []  # the places are in the state
+    streamed = trainer.streamed() if isinstance(trainer, OpenScript) else []  # the state has their positions
     for name, where, value in itertools.chain(own, _of_modules(modules)):
         if time.monotonic() > ends:
             break
@@ -59,18 +59,18 @@ def holdings(
 
 
 def differing(one: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
-    """The names whose values differ, or that only one of them has."""
+    """The names whose values differ, or that only one side has."""
     return [name for name in dict.fromkeys([*one, *other]) if one.get(name) != other.get(name)]
 
 
 def caches(trainer: object) -> frozenset[str]:
-    """The attributes and globals that its class, its bases, or the script itself say do not matter."""
+    """The attributes and globals that its class, its bases, or the script itself declare irrelevant."""
     named = (vars(kind).get("caches", ()) for kind in type(trainer).__mro__)
     return frozenset(name for names in named for name in ([names] if isinstance(names, str) else map(str, names)))
 
 
 def _of_trainer(trainer: object) -> Iterator[tuple[str, str, Any]]:
-    """Its values, and those of a script's functions that are running: their names, where they stand, and they."""
+    """The trainer's values, and the variables of a script's running functions: name, place and value."""
     own = {} if isinstance(trainer, OpenScript) else vars(trainer)
     yield from ((f"self.{name}", "", value) for name, value in list(own.items()) if name not in OURS)
     for function, variables in (trainer.running() if isinstance(trainer, OpenScript) else {}).items():
@@ -93,7 +93,7 @@ def _data(namespace: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _is_stateless(value: Any) -> bool:
-    """Whether a value is a function that keeps nothing: neither in a closure, nor in its defaults and attributes."""
+    """Whether a value is a function without state in a closure, defaults or attributes."""
     if type(value) is not FunctionType:
         return False
     defaults = (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
@@ -101,7 +101,7 @@ def _is_stateless(value: Any) -> bool:
 
 
 def _parts_to_name(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """The attributes of an object, each by its name, so that a difference is told by the attribute; else the value."""
+    """An object's attributes by name, so that a difference names the attribute; otherwise the value itself."""
     parts = [] if issubclass(type(value), KNOWN) or is_ours(value) else list(attributes(value))
     yield from ((f"{name}.{part}", inner) for part, inner in parts)
     if not parts:
@@ -109,9 +109,9 @@ def _parts_to_name(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _tensors_of_state(trainer: Any, state: Any) -> frozenset[int]:
-    """The addresses of the tensors that are compared as state."""
+    """The addresses of tensors that are compared as state."""
     found, waiting = set[int](), list[Any]()
-    with suppress(Exception):  # it fails where the state is saved, and is told there
+    with suppress(Exception):  # saving the state raises and reports the same error
         waiting = [trainer.state_dict() if state is None else state]
     while waiting:
         value = waiting.pop()

@@ -1,4 +1,4 @@
-"""What a trainer does in forks of this process: in one, or in one for each rank of a trial."""
+"""Runs the trainings of a check in forks of this process: one fork, or one for each rank."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from stagetree.runtime.wire import anonymous_file
 from stagetree.trainer.ranks import group
 
 LATE_SECONDS = 1800.0
-"""A rank may wait so long for another one: as long as a step may take."""
+"""How long a rank waits for another one: as long as a step may take."""
 
 Way = Callable[[], dict[str, Any]]
 
 
 @contextmanager
 def warned_once() -> Iterator[None]:
-    """Inside the block, this process and its forks show a warning of one place once between them.
+    """Within the context, this process and its forks show each warning of one place once in total.
 
-    Warnings that are caught to be recorded, or made errors, are not shown, and so do not count.
+    Warnings that are recorded or raised as errors are not shown, and do not count.
     """
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         show = warnings.showwarning
@@ -51,15 +51,15 @@ def warned_once() -> Iterator[None]:
 
 
 def forked(way: Way) -> dict[str, Any]:
-    """What a training found, done in a fork. Raises `TrainerFailed`."""
+    """Run a training in a fork. Raises `TrainerFailed`."""
     return _found(*_answers([way])[0])
 
 
 def forked_ranks(way: Way, world: int, device: str, *, is_watched: bool = False) -> dict[str, Any]:
-    """What the leader found, where all ranks do the same, each in a fork of its own. Raises `TrainerFailed`.
+    """Run the same training in a fork for each rank. Returns the leader's result. Raises `TrainerFailed`.
 
-    is_watched: where ranks do not make the same calls, since the number of a rank decides, they fail and say which they
-    made, instead of waiting for each other; each call takes longer.
+    is_watched: ranks that make different calls fail with these calls instead of waiting for each other; each call takes
+    longer.
     """
     meeting = anonymous_file(0)
 
@@ -86,7 +86,7 @@ def forked_ranks(way: Way, world: int, device: str, *, is_watched: bool = False)
 
 
 def _answers(ways: list[Way]) -> dict[int, tuple[int, bytes]]:
-    """How each fork ended and what it said, by number, the leader last; only the first that failed, if one did."""
+    """Each fork's exit code and output, by number, the leader last. If one failed, only that one."""
     sys.stdout.flush()
     pids, pipes = list[int](), list[int]()
     for way in ways:
@@ -118,7 +118,7 @@ def _answers(ways: list[Way]) -> dict[int, tuple[int, bytes]]:
 
 
 def _end(pids: Any) -> None:
-    """The others would wait for the one that failed."""
+    """Kill the other ranks, which would wait for the one that failed."""
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -140,7 +140,7 @@ def _found(status: int, answer: bytes) -> dict[str, Any]:
 
 
 def _answer(way: Way, writing: int) -> None:
-    """In the fork: the answer, and the end of the process."""
+    """In the fork: run, write the answer, and exit."""
     answer: Mapping[str, Any]
     try:
         answer = way()
@@ -150,7 +150,7 @@ def _answer(way: Way, writing: int) -> None:
         answer = {"error": traceback.format_exc()}
     with open(writing, "w") as pipe:
         json.dump(answer, pipe)
-    for worker in multiprocessing.active_children():  # of a loader: it would hold the pipe for seconds more
+    for worker in multiprocessing.active_children():  # a loader's workers would hold the pipe for seconds
         worker.kill()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()

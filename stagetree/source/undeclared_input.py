@@ -1,7 +1,7 @@
-"""What a trainer reads and its study does not name, told by a path each.
+"""An input that a trainer reads and its study does not name, written as a path.
 
-Of a file, its own; of many files, a pattern, such as `/data/train/*.png`; of a variable of the environment, `$DATA`; of
-an installed package, `package:timm`, and `package:timm==1.0.3` where another version took its place.
+A file's path; a pattern for many files, such as `/data/train/*.png`; `$DATA` for an environment variable;
+`package:timm` for an installed package, or `package:timm==1.0.3` for a version that has been replaced since.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ from dataclasses import dataclass
 MANY, VARIABLE, PACKAGE, VERSION = "/*", "$", "package:", "=="
 
 PYTHON = "Python"
-"""Among packages: it changes as they do."""
+"""Listed with the packages, as its version matters in the same way."""
 
 
 @dataclass(frozen=True, slots=True)
-class Unnamed:
+class UndeclaredInput:
     path: str
 
     @classmethod
-    def files(cls, folder: str, ending: str) -> Unnamed:
-        """All files of an ending in a folder."""
+    def files(cls, folder: str, ending: str) -> UndeclaredInput:
+        """All files with an ending in a folder."""
         return cls(f"{folder}{MANY}{ending}")
 
     @classmethod
-    def variable(cls, name: str) -> Unnamed:
+    def variable(cls, name: str) -> UndeclaredInput:
         return cls(VARIABLE + name)
 
     @classmethod
-    def package(cls, module: str, version: str = "") -> Unnamed:
-        """module: as it is imported, or `PYTHON`."""
+    def package(cls, module: str, version: str = "") -> UndeclaredInput:
+        """module: its import name, or `PYTHON`."""
         return cls(f"{PACKAGE}{module}{VERSION if version else ''}{version}")
 
     @property
@@ -43,22 +43,22 @@ class Unnamed:
 
     @property
     def is_pattern(self) -> bool:
-        """Whether it stands for many files, unless there is one that is called so."""
+        """Whether it stands for many files."""
         return MANY in self.path and not (self.is_variable or self.is_package)
 
     @property
     def name(self) -> str:
-        """Of a variable or a package; of files, their path."""
+        """The name of a variable or package; otherwise the path."""
         if self.is_package:
             return self.path.removeprefix(PACKAGE).partition(VERSION)[0]
         return self.path.removeprefix(VARIABLE)
 
     @property
     def version(self) -> str:
-        """Of a package, as it was; empty where that is not told."""
+        """A package's version at the time; empty if unknown."""
         return self.path.partition(VERSION)[2] if self.is_package else ""
 
     @property
     def folder(self) -> str:
-        """Where all files of a pattern lie, or in folders of it; of a file, itself."""
+        """The folder that contains a pattern's files, directly or in subfolders; a file's own path."""
         return (self.path.partition(MANY)[0] or os.sep) if self.is_pattern else self.path

@@ -1,4 +1,4 @@
-"""Python source as a syntax tree, in a process with several threads."""
+"""Parses Python source in a process with several threads."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ def syntax_tree(source: str | bytes, filename: str = ..., mode: Literal["exec"] 
 @overload
 def syntax_tree(source: str | bytes, filename: str = ..., *, mode: Literal["eval"]) -> ast.Expression: ...
 def syntax_tree(source: str | bytes, filename: str = "<unknown>", mode: str = "exec") -> ast.AST:
-    """What `ast.parse` gives. Raises as it does.
+    """As `ast.parse`.
 
-    CPython 3.11 counts the depth of a tree once for all threads: where two make one at the same time, it may say
-    SystemError, and nothing is wrong with the source. Such a parse is made again.
+    CPython 3.11 counts the depth of syntax trees once for all threads, so that concurrent calls may raise a spurious
+    SystemError. Such a call is repeated.
     """
     for _ in range(ATTEMPTS - 1):
         try:
@@ -39,7 +39,7 @@ def string_attributes(node: ast.ClassDef) -> dict[str, str]:
 
 
 def dotted_name(node: ast.expr) -> str | None:
-    """`a.b.c` as it is written, without the brackets of a generic; None for anything else."""
+    """`a.b.c` as it is written, without generic arguments; None for other expressions."""
     match node:
         case ast.Name(id=name):
             return name

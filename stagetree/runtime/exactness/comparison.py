@@ -1,4 +1,4 @@
-"""How a model that was trained in another way is compared with one on record."""
+"""Compares a model that was trained again with the stored state of the same step."""
 
 from __future__ import annotations
 
@@ -7,30 +7,31 @@ from typing import Any
 
 import torch
 
-from stagetree.runtime import inexact_reasons, state_format
-from stagetree.runtime.differences import Leaves, causes, first_difference, leaves
-from stagetree.runtime.digests import digest
+from stagetree.runtime import inexact_reasons
+from stagetree.runtime.checkpoints import state_format
+from stagetree.runtime.exactness.differences import Leaves, causes, first_difference, leaves
+from stagetree.runtime.exactness.digests import digest
+from stagetree.runtime.exactness.held_values import UNSEEN, differing
 from stagetree.runtime.failures import plain
-from stagetree.runtime.held_objects import UNSEEN, differing
 from stagetree.runtime.model import Model
 from stagetree.trainer.divided_tensors import Parted, map_parted
 
 COMPARED = ("trainer", "generators")
-"""Of a state. Where it was made, and what its trainer held besides, change nothing of what is loaded."""
+"""The parts of a state that are compared. The rest, such as the machine, does not affect training."""
 
 MOST_NAMED = 20
-"""So many names are told."""
+"""The most names to report."""
 
 HOLDINGS = "holdings"
-"""In a saved state: what the trainer held besides when it was saved, see `stagetree.runtime.held_objects`."""
+"""The key in a saved state of the digests of held values, see `stagetree.runtime.exactness.held_values`."""
 
 
 def compare(mine: Sequence[int], stored: Sequence[int], ignored: Collection[str] = ()) -> dict[str, Any]:
-    """Two states in files: the first leaf that differs, what differs of the machine that made the stored one, and the
-    names of what the two trainers held besides and that differs.
+    """Compare two states in files: the first leaf that differs, the machine properties that do, and the names of held
+    values that do.
 
     Each state may be divided among the files of several ranks. The descriptors stay the caller's. ignored: leaves that
-    may differ, but for tensors.
+    may differ if they are not tensors.
     """
     own, there = (map_parted(state_format.read(*fds), Parted.whole) for fds in (mine, stored))
     one, other = (leaves({name: saved.get(name) for name in COMPARED}) for saved in (there, own))
@@ -50,6 +51,6 @@ def compare(mine: Sequence[int], stored: Sequence[int], ignored: Collection[str]
 
 
 def leaf_digests(model: Model) -> Mapping[str, str]:
-    """A digest of each leaf of a model's state, as it stands. Raises `TrainerFailed`."""
+    """A digest of each leaf of the model's current state. Raises `TrainerFailed`."""
     found: Leaves = leaves({"trainer": model.state()["trainer"]})
     return {name: digest(value) for name, value in found.items()}

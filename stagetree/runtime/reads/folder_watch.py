@@ -1,7 +1,7 @@
-"""Which data files are read in folders that a process lists, by Python or by a library.
+"""Records data files that are read in the folders that a process lists, also by C libraries.
 
-A library in C, such as OpenCV or Arrow, opens a file and closes it, and Python never knows. It knows which folders are
-listed, as most programs do with a data set of single files, and Linux tells when a file in one is closed (inotify).
+A C library such as OpenCV or Arrow opens and closes files without Python. Python does see which folders are listed,
+which most programs do for data sets of single files, and inotify reports when a file in them is closed.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ DATA = re.compile(
     r"|\.(tar|tfrecord|tiff?|tsv|txt|wav|webp|zip|zst)",
     re.IGNORECASE,
 )
-"""How data files end. Others in a listed folder may be read by another program."""
+"""Endings of data files. Other programs may read other files in a listed folder."""
 
 MOST_FOLDERS = 512
 
 CLOSED_WRITTEN, CLOSED_READ, ONLY_FOLDERS = 0x8, 0x10, 0x0100_0000
 EVENT = struct.Struct("iIII")
-"""Which folder, what happened, a number, and the length of the name that follows."""
+"""Watch descriptor, mask, cookie, and the length of the name that follows."""
 
 
 class FolderWatch:
-    """Sees nothing where the system is not Linux, or lets the user watch no more."""
+    """Reports nothing outside of Linux, or when the user's limit of watches is reached."""
 
     def __init__(self) -> None:
         self._folders: dict[int, str] = {}
@@ -48,14 +48,14 @@ class FolderWatch:
                 self._folders[number] = folder
 
     def closed(self) -> Iterator[tuple[bool, str]]:
-        """The data files that were closed, and whether each had been open to be written. Nothing is seen after it."""
-        with suppress(OSError):  # there is no more
+        """Yield the data files that were closed, and whether each was open for writing; then stop watching."""
+        with suppress(OSError):  # no more events
             while self._end >= 0 and (events := os.read(self._end, 2**16)):
                 yield from self._named(events)
         self._close()
 
     def renew(self) -> None:
-        """See from now on what happens in the same folders, apart from the process that this one is a fork of."""
+        """Watch the same folders anew, in a fork that continues as a process of its own."""
         self._close()
         folders, self._folders = list(self._folders.values()), {}
         with suppress(AttributeError):

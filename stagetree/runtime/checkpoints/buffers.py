@@ -1,7 +1,6 @@
-"""Memory for checkpoints that is a file as well, so that another process can have it: filled again and again.
+"""Reusable memory for checkpoints that is also a file, so that another process can map it.
 
-Memory that is new costs more than copying a state into it does. What a GPU copies to is pinned, which costs still more,
-once.
+Allocating memory costs more than copying a state into it. Memory that a GPU copies to is pinned, which costs even more.
 """
 
 from __future__ import annotations
@@ -17,15 +16,15 @@ import torch
 from stagetree.runtime.wire import anonymous_file
 
 GRAIN = 2**16
-"""Sizes are rounded up to this: the header of a state is not always equally long."""
+"""Sizes are rounded up to this many bytes, since the header of a state varies in length."""
 
 MOST_FREE = 2
-"""So many that nobody uses are kept: one is filled while the other is on its way."""
+"""Free buffers to keep: one is filled while the other is being sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """number: by which the other side names it."""
+    """number: its name on the other side."""
 
     number: int
     fd: int
@@ -33,14 +32,14 @@ class Buffer:
     is_pinned: bool
 
     def close(self) -> None:
-        """Its memory is free once the other side has let go of it as well."""
+        """The memory is freed once the other side has closed it too."""
         if self.is_pinned:
             torch.cuda.cudart().cudaHostUnregister(_address(self.area))  # type: ignore[no-untyped-call]
         os.close(self.fd)
 
 
 class Buffers:
-    """Those of one process. device: what is copied from, `cpu` or a GPU. free: those that nobody uses."""
+    """The buffers of a process. device: the source of the copies, `cpu` or a GPU. free: buffers not in use."""
 
     def __init__(self, device: str) -> None:
         self._device, self._numbers = device, count()
@@ -48,7 +47,7 @@ class Buffers:
         self.free: list[Buffer] = []
 
     def take(self, size: int) -> Buffer:
-        """One of at least so many bytes, for whoever reads it until it is given back. Raises OSError: no room."""
+        """A buffer of at least `size` bytes, in use until it is given back. Raises OSError if there is no room."""
         fitting = [buffer for buffer in self.free if size <= len(buffer.area) <= 2 * size + GRAIN]
         buffer = min(fitting, key=lambda buffer: len(buffer.area)) if fitting else self._made(size)
         if fitting:
@@ -57,7 +56,7 @@ class Buffers:
         return buffer
 
     def give_back(self, numbers: Iterable[int]) -> None:
-        """Nobody reads these any more, or will: they may be filled again."""
+        """Mark buffers as free, once no process reads them any more."""
         for number in numbers:
             if (buffer := self._used.pop(number, None)) is not None:
                 self.free.append(buffer)
@@ -65,18 +64,18 @@ class Buffers:
             self.free.pop(0).close()
 
     def take_back(self, closed: Iterable[tuple[int, bool]]) -> None:
-        """These were closed, and are filled again, except lent ones, which others may read forever."""
+        """Free the buffers that the other side has closed; drop those that it has lent to others."""
         for number, is_lent in closed:
             (self.drop if is_lent else self.give_back)([number])
 
     def drop(self, numbers: Iterable[int]) -> None:
-        """Others may read these for as long as they like: they are never filled again."""
+        """Give up buffers that others may go on reading, so that they are never refilled."""
         for number in numbers:
             if (buffer := self._used.pop(number, None)) is not None:
                 buffer.close()
 
     def forget(self) -> None:
-        """Another model has another size. Those in use stay with whoever reads them."""
+        """Close all buffers, since another model has another size. Readers keep those in use."""
         for buffer in (*self.free, *self._used.values()):
             buffer.close()
         self.free.clear()
@@ -94,7 +93,8 @@ class Buffers:
 
 
 def _pin(area: mmap.mmap) -> bool:
-    """Whether a GPU can copy there by itself; else it goes through memory of the driver, which takes longer."""
+    """Pin memory for copies by the GPU. Returns whether that worked; otherwise copies go through the driver's
+    memory."""
     code = torch.cuda.cudart().cudaHostRegister(_address(area), len(area), 0)  # type: ignore[no-untyped-call]
     return int(code) == 0
 

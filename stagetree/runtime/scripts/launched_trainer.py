@@ -1,8 +1,8 @@
-"""Scripts that own their loop in several processes, which `torchrun`, `accelerate launch` or their like starts.
+"""A script that owns its loop and is launched as several processes, by `torchrun`, `accelerate launch` and the like.
 
     run = stagetree.attach("gpt", launch="torchrun --nproc-per-node 2", ...)
 
-The ranks and their group are the script's own; `stagetree.runtime.launcher` has the slot's side of them.
+The ranks and their process group are the script's own. `rank_processes` controls them.
 """
 
 from __future__ import annotations
@@ -17,25 +17,27 @@ from typing import Any, ClassVar
 
 import torch
 
-from stagetree.runtime import inexact_reasons, state_format
+from stagetree.runtime import inexact_reasons
+from stagetree.runtime.checkpoints import state_format
 from stagetree.runtime.failures import TrainerFailed
-from stagetree.runtime.launcher import RANK, RankProcesses
-from stagetree.runtime.scripted import Script
+from stagetree.runtime.scripts.interface import Script
+from stagetree.runtime.scripts.rank_processes import RANK, RankProcesses
 from stagetree.trainer import Trainer
 from stagetree.trainer.base import MetricSums
 
 
 class LaunchedTrainer(Trainer, Script):
-    """Trains by the processes of a script. The state is that of all ranks: what equals the first one's is kept once."""
+    """Trains by a script's processes. The state is that of all ranks; parts equal to the first rank's are stored
+    once."""
 
     file: ClassVar[Path]
     """The script."""
 
     version: ClassVar[str]
-    """Of the script: each rank must have read the same."""
+    """The script's version; each rank must have read the same."""
 
     launch: ClassVar[str]
-    """How they are started; names in braces stand for `trainer_args`, and `{devices}` for the number of slots."""
+    """The launch command. Names in braces stand for `trainer_args`, and `{devices}` for the number of slots."""
 
     defaults: ClassVar[Mapping[str, Any]]
     """The literal arguments of `attach`."""
@@ -47,13 +49,13 @@ class LaunchedTrainer(Trainer, Script):
         self._step, self._new = 0, dict[str, Any]()
         job: dict[str, Any] = {"file": str(self.file), "name": self.name, "version": self.version}
         job |= {"seed": seed, "device": device, "args": trainer_args, "determinism": _determinism()}
-        self._leads = self.ranks.rank == 0  # of a gang, the leader starts them, on the devices of all
+        self._leads = self.ranks.rank == 0  # the leader of a gang starts them, on the devices of all slots
         if self._leads:
             self._ranks = RankProcesses(self._words(), {**job, "threads": torch.get_num_threads()})
             vars(self)["_logged"] = _Logged(self._ranks)
 
     def _words(self) -> list[str]:
-        """Raises ValueError for a name that is not among the arguments, and for a study with shards."""
+        """The command. Raises ValueError for a name that is no argument, and for a study with shards."""
         if self.ranks.shards:
             raise ValueError("a script's processes sum in an order of their own: `parallel: ddp` instead of `shards`")
         if self.device != "cpu" and torch.cuda.device_count() < self.ranks.world:
@@ -70,14 +72,14 @@ class LaunchedTrainer(Trainer, Script):
 
     @property
     def steps(self) -> int:
-        """How many it was trained for, also where the last one failed."""
+        """The number of steps trained, also after a failed one."""
         return self._step
 
     def train_on(self, changes: Iterator[Mapping[str, Any]], goes_on: Callable[[int], bool]) -> None:
-        """Take as many of the coming steps as fit in about a second.
+        """Take as many of the coming steps as fit into about a second.
 
-        changes: of each that may come, the values that are new at it. goes_on: asked several times a second, with how
-        many steps are done: whether more are wanted. If not, it ends with the step under way.
+        changes: the values that are new at each coming step. goes_on: called several times a second with the number of
+        finished steps; returns whether to continue. If not, the step under way is the last.
         """
         self._step += self.ranks.agree(self._take(changes, goes_on))
 
@@ -85,7 +87,7 @@ class LaunchedTrainer(Trainer, Script):
         self._step += self._take(iter([{}]), lambda steps: True)
 
     def _take(self, changes: Iterator[Mapping[str, Any]], goes_on: Callable[[int], bool]) -> int:
-        """How many steps the script took; those of a gang's leader count."""
+        """The number of steps that the script took; the leader of a gang decides."""
         self._new |= next(changes)
         try:
             taken = self._ranks.train(chain([self._new], changes), goes_on) if self._leads else 1
@@ -137,7 +139,7 @@ class LaunchedTrainer(Trainer, Script):
 
 
 class _Logged(MetricSums):
-    """What the first rank has logged: it is fetched when somebody wants to know."""
+    """What the first rank has logged, fetched on demand."""
 
     def __init__(self, ranks: RankProcesses) -> None:
         super().__init__()
@@ -148,11 +150,11 @@ class _Logged(MetricSums):
         return dict(first["logged"])
 
     def clear(self) -> None:
-        """The first rank does it itself, whenever it loads or evaluates."""
+        """Nothing to do: the first rank clears its log when it loads or evaluates."""
 
 
 def _determinism() -> str:
-    """As this process has it: see `stagetree.runtime.machine.set_determinism`."""
+    """The mode that this process has set: see `stagetree.runtime.machine.set_determinism`."""
     if not torch.are_deterministic_algorithms_enabled():
         return "off"
     return "warn" if torch.is_deterministic_algorithms_warn_only_enabled() else "strict"

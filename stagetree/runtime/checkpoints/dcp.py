@@ -1,9 +1,9 @@
-"""Checkpoints of `torch.distributed.checkpoint` (DCP), as torchtitan, FSDP scripts and others write them.
+"""Checkpoints of `torch.distributed.checkpoint` (DCP), as torchtitan and FSDP scripts write them.
 
-Such a checkpoint is a folder: `.metadata`, a pickle that says where the pieces of each tensor lie, and files with these
-pieces, one or more of each rank. A server packs the folder into one object, as it is, and needs no torch for that.
-Where a model begins with it, the pieces are put together. The pickle may name nothing but a few harmless classes: the
-author of a checkpoint must not run code on a slot.
+A DCP checkpoint is a folder: `.metadata`, a pickle with the place of each tensor's chunks, and files with the chunks of
+each rank. A server packs the folder unchanged into one object, which needs no torch. The chunks are joined where a
+model begins with the checkpoint. The pickle may name only a few harmless classes, so that its author cannot run code on
+a slot.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 LENGTH = 8
-"""An object begins with the length of its header, in so many bytes, as a safetensors file does."""
+"""An object begins with the length of its header in this many bytes, as a safetensors file does."""
 
 KIND = "dcp"
-"""The name in a header's metadata under which it says which file lies where."""
+"""The key in the header's metadata of the files' places."""
 
 METADATA = ".metadata"
 PART = 2**24
@@ -45,16 +45,16 @@ KNOWN = {
     "collections": {"OrderedDict"},
     "pathlib": {"Path", "PosixPath", "PurePosixPath"},
 }
-"""What the pickle may name, by module; of torch the dtypes as well."""
+"""The classes that the pickle may name, by module, besides torch's dtypes."""
 
 
 class NotDcp(ValueError):
-    """A folder or an object is no checkpoint of DCP, or one that cannot be read; the message is a clause."""
+    """Not a DCP checkpoint, or one that cannot be read; the message is a clause."""
 
 
 @dataclass(frozen=True, slots=True)
 class PackedFolder:
-    """A folder as one object: `header`, and behind it the files, in this order. size: of the whole."""
+    """A folder as one object: `header`, then the files in this order. size: of the whole object."""
 
     header: bytes
     paths: tuple[Path, ...]
@@ -75,7 +75,7 @@ class PackedFolder:
         return cls(len(text).to_bytes(LENGTH, "little") + text, paths, LENGTH + len(text) + end)
 
     def parts(self) -> Iterator[bytes]:
-        """The object, piece by piece. Raises OSError."""
+        """The object in parts. Raises OSError."""
         yield self.header
         for path in self.paths:
             with path.open("rb") as file:
@@ -84,9 +84,9 @@ class PackedFolder:
 
 
 def tensors_in(image: memoryview, header: Mapping[str, Any], begin: int) -> dict[str, Tensor]:
-    """The tensors of a packed folder by their names, in memory of their own. Needs torch.
+    """The tensors of a packed folder by name, copied. Needs torch.
 
-    header, begin: of the object, and where its files begin. Raises `NotDcp`.
+    begin: the offset of the files in the object. Raises `NotDcp`.
     """
     import torch
     from torch.distributed.checkpoint.metadata import MetadataIndex, TensorStorageMetadata
@@ -111,7 +111,7 @@ def tensors_in(image: memoryview, header: Mapping[str, Any], begin: int) -> dict
 
 
 def _piece(files: Mapping[str, memoryview], stored: Any, name: str) -> Tensor:
-    """The tensor that lies there, in a form of `torch.save`."""
+    """The stored chunk, which has the form of `torch.save`."""
     import torch
 
     if stored is None or stored.relative_path not in files:
@@ -133,7 +133,7 @@ def _metadata_in(content: memoryview) -> Any:
 
 
 class _Careful(pickle.Unpickler):
-    """Makes objects of the kinds in `KNOWN`, and of no others."""
+    """Unpickles the classes in `KNOWN` only."""
 
     def find_class(self, module: str, name: str) -> Any:
         import torch

@@ -1,4 +1,4 @@
-"""Files that are there whole, or not at all."""
+"""Files that are written completely or not at all."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ PARTIAL = ".partial"
 
 
 @contextmanager
-def whole_file(path: Path, buffering: int = -1) -> Iterator[BinaryIO]:
-    """A file to be written in the block, which has its name only when the block is left without an error.
+def atomic_file(path: Path, buffering: int = -1) -> Iterator[BinaryIO]:
+    """A file to write in the block, which gets its name when the block ends without an error.
 
-    Its folder is made where it is missing. buffering: as `open` takes it. Raises OSError.
+    Creates its folder. buffering: as for `open`. Raises OSError.
     """
     partial = path.with_name(path.name + PARTIAL)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -27,6 +27,6 @@ def whole_file(path: Path, buffering: int = -1) -> Iterator[BinaryIO]:
 
 
 def remove_partial(folder: Path) -> None:
-    """Delete what was broken off by the end of a process. For those who know that nobody writes below the folder."""
+    """Delete partial files that killed processes left. No process may be writing below the folder."""
     for path in folder.rglob(f"*{PARTIAL}"):
         path.unlink(missing_ok=True)

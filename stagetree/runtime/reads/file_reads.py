@@ -1,9 +1,9 @@
-"""Which files a trainer has read, as far as it can be told: its study may have left some out of `inputs`.
+"""Records which files a trainer reads, since its study may have left some out of `inputs`.
 
-Python tells whenever it opens a file, here and in the processes of a data loader, which are forks. A library that opens
-one by itself, such as HDF5 or safetensors, mostly holds or maps it: Linux tells which files that are. Where a library
-closes it, the folder was mostly listed before: see `FolderWatch`. Of a data set of single pictures a check reads a few,
-so many files of one kind are told as a pattern, such as `/data/train/*/*.png`.
+Python's audit hook reports each file that Python opens, here and in forked data-loader workers. Libraries that open
+files themselves, such as HDF5 or safetensors, mostly keep or map them, which /proc shows. For files that a library
+closes again, the folder was mostly listed before: see `FolderWatch`. A check reads only some files of a data set of
+single images, so many files with one ending are reported as a pattern, such as `/data/train/*/*.png`.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from stagetree.runtime.file_uses import SPAWNING, FileUses, note_torch_files
-from stagetree.runtime.folder_watch import FolderWatch
+from stagetree.runtime.reads.file_uses import SPAWNING, FileUses, note_torch_files
+from stagetree.runtime.reads.folder_watch import FolderWatch
 from stagetree.source.importing import Imports, installed_folders, is_installed
-from stagetree.undeclared_input import Unnamed
+from stagetree.source.undeclared_input import UndeclaredInput
 
 MOST = 64
-"""So many files and patterns are told, the first ones."""
+"""The most files and patterns to report."""
 
 MANY = 16
-"""A pattern stands for more files than these: others beside them are read, too, in other steps."""
+"""More files than this are reported as a pattern; other steps probably read other files beside them."""
 
 MOST_NOTED = 4096
 
@@ -37,11 +37,11 @@ ABOUT = (".dist-info/", ".egg-info/")
 CODE = {".py", ".pyc", ".pyi", ".so", ".pth", ".egg-link"}
 
 MOST_BYTES = 4096
-"""Of a message of a fork: a longer one might be mixed with another's."""
+"""The longest message of a fork: pipes may interleave longer ones."""
 
 
 class _Forks:
-    """What the forks of this process read: each tells it through one pipe, and tells nothing once that is full."""
+    """Collects what forks of this process read, through one pipe. When the pipe is full, reports are dropped."""
 
     def __init__(self) -> None:
         self._begin, self._end = os.pipe()
@@ -50,7 +50,7 @@ class _Forks:
         self._identity = self._now()
 
     def tell(self, kind: str, name: str) -> None:
-        """In a fork. It may have closed all its files, and have others under their numbers."""
+        """Report a file from a fork, which may have closed all of its descriptors and reused their numbers."""
         message = os.fsencode(f"{kind}{name}\0")
         with suppress(OSError):
             if len(message) <= MOST_BYTES and self._now() == self._identity:
@@ -64,7 +64,7 @@ class _Forks:
         yield from ((message[:1], message[1:]) for message in os.fsdecode(b"".join(parts)).split("\0") if message)
 
     def renewed(self) -> _Forks:
-        """One of another process, in the place of this one."""
+        """A new pipe for a process of its own, instead of this one."""
         for end in (self._begin, self._end):
             os.close(end)
         return _Forks()
@@ -75,7 +75,7 @@ class _Forks:
 
 
 class _Watch:
-    """Of one process and its forks."""
+    """The record of one process and its forks."""
 
     def __init__(self) -> None:
         self.owner, self.installed = os.getpid(), installed_folders()
@@ -86,7 +86,7 @@ class _Watch:
         return self.owner != os.getpid()
 
     def renew(self) -> None:
-        """Be that of another process, as this one was before it was forked."""
+        """Become the record of a fork that continues as a process of its own."""
         self.owner, self.forks = os.getpid(), self.forks.renewed()
         self.folders.renew()
 
@@ -94,7 +94,7 @@ class _Watch:
 READ, WRITTEN = "r", "w"
 
 uses = FileUses()
-"""Of this process, for the slot that asks at the end of each stage."""
+"""Uses since the slot has last asked, at the end of each stage."""
 
 _read: dict[str, None] = {}
 _written: set[str] = set()
@@ -103,7 +103,7 @@ _watch: list[_Watch] = []  # one, of this process or of the one that it is a for
 
 
 def watch() -> None:
-    """From here on, note what this process and its forks open. A hook stays."""
+    """Start recording the files that this process and its forks open. The audit hook stays."""
     is_first = not _watch
     if is_first or _watch[0].is_in_a_fork:
         _watch[:] = [_Watch()]
@@ -113,7 +113,7 @@ def watch() -> None:
 
 
 def opened() -> int:
-    """How many files there are in `uses`, with those of forks."""
+    """The number of files in `uses`, after including those of forks."""
     for watch in _watch:
         for kind, name in watch.forks.told():
             _enter(kind, name)
@@ -123,19 +123,19 @@ def opened() -> int:
 
 
 def watch_on() -> None:
-    """In a fork that goes on as a process of its own: watch the same folders, apart from the template."""
+    """Keep recording in a fork that continues as a process of its own."""
     for watch in _watch:
         watch.renew()
 
 
 def temporary_files() -> list[str]:
-    """The temporary files and folders that this process has made, in the order in which it has."""
+    """The temporary files and folders that this process has made, in order."""
     return _temporary
 
 
 def data_files() -> list[str]:
-    """The files that were read and not written, without code, hidden files, and files of the system and of packages;
-    and patterns of many."""
+    """The data files that were read and not written, with patterns for many. Code, hidden, system and package files are
+    left out."""
     return _told(read_files())
 
 
@@ -150,17 +150,19 @@ def read_files() -> list[str]:
 
 
 def code_files(code: Imports) -> list[str]:
-    """The files of the user's modules that this process has imported and no version covers, such as modules of a
-    package that is installed in place; and patterns of many."""
+    """The user's imported module files that no version covers, such as those of an editable install, with patterns for
+    many."""
     return _told([name for name in code.beyond() if "/." not in name])
 
 
 def _told(names: Iterable[str]) -> list[str]:
-    return list(islice((each for each in _by_pattern(names) if Unnamed(each).is_pattern or os.path.isfile(each)), MOST))
+    return list(
+        islice((each for each in _by_pattern(names) if UndeclaredInput(each).is_pattern or os.path.isfile(each)), MOST)
+    )
 
 
 def _note(event: str, arguments: tuple[Any, ...]) -> None:
-    """An audit hook: an error here would be raised by the trainer's own `open`."""
+    """The audit hook. It must not raise: the error would come out of the trainer's own `open`."""
     if event not in EVENTS:
         if event in TEMPORARY:
             _temporary.append(os.fsdecode(arguments[0]))
@@ -184,7 +186,7 @@ def _note(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def _enter(kind: str, name: str) -> bool:
-    """Whether it is a new one, and there is room for it."""
+    """Record a file. Returns whether it is new and there is room."""
     if name in (entered := _written if kind == WRITTEN else _read) or len(entered) > MOST_NOTED:
         return False
     if kind == WRITTEN:
@@ -195,7 +197,7 @@ def _enter(kind: str, name: str) -> bool:
 
 
 def _held() -> Iterator[str]:
-    """Files that this process and its children have open for reading alone, or have mapped without sharing changes."""
+    """Files that this process and its children hold open read-only, or have mapped privately."""
     with suppress(OSError):  # no Linux
         children = [pid for task in Path("/proc/self/task").iterdir() for pid in _words(task / "children")]
         for process in (Path("/proc") / pid for pid in ("self", *children)):
@@ -230,23 +232,23 @@ def _words(path: Path) -> list[str]:
 
 
 def _may_be(name: str, installed: tuple[str, ...]) -> bool:
-    """Whether it may be data, by its name. Python itself reads the metadata of packages."""
+    """Whether the name may be that of data. Python itself reads the metadata of packages."""
     return _ending(name) not in CODE and not _is_foreign(name, installed) and not any(each in name for each in ABOUT)
 
 
 def _is_foreign(name: str, installed: tuple[str, ...]) -> bool:
-    """Whether it is hidden, none of the disk's, or installed."""
+    """Whether it is hidden, not on a disk, or installed."""
     return not name.startswith("/") or "/." in name or is_installed(name, installed)
 
 
 def _by_pattern(names: Iterable[str]) -> Iterable[str]:
-    """The same, with patterns for files of one ending: those in a folder, and those in the folders of one folder."""
-    names = _merged(names, _of_folders, os.path.dirname)  # of very many classes, each has a few that were read
+    """Replace many files with one ending by patterns: those in a folder, and those in the subfolders of a folder."""
+    names = _merged(names, _of_folders, os.path.dirname)  # with many classes, a few files were read of each
     return _merged(_merged(names, _of_folder, str), _of_folders, str)
 
 
 def _merged(names: Iterable[str], pattern_of: Callable[[str], str], part_of: Callable[[str], str]) -> dict[str, None]:
-    """The same, with a pattern for many parts of it, unless a file of the pattern was written."""
+    """Replace parts by a pattern where there are many, unless a file that matches was written."""
     parts = defaultdict[str, set[str]](set)
     for name in names:
         parts[pattern_of(name)].add(part_of(name))
@@ -256,7 +258,7 @@ def _merged(names: Iterable[str], pattern_of: Callable[[str], str], part_of: Cal
 
 
 def _of_folder(name: str) -> str:
-    """Names without an ending are their own, as patterns are: they say too little of what lies beside them."""
+    """A name without an ending is its own pattern: it says too little about the files beside it."""
     return _pattern(name, os.path.dirname(name), "")
 
 
@@ -266,7 +268,11 @@ def _of_folders(name: str) -> str:
 
 def _pattern(name: str, folder: str, between: str) -> str:
     ending = _ending(name)
-    return Unnamed.files(folder, between + ending).path if ending and not Unnamed(name).is_pattern else name
+    return (
+        UndeclaredInput.files(folder, between + ending).path
+        if ending and not UndeclaredInput(name).is_pattern
+        else name
+    )
 
 
 def _ending(name: str) -> str:

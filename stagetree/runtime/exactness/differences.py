@@ -1,7 +1,7 @@
-"""Where two states differ first.
+"""Finds the first difference of two states.
 
-Two pickles are compared by what they say, and never unpickled. Equal objects may have pickles that differ: an equal
-string that is another object is written once more, where the same object would only be referred to.
+Pickles in them are compared by their operations and never loaded. Equal objects may have different pickles: an equal
+string is written again if it is another object, and referenced if it is the same one.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ import numpy as np
 import torch
 
 LONGEST = 2**22
-"""Bytes: longer pickles are not looked into."""
+"""The longest pickle to analyze, in bytes."""
 
 STORE = frozenset({"PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"})
 FETCH = frozenset({"GET", "BINGET", "LONG_BINGET"})
 CHANGE = frozenset({"APPEND", "APPENDS", "SETITEM", "SETITEMS", "ADDITEMS", "BUILD"})
-"""What adds to the object below its own operands, which stays where it is."""
+"""Operations that add to the object below their operands on the stack."""
 
 EMPTY = frozenset({"PROTO", "FRAME"})
 
 
 @dataclass(eq=False)
 class _Node:
-    """An object: by which operation it is made, and from what; `None` ends the operands of one."""
+    """A pickled object: the operation that makes it, and its operands; `None` ends the operands of one operation."""
 
     name: str
     value: Any = None
@@ -35,12 +35,12 @@ class _Node:
 
 
 def say_the_same(one: bytes, other: bytes) -> bool:
-    """Whether both are pickles of objects that are built in the same way from equal values."""
+    """Whether both are pickles that build their objects in the same way from equal values."""
     if max(len(one), len(other)) > LONGEST or one[:1] != b"\x80" or other[:1] != b"\x80":
         return False
     try:
         return _are_alike(_read(one), _read(other))
-    except Exception:  # these bytes are no pickle, or one of a kind that nobody writes any more
+    except Exception:  # no pickle, or one of an outdated protocol
         return False
 
 
@@ -75,7 +75,7 @@ def _apply(code: pickletools.OpcodeInfo, value: Any, stack: list[_Node]) -> None
 
 
 def _take(code: pickletools.OpcodeInfo, stack: list[_Node]) -> list[_Node]:
-    """The operands of an operation, from the stack; without the object that it changes."""
+    """Pop the operands of an operation, except the object that it changes."""
     before = list(code.stack_before)
     if code.name == "DUP":
         return []
@@ -91,7 +91,7 @@ def _take(code: pickletools.OpcodeInfo, stack: list[_Node]) -> list[_Node]:
 
 
 def _are_alike(one: _Node, other: _Node) -> bool:
-    """Objects may hold each other: no pair is compared twice."""
+    """Compare two graphs of objects, which may have cycles: each pair is compared once."""
     pairs: list[tuple[_Node | None, _Node | None]] = [(one, other)]
     compared: set[tuple[int, int]] = set()
     while pairs:
@@ -114,17 +114,17 @@ Leaves = dict[str, Any]
 
 
 def leaves(value: Any, path: str = "") -> Leaves:
-    """The tensors and values of a state, by their places, as they come."""
+    """The tensors and values of a state by their paths, in order."""
     found: Leaves = {}
     for name, leaf in _walk(value, path):
-        while name in found:  # a name with a dot in it stands for no other leaf
+        while name in found:  # a key with a dot in it may give an equal path
             name += "'"
         found[name] = leaf
     return found
 
 
 def first_difference(one: Leaves, other: Leaves) -> str:
-    """The first leaf that is not equal to the bit, and of how many leaves how many are not; nothing if all are."""
+    """The number of leaves that differ bit for bit, and the first of them; empty if none does."""
     names = list(dict.fromkeys([*one, *other]))
     wrong = [name for name in names if name not in one or name not in other or not _same(one[name], other[name])]
     if not wrong:
@@ -135,11 +135,11 @@ def first_difference(one: Leaves, other: Leaves) -> str:
 
 
 OF_MODULES = frozenset({"_modules", "_parameters", "_buffers"})
-"""Attributes of a module that differ where its weights, or gradients that follow from them, do."""
+"""Module attributes that differ as a consequence of weights or gradients."""
 
 
 def causes(names: Iterable[str], state: Leaves) -> list[str]:
-    """Of what two trainers held besides, what may be why their states differ: what is in the state follows from it."""
+    """The names of differing held values that may have caused the difference of the states: those not in the state."""
     within = {part for name in state for part in name.replace("[", ".").split(".")}
 
     def attribute(name: str) -> str:
@@ -153,7 +153,7 @@ def _walk(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     if isinstance(value, dict):
         for key, item in value.items():
             yield from _walk(item, f"{path}.{key}" if path else str(key))
-    elif isinstance(value, list | tuple) and len(value) < 100:  # longer ones are one leaf: a generator's numbers
+    elif isinstance(value, list | tuple) and len(value) < 100:  # a longer one is one leaf, such as a generator's state
         for number, item in enumerate(value):
             yield from _walk(item, f"{path}[{number}]")
     else:
