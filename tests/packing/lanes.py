@@ -87,7 +87,7 @@ def alone(hp: Hp, steps: int, kind: type[TorchTrainer] = Tiny, **args: Any) -> M
     return trained
 
 
-def run_packed(pack: PackedModels, hps: Mapping[int, Hp], steps: int) -> Failed:
+def packed(pack: PackedModels, hps: Mapping[int, Hp], steps: int) -> Failed:
     """Train these models of a pack, which are there, for so many steps; those that failed."""
     timelines, failed = {number: HpTimeline(hp) for number, hp in hps.items()}, Failed()
     for _ in range(steps):

@@ -63,10 +63,10 @@ def test_large_models_are_computed_one_by_one_as_alone(monkeypatch: pytest.Monke
     pack = fresh(3, hps, Large, net="dropping")
     assert not packed(pack, hps, 3) and not pack.unpackable_reason
     profile = pack.profile()
-    assert profile is not None and profile.is_exact and not profile.other_draws and set(profile.run_packed) == {2, 3}
+    assert profile is not None and profile.is_exact and not profile.other_draws and set(profile.packed) == {2, 3}
     for number, hp in hps.items():
         assert_same(weights(pack[number]), weights(alone(hp, 3, Large, net="dropping")))
-        assert pack[number].logged_sums() == alone(hp, 3, Large, net="dropping").logged_sums()
+        assert pack[number].logged() == alone(hp, 3, Large, net="dropping").logged()
 
 
 class Counting(Moody):

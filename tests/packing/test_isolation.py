@@ -103,7 +103,7 @@ def test_models_of_all_kinds_are_the_same_in_any_place(
     assert among_others.unpackable_reason == by_itself.unpackable_reason
     assert "precision" in numbers or not by_itself.unpackable_reason
     assert_same(weights(among_others[lane]), weights(by_itself[0]))
-    assert among_others[lane].logged_sums() == by_itself[0].logged_sums()
+    assert among_others[lane].logged() == by_itself[0].logged()
     assert among_others[lane].evaluate() == by_itself[0].evaluate()
 
 
@@ -204,7 +204,7 @@ def test_each_lane_logs_what_is_its_own() -> None:
     pack = fresh(WIDTH, hps)
     assert not packed(pack, hps, 2)
     for number, hp in hps.items():
-        assert pack[number].logged_sums() == pytest.approx(alone(hp, 2).logged_sums())
+        assert pack[number].logged() == pytest.approx(alone(hp, 2).logged())
 
 
 def test_metrics_are_those_of_the_lane() -> None:

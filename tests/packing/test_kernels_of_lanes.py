@@ -181,7 +181,7 @@ def test_samples_without_a_label_count_for_nothing(net: str) -> None:
     for number, hp in HPS.items():
         one = alone(hp, 3, Masked, **how)
         assert distance(weights(pack[number]), weights(one)) < NEAR
-        assert pack[number].logged_sums() == pytest.approx(one.logged_sums())
+        assert pack[number].logged() == pytest.approx(one.logged())
 
 
 def test_a_batch_of_one_number_a_channel_fails_as_it_does_alone() -> None:

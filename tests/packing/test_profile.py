@@ -122,8 +122,8 @@ def test_what_packs_cost_is_measured_for_all_powers_of_two_up_to_their_width() -
     for number in range(3):
         pack.leave(number)
     profile = pack.profile()
-    assert profile is not None and set(profile.run_packed) == {2, 4, 6}
-    assert all(cost.seconds > 0 for cost in (profile.alone, *profile.run_packed.values()))
+    assert profile is not None and set(profile.packed) == {2, 4, 6}
+    assert all(cost.seconds > 0 for cost in (profile.alone, *profile.packed.values()))
     assert_same(weights(pack[3]), before)
 
 
@@ -184,7 +184,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, *seconds: float | Exception, wides
 
 def test_packs_are_measured_as_long_as_a_lane_costs_less(monkeypatch: pytest.MonkeyPatch) -> None:
     profile = measured(monkeypatch, 1.0, 3.0, 4.0, 8.0, 1.0)
-    assert profile is not None and {width: cost.seconds for width, cost in profile.run_packed.items()} == {
+    assert profile is not None and {width: cost.seconds for width, cost in profile.packed.items()} == {
         2: 3.0,
         4: 4.0,
         8: 8.0,
@@ -194,12 +194,12 @@ def test_packs_are_measured_as_long_as_a_lane_costs_less(monkeypatch: pytest.Mon
 
 def test_packs_are_measured_up_to_as_many_lanes_as_come_into_question(monkeypatch: pytest.MonkeyPatch) -> None:
     profile = measured(monkeypatch, *[1.0] * 4, widest=6)
-    assert profile is not None and set(profile.run_packed) == {2, 4, 6}
+    assert profile is not None and set(profile.packed) == {2, 4, 6}
 
 
 def test_packs_are_measured_as_long_as_there_is_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     profile = measured(monkeypatch, 1.0, 1.0, OutOfMemoryError("no room"))
-    assert profile is not None and set(profile.run_packed) == {2}
+    assert profile is not None and set(profile.packed) == {2}
     assert measured(monkeypatch, 1.0, OutOfMemoryError("no room")) is None
 
 
