@@ -25,7 +25,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, cast
 
-from app.processes import last_words
+from app.process.logs import last_line
 
 if TYPE_CHECKING:
     from app.events import SqlRecords
@@ -188,8 +188,8 @@ class Prefork:
             return 0
         name, code = self._names.pop(pid), os.waitstatus_to_exitcode(status)
         log = self._logs / f"{name}.log"
-        said = last_words(log)[:MAX_LOG_CHARACTERS]
-        print(f"{name} ended with exit code {code}{said} (its log is {log})", flush=True)
+        ending = last_line(log)[:MAX_LOG_CHARACTERS]
+        print(f"{name} ended with exit code {code}{ending} (its log is {log})", flush=True)
         return 1
 
     def _wait_for_workers(self) -> None:
