@@ -1,4 +1,4 @@
-"""The stack: what is started, in which order, and how it ends."""
+"""The embedded stack: which processes it starts, in which order, and how it ends."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ START_SECONDS = 180.0
 """Imports take a minute on a slow machine or disk; a process that ends meanwhile is noticed at once."""
 
 STOP_SECONDS = 120.0
-"""For the slots to save what they have when the stack ends, unless the environment says otherwise."""
+"""For the slots to save their states when the stack ends, unless the environment says otherwise."""
 
 LOOK_SECONDS = 0.05
 
 NOTICE_SECONDS = 2.0
-"""After so long it is said that the end waits for that."""
+"""After this time the user sees that the end waits for saves."""
 
 BUDGET = "20GiB"
 """For all checkpoints, unless the environment says otherwise."""
@@ -50,12 +50,16 @@ BUDGET = "20GiB"
 
 @dataclass
 class Embedded:
-    """A running stack. folder: where its log and checkpoints are. slots_per_gpu: how many of the slots share a GPU.
+    """A running stack.
 
-    say: gets a sentence for the user, who waits for its end. token: for its user, where other machines reach it.
-    forking: what its trainers are forked from, where that has begun. processes: all others, by the names of their logs.
-    stays: runs on until it is stopped, so that other commands can send it studies. to_run: the file of the only trainer
-    that it will train, if known; then only the imports of that file are made beforehand.
+    folder: of its log and checkpoints.
+    slots_per_gpu: how many slots share a GPU.
+    say: shows the user a sentence while the stack ends.
+    token: of its user, if other machines can reach it.
+    forking: the interpreter of its trainers, if it was started before.
+    processes: all others, by the names of their logs.
+    stays: runs until it is stopped, so that other commands can send it studies.
+    to_run: the only trainer file that it will train, if known; then only its imports are made beforehand.
     """
 
     folder: Path
@@ -81,13 +85,15 @@ class Embedded:
 
     @property
     def external_url(self) -> str | None:
-        """Where other machines reach it; None where they do not."""
+        """Where other machines reach it; None if they cannot."""
         return machine.external_url(self.host, self.port)
 
     def start(self, *, await_slots: bool = False, meanwhile: Callable[[], None] = lambda: None) -> None:
-        """Start everything and return when the API answers, or when every slot is ready too. Raises `StackFailed`.
+        """Start everything; return when the API answers, or with `await_slots` when every slot is ready. Raises
+        `StackFailed`.
 
-        Slots import torch, which takes seconds; a study may be submitted before. meanwhile: done while all start.
+        Slots import torch, which takes seconds; a study may be submitted before.
+        meanwhile: called while all processes start.
         """
         machine.require("celery")
         try:
@@ -107,9 +113,9 @@ class Embedded:
             raise
 
     def stop(self) -> None:
-        """End every process. What is on record stays; a stage under way is trained again from its last checkpoint.
+        """End every process. The log stays; a stage under way is trained again from its last checkpoint.
 
-        Whoever interrupts it does not wait for what the slots would save.
+        An interrupt skips waiting for the slots' saves.
         """
         with defer_interrupts() as interrupted:
             try:
@@ -190,7 +196,9 @@ class Embedded:
         machine.open_log(self.folder / "logs" / "api.log").close()
 
     def _release_workers(self) -> None:
-        """When the database is there, with the token of its user where other machines reach it."""
+        """Let the workers run once the database is ready, and create the user's token if other machines can reach the
+        stack.
+        """
         assert self._workers is not None
         self._workers.settimeout(START_SECONDS)
         with self._workers, self._workers.makefile() as told:
@@ -206,7 +214,7 @@ class Embedded:
                 self.token = machine.user_token(self.folder / "token", self.environment()["STAGETREE_DATABASE_URL"])
 
     def commands(self) -> dict[str, list[str]]:
-        """What is started, by the name of its log. The API and the workers are forks of one process."""
+        """The command of each process, by the name of its log. The API and the workers are forks of one process."""
         where = ["--app-dir", str(HOME), "--host", self.host, "--port", str(self.port)]
         api = ["uvicorn", "--factory", *where, "--no-access-log", "--no-proxy-headers", "app.main:create_app"]
         forks = {"api": api, "scheduler": [*worker_command("scheduler"), "-P", "solo", "-B"]}
@@ -215,7 +223,7 @@ class Embedded:
         return {"redis": machine.redis_command(self._scratch), "workers": [*PYTHON, *prefork]}
 
     def _await_saves(self, workers: subprocess.Popen[bytes], interrupted: threading.Event) -> None:
-        """Ask the slots to end, and wait for what they save: the states of the last trials are among it."""
+        """Ask the slots to end, and wait while they save, for example the last trials' states."""
         began, is_told = time.monotonic(), False
         limit = float(self.environment()["STAGETREE_STOP_SECONDS"])
         workers.terminate()
@@ -266,7 +274,7 @@ class Embedded:
 
 
 def _in_use_message(folder: Path) -> str:
-    """That another stack has the folder, and what to do about it."""
+    """Says that another stack uses the folder, and what to do."""
     other = find_server(folder)
     here = f"another stagetree is at work in {folder}"
     if other is not None and other.stays:
@@ -278,7 +286,7 @@ def _in_use_message(folder: Path) -> str:
 def embedded(
     stack: Embedded, *, await_slots: bool = False, meanwhile: Callable[[], None] = lambda: None
 ) -> Iterator[Embedded]:
-    """The stack, running inside the block. meanwhile: done while it starts."""
+    """A stack that runs inside the block. meanwhile: called while it starts."""
     stack.start(await_slots=await_slots, meanwhile=meanwhile)
     try:
         yield stack

@@ -1,14 +1,14 @@
-"""Runs on: the interpreter that workers are forked from; `work` on a worker's main process.
-
-The workers of one machine, and its API, as forks of one interpreter that has imported what they share.
+"""Forks the API and all workers of a machine from one interpreter that has imported their common modules.
 
     python -P -m app.workers.prefork LOGS '{"gpu0": ["celery", "-A", "app.workers", "worker", "-Q", "gpu0"], ...}'
 
-Each fork becomes what its command describes, with a log of its own, once standard input has ended. It ends when a fork
-does so by itself; on SIGTERM it asks all workers to end, and waits as long as one trains or saves something. The API
-answers until then. Where there is an API, the database is that of a stack alone: it is made ready before, and standard
-input is a socket, on which a line is said then: the reason why it is not ready, or nothing.
-A worker of a cluster, as `stagetree worker QUEUE` starts it, imports the same, whatever the working folder holds.
+Each fork runs its command, with a log of its own, once standard input has ended. This process ends when a fork ends by
+itself. On SIGTERM it asks all workers to end and waits while one trains or saves; the API answers until then. If there
+is an API, this stack owns the database, which is migrated first; standard input is then a socket, on which one line
+reports the problem, or is empty.
+A worker of a cluster (`stagetree worker QUEUE`) imports the same modules, whatever the working folder contains.
+
+Runs on: the interpreter that workers are forked from; `work` on a worker's main process.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from app.events import SqlRecords
 
 QUIET = ("--without-gossip", "--without-mingle")
-"""Workers need not know of each other: the database says what each has."""
+"""Workers need not know of each other: the database has their state."""
 
 API = "api"
-"""What a stack calls the one of its processes that is no worker."""
+"""The name of the process that is no worker."""
 
 MODULES = (
     "billiard.popen_fork",
@@ -75,7 +75,7 @@ def main() -> int:
 
 
 def import_worker_modules() -> None:
-    """What a worker imports, before it looks anywhere else."""
+    """Import a worker's modules, before the working folder is on the import path."""
     for name in MODULES:
         importlib.import_module(name)
     with contextlib.suppress(OSError):  # elsewhere than on Linux
@@ -83,15 +83,15 @@ def import_worker_modules() -> None:
 
 
 def import_app(command: Sequence[str]) -> None:
-    """What uvicorn's command, which ends with it, is to serve: workers have imported most of that, too."""
+    """Import the application that uvicorn's command names last."""
     importlib.import_module("uvicorn.main")
     importlib.import_module(command[-1].partition(":")[0])
 
 
 def prepare_database() -> str:
-    """Bring the schema up to date and forget all slots: the folder is ours, so whoever is on record there is dead.
+    """Migrate the schema and delete all slots' rows: the folder is ours, so every recorded worker is dead.
 
-    Returns the reason where that cannot be, else nothing.
+    Returns the problem, or nothing.
     """
     from app.events import DatabaseUnavailable
 
@@ -106,9 +106,9 @@ def prepare_database() -> str:
 
 
 def has_work(*, if_unavailable: bool) -> bool:
-    """Whether a slot still trains or saves something: a chain is live until its last state is recorded.
+    """Whether a slot still trains or saves: a chain is live until its last state is recorded.
 
-    if_away: the answer where the database gives none.
+    if_unavailable: the answer during an outage of the database.
     """
     from app.events import DatabaseUnavailable
 
@@ -121,7 +121,7 @@ def has_work(*, if_unavailable: bool) -> bool:
 
 @contextlib.contextmanager
 def _open_records() -> Iterator[SqlRecords]:
-    """Opened, and closed again: no fork has a connection of ours."""
+    """Open the records and close them again, so that no fork inherits a connection."""
     from app.events import Database, SqlRecords
     from app.settings import settings
 
@@ -133,14 +133,14 @@ def _open_records() -> Iterator[SqlRecords]:
 
 
 def work(queue: str) -> NoReturn:
-    """Be the Celery worker on a queue, until it ends."""
-    import_worker_modules()  # Celery imports with the working folder first; what is there now, it does not look for
+    """Run the Celery worker of a queue until it ends."""
+    import_worker_modules()  # Celery puts the working folder first on the path, but imports no module twice
     sys.argv = command(queue)
     sys.exit(celery())
 
 
 def command(queue: str) -> list[str]:
-    """What starts the same worker where nothing of ours is hidden."""
+    """The command that starts the same worker without our import order."""
     from app.workers.celery_app import SCHEDULER_QUEUE
 
     beat = ["-B"] if queue == SCHEDULER_QUEUE else []
@@ -149,20 +149,20 @@ def command(queue: str) -> list[str]:
 
 
 def celery() -> int:
-    """Be what the command line of this process says, as Celery's own command would."""
+    """Run Celery's own command with this process's arguments."""
     from celery.__main__ import main as celery_main
 
     return cast(int, celery_main())
 
 
 MAX_LOG_CHARACTERS = 200
-"""Characters of a log's last line that are told."""
+"""How many characters of a log's last line are printed."""
 
 LOOK_SECONDS = 0.05
 
 
 class StopRequested(Exception):
-    """This process was asked to end."""
+    """This process received SIGTERM."""
 
 
 class Prefork:
@@ -173,13 +173,13 @@ class Prefork:
         self._names: dict[int, str] = {}
 
     def start(self, commands: Mapping[str, Sequence[str]]) -> None:
-        """Fork. In a fork, this ends in SystemExit when what it became does."""
-        gc.freeze()  # what is there now stays shared between the forks
+        """Fork. In a fork, this ends in SystemExit when its command does."""
+        gc.freeze()  # keeps the present objects' memory shared between the forks
         for name, command in commands.items():
             self._names[self._fork(name, command)] = name
 
     def watch(self) -> int:
-        """Wait until a fork ends by itself, or nothing is left to save when this process is asked to end: the code."""
+        """Wait until a fork ends by itself, or until SIGTERM and the workers' last saves; return the exit code."""
         try:
             signal.signal(signal.SIGTERM, _raise_stop)
             pid, status = os.wait()
@@ -193,7 +193,7 @@ class Prefork:
         return 1
 
     def _wait_for_workers(self) -> None:
-        """The API goes on: it says meanwhile how far they are, and ends with this process."""
+        """Let the workers save. The API shows their progress meanwhile, and ends with this process."""
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         workers = {pid for pid, name in self._names.items() if name != API}
         if not has_work(if_unavailable=False):
@@ -211,7 +211,7 @@ class Prefork:
         if pid := os.fork():
             return pid
         end_with_parent()
-        if os.getppid() != parent:  # it was killed before that was said
+        if os.getppid() != parent:  # the parent died before end_with_parent took effect
             os._exit(1)
         with (self._logs / f"{name}.log").open("ab") as log:
             os.dup2(log.fileno(), sys.stdout.fileno())
@@ -225,7 +225,7 @@ class Prefork:
 def _has_ended(pid: int) -> bool:
     try:
         return os.waitpid(pid, os.WNOHANG)[0] == pid
-    except ChildProcessError:  # it was waited for as we were asked to end
+    except ChildProcessError:  # it was reaped when SIGTERM arrived
         return True
 
 

@@ -1,10 +1,10 @@
-"""Runs on: the thread that trains; `kill` on any.
+"""Ranks on other machines: the listener that their workers connect to, and each rank as a trainer's process here.
 
-Ranks on other machines: where their workers come, and each of them as a trainer's process here.
+A worker whose slot is lent to a chain connects to the listener of the chain's own slot, sends the chain's secret, and
+relays all commands and answers to the trainer's process that it has started. Nothing is encrypted, as nothing is
+between ranks.
 
-A worker that is lent to a chain connects to the door of the chain's own slot, says the chain's secret, and passes on
-all commands to the trainer's process that it has started, and the answers. Nothing
-is encrypted, as nothing is between ranks.
+Runs on: the thread that trains; `kill` on any.
 """
 
 from __future__ import annotations
@@ -27,24 +27,26 @@ from stagetree.runtime.failures import TrainerFailed
 from stagetree.runtime.wire import HEAD, Message, Wire, WireTimeout, anonymous_file, is_ready
 
 RENDEZVOUS_SECONDS = 60.0
-"""A worker that is lent to a chain comes so soon, or the chain is given back."""
+"""The workers of lent slots must connect within this time, or the chain is given back."""
 
 HELLO_SECONDS = 5.0
 HELLO_BYTES = 4096
 CONNECT_SECONDS = 5.0
 
 KEEPALIVE = 10, 5, 4
-"""TCP asks a silent machine after so long, so often, and so many times, before it counts as gone."""
+"""TCP keepalive: seconds of silence before the first probe, seconds between probes, and probes until the peer counts as
+dead.
+"""
 
 SIZE = struct.Struct(">Q")
 SIOCGIFADDR = 0x8915
-"""Of Linux: the address of a network interface."""
+"""The Linux ioctl for the address of a network interface."""
 
 
 class RemoteWire(Wire):
-    """One end of a TCP connection. The other side gets no file descriptor, but a file of its own with the content.
+    """One end of a TCP connection. A file descriptor is sent as its content; the receiver gets a file of its own.
 
-    is_known: whether the other side has said who it is; before that, nothing of it is kept but a short message.
+    is_authenticated: whether the peer has sent the secret; before that, only one short message is accepted.
     """
 
     def __init__(self, sock: socket.socket, *, is_authenticated: bool = True) -> None:
@@ -59,12 +61,12 @@ class RemoteWire(Wire):
         self._missing, self._file = 0, (-1, 0)
 
     def send(self, message: Mapping[str, Any], *fds: int, timeout: float | None = None) -> None:
-        """As `Wire.send`. timeout: for which the other side may take nothing."""
+        """As `Wire.send`. timeout: raise when the peer accepts no data for this long."""
         body = json.dumps(message).encode()
-        self._put(HEAD.pack(len(body), len(fds)) + body, timeout)
+        self._send_bytes(HEAD.pack(len(body), len(fds)) + body, timeout)
         for fd in fds:
             size, sent = os.fstat(fd).st_size, 0
-            self._put(SIZE.pack(size), timeout)
+            self._send_bytes(SIZE.pack(size), timeout)
             while sent < size:
                 begin = sent
                 sent += self._retry_send(lambda fd=fd, at=begin: os.sendfile(self.fileno(), fd, at, 2**24), timeout)  # type: ignore[misc]
@@ -75,7 +77,7 @@ class RemoteWire(Wire):
             os.close(self._file[0])
             self._file = (-1, 0)
 
-    def _put(self, data: bytes, timeout: float | None) -> None:
+    def _send_bytes(self, data: bytes, timeout: float | None) -> None:
         rest = memoryview(data)
         while rest:
             rest = rest[self._retry_send(lambda rest=rest: self._socket.send(rest), timeout) :]  # type: ignore[misc]
@@ -92,7 +94,7 @@ class RemoteWire(Wire):
                 raise ConnectionError(str(error)) from None
 
     def _next(self) -> tuple[Message, list[int]] | None:
-        """A message that has arrived whole, with all its files."""
+        """The next message that has arrived completely, with all its files."""
         if self._message is None:
             if len(self._bytes) < HEAD.size:
                 return None
@@ -112,7 +114,7 @@ class RemoteWire(Wire):
         return message, [self._fds.popleft() for _ in range(len(self._fds))]
 
     def _receive_file(self) -> bool:
-        """Whether the next file has arrived whole, by all that was received."""
+        """Whether the next file has arrived completely."""
         fd, left = self._file
         if fd < 0:
             if len(self._bytes) < SIZE.size:
@@ -134,7 +136,8 @@ class RemoteWire(Wire):
 
 
 class RankListener:
-    """Where workers of other machines come, to be ranks of a chain of this one. host: its name or address for them.
+    """Accepts workers of other machines that are ranks of this slot's chain. host: this machine's name or address for
+    them.
 
     address: for the slot's row.
     """
@@ -144,7 +147,9 @@ class RankListener:
         self.address = f"{host}:{self._socket.getsockname()[1]}"
 
     def accept_ranks(self, secret: str, slots: Sequence[str], seconds: float = RENDEZVOUS_SECONDS) -> list[RemoteRank]:
-        """Those slots' ranks, in this order, as soon as all their workers have come. Raises `TrainerFailed`: `rank`."""
+        """Those slots' ranks, in this order, once all their workers have connected. Raises `TrainerFailed` of kind
+        `rank`.
+        """
         arrived: dict[str, dict[bool, RemoteWire]] = {slot: {} for slot in slots}
         ends = time.monotonic() + seconds
         try:
@@ -160,7 +165,7 @@ class RankListener:
         return [RemoteRank(wires[False], wires[True], slot) for slot, wires in arrived.items()]
 
     def _accept(self, secret: str, arrived: dict[str, dict[bool, RemoteWire]]) -> None:
-        """Let one in who knows the secret; a worker that comes again has lost its connection."""
+        """Accept a connection that knows the secret; it replaces an earlier one of the same worker."""
         wire = RemoteWire(self._socket.accept()[0], is_authenticated=False)
         with suppress(EOFError, ValueError, KeyError, TypeError):
             hello = (wire.receive(HELLO_SECONDS) or ({}, []))[0]
@@ -174,7 +179,7 @@ class RankListener:
 
 
 def connect_rank(address: str, secret: str, slot: str) -> tuple[RemoteWire, RemoteWire]:
-    """The connection to another machine's door, and its lifeline. Raises OSError."""
+    """Connect to another machine's listener: the connection and its lifeline. Raises OSError."""
     host, _, port = address.rpartition(":")
     wires = list[RemoteWire]()
     try:
@@ -189,7 +194,7 @@ def connect_rank(address: str, secret: str, slot: str) -> tuple[RemoteWire, Remo
 
 
 class RemoteRank(TrainerProcess):
-    """The trainer's process of a slot of another machine. Its output is in its worker's log. slot: its name."""
+    """The trainer's process of a slot on another machine. Its output is in its worker's log. slot: its name."""
 
     def __init__(self, connection: RemoteWire, lifeline: RemoteWire, slot: str) -> None:
         super().__init__(connection, lifeline, 0)
@@ -199,7 +204,7 @@ class RemoteRank(TrainerProcess):
         """Nothing: its worker has no file for it."""
 
     def kill(self) -> None:
-        """Its worker ends it as soon as it hears so, or hears nothing more."""
+        """Close the lifeline: its worker ends the process as soon as it notices."""
         self._is_killed = True
         self._lifeline.finish()
 
@@ -219,15 +224,15 @@ class RemoteRank(TrainerProcess):
 
 
 def listen(host: str) -> socket.socket:
-    """A socket for whoever reaches this machine as `host`: on its interface alone, where one here has that address.
+    """A socket for clients that reach this machine as `host`, bound to that interface if this machine has the address.
 
-    Else on all of them, as where the address is translated on the way.
+    Otherwise, as behind NAT, it is bound to all interfaces.
     """
     return socket.create_server((socket.gethostbyname(host) if interface_of(host) else "", 0))
 
 
 def interface_of(host: str) -> str:
-    """The network interface that has the address of a host, as ranks must be told; empty where none here does."""
+    """The network interface with the address of `host`, which ranks need; empty if this machine has none."""
     with suppress(OSError):
         address = socket.inet_aton(socket.gethostbyname(host))
         for _, name in socket.if_nameindex():

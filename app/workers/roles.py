@@ -1,7 +1,6 @@
-"""Runs on: the process that runs a worker's tasks; `slot_device` on its main process, too.
+"""Builds a worker's role from the settings: the scheduler (ticks and the deletion of checkpoints) or a slot.
 
-The roles of a worker's process, made from the settings: the scheduler, with its ticks and what deletes checkpoints
-beside them, or a slot.
+Runs on: the process that runs a worker's tasks; `slot_device` on its main process, too.
 """
 
 from __future__ import annotations
@@ -56,11 +55,11 @@ TURN_SECONDS = 60.0
 """How long a study keeps a slot to which another study is equally entitled."""
 
 RETENTION_SECONDS = 0.5
-"""Ticks come by the dozen a second: for checkpoints that are too many, one look after all of them is enough."""
+"""Ticks come by the dozen a second; one look at the checkpoints after all of them is enough."""
 
 
 class SchedulerRole:
-    """notify: tells the scheduler, which may be another process at that point, that something happened."""
+    """notify: wakes the scheduler, which may be in another process."""
 
     def __init__(self, database: Database, notify: Callable[[], None]) -> None:
         self._database, self._notify = database, notify
@@ -71,7 +70,7 @@ class SchedulerRole:
         self.tick_loop.start()
 
     def close(self) -> None:
-        """What is under way is not waited for."""
+        """Does not wait for the work under way."""
         for thread in self._threads:
             thread.close()
 
@@ -95,7 +94,7 @@ class SchedulerRole:
 
     @cached_property
     def retention(self) -> PeriodicThread:
-        """What deletes the checkpoints that are too many, beside the ticks."""
+        """The thread that deletes excess checkpoints."""
         retention = PeriodicThread("retention", self._delete, settings().tick_seconds, rest=RETENTION_SECONDS)
         self._threads.append(retention)
         return retention
@@ -106,7 +105,7 @@ class SchedulerRole:
         change(records, lambda rows: rows.schedulers.ticked(owner, host, os.getpid(), demand, held_up=held_up))
 
     def _delete(self) -> bool:
-        """Look once; whether there is nothing more to do for now. Slots that waited for it are given work."""
+        """Delete once; whether nothing is left to delete for now. Wakes the scheduler if slots waited for room."""
         freed = self._retention.look()
         if freed.objects:
             logger.info("deleted %d checkpoints, %.1f MiB", freed.objects, freed.bytes / 2**20)
@@ -122,7 +121,6 @@ class SchedulerRole:
 
     @cached_property
     def _plans(self) -> Plans:
-        """Those of the scheduler."""
         return Plans(SqlRecords(self._database).log)
 
     def _make_scheduler(self, records: SqlRecords, show: Callable[[], None]) -> Scheduler:
@@ -145,11 +143,11 @@ class SchedulerRole:
 
 
 SWITCH_SECONDS = 0.0005
-"""How long a thread of a slot keeps the interpreter from another; the default of 5 ms is a whole hand-over."""
+"""How long one thread of a slot may hold the interpreter lock; the default of 5 ms is as long as a whole hand-over."""
 
 
 def _open_store(records: Records) -> ObjectStore:
-    """Where a slot keeps checkpoints; with copies on a disk of this machine, if that is set."""
+    """A slot's checkpoint store, with a cache on this machine's disk if one is configured."""
     here = settings()
     store = open_owned(records, here.checkpoints)
     if here.cache_folder is None or "://" not in here.checkpoints:
@@ -164,18 +162,18 @@ def make_slot(
     send_next: Callable[[], None],
     is_retiring: Callable[[], bool],
 ) -> Slot:
-    """Ready for stages. It puts itself on record when it is started, as soon as the database answers."""
+    """A slot that is ready for stages. It records itself when it is started and the database answers."""
     sys.setswitchinterval(SWITCH_SECONDS)
     device, here = slot_device(ownership.slot), settings()
     ownership.kind = device_kind(device)
-    door = RankListener(here.address) if here.address and device.shares == 1 else None
-    ownership.address = "" if door is None else door.address
+    listener = RankListener(here.address) if here.address and device.shares == 1 else None
+    ownership.address = "" if listener is None else listener.address
     logger.warning("slot %s trains on %s", ownership.slot, device)
     records = SqlRecords(database)
     dependencies = SlotDependencies(
         records=records,
         store=_open_store(records),
-        start=_make_starter(device, here.silence_seconds, door),
+        start=_make_starter(device, here.silence_seconds, listener),
         sources=Catalogue(here.trainer_files).describe,
         notify=notify,
         send_next=send_next,
@@ -198,24 +196,24 @@ def make_slot(
 
 
 def end_worker(why: str) -> None:
-    """The worker cannot go on being this slot: its main process is asked to end, which ends this one."""
+    """Ask the main process to end, which ends this one: the worker can no longer be this slot."""
     logger.error("%s: this worker ends", why)
     os.kill(os.getppid(), signal.SIGTERM)
 
 
 def slot_device(slot: str) -> SlotDevice:
-    """The device of a slot on this machine. Raises `NoDevice`."""
+    """The device of a slot of this machine. Raises `NoDevice`."""
     here = settings()
     shares, fraction = here.slots_per_gpu, here.memory_fraction
     device = device_of(slot, visible_gpus(), allow_cpu=here.allow_cpu, shares=shares, memory_fraction=fraction)
     return replace(device, has_mps=mps_is_running())
 
 
-def _make_starter(device: SlotDevice, silence: float, door: RankListener | None) -> Callable[..., TrainerProcess]:
-    """The start of a fresh process that trains on that device, or of a group on it and the devices of other slots.
+def _make_starter(device: SlotDevice, silence: float, listener: RankListener | None) -> Callable[..., TrainerProcess]:
+    """A function that starts a fresh trainer process on this device, or a group that also has other slots' devices.
 
-    silence: seconds after which the slot ends a process that says nothing: before a rank gives another one up. door:
-    where the workers of other machines come.
+    silence: seconds after which the slot kills a silent process, which is before one rank gives up on another.
+    listener: accepts the workers of other machines.
     """
     warm, here = Warm(settings().warm, settings().trainer_files), settings()
     graphs = here.cuda_graphs
@@ -235,10 +233,10 @@ def _make_starter(device: SlotDevice, silence: float, door: RankListener | None)
             devices = [device, *map(slot_device, members)]
             visible = ",".join(each.visible for each in devices if each.visible)
             return TrainerGroup.start(warm, replace(own, visible_devices=visible), **how)
-        assert door is not None  # or this slot would have no address
-        far = door.accept_ranks(meeting["secret"], members)
+        assert listener is not None  # or this slot would have no address
+        far = listener.accept_ranks(meeting["secret"], members)
         try:
-            return TrainerGroup.start(warm, own, far=far, host=door.host, **how)
+            return TrainerGroup.start(warm, own, far=far, host=listener.host, **how)
         except BaseException:
             for each in far:
                 each.close(0.0)

@@ -1,6 +1,6 @@
-"""Runs on: the tick's thread.
+"""Gives the most urgent work to free slots. `app.scheduling.placement` chooses the slot.
 
-Gives the most urgent work to free slots. Which slot gets what is said in `app.scheduling.placement`.
+Runs on: the tick's thread.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ logger = logging.getLogger(__name__)
 CHOOSING = "choosing what is trained next"
 
 MAX_SKIPPED = 100
-"""How many places that no slot can take now are passed over, before a tick lets the rest wait as well."""
+"""A tick skips this many places that no slot can take now; then the rest waits for the next tick."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Spans that a slot is to run in a row; of a pack, several such rows at once. measure: as in `ChainAssignment`.
+    """Spans that a slot will run in a row; for a pack, several such rows at once. measure: as in `ChainAssignment`.
 
-    gathered: how several slots came to it, where that was a question.
+    gathered: how its slots were gathered, where several were possible.
     """
 
     frontier: Frontier
@@ -59,18 +59,19 @@ class Placement:
 
 
 class Assignment:
-    """Takes the most urgent path, gives it to a slot on record, and sends it; what cannot be placed waits."""
+    """Gives the most urgent paths to slots, records and sends them. Paths that no slot can take wait."""
 
     def __init__(self, ports: Ports, frontiers: FrontierCache, dispatch: Dispatch) -> None:
         self._ports, self._frontiers, self._dispatch, self._fence = ports, frontiers, dispatch, ports.fence
         self.gangs = Gangs(ports, frontiers)
 
     def assign(self, slots: Candidates, balance: FairShare = NO_CONTENTION, *, may_widen: bool = True) -> Candidates:
-        """Give work to free slots, until one of both runs out; the slots as they are then, without the slots held for
-        others to be free.
+        """Give work to free slots until one of both runs out. Returns the remaining slots, without those reserved for
+        gangs.
 
-        balance: what is due to each study. may_widen: whether a path may have more slots than it must, since nothing
-        else is left for them. Raises `DatabaseUnavailable`.
+        balance: what is due to each study.
+        may_widen: whether a path may get more slots than it needs, because they would be idle. Raises
+            `DatabaseUnavailable`.
         """
         frontiers = self._plans_with_trainer(slots) if slots.free else []
         self.gangs.look(self._frontiers.usable(), slots)
@@ -89,7 +90,7 @@ class Assignment:
         return self.gangs.exclude_reserved(slots)
 
     def _ready_plans(self, frontiers: Sequence[Frontier], slots: Candidates) -> Sequence[Frontier]:
-        """Without the plans whose trainer was tried on no free slot's device, or whose packs are being measured."""
+        """Plans whose trainer was checked on a free slot's kind of device, unless packs are being measured."""
 
         def is_ready(frontier: Frontier) -> bool:
             is_measured = self._is_undecided(frontier) and bool(frontier.plan.chains)
@@ -99,7 +100,7 @@ class Assignment:
         return self._fence.select(left, "looking whether it is ready", is_ready)
 
     def _checked_slots(self, frontier: Frontier, slots: Candidates) -> Candidates:
-        """The free slots on whose kinds of device the plan's trainer has trained: elsewhere, it is tried first."""
+        """The free slots on whose kinds of device the plan's trainer was checked; on others a check comes first."""
         if not self._ports.proofs:
             return slots
         kinds = set(map(kind_of_proofs, slots.free))
@@ -113,7 +114,7 @@ class Assignment:
     def _next(
         self, frontiers: Sequence[Frontier], slots: Candidates, balance: FairShare, may_widen: bool
     ) -> Placement | None:
-        """The most urgent path that a slot can take now; before it, the one for which slots were held."""
+        """The most urgent path that a slot can take now. The path of a complete reservation comes first."""
         if (due := self.gangs.due_path(frontiers, lambda frontier: self._checked_slots(frontier, slots))) is not None:
             return _gang_placement(due)
         passed_over: dict[PlanId, set[Place]] = {}
@@ -139,7 +140,7 @@ class Assignment:
         slots: Candidates,
         may_widen: bool,
     ) -> Placement | None:
-        """The slots for a path; None where none takes it now."""
+        """The slots for a path; None if none can take it now."""
         frontier, spans = choice
         able = self._checked_slots(frontier, slots)
         if may_have_gangs(frontier.plan, spans[0]):
@@ -157,7 +158,7 @@ class Assignment:
     def _place_pack(
         self, choice: Choice, passed_over: Container[Place], slot: SlotDescription, slots: Candidates
     ) -> Placement:
-        """With the paths that the slot trains together with the chosen one, where the plan's stages are packed."""
+        """Add the paths that the slot trains together with the chosen one, if the plan's stages are packed."""
         (frontier, spans), opened = choice, choice[0].plan.opened
         assert opened is not None  # or no slot would have taken it
         if self._is_undecided(frontier):
@@ -175,7 +176,7 @@ class Assignment:
         return Placement(frontier, until_filled(frontier, [lead, *others], passed_over, more), slot, is_pack=True)
 
     def _plans_with_trainer(self, slots: Candidates) -> list[Frontier]:
-        """The plans whose trainer a slot has; where none has, it is said."""
+        """Plans whose trainer some slot has; the others are reported."""
         offered = partial(self._has_trainer_slot, slots)
         return self._fence.select(self._frontiers.usable(), "looking whether a slot has its trainer", offered)
 
@@ -190,10 +191,7 @@ class Assignment:
         return False
 
     def _assign(self, placed: Placement, sharers: int) -> bool:
-        """Record that a slot has a chain, or a pack of them, and send it.
-
-        False when another tick was faster: the next one will see it.
-        """
+        """Record and send a chain, or a pack of them. False if another tick was faster; the next tick will see that."""
         work = self._assignments(placed, sharers)
         try:
             self._record(placed, work)
@@ -231,9 +229,9 @@ class Assignment:
         return {chain: replace(assignment, **how, describe=chain in tells) for chain, assignment in by_chain.items()}
 
     def _intermediate_share(self, plan: SearchPlan, sharers: int) -> int:
-        """The bytes that a chain may keep inside its stages: its share of the bytes that the plan has left.
+        """A chain's bytes for states inside its stages: its share of the plan's remaining bytes.
 
-        The newest state is kept in any case, however large it is: an accident costs the whole stage without one.
+        The newest state is always kept, however large: without it an accident would cost the whole stage.
         """
         most = self._ports.intermediate_bytes
         return most and max(1, (most - plan.intermediate_bytes) // sharers)
@@ -268,7 +266,6 @@ class Assignment:
 
 
 def _count_with_trainer(slots: Iterable[SlotDescription], opened: PlanOpened) -> int:
-    """How many of the slots have a plan's trainer."""
     return sum(has_trainer(slot, opened) for slot in slots)
 
 

@@ -1,8 +1,10 @@
-"""Runs on: the tick's thread.
+"""The state of slots and chains. Each look reads only the rows that have changed since the last one.
 
-How slots and chains stand. Each look reads the rows that have changed since the one before, and what follows from time
-alone is asked again when its time has come: a look costs by what changed, not by how many chains run. Once in a lease
-all rows are read, and after the database was away: another server may have taken over that has not seen all.
+Time-dependent conditions are checked again when their time has come, so the cost of a look depends on the changes, not
+on the number of chains. Once a lease, and after an outage, all rows are read: after a failover the new server may lack
+some changes.
+
+Runs on: the tick's thread.
 """
 
 from __future__ import annotations
@@ -18,19 +20,19 @@ from app.scheduling.placement import Candidates
 from app.workers.scheduler.ports import Ports
 
 DISPATCH_AGAIN_SECONDS = 15.0
-"""A chain that nobody claimed is sent again after so long; a second message does no harm."""
+"""A chain that no worker has claimed is sent again after this time; a duplicate message does no harm."""
 
 GIVEN_UP = 0.0
-"""The lease of a chain whose worker said that it is gone, or whose slot another worker has taken."""
+"""The lease of a chain whose worker gave it up, or whose slot another worker has taken."""
 
 Row = TypeVar("Row")
 
 
 class TimedSelection(Generic[Row]):
-    """The rows of which something holds at the time of the last look, by name, in that order.
+    """The rows for which a condition holds at the time of the last look, sorted by name.
 
-    holds: whether it does at a time. times: when that may change of a row though the row does not; but where the clock
-    goes back, it may at any time.
+    holds: the condition at a time.
+    times: when the condition may change for an unchanged row. If the clock goes back, it may change at any time.
     """
 
     def __init__(self, holds: Callable[[Row, float], bool], times: Callable[[Row], Iterable[float]]) -> None:
@@ -39,7 +41,7 @@ class TimedSelection(Generic[Row]):
         self.rows: dict[str, Row] = {}
 
     def look(self, changed: Mapping[str, Row | None], rows: Mapping[str, Row], now: float) -> None:
-        """changed: what did since the last look, None for what is gone. rows: all there are now."""
+        """changed: the changed rows, None for deleted ones. rows: all current rows."""
         (begin, end), has_more = self._valid, False
         if not begin <= now < end:
             changed, end, self.rows = rows, inf, {}
@@ -59,9 +61,12 @@ class TimedSelection(Generic[Row]):
 class Cluster:
     """The slots and chains as of the last look.
 
-    now: by the clock of the leases. versions: how many events each busy plan has. slots: those that are alive. live:
-    the chains that nobody has ended, by name. moved: those of which the row has changed; whoever has taken that in
-    empties it. begun: by slot, when the last chain was sent that its worker began.
+    now: by the clock of the leases.
+    versions: the number of events of each busy plan.
+    slots: the live ones.
+    live: the live chains by name.
+    changed_chains: chains whose row has changed; the reader of them empties it.
+    last_begun: by slot, when the last chain was sent that its worker began.
     """
 
     def __init__(self, ports: Ports) -> None:
@@ -98,24 +103,24 @@ class Cluster:
 
     @property
     def expired(self) -> list[ChainRecord]:
-        """The chains that were not heard of in time."""
+        """The chains whose lease has expired."""
         return list(self._expired.rows.values())
 
     @property
     def undelivered(self) -> list[ChainRecord]:
-        """The chains that were sent long ago and that nobody claimed."""
+        """The chains that were sent long ago and not claimed."""
         return list(self._undelivered.rows.values())
 
     def note_outage(self) -> None:
-        """The database did not answer: what was read before is not relied on any more."""
+        """The database was unavailable: read all rows at the next look."""
         self._all_again_at = -inf
 
     def look(self) -> None:
-        """Take in what has changed. Raises `DatabaseUnavailable`; then nothing was."""
+        """Read the changes. Raises `DatabaseUnavailable` and then changes nothing."""
         elapsed = self._ports.elapsed()
         is_whole = elapsed >= self._all_again_at
         with self._ports.records.read() as rows:
-            now = rows.now()  # first: what is renewed in between is not taken for late
+            now = rows.now()  # read first, so that a lease renewed meanwhile does not look expired
             changes, versions = rows.changes(None if is_whole else self._mark), rows.studies.busy_versions()
         self.now, self.versions, self._mark = now, versions, changes.mark
         chains, slots = changes.chains, changes.slots
@@ -143,7 +148,7 @@ class Cluster:
         return Candidates(list(self._well.rows.values()), list(self._free.rows.values()))
 
     def heard_at(self, row: ChainRecord) -> float:
-        """When the worker of a live chain was heard of, in Unix seconds, by the clock of facts as the chain began."""
+        """When a live chain was last renewed, in Unix seconds, by the clock of facts at its beginning."""
         return self._lease_clock.renewed_at(row)
 
 
@@ -156,13 +161,13 @@ def _apply_changes(changed: Mapping[str, Row | None], rows: dict[str, Row]) -> N
 
 
 def longest_lease(lease_seconds: float) -> float:
-    """A lease that lasts for longer from here was given before the clock of the leases went back."""
+    """A lease that ends later than this was given before the database's clock went back."""
     return 2 * lease_seconds
 
 
 @dataclass(frozen=True, slots=True)
 class _Renewal:
-    """at: by the clock that does not jump. epoch: when that clock was at 0, in Unix seconds as the chain began."""
+    """at: monotonic seconds. epoch: Unix seconds of that clock's zero, as of the chain's beginning."""
 
     lease_until: float
     at: float
@@ -170,7 +175,7 @@ class _Renewal:
 
 
 class LeaseClock:
-    """A lease tells it by the database's clock; which look found the lease renewed, by ours. The nearer one counts."""
+    """When each lease was last renewed: computed from the lease, and bounded by the look that found it renewed."""
 
     def __init__(self, lease_seconds: float) -> None:
         self._lease_seconds = lease_seconds
@@ -178,7 +183,7 @@ class LeaseClock:
         self._looked_at = -inf
 
     def look(self, changed: Mapping[str, ChainRecord | None], theirs: float, now: float, wall: float) -> None:
-        """theirs: the time by the database's clock. now: by the one that does not jump. wall: in Unix seconds."""
+        """theirs: the database's time. now: monotonic. wall: Unix seconds."""
         for name, row in changed.items():
             last = self._heard.pop(name, None)
             if row is None:
@@ -190,10 +195,10 @@ class LeaseClock:
         self._looked_at = now
 
     def renewed_at(self, row: ChainRecord) -> float:
-        """In Unix seconds, by the clock of facts as it was when the chain began; it was live at the last look."""
+        """In Unix seconds, by the clock of facts at the chain's beginning. The chain was live at the last look."""
         heard = self._heard[row.chain]
         return heard.epoch + heard.at
 
     def _lease_age(self, row: ChainRecord, now: float) -> float:
-        """By the database's clock."""
+        """Seconds since the renewal, by the database's clock."""
         return 0.0 if row.lease_until == GIVEN_UP else now - (row.lease_until - self._lease_seconds)

@@ -1,7 +1,9 @@
-"""Runs on: the tick's thread; another fence on the retention thread.
+"""Isolates errors: one study can never stop another.
 
-One study can never stop another. A tick does the work of each plan, and of each study, inside a fence: an error there
-holds up that study or plan alone, until the next tick, and its user sees the error.
+A tick does the work of each plan and each study inside a fence. An error there holds up only that study or plan, until
+the next tick, and its user sees the error.
+
+Runs on: the tick's thread; another fence on the retention thread.
 """
 
 from __future__ import annotations
@@ -19,11 +21,11 @@ from app.outages import Away, LostRace
 logger = logging.getLogger(__name__)
 
 READING = "reading its events"
-"""What a plan is held up in by a `PlanUnusable`, wherever it is raised."""
+"""The work that a `PlanUnusable` holds up, wherever it is raised."""
 
 
 class HeldUp(Exception):
-    """A study or a plan has to wait. The message is a sentence that names it."""
+    """A study or a plan must wait. The message is a sentence that names it."""
 
 
 class HasId(Protocol):
@@ -38,20 +40,20 @@ Result = TypeVar("Result")
 
 
 class Fence:
-    """Knows which plans and studies are held up and why. No other part of the scheduler catches their errors.
+    """Knows which plans and studies are held up, and why. No other part of the scheduler catches their errors.
 
-    An outage is raised again: it is no study's fault, and ends the tick. Any unexpected error is raised again, too,
-    where the fence `is_strict`, as in simulations: their caller has to know.
+    An outage is raised again: it is no study's fault, and ends the tick. If `is_strict`, as in simulations, unexpected
+    errors are raised again too.
     """
 
     def __init__(self, *, is_strict: bool = False) -> None:
         self._is_strict = is_strict
-        self._held = set[str]()  # the plans and studies that are left alone for the rest of this tick
+        self._held = set[str]()  # skipped for the rest of this tick
         self._sentences = dict[Work, str]()
-        self._logged = set[tuple[Work, type]]()  # errors that are in the log already
+        self._logged = set[tuple[Work, type]]()  # errors already in the process's log
 
     def begin_tick(self) -> None:
-        """The tick tries again all work that was held up."""
+        """Retry all work that was held up."""
         self._held.clear()
 
     def retain(self, plans: Collection[str]) -> None:
@@ -60,16 +62,16 @@ class Fence:
         self._logged = {each for each in self._logged if each[0].plan in plans}
 
     def forget_problems(self, plan: str) -> None:
-        """The plan has changed: what held it up may be over."""
+        """The plan has changed, so its problems may be over."""
         for work in [work for work in self._sentences if work.plan == plan]:
             del self._sentences[work]
 
     def is_held(self, name: str) -> bool:
-        """Whether a plan or a study is left alone for the rest of this tick."""
+        """Whether a plan or a study is held up for the rest of this tick."""
         return name in self._held
 
     def problems(self) -> dict[str, str]:
-        """What holds up plans and studies, in a sentence each, by the name of the study, or else of the plan."""
+        """The reasons why plans and studies are held up, by the name of the study or else of the plan."""
         texts = dict[str, list[str]]()
         for work, text in dict(self._sentences).items():  # another thread may ask
             texts.setdefault(work.name, []).append(text)
@@ -80,7 +82,7 @@ class Fence:
         return FencedWork(self, Work(plan, study, doing))
 
     def select(self, plans: Sequence[Plan], doing: str, is_so: Callable[[Plan], object]) -> list[Plan]:
-        """The plans of which something holds. Those for which that cannot be told are held up."""
+        """The plans that satisfy a predicate. Plans for which it raises are held up."""
         found = list[Plan]()
         for plan in plans:
             with self.guard(plan.id, doing):
@@ -89,15 +91,15 @@ class Fence:
         return found
 
     def apply(self, plans: Sequence[Plan], doing: str, do: Callable[[Sequence[Plan]], Result]) -> Result:
-        """What `do` makes of all plans together; without those with which it raises, which are held up.
+        """`do` applied to all plans together, without those for which it raises, which are held up.
 
-        `do` may be called several times, so it must change nothing.
+        `do` may be called several times, so it must have no side effects.
         """
         try:
             return do(plans)
         except Away:
             raise
-        except Exception:  # the next lines find the plan, and raise its error inside its fence
+        except Exception:  # find the plan that raises, inside its own fence
             sound = list[Plan]()
             for plan in plans:
                 with self.guard(plan.id, doing):
@@ -106,14 +108,14 @@ class Fence:
             return do(sound)
 
     def clear(self, work: Work) -> None:
-        """The work was done."""
+        """The work is done, so it has no problem."""
         self._sentences.pop(work, None)
 
     def hold_up(self, work: Work, error: BaseException) -> bool:
-        """Hold up the plan or study; False where the error is not theirs."""
+        """Hold up the plan or study; False if the error is not its own."""
         if isinstance(error, Away) or not isinstance(error, Exception):
             return False
-        if isinstance(error, LostRace | Refused):  # something else has happened there, which the next tick sees
+        if isinstance(error, LostRace | Refused):  # the plan has changed, which the next tick sees
             logger.info("%s is left to the next tick, at %s: %s", work.title, work.doing, error)
         elif isinstance(error, PlanUnusable):
             self._report(Work(work.plan, "", READING), error, str(error))
@@ -138,7 +140,7 @@ class Fence:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a tick does for a plan or, where one is named, for a study of it."""
+    """A tick's work for a plan, or for one of its studies."""
 
     plan: str
     study: str
@@ -161,7 +163,7 @@ class FencedWork:
     work: Work
 
     def __enter__(self) -> None:
-        """Nothing is needed."""
+        """Nothing to do."""
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> bool:
         if error is None:

@@ -1,8 +1,8 @@
-"""Runs on: the tick's thread.
+"""Chooses how many slots train a path together, where that is required or pays off.
 
-Chooses how many slots a trial has: which train a path together, where that is asked for or pays.
+Reservations are kept from tick to tick; a restarted scheduler makes them anew.
 
-Slots that are held for a gang are remembered from tick to tick; a scheduler that was started anew holds them anew.
+Runs on: the tick's thread.
 """
 
 from __future__ import annotations
@@ -32,26 +32,27 @@ logger = logging.getLogger(__name__)
 RESERVING = "holding slots that train together"
 
 MAX_MEASUREMENTS = 2
-"""Of packs, or of gangs of one size, in a plan. One that comes to no end may be an accident. After two, trials are
-trained alone, or by as few slots as may be: no study waits forever."""
+"""How often packs, or gangs of one size, are measured in a plan. One measurement may fail by accident; after two,
+trials run alone or on as few slots as possible, so that no study waits forever.
+"""
 
 IsWanted = Callable[[Frontier], bool]
-"""Whether slots must still be held, by their plan."""
+"""Whether the reservation is still needed, given its plan."""
 
 
 class Gangs:
-    """Holds slots for one path at a time. Does nothing as long as no study asks for more than one slot."""
+    """Reserves slots for one path at a time. Does nothing unless a study asks for several slots."""
 
     def __init__(self, ports: Ports, frontiers: FrontierCache) -> None:
         self._ports, self._frontiers = ports, frontiers
         self._reservation: Reservation | None = None
         self._is_wanted: IsWanted = lambda frontier: False  # of the present one
-        self._asked = set[ChainId]()  # chains that were asked to leave what is reserved
+        self._asked = set[ChainId]()  # preempted chains of the present reservation
         self._measuring: dict[PlanId, ChainId] = {}
         self._measured = Counter[tuple[PlanId, str, int]]()  # how often, by kind of device and number
 
     def look(self, frontiers: Sequence[Frontier], slots: Candidates) -> None:
-        """Hold no slots for a path that no trial waits for, nor slots that are gone; and have the others become free.
+        """Cancel a reservation that no trial needs or that lost a slot; preempt chains that hold it up too long.
 
         Raises `DatabaseUnavailable`.
         """
@@ -74,11 +75,11 @@ class Gangs:
         self._asked.add(chain)
 
     def exclude_reserved(self, slots: Candidates) -> Candidates:
-        """Without the free slots that are held."""
+        """The slots without the reserved free ones."""
         return slots if self._reservation is None else slots.without(self._reservation.slots)
 
     def due_path(self, frontiers: Sequence[Frontier], able: Callable[[Frontier], Candidates]) -> GangPath | None:
-        """The path for which slots are held, as soon as they are all free. able: the slots that may train a plan."""
+        """The path of the reservation, once all its slots are free. able: the slots that may train a plan."""
         held = self._reservation
         frontier = next((each for each in frontiers if held is not None and each.id == held.plan), None)
         if held is None or held.proves_on or frontier is None:
@@ -95,16 +96,16 @@ class Gangs:
     def gather(
         self, choice: Choice, frontiers: Sequence[Frontier], slots: Candidates, *, may_widen: bool
     ) -> GangPath | None:
-        """The slots that take a path now; None where it waits for more of them, or for a look at what else is idle.
+        """The slots that take a path now; None if it waits for more of them, or for a look at other idle work.
 
-        may_widen: whether nothing else is left that idle slots could be given.
+        may_widen: whether idle slots could get no other work.
         """
         frontier, spans = choice[0], self._chain_spans(*choice)
         free = self.exclude_reserved(slots)
         least = _least_ranks(frontier, spans, free.free or slots.well)
         if gangs.is_moldable(frontier.plan, spans[0]):
             if gangs.is_being_checked(frontier.plan):
-                return None  # in a moment that slot is free, too
+                return None  # the checking slot is free in a moment
             ready = self._ports.fence.apply(frontiers, RESERVING, partial(gangs.paths_ready, most=len(free.free)))
             spare = len(free.free) - ready + 1
             if spare > least:
@@ -125,10 +126,10 @@ class Gangs:
         is_wanted: IsWanted,
         waiting: Sequence[Frontier],
     ) -> Gang | None:
-        """The free slots of a kind of device that make a proof: as many as must train these spans.
+        """The free slots of one kind of device for a verification: as many as these spans need.
 
-        slots: the able ones of the kind. waiting: the plans, where the proof comes before other work: then slots are
-        held for it, as long as it `is_wanted`.
+        slots: the able ones of the kind.
+        waiting: all plans, if the verification is urgent: then slots are reserved for it while it `is_wanted`.
         """
         held, ranks = self._reservation, gangs.least_ranks(frontier.plan, spans, kind)
         is_ours = held is not None and (held.plan, held.proves_on) == (frontier.id, kind)
@@ -143,12 +144,12 @@ class Gangs:
         return gang
 
     def is_reserved(self, chain: Chain) -> bool:
-        """Whether a slot of a chain is held for others."""
+        """Whether one of a chain's slots is reserved for others."""
         held = self._reservation
         return held is not None and not held.slots.isdisjoint((chain.slot, *chain.members))
 
     def backfill(self, choice: Choice, slots: Candidates) -> GangPath | None:
-        """A slot that is held, for what ends before it is due; of other studies, too."""
+        """A reserved slot for work that ends before the reservation starts, also of other studies."""
         frontier, spans = choice[0], self._chain_spans(*choice)
         plan, held = frontier.plan, self._reservation
         if held is None or plan.packing != 0 or not plan.stages_run or charged_study(frontier, spans).least_ranks > 1:
@@ -162,14 +163,14 @@ class Gangs:
         return self._gather(frontier, part, Candidates(slots.well, enough))
 
     def note_assigned(self, gathered: GangPath, chain: str) -> None:
-        """It was given a chain."""
+        """Count the measurement if the assigned chain is one."""
         if gathered.measures:
             plan = gathered.frontier.id
             self._measuring[plan] = ChainId(chain)
             self._measured[plan, gathered.gang.kind, len(gathered.gang.names)] += 1
 
     def _chain_spans(self, frontier: Frontier, spans: Sequence[Span]) -> Sequence[Span]:
-        """The stages of a path that are one chain: of what may have more slots next time, one."""
+        """The spans of a path that form one chain; only the first span if the path may get more slots next time."""
         if charged_study(frontier, spans).most_ranks > 1 and gangs.is_moldable(frontier.plan, spans[0]):
             return spans[:1]
         return isolated(frontier.plan, spans)
@@ -177,7 +178,7 @@ class Gangs:
     def _gather(
         self, frontier: Frontier, spans: Sequence[Span], slots: Candidates, ranks: int | None = None
     ) -> GangPath | None:
-        """ranks: as few as may be where it is not said."""
+        """ranks: as few as possible by default."""
         plan, resume = frontier.plan, resume_point(frontier.plan, spans[0])
 
         def count(kind: str) -> int:
@@ -191,9 +192,9 @@ class Gangs:
         return GangPath(frontier, gang, spans, most=gangs.most_there(plan, spans, gang.leader.kind, slots.well))
 
     def _widen(self, frontier: Frontier, spans: Sequence[Span], free: Candidates, spare: int) -> GangPath | None:
-        """With as many slots as pay, of the machine and kind where most do; which these are, is measured first.
+        """Use as many slots as pay off, on the machine and kind where most do. Unknown speeds are measured first.
 
-        Where it can never have more, the chain has its gang until others can begin as well.
+        If the path can never get more, the chain keeps its gang until other trials can begin.
         """
         study = charged_study(frontier, spans)
         used, best, whole = slots_used([frontier])[study.id], (0, free), spans[:1]
@@ -215,12 +216,12 @@ class Gangs:
         return self._gather(frontier, whole, best[1], best[0] or None) or self._gather(frontier, spans[:1], free)
 
     def _may_measure(self, frontier: Frontier, kind: str, ranks: int) -> bool:
-        """Not while it is being measured, nor after it came to no end: then as few as may be are as good."""
+        """Not during another measurement, nor after too many failed ones."""
         is_under_way = self._measuring.get(frontier.id) in frontier.plan.chains
         return not is_under_way and self._measured[frontier.id, kind, ranks] < MAX_MEASUREMENTS
 
     def _profile(self, frontier: Frontier, span: Span, kind: str, most: int) -> RanksProfiled | None:
-        """What the plan has measured of a kind, or another one with the same models. Raises `DatabaseUnavailable`."""
+        """The plan's measurement for a kind, or that of a plan with the same models. Raises `DatabaseUnavailable`."""
         plan = frontier.plan
         own = plan.ranks_profiles.get(kind)
         if plan.opened is None or most == 1 or gangs.is_measured(own, most):
@@ -264,11 +265,11 @@ class Gangs:
 
 
 def charged_study(frontier: Frontier, spans: Sequence[Span]) -> Study:
-    """The study on whose behalf a path was chosen."""
+    """The study for which a path was chosen."""
     return frontier.plan.studies[gangs.charged_to(spans)]
 
 
 def _least_ranks(frontier: Frontier, spans: Sequence[Span], slots: Sequence[SlotDescription]) -> int:
-    """As few of these slots as may train a path, on the kind of device where that is least."""
+    """The fewest of these slots that may train a path, on the best kind of device."""
     kinds = {slot.kind for slot in slots} or {""}
     return min(gangs.least_ranks(frontier.plan, spans, kind) for kind in kinds)

@@ -1,6 +1,6 @@
-"""Runs on: the tick's thread.
+"""One look at what happened, and the decisions that follow.
 
-One look at what happened, and what follows from it.
+Runs on: the tick's thread.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 class Scheduler:
-    """`tick` looks once. What it could not do, the next tick does."""
+    """`tick` looks once. The next tick does what this one could not."""
 
     def __init__(self, ports: Ports) -> None:
         self._ports, self._cluster, self._is_away = ports, Cluster(ports), False
@@ -41,14 +41,14 @@ class Scheduler:
         self._idle, self._may_write = Candidates((), ()), True  # after the last tick
 
     def tick(self) -> bool:
-        """Look at how things stand and decide what is next; whether it came to its end.
+        """Look and decide; whether the tick was completed.
 
-        A database that is away is said once, and looked for at the next tick.
+        An outage of the database is logged once, and the next tick tries again.
         """
         try:
             self._ports.fence.begin_tick()
             self._tick()
-            self._ports.show()  # written: a database that is only read from lets nobody renew a lease
+            self._ports.show()  # a write: no worker can renew a lease in a read-only database
         except DatabaseUnavailable as problem:
             self._reaper.note_outage()
             self._cluster.note_outage()
@@ -62,15 +62,15 @@ class Scheduler:
         return True
 
     def problems(self) -> Mapping[str, str]:
-        """What holds up a plan or a study, in a sentence each, by its name."""
+        """Why plans and studies are held up, in a sentence each, by name."""
         return {**self._ports.problems.all(), **self._ports.fence.problems()}
 
     def held_up_reasons(self) -> Mapping[str, str]:
-        """The same without what waits for slots only."""
+        """The problems without those of work that only waits for slots."""
         return self._ports.fence.problems()
 
     def demand(self) -> Mapping[str, Any]:
-        """After a tick: how many slots have work, and how many more would, also by kind; which could go."""
+        """After a tick: how many slots are busy, how many more would be, also by kind, and which are idle."""
         idle = [slot.name for slot in self._idle.free]
         busy = Counter(slot.kind for slot in self._idle.well) - Counter(slot.kind for slot in self._idle.free)
         wanting = self._tuning.studies_wanting_more()
@@ -88,7 +88,7 @@ class Scheduler:
     def _tick(self) -> None:
         cluster = self._cluster
         self._cluster.look()
-        if self._reaper.reap(cluster):  # whose slots are free now
+        if self._reaper.reap(cluster):  # its slots are free now
             self._cluster.look()
         self._dispatch.send_again(cluster.undelivered)
         self._frontiers.update(cluster.versions, cluster.live, cluster.changed_chains)
@@ -113,13 +113,13 @@ class Scheduler:
         self._flags.send(self._frontiers.usable())
 
     def _limit_to_budget(self, slots: Candidates, live: int) -> Candidates:
-        """The first of them, whose chains may write beside those that live: the others wait until states have gone."""
+        """The slots whose chains may write beside the live ones; the others wait until states are deleted."""
         plans = {str(frontier.id): frontier.plan for frontier in self._frontiers.usable()}
         most = self._ports.chain_quota(plans, live, len(slots.free))
         return Candidates(slots.well, slots.free[:most])
 
     def _tune(self, slots: int) -> None:
-        """Have as many trials as so many slots can train."""
+        """Keep as many trials active as this many slots can train."""
         for frontier in self._frontiers.usable():
             with self._ports.fence.guard(frontier.id, "asking its tuners"):
                 lanes = trials_on_a_slot(frontier.plan) if self._ports.packs else 1

@@ -1,6 +1,8 @@
-"""Runs on: the tick's thread.
+"""Schedules verification steps: trainers are checked before their plan is trained, and hand-overs are compared.
 
-Has trainers tried before anything of a plan is trained, hand-overs compared, and draws the consequence.
+Also applies the results.
+
+Runs on: the tick's thread.
 """
 
 from __future__ import annotations
@@ -30,14 +32,14 @@ VERIFYING = "having something of it compared"
 
 
 class Verification:
-    """Does nothing where no slot can make proofs, as in a simulation."""
+    """Does nothing if no slot can run verification steps, as in a simulation."""
 
     def __init__(self, ports: Ports, frontiers: FrontierCache, dispatch: Dispatch, gangs: Gangs) -> None:
         self._ports, self._cache, self._dispatch, self._gangs = ports, frontiers, dispatch, gangs
         self._fence = ports.fence
 
     def apply_results(self) -> None:
-        """Have studies do what they want of a trainer that is not exact; let none wait for proofs that nobody makes.
+        """Isolate studies whose trainer is not exact, if they want that; end audits that no slot can make.
 
         Raises `DatabaseUnavailable`.
         """
@@ -49,15 +51,14 @@ class Verification:
                     self._end_audits(frontier)
 
     def is_due(self, slots: Candidates, plan: SearchPlan, study: Study) -> bool:
-        """Whether a study should not end yet, for a proof that these slots can make."""
+        """Whether a study should not end yet because of a verification that these slots can run."""
         return is_due(plan, study, slots.well)
 
     def begin(self, slots: Candidates) -> Candidates:
-        """Give free slots what comes before other work: trials of new trainers, and the first hand-overs.
+        """Give free slots the verifications that precede other work: checks of new trainers, and first hand-overs.
 
-        What needs more slots than are free waits for them: a trial of a trainer does as soon as there is any, and a
-        hand-over when its plan has nothing else to train. Returns the slots as they are then. Raises
-        `DatabaseUnavailable`.
+        A verification that needs more slots than are free waits for them: a check at once, a hand-over when its plan
+        has nothing else to train. Returns the remaining slots. Raises `DatabaseUnavailable`.
         """
         for frontier in self._frontiers() if slots.free else ():
             with self._fence.guard(frontier.id, VERIFYING):
@@ -71,7 +72,7 @@ class Verification:
         return slots
 
     def use_idle(self, slots: Candidates) -> Candidates:
-        """Let slots prove something that have nothing else to do; the slots as they are then."""
+        """Let idle slots run verifications; returns the remaining slots."""
         for frontier in self._frontiers() if slots.free else ():
             with self._fence.guard(frontier.id, VERIFYING):
                 for kind, able in by_kind(frontier.plan, slots):
@@ -84,10 +85,10 @@ class Verification:
         return slots
 
     def make_room(self, slots: Candidates, live: Mapping[str, ChainRecord]) -> None:
-        """Stop what nobody waits for where other work does, and what is for a study that is over.
+        """Stop verifications that can wait where other work is waiting, and those of finished studies.
 
-        slots: as they are after all work was given away that could be. live: the rows of the chains, by name. Raises
-        `DatabaseUnavailable`.
+        slots: the remaining ones after all work was assigned.
+        live: the chains' rows by name. Raises `DatabaseUnavailable`.
         """
 
         def has_work(frontier: Frontier) -> bool:
@@ -107,7 +108,7 @@ class Verification:
         self._ports.notify(chain.id, chain.slot)
 
     def _end_audits(self, frontier: Frontier) -> None:
-        """Nothing is left to compare; not so, while something is compared: who knows what comes next then."""
+        """End the audits if nothing is left to compare, and nothing is being compared that could lead to more."""
         audited = [each for each in frontier.plan.studies.values() if each.is_audited]
         if not audited or any(chain.proof is not None for chain in frontier.plan.chains.values()):
             return
@@ -116,7 +117,7 @@ class Verification:
             self._transact(frontier, command)
 
     def _transact(self, frontier: Frontier, command: c.Command) -> bool:
-        """Whether anything followed from it."""
+        """Whether the command had an effect."""
         return bool(self._ports.transact(frontier.id, lambda plan: decide(plan, command)))
 
     def _frontiers(self) -> Sequence[Frontier]:
@@ -139,9 +140,9 @@ class Verification:
         *,
         is_urgent: bool = False,
     ) -> Candidates:
-        """Record that some slots of the able ones make a proof, and send it; the slots as they are then.
+        """Record and send a verification for some of the able slots; returns the remaining slots.
 
-        is_urgent: whether slots are held for it, where too few are free.
+        is_urgent: whether slots are reserved for it if too few are free.
         """
         waiting = self._cache.usable() if is_urgent else ()
         is_wanted = partial(_has_urgent_proof, kind=kind)
@@ -153,7 +154,7 @@ class Verification:
         return slots.without(gang.names)
 
     def _record(self, frontier: Frontier, proof: Proof, slot: str, kind: str, lent: Mapping[str, Any]) -> None:
-        """kind: of the slots, where there are several. lent: those beside the first, as of `Gang`."""
+        """kind: of the slots, if there are several. lent: those beside the first, see `Gang`."""
         chain = self._ports.new_id()
         assignment = replace(proof_assignment(frontier, proof), **lent)
         command = c.AssignChain(
@@ -184,6 +185,6 @@ def _has_urgent_proof(frontier: Frontier, kind: str) -> bool:
 
 
 def _is_being_checked(plan: SearchPlan, able: Candidates, slots: Candidates) -> bool:
-    """Whether one of these slots, or one that is not well any more, tries the plan's trainer."""
+    """Whether one of these slots, or one that is not well any more, is checking the plan's trainer."""
     others = {slot.name for slot in slots.well} - {slot.name for slot in able.well}
     return any(chain.proof == ProofKind.CHECK and chain.slot not in others for chain in plan.chains.values())

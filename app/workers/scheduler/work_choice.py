@@ -1,6 +1,6 @@
-"""Runs on: the tick's thread.
+"""Chooses the width of packs for a plan that was opened without one, before any of its stages is trained.
 
-Chooses how wide packs are where a plan was opened without a width, before any of its stages is trained.
+Runs on: the tick's thread.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ logger = logging.getLogger(__name__)
 
 
 class PackWidthChoice:
-    """Goes by what a slot measured for the plan, or for another one of the same trainer; `Assignment` has it measured
-    where that is not known."""
+    """Uses measurements of the plan, or of another plan of the same trainer. If there are none, `Assignment` has them
+    made.
+    """
 
     def __init__(self, ports: Ports, frontiers: FrontierCache) -> None:
         self._ports, self._frontiers = ports, frontiers
 
     def look(self, well: Sequence[SlotDescription]) -> None:
-        """Choose wherever that can be done now. well: the slots that are. Raises `DatabaseUnavailable`."""
+        """Choose wherever that is possible now. well: the slots that are well. Raises `DatabaseUnavailable`."""
         for frontier in self._frontiers.usable():
             with self._ports.fence.guard(frontier.id, "choosing how wide its packs are"):
                 if self._ports.packs and frontier.plan.packing is None and not frontier.plan.chains:
@@ -49,7 +50,7 @@ class PackWidthChoice:
             self._frontiers.refresh(stream, fresh=False)
 
     def _command(self, plan: SearchPlan, able: Sequence[SlotDescription]) -> c.ChoosePacking | None:
-        """None where it must be measured first, or as long as there are no trials."""
+        """None if it must be measured first, or while there are no trials."""
         most = widest(plan, len(able))
         if most == 1:
             return c.ChoosePacking(width=0, reason="trials are trained alone, since no slot has two of them at once")
@@ -64,7 +65,7 @@ class PackWidthChoice:
         return None
 
     def _recorded_profile(self, plan: SearchPlan, able: Sequence[SlotDescription], most: int) -> PackingProfiled | None:
-        """What another plan has measured on a device like those here, of all widths that come into question."""
+        """Another plan's measurement on a device like one of these, if it covers all possible widths."""
         assert plan.opened is not None  # or no slot would be able
         profiles_by_device = packs_on_record(self._ports.records.log, plan.opened, batch_of(plan.nodes[plan.roots[0]]))
         profiles = (profiles_by_device[slot.device] for slot in able if slot.device in profiles_by_device)

@@ -1,8 +1,8 @@
-"""Runs on: the thread that trains, which reads, and the saver's, which writes and deletes.
+"""Reads and writes checkpoints as states in memory, and verifies their hashes.
 
-The checkpoints of an installation, as states in memory: written once, and read back only if their hash is right.
+A checkpoint exists because a fact in the log names it; an object that no fact names is garbage.
 
-A checkpoint exists because a fact in the log names it; what was written and never named is garbage.
+Runs on: the thread that trains, which reads, and the saver's, which writes and deletes.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ logger = logging.getLogger(__name__)
 Part = TypeVar("Part", bytes, memoryview)
 
 SMALL = 2**20
-"""So many bytes are hashed faster than a thread is started for them."""
+"""Hashing fewer bytes is faster than starting a thread for it."""
 
 TRIES_BEFORE_NOTE = 4
-"""After so many tries in vain to read a checkpoint, the slot's row says that it waits."""
+"""After this many failed reads of a checkpoint, the slot's row says that it waits."""
 
 
 class CheckpointUnreadable(Exception):
-    """A checkpoint is not there, or is not what it was."""
+    """A checkpoint is missing or damaged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What the log must know of a checkpoint to find it again and to trust it. size: of all of it.
+    """What the log records of a checkpoint, to find and verify it. size: including all parts.
 
     parts: the objects of the other ranks. looked: as in `CheckpointKept`.
     """
@@ -54,14 +54,13 @@ class Stored:
 
 
 class CheckpointStore:
-    """Keeps the states that were written or read last in memory, up to so many bytes: those where several stages begin
-    before all others. Safe to share between threads."""
+    """Caches recent states in memory up to a limit; branch points stay longest. Thread-safe."""
 
     def __init__(self, store: ObjectStore, memory_bytes: int = 0) -> None:
         self._store, self._recent = store, RecentStates(memory_bytes)
 
     def cache(self, place: str, state: State) -> Stored | None:
-        """Put a state where the slots of this machine find it, before `write`; None where there is no place for it."""
+        """Put a state where this machine's slots find it, before `write`; None if there is no cache for it."""
         stored = list[StoredPart]()
         for key, each in self._new_keys(place, state):
             digest = hashlib.sha256()
@@ -73,8 +72,8 @@ class CheckpointStore:
     def write(self, place: str, state: State, *, is_branch_point: bool = False, cached: Stored | None = None) -> Stored:
         """Store a state under a new key that begins with `place`. `state` stays the caller's.
 
-        is_branch_point: several stages wait to begin there. cached: where they find it already: it has these names, at
-        each try. Raises `StoreUnavailable`.
+        is_branch_point: whether several stages wait to begin there.
+        cached: the result of `cache`, whose keys are then used. Raises `StoreUnavailable`.
         """
         if cached is not None:
             for key, each in zip((cached.key, *(part.key for part in cached.parts)), state.images, strict=True):
@@ -96,8 +95,8 @@ class CheckpointStore:
     def read(self, key: str, sha256: str, parts: Sequence[StoredPart] = ()) -> State:
         """The state of a checkpoint, which is the caller's to close.
 
-        Raises `CheckpointUnreadable` when any of it is gone or damaged, `StoreUnavailable` when that cannot be said,
-        and OSError when there is no memory for it.
+        Raises `CheckpointUnreadable` when any part is missing or damaged, `StoreUnavailable` during an outage, and
+        OSError when there is no memory for it.
         """
         if (state := self._recent.copy(key)) is not None:
             return state
@@ -112,7 +111,7 @@ class CheckpointStore:
         return state
 
     def _new_keys(self, place: str, state: State) -> Iterator[tuple[str, State]]:
-        """The objects of a state, under new keys. Raises `StoreUnavailable`."""
+        """The images of a state with new keys. Raises `StoreUnavailable`."""
         name = f"{place}-{uuid4().hex[:12]}"
         try:
             prefix = self._store.prefix
@@ -145,7 +144,7 @@ class CheckpointStore:
         return state
 
     def delete(self, key: str) -> None:
-        """Delete an object. Raises `StoreUnavailable`. It may be gone already."""
+        """Delete an object, which may be gone already. Raises `StoreUnavailable`."""
         self._recent.forget(key)
         try:
             self._store.delete(key)
@@ -155,11 +154,11 @@ class CheckpointStore:
             raise StoreUnavailable(f"checkpoint {key} cannot be deleted: {_error_text(error)}") from error
 
     def close(self) -> None:
-        """Let go of what is kept in memory."""
+        """Free the cached states."""
         self._recent.clear()
 
     def _fetch(self, key: str) -> tuple[State, str]:
-        """The object and its hash. One on this machine is read once, and stays where it is; others are copied here."""
+        """The object and its hash. A local file is used in place; others are copied into memory."""
         digest = hashlib.sha256()
         with self._translate_errors(key):
             fd = self._store.open(key)
@@ -188,7 +187,7 @@ class CheckpointStore:
 
 
 def _hash_image(state: State, digest: hashlib._Hash) -> Iterator[memoryview]:
-    """The image in pieces, and its hash by the time that all of them were used."""
+    """The image in pieces; the hash is complete after the last one."""
     if state.size > SMALL:
         return _hash_parts(_pieces(state), digest)
     digest.update(state.view())
@@ -196,7 +195,7 @@ def _hash_image(state: State, digest: hashlib._Hash) -> Iterator[memoryview]:
 
 
 def _hash_parts(parts: Iterable[Part], digest: hashlib._Hash) -> Iterator[Part]:
-    """The same parts, each of which is hashed while its reader uses it."""
+    """The same parts, each hashed while its consumer uses it."""
     with ThreadPoolExecutor(1, "hash") as hashing:
         for part in parts:
             done = hashing.submit(digest.update, part)
@@ -210,7 +209,6 @@ def _pieces(state: State) -> Iterator[memoryview]:
 
 
 def _read_parts(fd: int) -> Iterator[bytes]:
-    """What is in a file."""
     place = 0
     while part := os.pread(fd, PART, place):
         yield part
@@ -232,7 +230,7 @@ class Reader(Protocol):
 
 
 class CheckpointReader:
-    """strike_after_seconds: a checkpoint that is missing or damaged is looked at again for so long."""
+    """strike_after_seconds: a missing or damaged checkpoint is read again for this long."""
 
     def __init__(
         self,
@@ -246,9 +244,9 @@ class CheckpointReader:
         self._strike_after_seconds = strike_after_seconds
 
     def read(self, resume: ResumePoint, check: Callable[[], None]) -> State:
-        """The state, which is the caller's to close. check: raises when it is not wanted any more.
+        """The state, which is the caller's to close. check: raises when it is no longer needed.
 
-        Raises `CheckpointUnreadable` after repeated looks, at once if only this machine has it, `Closing`, and what
+        Raises `CheckpointUnreadable` after repeated reads (at once if only this machine has it), `Closing`, and what
         `check` does.
         """
         unreadable_since: Instant | None = None
@@ -266,7 +264,7 @@ class CheckpointReader:
                 except (StoreUnavailable, OSError) as problem:
                     if resume.is_cached:
                         raise CheckpointUnreadable(str(problem)) from problem
-                    unreadable_since = None  # whoever says now that it is not there has just been ill
+                    unreadable_since = None  # the store was just unavailable: do not trust a missing file yet
                     self._report(number, problem)
             raise AssertionError("tries never end")
         finally:
@@ -280,7 +278,7 @@ class CheckpointReader:
 
 
 class ReadOnce:
-    """For chains that begin together: where several of them begin is read once, and held until `close`."""
+    """Reads a checkpoint once for several chains that begin there, and holds it until `close`."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader

@@ -1,9 +1,9 @@
-"""Runs on: the thread that trains.
+"""The training loop: a group of one or more lanes, each of which ends independently of the others.
 
-The loop that trains: a group of one lane or several, each of which ends when it ends, whatever becomes of the others.
+A lane requests training up to a step, and evaluates, saves and records its facts by itself. The group trains all lanes
+at once, up to the first step that one of them requested.
 
-A lane says until where it would train, evaluates, saves and states its facts by itself. Only the training is done here,
-for all of them at once, up to where the first of them wants to stop.
+Runs on: the thread that trains.
 """
 
 from __future__ import annotations
@@ -39,16 +39,20 @@ from stagetree.runtime.failures import TrainerFailed
 logger = logging.getLogger(__name__)
 
 MAX_BREAKS = 2
-"""What breaks so often in a row is trained without packs, where it shows whose fault it is: once may be an accident, as
-when something else ends the process."""
+"""After this many failures in a row, a plan's packs are trained lane by lane, which shows the cause. A single failure
+may be an accident, as when something else kills the process.
+"""
 
 
 class LaneGroup:
-    """lanes: by number. models: theirs, if they are a pack. time: of which each is charged its share. reader: of what
-    they begin with. awaits_messages: whether a lane's next stage begins when its message comes, and not at once.
+    """lanes: by number.
+    models: the lanes' models, if they are a pack.
+    time: charged to the lanes.
+    reader: of the states that they begin with.
+    awaits_messages: whether a lane's next stage waits for its message.
 
-    refusal: why a pack's lanes could only be trained one after the other; empty if they could be packed. is_broken:
-    whether training failed for all of them at once.
+    refusal: why a pack's lanes were trained one after the other; empty if they were packed.
+    is_broken: whether training failed for all lanes at once.
     """
 
     def __init__(
@@ -75,11 +79,11 @@ class LaneGroup:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it waits for the message that begins its next stage."""
+        """Whether it waits for the message of its next stage."""
         return any(lane.is_between_stages for lane in self.lanes.values())
 
     def run(self) -> bool:
-        """Train all stages that may begin; whether each lane has completed what it began."""
+        """Train all stages that may begin; whether each lane completed its stages."""
         if self._models:  # a pack begins in a process in which nothing was trained
             self._slot.trainer.end_process()
         with closing(self._reader):
@@ -92,7 +96,7 @@ class LaneGroup:
                 self._measure_ranks()
             else:
                 self._train()
-        if self._slot.trainer.has_failed:  # what has, is tried again in a fresh process
+        if self._slot.trainer.has_failed:  # failed chains are retried in a fresh process
             self._slot.trainer.end_process()
         return all(self._is_complete.values())
 
@@ -103,7 +107,7 @@ class LaneGroup:
         self._resume_lane(number, lambda: next(self._stages[number]))
 
     def _resume_lane(self, number: int, resume: Callable[[], TrainRequest]) -> None:
-        """A lane does what must be done, up to where it trains again or its stage is over."""
+        """Run a lane up to its next training request or the end of its stage."""
         try:
             with self._time.charge([number]):
                 self._requests[number] = resume()
@@ -125,9 +129,9 @@ class LaneGroup:
     # ------------------------------------------------------------------------------------------------ training
 
     def _train(self) -> None:
-        """All of them go on, to where the first one has something else to do.
+        """Train all lanes up to the first requested step.
 
-        A call for one lane may have ended the process of all: the lanes that were in it are given back.
+        A lane's own call may have ended the process of all: its lanes are given back.
         """
         if lost := [number for number in self._requests if self._models and not self._models[number].is_alive]:
             self._throw(PackBroken("the process of its pack has ended"), lost)
@@ -173,7 +177,7 @@ class LaneGroup:
         self._resume_lane(number, lambda: resume_stage(self._stages[number], train))
 
     def _give_up(self, failed: Exception, numbers: Sequence[int]) -> None:
-        """Nobody knows whose fault it is, unless there is only one: each is trained alone, where it will be seen."""
+        """The cause is unknown unless there is only one lane: each is trained alone next time, which shows it."""
         self.is_broken = isinstance(failed, TrainerFailed)
         if self._models:
             logger.warning("a pack of %d chains is given up: %s", len(numbers), failed)
@@ -181,7 +185,7 @@ class LaneGroup:
         self._throw(PackBroken(str(failed)) if is_shared else failed, numbers)
 
     def _throw(self, error: Exception, numbers: Sequence[int]) -> None:
-        """Into each of these lanes."""
+        """Raise an error inside each of these lanes."""
 
         def fail() -> TrainResult:
             raise error
@@ -192,7 +196,7 @@ class LaneGroup:
     # ------------------------------------------------------------------------------------------------ what packs cost
 
     def _measure(self) -> None:
-        """See how packs of the only lane's model would do, and train nothing."""
+        """Measure the costs of packs of the only lane's model, without training it."""
         (number,) = self._requests
 
         def measure() -> TrainResult:
@@ -202,7 +206,7 @@ class LaneGroup:
         self._resume_lane(number, lambda: resume_stage(self._stages[number], measure))
 
     def _measure_ranks(self) -> None:
-        """See how fast the only lane's model is on more and fewer devices, and train nothing."""
+        """Measure the only lane's model on different numbers of devices, without training it."""
         (number,) = self._requests
         lane, slot = self.lanes[number], self._slot
         batch, work = dict(lane.work.measures_ranks or {}), lane.work
@@ -227,7 +231,7 @@ class LaneGroup:
         self._resume_lane(number, lambda: resume_stage(self._stages[number], measure))
 
     def _measure_pack(self, number: int) -> Mapping[str, Any]:
-        """Raises `PackBroken` for what may be nobody's fault: then it is measured again."""
+        """Raises `PackBroken` for what may be an accident: then it is measured again."""
         try:
             profile, self.refusal = self._models[number].measure(self.lanes[number].work)
         except TrainerFailed as failed:
@@ -237,7 +241,7 @@ class LaneGroup:
         return profile
 
     def _record_profile(self, number: int, profile: Mapping[str, Any]) -> None:
-        """profile: its fields; none where the models cannot be packed."""
+        """profile: the fact's fields; empty if the models cannot be packed."""
         refused = {"batch_seconds": {}, "peak_bytes": {}, "refusal": self.refusal}
         fact = e.PackingProfiled(device=self._slot.device, **(profile or refused))
         self._slot.outbox.put(self.lanes[number].claim, [fact])
@@ -250,14 +254,14 @@ class LaneGroup:
 
 
 class GroupFactory:
-    """Makes the groups of a slot out of what it has claimed."""
+    """Makes groups from claimed chains."""
 
     def __init__(self, slot: SlotContext) -> None:
         self._slot = slot
         self._breaks = Counter[str]()  # of packs, in a row, by plan
 
     def create(self, claimed: Sequence[Claimed]) -> list[LaneGroup]:
-        """One group; of a pack that is not to be one any more, several, to be trained one after the other."""
+        """One group; several, to be trained one after the other, if a pack must not be packed any more."""
         if not claimed[0].work.pack:
             return [self._make_single(each) for each in claimed]
         if self._breaks[claimed[0].work.plan] >= MAX_BREAKS:
@@ -265,7 +269,7 @@ class GroupFactory:
         return [self._make_pack(claimed)]
 
     def record_outcome(self, group: LaneGroup) -> None:
-        """It has been trained: how, tells how its plan is trained next time."""
+        """Note whether a pack broke, which decides how its plan is trained next time."""
         plan = group.lanes[0].work.plan
         if group.is_pack:
             self._breaks[plan] = self._breaks[plan] + 1 if group.is_broken else 0

@@ -1,8 +1,10 @@
-"""Runs on: the saver's thread, but for `ChainCheckpoints`, which the thread that trains calls.
+"""The checkpoints of a chain.
 
-The checkpoints of a chain. Those inside a stage are kept for accidents and for late branches: the newest, and others
-while there is room. Room is made by that without which the least is trained again: first by those on which no known
-trial counts, of these by the one whose neighbours are closest to each other.
+Those inside a stage are kept for accidents and late branches: the newest, and others while there is room. The state
+whose loss costs the least retraining is dropped first: one that no known trial needs, and of these the one with the
+closest neighbours.
+
+Runs on: the saver's thread; `ChainCheckpoints` on the thread that trains.
 """
 
 from __future__ import annotations
@@ -28,8 +30,8 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class KeptState:
-    """One of them. start: of its stage. branches: steps inside the stage at which known trials would branch off.
-
+    """start: of its stage.
+    branches: steps inside the stage at which known trials would branch off.
     best_for: as in `Save`.
     """
 
@@ -44,7 +46,7 @@ class KeptState:
 
 
 class IntermediateCheckpoints:
-    """The states of one chain. limit: bytes for all of them but the best ones; the newest may be larger."""
+    """The states inside one chain's stages. limit: bytes for all but the best ones; the newest may exceed it."""
 
     def __init__(self, claim: Claim, limit: int, records: Records, outbox: FactOutbox, saver: Saver) -> None:
         self._claim, self._limit = claim, limit
@@ -52,12 +54,12 @@ class IntermediateCheckpoints:
         self._kept: list[KeptState] = []
 
     def keep(self, kept: KeptState) -> None:
-        """One more is stored. Others make room for it once it is on record."""
+        """Record a stored state; older ones make room for it once it is recorded."""
         self._kept.append(kept)
         self._outbox.put(self._claim, [kept.fact], on_recorded=lambda: self._saver.submit(self._claim, self._make_room))
 
     def release_at_end(self) -> list[e.CheckpointReleased]:
-        """States that are too many once the state at the end of their stage is kept; the scheduler deletes them."""
+        """Release states over the limit once the stage's end is kept; the scheduler deletes them."""
         released, best = [], self._best()
         for old in list(self._kept):
             if self._exceeds_limit() and old not in best and not self._is_needed(old.fact):
@@ -70,7 +72,7 @@ class IntermediateCheckpoints:
         return sum(each.fact.size for each in self._kept if each not in best) > self._limit
 
     def _best(self) -> list[KeptState]:
-        """In each node, for each study that wants that, the last one that was the best: others part at a node's end."""
+        """For each node and study that asks for it, the last best state. Other trials branch off at a node's end."""
         return list({(number, each.fact.node): each for each in self._kept for number in each.best_for}.values())
 
     def _make_room(self) -> None:
@@ -87,7 +89,7 @@ class IntermediateCheckpoints:
                 self._replace(old.fact)
 
     def _replace(self, old: e.CheckpointKept) -> None:
-        """Should this process end in between, the scheduler deletes it."""
+        """If this process ends in between, the scheduler deletes it."""
         released = _released_fact(old, "replaced")
         dropped = e.CheckpointDropped(node=old.node, step=old.step, key=old.key, reason="replaced")
         record = partial(self._outbox.put, self._claim, [dropped])
@@ -106,9 +108,9 @@ class IntermediateCheckpoints:
 
 
 def cheapest_to_drop(here: Sequence[KeptState], passed_over: set[int]) -> KeptState | None:
-    """The one in a node without which the least is trained again; never the newest. None if all are passed over.
+    """The state in a node whose loss costs the least retraining; never the newest. None if all are passed over.
 
-    What known trials would train again comes first, then how far apart its neighbours are.
+    Retraining for known trials counts first, then the distance between its neighbours.
     """
     losses = []
     for number, each in enumerate(here[:-1]):
@@ -121,8 +123,7 @@ def cheapest_to_drop(here: Sequence[KeptState], passed_over: set[int]) -> KeptSt
 
 
 class ChainCheckpoints:
-    """The states of one chain on their way from a host to the store, and into the log. room: bytes for those inside
-    stages."""
+    """Moves one chain's states to the store and their facts into the log. room: bytes for those inside stages."""
 
     def __init__(self, claim: Claim, room: int, records: Records, outbox: FactOutbox, saver: Saver, host: str) -> None:
         self._claim, self._outbox, self._saver, self._host = claim, outbox, saver, host
@@ -131,7 +132,7 @@ class ChainCheckpoints:
 
     @property
     def is_quick(self) -> bool:
-        """Whether what is held, or that there is nothing, would be told of about as soon as a fact is on record."""
+        """Whether the held state, or its absence, would be recorded about as soon as a fact."""
         return self._saver.is_quick(self._held)
 
     @property
@@ -139,14 +140,11 @@ class ChainCheckpoints:
         return self._held is not None
 
     def hold(self, state: State) -> None:
-        """That at the end of a stage waits until the stage is on its way to the log: see `save_held`."""
+        """Hold the state of a stage's end until the stage's fact is on its way to the log: see `save_held`."""
         self._held = state
 
     def save_held(self, stage: e.Stage, last_words: Sequence[e.Event], is_branch_point: bool) -> bool:
-        """Store what is held. last_words: about the chain, if this was its end: they go on record together with it.
-
-        Whether anything was held; if not, nothing is said.
-        """
+        """Store the held state; whether there was one. last_words: the chain's last facts, recorded with it."""
         state, self._held = self._held, None
         if state is None:
             return False
@@ -190,7 +188,7 @@ class ChainCheckpoints:
         self._saver.save(self._claim, self._place(stage, step), state, put, copy_seconds=copy_seconds)
 
     def close(self) -> None:
-        """Nobody wants what is held."""
+        """Drop the held state."""
         if self._held is not None:
             self._held.close()
 
@@ -203,16 +201,13 @@ def _released_fact(old: e.CheckpointKept, reason: str) -> e.CheckpointReleased:
 
 
 def _kept_fact(node: NodeId, step: int, stored: Stored, *, is_intermediate: bool) -> e.CheckpointKept:
-    """The fact that a state is stored."""
     return e.CheckpointKept(**_state_fields(node, step, stored), intermediate=is_intermediate, looked=stored.looked)
 
 
 def _cached_fact(node: NodeId, step: int, stored: Stored, host: str) -> e.CheckpointCached:
-    """The fact that a state can be begun with on a host."""
     return e.CheckpointCached(**_state_fields(node, step, stored), host=host)
 
 
 def _state_fields(node: NodeId, step: int, stored: Stored) -> dict[str, Any]:
-    """The state that a fact is about."""
     checkpoint = {"key": stored.key, "sha256": stored.sha256, "size": stored.size, "parts": stored.parts}
     return {"node": node, "step": step, **checkpoint}

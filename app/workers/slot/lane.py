@@ -1,6 +1,6 @@
-"""Runs on: the thread that trains; the heartbeat's reads `pulse` and `flags`.
+"""One chain in a slot: runs its stages, and ends it correctly whatever goes wrong.
 
-One chain in the hands of a slot: what it does next, and how it ends, whatever goes wrong.
+Runs on: the thread that trains; the heartbeat's reads `pulse` and `flags`.
 """
 
 from __future__ import annotations
@@ -37,8 +37,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TrainRequest:
-    """To be trained from step `begin` until step `until`. on_progress: says, of the step that is reached now, where
-    the training must end; `begin` or less for at the next step."""
+    """A request to train from step `begin` to step `until`.
+
+    on_progress: given the current step, returns where the training must end; `begin` or less for at the next step.
+    """
 
     begin: int
     until: int
@@ -47,8 +49,11 @@ class TrainRequest:
 
 @dataclass(frozen=True, slots=True)
 class TrainResult:
-    """The step that was reached. inexact_reasons: why its bits need not be those of a model alone, besides what the
-    model itself says. passed: the metrics of the steps that it went past. peak_bytes: as of `TrainedTo`."""
+    """step: the step that was reached.
+    inexact_reasons: why its bits may differ from those of a model trained alone, besides the model's own reasons.
+    passed: the metrics of the steps that it passed.
+    peak_bytes: as for `TrainedTo`.
+    """
 
     step: int
     inexact_reasons: tuple[str, ...] = ()
@@ -57,24 +62,25 @@ class TrainResult:
 
 
 Stage = Generator[TrainRequest, TrainResult, bool]
-"""A stage as a conversation: it says how far it would be trained, and is told how far it was. What goes wrong meanwhile
-is thrown into it. It returns whether the stage was completed; if not, its chain is over."""
+"""A stage as a generator: it yields requests to train and receives the results, or the errors. It returns whether
+the stage was completed; if not, its chain is over.
+"""
 
 
 def resume_stage(stage: Stage, train: Callable[[], TrainResult]) -> TrainRequest:
-    """Do what a stage wants; what it wants next. Raises StopIteration when it is over."""
+    """Train, and resume the stage with the result; returns its next request. Raises StopIteration at its end."""
     try:
         trained = train()
-    except Exception as error:  # the stage's to deal with
+    except Exception as error:  # the stage handles it
         return stage.throw(error)
     return stage.send(trained)
 
 
 class Lane(ABC):
-    """A chain that is ours, one stage after the other.
+    """A claimed chain, one stage after the other.
 
-    waits_since: when its last stage was done, if the message that begins the next one is not there. keeps_nothing:
-    whether no state of it is saved.
+    waits_since: when its last stage ended, if the next message has not come.
+    keeps_nothing: whether none of its states is saved.
     """
 
     waits_since: Instant | None = None
@@ -88,7 +94,7 @@ class Lane(ABC):
     @property
     @abstractmethod
     def progress(self) -> Progress:
-        """How far it is."""
+        """The last step, and the kept ones."""
 
     @property
     def log_fields(self) -> dict[str, str | int]:
@@ -109,17 +115,17 @@ class Lane(ABC):
 
     @property
     def is_unwanted(self) -> bool:
-        """Whether nothing comes any more of the call under way: the chain is to stop, or was ended by others."""
+        """Whether the current call is useless: the chain must stop, or has ended."""
         return self.claim.end_flag.is_set() or self.flags.stop
 
     @abstractmethod
     def can_begin(self, index: int) -> bool:
-        """Whether a message that begins stage `index` is neither stale nor a copy."""
+        """Whether a message for stage `index` is neither stale nor a duplicate."""
 
     @property
     @abstractmethod
     def is_between_stages(self) -> bool:
-        """Whether another stage follows, and has not begun."""
+        """Whether another stage follows and has not begun."""
 
     def stage(self) -> Stage:
         """Train the next stage."""
@@ -147,7 +153,7 @@ class Lane(ABC):
         return False
 
     def give_back(self) -> None:
-        """The message that begins the next stage will not come any more."""
+        """End the chain: the message for the next stage will not come."""
         self._end([self._ended_fact(ChainOutcome.STOPPED)])
 
     @abstractmethod
@@ -158,7 +164,7 @@ class Lane(ABC):
 
     @abstractmethod
     def _set_up(self) -> None:
-        """Nothing has begun yet."""
+        """Called once, before anything begins."""
 
     @abstractmethod
     def _train(self) -> Stage:
@@ -170,17 +176,17 @@ class Lane(ABC):
 
     @abstractmethod
     def _fail(self, failed: TrainerFailed) -> bool:
-        """The user's code failed, or an accident of the trainer's process; whether the chain came to its end."""
+        """Handle a failure of the user's code or the trainer's process; whether the chain is complete."""
 
     @abstractmethod
     def _discard(self, problem: CheckpointUnreadable) -> bool:
-        """A checkpoint is lost; whether the chain came to its end."""
+        """Handle a lost checkpoint; whether the chain is complete."""
 
     @abstractmethod
     def _end(self, facts: Sequence[e.Event], *changes: RowChange) -> None:
-        """Last words about the chain."""
+        """Record the chain's last facts."""
 
-    # ------------------------------------------------------------------------------------------------ what is common
+    # ------------------------------------------------------------------------------------------------ common
 
     def _check_not_lost(self) -> None:
         """Raises `ChainLost`."""
@@ -194,13 +200,14 @@ class Lane(ABC):
             raise ChainStopped
 
     def _await_members(self) -> None:
-        """No worker of a slot that is lent to the chain has a process on its device any more. Raises `LentSlotsBusy`,
-        `Closing`, `ChainLost`, `ChainStopped`."""
+        """Wait until the lent slots' devices are empty. Raises `LentSlotsBusy`, `Closing`, `ChainLost`,
+        `ChainStopped`.
+        """
         if self.work.members:
             await_members_empty(self._slot, self.claim.chain, self._check_wanted)
 
     def _give_up_members(self, problem: LentSlotsBusy) -> None:
-        """The chain is given back, and these slots are given nothing for a while."""
+        """Give the chain back, and quarantine these slots."""
         logger.warning("chain %s is given back: %s", self.claim.chain, problem, extra=self.log_fields)
         self._end(
             [self._ended_fact(ChainOutcome.INTERRUPTED)],
@@ -209,14 +216,15 @@ class Lane(ABC):
         )
 
     def _end_ranks(self) -> None:
-        """When the chain is over, the slots that are lent to it are free: then none of its ranks is left on them."""
+        """End all ranks before the chain's end frees the lent slots."""
         if self.work.members:
             self._slot.trainer.end_process()
 
     def _interrupt(self, reason: str, is_hopeless: bool = False) -> None:
-        """An accident: the chain is given back, and its work comes again, perhaps elsewhere.
+        """An accident: give the chain back, so that its work is assigned again, perhaps to another slot.
 
-        The scheduler learns in the same transaction what this slot has, and does not give it the same again.
+        The same transaction tells the scheduler which trainers this slot has, so that it does not assign the same chain
+        again.
         """
         logger.warning("chain %s is given back: %s", self.claim.chain, reason, extra=self.log_fields)
         slot = self._slot
@@ -233,7 +241,7 @@ class Lane(ABC):
 
 
 def refuse(slot: SlotContext, claim: Claim, reason: str) -> None:
-    """Give a chain back that this version cannot read: it is for others."""
+    """Give back a chain that this version cannot read; another worker may."""
     logger.error("chain %s is given back: %s", claim.chain, reason, extra=claim.log_fields)
     quarantine = slot.quarantine.judge_accident(reason, is_hopeless=True)
     changes = [End()] if quarantine is None else [End(), quarantine]

@@ -1,13 +1,13 @@
-"""Runs on: the thread that trains.
+"""Slots lent to a chain: as the lent slot's own worker sees it, and as the worker that has the chain.
 
-A slot that is lent to a chain, as its own worker sees it, and as the worker that has the chain.
+The lent slot's worker ends its own trainer process and records that the device is empty, before the chain starts ranks
+there: an idle model would take memory that the rank may need. If the chain's slot is on another machine, the worker
+also starts the rank and relays its commands and answers.
 
-Its worker ends the process that it still has on the device, and says so in the slot's row, before the chain starts
-ranks there: a model that idles beside a rank takes memory that the rank may need. If the chain's slot is on another
-machine, it starts the rank as well, and passes on commands and answers.
+The message that a slot is lent is a hint. As long as the rows say so, the worker connects to the chain's slot, and
+again each time the ranks were ended.
 
-The message that says so is a hint. As long as the rows say that the slot is lent to the chain, the worker comes to the
-door of the chain's slot, again each time that the ranks were ended; it never does anything of its own accord.
+Runs on: the thread that trains.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from stagetree.runtime.wire import Message
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 2.0
-"""How often it looks whether the slot is still lent."""
+"""How often it checks that the slot is still lent."""
 
 RETRY_SECONDS = 0.5
-"""Between two visits, as when the ranks were ended and others are about to begin."""
+"""Between two connections, as when new ranks are about to begin."""
 
 EMPTY_SECONDS = 60.0
-"""A worker whose slot is lent leaves the device so soon, or the chain is given back, and the slot rests."""
+"""A lent slot's worker must leave its device within this time, or the chain is given back and the slot quarantined."""
 
 EMPTY_LOOK_SECONDS = 0.05
 
@@ -49,8 +49,9 @@ class NotLent(Exception):
 
 
 def await_members_empty(slot: SlotContext, chain: ChainId, check_wanted: Callable[[], None]) -> None:
-    """Wait until the worker of each slot that is lent to a chain has left its device. While the database is away, none
-    of them can say so. Raises `LentSlotsBusy`, `Closing`, and what `check_wanted` does.
+    """Wait until the workers of all lent slots have left their devices. An outage of the database extends the time.
+
+    Raises `LentSlotsBusy`, `Closing`, and what `check_wanted` does.
     """
     clock = slot.dependencies.clock
     ends = clock() + EMPTY_SECONDS
@@ -70,7 +71,7 @@ def await_members_empty(slot: SlotContext, chain: ChainId, check_wanted: Callabl
 
 
 def _busy_members(rows: RowsPort, chain: ChainId) -> dict[str, str]:
-    """The slots, with their owners, of which no worker has said that it has left the device."""
+    """The lent slots, with owners, whose workers have not recorded that the device is empty."""
     row = rows.chains.get(chain)
     members = {} if row is None else row.members
     there = {name: rows.slots.get(name) for name in members}
@@ -79,16 +80,16 @@ def _busy_members(rows: RowsPort, chain: ChainId) -> dict[str, str]:
 
 
 class Lending:
-    """is_retiring: whether the worker takes on no more. on_lent: told that it is lent, before it leaves the device."""
+    """is_retiring: whether the worker takes no more work. on_lent: called before it leaves the device."""
 
     def __init__(self, slot: SlotContext, is_retiring: Callable[[], bool], on_lent: Callable[[], None]) -> None:
         self._slot, self._is_retiring, self._on_lent = slot, is_retiring, on_lent
         self._looked_at = slot.dependencies.clock()
 
     def serve(self, chain: str) -> None:
-        """Leave the device to the chain; and if that is on another machine, be a rank of it for as long as it lasts."""
+        """Leave the device to the chain. If the chain is on another machine, be one of its ranks while it lasts."""
         with suppress(NotLent, Closing):
-            self._read_assignment(chain)  # a late message must leave the model of another chain where it is
+            self._read_assignment(chain)  # checked first: a late message must not end another chain's model
             self._on_lent()
             self._slot.trainer.close()
             work = self._retry(lambda: self._record_empty(chain))
@@ -101,11 +102,11 @@ class Lending:
                 work = self._read_assignment(chain)
 
     def _read_assignment(self, chain: str) -> ChainAssignment:
-        """What the chain was given. Raises `NotLent`, `Closing`."""
+        """The chain's assignment. Raises `NotLent`, `Closing`."""
         return self._retry(lambda: self._lent_assignment(chain))
 
     def _retry(self, do: Callable[[], ChainAssignment]) -> ChainAssignment:
-        """A database that is away is waited for. Raises `Closing`."""
+        """Retry during outages of the database. Raises `Closing`."""
         for _ in self._slot.retry.attempts():
             with suppress(DatabaseUnavailable, LostRace):
                 return do()
@@ -130,7 +131,7 @@ class Lending:
         return row.assignment
 
     def _serve_rank(self, chain: str, work: ChainAssignment) -> None:
-        """Come once, and be a rank until the other side ends it. Raises OSError, EOFError, `NotLent`."""
+        """Connect once, and be a rank until the other side ends it. Raises OSError, EOFError, `NotLent`."""
         assert work.meeting is not None
         far, lifeline = connect_rank(work.meeting["address"], work.meeting["secret"], self._slot.me.slot)
 
@@ -155,7 +156,7 @@ class Lending:
             lifeline.close()
 
     def _start_rank(self, far: RemoteWire, look: Callable[[], None]) -> TrainerProcess | None:
-        """The process that is this rank, once it has found the others; None where it could not be started."""
+        """Start this rank's process, which then joins the others; None if it cannot be started."""
         while (arrived := far.receive(RETRY_SECONDS)) is None:
             look()
         message, answer = arrived[0], dict[str, Any]()
@@ -169,7 +170,7 @@ class Lending:
         return process
 
     def _localize(self, message: Message, work: ChainAssignment) -> Message:
-        """A command as it must be here, where the trainer has another path. Raises `NotLent`: it has other code."""
+        """A command with this machine's path of the trainer. Raises `NotLent` if this machine has other code."""
         if message.get("do") != "build":
             return message
         source = self._slot.dependencies.sources().get(work.trainer)

@@ -1,6 +1,6 @@
-"""Runs on: the thread that trains.
+"""A lane's model, as its lane uses it, and the models of a pack, which the trainer's process trains together.
 
-The model of a lane, as its lane sees it; and those of a pack, which the trainer's process trains at once.
+Runs on: the thread that trains.
 """
 
 from __future__ import annotations
@@ -27,21 +27,22 @@ from stagetree.runtime.failures import TrainerFailed
 logger = logging.getLogger(__name__)
 
 LANE_FAILURES = ("exception", "out_of_memory")
-"""What the user's code raises where only one lane is concerned: the process goes on with the others."""
+"""Failures of one lane's user code, after which the process continues with the other lanes."""
 
 MEASURED_STEPS, MEASURED_SECONDS = 5, 5.0
-"""So many steps, and so long, are enough to see how fast several devices are."""
+"""This many steps, or this much time, measure the speed on several devices."""
 
 MIN_STEP_SECONDS = 1e-9
-"""A step takes some time, also by a coarse clock."""
+"""Prevents a step time of zero with a coarse clock."""
 
 MEMORY_FAILURES = ("out_of_memory",)
-"""What a model that is not the first may fail of for no fault of its own."""
+"""Failures that may be caused by the models loaded before."""
 
 
 class LaneModel(Protocol):
-    """The model of a lane, which its group trains. A `TrainerHost` is that of the only lane; see there for what the
-    methods raise."""
+    """The model of a lane, trained by its group. `TrainerHost` is the one of a single lane; it says what the
+    methods raise.
+    """
 
     @property
     def inexact_reasons(self) -> tuple[str, ...]: ...
@@ -61,8 +62,9 @@ class LaneModel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LaneContext:
-    """What a lane has. seconds: what it took of the slot's time so far. inexact_reasons: why its bits need not be those
-    of a model alone, besides what its model says.
+    """What a lane is given. seconds: the slot time that it has used.
+
+    inexact_reasons: why its bits may differ from those of a model trained alone, besides the model's own reasons.
     """
 
     claimed: Claimed
@@ -73,10 +75,10 @@ class LaneContext:
 
 
 class PackedModel:
-    """The model of one lane of a pack. number: of the lane. Whatever the others do, it is where it is until it leaves.
+    """The model of one lane of a pack. number: of the lane.
 
-    inexact_reasons: as those of `TrainerHost`. `evaluate` and `save` raise `PackBroken` if its process has ended, for
-    whatever another lane did.
+    inexact_reasons: as for `TrainerHost`. `evaluate` and `save` raise `PackBroken` if another lane's call ended the
+        process.
     """
 
     shares_process = False
@@ -88,7 +90,7 @@ class PackedModel:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process in which it is has not ended."""
+        """Whether the process that holds it has not ended."""
         return self._process is not None and self._process is self._host.process
 
     @property
@@ -98,7 +100,7 @@ class PackedModel:
     def begin(
         self, work: ChainAssignment, index: int, read: Callable[[ResumePoint], State], log: StageFiles | None
     ) -> None:
-        """Have the model where stage `index` begins. Raises `PackBroken` if there is no room for it."""
+        """Place the model where stage `index` begins. Raises `PackBroken` if there is no room for it."""
         if index == 0:
             self._join(work, read)
         self.inexact_reasons = self.inexact_reasons if index == 0 else ()
@@ -117,10 +119,10 @@ class PackedModel:
         return self._call(lambda process: process.save(deadline=deadline, lane=self.number))
 
     def set_place(self, place: Place) -> None:
-        """A pack's models leave with its end: nobody goes on with them."""
+        """Nothing: a pack's models are freed at its end."""
 
     def measure(self, work: ChainAssignment) -> tuple[Mapping[str, Any], str]:
-        """As `TrainerProcess.measure`, of packs of as many lanes as the chain asks about. Raises `TrainerFailed`."""
+        """As `TrainerProcess.measure`, for packs of the requested widths. Raises `TrainerFailed`."""
         deadline = self._host.deadline("measure")
         return self._host.call(
             lambda process: process.measure(self.number, work.hp, work.measure, deadline=deadline),
@@ -128,10 +130,10 @@ class PackedModel:
         )
 
     def leave(self) -> None:
-        """The memory of the model is free after that. It may be gone already, with its process, or go with it now."""
+        """Free the model's memory, unless its process has ended."""
         if self.is_alive:
             deadline = self._host.deadline("leave")
-            with suppress(TrainerFailed, ChainStopped):  # those that are still there find that out by themselves
+            with suppress(TrainerFailed, ChainStopped):  # the other lanes notice it themselves
                 self._host.call(lambda process: process.leave([self.number], deadline=deadline))
 
     def _call(self, do: Callable[[TrainerProcess], Result]) -> Result:
@@ -162,11 +164,10 @@ def train_together(
     on_progress: Callable[[int], int],
     profile: bool,
 ) -> PackTrained:
-    """Train these lanes of a pack, which are there, for so many steps each; fewer if `on_progress` says so, or if one
-    fails. Raises `TrainerFailed` for what concerns all.
+    """Train these lanes of a pack for `steps` steps each; fewer if `on_progress` says so, or if one fails.
 
-    on_progress: called with how many they have taken, it returns how many they are to take in all. profile: whether to
-    measure what packs cost, too.
+    on_progress: given the number of steps taken, returns how many to take in all.
+    profile: also measure the costs of packs. Raises `TrainerFailed` for failures of all lanes.
     """
     hps = {number: work.hp for number, work in works.items()}
     deadline = host.deadline("train").limit_steps(is_patient=any(work.patient for work in works.values()))
@@ -185,7 +186,7 @@ def can_use_more_ranks(work: ChainAssignment, failed: TrainerFailed) -> bool:
 
 
 def needs_more_fact(work: ChainAssignment, stage: Stage, step: int, ranks: int, kind: str) -> NeedsMore:
-    """That so many devices of a kind were too few for the batch after a step."""
+    """The fact that this many devices of a kind were too few for the batch after a step."""
     values = segment_at(work.hp, step).values(step)
     batch = {name: values[name] for name in BATCH_SIZES if name in values}
     return NeedsMore(node=stage.node, step=step, kind=kind, ranks=ranks, batch=batch)
@@ -194,8 +195,10 @@ def needs_more_fact(work: ChainAssignment, stage: Stage, step: int, ranks: int, 
 def measure_ranks(
     host: TrainerHost, work: ChainAssignment, read: Callable[[ResumePoint], State], clock: Clock
 ) -> dict[str, float]:
-    """Seconds a step of the model that was just begun, by how many of its devices train it, down to where they are out
-    of memory. Raises as `TrainerHost.begin`."""
+    """Seconds a step of the newly begun model by number of devices, down to where they are out of memory.
+
+    Raises as `TrainerHost.begin`.
+    """
     seconds, start, members = dict[str, float](), work.stages[0].start, work.members
     while True:
         part = replace(work, members=members)

@@ -1,7 +1,9 @@
-"""Runs on: the thread that trains, which is Celery's own; the heartbeat's looks at what stands at the end.
+"""One slot: a GPU, a share of one, or a share of the CPU. Trains at most one group of chains at a time, while earlier
+chains' last checkpoints are uploaded.
 
-One GPU, or a share of the CPU: at most one group of chains in training, and those whose last checkpoints are on their
-way. The message that begins a stage is a hint; the chain's row is the truth.
+The message that begins a stage is a hint; the chain's row is the truth.
+
+Runs on: the thread that trains, which is Celery's own; the heartbeat's calls the last section.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 class Slot:
-    """me: the hold of this process on the slot. device: as it is shown."""
+    """me: this process's claim to the slot. device: as shown to users."""
 
     def __init__(self, me: Owner, device: str, dependencies: SlotDependencies, limits: Limits) -> None:
         self._me, self._dependencies, self._limits = me, dependencies, limits
@@ -36,8 +38,8 @@ class Slot:
         self._groups = GroupFactory(self._context)
         self._lending = Lending(self._context, self._is_retiring, self._lose_chains)
         self._current: Sequence[LaneGroup] = ()  # in training, or between two stages
-        self._active: Sequence[Lane] = ()  # theirs; put in place whole, as the next
-        self._live: Sequence[Lane] = ()  # and those whose checkpoints are on their way
+        self._active: Sequence[Lane] = ()  # their lanes; replaced as a whole, like the next field
+        self._live: Sequence[Lane] = ()  # and lanes whose checkpoints are being saved
         self._is_closing = False
         self._versions = dict[str, str]()  # of trainers, as they were seen last
         self._watch = Watchdog(self._context.trainer.kill, retry.close, limits.grace)
@@ -57,14 +59,14 @@ class Slot:
         )
 
     def start(self) -> None:
-        """Put the slot on record, free for work, and keep it alive."""
+        """Record the slot as free, and keep it alive."""
         self.heartbeat.start()
         self._dependencies.notify()
 
     def run_stage(self, chain: str, index: int) -> bool:
-        """Train one stage of a chain; False if the message is stale or a copy, or the chain ended early.
+        """Train one stage of a chain; False if the message is stale or a duplicate, or the chain ended early.
 
-        On False the next message of the chain must not be sent. The stages of a pack follow each other by themselves.
+        On False the chain's next message must not be sent. The stages of a pack follow each other without messages.
         """
         lanes = self._claim(chain) if index == 0 else self._active
         if not lanes or lanes[0].claim.chain != chain or not lanes[0].can_begin(index):
@@ -80,22 +82,22 @@ class Slot:
         return is_complete
 
     def run_rank(self, chain: str) -> None:
-        """Leave the device to the chain that this slot is lent to, and train a rank of it if that is elsewhere."""
+        """Leave the device to the chain that this slot is lent to; train a rank of it if it is on another machine."""
         self._lending.serve(chain)
 
     def drain(self, seconds: float | None = None) -> bool:
-        """Wait until all checkpoints are stored and all facts on record, or for so many seconds; whether they are."""
+        """Wait until all checkpoints are stored and all facts recorded; whether they are in time."""
         clock = self._dependencies.executor.now
         ends_at = None if seconds is None else clock() + seconds
         saver, outbox = self._context.saver, self._context.outbox
-        while not (saver.is_idle and outbox.is_idle):  # each may bring the other something to do
+        while not (saver.is_idle and outbox.is_idle):  # each may give the other work
             for part in (saver, outbox):
                 if not part.drain(None if ends_at is None else max(0.0, ends_at - clock())):
                     return False
         return True
 
     def close(self) -> None:
-        """Give back what is not begun, and end within the grace; what is not on record at that point is done again."""
+        """Give back chains that wait for a stage, and end within the grace; unrecorded work is done again."""
         self._is_closing, ends_at = True, self._dependencies.executor.now() + self._limits.grace
         for lane in self._active:
             lane.give_back()
@@ -112,7 +114,7 @@ class Slot:
     # ------------------------------------------------------------------------------------------------ chains
 
     def _claim(self, chain: str) -> Sequence[Lane]:
-        """The chain, and those that are packed with it; none of them if it is not to be had."""
+        """The lanes of the chain and its pack; empty if they cannot be claimed."""
         if self.heartbeat.is_taken or self._is_retiring():
             return ()
         first = self._claim_chain(chain)
@@ -124,7 +126,7 @@ class Slot:
             for each in claimed:
                 refuse(self._context, each.claim, problem)
             return ()
-        if not claimed:  # whatever waits for its next message goes on waiting
+        if not claimed:  # a chain that waits for its next message keeps waiting
             return ()
         self._current = self._groups.create(claimed)
         self._active = [lane for group in self._current for lane in group.lanes.values()]
@@ -133,7 +135,7 @@ class Slot:
         return self._active
 
     def _failed_test(self) -> str | None:
-        """Why the slot is not well after a quarantine; None where it is, or was in none."""
+        """Why the slot is still not well after a quarantine; None if it is well."""
         if not self._context.quarantine.needs_test:
             return None
         try:
@@ -156,7 +158,7 @@ class Slot:
         return Claimed(lease, claim, lease.assignment)
 
     def _lose_chains(self) -> None:
-        """Only a free slot is lent: what waits here was given up, though no heartbeat has said so yet."""
+        """Only a free slot is lent: a chain that still waits here was given up before the heartbeat noticed."""
         for lane in self._active:
             lane.claim.end_flag.set()
 
@@ -168,18 +170,20 @@ class Slot:
             self._context.logs.over(lane.claim.chain)
         self._live = tuple(lane for lane in self._live if lane not in over)
 
-    # ------------------------------------------------------------------------------- looked at from other threads
+    # ------------------------------------------------------------------------------- called from other threads
 
     def _pulses(self) -> list[Pulse]:
         return [lane.pulse for lane in self._live]
 
     def _flags(self, chain: str) -> ChainFlags:
-        """What is wanted of a chain; everything stops when the worker must end."""
+        """The scheduler's flags for a chain; everything stops when the worker must end."""
         flags = self.heartbeat.flags.get(chain, ChainFlags())
         return replace(flags, stop=True) if self._is_retiring() else flags
 
     def _describe(self) -> Description:
-        """While the disk of the trainers is away, as they were last: chains go on, and must keep their leases."""
+        """If the trainers' disk is unavailable, repeat the last versions: chains continue and must keep their
+        leases.
+        """
         try:
             self._versions = self._context.trainer.versions
         except OSError as problem:
@@ -190,7 +194,7 @@ class Slot:
         return self._is_closing or self._dependencies.is_retiring()
 
     def _look(self) -> None:
-        """A trainer that should stop and does not is ended, and what it prints is bounded."""
+        """End a trainer that should have stopped, and limit its output."""
         self._context.logs.truncate_current()
         self._watch.look(
             self._dependencies.clock(),

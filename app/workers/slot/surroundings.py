@@ -1,8 +1,8 @@
-"""Runs on: the thread that trains; the environment is looked at on the saver's.
+"""What a chain is trained with besides its assignment: its input files and the environment.
 
-What a chain is trained with besides its assignment: the files that its trainer reads, and the environment.
+Both are recorded as a slot sees them, so that a change is a recorded fact.
 
-Both go on record as a slot sees them, so that what has changed is a fact and no riddle.
+Runs on: the thread that trains; the environment is examined on the saver's.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ logger = logging.getLogger(__name__)
 Json = dict[str, Any]
 
 MAX_TIME_SHARE = 0.02
-"""A path is looked at again after so long that looking takes no more than this share of a slot's time."""
+"""A path is examined again only after so long that examining takes at most this share of a slot's time."""
 
 PATTERN_FILES = 16
-"""Where a trainer's constructor has written more files of one kind in a folder, it has written the others as well."""
+"""If a trainer's constructor wrote more files of one kind in a folder, it also wrote the others."""
 
 MAX_NAMED_FILES = 3
-"""Of more files of one kind that have changed, only the kind is named."""
+"""If more files of one kind have changed, only the kind is named."""
 
 DIFF_CHARACTERS = 20_000
-"""So much of a diff goes on record; of the rest, its hash."""
+"""The recorded part of a diff; the rest is only hashed."""
 
 MOST_PACKAGES = 2_000
 GIT_SECONDS = 10.0
@@ -56,7 +56,7 @@ SMI = ("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
 
 @dataclass(frozen=True, slots=True)
 class Surveyor:
-    """Has the environment of a trainer put on record, in the background. device: the slot's, as it is shown."""
+    """Records a trainer's environment in the background. device: the slot's, as shown to users."""
 
     saver: Saver
     outbox: FactOutbox
@@ -64,7 +64,9 @@ class Surveyor:
     sources: Callable[[], Mapping[str, TrainerSource]]
 
     def survey(self, claim: Claim, trainer: str) -> None:
-        """Before the chain's first checkpoint, which waits for it: its facts are taken only as long as it lives."""
+        """Run before the chain's first checkpoint, which waits for it: facts are accepted only while the chain
+        lives.
+        """
 
         def say() -> None:
             if (source := self.sources().get(trainer)) is not None:
@@ -74,20 +76,20 @@ class Surveyor:
 
 
 class InputWatch:
-    """Looks at what a chain is trained with when it begins, and at the end of each stage. clock: any that does not go
-    back.
-    """
+    """Examines a chain's inputs when it begins and after each stage. clock: monotonic."""
 
     def __init__(self, surveyor: Surveyor | None = None, clock: Clock = monotonic) -> None:
         self._surveyor, self._clock = surveyor, clock
-        self._cache: dict[str, tuple[Instant, str]] = {}  # by record: until when it holds, and what was found
-        self._writers: dict[tuple[str, str], tuple[str, bool]] = {}  # by plan and path: which chain, and if in training
+        self._cache: dict[str, tuple[Instant, str]] = {}  # by record: valid until, and the finding
+        self._writers: dict[
+            tuple[str, str], tuple[str, bool]
+        ] = {}  # by plan and path: the chain, and whether in training
         self._built = Counter[tuple[str, str, str]]()  # by plan, folder and ending: the files that were written before
 
     def look(self, claim: Claim, work: ChainAssignment, index: int) -> tuple[list[e.Event], list[str]]:
-        """What must go on record, and why stages may be of other inputs than their study: words after "3 stages".
+        """The facts to record, and why stages may have other inputs than their study: words after "3 stages".
 
-        index: of the stage that begins; those behind the first are trained with what that was.
+        index: of the stage that begins; later stages use the first one's result.
         """
         if index > 0:
             return [], []
@@ -98,7 +100,7 @@ class InputWatch:
         return [e.InputsSeen(study=StudyId(work.study), inputs=[_look_at(each["path"]) for each in _inputs(work)])], []
 
     def look_at_end(self, claim: Claim, work: ChainAssignment, uses: Mapping[str, Any]) -> list[str]:
-        """The same at the end of a stage. uses: the files that it has opened, as of `TrainerHost.uses`."""
+        """The same after a stage. uses: the files that it opened, as of `TrainerHost.uses`."""
         changes = self._changes(work)
         return [*changes, *(text for text in self._judge(claim, work, uses) if not _names_one_of(text, changes))]
 
@@ -115,7 +117,7 @@ class InputWatch:
         return change
 
     def _judge(self, claim: Claim, work: ChainAssignment, uses: Mapping[str, Any]) -> list[str]:
-        """Why files that a stage has opened may make it another one than it would be alone."""
+        """Why files that a stage opened may make its result differ from training alone."""
         plan, found = work.plan, list[tuple[str, str]]()
         checked = {each["path"]: each["written"] for each in work.inputs if "written" in each}
         for name, changed_at, is_changed in uses.get("read", ()):
@@ -129,7 +131,7 @@ class InputWatch:
         return [f"read {name}, {words}" for name, words in dict.fromkeys(read)]
 
     def note_writes(self, work: ChainAssignment, uses: Mapping[str, Any], chain: str = "") -> None:
-        """Note the files that a chain has written, or an earlier training in the same process."""
+        """Note the files written by a chain, or by an earlier training in the same process."""
         for name, is_trained in uses.get("written", ()):
             self._writers[work.plan, name] = chain, is_trained
             self._built[_kind(work.plan, name)] += not is_trained
@@ -144,7 +146,7 @@ class InputWatch:
         return "which was changed after the study was submitted"
 
     def _is_built(self, work: ChainAssignment, name: str) -> bool:
-        """Whether the trainer has written it before its first step, as it does with a data set that it downloads."""
+        """Whether the trainer wrote the file before its first step, as when it downloads a data set."""
         checked = {each["path"] for each in work.inputs if "written" in each}
         kind = _kind(work.plan, name)
         is_checked = not checked.isdisjoint((name, _pattern(kind)))
@@ -152,12 +154,12 @@ class InputWatch:
 
 
 def _names_one_of(text: str, others: Iterable[str]) -> bool:
-    """Whether a file is named that another text names, too."""
+    """Whether the file that a text names is also named by another text."""
     return any(text.partition(", which")[0] == other.partition(", which")[0] for other in others)
 
 
 def written_records(written: Iterable[tuple[str, bool]]) -> list[Json]:
-    """Records of files that a trainer has written while it was checked; of many of one kind, only one."""
+    """Records of the files that a trainer wrote while it was checked; one record for many of a kind."""
     records = {name: {"path": name, "written": is_trained} for name, is_trained in written}
     kinds = Counter(_kind("", name) for name in records)
     patterns = {name: _pattern(kind) for name in records if kinds[kind := _kind("", name)] > PATTERN_FILES}
@@ -187,7 +189,7 @@ def _look_at(path: str) -> Json:
 def _change(record: Mapping[str, Any]) -> str:
     try:
         if "stamp" not in record:
-            look(record["path"], is_hashed=False)  # it was missing, or nobody saw it
+            look(record["path"], is_hashed=False)  # it was missing, or was never seen
             return f"read {record['path']}, which was not there when it was looked at first"
         is_found = "found" in record
         is_other = has_changed(record) if is_found else changed(record)
@@ -211,7 +213,7 @@ def _change_text(record: Mapping[str, Any]) -> str:
 
 
 def environment(device: str, trainer_file: str) -> e.EnvironmentSeen:
-    """What is trained with here. device: the slot's, as it is shown. Nothing that is missing is an error."""
+    """The environment of a slot. device: as shown to users. Missing parts are no errors."""
     about: Json = {"python": platform.python_version(), "platform": platform.platform(), "machine": platform.machine()}
     packages = _packages()
     about |= {"torch": packages.get("torch"), "driver": _driver(), "packages": packages}
@@ -220,7 +222,7 @@ def environment(device: str, trainer_file: str) -> e.EnvironmentSeen:
 
 @cache
 def _packages() -> dict[str, str]:
-    """Version by name, of what this interpreter can import: as its folders say, for reading all metadata is slow."""
+    """Versions by name of all importable packages, read from folder names, since reading all metadata is slow."""
     versions: dict[str, str] = {}
     for folder in filter(os.path.isdir, sys.path):
         for entry in sorted(os.listdir(folder)):
@@ -237,7 +239,7 @@ def _driver() -> str | None:
 
 
 def _repository(file: Path) -> Json:
-    """The commit of the trainer's repository, and how what is there differs from it; the file alone without one."""
+    """The commit of the trainer's repository and the working tree's diff; only the file without a repository."""
     repository: Json = {"file": str(file)}
     git = ("git", "-c", "core.fsmonitor=false", "-C", str(file.parent))
     if not (commit := _run_command((*git, "rev-parse", "HEAD"))):
@@ -255,7 +257,7 @@ def _lines(text: str | None) -> Iterator[str]:
 
 
 def _run_command(command: tuple[str, ...]) -> str | None:
-    """What a command prints; None where it is not there, fails, or takes too long."""
+    """The output of a command; None if it is missing, fails or takes too long."""
     calm = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
     try:
         done = subprocess.run(command, capture_output=True, timeout=GIT_SECONDS, env=calm, stdin=subprocess.DEVNULL)

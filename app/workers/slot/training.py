@@ -1,6 +1,6 @@
-"""Runs on: the thread that trains.
+"""The lane of a chain that trains: performs the actions of its execution, and records its facts.
 
-A chain that trains: does what its execution says, and hands its facts on.
+Runs on: the thread that trains.
 """
 
 from __future__ import annotations
@@ -36,15 +36,16 @@ from stagetree.runtime.failures import TrainerFailed
 logger = logging.getLogger(__name__)
 
 MAX_SAVE_INTERVAL = 900.0
-"""A state inside a stage is kept after so long at any cost: a machine may be taken away at any time."""
+"""A state inside a stage is kept after this time at any cost: a machine may be preempted at any time."""
 
 SOON_SECONDS = 1.0
-"""So long before a stage ends, the message of the next one is sent, and costs no time then. It is not in the broker for
-longer, where it may be lost."""
+"""The next stage's message is sent this long before a stage ends, so that it costs no time then; not earlier, since
+the broker may lose it.
+"""
 
 
 class TrainingLane(Lane):
-    """In a pack, or where a pack is trained lane by lane, one message begins all stages of the chain."""
+    """In a pack, or a pack trained lane by lane, one message begins all stages of the chain."""
 
     def _set_up(self) -> None:
         slot, room = self._slot, self.work.intermediate_bytes
@@ -109,7 +110,7 @@ class TrainingLane(Lane):
                     return False
 
     def _evaluate(self) -> None:
-        """Where the trial alone is not evaluated, it is on record if that changes its state."""
+        """If the trial alone would not be evaluated here, a change of its state by the evaluation is recorded."""
         execution, model, stage = self._execution, self._context.model, self._execution.stage
         is_its_own = execution.step in self.work.own_evaluations
         self._facts.append(execution.record_evaluation(model.evaluate(watch=not is_its_own)))
@@ -141,7 +142,7 @@ class TrainingLane(Lane):
         return end
 
     def _ends_soon(self) -> bool:
-        """Whether the end of the stage is a moment away, if a step takes as long as in the stage before."""
+        """Whether the stage is about to end, by the speed of the stage before."""
         return 0 < (self._execution.stage.end - self._execution.step) * self._step_seconds <= SOON_SECONDS
 
     def _conditions(self) -> Conditions:
@@ -152,14 +153,14 @@ class TrainingLane(Lane):
     def _record_facts(
         self, *more: e.Event, change: RowChange | None = None, is_news: bool = False, awaits_more: bool = False
     ) -> None:
-        """What was found since the last time goes on record."""
+        """Record the facts collected since the last call."""
         facts, self._facts = [*self._facts, *more], []
         if facts:
             news, changes = is_news or self._execution.is_news(facts, self.flags), () if change is None else (change,)
             self._slot.outbox.put(self.claim, facts, *changes, is_news=news, awaits_more=awaits_more)
 
     def _complete(self) -> None:
-        """The stage is done; after the last one the slot is free, and the chain is closed when all is saved."""
+        """The stage is complete. After the last one the slot is free, and the chain ends when everything is saved."""
         execution, slot, stage = self._execution, self._slot, self._execution.stage
         is_last, is_branch_point = execution.is_last_stage, execution.index in self.work.branch_points
         self._check_inputs()
@@ -174,14 +175,14 @@ class TrainingLane(Lane):
         self._step_seconds = done.seconds / max(1, stage.end - stage.start)
         slot.status.remove("lost")
         change = Release(self.work.plan, stage.node, stage.end) if is_last else Advance(execution.index)
-        follows = is_last or self._checkpoints.has_held  # the chain's last words, or that the state was kept
+        follows = is_last or self._checkpoints.has_held  # the chain's last facts, or the kept state
         self._record_facts(done, change=change, is_news=news, awaits_more=follows and self._checkpoints.is_quick)
         last_words = [execution.finish_chain()] if is_last else []
         if not self._checkpoints.save_held(stage, last_words, is_branch_point) and is_last:
             self._end(last_words, Finish())
 
     def _check_inputs(self) -> None:
-        """Files that have changed since the stage began, or that another trial has written, make all of it another."""
+        """Changed input files, or files written by another trial, make the whole stage inexact."""
         stage = self._execution.stage
         reasons = self._slot.input_watch.look_at_end(self.claim, self.work, self._slot.trainer.uses())
         step = min(stage.start + 1, stage.end)
@@ -190,7 +191,7 @@ class TrainingLane(Lane):
     # ------------------------------------------------------------------------------------------------ checkpoints
 
     def _save(self, save: Save) -> None:
-        """Copy the state. That at the end of a stage waits until the stage is on its way to the log."""
+        """Copy the state. The one at the stage's end is held until the stage's fact is on its way to the log."""
         execution, stage = self._execution, self._execution.stage
         begun_at = self._context.seconds()
         parts = execution.step >= stage.end and not execution.is_last_stage
@@ -213,7 +214,7 @@ class TrainingLane(Lane):
     # ------------------------------------------------------------------------------------------------ endings
 
     def _stop(self) -> None:
-        """Nobody wants more of the chain; its model stays in memory, where the state was just kept."""
+        """Stop the chain; its model stays in memory, where its state was just kept."""
         stage, step = self._execution.stage, self._execution.step
         self._check_inputs()
         self._context.model.set_place((self.work.plan, stage.node, step))
@@ -223,14 +224,14 @@ class TrainingLane(Lane):
         return self._execution.end_chain(outcome, self._context.seconds())
 
     def _fail(self, failed: TrainerFailed) -> bool:
-        """The user's code failed. A fault of ours is an accident the first time, a lost rank until it is no chance."""
+        """The user's code failed. A fault of ours is an accident the first time, and a lost rank up to a limit."""
         execution, slot, stage = self._execution, self._slot, self._execution.stage
         about = {**self.log_fields, "stage": stage.node}
         logger.warning("stage %s of chain %s failed:\n%s", execution.index, self.claim.chain, failed.error, extra=about)
         if slot.quarantine.may_be_chance(failed.kind):
             self._interrupt(failed.error)
             return False
-        self._facts.clear()  # what was found at a step that is not good is not told
+        self._facts.clear()  # results of a failed step are not recorded
         if can_use_more_ranks(self.work, failed):
             self._end([self._needs_more_fact(failed.step), self._ended_fact(ChainOutcome.INTERRUPTED)])
             return False
@@ -250,13 +251,13 @@ class TrainingLane(Lane):
         return False
 
     def _needs_more_fact(self, step: int) -> e.NeedsMore:
-        """That a step past that one has too little memory on the devices that the chain has."""
+        """The fact that the next step needs more memory than the chain's devices have."""
         stage, ranks = self._execution.stage, self.work.ranks
         logger.warning("chain %s is tried with %d devices: %d are out of memory", self.claim.chain, 2 * ranks, ranks)
         return needs_more_fact(self.work, stage, max(step, stage.start), ranks, self._slot.me.kind)
 
     def _advice(self, failed: TrainerFailed) -> str:
-        """What helps a trial that has too little memory. More devices seldom do: each computes one shard at a time."""
+        """Advice for a trial that is out of memory. More devices seldom help: each computes one shard at a time."""
         if failed.may_divide and (ranks := self.work.ranks) > 1:
             return f"It had {ranks} devices, the most that `ranks` and the machines allow: more may need less memory."
         if shards := self.work.shards:
@@ -264,7 +265,7 @@ class TrainingLane(Lane):
         return "With shards, a batch is computed in so many parts, one after the other, which need less memory."
 
     def _is_well(self) -> bool:
-        """Whether a fresh process starts, once all is on record."""
+        """Whether a fresh process starts, once everything is recorded."""
         slot = self._slot
         slot.saver.drain()
         slot.outbox.drain()
@@ -276,11 +277,11 @@ class TrainingLane(Lane):
         return True
 
     def _discard(self, problem: CheckpointUnreadable) -> bool:
-        """The checkpoint that was read is struck from the plan, and its steps are trained again."""
+        """Record that the checkpoint is lost; its steps are trained again."""
         resume = self._last_read
         if not resume.node:
             return self._fail(TrainerFailed("storage", f"the weights that it begins from: {problem}"))
-        if resume.is_cached:  # the upload that is under way decides what becomes of it
+        if resume.is_cached:  # the present upload decides about it
             logger.info("%s: it is waited for", problem, extra=self.log_fields)
             self._end([self._ended_fact(ChainOutcome.INTERRUPTED)])
             return False

@@ -1,8 +1,8 @@
-"""Runs on: the thread that trains.
+"""The lane of verification steps: trains recorded steps again in a fresh process, and compares.
 
-A chain that trains nothing new: it trains steps that are on record again, in a fresh process, and compares.
+`ProofKind` lists the kinds. Each result is recorded at once; nothing is kept, and the chain may be stopped at any step.
 
-See `ProofKind`. What it finds goes on record as it is found; it keeps nothing, and may be stopped at any step.
+Runs on: the thread that trains.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from stagetree.runtime.inexact_reasons import UNREPEATABLE, WATCHED, in_words_of
 
 
 class VerificationLane(Lane):
-    """One stage, in which it trains by itself: whoever else would be trained with it would be compared as well."""
+    """One stage that trains by itself: other lanes in its process would change what is compared."""
 
     is_between_stages = False
     keeps_nothing = True
@@ -41,7 +41,7 @@ class VerificationLane(Lane):
         self.progress, self._has_begun = Progress(self.work.stages[0].start), False
         self._began_at = self._context.seconds()
         self._waiting = list(self._order.comparisons)
-        self._bench = Bench(self.work, self._slot, self._context, self._check_wanted, self._at_step)
+        self._bench = Bench(self.work, self._slot, self._context, self._check_wanted, self._set_step)
 
     def can_begin(self, index: int) -> bool:
         return index == 0 and not self._has_begun
@@ -49,10 +49,10 @@ class VerificationLane(Lane):
     def close(self) -> None:
         self._has_begun = True
 
-    # ------------------------------------------------------------------------------------------------ its end
+    # ------------------------------------------------------------------------------------------------ ending
 
     def _train(self) -> Stage:
-        yield from ()  # it asks nobody to train
+        yield from ()  # no training requests to the group
         self._began_at, self._has_begun = self._context.seconds(), True
         self._await_members()
         try:
@@ -76,12 +76,12 @@ class VerificationLane(Lane):
         self._end_process()
 
     def _end_process(self) -> None:
-        """What was trained to compare is in the way of whatever the slot trains next."""
+        """End the process, which must not be used by the slot's next chain."""
         if self._has_begun:
             self._slot.trainer.end_process()
 
     def _end_inconclusive(self, why: str) -> bool:
-        """Of all that was not compared so far: it would come to the same if it were tried again."""
+        """Record that the remaining comparisons are inconclusive: another attempt would end in the same way."""
         facts = [self._tested_fact(at, unproven=why) for at in self._waiting] or [self._tested_fact(unproven=why)]
         self._end([*facts, self._ended_fact(ChainOutcome.DONE)], Finish())
         return True
@@ -115,7 +115,7 @@ class VerificationLane(Lane):
         )
 
     def _tested_fact(self, at: Comparison | None = None, *, difference: str = "", **found: object) -> e.ExactnessTested:
-        """What was found where both ways end, which by default is the next of those places."""
+        """The result at a comparison, by default the next one."""
         source = self._slot.dependencies.sources().get(self.work.trainer)
         if source is not None and source.script:
             difference = in_words_of_scripts(difference, source.launched)
@@ -127,9 +127,9 @@ class VerificationLane(Lane):
         found |= {"begin": self._begin, "difference": difference}
         return e.ExactnessTested(**about, **place, **found)  # type: ignore[arg-type]
 
-    # ------------------------------------------------------------------------------------------------ what it does
+    # ------------------------------------------------------------------------------------------------ comparing
 
-    def _at_step(self, step: int) -> None:
+    def _set_step(self, step: int) -> None:
         self.progress = Progress(step)
 
     def _verify(self) -> None:
@@ -165,7 +165,7 @@ class VerificationLane(Lane):
         return f"the trainer failed when it was {how}"
 
     def _train_again(self, bench: Bench) -> None:
-        """The other way, in a fresh process, up to all that was not compared yet."""
+        """Train in a fresh process up to all remaining comparisons."""
         bench.build()
         looks = self._kind == ProofKind.HANDOVER
         while self._waiting:
@@ -204,13 +204,13 @@ class VerificationLane(Lane):
         return f"{text}. {of_metrics(stray) if is_of_metrics(text) else state_cause(stray)}"
 
     def _cause_in_whole(self, text: str) -> str:
-        """What was suspected before the trial was trained again."""
+        """The suspects that were known before the trial was trained again."""
         if not self._order.suspects and self._order.ignored:
             return WATCHED
         return of_metrics(self._order.suspects) if is_of_metrics(text) else state_cause(self._order.suspects)
 
     def _stray_when_loaded(self, bench: Bench) -> Sequence[str]:
-        """What a model that was just loaded holds otherwise than that which saved the state."""
+        """What a newly loaded model holds otherwise than the one that saved the state."""
         if self.work.resume is None:
             return ()
         with closing(bench.save(look=True)) as mine, closing(bench.read(self.work.resume)) as stored:
@@ -221,7 +221,7 @@ class VerificationLane(Lane):
         self._record(self._tested_fact(at, difference=difference, stray=words))
 
     def _record(self, fact: e.ExactnessTested) -> None:
-        """It goes on record now, whatever becomes of the rest."""
+        """Record a result now, whatever happens to the rest."""
         self._slot.outbox.put(self.claim, [fact], is_news=True)
 
 

@@ -1,6 +1,6 @@
-"""Runs on: the thread that trains.
+"""The operations of verification: training steps again in a separate process, and comparing states and metrics.
 
-What a comparison is made with: steps are trained again in a process of its own, and states compared.
+Runs on: the thread that trains.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from stagetree.runtime.failures import TrainerFailed
 from stagetree.runtime.inexact_reasons import other_metrics
 
 MOMENT_SECONDS = 2.0
-"""Seconds: what costs no more need not be saved."""
+"""Cheaper steps need not be saved."""
 
 NOT_KEPT = Compared("", ())
-"""A state that was deleted differs nowhere."""
+"""The result if the state was deleted and cannot be compared."""
 
 OFF = "determinism: off promises no equal bits"
 
@@ -36,10 +36,12 @@ class Inconclusive(Exception):
 
 
 class Bench:
-    """steps: how many were trained in all. step: where the model is. fastest: the seconds that a step took at least.
+    """steps: how many were trained in all.
+    step: of the model.
+    fastest: the fewest seconds a step.
 
-    check_wanted: raises when the proof is not wanted any more. on_step: is told how far the model is. Everything here
-    raises what `check_wanted` does, and `TrainerFailed`.
+    check_wanted: raises when the result is no longer needed.
+    on_step: receives the model's step. All methods raise what `check_wanted` does, and `TrainerFailed`.
     """
 
     def __init__(
@@ -56,7 +58,7 @@ class Bench:
         self.steps, self.step, self.fastest = 0, work.stages[0].start, inf
 
     def print_to(self, log: StageFiles | None) -> None:
-        """What the trainer prints goes there from the next build on."""
+        """Redirect the trainer's output from the next build on."""
         self._log = log
 
     @property
@@ -66,7 +68,7 @@ class Bench:
 
     @property
     def operations(self) -> tuple[str, ...]:
-        """Why what the model did is not exact."""
+        """Why the model's results are not exact."""
         return self._host.operations
 
     @property
@@ -75,17 +77,17 @@ class Bench:
         return self._work.determinism != "off"
 
     def build(self) -> None:
-        """A new model where the work begins, in a fresh process. Raises as `TrainerHost.begin` does."""
+        """Build a model where the work begins, in a fresh process. Raises as `TrainerHost.begin`."""
         self._check_wanted()
         self._host.begin_independently(self._work, self.read, self._log)
         self.step = self._work.stages[0].start
 
     def read(self, resume: ResumePoint) -> State:
-        """A state that is kept, which is the caller's to close. Raises `CheckpointUnreadable`."""
+        """A kept state, which is the caller's to close. Raises `CheckpointUnreadable`."""
         return self._reader.read(resume, self._check_wanted)
 
     def train(self, until: int) -> None:
-        """Raises `ChainStopped` where it ended before."""
+        """Raises `ChainStopped` if it ended early."""
         self._check_wanted()
         begun_at, begin = self._seconds(), self.step
         try:
@@ -105,24 +107,24 @@ class Bench:
         return self._host.evaluate()
 
     def save(self, *, look: bool = False) -> State:
-        """The state of the model, which is the caller's to close; look: as of `TrainerProcess.save`."""
+        """The state of the model, which is the caller's to close; look: as for `TrainerProcess.save`."""
         self._check_wanted()
         return self._host.save(look=look)
 
     def load(self, state: State, step: int) -> None:
-        """Put the model that is there where it was after `step` steps."""
+        """Put the model where it was after `step` steps."""
         self._check_wanted()
         deadline = self._host.deadline("load")
         self._host.call(lambda process: process.load(state, self._work.hp, step, deadline=deadline))
         self.step = step
 
     def compare(self, mine: State, other: State, ignored: Sequence[str] = ()) -> Compared:
-        """Where a state differs from another one; ignored: as of `TrainerProcess.compare`."""
+        """Where a state differs from another one; ignored: as for `TrainerProcess.compare`."""
         deadline = self._host.deadline("compare")
         return self._host.call(lambda process: process.compare(mine, other, ignored, deadline=deadline))
 
     def compare_stored(self, mine: State, at: Comparison) -> Compared:
-        """Where a state differs from that on record, which is only read if it is not the same to the byte.
+        """Where a state differs from the recorded one, which is read only if their hashes differ.
 
         Raises `CheckpointUnreadable`.
         """
@@ -134,10 +136,10 @@ class Bench:
             return self.compare(mine, stored, self._work.proof.ignored)
 
     def compare_with_record(self, mine: State | None, at: Comparison) -> Compared:
-        """Where the other way ends otherwise, in state or metrics, and what the two trainers held besides.
+        """Compare the model's state or metrics with the record, and the trainers' other held objects.
 
-        mine: the state there, if it is compared. Raises `Inconclusive` where a difference need not be the trainer's fault,
-        and `CheckpointUnreadable`.
+        mine: the state, if it is compared. Raises `Inconclusive` if a difference may not be the trainer's fault, and
+            `CheckpointUnreadable`.
         """
         comparison = NOT_KEPT if mine is None else self.compare_stored(mine, at)
         text = comparison.difference
@@ -154,9 +156,9 @@ class Bench:
         return replace(comparison, difference=text)
 
     def _compare_origin(self) -> Compared:
-        """Metrics alone do not tell where they were made; a state that is kept on the same way does.
+        """Compare with a state that tells where the metrics were made, since metrics alone do not.
 
-        Raises `Inconclusive` where none is.
+        Raises `Inconclusive` if there is none.
         """
         assert self._work.proof is not None
         if (origin := self._work.proof.origin) is not None:
@@ -167,15 +169,15 @@ class Bench:
         )
 
     def seen(self) -> Seen:
-        """What the trainer has read since it was built."""
+        """The inputs that the trainer has read since it was built."""
         return self._host.call(lambda process: process.seen(deadline=self._host.deadline("seen")))
 
     def written(self) -> list[tuple[str, bool]]:
-        """The files that the trainer has written since the last time, and whether that was in training."""
+        """The files that the trainer has written since the last call, and whether during training."""
         return list(self._host.uses()["written"])
 
     def is_affordable(self, steps: int) -> bool:
-        """Whether so many more steps cost no more than they may, or but a moment."""
+        """Whether this many more steps are within the budget, or take only a moment."""
         assert self._work.proof is not None
         few, most = steps * self.fastest <= MOMENT_SECONDS, self._work.proof.most_steps
         return few or self.steps + steps <= most
@@ -184,11 +186,11 @@ class Bench:
         self._on_step(step)
         try:
             self._check_wanted()
-        except Exception:  # it is raised again where nothing is under way
+        except Exception:  # it is raised again after the call
             return 0
         return until
 
 
 def last_line(failed: TrainerFailed) -> str:
-    """What the user's code raised, without where."""
+    """What the user's code raised, without its traceback."""
     return failed.error.strip().splitlines()[-1] if failed.error.strip() else "an error"
