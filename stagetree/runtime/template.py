@@ -79,7 +79,7 @@ class TemplateRole:
         read, which forks will not read again. fds: descriptors that came with the command."""
         if self._before is None:
             return {"unsafe": "runs on a system that does not tell what forks would share", "files": []}
-        unsafe = "trains on a GPU" if device != "cpu" else why_unsafe(self._before, fds)
+        unsafe = "trains on a GPU" if device != "cpu" else unsafe_reason(self._before, fds)
         self.is_asked_for = not unsafe
         return {"unsafe": unsafe, "files": [] if unsafe else file_reads.read_files()}
 
@@ -93,9 +93,9 @@ class TemplateRole:
         connection = ForkServer(owner).serve()
         if connection is None:
             os._exit(0)  # nothing was trained here, so no exit handler should run
-        signal.signal(signal.SIGTERM, ends_by)  # undo the handler of `end_forks_by_sigterm`
+        signal.signal(signal.SIGTERM, ends_by)  # undo the handler of `restore_sigterm_in_forks`
         random.setstate(drawn)  # Python reseeds it in each fork
-        file_reads.watch_on()
+        file_reads.renew_watch()
         self._at_fork = frozenset(_identities())
         return connection
 
@@ -116,7 +116,7 @@ class TemplateRole:
         os._exit(0)
 
 
-def why_unsafe(before: KernelState, fds: Collection[int] = ()) -> str:
+def unsafe_reason(before: KernelState, fds: Collection[int] = ()) -> str:
     """Why forks would not train like a process of their own, in words that follow "it"; empty if they would.
 
     before: the state before the trainer's file was imported. fds: descriptors that are not the trainer's.

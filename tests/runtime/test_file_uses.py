@@ -33,7 +33,7 @@ def told(folder: Path, text: str) -> list[Any]:
     return [json.loads(line) for line in run.stdout.splitlines()]
 
 
-TAKE = "reading.opened(); print(json.dumps(uses.take([os.getcwd()])))\n"
+TAKE = "reading.count_uses(); print(json.dumps(uses.take([os.getcwd()])))\n"
 
 
 def names(each: Any, kind: str) -> list[str]:
