@@ -18,7 +18,7 @@ from stagetree.runtime.reads.file_uses import FileUses, note_torch_files
 HEAD = """
 import json, os, subprocess, sys
 from pathlib import Path
-from stagetree.runtime import reading
+from stagetree.runtime.reads import file_reads as reading
 
 reading.watch()
 uses = reading.uses
