@@ -189,7 +189,7 @@ class Settings(BaseSettings):
     @classmethod
     def _are_scopes(cls, written: str) -> str:
         for each in _listed(written):
-            Scope.of(each.rpartition("=")[2].partition("@")[0])
+            Scope.parse(each.rpartition("=")[2].partition("@")[0])
         return written
 
     @property
@@ -209,7 +209,7 @@ class Settings(BaseSettings):
         for each in _listed(self.groups):
             group, _, grant = each.rpartition("=")
             scope, has_project, project = grant.partition("@")
-            principals[group] = Principal("", Scope.of(scope), project if has_project else None)
+            principals[group] = Principal("", Scope.parse(scope), project if has_project else None)
         return principals
 
     @property

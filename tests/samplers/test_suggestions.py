@@ -89,7 +89,7 @@ def test_nothing_is_drawn_that_was_suggested(told: list[Any], later: list[Any], 
         world.give(c.WithdrawSuggestion(study=STUDY, suggestion=number, at=world.now))
     world.run()
     study = world.plan.studies[STUDY]
-    assert len(study.trials) == 12 and tuple(study.trials_by_suggestion()) == study.suggested()
+    assert len(study.trials) == 12 and tuple(study.trials_by_suggestion()) == study.open_suggestions()
     repeated = 12 - len({keyed(trial.hp) for trial in study.trials})
     whole = sum(len(each.hp) == 3 for each in study.suggestions)
     assert repeated <= whole, "a part may have been completed to a whole one that comes after it"
