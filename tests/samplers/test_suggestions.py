@@ -85,7 +85,7 @@ def test_nothing_is_drawn_that_was_suggested(told: list[Any], later: list[Any], 
     had = [keyed(trial.hp) for trial in world.plan.studies[STUDY].trials]
     suggest(world, *(each for each in later if len(each) == 1 or keyed(each) not in had))
     before = world.plan.studies[STUDY]
-    for number in sorted(gone & set(before.suggested()) - before.trials_by_suggestion().keys()):
+    for number in sorted(gone & set(before.open_suggestions()) - before.trials_by_suggestion().keys()):
         world.give(c.WithdrawSuggestion(study=STUDY, suggestion=number, at=world.now))
     world.run()
     study = world.plan.studies[STUDY]
