@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from app.domain.chain_assignment import SlotDescription, kind_apart
+from app.domain.chain_assignment import SlotDescription, multi_machine_kind
 from app.domain.events import RanksProfiled
 from app.domain.search_plan import Chain, Study
 from app.domain.terms import ChainId, PlanId
@@ -22,8 +22,8 @@ from app.scheduling import gangs
 from app.scheduling.fair_share import Choice, slots_used
 from app.scheduling.frontier import Frontier, Span
 from app.scheduling.gangs import Gang, GangPath, Reservation
-from app.scheduling.packs import isolated, until_branch
-from app.scheduling.placement import Candidates, place, resume_point, takers, within_budget
+from app.scheduling.packs import cut_at_branch, cut_at_isolated
+from app.scheduling.placement import Candidates, cut_to_budget, place, resume_point, takers
 from app.scheduling.widths import batch_of
 from app.workers.scheduler.ports import FrontierCache, Ports
 
@@ -61,7 +61,7 @@ class Gangs:
             return
         wanting = [frontier for frontier in frontiers if frontier.id == held.plan]
         wanting = self._ports.fence.select(wanting, RESERVING, self._is_wanted)
-        if not wanting or not held.slots <= {slot.name for slot in slots.well}:
+        if not wanting or not held.slots <= {slot.name for slot in slots.healthy}:
             self._reservation = None
             return
         busy = self._ports.fence.apply(frontiers, RESERVING, gangs.occupants)
@@ -76,20 +76,20 @@ class Gangs:
 
     def exclude_reserved(self, slots: Candidates) -> Candidates:
         """The slots without the reserved free ones."""
-        return slots if self._reservation is None else slots.without(self._reservation.slots)
+        return slots if self._reservation is None else slots.excluding(self._reservation.slots)
 
     def due_path(self, frontiers: Sequence[Frontier], able: Callable[[Frontier], Candidates]) -> GangPath | None:
         """The path of the reservation, once all its slots are free. able: the slots that may train a plan."""
         held = self._reservation
         frontier = next((each for each in frontiers if held is not None and each.id == held.plan), None)
-        if held is None or held.proves_on or frontier is None:
+        if held is None or held.verifies_on or frontier is None:
             return None
         with self._ports.fence.guard(frontier.id, RESERVING):
             slots = able(frontier)
-            mine = Candidates(slots.well, [slot for slot in slots.free if slot.name in held.slots])
+            mine = Candidates(slots.healthy, [slot for slot in slots.free if slot.name in held.slots])
             if len(mine.free) == len(held.slots):
                 self._reservation = None
-                paths = within_budget(frontier.plan, [frontier.path(held.head, held.study)])
+                paths = cut_to_budget(frontier.plan, [frontier.path(held.head, held.study)])
                 return self._gather(frontier, self._chain_spans(frontier, paths[0]), mine) if paths else None
         return None
 
@@ -102,7 +102,7 @@ class Gangs:
         """
         frontier, spans = choice[0], self._chain_spans(*choice)
         free = self.exclude_reserved(slots)
-        least = _least_ranks(frontier, spans, free.free or slots.well)
+        least = _least_ranks(frontier, spans, free.free or slots.healthy)
         if gangs.is_moldable(frontier.plan, spans[0]):
             if gangs.is_being_checked(frontier.plan):
                 return None  # the checking slot is free in a moment
@@ -111,9 +111,9 @@ class Gangs:
             if spare > least:
                 return self._widen(frontier, choice[1], free, spare) if may_widen else None
         gathered = self._gather(frontier, spans, free)
-        if gathered is None and _least_ranks(frontier, spans, slots.well) > 1:
-            head, able = (spans[0].node, spans[0].start), list(takers(frontier.plan, spans, slots.well))
-            study = gangs.charged_to(spans)
+        if gathered is None and _least_ranks(frontier, spans, slots.healthy) > 1:
+            head, able = (spans[0].node, spans[0].start), list(takers(frontier.plan, spans, slots.healthy))
+            study = gangs.paying_study(spans)
             self._reserve(frontier, spans, able, frontiers, lambda frontier: head in frontier.heads(study))
         return gathered
 
@@ -132,13 +132,13 @@ class Gangs:
         waiting: all plans, if the verification is urgent: then slots are reserved for it while it `is_wanted`.
         """
         held, ranks = self._reservation, gangs.least_ranks(frontier.plan, spans, kind)
-        is_ours = held is not None and (held.plan, held.proves_on) == (frontier.id, kind)
+        is_ours = held is not None and (held.plan, held.verifies_on) == (frontier.id, kind)
         free = slots.free
         if held is not None and ranks > 1:
             free = [slot for slot in free if (slot.name in held.slots) == is_ours]
-        gang = gangs.proof_gang(frontier.plan, ranks, free)
+        gang = gangs.verification_gang(frontier.plan, ranks, free)
         if gang is None and waiting:
-            self._reserve(frontier, spans, slots.well, waiting, is_wanted, proves_on=kind)
+            self._reserve(frontier, spans, slots.healthy, waiting, is_wanted, verifies_on=kind)
         if gang is not None and is_ours:
             self._reservation = None
         return gang
@@ -156,11 +156,11 @@ class Gangs:
             return None
         mine = [slot for slot in slots.free if slot.name in held.slots]
         left = held.until - self._ports.elapsed()
-        part = gangs.until(frontier, spans, left, mine[0].kind) if mine else ()
+        part = gangs.fitting_spans(frontier, spans, left, mine[0].kind) if mine else ()
         if not part or plan.nodes[part[0].node].alone:
             return None
         enough = [slot for slot in mine if gangs.least_ranks(plan, part, slot.kind) == 1]
-        return self._gather(frontier, part, Candidates(slots.well, enough))
+        return self._gather(frontier, part, Candidates(slots.healthy, enough))
 
     def note_assigned(self, gathered: GangPath, chain: str) -> None:
         """Count the measurement if the assigned chain is one."""
@@ -173,7 +173,7 @@ class Gangs:
         """The spans of a path that form one chain; only the first span if the path may get more slots next time."""
         if charged_study(frontier, spans).most_ranks > 1 and gangs.is_moldable(frontier.plan, spans[0]):
             return spans[:1]
-        return isolated(frontier.plan, spans)
+        return cut_at_isolated(frontier.plan, spans)
 
     def _gather(
         self, frontier: Frontier, spans: Sequence[Span], slots: Candidates, ranks: int | None = None
@@ -185,11 +185,11 @@ class Gangs:
             return ranks or gangs.least_ranks(plan, spans, kind)
 
         alone = [slot for slot in slots.free if count(slot.kind) == 1]
-        slot = place(plan, frontier.id, spans, resume, Candidates(slots.well, alone)) if alone else None
+        slot = place(plan, frontier.id, spans, resume, Candidates(slots.healthy, alone)) if alone else None
         gang = Gang(slot) if slot else gangs.gather(plan, frontier.id, spans, resume, slots, count)
         if gang is None:
             return None
-        return GangPath(frontier, gang, spans, most=gangs.most_there(plan, spans, gang.leader.kind, slots.well))
+        return GangPath(frontier, gang, spans, most=gangs.largest_gang(plan, spans, gang.leader.kind, slots.healthy))
 
     def _widen(self, frontier: Frontier, spans: Sequence[Span], free: Candidates, spare: int) -> GangPath | None:
         """Use as many slots as pay off, on the machine and kind where most do. Unknown speeds are measured first.
@@ -198,10 +198,10 @@ class Gangs:
         """
         study = charged_study(frontier, spans)
         used, best, whole = slots_used([frontier])[study.id], (0, free), spans[:1]
-        all_groups = gangs.groups_of(frontier.plan, free.well)
+        all_groups = gangs.groups_of(frontier.plan, free.healthy)
         for (host, device), group in gangs.groups_of(frontier.plan, takers(frontier.plan, spans, free.free)).items():
-            kind = device if host else kind_apart(device)
-            here, least = Candidates(free.well, group), gangs.least_ranks(frontier.plan, spans[:1], device)
+            kind = device if host else multi_machine_kind(device)
+            here, least = Candidates(free.healthy, group), gangs.least_ranks(frontier.plan, spans[:1], device)
             most = gangs.room_for(study, spare, len(group), used, least)
             profile = self._profile(frontier, spans[0], kind, most)
             if most > least and not gangs.is_measured(profile, most) and self._may_measure(frontier, kind, most):
@@ -212,7 +212,7 @@ class Gangs:
             if ranks > max(best[0], study.least_ranks):
                 most = gangs.room_for(study, study.most_ranks, len(all_groups[host, device]), 0, least)
                 is_best = ranks >= gangs.ranks_that_pay(profile, least, most)
-                best, whole = (ranks, here), until_branch(frontier, spans) if is_best else spans[:1]
+                best, whole = (ranks, here), cut_at_branch(frontier, spans) if is_best else spans[:1]
         return self._gather(frontier, whole, best[1], best[0] or None) or self._gather(frontier, spans[:1], free)
 
     def _may_measure(self, frontier: Frontier, kind: str, ranks: int) -> bool:
@@ -241,7 +241,7 @@ class Gangs:
         well: Sequence[SlotDescription],
         frontiers: Sequence[Frontier],
         is_wanted: IsWanted,
-        proves_on: str = "",
+        verifies_on: str = "",
     ) -> None:
         if self._reservation is not None:
             return
@@ -251,7 +251,7 @@ class Gangs:
         held = gangs.reserve(
             frontier, spans, lambda kind: gangs.least_ranks(plan, spans, kind), well, busy, self._ports.elapsed()
         )
-        self._reservation, self._is_wanted = held and replace(held, proves_on=proves_on), is_wanted
+        self._reservation, self._is_wanted = held and replace(held, verifies_on=verifies_on), is_wanted
         if held is None:
             study, ranks = charged_study(frontier, spans), _least_ranks(frontier, spans, well)
             says = f"says ranks: {ranks}" if ranks == study.least_ranks else f"needs {ranks} devices for its memory"
@@ -266,7 +266,7 @@ class Gangs:
 
 def charged_study(frontier: Frontier, spans: Sequence[Span]) -> Study:
     """The study for which a path was chosen."""
-    return frontier.plan.studies[gangs.charged_to(spans)]
+    return frontier.plan.studies[gangs.paying_study(spans)]
 
 
 def _least_ranks(frontier: Frontier, spans: Sequence[Span], slots: Sequence[SlotDescription]) -> int:

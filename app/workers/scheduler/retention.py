@@ -20,9 +20,9 @@ from app.domain import checkpoint_needs
 from app.domain import commands as c
 from app.domain.decide import decide
 from app.domain.events import Event
-from app.domain.search_plan import KeptAt, SearchPlan
+from app.domain.search_plan import PlacedCheckpoint, SearchPlan
 from app.events import Plans, Records, Write, transact
-from app.scheduling.retention import chosen_of, garbage_of
+from app.scheduling.retention import checkpoints_to_release, unused_checkpoints
 from app.storage.object_store import ObjectStore
 from app.storage.owned_store import is_paused
 from app.workers.scheduler.fence import Fence
@@ -62,7 +62,7 @@ class PlanUse:
         studies = plan.studies.values()
         times = (study.finished_at or study.submitted_at for study in studies)
         is_open = bool(plan.chains) or any(not study.is_final for study in studies)
-        garbage = bool(plan.released) or bool(checkpoint_needs.idle_weights(plan)) or bool(garbage_of(plan))
+        garbage = bool(plan.released) or bool(checkpoint_needs.idle_weights(plan)) or bool(unused_checkpoints(plan))
         largest = (
             max((entry.checkpoint.size for entry in checkpoint_needs.checkpoints(plan)), default=0) if is_open else 0
         )
@@ -172,15 +172,15 @@ class Retention:
         while not self._survey(self._records.log.versions()):
             pass
 
-    def choose(self) -> dict[str, list[KeptAt]]:
+    def choose(self) -> dict[str, list[PlacedCheckpoint]]:
         """The checkpoints that would be deleted now, by plan. Call `survey` first."""
-        excess, chosen = self._excess(), dict[str, list[KeptAt]]()
+        excess, chosen = self._excess(), dict[str, list[PlacedCheckpoint]]()
         for stream in self._eviction_order():
             with self._plans.holding(stream) as plan:
                 going = [
                     *plan.released.values(),
                     *checkpoint_needs.idle_weights(plan),
-                    *chosen_of(plan, excess, sys.maxsize),
+                    *checkpoints_to_release(plan, excess, sys.maxsize),
                 ]
             if going:
                 chosen[stream] = going
@@ -261,7 +261,7 @@ class Retention:
             with self._plans.holding(stream) as plan:
                 if excess and self._exhausted.get(stream) == plan.version:
                     return 0, 0
-                chosen = tuple(chosen_of(plan, excess, most))
+                chosen = tuple(checkpoints_to_release(plan, excess, most))
                 if excess and not chosen:
                     self._exhausted[stream] = plan.version
             if chosen:
@@ -269,9 +269,9 @@ class Retention:
             return self._delete(stream, most)
         return 0, 0
 
-    def _release(self, stream: str, chosen: tuple[KeptAt, ...], reason: str) -> None:
+    def _release(self, stream: str, chosen: tuple[PlacedCheckpoint, ...], reason: str) -> None:
         def decide_release(plan: SearchPlan) -> Sequence[Event]:
-            return decide(plan, c.ReleaseCheckpoints(checkpoints=chosen, reason=reason, named=named))
+            return decide(plan, c.ReleaseCheckpoints(checkpoints=chosen, reason=reason, assigned_keys=named))
 
         named = self._keys_in_use(stream, chosen)  # chains assigned later are in the plan of the decision
         self._transact(stream, decide_release)
@@ -287,7 +287,7 @@ class Retention:
             self._uses[stream] = PlanUse.measure(plan)
         return len(gone), sum(entry.checkpoint.size for entry in gone)
 
-    def _keys_in_use(self, stream: str, among: Sequence[KeptAt]) -> frozenset[str]:
+    def _keys_in_use(self, stream: str, among: Sequence[PlacedCheckpoint]) -> frozenset[str]:
         """The keys with which live chains begin, by their rows."""
         if not among:
             return frozenset()

@@ -22,7 +22,7 @@ from app.workers.scheduler.ports import Dispatch, FrontierCache, Ports
 from app.workers.scheduler.reaper import Reaper
 from app.workers.scheduler.sharing import FlagSender, Sharing
 from app.workers.scheduler.tuning import Tuning
-from app.workers.scheduler.verification import Verification
+from app.workers.scheduler.verification import VerificationScheduling
 from app.workers.scheduler.work_choice import PackWidthChoice
 
 logger = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class Scheduler:
         self._reaper, self._tuning, self._flags = Reaper(ports, self._dispatch), Tuning(ports), FlagSender(ports)
         self._assignment = Assignment(ports, self._frontiers, self._dispatch)
         self._choosing, self._sharing = PackWidthChoice(ports, self._frontiers), Sharing(ports)
-        self._proving = Verification(ports, self._frontiers, self._dispatch, self._assignment.gangs)
+        self._proving = VerificationScheduling(ports, self._frontiers, self._dispatch, self._assignment.gangs)
         self._idle, self._may_write = Candidates((), ()), True  # after the last tick
 
     def tick(self) -> bool:
@@ -72,13 +72,13 @@ class Scheduler:
     def demand(self) -> Mapping[str, Any]:
         """After a tick: how many slots are busy, how many more would be, also by kind, and which are idle."""
         idle = [slot.name for slot in self._idle.free]
-        busy = Counter(slot.kind for slot in self._idle.well) - Counter(slot.kind for slot in self._idle.free)
+        busy = Counter(slot.kind for slot in self._idle.healthy) - Counter(slot.kind for slot in self._idle.free)
         wanting = self._tuning.studies_wanting_more()
         more = (
             self._sharing.count_wanted_slots(self._frontiers.usable(), wanting) if self._may_write else Counter[str]()
         )
         return {
-            "busy": len(self._idle.well) - len(idle),
+            "busy": len(self._idle.healthy) - len(idle),
             "more": more.total(),
             "idle": idle,
             "busy_by_kind": dict(busy),
@@ -97,7 +97,7 @@ class Scheduler:
         room, able = max(1, len(cluster.slots)), cluster.candidates()
         self._tuning.slots, self._tuning.is_due = room, partial(self._proving.is_due, able)
         self._tune(room)
-        self._choosing.look(able.well)
+        self._choosing.look(able.healthy)
         slots = self._limit_to_budget(able, len(cluster.live))
         waiting = able.free[len(slots.free) :]
         slots = self._proving.begin(slots)
@@ -107,7 +107,7 @@ class Scheduler:
             self._tune(2 * room)
             slots = self._proving.use_idle(self._assignment.assign(slots, balance))
         self._proving.make_room(slots, cluster.live)
-        slots = Candidates(slots.well, [*slots.free, *waiting])
+        slots = Candidates(slots.healthy, [*slots.free, *waiting])
         self._idle, self._may_write = slots, not waiting
         self._sharing.make_room(self._frontiers.usable(), balance, cluster, slots)
         self._flags.send(self._frontiers.usable())
@@ -116,7 +116,7 @@ class Scheduler:
         """The slots whose chains may write beside the live ones; the others wait until states are deleted."""
         plans = {str(frontier.id): frontier.plan for frontier in self._frontiers.usable()}
         most = self._ports.chain_quota(plans, live, len(slots.free))
-        return Candidates(slots.well, slots.free[:most])
+        return Candidates(slots.healthy, slots.free[:most])
 
     def _tune(self, slots: int) -> None:
         """Keep as many trials active as this many slots can train."""

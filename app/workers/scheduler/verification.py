@@ -16,12 +16,12 @@ from typing import Any
 from app.domain import commands as c
 from app.domain.decide import decide
 from app.domain.search_plan import Chain, SearchPlan, Study
-from app.domain.terms import ChainId, InexactPolicy, ProofKind
+from app.domain.terms import ChainId, InexactPolicy, VerificationKind
 from app.events import ChainRecord, RowsPort, SlotTaken, change
-from app.exactness.verification import Proof, proof_assignment, spans_of
-from app.exactness.verification_choice import can_wait, comes_to_something, first, in_idle_slot, is_due, is_wanted
+from app.exactness.verification import Verification, proof_assignment, spans_of
+from app.exactness.verification_choice import can_wait, first, is_due, is_wanted, is_worth_starting, next_for_idle_slot
 from app.scheduling.frontier import Frontier
-from app.scheduling.placement import Candidates, by_kind
+from app.scheduling.placement import Candidates, group_by_kind
 from app.workers.scheduler.gangs import Gangs
 from app.workers.scheduler.ports import Dispatch, FrontierCache, Ports
 
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 VERIFYING = "having something of it compared"
 
 
-class Verification:
+class VerificationScheduling:
     """Does nothing if no slot can run verification steps, as in a simulation."""
 
     def __init__(self, ports: Ports, frontiers: FrontierCache, dispatch: Dispatch, gangs: Gangs) -> None:
@@ -52,7 +52,7 @@ class Verification:
 
     def is_due(self, slots: Candidates, plan: SearchPlan, study: Study) -> bool:
         """Whether a study should not end yet because of a verification that these slots can run."""
-        return is_due(plan, study, slots.well)
+        return is_due(plan, study, slots.healthy)
 
     def begin(self, slots: Candidates) -> Candidates:
         """Give free slots the verifications that precede other work: checks of new trainers, and first hand-overs.
@@ -62,12 +62,12 @@ class Verification:
         """
         for frontier in self._frontiers() if slots.free else ():
             with self._fence.guard(frontier.id, VERIFYING):
-                for kind, able in by_kind(frontier.plan, slots, partial(_has_urgent_proof, frontier)):
+                for kind, able in group_by_kind(frontier.plan, slots, partial(_has_urgent_proof, frontier)):
                     proof = None
                     if not _is_being_checked(frontier.plan, able, slots):
-                        proof = first(frontier, kind, len(able.well))
+                        proof = first(frontier, kind, len(able.healthy))
                     if proof is not None:
-                        is_urgent = proof.kind == ProofKind.CHECK or frontier.longest() is None
+                        is_urgent = proof.kind == VerificationKind.CHECK or frontier.longest() is None
                         slots = self._assign(frontier, proof, kind, able, slots, is_urgent=is_urgent)
         return slots
 
@@ -75,12 +75,12 @@ class Verification:
         """Let idle slots run verifications; returns the remaining slots."""
         for frontier in self._frontiers() if slots.free else ():
             with self._fence.guard(frontier.id, VERIFYING):
-                for kind, able in by_kind(frontier.plan, slots):
-                    proof = in_idle_slot(frontier.plan, kind)
-                    if proof is not None and comes_to_something(frontier, proof):
+                for kind, able in group_by_kind(frontier.plan, slots):
+                    proof = next_for_idle_slot(frontier.plan, kind)
+                    if proof is not None and is_worth_starting(frontier, proof):
                         slots = self._assign(frontier, proof, kind, able, slots)
-                kinds = [kind for kind, _ in by_kind(frontier.plan, Candidates(slots.well, slots.well))]
-                if kinds and all(in_idle_slot(frontier.plan, kind) is None for kind in kinds):
+                kinds = [kind for kind, _ in group_by_kind(frontier.plan, Candidates(slots.healthy, slots.healthy))]
+                if kinds and all(next_for_idle_slot(frontier.plan, kind) is None for kind in kinds):
                     self._end_audits(frontier)
         return slots
 
@@ -133,7 +133,7 @@ class Verification:
     def _assign(
         self,
         frontier: Frontier,
-        proof: Proof,
+        proof: Verification,
         kind: str,
         able: Candidates,
         slots: Candidates,
@@ -149,11 +149,11 @@ class Verification:
         gang = self._gangs.verification_gang(frontier, spans_of(proof), kind, able, is_wanted, waiting)
         if gang is None:
             return slots
-        lent, kind = gang.lent(self._ports.new_id), gang.kind if gang.members else ""
+        lent, kind = gang.assignment_fields(self._ports.new_id), gang.kind if gang.members else ""
         self._record(frontier, proof, gang.leader.name, kind, lent)
-        return slots.without(gang.names)
+        return slots.excluding(gang.names)
 
-    def _record(self, frontier: Frontier, proof: Proof, slot: str, kind: str, lent: Mapping[str, Any]) -> None:
+    def _record(self, frontier: Frontier, proof: Verification, slot: str, kind: str, lent: Mapping[str, Any]) -> None:
         """kind: of the slots, if there are several. lent: those beside the first, see `Gang`."""
         chain = self._ports.new_id()
         assignment = replace(proof_assignment(frontier, proof), **lent)
@@ -186,5 +186,5 @@ def _has_urgent_proof(frontier: Frontier, kind: str) -> bool:
 
 def _is_being_checked(plan: SearchPlan, able: Candidates, slots: Candidates) -> bool:
     """Whether one of these slots, or one that is not well any more, is checking the plan's trainer."""
-    others = {slot.name for slot in slots.well} - {slot.name for slot in able.well}
-    return any(chain.proof == ProofKind.CHECK and chain.slot not in others for chain in plan.chains.values())
+    others = {slot.name for slot in slots.healthy} - {slot.name for slot in able.healthy}
+    return any(chain.proof == VerificationKind.CHECK and chain.slot not in others for chain in plan.chains.values())

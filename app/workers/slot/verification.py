@@ -1,6 +1,6 @@
 """The lane of verification steps: trains recorded steps again in a fresh process, and compares.
 
-`ProofKind` lists the kinds. Each result is recorded at once; nothing is kept, and the chain may be stopped at any step.
+`VerificationKind` lists the kinds. Each result is recorded at once; nothing is kept, and the chain may be stopped at any step.
 
 Runs on: the thread that trains.
 """
@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from contextlib import ExitStack, closing, suppress
 
 from app.domain import events as e
-from app.domain.chain_assignment import Comparison, ProofOrder
-from app.domain.terms import ChainOutcome, FailureKind, NodeId, ProofKind
+from app.domain.chain_assignment import Comparison, VerificationOrder
+from app.domain.terms import ChainOutcome, FailureKind, NodeId, VerificationKind
 from app.workers.slot.checkpoint_store import CheckpointUnreadable
 from app.workers.slot.execution import Progress
 from app.workers.slot.lane import Lane, Stage
@@ -23,7 +23,7 @@ from app.workers.state import State
 from app.workers.trainer_process import Compared
 from stagetree.runtime import inexact_reasons
 from stagetree.runtime.failures import TrainerFailed
-from stagetree.runtime.inexact_reasons import UNREPEATABLE, WATCHED, in_words_of_scripts, is_of_metrics, of_metrics
+from stagetree.runtime.inexact_reasons import UNREPEATABLE, WATCHED, is_of_metrics, metric_cause, rephrase_for_scripts
 
 
 class VerificationLane(Lane):
@@ -35,8 +35,8 @@ class VerificationLane(Lane):
 
     def _set_up(self) -> None:
         assert self.work.proof is not None
-        self._order: ProofOrder = self.work.proof
-        self._kind = ProofKind(self._order.kind)
+        self._order: VerificationOrder = self.work.proof
+        self._kind = VerificationKind(self._order.kind)
         self._begin = self.work.resume.step if self.work.resume else 0
         self.progress, self._has_begun = Progress(self.work.stages[0].start), False
         self._began_at = self._context.seconds()
@@ -97,7 +97,7 @@ class VerificationLane(Lane):
 
     @property
     def _subject(self) -> str:
-        return "the check" if self._kind == ProofKind.CHECK else "training again to compare"
+        return "the check" if self._kind == VerificationKind.CHECK else "training again to compare"
 
     def _ended_fact(self, outcome: ChainOutcome) -> e.ChainEnded:
         seconds = self._context.seconds() - self._began_at if self._has_begun else 0.0
@@ -118,7 +118,7 @@ class VerificationLane(Lane):
         """The result at a comparison, by default the next one."""
         source = self._slot.dependencies.sources().get(self.work.trainer)
         if source is not None and source.script:
-            difference = in_words_of_scripts(difference, source.launched)
+            difference = rephrase_for_scripts(difference, source.launched)
         at, stage = at or next(iter(self._waiting), None), self.work.stages[-1]
         place = {"node": NodeId(stage.node), "step": stage.end}
         if at is not None:
@@ -135,7 +135,7 @@ class VerificationLane(Lane):
     def _verify(self) -> None:
         bench = self._bench
         bench.print_to(self._slot.logs.begin(self.claim.chain, self.work, 0))
-        if self._kind == ProofKind.CHECK:
+        if self._kind == VerificationKind.CHECK:
             result = check(bench, self._order, self.work.stages[0].end, self._let_others_train)
             unread, files = list(result.unread), list(result.files)
             self._record(
@@ -167,7 +167,7 @@ class VerificationLane(Lane):
     def _train_again(self, bench: Bench) -> None:
         """Train in a fresh process up to all remaining comparisons."""
         bench.build()
-        looks = self._kind == ProofKind.HANDOVER
+        looks = self._kind == VerificationKind.HANDOVER
         while self._waiting:
             at = self._waiting[0]
             bench.train(at.step)
@@ -190,7 +190,7 @@ class VerificationLane(Lane):
     def _explain(self, bench: Bench, mine: State | None, at: Comparison, compared: Compared) -> str:
         """A difference with its likely cause."""
         text = compared.difference
-        if self._kind == ProofKind.WHOLE:
+        if self._kind == VerificationKind.WHOLE:
             return f"{text}. {self._cause_in_whole(text)}"
         stray: Sequence[str] = compared.stray
         with suppress(TrainerFailed, CheckpointUnreadable):  # it differs all the same
@@ -201,13 +201,13 @@ class VerificationLane(Lane):
                 with closing(bench.save()) as again:
                     if bench.compare(again, mine).difference:
                         return f"{text}. {UNREPEATABLE}"
-        return f"{text}. {of_metrics(stray) if is_of_metrics(text) else state_cause(stray)}"
+        return f"{text}. {metric_cause(stray) if is_of_metrics(text) else state_cause(stray)}"
 
     def _cause_in_whole(self, text: str) -> str:
         """The suspects that were known before the trial was trained again."""
         if not self._order.suspects and self._order.ignored:
             return WATCHED
-        return of_metrics(self._order.suspects) if is_of_metrics(text) else state_cause(self._order.suspects)
+        return metric_cause(self._order.suspects) if is_of_metrics(text) else state_cause(self._order.suspects)
 
     def _stray_when_loaded(self, bench: Bench) -> Sequence[str]:
         """What a newly loaded model holds otherwise than the one that saved the state."""
