@@ -59,7 +59,7 @@ class Machine:
         self.ended = 0
         trainer = SimpleNamespace(end_process=self._end, close=self._end)
         me = SimpleNamespace(slot="b-gpu0", owner="its")
-        slot = SimpleNamespace(me=me, given=given, trainer=trainer, retry=self.retry)
+        slot = SimpleNamespace(me=me, dependencies=given, trainer=trainer, retry=self.retry)
         self.lending = Lending(slot, lambda: False, lambda: None)  # type: ignore[arg-type]
         self._thread = Thread(target=self.lending.serve, args=[CHAIN])
         self._thread.start()

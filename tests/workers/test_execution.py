@@ -212,7 +212,7 @@ def test_a_stop_at_the_end_of_a_stage_completes_it() -> None:
         (101.0, {}, True),
         (101.0, {"can_save": False}, False),
         (101.0, {"save_seconds": 2.0}, False),
-        (101.0, {"save_seconds": 50.0, "most_apart": 100.0}, True),
+        (101.0, {"save_seconds": 50.0, "max_save_interval": 100.0}, True),
     ],
 )
 def test_an_intermediate_is_due_when_its_cost_is_the_share_it_may_be(now: float, outside: Any, due: bool) -> None:

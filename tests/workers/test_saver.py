@@ -26,7 +26,7 @@ from app.events.memory import MemoryRecords
 from app.events.rows.ports import RowsPort
 from app.workers.slot.checkpoint_store import SMALL, CheckpointStore
 from app.workers.slot.claim import Claim
-from app.workers.slot.intermediates import IntermediateCheckpoints, KeptState
+from app.workers.slot.intermediates import IntermediateCheckpoints, IntermediateState
 from app.workers.slot.retry import RetryPolicy, SlotStatus
 from app.workers.slot.saver import SAVE_SECONDS, TRIES_BEFORE_NOTE, HostBacklog, Saver
 from app.workers.state import State
@@ -207,7 +207,7 @@ class Room:
         """One more, of ten bytes."""
         key = f"{node}{step}"
         kept = e.CheckpointKept(node=NodeId(node), step=step, key=key, sha256="", size=10, intermediate=True)
-        self.intermediates.keep(KeptState(kept, 0, (), best_for))
+        self.intermediates.keep(IntermediateState(kept, 0, (), best_for))
 
     @property
     def dropped(self) -> list[str]:

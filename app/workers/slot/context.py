@@ -55,7 +55,7 @@ class Limits:
 class SlotDependencies:
     """What a slot works with.
 
-    start: starts a fresh trainer process; with `ChainAssignment.lent_slots`, a rank on each device of a gang, as one process;
+    start: starts a fresh trainer process; with `ChainAssignment.lent_slots`, a rank on each device of a gang;
         with `rank`, one rank of a gang on several machines.
     sources: this slot's trainers by name.
     notify: wakes the scheduler without waiting.

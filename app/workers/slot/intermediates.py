@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class KeptState:
+class IntermediateState:
     """start: of its stage.
     branches: steps inside the stage at which known trials would branch off.
     best_for: as in `Save`.
@@ -51,9 +51,9 @@ class IntermediateCheckpoints:
     def __init__(self, claim: Claim, limit: int, records: Records, outbox: FactOutbox, saver: Saver) -> None:
         self._claim, self._limit = claim, limit
         self._records, self._outbox, self._saver = records, outbox, saver
-        self._kept: list[KeptState] = []
+        self._kept: list[IntermediateState] = []
 
-    def keep(self, kept: KeptState) -> None:
+    def keep(self, kept: IntermediateState) -> None:
         """Record a stored state; older ones make room for it once it is recorded."""
         self._kept.append(kept)
         self._outbox.put(self._claim, [kept.fact], on_recorded=lambda: self._saver.submit(self._claim, self._make_room))
@@ -71,7 +71,7 @@ class IntermediateCheckpoints:
         best = self._best()
         return sum(each.fact.size for each in self._kept if each not in best) > self._limit
 
-    def _best(self) -> list[KeptState]:
+    def _best(self) -> list[IntermediateState]:
         """For each node and study that asks for it, the last best state. Other trials branch off at a node's end."""
         return list({(number, each.fact.node): each for each in self._kept for number in each.best_for}.values())
 
@@ -107,7 +107,7 @@ class IntermediateCheckpoints:
         return any(row.may_read(old.key) for row in live)
 
 
-def cheapest_to_drop(here: Sequence[KeptState], passed_over: set[int]) -> KeptState | None:
+def cheapest_to_drop(here: Sequence[IntermediateState], passed_over: set[int]) -> IntermediateState | None:
     """The state in a node whose loss costs the least retraining; never the newest. None if all are passed over.
 
     Retraining for known trials counts first, then the distance between its neighbours.
@@ -176,12 +176,12 @@ class ChainCheckpoints:
         branches: tuple[int, ...],
         best_for: tuple[int, ...] = (),
     ) -> None:
-        """Store a state inside a stage. branches, best_for: as in `KeptState`."""
+        """Store a state inside a stage. branches, best_for: as in `IntermediateState`."""
 
         def put(stored: Stored) -> None:
             fact = _kept_fact(stage.node, step, stored, is_intermediate=is_intermediate)
             if is_intermediate:
-                self._intermediates.keep(KeptState(fact, stage.start, branches, best_for))
+                self._intermediates.keep(IntermediateState(fact, stage.start, branches, best_for))
             else:
                 self._outbox.put(self._claim, [fact], is_news=True)
 

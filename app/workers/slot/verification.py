@@ -1,6 +1,7 @@
 """The lane of verification steps: trains recorded steps again in a fresh process, and compares.
 
-`VerificationKind` lists the kinds. Each result is recorded at once; nothing is kept, and the chain may be stopped at any step.
+`VerificationKind` lists the kinds. Each result is recorded at once. Nothing is kept, and the chain
+may be stopped at any step.
 
 Runs on: the thread that trains.
 """
