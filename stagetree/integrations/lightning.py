@@ -1,4 +1,4 @@
-"""A LightningModule in our loop: its own would cost several times more a step, and not go on to the bit."""
+"""A LightningModule in our loop: Lightning's own takes several times longer a step, and does not resume bit for bit."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sequential
 
 from stagetree.integrations import lightning_module
 from stagetree.integrations.lightning_module import (
-    CALLED_OF_DATA,
-    COUNTED,
+    COUNTERS,
+    DATA_METHODS,
     PACKAGES,
-    Heard,
+    LogCapture,
     TrainerStandIn,
     base_of,
     refuse,
@@ -38,23 +38,23 @@ class LightningTrainer(TorchTrainer):
             def __init__(self, *, seed: int, device: str, width: int = 32) -> None:
                 super().__init__(seed=seed, device=device, module=MyModule(width), datamodule=MyDataModule())
 
-    What `validation_step` logs are the metrics: numbers as means over batches weighted by their size, a metric of
-    torchmetrics computed once over the whole pass. What `training_step` logs is logged as by `Trainer.log`. Epoch hooks
-    are called in Lightning's order: the end of an epoch comes before the next one's beginning, after validation.
-    `current_epoch`, `global_step` and `batch_idx` are Lightning's, also after a break, and so are numbers, words and
-    flags that hooks change in attributes of modules, and which parameters are frozen.
+    Values that `validation_step` logs are the metrics: numbers as means over batches weighted by their size, a metric
+    of torchmetrics computed once over the whole pass. Values that `training_step` logs are logged as by `Trainer.log`.
+    Epoch hooks are called in Lightning's order: an epoch ends after validation, before the next one begins.
+    `current_epoch`, `global_step` and `batch_idx` are Lightning's, also after a resume, and so are numbers, strings and
+    flags that hooks change in attributes of modules, and the set of frozen parameters.
 
-    Of `configure_optimizers`, one optimizer is taken; its schedulers are left out with a warning, since sequences are
-    the study's, and the study's rate takes the place of its own, of which groups keep their multiples. A method that
-    Lightning would call and we do not is refused by its name.
+    `configure_optimizers` must give one optimizer. Its schedulers are ignored with a warning, since the study has
+    sequences; the study's rate replaces its own, and groups keep their multiples. A method that Lightning would call
+    and we do not is refused by name.
     """
 
     def __init__(self, *, module: Any = None, datamodule: Any = None, **arguments: Any) -> None:
         """As `TorchTrainer`, whose `model` is the module.
 
-        datamodule: gives `train_data` and `valid_data`, or other arguments say what they are, or the module's own
-        loaders do. Of loaders are taken the data sets, `collate_fn`, `drop_last`, the size of validation's batches, and
-        the processes that read. Training's batches have the study's `bs`, or else the size of the loader's.
+        datamodule: provides `train_data` and `valid_data`, unless other arguments or the module's own loaders do. Data
+        sets, `collate_fn`, `drop_last`, validation's batch size and the worker processes are taken from the loaders.
+        Training batches have the study's `bs`, or else the loader's size.
 
         Raises:
             ValueError: for a loader with a sampler of its own, and for methods that would not be called.
@@ -68,13 +68,13 @@ class LightningTrainer(TorchTrainer):
             self._prepare(module)
         if datamodule is not None:
             base = base_of(datamodule, "LightningDataModule")
-            refuse(datamodule, base, CALLED_OF_DATA)
+            refuse(datamodule, base, DATA_METHODS)
             datamodule.trainer = self._place
             datamodule.prepare_data()
             datamodule.setup("fit")
-            arguments = {**self._given_by(datamodule), **arguments}
+            arguments = {**self._loader_arguments(datamodule), **arguments}
         elif module is not None and "train_data" not in arguments:
-            arguments = {**self._given_by(module), **arguments}
+            arguments = {**self._loader_arguments(module), **arguments}
         super().__init__(**{"model": module, **arguments})
         if self._sharding:
             raise ValueError(
@@ -83,11 +83,12 @@ class LightningTrainer(TorchTrainer):
             )
 
     def collate(self, samples: list[Any]) -> Any:
-        """By the `collate_fn` of the data module, if there is one."""
+        """By the data module's `collate_fn`, if there is one."""
         return super().collate(samples) if self._collate is None else self._collate(samples)
 
     def make_optimizer(self, hp: dict[str, Any]) -> Optimizer:
-        """The module's own, with the study's values to be brought into force. Raises ValueError: it cannot be used."""
+        """The module's own optimizer, to which the study's values are applied. Raises ValueError if it cannot be
+        used."""
         configured = self.model.configure_optimizers()  # type: ignore[operator]
         if _has_scheduler(configured):
             words = "has a scheduler, which is left out: the study's sequence of `lr` takes its place"
@@ -103,22 +104,22 @@ class LightningTrainer(TorchTrainer):
         return configured
 
     def loss(self, batch: Any) -> Mean:
-        """What `training_step` returns."""
-        with Heard(self.model) as heard:
-            output = _stepped(self.model.training_step, batch, self._place.batch_idx)
-        self._tell(heard)
+        """The result of `training_step`."""
+        with LogCapture(self.model) as captured:
+            output = _call_step(self.model.training_step, batch, self._place.batch_idx)
+        self._tell(captured)
         loss: Mean = output["loss"] if isinstance(output, Mapping) else output
         return loss
 
     def measure(self, batch: Any) -> dict[str, Mean]:
-        """What `validation_step` logs, or returns as a dict; a metric of torchmetrics is told when all is measured."""
-        batch = self._transferred(batch)
-        with Heard(self.model) as heard:
-            output = _stepped(self.model.validation_step, batch, self._place.batch_idx)
+        """The values that `validation_step` logs or returns as a dict; torchmetrics are computed after the pass."""
+        batch = self._transfer(batch)
+        with LogCapture(self.model) as captured:
+            output = _call_step(self.model.validation_step, batch, self._place.batch_idx)
         self._place.batch_idx += 1
-        self._measured |= heard.metrics
-        metrics = {**heard.means, **(output if isinstance(output, Mapping) and not heard.means else {})}
-        if not metrics and not heard.metrics and isinstance(output, Tensor):
+        self._measured |= captured.metrics
+        metrics = {**captured.means, **(output if isinstance(output, Mapping) and not captured.means else {})}
+        if not metrics and not captured.metrics and isinstance(output, Tensor):
             metrics = {"val_loss": output}
         return {name: value if isinstance(value, tuple) else torch.as_tensor(value) for name, value in metrics.items()}
 
@@ -128,21 +129,22 @@ class LightningTrainer(TorchTrainer):
         super().train()
 
     def evaluate(self) -> dict[str, float]:
-        """See `Trainer.evaluate`. What validation changes in attributes is put back: training may not depend on it."""
+        """See `Trainer.evaluate`. Attributes that validation changes are restored, since training may depend on
+        them."""
         at, before = self._place.batch_idx, lightning_module.attributes(self.model, _metrics())
         self._place.training, self._place.validating, self._place.batch_idx = False, True, 0
         try:
             return super().evaluate()
         finally:
             self._place.training, self._place.validating, self._place.batch_idx = True, False, at
-            lightning_module.bring_back(self.model, before, _metrics())
+            lightning_module.restore_attributes(self.model, before, _metrics())
 
     def state_dict(self) -> dict[str, Any]:
-        """See `Trainer.state_dict`. It has what Lightning's own loop counts, too."""
-        counted = {name: getattr(self._place, name) for name in COUNTED}
+        """See `Trainer.state_dict`. Includes the counters of Lightning's own loop."""
+        counted = {name: getattr(self._place, name) for name in COUNTERS}
         own = {
             "attributes": lightning_module.attributes(self.model, _metrics()),
-            "frozen": lightning_module.frozen(self.model),
+            "frozen": lightning_module.frozen_names(self.model),
         }
         return {**super().state_dict(), "lightning": {**counted, **own}}
 
@@ -152,15 +154,15 @@ class LightningTrainer(TorchTrainer):
             raise ValueError("the checkpoint is of a LightningTrainer that counted no epochs: begin the study anew")
         own = state["lightning"]
         super().load_state_dict({name: each for name, each in state.items() if name != "lightning"})
-        for name in COUNTED:
+        for name in COUNTERS:
             setattr(self._place, name, own[name])
-        lightning_module.bring_back(self.model, own["attributes"], _metrics())
+        lightning_module.restore_attributes(self.model, own["attributes"], _metrics())
         lightning_module.freeze(self.model, own["frozen"])
 
     # Lightning's loop -----------------------------------------------------------------------------------------------
 
     def _take(self, model: nn.Module) -> None:
-        if vars(model).get("_trainer") is not self._place:  # it was built for hyper-parameters
+        if vars(model).get("_trainer") is not self._place:  # `build` has made a new one
             self._prepare(model)
         super()._take(model)
 
@@ -181,7 +183,7 @@ class LightningTrainer(TorchTrainer):
         return whole
 
     def _batch(self, span: BatchSpan) -> Any:
-        return self._transferred(super()._batch(span))
+        return self._transfer(super()._batch(span))
 
     def _pass(self, span: BatchSpan) -> None:
         super()._pass(span)
@@ -194,10 +196,10 @@ class LightningTrainer(TorchTrainer):
             self._call(name)
         means = super()._means()
         for name in ("on_validation_epoch_end", "on_validation_end"):
-            with Heard(self.model) as heard:
+            with LogCapture(self.model) as captured:
                 getattr(self.model, name)()
-            self._measured |= heard.metrics
-            means |= {key: float(one_number(key, torch.as_tensor(value))) for key, value in heard.values.items()}
+            self._measured |= captured.metrics
+            means |= {key: float(one_number(key, torch.as_tensor(value))) for key, value in captured.values.items()}
         for name, metric in self._measured.items():
             means[name] = float(one_number(name, metric.compute()))
         for metric in self._measured.values():
@@ -206,27 +208,27 @@ class LightningTrainer(TorchTrainer):
         return means
 
     def _call(self, name: str) -> None:
-        with Heard(self.model) as heard:
+        with LogCapture(self.model) as captured:
             getattr(self.model, name)()
-        self._tell(heard)
+        self._tell(captured)
 
-    def _tell(self, heard: Heard) -> None:
-        for name, value in heard.values.items():
+    def _tell(self, captured: LogCapture) -> None:
+        for name, value in captured.values.items():
             self.log(name, value)
-        for name, metric in heard.metrics.items():  # of this batch, since training has no end
+        for name, metric in captured.metrics.items():  # computed a batch, since training has no end
             self.log(name, metric.compute())
             metric.reset()
 
-    def _transferred(self, batch: Any) -> Any:
+    def _transfer(self, batch: Any) -> Any:
         own = "on_after_batch_transfer"
         data = self._datamodule
-        is_datas = data is not None and lightning_module.overridden(
+        is_datas = data is not None and lightning_module.overridden_names(
             data, base_of(data, "LightningDataModule"), PACKAGES, ()
         )
         owner = data if is_datas and own in is_datas else self.model
         return getattr(owner, own)(batch, 0)
 
-    def _given_by(self, datamodule: Any) -> dict[str, Any]:
+    def _loader_arguments(self, datamodule: Any) -> dict[str, Any]:
         train, valid = datamodule.train_dataloader(), datamodule.val_dataloader()
         for each in (train, valid):
             _refuse_own_order(each)
@@ -242,7 +244,7 @@ class LightningTrainer(TorchTrainer):
 
 
 def _refuse_own_order(loader: Any) -> None:
-    """Which samples come when is ours to decide, as a function of seed and epoch."""
+    """Refuse samplers: the order of samples is a function of seed and epoch."""
     if not isinstance(loader, DataLoader):
         raise ValueError(f"a loader of the data module must be one DataLoader, not {type(loader).__name__}")
     samplers = type(loader.batch_sampler), type(loader.sampler)
@@ -253,8 +255,8 @@ def _refuse_own_order(loader: Any) -> None:
         )
 
 
-def _stepped(step: Any, batch: Any, number: int) -> Any:
-    """A step of a module, which may leave `batch_idx` out."""
+def _call_step(step: Any, batch: Any, number: int) -> Any:
+    """Call a step of a module, which may not take `batch_idx`."""
     parameters = inspect.signature(step).parameters
     return step(batch, number) if len(parameters) > 1 else step(batch)
 
@@ -271,7 +273,7 @@ def _has_scheduler(configured: Any) -> bool:
 
 
 def _metrics() -> tuple[type, ...]:
-    """Metrics count what they have seen in attributes of their own, until a pass is over."""
+    """Metrics accumulate in attributes of their own until a pass is over."""
     from torchmetrics import Metric
 
     return (Metric,)

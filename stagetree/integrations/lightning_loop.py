@@ -4,7 +4,7 @@
     cli = LightningCLI(Model, Data, run=False)
     stagetree.integrations.lightning_loop.lightning(run, cli.trainer, cli.model, cli.datamodule)
 
-A step is an epoch: between two of them, Lightning's checkpoints are whole with any loader.
+A step is an epoch, since Lightning's checkpoints between epochs are complete with any loader.
 """
 
 from __future__ import annotations
@@ -19,42 +19,42 @@ from stagetree.integrations.framework_loop import (
     FrameworkLoop,
     Hp,
     RateGroups,
-    in_a_folder,
-    named,
+    group_names,
     refuse_name,
     refuse_schedule,
     refuse_stopping,
+    temporary_folder,
 )
 
-BESIDE = ("hyper_parameters", "hparams_", "datamodule_", "pytorch-lightning_version")
-"""How names in a checkpoint of Lightning's begin that are beside the state: what the script builds its model from."""
+NOT_STATE = ("hyper_parameters", "hparams_", "datamodule_", "pytorch-lightning_version")
+"""Prefixes of names in Lightning's checkpoints that are not state: the script builds its model from them."""
 
-KEEPERS = ("ModelCheckpoint", "SaveConfigCallback")
-"""Callbacks that write what the study keeps, to where all trials would write it."""
+SAVING_CALLBACKS = ("ModelCheckpoint", "SaveConfigCallback")
+"""Callbacks that write what the study keeps, and all trials to the same place."""
 
 CLOCK = "Timer"
-"""The callback whose state is the time that has passed: no step depends on it, unless it stops the training."""
+"""A callback whose state is the elapsed time; no step depends on it unless it stops the training."""
 
-LOGGED = "_batches_that_stepped"
-"""Under which number Lightning logs: it is the step, or one off after resuming."""
+LOG_COUNTER = "_batches_that_stepped"
+"""The counter that Lightning logs by: the step, or one off after resuming."""
 
 ENDLESS = -1
-"""Epochs and steps: the study says where a trial ends."""
+"""Epochs and steps: the study decides when a trial ends."""
 
 
 def lightning(run: Run, trainer: Any, model: Any, datamodule: Any = None, apply: Apply | None = None) -> None:
     """Train a LightningModule by a `Trainer` of Lightning, as its user has made both, with hooks and callbacks.
 
-    A step is an epoch. `lr`, and what else the groups of the optimizers hold, come from the study; each group keeps its
+    A step is an epoch. `lr`, and other values of the optimizers' groups, come from the study; each group keeps its
     multiple of the first one's. The study evaluates by the module's validation, whose logged values are the metrics;
-    what training logs is logged. Validation of the trainer's own, `max_epochs` and `max_steps` have no effect, and a
-    `ModelCheckpoint` and the CLI's `SaveConfigCallback` are taken out: the study keeps states and configurations.
+    values that training logs are logged. The trainer's own validation, `max_epochs` and `max_steps` have no effect; a
+    `ModelCheckpoint` and the CLI's `SaveConfigCallback` are removed, since the study keeps states and configurations.
 
-    datamodule: with `train_dataloader` and `val_dataloader`; else the module has them. apply: brings all other
-    hyper-parameters into force, before each epoch.
+    datamodule: with `train_dataloader` and `val_dataloader`; otherwise the module has them. apply: applies all other
+    hyper-parameters before each epoch.
 
-    Raises ValueError for what a study decides: `EarlyStopping`, a `Timer` that stops, as `max_time` makes one, and a
-    scheduler of the module's own where the study has no `lr`.
+    Raises ValueError for what a study decides: `EarlyStopping`, a `Timer` that stops (as `max_time` makes one), and a
+    scheduler of the module's own if the study has no `lr`.
     """
     _Lightning(run, trainer, model, datamodule, apply).train()
 
@@ -67,13 +67,13 @@ class _Lightning(FrameworkLoop):
         self._trainer, self._model, self._data = trainer, model, datamodule
         refuse_stopping(trainer.callbacks, "EarlyStopping")
         refuse_stopping((each for each in trainer.callbacks if getattr(each, "_duration", None) is not None), CLOCK)
-        callbacks = [each for each in trainer.callbacks if type(each).__name__ not in KEEPERS]
+        callbacks = [each for each in trainer.callbacks if type(each).__name__ not in SAVING_CALLBACKS]
         trainer.callbacks = [_callback(self), *callbacks]
         trainer.fit_loop.max_epochs = trainer.fit_loop.epoch_loop.max_steps = ENDLESS
         trainer.num_sanity_val_steps, trainer.check_val_every_n_epoch = 0, 2**31
         source = model if datamodule is None else datamodule
         loader = source.train_dataloader
-        source.train_dataloader = lambda: _WhenAsked(loader())
+        source.train_dataloader = lambda: _LazyLoader(loader())
         self._groups, self._measured = list[RateGroups](), set[str]()
 
     def fit(self, folder: Path, state: Any) -> None:
@@ -82,7 +82,9 @@ class _Lightning(FrameworkLoop):
             import torch
 
             path = folder / "resumed.ckpt"
-            state["loops"]["fit_loop"]["epoch_loop.state_dict"][LOGGED] = state["global_step"] - 1  # one more is added
+            state["loops"]["fit_loop"]["epoch_loop.state_dict"][LOG_COUNTER] = (
+                state["global_step"] - 1
+            )  # Lightning adds one
             torch.save({**state, "pytorch-lightning_version": _version()}, path)
         self._trainer.fit(self._model, datamodule=self._data, ckpt_path=path)
 
@@ -98,7 +100,7 @@ class _Lightning(FrameworkLoop):
 
     def apply(self, hp: Hp) -> None:
         trainer = self._trainer
-        values = named(hp)
+        values = group_names(hp)
         if trainer.lr_scheduler_configs and "lr" not in values:
             own = type(trainer.lr_scheduler_configs[0].scheduler).__name__
             instead = "give the study `lr` as a sequence, or let configure_optimizers return optimizers only"
@@ -118,17 +120,17 @@ class _Lightning(FrameworkLoop):
         loop = self._trainer.fit_loop.epoch_loop
         for progress in (loop.batch_progress, loop.scheduler_progress, loop.automatic_optimization.optim_progress):
             progress.reset_on_run()  # as the loop does at once, when the epoch begins
-        with in_a_folder() as folder:
+        with temporary_folder() as folder:
             self._trainer.save_checkpoint(folder / "saved.ckpt")
             state = torch.load(folder / "saved.ckpt", weights_only=False, map_location="cpu")
         loops = state["loops"]["fit_loop"]
-        loops["epoch_loop.state_dict"].pop(LOGGED, None)
+        loops["epoch_loop.state_dict"].pop(LOG_COUNTER, None)
         epochs = loops["epoch_progress"]["current"]
-        epochs["ready"] = epochs["completed"] + 1  # where Lightning resumes, it does not count this one
+        epochs["ready"] = epochs["completed"] + 1  # a resumed loop does not count the epoch as begun
         for each in self._trainer.callbacks:
             if type(each).__name__ == CLOCK:
                 state["callbacks"].pop(each.state_key, None)
-        return {name: value for name, value in state.items() if not name.startswith(BESIDE)}
+        return {name: value for name, value in state.items() if not name.startswith(NOT_STATE)}
 
     def load(self, state: Any) -> None:
         self._model.load_state_dict(state["state_dict"])
@@ -147,15 +149,15 @@ class _Lightning(FrameworkLoop):
         self._measured |= metrics.keys()
         return metrics
 
-    def logged(self, values: Mapping[str, Any]) -> None:
-        """An epoch has logged these."""
+    def log_values(self, values: Mapping[str, Any]) -> None:
+        """Log an epoch's values."""
         for name, value in values.items():
             if name not in self._measured:
                 self._run.log(name, value)
 
 
-class _WhenAsked:
-    """A loader whose pass begins when its first batch is asked for: so Lightning may make the iterator at any time."""
+class _LazyLoader:
+    """A loader whose pass begins with its first batch, since Lightning may create the iterator earlier."""
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader
@@ -178,7 +180,7 @@ def _callback(loop: _Lightning) -> Any:
             loop.begin_step()
 
         def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-            loop.logged({name: float(value) for name, value in trainer.callback_metrics.items()})
+            loop.log_values({name: float(value) for name, value in trainer.callback_metrics.items()})
 
     return Epochs()
 

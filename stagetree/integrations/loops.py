@@ -1,4 +1,4 @@
-"""`Trainer` of Transformers and TRL, which own their loop, as trainers of studies.
+"""`Trainer` of Transformers and TRL, with their own loop, as trainers of studies.
 
 run = stagetree.attach("sft", ...)
 trainer = SFTTrainer(model, args=SFTConfig(...), train_dataset=..., callbacks=[...])
@@ -19,7 +19,7 @@ from stagetree.integrations.framework_loop import (
     FrameworkLoop,
     Hp,
     RateGroups,
-    named,
+    group_names,
     refuse_name,
     refuse_schedule,
     refuse_stopping,
@@ -27,26 +27,26 @@ from stagetree.integrations.framework_loop import (
 
 
 def transformers(run: Run, trainer: Any, apply: Apply | None = None) -> None:
-    """Train by the `Trainer` of Transformers, or one of TRL's, as its user has made it, with callbacks and arguments.
+    """Train by a `Trainer` of Transformers or TRL as its user has made it, with callbacks and arguments.
 
-    A step is an update of the weights. `lr` or `learning_rate`, and what else the optimizer's groups hold, such as
+    A step is an update of the weights. `lr` or `learning_rate`, and other values of the optimizer's groups such as
     `weight_decay`, come from the study; each group keeps its multiple of the arguments' own. The study evaluates by
     `trainer.evaluate()`, and logs what the trainer logs; `eval_strategy`, `save_strategy` and `max_steps` have no
-    effect. Of a model with adapters of PEFT, the state has the trained weights only.
+    effect. With adapters of PEFT, the state has the trained weights only.
 
-    apply: brings all other hyper-parameters into force, before each step.
+    apply: applies all other hyper-parameters before each step.
 
-    Raises ValueError for what a study decides: a callback that stops early, the best model at the end, and a schedule
-    of the trainer's own where the study has no learning rate.
+    Raises ValueError for what a study decides: an early-stopping callback, the best model at the end, and a schedule of
+    the trainer's own if the study has no learning rate.
     """
     _Transformers(run, trainer, apply).train()
 
 
 NOISE = ("runtime", "per_second", "epoch", "num_tokens", "preparation_time")
-"""Ends of names that a `Trainer` returns beside its metrics: times, and counts of this process."""
+"""Endings of names that a `Trainer` returns besides its metrics: times, and counts of this process."""
 
 ENDLESS = 2**31 - 1
-"""Steps: the study says where a trial ends."""
+"""Steps: the study decides when a trial ends."""
 
 
 class _Transformers(FrameworkLoop):
@@ -54,7 +54,7 @@ class _Transformers(FrameworkLoop):
 
     def __init__(self, run: Run, trainer: Any, apply: Apply | None) -> None:
         super().__init__(run, apply)
-        self._trainer, self._is_measuring, args = trainer, False, trainer.args
+        self._trainer, self._is_evaluating, args = trainer, False, trainer.args
         refuse_stopping(trainer.callback_handler.callbacks, "EarlyStoppingCallback")
         if args.load_best_model_at_end:
             raise ValueError("load_best_model_at_end: the study keeps the weights of its best results")
@@ -80,7 +80,7 @@ class _Transformers(FrameworkLoop):
             trainer.train(**resume)
         finally:
             hook = getattr(trainer, "neftune_hook_handle", None)
-            if hook is not None:  # `train` removes it at its end only, and adds another each time it begins
+            if hook is not None:  # `train` adds one each time, and removes it only at its regular end
                 hook.remove()
 
     def begin_step(self) -> None:
@@ -93,7 +93,7 @@ class _Transformers(FrameworkLoop):
     def apply(self, hp: Hp) -> None:
         trainer, groups = self._trainer, self._groups
         assert groups is not None
-        values = named(hp)
+        values = group_names(hp)
         if "lr" not in values and self._schedule != "constant":
             instead = 'give the study `lr` as a sequence, or the arguments lr_scheduler_type="constant"'
             refuse_schedule(self._schedule, instead)
@@ -109,7 +109,7 @@ class _Transformers(FrameworkLoop):
         place = {name: getattr(trainer.state, name) for name in ("global_step", "num_input_tokens_seen")}
         scaler = trainer.accelerator.scaler
         return {
-            "model": self._trained(),
+            "model": self._trained_weights(),
             "optimizer": trainer.optimizer.state_dict(),
             "scaler": None if scaler is None else scaler.state_dict(),
             "place": place,
@@ -124,8 +124,8 @@ class _Transformers(FrameworkLoop):
         if trainer.accelerator.scaler is not None:
             trainer.accelerator.scaler.load_state_dict(state["scaler"])
 
-    def _trained(self) -> dict[str, Any]:
-        """By name: everything, or, where PEFT has frozen the rest, trained weights and buffers."""
+    def _trained_weights(self) -> dict[str, Any]:
+        """All weights and buffers by name; with PEFT, without the frozen weights."""
         model = self._trainer.model
         state: dict[str, Any] = model.state_dict()
         if not hasattr(model, "peft_config"):
@@ -136,29 +136,29 @@ class _Transformers(FrameworkLoop):
     def evaluate(self) -> dict[str, float]:
         trainer = self._trainer
         control, history = copy.copy(trainer.control), list(trainer.state.log_history)
-        self._is_measuring = True
+        self._is_evaluating = True
         try:
             metrics = trainer.evaluate()
         finally:
-            self._is_measuring = False
+            self._is_evaluating = False
             trainer.control, trainer.state.log_history = control, history
         return {name: value for name, value in metrics.items() if not name.endswith(NOISE)}
 
-    def logged(self, values: Mapping[str, Any]) -> None:
-        """The trainer has logged these."""
-        for name, value in values.items() if not self._is_measuring else ():
+    def log_values(self, values: Mapping[str, Any]) -> None:
+        """Log the trainer's values."""
+        for name, value in values.items() if not self._is_evaluating else ():
             if isinstance(value, int | float) and not name.endswith(NOISE):
                 self._run.log(name, value)
 
 
 class _StudyRate:
-    """What a `Trainer` calls its schedule, where the study says the learning rate."""
+    """Stands in for a `Trainer`'s schedule when the study sets the learning rate."""
 
     def __init__(self, optimizer: Any) -> None:
         self._optimizer = optimizer
 
     def step(self, *_: Any) -> None:
-        """The next value comes with the next step."""
+        """Nothing to do: the next value is set with the next step."""
 
     def get_last_lr(self) -> list[float]:
         return [group["lr"] for group in self._optimizer.param_groups]
@@ -175,6 +175,6 @@ def _callback(loop: _Transformers) -> Any:
             loop.begin_step()
 
         def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
-            loop.logged(logs or {})
+            loop.log_values(logs or {})
 
     return Steps()

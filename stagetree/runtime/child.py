@@ -1,4 +1,4 @@
-"""The process that trains: it does what it is told over a connection, one command after the other, with one trainer."""
+"""The trainer process: carries out the slot's commands, one after the other, with one trainer."""
 
 from __future__ import annotations
 
@@ -10,17 +10,25 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from stagetree.runtime import inexact_reasons, machine, state_format
-from stagetree.runtime.buffers import Buffers
+from stagetree.runtime import inexact_reasons, machine
+from stagetree.runtime.checkpoints import state_format
+from stagetree.runtime.checkpoints.buffers import Buffers
 from stagetree.runtime.command_channel import Conversation
-from stagetree.runtime.comparison import HOLDINGS, compare, leaf_digests
+from stagetree.runtime.exactness.comparison import HELD_VALUES, compare, leaf_digests
+from stagetree.runtime.exactness.held_values import (
+    LAUNCHED,
+    RESTARTED,
+    WORKERS,
+    HeldValues,
+    differing_names,
+    digest_held_values,
+)
+from stagetree.runtime.exactness.process_changes import ProcessChanges
 from stagetree.runtime.failures import TrainerFailed, plain, user_code
-from stagetree.runtime.held_objects import LAUNCHED, RESTARTED, WORKERS, Holdings, differing, holdings
-from stagetree.runtime.leftovers import Leftovers
 from stagetree.runtime.loading import code_modules, imports_of, load_trainer, package_versions
 from stagetree.runtime.machine import Machine, print_to
 from stagetree.runtime.model import HpTimeline, LaunchedTrainer, Model
-from stagetree.runtime.undeclared_reads import reads_of, watch_reads
+from stagetree.runtime.reads.undeclared_reads import reads_of, watch_reads
 from stagetree.runtime.wire import Message, Wire
 from stagetree.trainer.base import TrainsAhead
 from stagetree.trainer.data import DataTrainer
@@ -34,7 +42,7 @@ COMMANDS = (
 
 
 def run(wire: Wire) -> int:
-    """Serve until told to exit, or until the other side is gone."""
+    """Serve commands until `exit`, or until the slot is gone."""
     machine.log_to_stderr()
     machine.refuse_breakpoints()
     machine.prefer_for_killing()
@@ -49,13 +57,13 @@ def run(wire: Wire) -> int:
 
 
 class Child(Conversation):
-    """commands: what can be asked for, by name. The model is there from `build` on."""
+    """The commands of a trainer process. There is a model from `build` on."""
 
     def __init__(self, wire: Wire) -> None:
         super().__init__(wire)
         self._machine: dict[str, Any] = {}
         self._shares_device = False
-        self._leftovers = Leftovers()
+        self._changes = ProcessChanges()
         watch_reads()
         self._timeline, self._buffers = HpTimeline({}), Buffers("cpu")
         self._commands = {name: getattr(self, f"_{name}") for name in COMMANDS}
@@ -63,7 +71,7 @@ class Child(Conversation):
     # ------------------------------------------------------------------------------------------------ commands
 
     def _start(self, message: Message, fds: list[int]) -> Message:
-        """Its file gets the stacks of all threads when the process crashes, and whenever SIGUSR1 arrives."""
+        """Prepare the machine. The file gets the stacks of all threads on a crash and on SIGUSR1."""
         machine.write_stacks_to(fds[0])
         self._device = message["device"]
         self._buffers = Buffers(self._device)
@@ -84,7 +92,7 @@ class Child(Conversation):
         machine.set_determinism(message["determinism"])
         inexact_reasons.forget()
         group.here().shards, group.here().parallel = message["shards"], message["parallel"]
-        self._machine = group.here().noted_in(self._machine, self._device)
+        self._machine = group.here().with_nccl_settings(self._machine, self._device)
         kind = (message["name"], repr(message["args"]), message["seed"], *message.get("names", ()))
         self._model = self._lanes.begin(kind, message["is_resumed"]) if "names" in message else None
         if self._model is None:
@@ -94,12 +102,12 @@ class Child(Conversation):
             self._model = Model.build(trainer, message["args"], message["seed"], self._device)
         code = imports_of(file := Path(self._file).resolve())
         self._machine["packages"] = package_versions(file)
-        left = [] if "names" in message else self._leftovers.left(self._built.trainer, self._file)
+        left = [] if "names" in message else self._changes.left(self._built.trainer, self._file)
         return {"version": code.version, "left": left}
 
     def _become_template(self, message: Message, fds: list[int]) -> Message:
-        """From here on, each chain trains in a fork of this process, if that is safe: what it says follows from
-        `TemplateRole.ask`. What it prints itself goes to the file that comes along."""
+        """From now on each chain trains in a fork of this process, if that is safe; see `TemplateRole.ask`. This
+        process's own output goes to the file that comes along."""
         answer = self._template.ask(self._device, fds)
         if self._template.is_asked_for:
             print_to(os.dup(fds[0]))
@@ -117,20 +125,20 @@ class Child(Conversation):
             saved = self._built.averaging.add(saved, message["weight"], message["left"])
         if message.get("left"):
             return {"not_exact": reasons, "left": []}
-        before = self._leftovers.before(self._built.trainer, self._file)
+        before = self._changes.before(self._built.trainer, self._file)
         self._built.load(saved, self._values(message["hp"]), message["step"])
-        return {"not_exact": reasons, "left": self._leftovers.left(self._built.trainer, self._file, before)}
+        return {"not_exact": reasons, "left": self._changes.left(self._built.trainer, self._file, before)}
 
     def _train(self, message: Message, fds: list[int]) -> Message:
         model, timeline, until = self._built, self._values(message["hp"]), message["until"]
-        end, say = until, partial(self._say, message["number"])
+        end, say = until, partial(self._report_progress, message["number"])
         model.expect(timeline, until, *message["ahead"])
-        self._leftovers.is_used = True
+        self._changes.is_used = True
         while model.step < (until := group.here().agree(until)):
             model.advance_some(timeline, until, say)
             self._journal.look(model, time.monotonic())
             say(model.step)
-            until = self._new_end(until)  # of the ranks of a trial, the leader alone is told
+            until = self._read_new_end(until)  # the slot talks only to the leader of several ranks
             if until not in (0, end):
                 end = until
                 model.expect(timeline, end, end, message["ahead"][1])
@@ -140,20 +148,25 @@ class Child(Conversation):
         peak = 0 if is_elsewhere else machine.peak_bytes(self._device)
         is_told = message.get("room") and not (is_elsewhere or self._shares_device)
         free = machine.free_bytes(self._device) if is_told else 0
-        return {"passed": passed, "not_exact": inexact_reasons.seen(), "peak_bytes": peak, "free_bytes": free}
+        return {
+            "passed": passed,
+            "not_exact": inexact_reasons.recorded_operations(),
+            "peak_bytes": peak,
+            "free_bytes": free,
+        }
 
     def _evaluate(self, message: Message, fds: list[int]) -> Message:
         model = self._model_of(message)
         is_watched = message.get("watch", False) and not isinstance(model.trainer, LaunchedTrainer | TrainsAhead)
         before = leaf_digests(model) if is_watched else {}
         metrics = model.evaluate()
-        changed = list(map(plain, differing(before, leaf_digests(model)))) if is_watched else []
-        return {"metrics": metrics, "not_exact": inexact_reasons.seen(), "changed": changed}
+        changed = list(map(plain, differing_names(before, leaf_digests(model)))) if is_watched else []
+        return {"metrics": metrics, "not_exact": inexact_reasons.recorded_operations(), "changed": changed}
 
     def _save(self, message: Message, fds: list[int]) -> Message:
         self._buffers.take_back(message["closed"])
         model = self._model_of(message)
-        more = {HOLDINGS: self._holdings(model)} if message.get("look") else {}
+        more = {HELD_VALUES: self._held_values(model)} if message.get("look") else {}
         buffer, size = model.save_in(self._buffers, self._machine, **more)
         return {"fd": os.dup(buffer.fd), "size": size, "buffer": buffer.number}
 
@@ -165,20 +178,21 @@ class Child(Conversation):
     # ------------------------------------------------------------------------------------------------ packs
 
     def _join(self, message: Message, fds: list[int]) -> Message:
-        """The model that was built last is a lane of a pack from here on."""
-        self._lanes.put(message["lane"], self._built, message["width"])
+        """Make the model that was built last a lane of a pack."""
+        self._lanes.add(message["lane"], self._built, message["width"])
         self._model = None
         return {"step": self._lanes[message["lane"]].step}
 
     def _train_together(self, message: Message, fds: list[int]) -> Message:
-        """So many steps of each; all of them stop where one fails. Its `step` is how many they took."""
+        """Train up to `until` steps of each lane; all stop when one fails. `step` in the answer is the number of
+        steps."""
         timelines = {int(lane): HpTimeline(hp) for lane, hp in message["hps"].items()}
         until, steps = message["until"], 0
         failed: dict[int, TrainerFailed] = {}
         while steps < until and not failed:
             failed, steps = self._lanes.advance(timelines), steps + 1
-            self._say(message["number"], steps)
-            until = self._new_end(until)
+            self._report_progress(message["number"], steps)
+            until = self._read_new_end(until)
         profile = self._lanes.profile() if message["profile"] else None
         self._lanes.write_journals()
         answer = {
@@ -189,12 +203,12 @@ class Child(Conversation):
             "lanes": answer,
             "unpackable_reason": self._lanes.unpackable_reason,
             "evicted": self._lanes.evicted,
-            "not_exact": inexact_reasons.seen(),
+            "not_exact": inexact_reasons.recorded_operations(),
             "profile": profile,
         }
 
     def _measure(self, message: Message, fds: list[int]) -> Message:
-        """Measure what packs of up to so many lanes would cost the model of a lane, and train nothing."""
+        """Measure packs of up to `widest` lanes for the model of a lane, without training it."""
         profile = self._lanes.measure(message["lane"], HpTimeline(message["hp"]), message["widest"])
         return {"profile": profile, "unpackable_reason": self._lanes.unpackable_reason}
 
@@ -208,15 +222,15 @@ class Child(Conversation):
         return compare(fds[: message["mine"]], fds[message["mine"] :], message["ignored"])
 
     def _seen(self, message: Message, fds: list[int]) -> Message:
-        """What the trainer has read, and which hyper-parameters it has not."""
+        """The undeclared inputs that the trainer has read, and the hyper-parameters that it has not."""
         files = reads_of(self._built.trainer, self._file)
         return {"unread": list(map(plain, self._built.unread())), "files": files}
 
     # ------------------------------------------------------------------------------------------------ their parts
 
-    def _holdings(self, model: Model) -> Holdings:
-        with model.given.looked_at():  # to look at values is not to read them
-            held = holdings(model.trainer, code_modules(self._file), state=model.state()["trainer"])
+    def _held_values(self, model: Model) -> HeldValues:
+        with model.given.ignoring_reads():  # these looks do not count as reads of hyper-parameters
+            held = digest_held_values(model.trainer, code_modules(self._file), state=model.state()["trainer"])
         unseen = {
             RESTARTED: isinstance(model.trainer, TrainsAhead),
             LAUNCHED: isinstance(model.trainer, LaunchedTrainer),
@@ -234,16 +248,16 @@ class Child(Conversation):
         return self._model
 
     def _values(self, hp: dict[str, Any]) -> HpTimeline:
-        if not self._timeline.is_of(hp):
+        if not self._timeline.matches(hp):
             self._timeline = HpTimeline(hp)
         return self._timeline
 
     def _drop(self) -> None:
-        """Free the memory of the model; in a cycle of references it would wait for the collector."""
+        """Free the model's memory at once; a reference cycle would delay that."""
         if self._model is not None:
             try:
                 self._model.trainer.close()
-            except Exception:  # the next model, which may be another trial's, is not to blame
+            except Exception:  # the next model may be another trial's, which this error does not concern
                 traceback.print_exc()
             self._model = None
             self._buffers.forget()

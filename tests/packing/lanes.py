@@ -15,7 +15,7 @@ from torch.optim import SGD, AdamW, Optimizer
 from torch.utils.data import TensorDataset
 
 from stagetree import TorchTrainer
-from stagetree.runtime import state_format
+from stagetree.runtime.checkpoints import state_format
 from stagetree.runtime.model import HpTimeline, Model
 from stagetree.runtime.packed import Failed, PackedModels
 
@@ -99,7 +99,7 @@ def fresh(width: int, numbers: Iterable[int], kind: type[TorchTrainer] = Tiny, *
     """A pack with these models before their first step."""
     pack = PackedModels(width)
     for number in numbers:
-        pack.put(number, model(kind, **args))
+        pack.add(number, model(kind, **args))
     return pack
 
 

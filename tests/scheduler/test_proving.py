@@ -14,9 +14,9 @@ from toy_worker import ToyWorkers, proving
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.search_plan import Study, Trial
-from app.domain.terms import ChainId, ProofKind, StateConflict, StudyId, StudyState, Verdict
-from app.domain.trainer_check import fails_on, is_checked
-from app.exactness import Judgement, judge, marks_of, text_of
+from app.domain.terms import ChainId, StateConflict, StudyId, StudyState, Verdict, VerificationKind
+from app.domain.trainer_check import check_error_on, is_checked
+from app.exactness import Judgement, judge, trial_marks, verdict_text
 from app.search.replay import replay
 from app.simulation.what_if import what_if
 from app.workers.scheduler.tick import Scheduler
@@ -25,8 +25,8 @@ from tests.plans import tried
 Json = dict[str, Any]
 
 
-def decay(at: int) -> Json:
-    return {"family": "multistep", "init": 1.0, "milestones": [at], "gamma": 0.5}
+def decay(at: int, gamma: float = 0.5) -> Json:
+    return {"family": "multistep", "init": 1.0, "milestones": [at], "gamma": gamma}
 
 
 def ladder(*ends: int, steps: int = 12) -> Json:
@@ -43,7 +43,7 @@ def kinds(workers: ToyWorkers) -> list[str]:
 
 def mark(workers: ToyWorkers, trial: Trial) -> str:
     plan = workers.scene.plan()
-    return marks_of(plan, plan.studies[trial.study])(trial)
+    return trial_marks(plan, plan.studies[trial.study])(trial)
 
 
 def judged(workers: ToyWorkers, name: str = "study") -> Judgement:
@@ -89,7 +89,7 @@ def in_the_middle_of_a_check(slots: int, tuner: Json, **how: Any) -> tuple[ToyWo
     [(chain, _, _)] = workers.scene.messages
     workers.scene.claim()
     [stage] = workers.scene.plan().chains[ChainId(chain)].stages
-    place = {"proof": ProofKind.CHECK, "device": "cpu", "node": stage.node, "begin": 0, "step": stage.end}
+    place = {"proof": VerificationKind.CHECK, "device": "cpu", "node": stage.node, "begin": 0, "step": stage.end}
     told = e.ExactnessTested(chain=ChainId(chain), **place, goes_on=True)  # type: ignore[arg-type]
     workers.scene.record(chain, [told], lambda rows: rows.chains.guard(chain, 1))
     return workers, chain
@@ -209,7 +209,7 @@ def test_a_paused_study_holds_up_no_other() -> None:
 
 
 def _tried_on(workers: ToyWorkers) -> list[str]:
-    return [event.slot for event in workers.scene.events(e.ChainAssigned) if event.proof == ProofKind.CHECK]
+    return [event.slot for event in workers.scene.events(e.ChainAssigned) if event.proof == VerificationKind.CHECK]
 
 
 def test_a_slot_that_cannot_train_is_given_nothing_and_fails_no_study_that_others_train() -> None:
@@ -225,12 +225,12 @@ def test_a_slot_that_cannot_train_is_given_nothing_and_fails_no_study_that_other
         workers.scene.scheduler.tick()
         while workers.scene.messages:
             workers.work()
-    assert fails_on(workers.scene.plan(), "T4").startswith("ModuleNotFoundError")
-    assert not fails_on(workers.scene.plan(), "cpu")
+    assert check_error_on(workers.scene.plan(), "T4").startswith("ModuleNotFoundError")
+    assert not check_error_on(workers.scene.plan(), "cpu")
     workers.run()
     assert workers.scene.study().state == StudyState.COMPLETED
     assigned = workers.scene.events(e.ChainAssigned)
-    assert {event.slot for event in assigned if event.proof != ProofKind.CHECK} == {"gpu0"}
+    assert {event.slot for event in assigned if event.proof != VerificationKind.CHECK} == {"gpu0"}
     assert _tried_on(workers) == ["gpu0", "gpu1", "gpu1"], "two tries are enough"
 
 
@@ -248,7 +248,7 @@ def test_each_resumption_of_a_right_trainer_is_compared_before_its_study_ends(sl
     workers.run()
     study, plan = workers.scene.study(), workers.scene.plan()
     resumed = {each.step for each in plan.resumptions}
-    assert resumed and plan.uncompared == [] and not any(mark(workers, trial) for trial in study.trials)
+    assert resumed and plan.uncompared_resumptions == [] and not any(mark(workers, trial) for trial in study.trials)
     assert judged(workers).verdict in (Verdict.CHECKED, Verdict.VERIFIED) and judged(workers).compared == len(resumed)
     assert kinds(workers)[0] == "check" and kinds(workers).count("handover") <= len(resumed)
     assert study.executed == study.unique, "what is trained to compare is no progress"
@@ -267,14 +267,10 @@ def test_what_shows_only_between_multiples_of_a_step_is_found() -> None:
 def test_a_study_that_shares_much_ends_with_a_whole_trial_also_with_one_slot() -> None:
     workers = proving()
     workers.scene.submit(ladder(*(9 + number % 2 for number in range(2)), steps=12))
-    lone = {"kind": "trials", "trials": [{"hp": {"lr": gamma_at(10, 0.1 + 0.05 * n)}, "steps": 12} for n in range(9)]}
+    lone = {"kind": "trials", "trials": [{"hp": {"lr": decay(10, 0.1 + 0.05 * n)}, "steps": 12} for n in range(9)]}
     workers.scene.submit(lone, name="many")
     workers.run()
     assert "whole" in kinds(workers) and judged(workers, "many").verdict == Verdict.VERIFIED
-
-
-def gamma_at(step: int, gamma: float) -> Json:
-    return {"family": "multistep", "init": 1.0, "milestones": [step], "gamma": gamma}
 
 
 def beside_a_long_trial(steps: int, slots: int) -> ToyWorkers:
@@ -327,7 +323,7 @@ def test_a_trainer_that_forgets_is_found_out_and_its_trials_are_trained_alone(sl
     assert study.state == StudyState.COMPLETED and study.isolated
     assert [value(workers, trial) for trial in study.trials] == [workers.alone(t.hp, 12) for t in study.trials]
     assert not any(mark(workers, trial) for trial in study.trials)
-    assert text_of(study, judged(workers)) == (
+    assert verdict_text(study, judged(workers)) == (
         "inexact, so each trial is trained alone: 1 of 2 leaves differ, the first is x"
     )
 
@@ -390,8 +386,7 @@ def test_a_study_that_comes_later_begins_alone() -> None:
 
 def test_a_tuner_begins_anew_and_its_decisions_replay() -> None:
     workers = proving(slots=2, forgets=True, late=1)
-    asha = {"kind": "asha", "num_trials": 9, "min_steps": 2, "max_steps": 18, "reduction_factor": 3}
-    workers.scene.submit(asha, space={"lr": {"uniform": [0.1, 1.0]}})
+    workers.scene.submit(ASHA, space={"lr": {"uniform": [0.1, 1.0]}})
     workers.run()
     study = workers.scene.study()
     assert study.isolated and study.state == StudyState.COMPLETED
@@ -512,8 +507,7 @@ def test_an_audit_finds_what_nobody_saw_and_marks_it() -> None:
 
 def test_a_study_that_is_reopened_goes_on_alone_where_its_trainer_was_found_out_since() -> None:
     workers = proving(forgets=True, late=6, sees_stray=False)
-    asha = {"kind": "asha", "num_trials": 9, "min_steps": 2, "max_steps": 18, "reduction_factor": 3}
-    workers.scene.submit(asha, space={"lr": {"uniform": [0.1, 1.0]}}, audit=0)
+    workers.scene.submit(ASHA, space={"lr": {"uniform": [0.1, 1.0]}}, audit=0)
     workers.run()
     assert not workers.scene.study().isolated, "nothing has shown in the first steps"
     workers.scene.give(c.RequestAudit(study=StudyId("study"), at=1.0))
@@ -547,7 +541,7 @@ def test_what_was_trained_alone_has_nothing_to_audit() -> None:
 
 def test_a_proof_that_nobody_waits_for_makes_room() -> None:
     workers = beside_a_long_trial(steps=40, slots=2)
-    (whole,) = (chain for chain in workers.scene.plan().chains.values() if chain.proof == ProofKind.WHOLE)
+    (whole,) = (chain for chain in workers.scene.plan().chains.values() if chain.proof == VerificationKind.WHOLE)
     lone = {"kind": "trials", "trials": [{"hp": {"lr": lr}, "steps": 9} for lr in (3.0, 4.0, 5.0, 6.0)]}
     workers.scene.submit(lone, name="urgent")
     workers.scene.scheduler.tick()
@@ -569,10 +563,7 @@ def test_a_proof_for_a_study_that_was_cancelled_is_stopped() -> None:
 
 
 def test_proofs_are_told_apart() -> None:
-    assert [*ProofKind] == ["check", "handover", "whole", "audit", "evaluation"]
-
-
-ASHA = {"kind": "asha", "num_trials": 9, "min_steps": 2, "max_steps": 18, "reduction_factor": 3}
+    assert [*VerificationKind] == ["check", "handover", "whole", "audit", "evaluation"]
 
 
 def logged(tuner: Json = ASHA, slots: int = 2, **workers: Any) -> tuple[list[e.Event], Study]:

@@ -17,7 +17,7 @@ import torch
 from built_models import advanced, image
 from stacks import wait_for
 
-from stagetree.runtime import state_format
+from stagetree.runtime.checkpoints import state_format
 from stagetree.runtime.failures import TrainerFailed
 from stagetree.runtime.loading import load_trainer
 from stagetree.runtime.model import HpTimeline, Model
@@ -97,7 +97,7 @@ def test_two_ranks_under_torchrun(build: Build, capfd: pytest.CaptureFixture[str
     """Without a break, with one, and ended together when one of them is killed."""
     model = train(build(TORCHRUN, scale=2.0), 3)
     half = image(model)
-    assert model.logged()["moved"] > 0
+    assert model.logged_means()["moved"] > 0
     first, *others = state(train(model, 6))["first"], *state(model)["others"]
     assert len(others) == 1
     assert others[0]["trainer"]["state"]["where"] == state_format.SAME

@@ -11,7 +11,7 @@ import pytest
 from built_models import advanced, image
 
 import stagetree.integrations  # noqa: F401 - torchvision can be imported from here on
-from stagetree.runtime import state_format
+from stagetree.runtime.checkpoints import state_format
 from stagetree.runtime.failures import TrainerFailed
 from stagetree.runtime.loading import imports_of, load_trainer
 from stagetree.runtime.model import HpTimeline, Model
@@ -75,7 +75,7 @@ def test_a_loop_goes_on_as_without_a_break(build: Build, name: str, instead: tup
     model, last = build(name, *instead), 10 if name in ("sft", "dpo") else 4
     half = image(train(model, last // 2))
     model.evaluate()
-    assert train(model, last).logged()
+    assert train(model, last).logged_means()
     metrics, whole = model.evaluate(), image(model)
     assert whole != half
     for each in (model, build(name, *instead)):

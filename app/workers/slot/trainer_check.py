@@ -15,7 +15,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import Any
 
-from app.domain.chain_assignment import ProofOrder
+from app.domain.chain_assignment import VerificationOrder
 from app.domain.objectives import problem_of
 from app.domain.terms import FailureKind
 from app.undeclared_inputs import look_at_found
@@ -28,9 +28,9 @@ from stagetree.runtime.inexact_reasons import (
     UNREPEATABLE,
     WATCHED,
     is_of_metrics,
-    not_in_state,
-    of_metrics,
+    metric_cause,
     other_metrics,
+    unrestored_cause,
 )
 
 Metrics = Mapping[str, float | None]
@@ -59,7 +59,7 @@ class Checked:
     files: Files = ()
 
 
-def check(bench: Bench, order: ProofOrder, steps: int, let_others_train: Callable[[Files], None]) -> Checked:
+def check(bench: Bench, order: VerificationOrder, steps: int, let_others_train: Callable[[Files], None]) -> Checked:
     """Try a trainer for so many steps. Raises `CheckFailed`, and `TrainerFailed` for an accident, as `Bench` does.
 
     let_others_train: called with the files when what follows only compares: the trainer can be trained, and its state
@@ -70,7 +70,7 @@ def check(bench: Bench, order: ProofOrder, steps: int, let_others_train: Callabl
 
 
 class _Check:
-    def __init__(self, bench: Bench, order: ProofOrder, steps: int, held: ExitStack) -> None:
+    def __init__(self, bench: Bench, order: VerificationOrder, steps: int, held: ExitStack) -> None:
         self._bench, self._order, self._steps, self._held = bench, order, steps, held
 
     def run(self, let_others_train: Callable[[Files], None]) -> Checked:
@@ -145,11 +145,11 @@ class _Check:
         if self._compare(end, metrics)[0]:
             return UNREPEATABLE
         if is_of_metrics(text):
-            return of_metrics(stray)
+            return metric_cause(stray)
         is_lost, names = self._resume(first, end, metrics, is_watched=False)
         return of_state(names) if is_lost else WATCHED
 
 
 def of_state(stray: Sequence[str]) -> str:
     """The likely cause of a state that differs after training resumed: these names, where there are any."""
-    return not_in_state(stray) or LOST
+    return unrestored_cause(stray) or LOST
