@@ -16,7 +16,18 @@ from time import monotonic, sleep
 from types import ModuleType
 from typing import Any
 
-from sqlalchemy import Engine, create_engine, event, inspect, make_url, text
+from sqlalchemy import (
+    ColumnElement,
+    Engine,
+    Float,
+    create_engine,
+    event,
+    inspect,
+    literal,
+    literal_column,
+    make_url,
+    text,
+)
 from sqlalchemy.engine import URL, Connection
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import PoolProxiedConnection
@@ -97,6 +108,12 @@ class UnreadableSchema(DatabaseUnavailable):
     """An unreleased or a newer stagetree made the database; the message says which, and what to do."""
 
 
+SQL_NOW = {
+    "postgresql": "extract(epoch FROM clock_timestamp())::float8",
+    "sqlite": "((julianday('now') - 2440587.5) * 86400.0)",
+}
+
+
 class SqlSession:
     """A transaction under way. clock: that which was given to its `Database`; None for the database's own."""
 
@@ -106,6 +123,12 @@ class SqlSession:
         self.connection, self.clock = connection, clock
         self.dialect: str = connection.dialect.name
         self.execute, self.scalar, self.scalars = connection.execute, connection.scalar, connection.scalars
+
+    def now(self) -> ColumnElement[float]:
+        """An expression for the current time in Unix seconds."""
+        if self.clock is not None:
+            return literal(self.clock(), Float)
+        return literal_column(SQL_NOW[self.dialect], Float)
 
 
 class Database:

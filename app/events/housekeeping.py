@@ -29,7 +29,6 @@ from app.events.log import VersionConflict
 from app.events.records import Records
 from app.events.rows import Fenced, StudyRecord
 from app.events.rows.ports import RowsPort
-from app.events.rows.values import now
 from app.events.tables import CHAINS, EVENTS, KEYS, SCHEDULERS, SLOTS, STUDIES, TOKENS
 
 BATCH = 1000
@@ -58,7 +57,7 @@ def _clean(database: Database, table: Table, ages: Ages) -> int:
     total, last = 0, BATCH
     while last == BATCH:
         with database.write() as session:
-            old = select(name).where(OLD[table](now(session), ages)).limit(BATCH)
+            old = select(name).where(OLD[table](session.now(), ages)).limit(BATCH)
             last = len(session.execute(delete(table).where(name.in_(old)).returning(name)).all())
         total += last
     return total

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from sqlalchemy import and_, delete, func, select, tuple_, update
 
 from app.events.database import Database, SqlSession, insert
-from app.events.rows.values import now
 from app.events.tables import TRIAL_LOGS
 
 MOST_BYTES = 16 * 2**20
@@ -139,7 +138,7 @@ def _put(session: SqlSession, piece: LogPiece, begin: int, stored_to: int, data:
             session.execute(there.values(data=bytes(before.data) + data, end=end))
             return
     row = {"name": piece.name, "study": piece.study, "source": piece.source, "begin": begin, "end": end, "data": data}
-    session.execute(insert(session, TRIAL_LOGS).values(**row, at=now(session)))
+    session.execute(insert(session, TRIAL_LOGS).values(**row, at=session.now()))
 
 
 def _leave_out(session: SqlSession, name: str, study: str) -> None:

@@ -16,8 +16,7 @@ from typing import Any, Generic, TypeVar
 
 from app.domain.chain_assignment import ChainAssignment
 from app.domain.terms import ChainState
-from app.events.rows.ports import ChainsPort
-from app.events.rows.values import (
+from app.events.row_types import (
     AT_WORK,
     HELD,
     ChainFlags,
@@ -32,6 +31,7 @@ from app.events.rows.values import (
     has_expired,
     not_yours,
 )
+from app.events.rows.ports import ChainsPort
 
 Row = TypeVar("Row")
 Undo = list[Callable[[], object]]

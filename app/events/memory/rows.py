@@ -9,8 +9,7 @@ from typing import Any
 
 from app.domain.terms import FINAL_STATES, ChainState
 from app.events.memory.chains import MemoryChains, Tables
-from app.events.rows.ports import RowsPort, SchedulersPort, SlotsPort, StudiesPort, TokensPort
-from app.events.rows.values import (
+from app.events.row_types import (
     Installation,
     RowChanges,
     SlotLost,
@@ -19,6 +18,7 @@ from app.events.rows.values import (
     StudyRecord,
     TokenRecord,
 )
+from app.events.rows.ports import RowsPort, SchedulersPort, SlotsPort, StudiesPort, TokensPort
 
 
 class MemoryStudies(StudiesPort):

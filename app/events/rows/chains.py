@@ -14,8 +14,7 @@ from sqlalchemy import Column, ColumnElement, Text, Update, bindparam, cast, fun
 from app.domain.chain_assignment import ChainAssignment, Unreadable
 from app.domain.terms import ChainState
 from app.events.database import SqlSession
-from app.events.rows.ports import ChainsPort
-from app.events.rows.values import (
+from app.events.row_types import (
     AT_WORK,
     HELD,
     ChainFlags,
@@ -24,9 +23,9 @@ from app.events.rows.values import (
     Lease,
     SlotTaken,
     not_yours,
-    now,
-    written_since,
 )
+from app.events.rows.ports import ChainsPort
+from app.events.rows.sql import was_written_since
 from app.events.tables import CHAINS, LIVE, SLOTS
 
 WANTED = (CHAINS.c.extra_eval_steps, CHAINS.c.stop, CHAINS.c.preempt, CHAINS.c.branch_steps)
@@ -64,7 +63,7 @@ class Chains(ChainsPort):
         if self._session.execute(take.returning(SLOTS.c.name)).one_or_none() is None:
             raise SlotTaken(f"Slot {slot} is not free.")
         members = self._lend(chain, assignment.members)
-        at = now(self._session)
+        at = self._session.now()
         progress = {"state": ChainState.READY, "fence": 0, "index": 0, "step": 0, "extra_eval_steps": []}
         progress |= {"stop": False, "preempt": False, "branch_steps": []}
         columns: dict[str, Any] = {"chain": chain, "stream": stream, "slot": slot, "assignment": assignment.to_json()}
@@ -101,7 +100,7 @@ class Chains(ChainsPort):
         self._end(chain, self._is_expired(longest))
 
     def mark_dispatched(self, chain: str) -> None:
-        self._session.execute(_row(chain).values(dispatched_at=now(self._session)))
+        self._session.execute(_row(chain).values(dispatched_at=self._session.now()))
 
     def get(self, chain: str) -> ChainRecord | None:
         row = self._session.execute(ONE_CHAIN, {"chain": chain}).one_or_none()
@@ -113,13 +112,13 @@ class Chains(ChainsPort):
 
     def written_since(self, writer: int | None) -> list[ChainRecord]:
         """The live ones, as of a `Mark`."""
-        query = LIVE_CHAINS if writer is None else LIVE_CHAINS.where(written_since("chains", writer))
+        query = LIVE_CHAINS if writer is None else LIVE_CHAINS.where(was_written_since("chains", writer))
         return [_record(row) for row in self._session.execute(query)]
 
     # The worker's side
 
     def claim(self, chain: str, owner: str, ttl: float) -> Lease:
-        running = {"state": ChainState.RUNNING, "owner": owner, "lease_until": now(self._session) + ttl}
+        running = {"state": ChainState.RUNNING, "owner": owner, "lease_until": self._session.now() + ttl}
         ready = _row(chain).where(CHAINS.c.state == ChainState.READY).values(fence=CHAINS.c.fence + 1, **running)
         row = self._session.execute(ready.returning(*COLUMNS)).one_or_none()
         if row is None:
@@ -127,7 +126,7 @@ class Chains(ChainsPort):
         return _record(row).lease
 
     def heartbeat(self, chain: str, fence: int, ttl: float, step: int, kept: Container[int] = ()) -> ChainFlags:
-        beat = _held(chain, fence).values(lease_until=now(self._session) + ttl, step=step)
+        beat = _held(chain, fence).values(lease_until=self._session.now() + ttl, step=step)
         row = self._fenced(chain, beat, *WANTED)
         left = tuple(at for at in row.extra_eval_steps if at >= step or at in kept)
         if len(left) < len(row.extra_eval_steps):
@@ -161,7 +160,7 @@ class Chains(ChainsPort):
             self._session.execute(_row(chain).values({column: sorted({*(row[0] or ()), *steps})}))
 
     def _is_expired(self, longest: float) -> ColumnElement[bool]:
-        at, until = now(self._session), CHAINS.c.lease_until
+        at, until = self._session.now(), CHAINS.c.lease_until
         return (until < at) if longest == inf else (until < at) | (until > at + longest)
 
     def _end(self, chain: str, *conditions: ColumnElement[bool]) -> None:

@@ -13,7 +13,7 @@ from math import inf
 from typing import Any
 
 from app.domain.chain_assignment import ChainAssignment
-from app.events.rows.values import (
+from app.events.row_types import (
     ChainFlags,
     ChainRecord,
     Installation,

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, bindparam, delete, func, select, text, tuple_, update
+from sqlalchemy import ColumnElement, Select, TextClause, bindparam, delete, func, select, text, tuple_, update
 
 from app.events.database import SqlSession, insert
+from app.events.row_types import AT_WORK, SlotLost, SlotRecord, SlotTaken, StudyRecord, TokenRecord
 from app.events.rows.ports import SchedulersPort, SlotsPort, StudiesPort, TokensPort
-from app.events.rows.values import (
-    AT_WORK,
-    SlotLost,
-    SlotRecord,
-    SlotTaken,
-    StudyRecord,
-    TokenRecord,
-    now,
-    written_since,
-)
 from app.events.tables import ACTIVE, BUSY, CHAINS, LIVE, SCHEDULERS, SLOTS, STREAMS, STUDIES, TOKENS
 
 ALL_SLOTS = select(SLOTS).order_by(SLOTS.c.name)
@@ -29,12 +20,47 @@ ONE_SLOT = ALL_SLOTS.where(SLOTS.c.name == bindparam("slot"))
 BUSY_VERSIONS = select(STREAMS.c.stream, STREAMS.c.version).where(STREAMS.c.stream.in_(BUSY)).order_by(STREAMS.c.stream)
 
 
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """How far a reader has seen a database: it saw the writes of all transactions before `writer`.
+
+    writer: the oldest transaction that was under way; its number wraps around at 2^32. None where the database does
+    not say which transaction wrote a row: then each look returns all rows. chains, slots: the names of the rows.
+    """
+
+    writer: int | None
+    chains: Set[str]
+    slots: Set[str]
+
+
+NOTHING_SEEN = Mark(None, frozenset(), frozenset())
+
+SNAPSHOT = text(
+    "SELECT txid_snapshot_xmin(txid_current_snapshot()) % 4294967296,"
+    f" ARRAY(SELECT chain FROM chains WHERE {LIVE}), ARRAY(SELECT name FROM slots)"
+)
+
+
+def take_mark(session: SqlSession) -> Mark:
+    """To be called before any row is read. SQLite reads all rows each time, and needs no names."""
+    if session.dialect != "postgresql":
+        return NOTHING_SEEN
+    writer, chains, slots = session.execute(SNAPSHOT).one()
+    return Mark(writer, frozenset(chains), frozenset(slots))
+
+
+def was_written_since(table: str, writer: int) -> TextClause:
+    """A condition: `writer`, or a transaction after it, wrote the row. `age` counts back from the newest one."""
+    condition = text(f"age({table}.xmin) <= age(CAST(CAST(:writer AS text) AS xid))")
+    return condition.bindparams(writer=writer)
+
+
 class Schedulers(SchedulersPort):
     def __init__(self, session: SqlSession) -> None:
         self._session = session
 
     def ticked(self, owner: str, host: str, pid: int, demand: Mapping[str, Any] | None = None, **also: Any) -> None:
-        facts = {"host": host, "pid": pid, "ticked_at": now(self._session), "demand": demand, **also}
+        facts = {"host": host, "pid": pid, "ticked_at": self._session.now(), "demand": demand, **also}
         row = insert(self._session, SCHEDULERS).values(owner=owner, **facts)
         self._session.execute(row.on_conflict_do_update(index_elements=["owner"], set_=facts))
 
@@ -64,7 +90,7 @@ class Slots(SlotsPort):
 
     def written_since(self, writer: int | None) -> list[SlotRecord]:
         """As of a `Mark`."""
-        return self.all() if writer is None else self._rows(ALL_SLOTS.where(written_since("slots", writer)))
+        return self.all() if writer is None else self._rows(ALL_SLOTS.where(was_written_since("slots", writer)))
 
     def alive(self, seen_within: float) -> list[SlotRecord]:
         return self._rows(ALL_SLOTS.where(self._is_alive(seen_within)))
@@ -72,7 +98,7 @@ class Slots(SlotsPort):
     def take(
         self, name: str, owner: str, *, instead_of: str | None, device: str, host: str, pid: int, **its: str
     ) -> None:
-        facts = {"owner": owner, "device": device, "host": host, "pid": pid, "seen_at": now(self._session)}
+        facts = {"owner": owner, "device": device, "host": host, "pid": pid, "seen_at": self._session.now()}
         facts |= {"kind": "", "address": "", **its}
         facts |= {"resident_model": None, "trainers": {}, "note": None, "quarantined_until": None, "emptied_for": None}
         if instead_of is None:
@@ -88,7 +114,7 @@ class Slots(SlotsPort):
             self._session.execute(update(SLOTS).where(SLOTS.c.name == name).values(lent_to=gang))
 
     def touch(self, name: str, owner: str) -> SlotRecord:
-        return SlotRecord(**self._change(name, owner, {"seen_at": now(self._session)}, *SLOTS.c)._mapping)
+        return SlotRecord(**self._change(name, owner, {"seen_at": self._session.now()}, *SLOTS.c)._mapping)
 
     def describe(self, name: str, owner: str, *, trainers: Mapping[str, str], note: str | None) -> None:
         self._change(name, owner, {"trainers": dict(trainers), "note": note})
@@ -97,7 +123,7 @@ class Slots(SlotsPort):
         self._change(name, owner, {"emptied_for": chain})
 
     def quarantine(self, name: str, owner: str, *, seconds: float | None, reason: str | None) -> None:
-        until = None if seconds is None else now(self._session) + seconds
+        until = None if seconds is None else self._session.now() + seconds
         self._change(name, owner, {"quarantined_until": until, "note": reason})
 
     def retire(self, name: str, owner: str) -> None:
@@ -132,7 +158,7 @@ class Slots(SlotsPort):
 
     def _is_alive(self, seen_within: float) -> ColumnElement[bool]:
         """As `SlotRecord.was_seen`."""
-        at = now(self._session)
+        at = self._session.now()
         return SLOTS.c.seen_at.between(at - seen_within, at + seen_within)
 
     def _rows(self, query: Select[Any], given: Mapping[str, Any] | None = None) -> list[SlotRecord]:

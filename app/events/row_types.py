@@ -5,18 +5,14 @@ The clock that leases go by.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
-from sqlalchemy import ColumnElement, Float, TextClause, literal, literal_column, text
-
 from app.domain.chain_assignment import ChainAssignment, Unreadable
 from app.domain.events import Stage
 from app.domain.terms import ChainState
-from app.events.database import SqlSession
-from app.events.tables import LIVE
 
 HELD = (ChainState.RUNNING, ChainState.SAVING)
 """The states in which a worker has the chain's lease."""
@@ -240,52 +236,3 @@ def has_expired(lease_until: float, at: float, longest: float = inf) -> bool:
 
 def not_yours(chain: str) -> Fenced:
     return Fenced(f"Chain {chain} is over, or another worker's.")
-
-
-SQL_NOW = {
-    "postgresql": "extract(epoch FROM clock_timestamp())::float8",
-    "sqlite": "((julianday('now') - 2440587.5) * 86400.0)",
-}
-
-
-def now(session: SqlSession) -> ColumnElement[float]:
-    """Unix seconds by the database's clock, or by the one given to `Database`."""
-    clock = session.clock
-    if clock is not None:
-        return literal(clock(), Float)
-    return literal_column(SQL_NOW[session.dialect], Float)
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """What a look at a database has seen: all that transactions before `writer` wrote, and rows of these names.
-
-    writer: the oldest transaction that was under way; its number wraps around at 2^32. None: the database does not say
-    which transaction wrote a row, and each look sees all.
-    """
-
-    writer: int | None
-    chains: Set[str]
-    slots: Set[str]
-
-
-NOTHING_SEEN = Mark(None, frozenset(), frozenset())
-
-SEEN = text(
-    "SELECT txid_snapshot_xmin(txid_current_snapshot()) % 4294967296,"
-    f" ARRAY(SELECT chain FROM chains WHERE {LIVE}), ARRAY(SELECT name FROM slots)"
-)
-
-
-def standing(session: SqlSession) -> Mark:
-    """As it is before anything is read; of SQLite, where all is read anyway, without names."""
-    if session.dialect != "postgresql":
-        return NOTHING_SEEN
-    writer, chains, slots = session.execute(SEEN).one()
-    return Mark(writer, frozenset(chains), frozenset(slots))
-
-
-def written_since(table: str, writer: int) -> TextClause:
-    """Whether a transaction wrote a row that was not over before that one began: `age` counts back from the newest."""
-    is_written = text(f"age({table}.xmin) <= age(CAST(CAST(:writer AS text) AS xid))")
-    return is_written.bindparams(writer=writer)
