@@ -17,7 +17,7 @@ from app.api.application import make_app
 from app.api.services import ApiServices
 from app.events import Database, Plans, SqlRecords
 from app.events.trial_logs import TrialLogTable
-from app.outages import store_is_away, without_secrets
+from app.outages import redact, store_is_unavailable
 from app.process.logs import write_json
 from app.registry import Catalogue, register
 from app.service.health import Checks, NotReady, check_scheduler, check_schema, check_slots, check_space, check_writable
@@ -117,7 +117,7 @@ def _ping_broker(url: str) -> None:
         with Connection(url, connect_timeout=1, transport_options=options) as connection:  # type: ignore[no-untyped-call]
             connection.default_channel.close()
     except Exception as error:
-        raise NotReady(without_secrets(str(error) or type(error).__name__, url)) from error
+        raise NotReady(redact(str(error) or type(error).__name__, url)) from error
 
 
 def _look_at_store(root: str) -> None:
@@ -128,7 +128,7 @@ def _look_at_store(root: str) -> None:
         filesystem, path = url_to_fs(root, use_listings_cache=False) if "://" in root else url_to_fs(root)
         filesystem.info(path)
     except Exception as error:
-        if not isinstance(error, FileNotFoundError) or store_is_away(error):
+        if not isinstance(error, FileNotFoundError) or store_is_unavailable(error):
             raise NotReady(str(error) or type(error).__name__) from error
     if "://" not in root:
         check_space(Path(root))

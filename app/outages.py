@@ -14,13 +14,13 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 LOST_RACE = frozenset({"40001", "40P01"})
 """SQLSTATE of a serialization failure and of a deadlock: nothing was done, and it may be done again at once."""
 
-AWAY_CLASSES = ("08", "53", "57P", "58")
+OUTAGE_CLASSES = ("08", "53", "57P", "58")
 """SQLSTATE classes: connection lost, resources used up (disk full, too many connections), shutting down, I/O error."""
 
-AWAY_STATES = frozenset({"25006", "25P03", "25P04", "55P03", "57014", "XX001", "XX002"})
+OUTAGE_STATES = frozenset({"25006", "25P03", "25P04", "55P03", "57014", "XX001", "XX002"})
 """SQLSTATE: read-only (a demoted primary), transactions, statements and locks that took too long, damaged pages."""
 
-NOT_THERE_YET = frozenset({"42P01", "42703"})
+MISSING_STATES = frozenset({"42P01", "42703"})
 """SQLSTATE: a table or a column that is not there, as before the migrations of this version were run."""
 
 MISSING_IN_SQLITE = ("no such table", "no such column", "has no column named")
@@ -33,7 +33,7 @@ STORE_LIBRARIES = frozenset(
 MISSING_OBJECT = frozenset({"404", "NoSuchKey"})
 
 
-class Away(Exception):
+class Unavailable(Exception):
     """Something that this service stands on cannot be used now. The message is one sentence."""
 
 
@@ -41,16 +41,16 @@ class LostRace(Exception):
     """The transaction lost against another one, and did nothing: try again."""
 
 
-def database_is_away(error: BaseException) -> bool:
+def database_is_unavailable(error: BaseException) -> bool:
     """Whether a database's client says so, or SQLAlchemy on its behalf. A lost race is none of that."""
     if _library(error) == "sqlalchemy":
         inner = getattr(error, "orig", None)
-        return type(error).__name__ == "TimeoutError" if inner is None else database_is_away(inner)
+        return type(error).__name__ == "TimeoutError" if inner is None else database_is_unavailable(inner)
     if _library(error) not in DATABASE_LIBRARIES or is_lost_race(error):
         return False
     state = getattr(error, "sqlstate", None)
     if state is not None:
-        return state.startswith(AWAY_CLASSES) or state in AWAY_STATES
+        return state.startswith(OUTAGE_CLASSES) or state in OUTAGE_STATES
     return type(error).__name__ in ("DatabaseError", "InterfaceError") or _is_a(error, "OperationalError")
 
 
@@ -58,7 +58,7 @@ def is_not_migrated(error: BaseException) -> bool:
     """Whether a table or a column is missing: our statements are tested on the schema that they are for."""
     inner: Any = getattr(error, "orig", error)
     if (state := getattr(inner, "sqlstate", None)) is not None:
-        return state in NOT_THERE_YET
+        return state in MISSING_STATES
     return _is_a(inner, "OperationalError") and any(words in str(inner) for words in MISSING_IN_SQLITE)
 
 
@@ -67,12 +67,12 @@ def is_lost_race(error: BaseException) -> bool:
     return getattr(getattr(error, "orig", error), "sqlstate", None) in LOST_RACE
 
 
-def broker_is_away(error: BaseException) -> bool:
+def broker_is_unavailable(error: BaseException) -> bool:
     is_network = isinstance(error, OSError) and not isinstance(error, FileNotFoundError)
     return is_network or _is_from(error, BROKER_LIBRARIES)
 
 
-def store_is_away(error: BaseException) -> bool:
+def store_is_unavailable(error: BaseException) -> bool:
     """Whether it is the store that failed: not so when it answered, and said that the object is not there."""
     if isinstance(error, FileNotFoundError):
         return _code(error.__cause__ or error.__context__) == "NoSuchBucket"
@@ -108,13 +108,13 @@ SECRET = re.compile(SOUNDS_SECRET, re.IGNORECASE)
 HIDDEN = "***"
 
 
-def shown(url: str) -> str:
+def redact_url(url: str) -> str:
     """The URL without user, password and options."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
-def without_secrets(text: str, *urls: str) -> str:
+def redact(text: str, *urls: str) -> str:
     """The text, with whatever is secret in these URLs covered up."""
     for url in urls:
         for secret in sorted(_secrets(urlsplit(url)), key=len, reverse=True):

@@ -182,7 +182,7 @@ def _wrong_arguments(spec: StudySpec, source: TrainerSource) -> Iterator[Problem
             yield Problem(f"trainer_args.{name}", f"is missing: trainer {spec.trainer!r} has no default for it")
 
 
-def unread(spec: StudySpec, source: TrainerSource) -> list[str]:
+def unread_hyper_parameters(spec: StudySpec, source: TrainerSource) -> list[str]:
     """The hyper-parameters of a study that its script certainly never reads, in sentences."""
     if (reads := source.reads) is None:
         return []

@@ -28,7 +28,7 @@ SAMPLES, SAMPLE_PART = 64, 2**16
 """Of a pattern's files so many are looked at, and so much of both ends of each."""
 
 
-def look_at_found(paths: Iterable[str]) -> list[Json]:
+def record_undeclared(paths: Iterable[str]) -> list[Json]:
     """A record of each, with a stamp that is cheap to compare; files that are gone have none.
 
     Files that are small together are known by their content, others by both `ends`.
@@ -49,13 +49,13 @@ def has_changed(record: Mapping[str, Any]) -> bool:
     Raises `InputMissing`.
     """
     path, seen = record["path"], _look(record["path"])
-    if seen["stamp"] == record["stamp"] or (Unnamed(path).is_variable and not is_of_here(record)):
+    if seen["stamp"] == record["stamp"] or (Unnamed(path).is_variable and not was_seen_on_this_machine(record)):
         return False
     now = _content(path, is_small="sha256" in record)
     return not now or any(record[name] != value for name, value in now.items())
 
 
-def is_of_here(record: Mapping[str, Any]) -> bool:
+def was_seen_on_this_machine(record: Mapping[str, Any]) -> bool:
     """Whether it was seen on this machine, or is the same on all that have it."""
     return record.get("host") in (None, platform.node())
 

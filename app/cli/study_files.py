@@ -103,9 +103,9 @@ def print_doubts(spec: StudySpec, source: TrainerSource) -> None:
 def doubts(spec: StudySpec, source: TrainerSource) -> list[str]:
     """Which hyper-parameters a script certainly does not read; which files its study should name as `inputs`."""
     from app.cli.data_files import unlisted
-    from app.registry import unread
+    from app.registry import unread_hyper_parameters
 
-    return [*unread(spec, source), *unlisted(spec, source)]
+    return [*unread_hyper_parameters(spec, source), *unlisted(spec, source)]
 
 
 def foreseen(spec: StudySpec, source: TrainerSource | None) -> list[str]:

@@ -1,6 +1,6 @@
-"""What rows say and refuse: values, the same whether the rows stand in a database or in memory.
+"""The rows beside the log as values: studies, tokens, slots and chains, and the errors of operations on them.
 
-The clock that leases go by.
+`app.events.tables` makes the columns from the fields.
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ AT_WORK = (ChainState.READY, ChainState.RUNNING)
 
 
 class SlotTaken(Exception):
-    """The slot is unknown, has a chain already, or is another worker's."""
+    """The slot is unknown, has a chain already, or belongs to another worker."""
 
 
 class SlotLost(Exception):
-    """The slot is no longer this worker's."""
+    """The slot no longer belongs to this worker."""
 
 
 class ChainNotClaimable(Exception):
-    """The chain is not there to be claimed: another worker has it, or it is over."""
+    """The chain is over, or another worker has it."""
 
 
 class Fenced(Exception):
-    """The chain is no longer this worker's: whatever it still has to say must not be written."""
+    """The chain no longer belongs to this worker, whose writes are refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChainFlags:
-    """What the scheduler wants of a chain now: further steps to evaluate and keep, and whether to end.
-
-    stop: nobody wants it any more. preempt: its slot is another study's: it ends after the step under way, however long
-    that takes, with its state kept. branch_steps: where trials would branch off that were not known when it began.
-    """
+    """What the scheduler asks of a chain's worker."""
 
     extra_eval_steps: tuple[int, ...] = ()
+    """Further steps at which to evaluate and save."""
     stop: bool = False
+    """No study needs the chain any more."""
     preempt: bool = False
+    """Another study needs the slot: save the state after the step under way, and end, however long that takes."""
     branch_steps: tuple[int, ...] = ()
+    """Steps at which trials branch off that were not known when the chain began."""
 
     @property
     def end(self) -> bool:
@@ -70,20 +70,17 @@ class Lease:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyRecord:
-    """A study and how it stands. slots_due: its share of the slots, while others compete with it for them.
-
-    audited: whether a user wants all that it shares proven, and that is not yet done; None where nobody does.
-    begins: the weights that it begins from, as of `StudySubmitted`.
-    """
-
     id: str
     stream: str
     name: str
     state: str
     submitted_at: float
     slots_due: float | None = None
+    """Its share of the slots, while other studies compete for them."""
     audited: bool | None = None
+    """Whether an audit is under way; None if there is none."""
     begins: Mapping[str, Any] | None = None
+    """The weights that it begins from, as in `StudySubmitted`."""
     project: str = ""
     owner: str = ""
     tags: Sequence[str] | None = None
@@ -91,48 +88,38 @@ class StudyRecord:
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """name: what the keys of its checkpoints begin with. database: which database it is in, as the database says.
-
-    A copy of a database has the same name and is another database. None where that cannot be known. paused_until: no
-    checkpoint is deleted before.
-    """
-
     name: str
+    """The first part of the keys of its checkpoints."""
     database: str | None
+    """Identifies the database: a copy has the same name and another identity. None if it cannot be known."""
     paused_until: float | None = None
+    """No checkpoint is deleted before this time, because a backup is being made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenRecord:
-    """A principal and its token. Times are Unix seconds.
-
-    digest: the SHA-256 of the token, in hexadecimal. project: None for all. expires_at: None for never.
-    """
+    """A principal and its token. Times are Unix seconds."""
 
     name: str
     digest: str
+    """The SHA-256 of the token, in hexadecimal. The token itself is stored nowhere."""
     scope: str
     created_at: float
     project: str | None = None
+    """None for all projects."""
     expires_at: float | None = None
+    """None for a token that does not expire."""
     used_at: float | None = None
     revoked_at: float | None = None
 
 
 LONGEST_QUARANTINE = 300.0
-"""Seconds."""
+"""In seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotRecord:
-    """One GPU, or one CPU process, and the worker that has it.
-
-    chain: what it was given. resident_model: the plan, node and step of the model it holds in memory. trainers: the
-    version of each trainer that its worker loads. note: what it waits for, or why it is in quarantine. kind: that of
-    its device, "" where it is not known. lent_to: the chain of another slot that its device trains as well.
-    emptied_for: the chain for which its worker has left the device. address: where workers of other machines reach its
-    own, as host:port; "" where they do not.
-    """
+    """One GPU, or one CPU process, and the worker that has it."""
 
     name: str
     owner: str
@@ -141,39 +128,41 @@ class SlotRecord:
     pid: int
     seen_at: float
     chain: str | None = None
+    """The chain that it was given."""
     resident_model: Mapping[str, Any] | None = None
+    """Plan, node and step of the model that it holds in memory."""
     trainers: Mapping[str, str] = field(default_factory=dict)
+    """The version of each trainer that its worker loads."""
     note: str | None = None
+    """What it waits for, or why it is in quarantine."""
     quarantined_until: float | None = None
     kind: str = ""
+    """The kind of its device; "" if unknown."""
     lent_to: str | None = None
+    """The chain of another slot that trains on its device as well."""
     emptied_for: str | None = None
+    """The chain for which its worker has freed the device."""
     address: str = ""
+    """The host:port at which workers of other machines reach its worker; "" if they cannot."""
 
     @property
     def is_free(self) -> bool:
-        """Whether nothing is trained on it."""
         return self.chain is None and self.lent_to is None
 
     def was_seen(self, at: float, within: float) -> bool:
-        """Whether its worker was seen so many seconds before, at most. One seen much later was not since the clock
-        went back.
+        """Whether its worker was seen within the last seconds. A time far in the future was set before the clock went
+        back.
         """
         return at - within <= self.seen_at <= at + within
 
     def is_quarantined(self, at: float) -> bool:
-        """Whether it is given nothing. What lasts for longer than the longest was said before the clock went back."""
+        """A quarantine that ends later than the longest one was set before the clock went back, and does not count."""
         return self.quarantined_until is not None and at < self.quarantined_until <= at + LONGEST_QUARANTINE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainRecord:
-    """A chain and who may write for it; `state` is a `ChainState`.
-
-    index: the stage under way. step: the last one known to be trained. extra_eval_steps: further steps at which to
-    evaluate and keep. branch_steps, stop, preempt: as in `ChainFlags`. members: the slots that are lent to it, each
-    with the owner that it had then.
-    """
+    """A chain and the worker that may write for it."""
 
     chain: str
     stream: str
@@ -185,16 +174,19 @@ class ChainRecord:
     fence: int = 0
     owner: str | None = None
     index: int = 0
+    """The stage under way."""
     step: int = 0
-    extra_eval_steps: tuple[int, ...] = ()
+    """The last step that is known to be trained."""
+    extra_eval_steps: tuple[int, ...] = ()  # this and the next three: see `ChainFlags`
     branch_steps: tuple[int, ...] = ()
     stop: bool = False
     preempt: bool = False
     members: Mapping[str, str] = field(default_factory=dict)
+    """The slots that are lent to it, each with its owner at that time."""
 
     @property
     def stages(self) -> tuple[Stage, ...]:
-        """All that it was given to train; none where that cannot be read."""
+        """The stages that it was given; none if its assignment cannot be read."""
         return () if isinstance(self.assignment, Unreadable) else self.assignment.stages
 
     @property
@@ -203,11 +195,11 @@ class ChainRecord:
 
     @property
     def lease(self) -> Lease:
-        """That of the worker which has it."""
+        """The lease of its current worker."""
         return Lease(self.chain, self.stream, self.slot, self.fence, self.assignment, self.flags)
 
     def may_read(self, key: str) -> bool:
-        """Whether it begins with this object of the store, or may do so where its assignment cannot be read."""
+        """Whether it begins with this object of the store. True if its assignment cannot be read."""
         if isinstance(self.assignment, Unreadable):
             return True
         begin = self.assignment.begin
@@ -216,9 +208,9 @@ class ChainRecord:
 
 @dataclass(frozen=True, slots=True)
 class RowChanges:
-    """By name, what may be otherwise than at an earlier look: chains that nobody has ended, and slots.
+    """The chains and slots that may have changed since an earlier look, by name.
 
-    None: the chain is over, or the slot has no worker any more. mark: of this look, to be given to the next one.
+    None stands for a chain that is over, or a slot without a worker. mark: of this look, for the next one.
     """
 
     mark: object
@@ -227,12 +219,14 @@ class RowChanges:
 
 
 def has_expired(lease_until: float, at: float, longest: float = inf) -> bool:
-    """Whether a chain was not claimed, or not heard of, in time.
+    """Whether a chain was not claimed, or its worker not heard of, in time.
 
-    longest: a lease that lasts for more seconds from here is no lease: it was given before the clock went back.
+    longest: a lease that lasts longer than this many seconds from now was given before the clock went back, and is
+    void.
     """
     return not at <= lease_until <= at + longest
 
 
 def not_yours(chain: str) -> Fenced:
+    """The error of a worker that has lost its chain."""
     return Fenced(f"Chain {chain} is over, or another worker's.")

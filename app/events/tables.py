@@ -1,7 +1,7 @@
 """The database's tables. Only `events` is the truth about studies; `slots` and `chains` say who may write now.
 
-JSON is stored as text and not as `jsonb`, which would turn 1e22 into an integer and so change the names of equal values.
-Times are Unix seconds by the database's clock. `events.at` and `studies.submitted_at` come with the event.
+JSON is stored as text and not as `jsonb`, which would turn 1e22 into an integer and so change the names of equal
+values. Times are Unix seconds by the database's clock. `events.at` and `studies.submitted_at` come with the event.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from typing import Any
 from app.domain.inputs import changed_text, left_out
 from app.input_fingerprints import InputMissing, look, may_be_read
 from app.service.services import Services
-from app.undeclared_inputs import has_changed, is_of_here
+from app.undeclared_inputs import has_changed, was_seen_on_this_machine
 from stagetree.spec import Problem, SpecError, StudySpec
 from stagetree.undeclared_input import Unnamed
 
@@ -45,7 +45,7 @@ def changed_files(use: Services, stream: str, inputs: Sequence[Json], arguments:
         return []
     with use.plans.holding(stream) as plan:
         records = left_out(plan, inputs, arguments)
-    ours = [each for each in records if may_be_read(each["path"], use.study_files) and is_of_here(each)]
+    ours = [each for each in records if may_be_read(each["path"], use.study_files) and was_seen_on_this_machine(each)]
     return [_as_it_was(each) for each in ours if _has_changed(each)]
 
 

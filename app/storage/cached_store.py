@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 from uuid import uuid4
 
-from app.storage.object_store import ObjectStore, Written
+from app.storage.object_store import ObjectStat, ObjectStore
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class CachedStore:
 
     def cache(self, key: str, parts: Iterable[memoryview]) -> bool:
         copy = self._new_copy(key)
-        for _ in copy.passing(parts):
+        for _ in copy.copy_parts(parts):
             pass
         return copy.finish()
 
@@ -48,7 +48,7 @@ class CachedStore:
             return
         copy = self._new_copy(key)
         try:
-            self._store.write(key, copy.passing(parts))
+            self._store.write(key, copy.copy_parts(parts))
         except BaseException:
             copy.discard()
             raise
@@ -57,7 +57,7 @@ class CachedStore:
     def read(self, key: str) -> Iterator[bytes]:
         copy = self._new_copy(key)
         try:
-            yield from copy.passing(self._store.read(key))
+            yield from copy.copy_parts(self._store.read(key))
         except BaseException:
             copy.discard()
             raise
@@ -85,8 +85,8 @@ class CachedStore:
     def all_keys(self) -> Iterator[str]:
         return self._store.all_keys()
 
-    def written(self, key: str) -> Written:
-        return self._store.written(key)
+    def stat(self, key: str) -> ObjectStat:
+        return self._store.stat(key)
 
     def _new_copy(self, key: str) -> _Copy:
         return _Copy(self._folder, key, self._limit)
@@ -102,7 +102,7 @@ class _Copy:
         self._fd = -1
         self._try(self._begin)
 
-    def passing(self, parts: Iterable[Part]) -> Iterator[Part]:
+    def copy_parts(self, parts: Iterable[Part]) -> Iterator[Part]:
         """The same parts, each of which is copied on its way."""
         for part in parts:
             self._try(partial(self._add, part))

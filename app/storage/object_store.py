@@ -16,7 +16,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
 
-from app.outages import Away
+from app.outages import Unavailable
 from app.storage.s3_parts import CONNECT_SECONDS, READ_SECONDS, DirectParts
 from stagetree.whole_file import whole_file
 
@@ -45,12 +45,12 @@ DELETED = "If it was deleted, make it again, empty: what is lost is then trained
 """What to do about a folder that will not come back."""
 
 
-class StoreUnavailable(Away):
+class StoreUnavailable(Unavailable):
     """The store did not do what it was asked; the message says which object and why. Time may help."""
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class ObjectStat:
     """An object's size in bytes, and when it was written: Unix seconds, by the store's clock."""
 
     size: int
@@ -83,7 +83,7 @@ class ObjectStore(Protocol):
     def all_keys(self) -> Iterator[str]:
         """All of them, and what was broken off while it was written, where that has a name."""
 
-    def written(self, key: str) -> Written: ...
+    def stat(self, key: str) -> ObjectStat: ...
 
 
 LOG = "stagetree.db"
@@ -134,9 +134,9 @@ class LocalStore:
             if path.is_file():
                 yield path.relative_to(self._root).as_posix()
 
-    def written(self, key: str) -> Written:
+    def stat(self, key: str) -> ObjectStat:
         status = (self._root / key).stat()
-        return Written(status.st_size, status.st_mtime)
+        return ObjectStat(status.st_size, status.st_mtime)
 
     def _check_mounted(self) -> None:
         """What is not to be seen just now is neither missing nor deleted."""
@@ -174,7 +174,7 @@ class FsspecStore:
         path = f"{self._root}/{key}"
         size = self._fs.size(path)
         ranges = ((begin, min(begin + PART, size)) for begin in range(0, size, PART))
-        yield from _in_flight(partial(self._part, path, *each) for each in ranges)
+        yield from _run_concurrently(partial(self._part, path, *each) for each in ranges)
 
     def open(self, key: str) -> int | None:
         return None
@@ -189,9 +189,9 @@ class FsspecStore:
         for path in self._fs.find(self._root):
             yield path.removeprefix(f"{self._root}/")
 
-    def written(self, key: str) -> Written:
+    def stat(self, key: str) -> ObjectStat:
         path = f"{self._root}/{key}"
-        return Written(self._fs.size(path), self._fs.modified(path).timestamp())
+        return ObjectStat(self._fs.size(path), self._fs.modified(path).timestamp())
 
     def _part(self, path: str, begin: int, end: int) -> bytes:
         part: bytes = self._fs.cat_file(path, start=begin, end=end)
@@ -220,7 +220,7 @@ class S3Store(FsspecStore):
         place["UploadId"] = self._fs.call_s3("create_multipart_upload", **place)["UploadId"]
         try:
             calls = (partial(self._upload, place, *each) for each in enumerate(chain(begin, chunks), 1))
-            uploaded = {"Parts": list(_in_flight(calls))}
+            uploaded = {"Parts": list(_run_concurrently(calls))}
             self._fs.call_s3("complete_multipart_upload", **place, MultipartUpload=uploaded)
         except BaseException:
             self._fs.call_s3("abort_multipart_upload", **place)
@@ -244,7 +244,7 @@ def open_store(root: str) -> ObjectStore:
     return FsspecStore(root) if "://" in root else LocalStore(root)
 
 
-def _in_flight(calls: Iterable[Callable[[], T]]) -> Iterator[T]:
+def _run_concurrently(calls: Iterable[Callable[[], T]]) -> Iterator[T]:
     """The results of calls in their order, while a few of them are under way."""
     with ThreadPoolExecutor(IN_FLIGHT, "store") as pool:
         waiting = deque[Future[T]]()

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from app.domain import checkpoint_needs
 from app.events import Installation, Plans, PlanUnusable, Records
-from app.storage.object_store import LOG, ObjectStore, StoreUnavailable, Written, open_store
+from app.storage.object_store import LOG, ObjectStat, ObjectStore, StoreUnavailable, open_store
 
 OWNER = "owner.json"
 NAME = re.compile("[0-9a-f]{12}")
@@ -91,8 +91,8 @@ class OwnedStore:
         """The keys of this installation."""
         return (key for key in self._store.all_keys() if key.startswith(self.prefix) and key != self._owner_key)
 
-    def written(self, key: str) -> Written:
-        return self._store.written(key)
+    def stat(self, key: str) -> ObjectStat:
+        return self._store.stat(key)
 
     def adopt(self) -> None:
         """Take over from the database that had the objects so far."""
@@ -171,16 +171,16 @@ def find_orphans(records: Records, plans: Plans, store: ObjectStore, age: float)
 
     Raises `StoreUnavailable`, `DatabaseUnavailable`.
     """
-    listed = _listed(store)  # before the log is read: what is written from here on is not looked at
+    listed = _list_by_plan(store)  # before the log is read: what is written from here on is not looked at
     for stream in sorted(listed.keys() & records.log.versions().keys()):
         before = _oldest_under_way(records, stream) - age  # before the plan: a chain that is over has said all
-        for key in _unnamed(plans, stream, listed[stream]):
-            written = _written(store, key)
+        for key in _unreferenced(plans, stream, listed[stream]):
+            written = _stat(store, key)
             if written is not None and written.at < before:
                 yield Orphan(key, written.size)
 
 
-def _listed(store: ObjectStore) -> Mapping[str, Sequence[str]]:
+def _list_by_plan(store: ObjectStore) -> Mapping[str, Sequence[str]]:
     """The keys in the store, by plan."""
     listed = defaultdict[str, list[str]](list)
     try:
@@ -197,7 +197,7 @@ def _oldest_under_way(records: Records, stream: str) -> float:
         return min([rows.now(), *(row.dispatched_at for row in rows.chains.live(stream))])
 
 
-def _unnamed(plans: Plans, stream: str, keys: Sequence[str]) -> list[str]:
+def _unreferenced(plans: Plans, stream: str, keys: Sequence[str]) -> list[str]:
     try:
         with plans.holding(stream) as plan:
             named = checkpoint_needs.named(plan)
@@ -207,10 +207,10 @@ def _unnamed(plans: Plans, stream: str, keys: Sequence[str]) -> list[str]:
     return [key for key in keys if key not in named]
 
 
-def _written(store: ObjectStore, key: str) -> Written | None:
+def _stat(store: ObjectStore, key: str) -> ObjectStat | None:
     """None if it has gone since it was listed."""
     try:
-        return store.written(key)
+        return store.stat(key)
     except FileNotFoundError:
         return None
     except Exception as error:

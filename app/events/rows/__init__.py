@@ -1,6 +1,7 @@
-"""The rows beside the log, in a database: `Rows` is what a transaction sees, and `append` changes alongside its events.
+"""The rows beside the log, in a database. See `ports` for the meaning of each operation.
 
-Time is the database's, or that of the clock given to `Database`. What each operation means is said in `ports`.
+`append` changes them in the transaction of its events. Time is the database's, or that of the clock given to
+`Database`.
 """
 
 from __future__ import annotations
@@ -59,8 +60,8 @@ class Rows(RowsPort):
         before = NOTHING_SEEN if since is None else since
         assert isinstance(before, Mark)
         mark = take_mark(self._session)
-        chains = {row.chain: row for row in Chains(self._session).written_since(before.writer)}
-        slots = {row.name: row for row in Slots(self._session).written_since(before.writer)}
+        chains = {row.chain: row for row in Chains(self._session).rows_written_since(before.writer)}
+        slots = {row.name: row for row in Slots(self._session).rows_written_since(before.writer)}
         mark = replace(mark, chains=mark.chains | chains.keys(), slots=mark.slots | slots.keys())
         over, gone = before.chains - mark.chains, before.slots - mark.slots
         return RowChanges(mark, {**dict.fromkeys(over), **chains}, {**dict.fromkeys(gone), **slots})

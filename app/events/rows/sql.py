@@ -15,7 +15,7 @@ from app.events.tables import ACTIVE, BUSY, CHAINS, LIVE, SCHEDULERS, SLOTS, STR
 
 ALL_SLOTS = select(SLOTS).order_by(SLOTS.c.name)
 ONE_SLOT = ALL_SLOTS.where(SLOTS.c.name == bindparam("slot"))
-"""These are built once, as `BUSY_VERSIONS` is: each tick and each heartbeat asks them."""
+"""Built once, like `BUSY_VERSIONS`: each tick and each heartbeat runs these statements."""
 
 BUSY_VERSIONS = select(STREAMS.c.stream, STREAMS.c.version).where(STREAMS.c.stream.in_(BUSY)).order_by(STREAMS.c.stream)
 
@@ -59,7 +59,9 @@ class Schedulers(SchedulersPort):
     def __init__(self, session: SqlSession) -> None:
         self._session = session
 
-    def ticked(self, owner: str, host: str, pid: int, demand: Mapping[str, Any] | None = None, **also: Any) -> None:
+    def record_tick(
+        self, owner: str, host: str, pid: int, demand: Mapping[str, Any] | None = None, **also: Any
+    ) -> None:
         facts = {"host": host, "pid": pid, "ticked_at": self._session.now(), "demand": demand, **also}
         row = insert(self._session, SCHEDULERS).values(owner=owner, **facts)
         self._session.execute(row.on_conflict_do_update(index_elements=["owner"], set_=facts))
@@ -71,7 +73,7 @@ class Schedulers(SchedulersPort):
         last: float | None = self._session.scalar(select(func.max(SCHEDULERS.c.ticked_at)))
         return last
 
-    def last_said(self) -> tuple[Mapping[str, Any] | None, Mapping[str, str]]:
+    def last_report(self) -> tuple[Mapping[str, Any] | None, Mapping[str, str]]:
         query = select(SCHEDULERS.c.demand, SCHEDULERS.c.held_up).order_by(SCHEDULERS.c.ticked_at.desc()).limit(1)
         demand, held_up = self._session.execute(query).one_or_none() or (None, None)
         return demand, held_up or {}
@@ -88,8 +90,8 @@ class Slots(SlotsPort):
         rows = self._rows(ONE_SLOT, {"slot": name})
         return rows[0] if rows else None
 
-    def written_since(self, writer: int | None) -> list[SlotRecord]:
-        """As of a `Mark`."""
+    def rows_written_since(self, writer: int | None) -> list[SlotRecord]:
+        """See `Mark`."""
         return self.all() if writer is None else self._rows(ALL_SLOTS.where(was_written_since("slots", writer)))
 
     def alive(self, seen_within: float) -> list[SlotRecord]:
@@ -143,13 +145,13 @@ class Slots(SlotsPort):
         self._session.execute(delete(SLOTS))
 
     def _gangs_with(self, name: str) -> list[str]:
-        """The chains under way that the slot is lent to; its own row may have gone."""
+        """The live chains that the slot is lent to, even if its own row is gone."""
         gangs = select(CHAINS.c.chain, CHAINS.c.members).where(text(LIVE), CHAINS.c.members.is_not(None))
         at_work = gangs.where(CHAINS.c.state.in_(AT_WORK)).order_by(CHAINS.c.chain)
         return [row.chain for row in self._session.execute(at_work) if name in row.members]
 
     def _change(self, name: str, owner: str, values: Mapping[str, Any], *wanted: ColumnElement[Any]) -> Any:
-        """The columns that are wanted of the row, as they are then; its name where none are."""
+        """The `wanted` columns of the changed row; its name by default."""
         mine = update(SLOTS).where(SLOTS.c.name == name, SLOTS.c.owner == owner).values(**values)
         row = self._session.execute(mine.returning(*wanted or (SLOTS.c.name,))).one_or_none()
         if row is None:
