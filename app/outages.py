@@ -1,7 +1,7 @@
-"""What this service stands on: URLs as they may be shown, and what it looks like when one of them is away.
+"""Recognizes outages of the database, the broker and the store by their errors, and hides secrets of their URLs.
 
-Whatever is away is waited for, and fails no trial and no study. Libraries are known by their names, so that none is
-imported for the sake of its errors.
+The service waits for the end of an outage, which fails no trial and no study. Libraries are recognized by name, so that
+none is imported for its error classes.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Any
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 LOST_RACE = frozenset({"40001", "40P01"})
-"""SQLSTATE of a serialization failure and of a deadlock: nothing was done, and it may be done again at once."""
+"""SQLSTATE of a serialization failure and of a deadlock: nothing was done, and it can be retried at once."""
 
 OUTAGE_CLASSES = ("08", "53", "57P", "58")
-"""SQLSTATE classes: connection lost, resources used up (disk full, too many connections), shutting down, I/O error."""
+"""SQLSTATE classes: connection lost, out of resources (disk full, too many connections), shutting down, I/O error."""
 
 OUTAGE_STATES = frozenset({"25006", "25P03", "25P04", "55P03", "57014", "XX001", "XX002"})
-"""SQLSTATE: read-only (a demoted primary), transactions, statements and locks that took too long, damaged pages."""
+"""SQLSTATE: read-only (a demoted primary), timeouts of transactions, statements and locks, damaged pages."""
 
 MISSING_STATES = frozenset({"42P01", "42703"})
-"""SQLSTATE: a table or a column that is not there, as before the migrations of this version were run."""
+"""SQLSTATE: a table or a column is missing, as before the migrations of this version have run."""
 
 MISSING_IN_SQLITE = ("no such table", "no such column", "has no column named")
 
@@ -34,15 +34,15 @@ MISSING_OBJECT = frozenset({"404", "NoSuchKey"})
 
 
 class Unavailable(Exception):
-    """Something that this service stands on cannot be used now. The message is one sentence."""
+    """The database, the broker or the store cannot be used now. The message is one sentence."""
 
 
 class LostRace(Exception):
-    """The transaction lost against another one, and did nothing: try again."""
+    """The transaction lost against another one and did nothing: try again."""
 
 
 def database_is_unavailable(error: BaseException) -> bool:
-    """Whether a database's client says so, or SQLAlchemy on its behalf. A lost race is none of that."""
+    """Whether a database client, or SQLAlchemy for it, reports an outage. A lost race is none."""
     if _library(error) == "sqlalchemy":
         inner = getattr(error, "orig", None)
         return type(error).__name__ == "TimeoutError" if inner is None else database_is_unavailable(inner)
@@ -55,7 +55,7 @@ def database_is_unavailable(error: BaseException) -> bool:
 
 
 def is_not_migrated(error: BaseException) -> bool:
-    """Whether a table or a column is missing: our statements are tested on the schema that they are for."""
+    """Whether a table or a column is missing. Our statements are tested, so only an older schema can be the reason."""
     inner: Any = getattr(error, "orig", error)
     if (state := getattr(inner, "sqlstate", None)) is not None:
         return state in MISSING_STATES
@@ -63,7 +63,6 @@ def is_not_migrated(error: BaseException) -> bool:
 
 
 def is_lost_race(error: BaseException) -> bool:
-    """Whether a transaction only lost against another one."""
     return getattr(getattr(error, "orig", error), "sqlstate", None) in LOST_RACE
 
 
@@ -73,7 +72,7 @@ def broker_is_unavailable(error: BaseException) -> bool:
 
 
 def store_is_unavailable(error: BaseException) -> bool:
-    """Whether it is the store that failed: not so when it answered, and said that the object is not there."""
+    """Whether the store failed. A store that answers that an object is missing has not."""
     if isinstance(error, FileNotFoundError):
         return _code(error.__cause__ or error.__context__) == "NoSuchBucket"
     if _code(error) in MISSING_OBJECT:
@@ -83,7 +82,7 @@ def store_is_unavailable(error: BaseException) -> bool:
 
 
 def _code(error: BaseException | None) -> str | None:
-    """What S3 answered, in an error of botocore."""
+    """The error code of S3, in an error of botocore."""
     response: Any = getattr(error, "response", None)
     return response.get("Error", {}).get("Code") if isinstance(response, dict) else None
 
@@ -93,7 +92,7 @@ def _library(error: BaseException) -> str:
 
 
 def _is_from(error: BaseException, libraries: frozenset[str]) -> bool:
-    """Whether the error, or a class that it is derived from, is one of a library's."""
+    """Whether the error's class, or one of its bases, comes from one of these libraries."""
     return any(each.__module__.partition(".")[0] in libraries for each in type(error).__mro__)
 
 
@@ -102,7 +101,7 @@ def _is_a(error: BaseException, name: str) -> bool:
 
 
 SOUNDS_SECRET = "(?:pass|secret|token|key|credential)"
-"""As a part of an option's name, in any case."""
+"""A part of an option's name, in any case."""
 
 SECRET = re.compile(SOUNDS_SECRET, re.IGNORECASE)
 HIDDEN = "***"
@@ -115,7 +114,7 @@ def redact_url(url: str) -> str:
 
 
 def redact(text: str, *urls: str) -> str:
-    """The text, with whatever is secret in these URLs covered up."""
+    """The text without the secrets of these URLs."""
     for url in urls:
         for secret in sorted(_secrets(urlsplit(url)), key=len, reverse=True):
             text = text.replace(secret, HIDDEN)

@@ -89,10 +89,10 @@ def print_advice(spec: StudySpec) -> None:
 def check_tuner(spec: StudySpec) -> None:
     """Refuse a study whose tuner cannot begin, as a server does. Raises `SpecError`."""
     from app.service import suggestions
-    from app.simulation.preview import unguided
+    from app.simulation.preview import remove_guidance
     from stagetree.spec import StudySpec
 
-    suggestions.check_tuner(StudySpec.from_dict(unguided(spec.to_json()), limits=None))
+    suggestions.check_tuner(StudySpec.from_dict(remove_guidance(spec.to_json()), limits=None))
 
 
 def print_doubts(spec: StudySpec, source: TrainerSource) -> None:

@@ -1,4 +1,4 @@
-"""Checkpoints on a disk of this machine, beside the store of all: slots of one host read nothing of a bucket twice."""
+"""Copies of checkpoints on a local disk: the slots of one machine read no object of a bucket twice."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from app.storage.object_store import ObjectStat, ObjectStore
 logger = logging.getLogger(__name__)
 
 FOLDER = "stagetree-checkpoints"
-"""Below the folder that was named: its other files are not ours to delete."""
+"""Below the configured folder, whose other files are not ours to delete."""
 
 Part = TypeVar("Part", bytes, memoryview)
 
 
 class CachedStore:
-    """An `ObjectStore` that keeps copies of what is written and read in a folder, up to so many bytes in all.
+    """An `ObjectStore` that keeps copies of what is written and read in a folder, up to a size limit.
 
-    The folder is shared by the slots of a host, each of which makes room in it: the copies used longest ago go first.
-    A copy that cannot be made, for a full disk say, is left out. Readers compare the hash of a copy, as of any object,
-    and have it dropped if it is damaged.
+    The slots of a machine share the folder, and each makes room in it: the least recently used copies go first. If a
+    copy cannot be made, for example on a full disk, there is none. Readers check the hash of a copy as of any object,
+    and have a damaged one deleted.
     """
 
     def __init__(self, store: ObjectStore, folder: Path, limit: int) -> None:
@@ -93,7 +93,7 @@ class CachedStore:
 
 
 class _Copy:
-    """A copy on its way to the folder: its errors do not concern the writer or reader of the object."""
+    """A copy that is being written. Its errors do not affect the writer or reader of the object."""
 
     def __init__(self, folder: Path, key: str, limit: int) -> None:
         self._folder, self._path, self._limit = folder, folder / key, limit
@@ -103,13 +103,13 @@ class _Copy:
         self._try(self._begin)
 
     def copy_parts(self, parts: Iterable[Part]) -> Iterator[Part]:
-        """The same parts, each of which is copied on its way."""
+        """Yield the same parts, and copy each."""
         for part in parts:
             self._try(partial(self._add, part))
             yield part
 
     def finish(self) -> bool:
-        """The object is whole: it can be found from here on, unless something was wrong with its copy."""
+        """Publish the copy; returns whether that worked."""
         if self._fd >= 0:
             self._try(self._place)
         is_there = self._fd >= 0
@@ -117,7 +117,7 @@ class _Copy:
         return is_there
 
     def discard(self) -> None:
-        """There is no such object, or no room for it."""
+        """Delete the incomplete copy."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -161,7 +161,7 @@ class _Copy:
 
 
 def _copies(folder: Path, but: Path) -> Iterator[tuple[float, int, Path]]:
-    """When each was used last, its size in bytes, and where it is; also of copies that were broken off."""
+    """Last use, size and path of each copy, including incomplete ones."""
     for path in folder.rglob("*"):
         with suppress(FileNotFoundError):
             status = path.stat()

@@ -1,7 +1,7 @@
-"""Where checkpoints lie: one immutable object each, in a folder or a bucket.
+"""Where checkpoints are stored: one immutable object each, in a folder or a bucket.
 
-An object has its name only once it is whole, and is never overwritten. None is looked for by listing, but those that
-no event names (docs/decisions/0025-orphans.md).
+An object has its name only once it is complete, and is never overwritten. Objects are found by the log, and listed only
+to find orphans (docs/decisions/0025-orphans.md).
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from stagetree.whole_file import whole_file
 T = TypeVar("T")
 
 PART = 16 * 2**20
-"""Bytes in one piece, on the way there and back."""
+"""Bytes of a part, when reading and writing."""
 
 IN_FLIGHT = 12
-"""So many parts of an object of S3 are on their way at once: one stream carries far less than a machine can take."""
+"""How many parts of an S3 object are transferred at once: one stream uses a small share of a machine's bandwidth."""
 
 S3_OPTIONS: dict[str, Any] = {
     "use_listings_cache": False,
@@ -38,64 +38,65 @@ S3_OPTIONS: dict[str, Any] = {
         "max_pool_connections": IN_FLIGHT + 4,
     },
 }
-"""A connection that nobody answers on is given up in seconds: we try again ourselves."""
+"""Short timeouts, because we retry ourselves."""
 
 
 DELETED = "If it was deleted, make it again, empty: what is lost is then trained again"
-"""What to do about a folder that will not come back."""
+"""What to do about a folder that is gone for good."""
 
 
 class StoreUnavailable(Unavailable):
-    """The store did not do what it was asked; the message says which object and why. Time may help."""
+    """The store failed; the message names the object and the reason. A later attempt may succeed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectStat:
-    """An object's size in bytes, and when it was written: Unix seconds, by the store's clock."""
+    """An object's size in bytes, and the time of writing in Unix seconds by the store's clock."""
 
     size: int
     at: float
 
 
 class ObjectStore(Protocol):
-    """Holds bytes under a key. Whatever is wrong, each raises what its library raises; a missing object is
-    FileNotFoundError."""
+    """Bytes by key. Methods raise what the underlying library raises; a missing object is FileNotFoundError."""
 
     @property
     def prefix(self) -> str:
-        """What the keys of new objects begin with."""
+        """The first part of the keys of new objects."""
 
     def write(self, key: str, parts: Iterable[memoryview]) -> None: ...
 
     def cache(self, key: str, parts: Iterable[memoryview]) -> bool:
-        """Put an object that is written next where the slots of this machine find it. False where there is no place."""
+        """Keep a copy, for the slots of this machine, of an object that will be written next. False if there is no
+        cache.
+        """
 
     def read(self, key: str) -> Iterator[bytes]: ...
 
     def delete(self, key: str) -> None: ...
 
     def distrust(self, key: str) -> bool:
-        """What was read was damaged: drop the copy of the object that it was read from. False where it was none."""
+        """A read object was damaged: delete the cached copy that it came from. False if it was no copy."""
 
     def open(self, key: str) -> int | None:
-        """A descriptor of the object, where it is a file of this machine; None elsewhere."""
+        """A file descriptor of the object if it is a local file, else None."""
 
     def all_keys(self) -> Iterator[str]:
-        """All of them, and what was broken off while it was written, where that has a name."""
+        """All keys, including those of incomplete objects if they have one."""
 
     def stat(self, key: str) -> ObjectStat: ...
 
 
 LOG = "stagetree.db"
-"""The log of an embedded stack, which lies beside the folder of its checkpoints."""
+"""The log of an embedded stack, in the same folder as its checkpoints."""
 
 
 class LocalStore:
-    """A folder of this machine, or one that all machines mount.
+    """A local folder, or one that all machines mount.
 
-    Where the folder is not there, its disk is not mounted: nothing is missing, and the store is away. But a folder
-    beside its own log is on the same disk as the log, and was deleted. A marker in the folder would not tell: a slot
-    that writes before the disk is mounted would leave one below the mount point.
+    If the folder is missing, its disk is not mounted: the store is unavailable, and no object is missing. A folder
+    beside its own log is on the same disk as the log, so it was deleted instead. A marker file in the folder could not
+    tell these apart: a slot that writes before the disk is mounted would leave one below the mount point.
     """
 
     prefix = ""
@@ -139,14 +140,14 @@ class LocalStore:
         return ObjectStat(status.st_size, status.st_mtime)
 
     def _check_mounted(self) -> None:
-        """What is not to be seen just now is neither missing nor deleted."""
+        """Objects of an unmounted folder are neither missing nor deleted."""
         is_beside_its_log = not self._root.is_symlink() and (self._root.parent / LOG).is_file()
         if not self._root.is_dir() and not is_beside_its_log:
             raise NotADirectoryError(f"the folder {self._root} is not there; is it mounted? {DELETED}")
 
 
 class FsspecStore:
-    """Any file system that fsspec knows; large objects go up in parts, as far as it can do that."""
+    """Any file system that fsspec supports. Large objects are uploaded in parts if it can do that."""
 
     prefix = ""
     options: ClassVar[dict[str, Any]] = {}
@@ -201,7 +202,7 @@ class FsspecStore:
 
 
 class S3Store(FsspecStore):
-    """S3, where the parts of a large object go up side by side, and down over connections of our own."""
+    """S3. The parts of a large object are uploaded in parallel, and transferred over connections of our own."""
 
     options = S3_OPTIONS
 
@@ -245,7 +246,7 @@ def open_store(root: str) -> ObjectStore:
 
 
 def _run_concurrently(calls: Iterable[Callable[[], T]]) -> Iterator[T]:
-    """The results of calls in their order, while a few of them are under way."""
+    """The results of calls in their order, with a few calls under way at once."""
     with ThreadPoolExecutor(IN_FLIGHT, "store") as pool:
         waiting = deque[Future[T]]()
         try:

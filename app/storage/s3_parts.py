@@ -1,7 +1,7 @@
-"""Parts of S3 objects over connections of our own, at a third of the CPU that aiobotocore takes for a byte.
+"""Parts of S3 objects over connections of our own, with a third of the CPU time per byte of aiobotocore.
 
-s3fs signs the URL of each part, so its settings and credentials hold; threads carry the bytes without a copy. A part
-that does not get through goes by way of s3fs, whose tries, and whose errors, are the only ones
+s3fs signs the URL of each part, so that its settings and credentials apply; threads transfer the bytes without a copy.
+A part that fails is transferred by s3fs instead, whose retries and errors are the only ones
 (docs/decisions/0102-parts-by-signed-urls.md).
 """
 
@@ -27,10 +27,10 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 VALID_SECONDS = 900
-"""A URL is used at once. So long, since the clocks of machines differ."""
+"""A URL is used at once. This long, because the clocks of machines differ."""
 
 SKIPPED = 64
-"""After one that did not get through, so many parts are not tried."""
+"""How many parts are left to s3fs after a failure."""
 
 CONNECT_SECONDS = 10
 
@@ -48,11 +48,11 @@ class DirectParts:
         self._session: URLLib3Session | None = None
 
     def put(self, place: Mapping[str, str], number: int, chunk: bytes | memoryview) -> str | None:
-        """Store a part of an upload; its ETag, or None where s3fs is to do it. place: bucket, key and upload."""
+        """Upload a part; returns its ETag, or None if s3fs must do it. place: bucket, key and upload."""
         return self._try(partial(self._put, place, number, chunk))
 
     def get(self, path: str, begin: int, end: int) -> bytes | None:
-        """These bytes of an object; None where s3fs is to do it."""
+        """These bytes of an object; None if s3fs must read them."""
         return self._try(partial(self._get, path, begin, end))
 
     def _put(self, place: Mapping[str, str], number: int, chunk: bytes | memoryview) -> str:
@@ -87,7 +87,7 @@ class DirectParts:
         return answer
 
     def _open_session(self) -> URLLib3Session:
-        """Of botocore: with its proxies and its errors."""
+        """A session of botocore, with its proxies and errors."""
         from botocore.httpsession import URLLib3Session
         from botocore.utils import get_environ_proxies
 
@@ -106,7 +106,7 @@ class DirectParts:
             return None
         try:
             return do()
-        except Exception as problem:  # any of a library's, and none of ours
+        except Exception as problem:  # of any library
             if not store_is_unavailable(problem):
                 raise
             self._skip = SKIPPED

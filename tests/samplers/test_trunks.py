@@ -232,7 +232,7 @@ def test_the_process_goes_through_what_it_saw_and_knows_how_sure_it_is(rows: lis
     process = gaussian.fitted(seen, losses, np.array([0, 1, 2]))
     mean, deviation = process.at(seen)
     assert np.allclose(mean, process.losses, atol=0.5) and (deviation < 0.9).all()
-    far = process.believing(seen[:1] + 5)
+    far = process.assume_means(seen[:1] + 5)
     assert far.at(seen[:1] + 5)[1][0] < process.at(seen[:1] + 5)[1][0]
 
 

@@ -115,7 +115,8 @@ class EventLog(ABC):
 
     @abstractmethod
     def tail(self, *, after: int = 0, limit: int | None = None) -> list[tuple[int, str]]:
-        """Position and stream of each event after a position, in order. Includes events that this version cannot read.
+        """Position and stream of each event after a position, in order. Includes events that this version cannot
+        read.
         """
 
     @abstractmethod

@@ -1,7 +1,7 @@
-"""Suggestions of people and programs, which take the next places of a tuner, before the draws of its sampler.
+"""Enqueued trials of users and programs, which come before the samples of a sampler.
 
-Missing values of a suggestion are chosen when its place comes: by a sampler that learns, as it would choose, or else by
-chance. Its trial counts as any other, and samplers learn from it.
+Missing values of an enqueued trial are chosen when its turn comes, by a sampler that learns, or else at random. Its
+trial counts like any other, and samplers learn from it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from app.search.samplers.base import (
     Values,
     to_json,
 )
-from app.search.samplers.learning import Learns, learned_of
+from app.search.samplers.learning import Learns, learned_trials
 from stagetree.space.suggestions import made, resolved
 from stagetree.spec import StudySpec
 from stagetree.spec.suggestions import key_of
@@ -33,25 +33,22 @@ from stagetree.spec.suggestions import key_of
 
 @runtime_checkable
 class Completes(Protocol):
-    """A sampler that chooses the rest of a configuration."""
+    """A sampler that can complete a partial configuration."""
 
     def complete(self, number: int, fixed: Values) -> Proposal | None:
-        """As `propose`, with some of the values given; None where it finds none."""
+        """As `propose`, with some values given; None if it finds none."""
         ...
 
 
 class Suggested:
-    """The suggestions, then the configurations of another sampler, `then`.
-
-    Suggestions are taken up in the order in which they came, without the withdrawn ones.
-    """
+    """The enqueued trials in their order without withdrawn ones, then the configurations of another sampler, `then`."""
 
     def __init__(self, spec: StudySpec, then: Sampler) -> None:
         self._spec, self.then = spec, then
         self._fixed: list[Values] = []
-        self._begun: list[Mapping[str, Any]] = []  # what trials have
+        self._begun: list[Mapping[str, Any]] = []  # the configurations of trials
         self._suggestions: tuple[ConfigurationSuggested, ...] = ()
-        self._order: tuple[int, ...] = ()  # the numbers of those that were taken up, and of those that wait
+        self._order: tuple[int, ...] = ()  # the indices of started and waiting enqueued trials
         self._started = self._taken = self._seen = self._learned = 0
         self._last: tuple[tuple[int, int], Proposal] | None = None
 
@@ -63,12 +60,12 @@ class Suggested:
         return self.then.size()
 
     def hear(self, study: Study) -> bool:
-        """Take in what the study was told: suggestions, and results of other studies; whether any of it is new."""
+        """Take in the study's enqueued trials and the results of other studies; returns whether any are new."""
         before, self._order, learned = self._order, study.suggested(), study.learned[self._learned :]
         self._suggestions = tuple(study.suggestions)
         self._learned += len(learned)
         if learned and isinstance(inner := self._inner(), Learns):
-            inner.learn(learned_of(learned))
+            inner.learn(learned_trials(learned))
         return before != self._order or bool(learned)
 
     def knowledge(self) -> Knowledge | None:
@@ -77,11 +74,11 @@ class Suggested:
         return inner.knowledge() if isinstance(inner, Explains) else None
 
     def _inner(self) -> Sampler:
-        """The sampler that draws."""
+        """The innermost sampler."""
         return self.then.then if isinstance(self.then, Enqueued) else self.then
 
     def _next(self, number: int) -> int | None:
-        """The suggestion that configuration `number` takes up, if it takes up one."""
+        """The enqueued trial that is configuration `number`, or None."""
         place = self._taken + number - self._started
         return self._order[place] if place < len(self._order) else None
 
@@ -97,11 +94,13 @@ class Suggested:
         if (suggestion := self._next(number)) is None:
             return self.then.propose(number - max(self._taken, len(self._order)))
         if self._last is None or self._last[0] != (suggestion, self._seen):
-            self._last = (suggestion, self._seen), self._completed(number, suggestion)
+            self._last = (suggestion, self._seen), self._complete(number, suggestion)
         return self._last[1]
 
     def foreseen(self, number: int) -> Proposal | None:
-        """The part of configuration `number` that follows from no result: its `hp` may be empty. None for nothing."""
+        """The part of configuration `number` that depends on no result: its `hp` may be empty. None if there is
+        none.
+        """
         if (suggestion := self._next(number)) is not None:
             whole = self._whole(suggestion)
             if whole is None and not self.adaptive:
@@ -112,28 +111,28 @@ class Suggested:
             return self.then.foreseen(number)
         return self.then.propose(number) if isinstance(self.then, NonAdaptive) else None
 
-    def _completed(self, number: int, suggestion: int) -> Proposal:
-        """The whole configuration of a suggestion, and its reason."""
-        proposal = self._whole(suggestion) or self._chosen(number, suggestion) or self._drawn(suggestion)
+    def _complete(self, number: int, suggestion: int) -> Proposal:
+        """The complete configuration of an enqueued trial, and its reason."""
+        proposal = self._whole(suggestion) or self._ask_sampler(number, suggestion) or self._sample(suggestion)
         reason = reason_of(self._suggestions[suggestion], suggestion)
         return replace(proposal, reason={**proposal.reason, **reason})
 
     def _whole(self, suggestion: int) -> Proposal | None:
-        """The suggestion, if nothing is left to choose."""
+        """The enqueued trial, if no value is missing."""
         fixed = self._values(suggestion)
         lowest = made(self._spec.search_space, lambda place, free: free.low, fixed)
         return self._proposal(lowest[0], to_json(lowest[1])) if lowest is not None and lowest[0] == fixed else None
 
-    def _chosen(self, number: int, suggestion: int) -> Proposal | None:
-        """The rest as the sampler chooses it, if it learns."""
+    def _ask_sampler(self, number: int, suggestion: int) -> Proposal | None:
+        """The configuration completed by the sampler, if it learns."""
         inner = self._inner()
         return inner.complete(number, self._values(suggestion)) if isinstance(inner, Completes) else None
 
-    def _drawn(self, suggestion: int) -> Proposal:
+    def _sample(self, suggestion: int) -> Proposal:
         maker = Maker(self._spec)
         for hp in self._begun:
             maker.take(hp)
-        sample, configuration = maker.completed(self._key(suggestion), self._values(suggestion))
+        sample, configuration = maker.complete(self._key(suggestion), self._values(suggestion))
         return self._proposal(sample, to_json(configuration))
 
     def _proposal(self, sample: Values, hp: Hp) -> Proposal:
