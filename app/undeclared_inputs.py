@@ -2,7 +2,7 @@
 packages.
 
 Nothing promises that such inputs keep their times, so a copy of a file with other times must not count as changed. Each
-has a path: see `stagetree.undeclared_input`.
+has a path: see `stagetree.source.undeclared_input`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from app.input_fingerprints import PART, SMALL, InputMissing, hash_of, look, readable
-from stagetree.undeclared_input import PYTHON, Unnamed
+from stagetree.source.undeclared_input import PYTHON, UndeclaredInput
 
 Json = dict[str, Any]
 
@@ -47,7 +47,7 @@ def record_undeclared(paths: Iterable[str]) -> list[Json]:
 def has_changed(record: Mapping[str, Any]) -> bool:
     """Whether an input differs from its record, as far as this machine can tell. Raises `InputMissing`."""
     path, seen = record["path"], _look(record["path"])
-    if seen["stamp"] == record["stamp"] or (Unnamed(path).is_variable and not was_seen_on_this_machine(record)):
+    if seen["stamp"] == record["stamp"] or (UndeclaredInput(path).is_variable and not was_seen_on_this_machine(record)):
         return False
     now = _content(path, is_small="sha256" in record)
     return not now or any(record[name] != value for name, value in now.items())
@@ -59,17 +59,17 @@ def was_seen_on_this_machine(record: Mapping[str, Any]) -> bool:
 
 
 def _look(path: str) -> Json:
-    match Unnamed(path):
-        case Unnamed(is_variable=True, name=name):
+    match UndeclaredInput(path):
+        case UndeclaredInput(is_variable=True, name=name):
             return {"path": path, "host": platform.node(), "stamp": _hash_of_variable(name)}
-        case Unnamed(is_package=True, name=name):
+        case UndeclaredInput(is_package=True, name=name):
             return {"path": path, "host": platform.node(), "stamp": version_of(name)}
     return _look_at_many(path) if _is_pattern(path) else look(path, is_hashed=False)
 
 
 def _content(path: str, *, is_small: bool) -> Json:
     """Identifies an input whose stamp differs. Empty for a variable or a package."""
-    if (unnamed := Unnamed(path)).is_variable or unnamed.is_package:
+    if (undeclared := UndeclaredInput(path)).is_variable or undeclared.is_package:
         return {}
     if _is_pattern(path):
         return {"ends": _hash_of_samples(path)}
@@ -118,7 +118,7 @@ def _all_distributions() -> Mapping[str, list[str]]:
 
 
 def _is_pattern(path: str) -> bool:
-    return Unnamed(path).is_pattern and not os.path.exists(path)
+    return UndeclaredInput(path).is_pattern and not os.path.exists(path)
 
 
 def _look_at_many(pattern: str) -> Json:
@@ -146,7 +146,7 @@ def _hash_of_samples(pattern: str) -> str:
 
 def _matching(pattern: str) -> tuple[str, list[str]]:
     """The folder of a pattern, and the matching names in it. Raises `InputMissing`."""
-    folder = Unnamed(pattern).folder
+    folder = UndeclaredInput(pattern).folder
     names = sorted(glob(pattern.removeprefix(folder).lstrip("/"), root_dir=folder))
     if not names:
         raise InputMissing(f"{pattern} is the name of no file")
