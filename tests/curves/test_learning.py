@@ -110,10 +110,10 @@ def test_no_curve_is_an_example_to_itself(data: st.DataObject) -> None:
         row.truncate(now)
         for row in data.draw(st.lists(st.sampled_from(rows), min_size=1, unique_by=lambda row: row.itself))
     ]
-    together = Drift(rows).at(begun, step)
+    together = Drift(rows).predict(begun, step)
     for number, row in enumerate(begun):
         others = Drift([other for other in rows if other.itself != row.itself])
-        alone = others.at([replace(row, itself=-1)], step)
+        alone = others.predict([replace(row, itself=-1)], step)
         assert together.peers[number] == alone.peers[0]
         for one, other in ((together.plain, alone.plain), (together.similar, alone.similar)):
             mine = one.row == number

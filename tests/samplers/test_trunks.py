@@ -230,10 +230,10 @@ def test_the_process_goes_through_what_it_saw_and_knows_how_sure_it_is(rows: lis
     seen = np.unique(np.round(np.array(rows), 2), axis=0)
     losses = np.sin(3 * seen[:, 0]) + seen[:, 1]
     process = gaussian.fitted(seen, losses, np.array([0, 1, 2]))
-    mean, deviation = process.at(seen)
+    mean, deviation = process.predict(seen)
     assert np.allclose(mean, process.losses, atol=0.5) and (deviation < 0.9).all()
     far = process.assume_means(seen[:1] + 5)
-    assert far.at(seen[:1] + 5)[1][0] < process.at(seen[:1] + 5)[1][0]
+    assert far.predict(seen[:1] + 5)[1][0] < process.predict(seen[:1] + 5)[1][0]
 
 
 def test_lengths_tell_what_matters_from_what_does_not() -> None:
@@ -266,7 +266,7 @@ def test_a_sum_is_learnt_from_few_points() -> None:
     seen, other = chance.random((24, 4)), chance.random((60, 4))
     process = gaussian.fitted(seen, np.sin(6 * seen).sum(axis=1), np.arange(4))
     assert process.share > 0.5
-    assert np.corrcoef(process.at(other)[0], np.sin(6 * other).sum(axis=1))[0, 1] > 0.9
+    assert np.corrcoef(process.predict(other)[0], np.sin(6 * other).sum(axis=1))[0, 1] > 0.9
 
 
 def test_the_unit_of_losses_makes_no_difference() -> None:
@@ -301,7 +301,7 @@ def test_the_improvement_is_the_mean_of_what_may_come() -> None:
     seen = np.random.default_rng(0).random((6, 2))
     process = gaussian.fitted(seen, seen.sum(axis=1), np.array([0, 1]))
     at = np.random.default_rng(1).random((4, 2)) / 4
-    mean, deviation = process.at(at)
+    mean, deviation = process.predict(at)
     drawn = mean + deviation * np.random.default_rng(2).standard_normal((200_000, 1))
     assert np.allclose(
         np.exp(process.log_improvement(at)), np.maximum(0, process.best - drawn).mean(axis=0), rtol=0.05, atol=1e-4

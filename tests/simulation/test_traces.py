@@ -68,7 +68,7 @@ def test_what_is_no_recording(text: str) -> None:
 
 def test_values_and_times_between_and_beyond_evaluations() -> None:
     uneven = Trace({}, (2, 6), (0.5, 0.7), (1.0, 3.0))
-    assert [uneven.at(step) for step in (1, 2, 4, 6, 9)] == [0.5, 0.5, 0.5, 0.7, 0.7]
+    assert [uneven.value(step) for step in (1, 2, 4, 6, 9)] == [0.5, 0.5, 0.5, 0.7, 0.7]
     assert [uneven.time(step) for step in (0, 1, 2, 3, 6, 7)] == [0, 1, 2, 5, 14, 17]
 
 
