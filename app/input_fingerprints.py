@@ -44,7 +44,7 @@ def look(path: str, *, is_hashed: bool = True) -> Json:
     return stamped
 
 
-def changed(record: Mapping[str, Any]) -> bool:
+def content_changed(record: Mapping[str, Any]) -> bool:
     """Whether an input differs from its record. Cheap if no file was touched. Raises `InputMissing`."""
     path = record["path"]
     if look(path, is_hashed=False)["stamp"] == record["stamp"]:

@@ -76,7 +76,8 @@ class Plans:
         self._swept_at = clock()
 
     def get(self, stream: str) -> SearchPlan:
-        """The plan as of now. Other threads go on folding it: use `holding` to read more than one thing from it.
+        """The plan as of now. Other threads may fold later events into it: use `holding` to read more than one thing
+        from it.
 
         Raises `PlanUnusable`, `DatabaseUnavailable`.
         """

@@ -116,7 +116,7 @@ def transact(
     attempts: int = ATTEMPTS,
     pause: Callable[[float], object] = time.sleep,
 ) -> list[StoredEvent]:
-    """Write, and return what was recorded. An exception of `decide` or `alongside` means that nothing was written.
+    """Write, and return the recorded events. An exception of `decide` or `alongside` means that nothing was written.
 
     With an idempotency key that was used before, `decide` is not called, and the earlier events are returned.
     Raises `VersionConflict` after `attempts` lost races, `KeyReused`, `PlanUnusable`, `DatabaseUnavailable`.
@@ -155,7 +155,7 @@ def _write_optimistic(log: EventLog, plans: Plans, write: Write, fresh: bool) ->
 
 
 def _write_locked(log: EventLog, plans: Plans, write: Write) -> list[StoredEvent]:
-    """Lock the stream, fold what was appended meanwhile, decide and append."""
+    """Lock the stream, fold later events, decide and append."""
     with plans.holding(write.stream) as plan:
 
         def decide(news: Sequence[StoredEvent]) -> Sequence[Event]:

@@ -49,7 +49,7 @@ SCALARS: Mapping[Any, type[Any]] = {str: String, int: Integer, float: Float, boo
 
 
 def columns_of(record: type, key: str, **options: Mapping[str, Any]) -> Iterator[Column[Any]]:
-    """A column for each field of a record: those that are neither text nor numbers are JSON. options: of columns."""
+    """A column for each field of a record: text, a number, or else JSON. options: of columns."""
     for name, hint in get_type_hints(record).items():
         kinds = get_args(hint) if NoneType in get_args(hint) else (hint,)
         kind = SCALARS.get(kinds[0], JSON(none_as_null=True))

@@ -33,7 +33,7 @@ _one_at_a_time = Lock()
 
 
 def forecast(spec: dict[str, Any]) -> Forecast | None:
-    """What to expect of a study; None if its requested trials are all that is known.
+    """The expected size of a study; None if only its requested trials are certain.
 
     The first call takes a second or more, and concurrent callers wait for it.
     """

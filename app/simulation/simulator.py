@@ -56,7 +56,7 @@ class Unit(Costs):
 class Simulator:
     """Virtual slots that train a plan. `now` is in virtual seconds.
 
-    keep_every: inside a stage, a checkpoint is saved every so many steps, as workers do if it costs little.
+    keep_every: the steps between checkpoints inside a stage, which workers save if they cost little.
     keeps_branches: one is also saved at known branch points; implied by keep_every. overheads: the time that slots
     spend on anything but steps. turn_seconds: as in `Ports`. make_costs: the scheduler's estimate of steps; `Costs` to
     have it learn from durations, as a real one does. profile: the durations of steps in packs, which slots find when

@@ -116,7 +116,7 @@ class VirtualChain:
         step = self._execution.step
         return max(step, self._timeline.step_at(self._now)) if isinstance(self._action, Train) else step
 
-    # ------------------------------------------------------------------------------------------------ what is next
+    # ------------------------------------------------------------------------------------------------ next action
 
     def _begin(self, loading: float, coming: float = 0.0) -> None:
         """Begin the next stage after its overheads. A stage without steps takes its time as well."""
@@ -151,7 +151,7 @@ class VirtualChain:
         return True
 
     def _run_actions(self) -> None:
-        """Do what takes no time, and begin what does."""
+        """Execute instant actions until one takes time, and begin that."""
         while not self.is_trained:
             action = self._execution.next(self._outside())
             if isinstance(action, Complete):
@@ -238,10 +238,10 @@ class VirtualChain:
             rows.chains.heartbeat(self._lease.chain, self._lease.fence, inf, self._execution.stage.end)
         self._on_death()
 
-    # ------------------------------------------------------------------------------------------------ what is said
+    # ------------------------------------------------------------------------------------------------ records
 
     def _upload(self, stage: e.Stage, step: int, *, is_intermediate: bool = False) -> None:
-        """Record the state once it is stored; facts that are known already are recorded before."""
+        """Record the state once it is stored; pending facts are recorded before."""
         key = f"{stage.node}/{step}-{self._lease.chain}"
         checkpoint = e.CheckpointKept(
             node=stage.node, step=step, key=key, sha256="", size=0, intermediate=is_intermediate

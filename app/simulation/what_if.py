@@ -23,7 +23,7 @@ from app.domain.search_plan import Node, SearchPlan, Study, Trial, TrialEvent
 from app.domain.terms import ChainOutcome, NodeId, StudyId, TrialEventKind
 from app.scheduling.costs import Costs
 from app.search.replay.replaying import context_of, is_decision
-from app.search.samplers.base import Enqueued, Proposal, Sampler
+from app.search.samplers.base import FirstConfigurations, Proposal, Sampler
 from app.search.samplers.learning import Learns, learned_trials
 from app.search.tuners import TunerDriver, sampler_of
 from app.search.tuners.base import End, NewTrial, Next
@@ -161,7 +161,7 @@ class _RecordedConfigurations:
         own = (trial for trial in study.trials if trial.reason.get("by") == "tuner")
         self._had = [Proposal(trial.hp, _sampler_fields(trial.reason)) for trial in own]
         self._beyond = beyond
-        inner = beyond.then if isinstance(beyond, Enqueued) else beyond
+        inner = beyond.then if isinstance(beyond, FirstConfigurations) else beyond
         if study.learned and isinstance(inner, Learns):
             inner.learn(learned_trials(study.learned))
 

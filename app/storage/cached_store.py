@@ -22,7 +22,7 @@ Part = TypeVar("Part", bytes, memoryview)
 
 
 class CachedStore:
-    """An `ObjectStore` that keeps copies of what is written and read in a folder, up to a size limit.
+    """An `ObjectStore` that keeps copies of written and read objects in a folder, up to a size limit.
 
     The slots of a machine share the folder, and each makes room in it: the least recently used copies go first. If a
     copy cannot be made, for example on a full disk, there is none. Readers check the hash of a copy as of any object,

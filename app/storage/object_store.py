@@ -164,7 +164,7 @@ class FsspecStore:
                 file.write(part)
         except BaseException:
             file.discard()
-            file.closed = True  # or it would make an object of what is there, once it is forgotten
+            file.closed = True  # or its finalizer would upload the incomplete object
             raise
         file.close()
 

@@ -183,7 +183,7 @@ def _list_by_plan(store: ObjectStore) -> Mapping[str, Sequence[str]]:
     try:
         for key in store.all_keys():
             listed[key.removeprefix(store.prefix).partition("/")[0]].append(key)
-    except Exception as error:  # whatever the client of the store raises
+    except Exception as error:  # of the store's client library
         raise StoreUnavailable(f"the store cannot be listed: {type(error).__name__}: {error}") from error
     return listed
 

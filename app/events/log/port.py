@@ -20,7 +20,7 @@ SCAN_BATCH = 5000
 
 @dataclass(frozen=True, slots=True)
 class StoredEvent:
-    """An event in its place."""
+    """An event with its position."""
 
     position: int
     """Among all events, from 1."""
@@ -121,7 +121,7 @@ class EventLog(ABC):
 
     @abstractmethod
     def struck_studies(self, stream: str) -> frozenset[StudyId]:
-        """The struck studies of the stream. They must be known before it is folded."""
+        """The struck studies of the stream, to be read before it is folded."""
 
     @abstractmethod
     def profiles(self) -> list[StoredEvent]:

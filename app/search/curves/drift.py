@@ -49,7 +49,7 @@ class Row:
         return float(np.interp(step, self.curve.steps, self.units)) if self.curve.steps else 0.0
 
     def truncate(self, step: float) -> Row:
-        """The curve as it was known after this step."""
+        """The curve as of this step."""
         number = bisect_right(self.curve.steps, step)
         past = Curve(self.curve.steps[:number], self.curve.values[:number], self.curve.bends)
         return Row(past, self.units[:number], self.itself)
@@ -83,7 +83,7 @@ class Drift:
         self._values_at: dict[float, Array] = {}
 
     def predict(self, rows: Sequence[Row], step: float) -> Kernels:
-        """What the ended curves that went on to this step foretell of others that have not come to it."""
+        """The kernels of the ended curves that went beyond each row's last step, at a later step."""
         groups: dict[tuple[int, tuple[Bend, ...], int], list[int]] = defaultdict(list)
         for number, row in enumerate(rows):
             now = row.curve.last_step

@@ -48,8 +48,7 @@ class _Begun:
 
 
 class CurveModel:
-    """Predicts the curves of one study. Deterministic: equal curves get equal predictions, whatever others are asked
-    for.
+    """Predicts the curves of one study. Deterministic: a curve's prediction does not depend on other predicted curves.
 
     mode: "min" or "max", which is better. horizon: the step at which trials end. bounds: the least and the greatest
     possible value of the metric, or None; values are clipped there. Before anything is learned, the scale is the range

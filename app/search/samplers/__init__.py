@@ -9,11 +9,11 @@ from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
 
-from app.search.samplers.base import Enqueued, Knowledge, KnowsTree, Proposal, Sampler
+from app.search.samplers.base import FirstConfigurations, Knowledge, KnowsTree, Proposal, Sampler
+from app.search.samplers.enqueued_trials import EnqueuedTrials
 from app.search.samplers.learning import NothingToLearn, results_for
 from app.search.samplers.listed import Grid, QMCSampler, Random
 from app.search.samplers.optuna_sampler import OptunaSampler
-from app.search.samplers.suggested import Suggested
 from stagetree.spec import StudySpec
 from stagetree.spec.tuners import SamplingTuner
 
@@ -59,18 +59,18 @@ def sampler_of(spec: StudySpec) -> Sampler | None:
     if not isinstance(spec.tuner, SamplingTuner):
         return None
     sampler = SAMPLERS[spec.tuner.sampler](spec)
-    return Enqueued(spec, sampler) if spec.first else sampler
+    return FirstConfigurations(spec, sampler) if spec.first else sampler
 
 
-def queued_sampler_of(spec: StudySpec) -> Suggested | None:
+def queued_sampler_of(spec: StudySpec) -> EnqueuedTrials | None:
     """As `sampler_of`, behind the queue of enqueued trials."""
     sampler = sampler_of(spec)
-    return None if sampler is None else Suggested(spec, sampler)
+    return None if sampler is None else EnqueuedTrials(spec, sampler)
 
 
 def find_price_sampler(sampler: Sampler | None) -> KnowsTree | None:
     """The innermost sampler, if it uses prices."""
-    while isinstance(sampler, Suggested | Enqueued):
+    while isinstance(sampler, EnqueuedTrials | FirstConfigurations):
         sampler = sampler.then
     return sampler if isinstance(sampler, KnowsTree) else None
 
@@ -78,12 +78,12 @@ def find_price_sampler(sampler: Sampler | None) -> KnowsTree | None:
 __all__ = [
     "NEEDED",
     "SAMPLERS",
-    "Enqueued",
+    "EnqueuedTrials",
+    "FirstConfigurations",
     "Knowledge",
     "NothingToLearn",
     "Proposal",
     "Sampler",
-    "Suggested",
     "find_price_sampler",
     "queued_sampler_of",
     "results_for",

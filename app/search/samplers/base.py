@@ -34,9 +34,9 @@ class Proposal:
 
 
 class Sampler(Protocol):
-    """Proposes configuration after configuration, as a function of the study file and of what it has observed.
+    """Proposes configuration after configuration, as a function of the study file and of observed events.
 
-    adaptive: its proposals depend on what it has observed.
+    adaptive: its proposals depend on observed events.
     """
 
     @property
@@ -96,7 +96,7 @@ class NonAdaptive:
         return None
 
 
-class Enqueued:
+class FirstConfigurations:
     """The configurations of the study's `first`, then those of another sampler, which learns from them too."""
 
     def __init__(self, spec: StudySpec, then: Sampler) -> None:

@@ -17,9 +17,9 @@ from stagetree.spec import StudySpec
 
 
 class OrderedConfigurations(NonAdaptive):
-    """Configurations in a fixed order, without those of earlier enqueued trials.
+    """Configurations in a fixed order, without the configurations of earlier enqueued trials.
 
-    A sample depends only on the samples and enqueued trials before it, however far ahead the sampler was asked.
+    A sample depends only on the samples and enqueued trials before it, even if later ones were requested early.
     """
 
     def __init__(self, spec: StudySpec) -> None:

@@ -35,10 +35,12 @@ if TYPE_CHECKING:
     from optuna.trial import TrialState
 
 ATTEMPTS = 50
-"""How often a sampler is asked again if `where` rejects its samples, before a random configuration is taken."""
+"""Samples rejected by `where` before a random configuration is taken."""
 
 REPEATS = 10
-"""How often it is asked again for a repeated sample: a model that is sure of its best proposes it again and again."""
+"""Repeated samples before a random configuration is taken: a model that is sure of its best proposes it again and
+again.
+"""
 
 _ENDS = frozenset({"result", "fail", "stop", "cancel"})
 
@@ -46,7 +48,7 @@ _ENDS = frozenset({"result", "fail", "stop", "cancel"})
 class OptunaSampler:
     """Proposals of one of Optuna's samplers.
 
-    Each trial's reason records `sample`, the values, and `asked`, how often Optuna was asked for them.
+    Each trial's reason records `sample`, the values, and `asked`, the number of samples taken from Optuna.
     mirror: Optuna's knowledge; None until it is needed.
     """
 
@@ -86,7 +88,7 @@ class OptunaSampler:
         return chosen or self._sample(number, asked)
 
     def _ask_optuna(self, number: int, fixed: Values | None = None) -> tuple[Proposal | None, int]:
-        """A new configuration from Optuna, or None; and how often it was asked."""
+        """A new configuration from Optuna, or None; and the number of samples taken."""
         mirror = self._sync_mirror()
         asked = repeats = 0
         while asked < ATTEMPTS and repeats < REPEATS:
@@ -167,7 +169,7 @@ class OptunaMirror:
     # What happened
 
     def catch_up(self, seen: Sequence[TrialEvent]) -> None:
-        """Tell Optuna the new events; rebuild the study if it was told something that no longer holds."""
+        """Tell Optuna the new events; rebuild the study if its data are outdated."""
         self._give_up()
         for event in seen[self._read :]:
             self._judge(event)
@@ -201,7 +203,7 @@ class OptunaMirror:
         return max(enough) if enough else min(counts, key=lambda step: (-counts[step], step), default=None)
 
     def _is_stale(self, news: Sequence[TrialEvent]) -> bool:
-        """Whether Optuna knows an outdated result of a trial, or was asked for samples that became no trial."""
+        """Whether Optuna has an outdated result of a trial, or gave samples that became no trial."""
         asked = next((event.reason.get("asked", 0) for event in news if event.kind == TrialEventKind.START), 0)
         return self._asked > asked or any(self._verdicts[trial] != told for trial, told in self._settled.items())
 
@@ -218,7 +220,7 @@ class OptunaMirror:
             self.study.add_trial(self._optuna.create_trial(state=self._optuna.trial.TrialState.FAIL))
         self._asked = 0
         self.numbers[number] = len(self.study.get_trials(deepcopy=False))
-        if self._once:  # CMA-ES keeps its state in the trials that it was asked for
+        if self._once:  # CMA-ES keeps its state in the trials that it sampled
             self.study.enqueue_trial(sample)
             trial = self._trial(f"{number}")
             _ = trial.relative_params  # for the side effect

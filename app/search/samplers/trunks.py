@@ -101,7 +101,7 @@ class TrunkSampler:
         return has_changed
 
     def learn(self, trials: Sequence[Learned]) -> None:
-        """Trials of other studies are known like its own; their numbers are negative."""
+        """Trials of other studies count like its own; their numbers are negative."""
         self._last = None
         for sample, results in trials:
             number, hp = -1 - sum(each < 0 for each in self._known), to_json(self._space.build(sample))

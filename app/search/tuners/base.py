@@ -1,4 +1,4 @@
-"""The interface of tuners: a tuner takes in a study's history event by event, and says what it wants next.
+"""The interface of tuners: a tuner takes in a study's history event by event, and returns the next action.
 
 A tuner in twenty lines:
 
@@ -103,7 +103,7 @@ class Context:
 
 
 NOWHERE = Context()
-"""For use where only the history is known."""
+"""For use if there is nothing but the history."""
 
 
 class Tuner(ABC):

@@ -12,7 +12,7 @@ from app.domain.commands import Start, TunerAction
 from app.domain.cooldowns import Cooldowns
 from app.domain.search_plan import Study, TrialEvent
 from app.domain.terms import StudyId, TrialEventKind
-from app.search.samplers import Knowledge, Proposal, Sampler, Suggested, find_price_sampler, queued_sampler_of
+from app.search.samplers import EnqueuedTrials, Knowledge, Proposal, Sampler, find_price_sampler, queued_sampler_of
 from app.search.tuners.base import NOWHERE, Context, End, NewTrial, Next, Tuner, check_action, objectives_in
 from app.search.tuners.kinds import tuner_of
 from stagetree.spec import SpecError, StudySpec
@@ -130,7 +130,7 @@ class TunerDriver:
         """
         self._context = context
         is_other = self._price_sampler is not None and self._price_sampler.look(context.tree())
-        is_suggested = isinstance(self._sampler, Suggested) and self._sampler.hear(study)
+        is_suggested = isinstance(self._sampler, EnqueuedTrials) and self._sampler.hear(study)
         is_other = is_other or is_suggested
         self._suggested = None if is_other else self._suggested
         news = [(event, self._cooldowns.read(event)) for event in study.history[self._position :]]
@@ -196,7 +196,7 @@ class TunerDriver:
 
     def foreseen(self) -> Proposal | None:
         """The part of the next configuration that depends on no result, for replay: its `hp` may be empty."""
-        return self._sampler.foreseen(self._proposed) if isinstance(self._sampler, Suggested) else None
+        return self._sampler.foreseen(self._proposed) if isinstance(self._sampler, EnqueuedTrials) else None
 
     def next_proposal(self) -> tuple[Knowledge | None, Proposal | None]:
         """The sampler's knowledge, and the tuner's next configuration; None if there is none.
@@ -204,7 +204,7 @@ class TunerDriver:
         Raises `TunerFailed`.
         """
         self._read()
-        if not isinstance(self._sampler, Suggested):
+        if not isinstance(self._sampler, EnqueuedTrials):
             return None, None
         with _blaming("the sampler"):
             return self._sampler.knowledge(), self._sampler.propose(self._proposed)

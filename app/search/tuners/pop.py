@@ -145,7 +145,7 @@ class Pop(Tuner):
         for waiting in (self._turns, self._between, self._unjudged):
             waiting.pop(number, None)
 
-    # ------------------------------------------------------------------------------------------------ what is wanted
+    # ------------------------------------------------------------------------------------------------ actions
 
     def suggest(self) -> Next | None:
         if (why := self._is_over()) is not None:

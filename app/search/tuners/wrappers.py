@@ -154,7 +154,7 @@ class Finishing(Tuner):
         self.eager, self.open_ended = tuner.eager, tuner.open_ended  # type: ignore[misc]
         self._tuner, self._most, self._steps = tuner, fields.finish_best, fields.max_steps
         self._by_best = spec.value == "best"
-        self._asked, self._losses = dict[int, int](), dict[int, Key]()  # by trial; losses of those that may go on
+        self._asked, self._losses = dict[int, int](), dict[int, Key]()  # by trial; losses of resumable trials
         self._open, self._finishing = set[int](), set[int]()
         self._held: dict[int, Stop] = {}
         self._granted = 0
