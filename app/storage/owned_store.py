@@ -197,7 +197,7 @@ def _oldest_under_way(records: Records, stream: str) -> float:
 def _unreferenced(plans: Plans, stream: str, keys: Sequence[str]) -> list[str]:
     try:
         with plans.holding(stream) as plan:
-            named = checkpoint_needs.named(plan)
+            named = checkpoint_needs.recorded_keys(plan)
     except PlanUnusable as problem:  # it may name any of them
         logger.info("%s", problem)
         return []

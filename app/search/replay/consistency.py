@@ -229,7 +229,7 @@ def _check_stage(plan: SearchPlan, stage: e.Stage, before: e.Stage | None, *, is
         raise DoesNotFollow(f"there is no study {stage.study}")
     if not node.start <= stage.start <= stage.end:
         raise DoesNotFollow(f"there is no stage {where}")
-    if node.id in plan.aside:  # only a struck study used it, so nothing is known about it
+    if node.id in plan.detached:  # only a struck study used it, so nothing is known about it
         return
     if any(not stage.start <= step <= stage.end for step in stage.evaluate):
         raise DoesNotFollow(f"the stage {where} does not come by the steps {stage.evaluate}")

@@ -61,7 +61,7 @@ class EnqueuedTrials:
 
     def hear(self, study: Study) -> bool:
         """Take in the study's enqueued trials and the results of other studies; returns whether any are new."""
-        before, self._order, learned = self._order, study.suggested(), study.learned[self._learned :]
+        before, self._order, learned = self._order, study.open_suggestions(), study.learned[self._learned :]
         self._queue = tuple(study.suggestions)
         self._learned += len(learned)
         if learned and isinstance(inner := self._inner(), Learns):
