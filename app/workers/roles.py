@@ -102,7 +102,7 @@ class SchedulerRole:
     def _record_tick(self, records: SqlRecords, owner: str, scheduler: Scheduler) -> None:
         demand, host = scheduler.demand(), socket.gethostname()
         held_up = {**self._retention.fence.problems(), **scheduler.held_up_reasons()}
-        change(records, lambda rows: rows.schedulers.ticked(owner, host, os.getpid(), demand, held_up=held_up))
+        change(records, lambda rows: rows.schedulers.record_tick(owner, host, os.getpid(), demand, held_up=held_up))
 
     def _delete(self) -> bool:
         """Delete once; whether nothing is left to delete for now. Wakes the scheduler if slots waited for room."""

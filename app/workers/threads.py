@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from app.outages import Away, LostRace
+from app.outages import LostRace, Unavailable
 
 logger = logging.getLogger(__name__)
 
@@ -141,7 +141,7 @@ class PeriodicThread:
     def _run_once(self) -> bool:
         try:
             is_done = self._do()
-        except (Away, LostRace) as problem:
+        except (Unavailable, LostRace) as problem:
             logger.log(logging.DEBUG if self._is_away else logging.WARNING, "%s waits: %s", self._name, problem)
             self._is_away = True
             return True
@@ -189,7 +189,7 @@ class TickLoop:
             self._looked_at = self._clock()
             try:
                 self._look()
-            except (Away, LostRace) as problem:
+            except (Unavailable, LostRace) as problem:
                 logger.log(logging.DEBUG if self._is_away else logging.WARNING, "the scheduler waits: %s", problem)
                 self._is_away = True
             else:
@@ -205,7 +205,7 @@ class TickLoop:
             try:
                 self.tick_if_late()
                 self._after()
-            except (Away, LostRace) as problem:  # each tick logs it
+            except (Unavailable, LostRace) as problem:  # each tick logs it
                 logger.debug("what is done after ticks waits: %s", problem)
             except Exception:  # the last resort when all else fails must continue
                 logger.exception("the scheduler could not look")

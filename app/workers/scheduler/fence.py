@@ -16,7 +16,7 @@ from typing import Protocol, TypeVar
 
 from app.domain.terms import Refused
 from app.events import PlanUnusable
-from app.outages import Away, LostRace
+from app.outages import LostRace, Unavailable
 
 logger = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ class Fence:
         """
         try:
             return do(plans)
-        except Away:
+        except Unavailable:
             raise
         except Exception:  # find the plan that raises, inside its own fence
             sound = list[Plan]()
@@ -113,7 +113,7 @@ class Fence:
 
     def hold_up(self, work: Work, error: BaseException) -> bool:
         """Hold up the plan or study; False if the error is not its own."""
-        if isinstance(error, Away) or not isinstance(error, Exception):
+        if isinstance(error, Unavailable) or not isinstance(error, Exception):
             return False
         if isinstance(error, LostRace | Refused):  # the plan has changed, which the next tick sees
             logger.info("%s is left to the next tick, at %s: %s", work.title, work.doing, error)
