@@ -1,8 +1,8 @@
-"""Hyper-parameters as functions of the training step: one class a family, each a list of pieces.
+"""Hyper-parameters as functions of the training step: one class per family, each a list of pieces.
 
 A sequence is defined on steps t = 0, 1, 2, ... . Every family describes itself as *pieces*: from some step on, one
-elementary function (a `Form`) holds. Values are computed from the pieces and from nothing else, so two families that
-write the same piece give the same numbers bit for bit, and what is equal can be recognised by name.
+elementary function (a `Form`) holds. Values are computed only from the pieces, so two families with the same piece
+give the same numbers bit for bit, and equal pieces can be found by name.
 
 >>> lr = MultiStep(0.1, [20, 30], 0.1)
 >>> lr.at(0), lr.at(20)

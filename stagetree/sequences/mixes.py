@@ -1,7 +1,7 @@
-"""Mixes: values that are weights of named streams, such as those of the data that a trial learns from.
+"""Mixes: weights of named streams, for example of training data.
 
-`{mix: {web: 0.7, code: 0.3}}` stands wherever a value may. All keys inside `mix` are names of streams. The value
-itself is a string, of the share that each stream has: the same for all ways to write it.
+`{mix: {web: 0.7, code: 0.3}}` is allowed like any other value. The keys inside `mix` are names of streams. The value
+is a string with the share of each stream, the same for every way to write the mix.
 
 >>> mix_value({"mix": {"web": 7, "code": 3}})
 'code:0.3,web:0.7'
@@ -27,17 +27,16 @@ _EXAMPLE = "{mix: {web: 0.7, code: 0.3}}"
 
 
 def mix(weights: Mapping[str, Any]) -> dict[str, Any]:
-    """A mix, as a space or a sequence writes it. Weights are numbers from 0 on, or drawn; only their ratios count."""
+    """A mix as a space or a sequence writes it. Weights are numbers >= 0 or distributions; only their ratios count."""
     return {"mix": dict(weights)}
 
 
 def is_mix(value: Any) -> TypeGuard[Mapping[str, Any]]:
-    """Whether a mix is written here."""
     return isinstance(value, Mapping) and value.keys() == {"mix"}
 
 
 def mix_value(written: Mapping[str, Any], path: str = "") -> str:
-    """The value of a mix: of each stream its share, rounded once, by name; of a stream alone its name.
+    """The normal form of a mix: each stream with its share, sorted by name, or the name alone for one stream.
 
     Raises `SequenceError`.
     """
@@ -52,9 +51,9 @@ def mix_value(written: Mapping[str, Any], path: str = "") -> str:
 
 
 def shares(value: Any) -> dict[str, float]:
-    """The share of each stream in the value of a hyper-parameter `data`: a mix, or the name of a stream alone.
+    """The share of each stream in a value of the hyper-parameter `data`: a mix, or the name of one stream.
 
-    As a trainer is given it, or as a study file writes it. Raises ValueError.
+    Accepts both the trainer's string and the object of a study file. Raises ValueError.
     """
     text = mix_value(value) if is_mix(value) else value
     if not isinstance(text, str):
@@ -75,12 +74,11 @@ def _is_whole(parts: list[float]) -> bool:
 
 
 def _written(parts: Mapping[str, float]) -> str:
-    """Of each stream its share; of one alone its name."""
     return _BETWEEN.join(parts if len(parts) == 1 else (f"{name}{_BESIDE}{share!r}" for name, share in parts.items()))
 
 
 def _weight(weight: Any, path: str) -> Fraction:
-    """Exactly the number as it is written: 0.1 is a tenth."""
+    """The exact decimal as written: 0.1 is a tenth."""
     is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
     if not is_number or not 0 <= weight <= sys.float_info.max:
         raise SequenceError(path, f"must be a finite number from 0 on, got {weight!r}")
@@ -88,7 +86,7 @@ def _weight(weight: Any, path: str) -> Fraction:
 
 
 def check_stream(name: Any, path: str) -> str:
-    """The name of a stream. Raises `SequenceError`."""
+    """Return the name of a stream. Raises `SequenceError`."""
     if not isinstance(name, str) or not name or set(name) & {_BETWEEN, _BESIDE}:
         raise SequenceError(path, f"must name a stream by a string without , and :, got {name!r}")
     return name

@@ -1,7 +1,7 @@
-"""Spaces: which configurations a study may try.
+"""Search spaces: the configurations that a study may try.
 
 A space maps each hyper-parameter to a scalar, a sequence, a distribution, a family object with distributions in any of
-its fields, or a list of such entries to choose from. Some may exist only if others have certain values: see
+its fields, or a list of such entries to choose from. Hyper-parameters can be conditional: see
 `stagetree.space.conditions`.
 
 >>> decays = {"family": "exponential", "init": {"choice": [0.1, 0.2]}, "gamma": 0.9}

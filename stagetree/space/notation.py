@@ -1,6 +1,6 @@
-"""How distributions are written: one form that is kept and recorded, and forms that people know from elsewhere.
+"""How distributions are written: our canonical form, which is recorded, and notations from other tools.
 
-`canonical` puts the first in the place of the others, wherever they stand in an entry. All else reads that form alone.
+`canonical` converts all notations in an entry to that form, so the rest of the code reads only one.
 
 >>> canonical({"min": 0.1, "max": 0.5})
 {'uniform': [0.1, 0.5]}
@@ -42,31 +42,31 @@ DISTRIBUTIONS: dict[str, frozenset[str]] = {
     "normal": frozenset({"min", "max", "step"}),
     "choice": frozenset({"weights"}),
 }
-"""The distributions by name, each with what may be written beside its name."""
+"""The distributions by name, each with its optional fields."""
 
 _RANGES = {kind.name: kind for kind in (Uniform, LogUniform, RandInt, LogRandInt)}
 
 _SAME = {"log_uniform": "loguniform", "int": "randint", "float": "uniform", "log_int": "lograndint", "values": "choice"}
-"""Other names of distributions."""
+"""Aliases of distributions."""
 
 _LOGARITHMIC = {"uniform": "loguniform", "randint": "lograndint"}
 
 
 def uniform(low: float, high: float, step: float | None = None) -> Range:
-    """Numbers from `low` to `high`, all alike; with a `step`, only `low`, `low + step`, ... Raises `SpaceError`."""
+    """Uniform numbers from `low` to `high`. With a `step`, only `low`, `low + step`, ... Raises `SpaceError`."""
     return _written("uniform", [low, high], step=step)
 
 
 def loguniform(low: float, high: float, step: float | None = None) -> Range:
-    """Numbers from `low` to `high`, above 0, whose logarithms are uniform. Raises `SpaceError`.
+    """Log-uniform numbers from `low` to `high`, which must be above 0. Raises `SpaceError`.
 
-    step: each draw is the nearest of `low`, `low + step`, ...
+    step: each sample is rounded to the nearest of `low`, `low + step`, ...
     """
     return _written("loguniform", [low, high], step=step)
 
 
 def randint(low: int, high: int, step: int | None = None) -> Range:
-    """Whole numbers from `low` to `high`, both included; with a `step`, only `low`, `low + step`, ...
+    """Uniform whole numbers from `low` to `high`, both included. With a `step`, only `low`, `low + step`, ...
 
     Raises `SpaceError`.
     """
@@ -74,22 +74,23 @@ def randint(low: int, high: int, step: int | None = None) -> Range:
 
 
 def lograndint(low: int, high: int) -> Range:
-    """Whole numbers from `low`, above 0, to `high`, both included, evenly by logarithm. Raises `SpaceError`."""
+    """Log-uniform whole numbers from `low`, above 0, to `high`, both included. Raises `SpaceError`."""
     return _written("lograndint", [low, high])
 
 
 def normal(
     mean: float, sd: float, *, min: float | None = None, max: float | None = None, step: float | None = None
 ) -> Range:
-    """Numbers with this mean and standard deviation, cut off at `min` and `max`, and at four deviations at most.
+    """Normally distributed numbers, cut off at `min` and `max`, and at four standard deviations.
 
-    step: only the mean and numbers whole steps away from it. Raises `SpaceError`.
+    step: only the mean plus multiples of it. Raises `SpaceError`.
     """
     return _written("normal", [mean, sd], min=min, max=max, step=step)
 
 
 def choice(options: Iterable[Any], weights: Iterable[float] | None = None) -> Choice:
-    """One of the options, each as likely as its weight says: values, sequences, or distributions again.
+    """One of the options, with a probability in proportion to its weight. Options are values, sequences or
+    distributions.
 
     Raises `SpaceError`.
     """
@@ -107,7 +108,7 @@ def _written(name: str, arguments: list[Any], **options: Any) -> Range:
 
 
 def canonical(entry: Any, path: str = "") -> Any:
-    """The JSON of an entry of a space with the one form for each distribution in it. Raises `SpaceError`."""
+    """Convert every distribution inside an entry to its canonical form. Raises `SpaceError`."""
     if isinstance(entry, list | tuple):
         return [canonical(item, f"{path}[{number}]") for number, item in enumerate(entry)]
     if not isinstance(entry, Mapping):
@@ -137,11 +138,11 @@ _OF_WANDB = {
     "categorical_w_probabilities": ("choice", "values"),
     "constant": ("value", "value"),
 }
-"""The distributions of W&B's sweeps: what each is here, and where its arguments stand."""
+"""The distributions of W&B's sweeps: our name, and the fields of their arguments."""
 
 
 def _of_wandb(value: dict[str, Any], path: str) -> Any:
-    """`{distribution: log_uniform_values, min: 1e-4, max: 0.1}` as the one form. Raises `SpaceError`."""
+    """Convert `{distribution: log_uniform_values, min: 1e-4, max: 0.1}`. Raises `SpaceError`."""
     kind = value["distribution"]
     if kind not in _OF_WANDB:
         known = f"must be one of {', '.join(_OF_WANDB)}, got {kind!r}{did_you_mean(kind, _OF_WANDB)}"
@@ -169,7 +170,7 @@ def _renamed(value: dict[str, Any], path: str) -> dict[str, Any]:
 
 
 def _between(value: dict[str, Any], path: str) -> dict[str, Any]:
-    """`min` and `max` as two bounds: of whole numbers where both are, as in W&B's sweeps."""
+    """Convert `min` and `max` to two bounds. As in W&B's sweeps, two whole numbers make a range of whole numbers."""
     if meant := families_with(value):
         raise SpaceError(_at(path, "family"), f"is missing: {meant} has these fields")
     if not {"min", "max"} <= value.keys():
@@ -182,7 +183,7 @@ def _between(value: dict[str, Any], path: str) -> dict[str, Any]:
 
 
 def _without_log(value: dict[str, Any], path: str) -> dict[str, Any]:
-    """`log: true` as the distribution of that kind."""
+    """Convert `log: true` to the logarithmic distribution."""
     names = [name for name in value if name in _LOGARITHMIC]
     if "log" not in value or len(names) != 1:
         return value
@@ -196,7 +197,7 @@ def _without_log(value: dict[str, Any], path: str) -> dict[str, Any]:
 
 
 def written_name(value: Mapping[str, Any], path: str) -> str | None:
-    """Which distribution an object writes; None where it writes none. Raises `SpaceError`."""
+    """The distribution that an object writes, or None. Raises `SpaceError`."""
     names = [name for name in value if name in DISTRIBUTIONS]
     if "family" in value or not names:
         if len(value) == 1 and (hint := did_you_mean(next(iter(value)), DISTRIBUTIONS)):
@@ -213,7 +214,7 @@ def written_name(value: Mapping[str, Any], path: str) -> str | None:
 
 
 def read_choice(value: Mapping[str, Any], path: str, owner: str) -> tuple[list[Any], tuple[float, ...] | None]:
-    """The options at `path` and their weights, if they have some. Raises `SpaceError`."""
+    """The options at `path`, and their weights if there are any. Raises `SpaceError`."""
     options, weights = value["choice"], value.get("weights")
     if not isinstance(options, list) or not options:
         raise SpaceError(path, f"must be a list of at least one option, got {options!r}")
@@ -228,7 +229,7 @@ def read_choice(value: Mapping[str, Any], path: str, owner: str) -> tuple[list[A
 
 
 def read_range(value: Mapping[str, Any], name: str, path: str) -> Range:
-    """The distribution of numbers that an object writes. Raises `SpaceError`."""
+    """Parse a numeric distribution. Raises `SpaceError`."""
     at, bounds = _at(path, name), value[name]
     if not isinstance(bounds, list) or len(bounds) != 2 or not all(map(is_number, bounds)):
         expected = "[mean, standard deviation]" if name == "normal" else "[lowest, highest]"

@@ -1,4 +1,4 @@
-"""Suggested configurations: some values of a space, or all of them, and others chosen to go with them.
+"""Suggested configurations: users fix some or all values of a space, and the others are sampled.
 
 >>> decaying = {"family": "exponential", "init": 1.0, "gamma": {"uniform": [0.9, 1]}}
 >>> space = Space({"lr": [0.1, decaying], "bs": [64, 128]})
@@ -26,10 +26,11 @@ Values = dict[str, Any]
 
 
 def resolved(space: Space, suggestion: Mapping[str, Any]) -> Values:
-    """The values of `space.parameters` that a suggestion says, and no others.
+    """The values of `space.parameters` that a suggestion determines.
 
-    given: by hyper-parameter, a sequence or a value; or by the place of a free value, such as `lr.gamma`. Inside an
-    option of a choice, that option is chosen with it. Raises `SpaceError` for values outside of the space.
+    A suggestion maps hyper-parameters to sequences or values, or the path of a free value, such as `lr.gamma`, to a
+    value. A path inside an option of a choice also selects that option. Raises `SpaceError` for values outside the
+    space.
     """
     if not isinstance(suggestion, Mapping) or not suggestion:
         raise SpaceError("", f"must map at least one hyper-parameter to its value, got {suggestion!r}")
@@ -44,7 +45,7 @@ def resolved(space: Space, suggestion: Mapping[str, Any]) -> Values:
 
 
 def _values(space: Space, free: Mapping[str, Distribution], name: str, written: Any) -> Values:
-    """The values in one entry of a suggestion."""
+    """The values that one entry of a suggestion determines."""
     if name in space.patterns:
         pattern, path = space.patterns[name], label(name)
         value = space.read(name, plain(written)).to_json()
@@ -60,7 +61,7 @@ def _values(space: Space, free: Mapping[str, Distribution], name: str, written: 
 
 
 def _options_above(name: str, free: Mapping[str, Distribution]) -> Values:
-    """The options inside which a place is, by the place of their choice."""
+    """The options around a place: by the place of each choice, the number of the option."""
     choices = ((place, each) for place, each in free.items() if isinstance(each, Choice))
     return {
         place: number
@@ -71,7 +72,7 @@ def _options_above(name: str, free: Mapping[str, Distribution]) -> Values:
 
 
 def _wanted(pattern: Any, path: str) -> str:
-    """What would be in the space."""
+    """A description of the values that the space allows."""
     match pattern:
         case Range():
             kind = "a whole number" if pattern.is_whole else "a number"
@@ -90,13 +91,13 @@ def _shown(value: Any) -> str:
 
 
 Made = tuple[Values, dict[str, Sequence]]
-"""A configuration, and the values that it was made of."""
+"""A configuration with the values it was built from."""
 
 
 def made(space: Space, choose: Choose, fixed: Mapping[str, Any] | None = None) -> Made | None:
-    """The configuration with the `fixed` values, and others that are chosen.
+    """Build the configuration with the `fixed` values; `choose` gives the other values.
 
-    None where they make no sequence, where `where` refuses it, or where a fixed value has no say in it.
+    None if a sequence is invalid, if `where` rejects it, or if a fixed value has no effect in it.
     """
     sample: Values = {}
     fixed = fixed or {}
@@ -115,10 +116,10 @@ def made(space: Space, choose: Choose, fixed: Mapping[str, Any] | None = None) -
 
 
 DRAWS = 1000
-"""How often the rest is drawn before we say that none goes with the fixed values."""
+"""How many samples of the other values are tried before giving up."""
 
 
 def by_chance(space: Space, key: str, fixed: Mapping[str, Any] | None = None) -> Iterator[Made]:
-    """The configurations with the fixed values among `DRAWS` draws of the rest, which `key` decides."""
+    """Sample the other values up to `DRAWS` times, seeded by `key`, and yield the valid configurations."""
     draws = (drawing(Random(f"{key}/{attempt}")) for attempt in range(DRAWS))
     return (configuration for draw in draws if (configuration := made(space, draw, fixed)) is not None)
