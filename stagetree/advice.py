@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-from stagetree.sequences import Sequence, SequenceError, end_of
+from stagetree.sequences import Sequence, SequenceError, last_change
 from stagetree.space import LENGTH, Space
 from stagetree.space.distributions import Distribution, Range
 from stagetree.spec import SpecError, StudySpec
@@ -42,7 +42,7 @@ def advice(spec: StudySpec, count_steps: CountSteps = lambda spec: None) -> list
         *_texts_like_numbers(spec.to_json().get("space") or {}),
         *_best_without_its_state(spec),
         *of_the_tuner(spec),
-        *(tuner.rung_value.fallen(spec, tuner.max_steps or tuner.min_steps) if has_cooldowns else ()),
+        *(tuner.rung_value.decay_warnings(spec, tuner.max_steps or tuner.min_steps) if has_cooldowns else ()),
         *_trained_at_zero(spec, count_steps),
         *_unshared(spec, count_steps),
     ]
@@ -94,10 +94,10 @@ def _trained_at_zero(spec: StudySpec, count_steps: CountSteps) -> Iterator[str]:
     for name in RATES:
         trials = [
             (configuration[name], steps)
-            for configuration, steps in islice(tuner.with_steps(spec), _LOOKED_AT)
+            for configuration, steps in islice(tuner.configurations_with_steps(spec), _LOOKED_AT)
             if name in configuration
         ]
-        ends = [(end_of(sequence), steps) for sequence, steps in trials if sequence.at(steps - 1) == 0]
+        ends = [(last_change(sequence), steps) for sequence, steps in trials if sequence.at(steps - 1) == 0]
         idle = [steps - end for end, steps in ends if end and end < steps]
         if idle:
             yield (

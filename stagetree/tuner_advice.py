@@ -7,14 +7,21 @@ from collections.abc import Iterator
 from itertools import islice, takewhile
 from typing import Any
 
-from stagetree.sequences import OneCycle, Sequence, SequenceError, Warmup, Wsd, end_of
+from stagetree.sequences import OneCycle, Sequence, SequenceError, Warmup, Wsd, last_change
 from stagetree.sequences.forms import Piece
-from stagetree.space.distinct import Distinct
+from stagetree.space.distinct import UniqueSamples
 from stagetree.spec import StudySpec
 from stagetree.spec.tuners import AshaTuner, AsyncHyperbandTuner, FixedTuner, HyperbandTuner, PbtTuner, ShaTuner
 from stagetree.spec.tuners.base import DRAWN_FIRST
 from stagetree.spec.tuners.early_stopping import CurveTuner
-from stagetree.spec.tuners.halving import ENDLESS, LEAST_POINTS, boundary_of, most_points, rung_steps, sure_steps
+from stagetree.spec.tuners.rungs import (
+    ENDLESS,
+    MIN_EVALUATIONS,
+    boundary_steps,
+    guaranteed_steps,
+    max_evaluations,
+    rung_steps,
+)
 
 SAMPLES = 64
 """So many configurations are drawn to compare them."""
@@ -62,7 +69,7 @@ def different_configurations(spec: StudySpec) -> int | None:
     tuner: Any = spec.tuner
     if spec.space is None or not getattr(tuner, "distinct", None) or isinstance(tuner, PbtTuner):
         return None
-    size = Distinct(spec.search_space, getattr(tuner, "max_steps", None), spec.first).size()
+    size = UniqueSamples(spec.search_space, getattr(tuner, "max_steps", None), spec.first).size()
     return None if size is None else size + len(spec.first)
 
 
@@ -88,7 +95,7 @@ def foretold_steps(spec: StudySpec) -> int | None:
 
 def _reach(tuner: Any, trials: int) -> int | None:
     if isinstance(tuner, AsyncHyperbandTuner) or (isinstance(tuner, AshaTuner) and tuner.type == "promotion"):
-        return sure_steps(trials, tuner.ladders(), tuner.reduction_factor) if tuner.max_steps else None
+        return guaranteed_steps(trials, tuner.ladders(), tuner.reduction_factor) if tuner.max_steps else None
     is_sure = isinstance(tuner, ShaTuner | HyperbandTuner | AshaTuner)
     return tuner.max_steps if is_sure else None
 
@@ -141,12 +148,12 @@ def _too_few_evaluations(spec: StudySpec) -> Iterator[str]:
         name, chosen, most = tuner.kind, tuner.boundary, tuner.max_steps
     else:
         return
-    points = most_points(boundary_of(chosen, most), spec.eval_every, most)
-    if points < LEAST_POINTS < most:
+    points = max_evaluations(boundary_steps(chosen, most), spec.eval_every, most)
+    if points < MIN_EVALUATIONS < most:
         often = -(-most // 20)
         yield (
-            f"{name} ends a trial by its curve from {LEAST_POINTS} evaluations on, and a trial has {points} when it is "
-            f"last asked about, so none would end: give eval_every: {often} and boundary: {often * 2}"
+            f"{name} ends a trial by its curve from {MIN_EVALUATIONS} evaluations on, and a trial has {points} when it "
+            f"is last asked about, so none would end: give eval_every: {often} and boundary: {often * 2}"
         )
 
 
@@ -169,7 +176,7 @@ def _idle_at_the_end(spec: StudySpec) -> Iterator[str]:
     drawn = drawn_configurations(spec)
     for name in RATES:
         rates = [configuration[name] for configuration in drawn if name in configuration]
-        ends = [end_of(rate) for rate in rates if rate.at(most - 1) == 0]
+        ends = [last_change(rate) for rate in rates if rate.at(most - 1) == 0]
         idle = [end for end in ends if end is not None and end < most - 1]
         if idle:
             yield (

@@ -31,7 +31,7 @@ from app.simulation.simulator import Simulator
 from app.simulation.slots import anywhere
 from stagetree.sequences import is_same_value
 from stagetree.spec import Problem, SpecError, StudySpec
-from stagetree.spec.file import changed
+from stagetree.spec.file import change_fields
 
 Json = dict[str, Any]
 
@@ -115,7 +115,7 @@ class _Follower:
 
     def _imagine(self, event: e.StudySubmitted | e.StudyReopened) -> e.Event:
         """The study file as it would have been. Raises `SpecError`."""
-        spec = StudySpec.from_dict(anywhere(changed(event.spec, self._changes))).to_json()
+        spec = StudySpec.from_dict(anywhere(change_fields(event.spec, self._changes))).to_json()
         self._driver = self._made(spec)
         return replace(event, spec=spec)
 

@@ -12,7 +12,7 @@ from stagetree.errors import NotFound
 if TYPE_CHECKING:
     from stagetree.client.http import Http, Json
     from stagetree.spec import StudySpec
-    from stagetree.spec.errors import Problem
+    from stagetree.spec.errors import Problem, shorten
 
 Folder = str | PathLike[str]
 
@@ -27,10 +27,10 @@ def body_of(spec: StudySpec | Mapping[str, Any]) -> Json:
     """
     from stagetree.space.distributions import plain
     from stagetree.spec import StudySpec
-    from stagetree.spec.errors import Problem, SpecError, no_trainer
+    from stagetree.spec.errors import Problem, SpecError, trainer_name_hint
     from stagetree.spec.trainer_inputs import absolute
 
-    if isinstance(spec, Mapping) and (problem := no_trainer(spec.get("trainer"))):
+    if isinstance(spec, Mapping) and (problem := trainer_name_hint(spec.get("trainer"))):
         raise SpecError([Problem("trainer", problem)])
     if isinstance(spec, Mapping) and callable(spec.get("where")):
         spec = StudySpec(**spec)
@@ -54,7 +54,7 @@ def study_body(spec: StudySpec | Mapping[str, Any] | None, fields: Mapping[str, 
 
 def _not_json(value: Any, path: str) -> Iterator[Problem]:
     """The values that cannot be sent, each with its place."""
-    from stagetree.spec.errors import Problem, shown
+    from stagetree.spec.errors import Problem
 
     if value is None or isinstance(value, bool | int | float | str):
         return
@@ -68,9 +68,9 @@ def _not_json(value: Any, path: str) -> Iterator[Problem]:
         name = value.__name__
         yield Problem(path, f"must be JSON or an object such as {name}(...), got the class {name} itself")
     elif isinstance(value, set | frozenset):
-        yield Problem(path, f"must be a list, since a set has no order, got {shown(value)}")
+        yield Problem(path, f"must be a list, since a set has no order, got {shorten(value)}")
     else:
-        yield Problem(path, f"must be JSON, a sequence, a distribution or a tuner, got {shown(value)}")
+        yield Problem(path, f"must be JSON, a sequence, a distribution or a tuner, got {shorten(value)}")
 
 
 async def named(http: Http, meant: str) -> str:

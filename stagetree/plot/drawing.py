@@ -45,7 +45,7 @@ class Drawing(Protocol):
     def dots(self, x: Sequence[float], y: Sequence[float], name: str) -> None:
         """A dot at each place."""
 
-    def fallen(self, x: Sequence[float], name: str) -> None:
+    def decay_warnings(self, x: Sequence[float], name: str) -> None:
         """A red cross at the lower edge at each x."""
 
     def upright(self, x: float) -> None:
@@ -84,7 +84,7 @@ class OnMatplotlib:
     def dots(self, x: Sequence[float], y: Sequence[float], name: str) -> None:
         self.result.plot(x, y, "o", alpha=0.6, label=name)
 
-    def fallen(self, x: Sequence[float], name: str) -> None:
+    def decay_warnings(self, x: Sequence[float], name: str) -> None:
         edge = self.result.get_xaxis_transform()
         self.result.plot(x, [0.02] * len(x), "x", color=RED, transform=edge, label=name)
 
@@ -126,7 +126,7 @@ class OnPlotly:
     def dots(self, x: Sequence[float], y: Sequence[float], name: str) -> None:
         self.result.add_scatter(x=x, y=y, mode="markers", opacity=0.6, name=name)
 
-    def fallen(self, x: Sequence[float], name: str) -> None:
+    def decay_warnings(self, x: Sequence[float], name: str) -> None:
         self.result.update_layout(yaxis2={"range": [0, 1], "overlaying": "y", "visible": False})
         look = {"symbol": "x", "color": RED}
         self.result.add_scatter(x=x, y=[0.02] * len(x), mode="markers", marker=look, name=name, yaxis="y2")

@@ -54,7 +54,7 @@ class Plots:
         drawing.line(numbers, best.tolist(), LineStyle(name="best so far", is_stepped=True))
         failed = [trial.trial for trial in self._results.trials if trial.state == "failed"]
         if failed:
-            drawing.fallen(failed, "failed")
+            drawing.decay_warnings(failed, "failed")
         drawing.legend()
         return _named(drawing, "trial", study.metric, study.study)
 

@@ -18,8 +18,8 @@ from stagetree.sequences.base import (
     Sequence,
     check_count,
     did_you_mean,
-    end_of,
-    families_with,
+    last_change,
+    matching_families,
     parse,
     with_ends,
 )
@@ -36,7 +36,7 @@ from stagetree.sequences.families import (
     Values,
 )
 from stagetree.sequences.forms import CURVES, Form, Held, MovingForm, Piece
-from stagetree.sequences.fractions import has_fraction, is_fraction, needs_length, parse_for
+from stagetree.sequences.fractions import has_fraction, is_fraction, needs_length, parse_for_length
 from stagetree.sequences.mixes import is_mix, shares
 from stagetree.sequences.scalars import Scalar, is_equal_value, is_same_value, unique_values
 
@@ -65,17 +65,17 @@ __all__ = [
     "Wsd",
     "check_count",
     "did_you_mean",
-    "end_of",
-    "families_with",
     "first_parts",
     "has_fraction",
     "is_equal_value",
     "is_fraction",
     "is_mix",
     "is_same_value",
+    "last_change",
+    "matching_families",
     "needs_length",
     "parse",
-    "parse_for",
+    "parse_for_length",
     "shares",
     "unique_values",
     "with_ends",

@@ -37,9 +37,8 @@ class Sequence:
         raise NotImplementedError
 
     def _pieces_since(self, origin: int, since: int) -> Iterator[Piece]:
-        """The pieces from step `since` on. Families with many pieces override this to avoid counting up from the first.
-        """
-        return in_force_from(since, self._pieces(origin))
+        """The pieces from step `since` on. Families with many pieces override this to skip the first ones."""
+        return pieces_from(since, self._pieces(origin))
 
     def pieces(self, origin: int = 0) -> Iterator[Piece]:
         """The canonical pieces: neighbours differ, and every constant piece is a `Held`.
@@ -48,7 +47,7 @@ class Sequence:
         its first step with a trial that keeps that value. A form that continues across two parts of a sequence is one
         piece.
         """
-        return _canonical(_joined(self._pieces(origin)))
+        return _canonical(_merge_equal(self._pieces(origin)))
 
     def at(self, t: int) -> Scalar:
         """The value at step `t` >= 0."""
@@ -67,12 +66,12 @@ class Sequence:
         return values
 
     @classmethod
-    def from_length(cls) -> str | None:
+    def length_field(cls) -> str | None:
         """The name of the field that may be omitted where the trial's length is known, or None."""
         return None
 
     @classmethod
-    def with_length(cls, written: Mapping[str, Any], steps: int) -> dict[str, Any]:
+    def fill_length_field(cls, written: Mapping[str, Any], steps: int) -> dict[str, Any]:
         """The fields as written, completed for a trial of `steps` steps."""
         return dict(written)
 
@@ -90,14 +89,14 @@ def with_ends(pieces: Iterator[Piece]) -> Iterator[tuple[Piece, int | None]]:
     yield before, None
 
 
-def in_force_from(start: int, pieces: Iterator[Piece]) -> Iterator[Piece]:
+def pieces_from(start: int, pieces: Iterator[Piece]) -> Iterator[Piece]:
     """The pieces from step `start` on. The first is the one that contains `start`, cut to begin there."""
     for piece, end in with_ends(pieces):
         if end is None or end > start:
             yield Piece(max(piece.start, start), piece.form)
 
 
-def _joined(pieces: Iterator[Piece]) -> Iterator[Piece]:
+def _merge_equal(pieces: Iterator[Piece]) -> Iterator[Piece]:
     """Drop empty pieces, and merge neighbours with the same form."""
     last = ""
     for piece, end in with_ends(pieces):
@@ -138,7 +137,7 @@ _MOST_PIECES = 10_000
 """A sequence with more pieces counts as endless."""
 
 
-def end_of(sequence: Sequence) -> int | None:
+def last_change(sequence: Sequence) -> int | None:
     """The step from which the sequence is constant; None if it never is, or has too many pieces to tell."""
     pieces = list(islice(sequence.pieces(), _MOST_PIECES + 1))
     is_over = len(pieces) <= _MOST_PIECES and pieces[-1].form.is_held
@@ -226,9 +225,9 @@ def parse_text(text: str) -> Sequence:
 def _family(value: Mapping[str, Any]) -> type[Sequence]:
     """The class named by `value`, after checking the names of the fields."""
     name = value.get("family")
-    if name is None and (meant := families_with(value)):
+    if name is None and (meant := matching_families(value)):
         raise SequenceError("family", f"is missing: {meant} has these fields")
-    if name is None and (hint := _meant(value)):
+    if name is None and (hint := _notation_hint(value)):
         raise SequenceError("", f"must be a sequence, which names its family, or a distribution: {hint}")
     if not isinstance(name, str) or name not in FAMILIES:
         raise SequenceError(
@@ -237,14 +236,14 @@ def _family(value: Mapping[str, Any]) -> type[Sequence]:
     expected: tuple[Field[Any], ...] = fields(FAMILIES[name])  # type: ignore[arg-type]
     for field_name in sorted(map(str, value.keys() - {"family", *(field.name for field in expected)})):
         hint = did_you_mean(field_name, [field.name for field in expected])
-        raise SequenceError(field_name, f"is not a field of {name}, which has {_listed(expected)}{hint}")
+        raise SequenceError(field_name, f"is not a field of {name}, which has {_field_list(expected)}{hint}")
     for field in expected:
         if field.name not in value and field.default is MISSING:
-            raise SequenceError(field.name, f"is missing: {name} needs {_listed(expected)}")
+            raise SequenceError(field.name, f"is missing: {name} needs {_field_list(expected)}")
     return FAMILIES[name]
 
 
-def _meant(value: Mapping[str, Any]) -> str:
+def _notation_hint(value: Mapping[str, Any]) -> str:
     """A hint for the notations of other tools; empty if none is recognised."""
     if "grid_search" in value:
         return "write the list alone, with the tuner grid, in place of grid_search"
@@ -256,7 +255,7 @@ def _meant(value: Mapping[str, Any]) -> str:
     return f"write {{{'loguniform' if value.get('log') else 'uniform'}: [low, high]}}"
 
 
-def families_with(value: Mapping[str, Any]) -> str:
+def matching_families(value: Mapping[str, Any]) -> str:
     """The families that have these fields, for an object without `family`; empty if none fits."""
     named = [
         name
@@ -268,7 +267,7 @@ def families_with(value: Mapping[str, Any]) -> str:
     return " or ".join(named)
 
 
-def _listed(expected: tuple[Field[Any], ...]) -> str:
+def _field_list(expected: tuple[Field[Any], ...]) -> str:
     return ", ".join(field.name for field in expected)
 
 

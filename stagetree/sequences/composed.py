@@ -13,8 +13,8 @@ from stagetree.sequences.base import (
     check_count,
     check_list,
     check_number,
-    in_force_from,
     parse,
+    pieces_from,
     set_field,
 )
 from stagetree.sequences.errors import SequenceError
@@ -45,7 +45,7 @@ class Warmup(Sequence):
     def _pieces_since(self, origin: int, since: int) -> Iterator[Piece]:
         if since >= origin + self.steps:
             return self.then._pieces_since(origin + self.steps, since)
-        return in_force_from(since, self._pieces(origin))
+        return pieces_from(since, self._pieces(origin))
 
 
 _DECAYS: dict[str, Callable[[float, float, float, int], Form]] = {
@@ -90,11 +90,11 @@ class Wsd(Sequence):
         _check_shape(self.shape, _DECAYS)
 
     @classmethod
-    def from_length(cls) -> str:
+    def length_field(cls) -> str:
         return "stable_until"
 
     @classmethod
-    def with_length(cls, written: Mapping[str, Any], steps: int) -> dict[str, Any]:
+    def fill_length_field(cls, written: Mapping[str, Any], steps: int) -> dict[str, Any]:
         decay = written.get("decay")
         return {**written, "stable_until": steps - decay} if isinstance(decay, int) else dict(written)
 
@@ -130,11 +130,11 @@ class OneCycle(Sequence):
         _check_shape(self.shape, _WAYS)
 
     @classmethod
-    def from_length(cls) -> str:
+    def length_field(cls) -> str:
         return "down"
 
     @classmethod
-    def with_length(cls, written: Mapping[str, Any], steps: int) -> dict[str, Any]:
+    def fill_length_field(cls, written: Mapping[str, Any], steps: int) -> dict[str, Any]:
         up = written.get("up")
         return {**written, "down": steps - up} if isinstance(up, int) else dict(written)
 

@@ -14,7 +14,7 @@ from stagetree.sequences.base import (
     check_list,
     check_milestones,
     check_number,
-    in_force_from,
+    pieces_from,
     read_scalar,
     set_field,
 )
@@ -155,10 +155,10 @@ class Cosine(Sequence):
     def _pieces_since(self, origin: int, since: int) -> Iterator[Piece]:
         if self.init == self.min:
             return self._pieces(since)
-        start, period = self._begun(float(origin), since)
-        return in_force_from(since, self._periods(start, period))
+        start, period = self._period_at(float(origin), since)
+        return pieces_from(since, self._periods(start, period))
 
-    def _begun(self, start: float, since: int) -> tuple[float, float]:
+    def _period_at(self, start: float, since: int) -> tuple[float, float]:
         """The start and length of the period that contains step `since`, with the same rounding as `_periods`."""
         period = float(self.period)
         if self.gamma == 1 and period.is_integer():  # sums of whole numbers are exact, so no loop is needed
@@ -203,7 +203,7 @@ class Cyclic(Sequence):
 
     def _pieces_since(self, origin: int, since: int) -> Iterator[Piece]:
         passed = (since - origin) // (self.up + self.down)
-        return in_force_from(since, self._pieces(origin + passed * (self.up + self.down)))
+        return pieces_from(since, self._pieces(origin + passed * (self.up + self.down)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -20,7 +20,7 @@ from stagetree.sequences.base import FAMILIES, check_number, did_you_mean, parse
 from stagetree.sequences.errors import SequenceError
 from stagetree.sequences.mixes import is_mix
 
-__all__ = ["fraction", "has_fraction", "is_fraction", "needs_length", "parse_for", "resolved"]
+__all__ = ["fraction", "has_fraction", "is_fraction", "needs_length", "parse_for_length", "resolve_fractions"]
 
 
 def fraction(ratio: Any, of: str | None = None) -> dict[str, Any]:
@@ -28,33 +28,33 @@ def fraction(ratio: Any, of: str | None = None) -> dict[str, Any]:
     return {"ratio": ratio} if of is None else {"ratio": ratio, "of": of}
 
 
-def parse_for(value: Any, steps: int | None, path: str = "") -> Any:
+def parse_for_length(value: Any, steps: int | None, path: str = "") -> Any:
     """Parse a sequence for a trial of `steps` steps, or None if the length is unknown.
 
     Raises `SequenceError`, also for a fraction of an unknown length.
     """
-    return parse(resolved(value, steps, path), path)
+    return parse(resolve_fractions(value, steps, path), path)
 
 
-def resolved(value: Any, steps: int | None, path: str = "") -> Any:
+def resolve_fractions(value: Any, steps: int | None, path: str = "") -> Any:
     """Replace each fraction by a number of steps, and add fields that follow from the trial's length."""
-    answer = _resolved(value, {}, steps, path, ())
+    answer = _resolve(value, {}, steps, path, ())
     family = FAMILIES.get(str(answer.get("family"))) if isinstance(answer, Mapping) else None
-    if family is None or steps is None or family.from_length() in {None, *answer}:
+    if family is None or steps is None or family.length_field() in {None, *answer}:
         return answer
-    return family.with_length(answer, steps)
+    return family.fill_length_field(answer, steps)
 
 
-def _resolved(value: Any, owner: Mapping[str, Any], steps: int | None, path: str, through: tuple[str, ...]) -> Any:
+def _resolve(value: Any, owner: Mapping[str, Any], steps: int | None, path: str, through: tuple[str, ...]) -> Any:
     """Resolve the fractions in `value`. `owner` is the object around it; `through` the fields being resolved, to find
     circles.
     """
     if is_fraction(value):
         return _steps(value, owner, steps, path, through)
     if isinstance(value, Mapping) and not is_mix(value):
-        return {name: _resolved(item, value, steps, f"{path}.{name}", (str(name),)) for name, item in value.items()}
+        return {name: _resolve(item, value, steps, f"{path}.{name}", (str(name),)) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_resolved(item, owner, steps, f"{path}[{n}]", through) for n, item in enumerate(value)]
+        return [_resolve(item, owner, steps, f"{path}[{n}]", through) for n, item in enumerate(value)]
     return value
 
 
@@ -85,7 +85,7 @@ def _field(name: str, owner: Mapping[str, Any], steps: int | None, path: str, th
     if name not in owner or name in through:
         expected = ", ".join(others) or "no other field"
         raise SequenceError(at, f"must be one of {expected}, got {name!r}{did_you_mean(name, others)}")
-    number = _resolved(owner[name], owner, steps, at, (*through, name))
+    number = _resolve(owner[name], owner, steps, at, (*through, name))
     if isinstance(number, bool) or not isinstance(number, int | float):
         raise SequenceError(at, f"must be a field that is a number, and {name} is {number!r}")
     return number
@@ -109,6 +109,6 @@ def needs_length(value: Any) -> bool:
         return "of" not in value
     if isinstance(value, Mapping) and not is_mix(value):
         family = FAMILIES.get(str(value.get("family")))
-        follows = family is not None and family.from_length() not in {None, *value}
+        follows = family is not None and family.length_field() not in {None, *value}
         return follows or any(map(needs_length, value.values()))
     return isinstance(value, list | tuple) and any(map(needs_length, value))

@@ -47,7 +47,7 @@ def mix_value(written: Mapping[str, Any], path: str = "") -> str:
     if not (total := sum(exact.values())):
         raise SequenceError(path, "must have a weight above 0")
     parts = {name: float(exact[name] / total) for name in sorted(exact)}
-    return _written({name: share for name, share in parts.items() if share})
+    return _format_shares({name: share for name, share in parts.items() if share})
 
 
 def shares(value: Any) -> dict[str, float]:
@@ -64,7 +64,7 @@ def shares(value: Any) -> dict[str, float]:
         by_stream = {name: float(share) for name, share in (part.split(_BESIDE) for part in text.split(_BETWEEN))}
     except ValueError:
         by_stream = {}
-    if _written(dict(sorted(by_stream.items()))) != text or not _is_whole(list(by_stream.values())):
+    if _format_shares(dict(sorted(by_stream.items()))) != text or not _is_whole(list(by_stream.values())):
         raise ValueError(f"must be a mix such as {_EXAMPLE}, not {text!r}")
     return by_stream
 
@@ -73,7 +73,7 @@ def _is_whole(parts: list[float]) -> bool:
     return min(parts) > 0 and abs(sum(parts) - 1) < 1e-9
 
 
-def _written(parts: Mapping[str, float]) -> str:
+def _format_shares(parts: Mapping[str, float]) -> str:
     return _BETWEEN.join(parts if len(parts) == 1 else (f"{name}{_BESIDE}{share!r}" for name, share in parts.items()))
 
 

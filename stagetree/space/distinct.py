@@ -27,7 +27,7 @@ Configuration = Mapping[str, Sequence]
 Key = tuple[Any, ...]
 
 
-def key_of(configuration: Configuration, steps: int | None) -> Key:
+def configuration_key(configuration: Configuration, steps: int | None) -> Key:
     """Equal for two configurations exactly if their trials of `steps` steps pass the same nodes."""
     return tuple((name, _names(configuration[name], steps)) for name in sorted(configuration))
 
@@ -38,7 +38,7 @@ def _names(sequence: Sequence, steps: int | None) -> Key:
     return tuple((piece.start, piece.form.name) for piece in some)
 
 
-class Distinct:
+class UniqueSamples:
     """The sampled configurations of a space, and the ones that remain.
 
     steps: the last step of the trials, None for no end. configurations: count as sampled from the start.
@@ -53,7 +53,7 @@ class Distinct:
 
     def _key(self, configuration: Configuration) -> Key:
         own = self._space.length_of(configuration)
-        return key_of(configuration, self._steps if own is None else own)
+        return configuration_key(configuration, self._steps if own is None else own)
 
     def are_same(self, one: Configuration, other: Configuration) -> bool:
         """Whether two configurations train alike."""
@@ -74,7 +74,7 @@ class Distinct:
         """The remaining configurations, each once, in the order written. Requires `is_listable`."""
         if self._listed is None:
             self._listed = {}
-            for configuration in self._space.listed():
+            for configuration in self._space.list_configurations():
                 self._listed.setdefault(self._key(configuration), configuration)
         return [configuration for key, configuration in self._listed.items() if key not in self._seen]
 
@@ -82,7 +82,7 @@ class Distinct:
         """The number of configurations in the space; None if unknown or infinite."""
         return len(self.left()) if self.is_listable else None
 
-    def without_repeats(self, drawn: Iterable[dict[str, Sequence]], seed: int) -> Iterator[dict[str, Sequence]]:
+    def skip_repeats(self, drawn: Iterable[dict[str, Sequence]], seed: int) -> Iterator[dict[str, Sequence]]:
         """Filter repeats out of an infinite stream of samples, until nothing remains.
 
         After `REPEATS` repeats in a row, the remaining configurations follow in an order that `seed` decides.

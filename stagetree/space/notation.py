@@ -16,7 +16,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from stagetree.sequences import did_you_mean, families_with, is_fraction, is_mix
+from stagetree.sequences import did_you_mean, is_fraction, is_mix, matching_families
 from stagetree.space.distributions import (
     TAILS,
     Choice,
@@ -46,7 +46,13 @@ DISTRIBUTIONS: dict[str, frozenset[str]] = {
 
 _RANGES = {kind.name: kind for kind in (Uniform, LogUniform, RandInt, LogRandInt)}
 
-_SAME = {"log_uniform": "loguniform", "int": "randint", "float": "uniform", "log_int": "lograndint", "values": "choice"}
+_ALIASES = {
+    "log_uniform": "loguniform",
+    "int": "randint",
+    "float": "uniform",
+    "log_int": "lograndint",
+    "values": "choice",
+}
 """Aliases of distributions."""
 
 _LOGARITHMIC = {"uniform": "loguniform", "randint": "lograndint"}
@@ -54,7 +60,7 @@ _LOGARITHMIC = {"uniform": "loguniform", "randint": "lograndint"}
 
 def uniform(low: float, high: float, step: float | None = None) -> Range:
     """Uniform numbers from `low` to `high`. With a `step`, only `low`, `low + step`, ... Raises `SpaceError`."""
-    return _written("uniform", [low, high], step=step)
+    return _build_range("uniform", [low, high], step=step)
 
 
 def loguniform(low: float, high: float, step: float | None = None) -> Range:
@@ -62,7 +68,7 @@ def loguniform(low: float, high: float, step: float | None = None) -> Range:
 
     step: each sample is rounded to the nearest of `low`, `low + step`, ...
     """
-    return _written("loguniform", [low, high], step=step)
+    return _build_range("loguniform", [low, high], step=step)
 
 
 def randint(low: int, high: int, step: int | None = None) -> Range:
@@ -70,12 +76,12 @@ def randint(low: int, high: int, step: int | None = None) -> Range:
 
     Raises `SpaceError`.
     """
-    return _written("randint", [low, high], step=step)
+    return _build_range("randint", [low, high], step=step)
 
 
 def lograndint(low: int, high: int) -> Range:
     """Log-uniform whole numbers from `low`, above 0, to `high`, both included. Raises `SpaceError`."""
-    return _written("lograndint", [low, high])
+    return _build_range("lograndint", [low, high])
 
 
 def normal(
@@ -85,7 +91,7 @@ def normal(
 
     step: only the mean plus multiples of it. Raises `SpaceError`.
     """
-    return _written("normal", [mean, sd], min=min, max=max, step=step)
+    return _build_range("normal", [mean, sd], min=min, max=max, step=step)
 
 
 def choice(options: Iterable[Any], weights: Iterable[float] | None = None) -> Choice:
@@ -99,7 +105,7 @@ def choice(options: Iterable[Any], weights: Iterable[float] | None = None) -> Ch
     return Choice(tuple(items), weights=shares)
 
 
-def _written(name: str, arguments: list[Any], **options: Any) -> Range:
+def _build_range(name: str, arguments: list[Any], **options: Any) -> Range:
     fields = {option: plain(value) for option, value in options.items() if value is not None}
     return read_range({name: plain(arguments), **fields}, name, "")
 
@@ -120,13 +126,13 @@ def canonical(entry: Any, path: str = "") -> Any:
     if entry.keys() == {"value"}:  # a constant of W&B's
         return inside["value"]
     if "distribution" in inside:
-        inside = _of_wandb(inside, path)
+        inside = _convert_wandb(inside, path)
     if not isinstance(inside, dict):
         return inside
-    return inside if "family" in inside or is_fraction(inside) else _renamed(inside, path)
+    return inside if "family" in inside or is_fraction(inside) else _rename_aliases(inside, path)
 
 
-_OF_WANDB = {
+_WANDB = {
     "uniform": ("uniform", "min", "max"),
     "q_uniform": ("uniform", "min", "max"),
     "int_uniform": ("randint", "min", "max"),
@@ -141,13 +147,13 @@ _OF_WANDB = {
 """The distributions of W&B's sweeps: our name, and the fields of their arguments."""
 
 
-def _of_wandb(value: dict[str, Any], path: str) -> Any:
+def _convert_wandb(value: dict[str, Any], path: str) -> Any:
     """Convert `{distribution: log_uniform_values, min: 1e-4, max: 0.1}`. Raises `SpaceError`."""
     kind = value["distribution"]
-    if kind not in _OF_WANDB:
-        known = f"must be one of {', '.join(_OF_WANDB)}, got {kind!r}{did_you_mean(kind, _OF_WANDB)}"
+    if kind not in _WANDB:
+        known = f"must be one of {', '.join(_WANDB)}, got {kind!r}{did_you_mean(kind, _WANDB)}"
         raise SpaceError(_at(path, "distribution"), known)
-    name, *places = _OF_WANDB[kind]
+    name, *places = _WANDB[kind]
     if missing := [place for place in places if place not in value]:
         raise SpaceError(_at(path, missing[0]), f"is missing: {kind} needs {' and '.join(places)}")
     if name == "value":
@@ -159,19 +165,19 @@ def _of_wandb(value: dict[str, Any], path: str) -> Any:
     return {name: arguments[0] if name == "choice" else arguments, **rest}
 
 
-def _renamed(value: dict[str, Any], path: str) -> dict[str, Any]:
-    if {"min", "max"} & value.keys() and not value.keys() & {*DISTRIBUTIONS, *_SAME}:
-        value = _between(value, path)
-    if len(names := [name for name in value if name in _SAME]) == 1 and _SAME[names[0]] not in value:
-        value = {_SAME.get(name, name): item for name, item in value.items()}
+def _rename_aliases(value: dict[str, Any], path: str) -> dict[str, Any]:
+    if {"min", "max"} & value.keys() and not value.keys() & {*DISTRIBUTIONS, *_ALIASES}:
+        value = _convert_min_max(value, path)
+    if len(names := [name for name in value if name in _ALIASES]) == 1 and _ALIASES[names[0]] not in value:
+        value = {_ALIASES.get(name, name): item for name, item in value.items()}
     if "choice" in value and "probabilities" in value and "weights" not in value:
         value = {"weights" if name == "probabilities" else name: item for name, item in value.items()}
-    return _without_log(value, path)
+    return _convert_log(value, path)
 
 
-def _between(value: dict[str, Any], path: str) -> dict[str, Any]:
+def _convert_min_max(value: dict[str, Any], path: str) -> dict[str, Any]:
     """Convert `min` and `max` to two bounds. As in W&B's sweeps, two whole numbers make a range of whole numbers."""
-    if meant := families_with(value):
+    if meant := matching_families(value):
         raise SpaceError(_at(path, "family"), f"is missing: {meant} has these fields")
     if not {"min", "max"} <= value.keys():
         raise SpaceError(path, f"must have both min and max, got {value!r}")
@@ -182,7 +188,7 @@ def _between(value: dict[str, Any], path: str) -> dict[str, Any]:
     return {"randint" if is_whole else "uniform": bounds, **rest}
 
 
-def _without_log(value: dict[str, Any], path: str) -> dict[str, Any]:
+def _convert_log(value: dict[str, Any], path: str) -> dict[str, Any]:
     """Convert `log: true` to the logarithmic distribution."""
     names = [name for name in value if name in _LOGARITHMIC]
     if "log" not in value or len(names) != 1:

@@ -1,5 +1,4 @@
-"""Patterns: JSON in which a distribution can replace any value. A pattern is parsed once, then enumerated or sampled.
-"""
+"""Patterns: JSON in which a distribution can replace any value. Parsed once, then enumerated or sampled."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ Choose = Callable[[str, Distribution], Any]
 """Returns the value of a distribution, given its place in the space."""
 
 
-def drawing(rng: Random) -> Choose:
+def random_choices(rng: Random) -> Choose:
     """Choose at random. Uses only `Random.random`, the one method whose numbers Python promises not to change."""
     return lambda path, distribution: distribution.at(rng.random())
 
@@ -60,21 +59,20 @@ def _choice(value: Mapping[str, Any], path: str, owner: str) -> Choice:
 
 
 def _unfold(pattern: Any) -> Iterator[Any]:
-    """Every way to choose inside a pattern; the last choice varies fastest. Other distributions are left as they are.
-    """
+    """Every way to choose inside a pattern; the last choice varies fastest. Other distributions stay as they are."""
     match pattern:
         case Choice(options=options):
             yield from chain.from_iterable(map(_unfold, options))
         case dict():
-            for items in _crossed(list(pattern.values())):
+            for items in _product(list(pattern.values())):
                 yield dict(zip(pattern, items, strict=True))
         case list():
-            yield from _crossed(pattern)
+            yield from _product(pattern)
         case _:
             yield pattern
 
 
-def _crossed(patterns: list[Any]) -> Iterator[list[Any]]:
+def _product(patterns: list[Any]) -> Iterator[list[Any]]:
     """The product of the choices of all patterns, lazily, because it may not fit in memory."""
     ways = [_unfold(pattern) for pattern in patterns]
     chosen = [next(way) for way in ways]
@@ -116,31 +114,31 @@ def has_range(pattern: Any) -> bool:
     return False
 
 
-def count_listed(pattern: Any) -> int:
-    """The number of results of `unfold_entry` for the pattern from `listed`."""
+def count_with_integers(pattern: Any) -> int:
+    """The number of results of `unfold_entry` for the pattern from `list_integers`."""
     match pattern:
         case Choice(options=options):
-            return sum(map(count_listed, options))
+            return sum(map(count_with_integers, options))
         case Range():
             return pattern.count() or 1
         case dict():
-            return math.prod(map(count_listed, pattern.values()))
+            return math.prod(map(count_with_integers, pattern.values()))
         case list():
-            return math.prod(map(count_listed, pattern))
+            return math.prod(map(count_with_integers, pattern))
     return 1
 
 
-def listed(pattern: Any) -> Any:
+def list_integers(pattern: Any) -> Any:
     """The pattern with whole-number ranges converted to choices. It must not contain other ranges."""
     match pattern:
         case Choice(options=options, path=path):
-            return Choice(tuple(map(listed, options)), path)
+            return Choice(tuple(map(list_integers, options)), path)
         case Range():
             return pattern.at(0.0) if pattern.count() is None else Choice(pattern.listed())
         case dict():
-            return {name: listed(item) for name, item in pattern.items()}
+            return {name: list_integers(item) for name, item in pattern.items()}
         case list():
-            return list(map(listed, pattern))
+            return list(map(list_integers, pattern))
     return pattern
 
 
@@ -237,19 +235,19 @@ class _Fitting:
         match pattern:
             case Choice(options=options):
                 inside = [self.values(option, f"{path}[{number}]", value) for number, option in enumerate(options)]
-                return _chosen(pattern, inside, path)
+                return _choice_values(pattern, inside, path)
             case Range():
-                return self._drawn(pattern, value, path)
+                return self._range_values(pattern, value, path)
             case dict():
                 if not isinstance(value, Mapping) or not pattern.keys() <= value.keys():
                     return None
                 items = pattern.items()
-                return _joined([self._inside(item, f"{path}.{name}", value[name], value) for name, item in items])
+                return _merge([self._inside(item, f"{path}.{name}", value[name], value) for name, item in items])
             case list():
                 if not isinstance(value, list) or len(value) != len(pattern):
                     return None
                 pairs = enumerate(zip(pattern, value, strict=True))
-                return _joined([self._inside(item, f"{path}[{number}]", old, {}) for number, (item, old) in pairs])
+                return _merge([self._inside(item, f"{path}[{number}]", old, {}) for number, (item, old) in pairs])
         return {} if self.fits(pattern, value) else None
 
     def _inside(self, item: Any, path: str, value: Any, owner: Mapping[str, Any]) -> Values | None:
@@ -263,20 +261,20 @@ class _Fitting:
         """The values with which a fraction of `whole` is `value`. Of all ratios that round to it, the middle one."""
         if isinstance(pattern, Choice):
             inside = [self._ratio(option, f"{path}[{n}]", value, whole) for n, option in enumerate(pattern.options)]
-            return _chosen(pattern, inside, path)
+            return _choice_values(pattern, inside, path)
         is_drawn = isinstance(pattern, Range)
         ratio = pattern.near(value / whole) if is_drawn else pattern
         if math.floor(ratio * whole + 0.5) != value:
             return None
-        return self._drawn(pattern, ratio, path) if is_drawn else {}
+        return self._range_values(pattern, ratio, path) if is_drawn else {}
 
-    def _drawn(self, distribution: Range, value: Any, path: str) -> Values | None:
+    def _range_values(self, distribution: Range, value: Any, path: str) -> Values | None:
         if not distribution.holds(value) or not self.fits(number := distribution.near(value), value):
             return None
         return {path: number} if distribution.low < distribution.high else {}
 
 
-def _chosen(choice: Choice, inside: list[Values | None], path: str) -> Values | None:
+def _choice_values(choice: Choice, inside: list[Values | None], path: str) -> Values | None:
     """The number of the first matching option, and the values inside it."""
     for number, values in enumerate(inside):
         if values is not None:
@@ -284,7 +282,7 @@ def _chosen(choice: Choice, inside: list[Values | None], path: str) -> Values | 
     return None
 
 
-def _joined(parts: list[Values | None]) -> Values | None:
+def _merge(parts: list[Values | None]) -> Values | None:
     joined: Values = {}
     for part in parts:
         if part is None:

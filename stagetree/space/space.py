@@ -9,22 +9,23 @@ from itertools import islice, product
 from random import Random
 from typing import Any
 
-from stagetree.sequences import Sequence, SequenceError, parse_for
-from stagetree.space import conditions
-from stagetree.space.conditions import LENGTH, Condition, Lengths, grid_options, in_order, read_entry
+from stagetree.sequences import Sequence, SequenceError, parse_for_length
+from stagetree.space.conditions import Condition, dependency_order, split
 from stagetree.space.distributions import Choice, Distribution, SpaceError, plain
+from stagetree.space.entries import grid_options, listed_values, read_entry
+from stagetree.space.lengths import LENGTH, Lengths, read_lengths
 from stagetree.space.notation import canonical
 from stagetree.space.patterns import (
     Choose,
     count,
-    count_listed,
-    drawing,
+    count_with_integers,
     fill,
     has_range,
     is_random,
     label,
-    listed,
+    list_integers,
     parameters_of,
+    random_choices,
     unfold_entry,
     values_of,
 )
@@ -33,7 +34,7 @@ from stagetree.space.where import Where, WhereError, read_where
 _ATTEMPTS = 1000
 """How often a sample is repeated before the space, or its `where`, counts as empty."""
 
-MOST_LOOKED_AT = 200_000
+MAX_TESTED = 200_000
 """How many combinations `where` is tested on. Without the limit, a grid of 10^20 would keep the server busy."""
 
 
@@ -42,7 +43,7 @@ class Space:
 
     `where` is an expression (see `stagetree.space.where`) or a function of the configuration, a dict of sequences.
     `steps` is the length of every trial, which fractions refer to; None if unknown. With `has_lengths`, the entry
-    `max_steps` sets the length of each trial and is part of the configuration: see `stagetree.space.conditions`.
+    `max_steps` sets the length of each trial and is part of the configuration: see `stagetree.space.lengths`.
 
     Raises `SpaceError` for all errors that can be found without a configuration, invalid sequences included.
     """
@@ -60,15 +61,17 @@ class Space:
         if not all(isinstance(name, str) and name for name in entries):
             raise SpaceError("", f"must name its hyper-parameters by strings, got {list(entries)!r}")
         self._json = {name: canonical(plain(entry), name) for name, entry in entries.items()}
-        self._lengths = conditions.read_lengths(self._json[LENGTH], entries) if has_lengths else Lengths(steps)
-        self._conditions = {name: conditions.split(self._json[name], name)[1] for name in self._chosen()}
-        lengths = list(dict.fromkeys(self._lengths.looked_at(self._json.get(LENGTH))))
-        self._patterns = {name: read_entry(self._json[name], name, lengths) for name in in_order(self._conditions)}
-        self._conditions = self._resolved_conditions()
+        self._lengths = read_lengths(self._json[LENGTH], entries) if has_lengths else Lengths(steps)
+        self._conditions = {name: split(self._json[name], name)[1] for name in self._choice_order()}
+        lengths = list(dict.fromkeys(self._lengths.checked_lengths(self._json.get(LENGTH))))
+        self._patterns = {
+            name: read_entry(self._json[name], name, lengths) for name in dependency_order(self._conditions)
+        }
+        self._conditions = self._resolve_conditions()
         self._is_filtered = where is not None
         self._where = read_where(where, list(entries))
 
-    def _chosen(self) -> list[str]:
+    def _choice_order(self) -> list[str]:
         """The names in the order of choice. The length comes first, because fractions depend on it."""
         names = list(self._json)
         if self._lengths.is_chosen:
@@ -88,26 +91,28 @@ class Space:
 
         Lists and `choice` are crossed at any depth. Raises `SpaceError` for other distributions.
         """
-        return (configuration for configuration in self._crossed(grid_options) if self._where(configuration))
+        return (configuration for configuration in self._product(grid_options) if self._where(configuration))
 
     def is_empty(self) -> bool:
         """Whether `where` rejects every combination of the grid, as far as the tested ones show."""
         looked_at = 0
-        for configuration in islice(self._crossed(grid_options), MOST_LOOKED_AT):
+        for configuration in islice(self._product(grid_options), MAX_TESTED):
             if self._where(configuration):
                 return False
             looked_at += 1
-        return looked_at < MOST_LOOKED_AT
+        return looked_at < MAX_TESTED
 
-    def _crossed(self, options_of: Callable[[str, Any, int | None], list[Sequence]]) -> Iterator[dict[str, Sequence]]:
+    def _product(self, options_of: Callable[[str, Any, int | None], list[Sequence]]) -> Iterator[dict[str, Sequence]]:
         """Every combination of `options_of(name, pattern, steps)` of the hyper-parameters."""
-        for configuration in self._known(options_of):
-            steps = self._lengths.of(configuration)
+        for configuration in self._length_options(options_of):
+            steps = self._lengths.length_of(configuration)
             options = {name: options_of(name, pattern, steps) for name, pattern in self._patterns.items()}
             options.update({name: [sequence] for name, sequence in configuration.items()})
-            yield from map(self._lengths.completed, self._combined(options))
+            yield from map(self._lengths.add_length, self._combine(options))
 
-    def _known(self, options_of: Callable[[str, Any, int | None], list[Sequence]]) -> Iterator[dict[str, Sequence]]:
+    def _length_options(
+        self, options_of: Callable[[str, Any, int | None], list[Sequence]]
+    ) -> Iterator[dict[str, Sequence]]:
         """The possible lengths, which are chosen first; an empty configuration if lengths are not chosen."""
         if self._lengths.is_chosen and LENGTH in self._patterns:
             yield from ({LENGTH: each} for each in options_of(LENGTH, self._patterns[LENGTH], None))
@@ -116,16 +121,16 @@ class Space:
 
     def length_of(self, configuration: Mapping[str, Sequence]) -> int | None:
         """The length of the configuration's trial; None if the space does not set it."""
-        return self._lengths.of(configuration)
+        return self._lengths.length_of(configuration)
 
-    def without_length(self, configuration: Mapping[str, Sequence]) -> dict[str, Sequence]:
+    def drop_length(self, configuration: Mapping[str, Sequence]) -> dict[str, Sequence]:
         """The hyper-parameters without the length, as a trial has them."""
         return {name: sequence for name, sequence in configuration.items() if name in self.hyper_parameters}
 
     @property
     def lengths(self) -> list[int]:
         """The known lengths of trials: the bounds of a range, or all values of a list."""
-        return [steps for steps in self._lengths.looked_at(self._json.get(LENGTH)) if steps]
+        return [steps for steps in self._lengths.checked_lengths(self._json.get(LENGTH)) if steps]
 
     @property
     def hyper_parameters(self) -> list[str]:
@@ -145,13 +150,13 @@ class Space:
         """The names that exist in a configuration, given its values."""
         return [name for name in self._patterns if self.exists(name, configuration)]
 
-    def _combined(self, options: Mapping[str, list[Sequence]]) -> Iterator[dict[str, Sequence]]:
+    def _combine(self, options: Mapping[str, list[Sequence]]) -> Iterator[dict[str, Sequence]]:
         """Every combination of the options of the names that exist in it."""
         if self.is_conditional:
-            return self._extended({}, list(options), options)
+            return self._extend({}, list(options), options)
         return (dict(zip(options, chosen, strict=True)) for chosen in product(*options.values()))
 
-    def _extended(
+    def _extend(
         self, chosen: dict[str, Sequence], names: list[str], options: Mapping[str, list[Sequence]]
     ) -> Iterator[dict[str, Sequence]]:
         """Every completion of a partial configuration by the remaining names."""
@@ -159,9 +164,9 @@ class Space:
             yield chosen
         elif self.exists(names[0], chosen):
             for option in options[names[0]]:
-                yield from self._extended({**chosen, names[0]: option}, names[1:], options)
+                yield from self._extend({**chosen, names[0]: option}, names[1:], options)
         else:
-            yield from self._extended(chosen, names[1:], options)
+            yield from self._extend(chosen, names[1:], options)
 
     @property
     def is_conditional(self) -> bool:
@@ -204,27 +209,27 @@ class Space:
         return sum(1 for _ in self.grid()) if self._is_filtered or self.is_conditional else self.combinations()
 
     def ways(self) -> int | None:
-        """The number of ways to choose, whole-number ranges included, before `where`; None if there is another range.
-        """
+        """The number of ways to choose, with whole-number ranges, before `where`; None if there is another range."""
         patterns = self._patterns.values()
-        return None if any(map(has_range, patterns)) else math.prod(map(count_listed, patterns))
+        return None if any(map(has_range, patterns)) else math.prod(map(count_with_integers, patterns))
 
-    def listed(self) -> Iterator[dict[str, Sequence]]:
+    def list_integers(self) -> Iterator[dict[str, Sequence]]:
         """Every configuration that can be sampled, in the order written, possibly with repetitions. Requires `ways`."""
-        return filter(self.allows, self._crossed(_sequences))
+        return filter(self.allows, self._product(_sequences))
 
     def combinations(self) -> int:
         """The number of combinations of lists and `choice`, before `where`. Counted without enumerating them."""
         return math.prod(map(count, self._patterns.values()))
 
     def examples(self, name: str) -> Iterator[tuple[Sequence, int | None]]:
-        """For each way to choose inside a hyper-parameter's entry, an example sequence and the trial's length if known.
-        """
-        for configuration in self._known(_sequences):
+        """For each way to choose inside an entry, an example sequence, and the trial's length if known."""
+        for configuration in self._length_options(_sequences):
             for place, pattern in unfold_entry(self._patterns[name], name):
                 with suppress(SequenceError):  # a draw that is none; others are
-                    example = self._lengths.parse(fill(pattern, place, drawing(Random(place))), name, configuration)
-                    yield example, self._lengths.of(configuration)
+                    example = self._lengths.parse(
+                        fill(pattern, place, random_choices(Random(place))), name, configuration
+                    )
+                    yield example, self._lengths.length_of(configuration)
 
     def parameters(self) -> dict[str, Distribution]:
         """The free parameters of the space: each distribution with more than one value, by its place.
@@ -254,7 +259,7 @@ class Space:
         if set(names) != set(configuration):
             return None
         values: dict[str, Any] = {}
-        steps = self._lengths.of(configuration)
+        steps = self._lengths.length_of(configuration)
         for name in names:
             inside = values_of(self._patterns[name], label(name), configuration[name].to_json(), steps)
             if inside is None:
@@ -264,35 +269,35 @@ class Space:
 
     def compose(self, choose: Choose) -> dict[str, Sequence]:
         """The configuration with values from `choose`, which is called in the order written."""
-        return self._filled(lambda name, pattern: fill(pattern, label(name), choose))
+        return self._fill(lambda name, pattern: fill(pattern, label(name), choose))
 
-    def _filled(self, fill: Callable[[str, Any], Any]) -> dict[str, Sequence]:
+    def _fill(self, fill: Callable[[str, Any], Any]) -> dict[str, Sequence]:
         configuration: dict[str, Sequence] = {}
         for name, pattern in self._patterns.items():
             if self.exists(name, configuration):
                 configuration[name] = self._lengths.parse(fill(name, pattern), name, configuration)
-        return self._lengths.completed(configuration)
+        return self._lengths.add_length(configuration)
 
     def allows(self, configuration: Mapping[str, Sequence]) -> bool:
         """Whether `where` accepts a configuration."""
         return bool(self._where(dict(configuration)))
 
     def _attempt(self, key: str) -> dict[str, Sequence]:
-        return self._filled(lambda name, pattern: fill(pattern, name, drawing(Random(f"{key}/{name}"))))
+        return self._fill(lambda name, pattern: fill(pattern, name, random_choices(Random(f"{key}/{name}"))))
 
-    def _resolved_conditions(self) -> dict[str, Condition | None]:
+    def _resolve_conditions(self) -> dict[str, Condition | None]:
         """The conditions with values as the space writes them, where these are listed.
 
         Raises `SpaceError` for a value that a hyper-parameter can never have, if that is known.
         """
-        values = {name: conditions.listed_values(name, self._patterns[name]) for name in self.parents()}
-        return {name: condition and condition.resolved(values, name) for name, condition in self._conditions.items()}
+        values = {name: listed_values(name, self._patterns[name]) for name in self.parents()}
+        return {name: condition and condition.resolve(values, name) for name, condition in self._conditions.items()}
 
 
 def _sequences(name: str, pattern: Any, steps: int | None) -> list[Sequence]:
     """Every valid sequence of a pattern without ranges. Invalid ones are skipped, as in sampling."""
     sequences = []
-    for place, unfolded in unfold_entry(listed(pattern), name):
+    for place, unfolded in unfold_entry(list_integers(pattern), name):
         with suppress(SequenceError):
-            sequences.append(parse_for(unfolded, steps, place))
+            sequences.append(parse_for_length(unfolded, steps, place))
     return sequences

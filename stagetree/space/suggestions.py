@@ -19,13 +19,13 @@ from typing import Any
 
 from stagetree.sequences import Sequence, SequenceError, did_you_mean, is_same_value
 from stagetree.space.distributions import Choice, Distribution, Range, SpaceError, plain
-from stagetree.space.patterns import Choose, drawing, label, parameters_of, values_of
+from stagetree.space.patterns import Choose, label, parameters_of, random_choices, values_of
 from stagetree.space.space import Space
 
 Values = dict[str, Any]
 
 
-def resolved(space: Space, suggestion: Mapping[str, Any]) -> Values:
+def suggested_values(space: Space, suggestion: Mapping[str, Any]) -> Values:
     """The values of `space.parameters` that a suggestion determines.
 
     A suggestion maps hyper-parameters to sequences or values, or the path of a free value, such as `lr.gamma`, to a
@@ -56,7 +56,7 @@ def _values(space: Space, free: Mapping[str, Distribution], name: str, written: 
         raise SpaceError(name, f"must be one of {', '.join(names)}{did_you_mean(name, names)}")
     steps = space.length_of({})
     if (values := values_of(pattern, path, value, steps)) is None:
-        raise SpaceError(name, f"must be {_wanted(pattern, path)}, as in the space, got {json.dumps(plain(written))}")
+        raise SpaceError(name, f"must be {_expected(pattern, path)}, as in the space, got {json.dumps(plain(written))}")
     return values
 
 
@@ -71,7 +71,7 @@ def _options_above(name: str, free: Mapping[str, Distribution]) -> Values:
     }
 
 
-def _wanted(pattern: Any, path: str) -> str:
+def _expected(pattern: Any, path: str) -> str:
     """A description of the values that the space allows."""
     match pattern:
         case Range():
@@ -79,22 +79,22 @@ def _wanted(pattern: Any, path: str) -> str:
             by = "" if pattern.step in (None, 1) else f", in steps of {pattern.step:g}"
             return f"{kind} from {pattern.low:g} to {pattern.high:g}{by}"
         case Choice(options=options) if not any(isinstance(each, dict | list | Range | Choice) for each in options):
-            return f"one of {', '.join(map(_shown, options))}"
+            return f"one of {', '.join(map(_shorten, options))}"
     places = [place for place, _ in parameters_of(pattern, path) if place != path]
     if places:
         return f"a sequence that can be drawn (or say {', '.join(places)})"
-    return _shown(pattern) if not isinstance(pattern, Choice) else "one of its entries"
+    return _shorten(pattern) if not isinstance(pattern, Choice) else "one of its entries"
 
 
-def _shown(value: Any) -> str:
+def _shorten(value: Any) -> str:
     return json.dumps(value) if not isinstance(value, str) else value
 
 
-Made = tuple[Values, dict[str, Sequence]]
+BuiltConfiguration = tuple[Values, dict[str, Sequence]]
 """A configuration with the values it was built from."""
 
 
-def made(space: Space, choose: Choose, fixed: Mapping[str, Any] | None = None) -> Made | None:
+def build_suggestion(space: Space, choose: Choose, fixed: Mapping[str, Any] | None = None) -> BuiltConfiguration | None:
     """Build the configuration with the `fixed` values; `choose` gives the other values.
 
     None if a sequence is invalid, if `where` rejects it, or if a fixed value has no effect in it.
@@ -119,7 +119,7 @@ DRAWS = 1000
 """How many samples of the other values are tried before giving up."""
 
 
-def by_chance(space: Space, key: str, fixed: Mapping[str, Any] | None = None) -> Iterator[Made]:
+def sample_suggestion(space: Space, key: str, fixed: Mapping[str, Any] | None = None) -> Iterator[BuiltConfiguration]:
     """Sample the other values up to `DRAWS` times, seeded by `key`, and yield the valid configurations."""
-    draws = (drawing(Random(f"{key}/{attempt}")) for attempt in range(DRAWS))
-    return (configuration for draw in draws if (configuration := made(space, draw, fixed)) is not None)
+    draws = (random_choices(Random(f"{key}/{attempt}")) for attempt in range(DRAWS))
+    return (configuration for draw in draws if (configuration := build_suggestion(space, draw, fixed)) is not None)

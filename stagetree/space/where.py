@@ -59,8 +59,7 @@ class WhereError(SequenceError):
 
 
 def read_where(where: str | Where | None, names: list[str]) -> Where:
-    """The predicate for an expression, or the given function. Without either, everything passes. Raises `WhereError`.
-    """
+    """The predicate for an expression, or the given function. Without either, all passes. Raises `WhereError`."""
     if where is None:
         return lambda configuration: True
     if isinstance(where, str):
@@ -113,7 +112,7 @@ def _check(node: ast.AST, place: ast.expr, names: list[str], text: str, depth: i
 def _truth(node: ast.expr, hp: Mapping[str, Sequence]) -> bool:
     value = _scalar(node, hp)
     if not isinstance(value, bool):
-        raise WhereError(f"must be true or false, got {_shown(value)}", node)
+        raise WhereError(f"must be true or false, got {_shorten(value)}", node)
     return value
 
 
@@ -134,16 +133,16 @@ def _value(node: ast.expr, hp: Mapping[str, Sequence]) -> Any:
         case ast.Attribute(value=owner, attr=name):
             return _field(_value(owner, hp), name, node)
         case ast.Subscript(value=owner, slice=index):
-            return _computed(node, operator.getitem, _value(owner, hp), _scalar(index, hp))
+            return _compute(node, operator.getitem, _value(owner, hp), _scalar(index, hp))
         case ast.BoolOp(op=op, values=parts):
             truths = (_truth(part, hp) for part in parts)
             return all(truths) if isinstance(op, ast.And) else any(truths)
         case ast.UnaryOp(op=op, operand=operand):
             if isinstance(op, ast.Not):
                 return not _truth(operand, hp)
-            return _computed(node, _SIGNS[type(op)], number_of(operand, hp))
+            return _compute(node, _SIGNS[type(op)], number_of(operand, hp))
         case ast.BinOp(left=left, op=op, right=right):
-            return _computed(node, _ARITHMETIC[type(op)], number_of(left, hp), number_of(right, hp))
+            return _compute(node, _ARITHMETIC[type(op)], number_of(left, hp), number_of(right, hp))
         case ast.Compare():
             return _compare(node, hp)
     raise AssertionError(node)
@@ -162,7 +161,7 @@ def number_of(node: ast.expr, hp: Mapping[str, Any]) -> float:
     """Evaluate a node to a number. Raises `WhereError` if it is not a number."""
     value = _scalar(node, hp)
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise WhereError(f"arithmetic needs numbers, got {_shown(value)}", node)
+        raise WhereError(f"arithmetic needs numbers, got {_shorten(value)}", node)
     return value
 
 
@@ -170,21 +169,21 @@ def _compare(node: ast.Compare, hp: Mapping[str, Sequence]) -> bool:
     left = _scalar(node.left, hp)
     for op, right_node in zip(node.ops, node.comparators, strict=True):
         right = _scalar(right_node, hp)
-        if not _computed(node, _COMPARISONS[type(op)], left, right):
+        if not _compute(node, _COMPARISONS[type(op)], left, right):
             return False
         left = right
     return True
 
 
-def _computed(node: ast.expr, function: Callable[..., Any], *values: Any) -> Any:
+def _compute(node: ast.expr, function: Callable[..., Any], *values: Any) -> Any:
     try:
         return function(*values)
     except (TypeError, ArithmeticError, LookupError):
-        shown = " and ".join(_shown(value) for value in values)
+        shown = " and ".join(_shorten(value) for value in values)
         raise WhereError(f"this cannot be computed for {shown}", node) from None
 
 
-def _shown(value: Any) -> str:
+def _shorten(value: Any) -> str:
     """The value, shortened for an error message."""
     if isinstance(value, Sequence):
         return f"a {value.family}"

@@ -11,7 +11,7 @@ from app.domain.pricing import TrainedTree
 from app.domain.search_plan import TrialEvent
 from stagetree.sequences import SequenceError, parse
 from stagetree.space import Choose, suggestions
-from stagetree.space.distinct import Configuration, Distinct
+from stagetree.space.distinct import Configuration, UniqueSamples
 from stagetree.spec import StudySpec
 from stagetree.spec.tuners import PbtTuner
 
@@ -129,12 +129,12 @@ def _known(spec: StudySpec, number: int) -> Proposal:
     return Proposal(to_json(configuration), {FIRST: number, **learned})
 
 
-def distinct_of(spec: StudySpec) -> Distinct | None:
+def distinct_of(spec: StudySpec) -> UniqueSamples | None:
     """What keeps the study's draws apart, from each other and from `first`; None where they may repeat."""
     tuner: Any = spec.tuner
     if not tuner.distinct or isinstance(tuner, PbtTuner):
         return None
-    return Distinct(spec.search_space, getattr(tuner, "max_steps", None), spec.first)
+    return UniqueSamples(spec.search_space, getattr(tuner, "max_steps", None), spec.first)
 
 
 Made = tuple[Values, Configuration]
@@ -159,7 +159,7 @@ class Maker:
 
     def made(self, choose: Choose, fixed: Values | None = None) -> Made | None:
         """The chosen configuration with the fixed values; None where there is none, or `where` refuses it."""
-        return suggestions.made(self._space, choose, fixed)
+        return suggestions.build_suggestion(self._space, choose, fixed)
 
     def by_chance(self, number: int) -> tuple[Values | None, Configuration] | None:
         """A configuration for proposal `number`; None where none is left. Its values, unless they are not in the space.
@@ -176,7 +176,7 @@ class Maker:
         `key` is what chance it has.
         """
         repeated: Made | None = None
-        for sample in suggestions.by_chance(self._space, key, fixed):
+        for sample in suggestions.sample_suggestion(self._space, key, fixed):
             repeated = sample
             if self.is_new(sample[1]) or sample[0].keys() == (fixed or {}).keys():
                 return sample
@@ -185,7 +185,7 @@ class Maker:
             raise SequenceError("", text)
         return repeated
 
-    def _left(self, distinct: Distinct, number: int) -> tuple[Values | None, Configuration] | None:
+    def _left(self, distinct: UniqueSamples, number: int) -> tuple[Values | None, Configuration] | None:
         """One of those that are left, all alike."""
         if not (left := distinct.left()):
             return None

@@ -57,7 +57,7 @@ class Drawn(Listed):
         """The draws after so many."""
         self._draws = draws
         drawn = self._counted(islice(self.draws(), draws, None))
-        return drawn if self._distinct is None else self._distinct.without_repeats(drawn, self._seed)
+        return drawn if self._distinct is None else self._distinct.skip_repeats(drawn, self._seed)
 
     def _counted(self, draws: Iterator[dict[str, Sequence]]) -> Iterator[dict[str, Sequence]]:
         for each in draws:

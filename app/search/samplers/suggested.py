@@ -26,9 +26,9 @@ from app.search.samplers.base import (
     to_json,
 )
 from app.search.samplers.learning import Learns, learned_of
-from stagetree.space.suggestions import made, resolved
+from stagetree.space.suggestions import build_suggestion, suggested_values
 from stagetree.spec import StudySpec
-from stagetree.spec.suggestions import key_of
+from stagetree.spec.suggestions import suggestion_key
 
 
 @runtime_checkable
@@ -121,7 +121,7 @@ class Suggested:
     def _whole(self, suggestion: int) -> Proposal | None:
         """The suggestion, if nothing is left to choose."""
         fixed = self._values(suggestion)
-        lowest = made(self._spec.search_space, lambda place, free: free.low, fixed)
+        lowest = build_suggestion(self._spec.search_space, lambda place, free: free.low, fixed)
         return self._proposal(lowest[0], to_json(lowest[1])) if lowest is not None and lowest[0] == fixed else None
 
     def _chosen(self, number: int, suggestion: int) -> Proposal | None:
@@ -140,10 +140,10 @@ class Suggested:
         return Proposal(hp, {"sample": sample, "asked": 0} if self.adaptive else {})
 
     def _key(self, suggestion: int) -> str:
-        return key_of(self._spec.sampling_seed, suggestion)
+        return suggestion_key(self._spec.sampling_seed, suggestion)
 
     def _values(self, suggestion: int) -> Values:
         while len(self._fixed) <= suggestion:
             hp = self._suggestions[len(self._fixed)].hp
-            self._fixed.append(resolved(self._spec.search_space, hp))
+            self._fixed.append(suggested_values(self._spec.search_space, hp))
         return self._fixed[suggestion]

@@ -26,7 +26,7 @@ from app.search.samplers.base import Knowledge, Made, Maker, Proposal, Values, t
 from app.search.samplers.cube import Cube, near, spread
 from app.search.samplers.gaussian import GaussianProcess, Numbers, fitted
 from app.search.samplers.learning import Learned
-from stagetree.space import Choose, drawing
+from stagetree.space import Choose, random_choices
 from stagetree.space.distinct import Configuration
 from stagetree.spec import StudySpec
 
@@ -222,7 +222,7 @@ class TrunkSampler:
 
     def _candidates(self, chance: Random, ranked: list[KnownTrial]) -> Iterator[Candidate]:
         """Fresh draws, neighbours of the best trials, and branches of them."""
-        yield from self._made(drawing(chance) for _ in range(FRESH))
+        yield from self._made(random_choices(chance) for _ in range(FRESH))
         moved = (near(chance, trial.sample) for trial in ranked[:BEST] for _ in range(NEIGHBOURS // BEST))
         yield from self._made(moved)
         bases = [(trial, late) for trial in ranked[:BASES] if (late := self._late(trial))]
