@@ -1,4 +1,4 @@
-"""Studies as Python writes them, as the JSON that a server takes; and which study is meant by a name."""
+"""The JSON of studies that are written in Python, and the lookup of studies by name."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ LAST = "last"
 
 
 def body_of(spec: StudySpec | Mapping[str, Any]) -> Json:
-    """The JSON of a study, its paths absolute: relative ones begin in the folder of this process.
+    """The JSON of a study, with absolute paths: relative ones begin in this process's folder.
 
-    Raises `SpecError` for a function in the place of a trainer, and for other objects that are no JSON.
+    Raises `SpecError` for a function instead of a trainer's name, and for objects that are not JSON.
     """
     from stagetree.space.distributions import plain
     from stagetree.spec import StudySpec
@@ -41,7 +41,7 @@ def body_of(spec: StudySpec | Mapping[str, Any]) -> Json:
 
 
 def study_body(spec: StudySpec | Mapping[str, Any] | None, fields: Mapping[str, Any]) -> Json:
-    """The JSON of a study that is given as a spec, by fields, or as a spec with other fields. Raises `SpecError`."""
+    """The JSON of a study given as a spec, by fields, or as a spec with some fields replaced. Raises `SpecError`."""
     from stagetree.spec.errors import Problem, SpecError
 
     given = {} if spec is None else dict(spec) if isinstance(spec, Mapping) else spec.to_json()
@@ -53,7 +53,7 @@ def study_body(spec: StudySpec | Mapping[str, Any] | None, fields: Mapping[str, 
 
 
 def _not_json(value: Any, path: str) -> Iterator[Problem]:
-    """The values that cannot be sent, each with its place."""
+    """A problem for each value that cannot be sent."""
     from stagetree.spec.errors import Problem
 
     if value is None or isinstance(value, bool | int | float | str):
@@ -74,7 +74,7 @@ def _not_json(value: Any, path: str) -> Iterator[Problem]:
 
 
 async def named(http: Http, meant: str) -> str:
-    """The id of the newest study of this name, or of the newest of all for `last`. Raises `NotFound`."""
+    """The id of the newest study of this name, or of the newest study for `last`. Raises `NotFound`."""
     listed = await http.get("/studies", limit=1, name=None if meant == LAST else meant)
     if not listed["items"]:
         raise NotFound(404, "Not Found", f"there is no study with the id or the name {meant}")

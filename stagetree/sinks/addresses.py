@@ -1,4 +1,4 @@
-"""Sinks by their addresses, as a command line or a study file names them."""
+"""Sinks by their addresses, as on the command line or in a study file."""
 
 from __future__ import annotations
 
@@ -15,30 +15,27 @@ from stagetree.sinks.follower import Onlooker
 KINDS = ("tensorboard:DIR", "wandb:PROJECT", "mlflow:URI", "otlp:URL", "webhook:URL")
 STORE = ".stagetree"
 ACCOUNTS = (("databricks",), ("databricks-uc",), ("uc",))
-"""Words that MLflow takes for an account in the profile of the user that it runs as."""
+"""Words that MLflow resolves with the profile of the user that runs it."""
 
 WEB = ("http://", "https://")
 
 NAMED = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-"""What an operator calls a sink."""
+"""Names that an operator may give to a sink."""
 
 _ELSEWHERE = "stagetree watch --to takes any"
 
 POSITIONS = Path(STORE, "sinks")
-"""Where it is noted what was written to a sink that is no folder."""
+"""The folder for the progress of sinks that do not write to a folder."""
 
 
 ARTIFACTS = ("weights", "report")
-"""What MLflow and W&B may be asked for besides, at the end of a study."""
+"""Files that MLflow and W&B can receive at the end of a study."""
 
 _OPTION = re.compile(r"[?&](artifact\w*)=([^?&]*)$")
 
 
 def parted(address: str) -> tuple[str, tuple[str, ...]]:
-    """An address without the artifacts that it asks for, and these: `mlflow:URI?artifacts=weights+report`.
-
-    Raises `SinkError`.
-    """
+    """Split an address from its artifacts: `mlflow:URI?artifacts=weights+report`. Raises `SinkError`."""
     option = None if address.startswith("webhook:") else _OPTION.search(address)
     if option is None:
         return address, ()
@@ -50,7 +47,7 @@ def parted(address: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _asking(address: str, artifacts: Sequence[str]) -> str:
-    """An address with these artifacts, if there are any, in place of its own. Raises `SinkError`."""
+    """The address with these artifacts, if any, instead of its own. Raises `SinkError`."""
     if artifacts:
         address = f"{parted(address)[0]}?artifacts={'+'.join(artifacts)}"
         split(address)
@@ -58,7 +55,7 @@ def _asking(address: str, artifacts: Sequence[str]) -> str:
 
 
 def split(address: str) -> tuple[str, str]:
-    """The kind of a sink, and where it writes. Raises `SinkError`."""
+    """The kind of a sink and its target. Raises `SinkError`."""
     address, artifacts = parted(address)
     kind, _, where = address.partition(":")
     if f"{kind}:" not in {each[: each.index(":") + 1] for each in KINDS} or not where:
@@ -73,7 +70,8 @@ def split(address: str) -> tuple[str, str]:
 
 
 def check_of_study(address: str) -> None:
-    """What a study file names is opened by a process that others may run: its files lie below the folder of that one.
+    """Check an address in a study file. Another user's process may open it, so files must be below that process's
+    folder.
 
     Raises `SinkError`.
     """
@@ -96,17 +94,15 @@ def check_of_study(address: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Configured:
-    """What study files may name: sinks that the operator has configured, by name, and folders of TensorBoard's.
-
-    is_open: any address, where a service is for one user alone.
-    """
+    """The sinks that study files may use: those configured by the operator, and TensorBoard folders."""
 
     named: Mapping[str, str] = field(default_factory=dict)
     is_open: bool = False
+    """Whether any address is allowed, for a service with a single user."""
 
     @classmethod
     def of(cls, written: str) -> Configured:
-        """As in STAGETREE_SINKS: `team=mlflow:https://tracking, *`. Raises `SinkError`."""
+        """Parse STAGETREE_SINKS: `team=mlflow:https://tracking, *`. Raises `SinkError`."""
         parts = [each.strip() for each in written.split(",") if each.strip()]
         pairs = [each.partition("=") for each in parts if each != "*"]
         for name, _, address in pairs:
@@ -116,9 +112,9 @@ class Configured:
         return cls({name: address for name, _, address in pairs}, "*" in parts)
 
     def address(self, name: str) -> str:
-        """Where a sink of a study file writes. Raises `SinkError` where it may not name that.
+        """The address of a sink of a study file. Raises `SinkError` if the file may not use it.
 
-        The artifacts that a study file asks for stand for those of the configured address.
+        Artifacts named in the study file replace those of the configured address.
         """
         named, artifacts = parted(name)
         if named in self.named:
@@ -131,20 +127,20 @@ class Configured:
 
 
 def noted_in(address: str, positions: Path = POSITIONS) -> Path:
-    """The folder in which it is noted what was written to a sink. Raises `SinkError`."""
+    """The folder with the progress of a sink. Raises `SinkError`."""
     kind, where = split(address)
     name = sha256(where.encode()).hexdigest()[:16] if kind == "webhook" else _as_name(where)  # it may hold a secret
     return Path(where) if kind == "tensorboard" else positions / kind / name
 
 
 def shown(address: str) -> str:
-    """An address for people, without the path of a webhook, which may hold a secret."""
+    """The address without the path of a webhook, which may be a secret."""
     kind, _, where = address.partition(":")
     return f"webhook:{urlsplit(where).scheme}://{urlsplit(where).hostname}" if kind == "webhook" else address
 
 
 def open_sink(address: str, positions: Path = POSITIONS) -> Sink | Onlooker:
-    """The sink at an address. Raises `SinkError`, which says what is wrong with it or is not installed."""
+    """Open the sink at an address. Raises `SinkError` if the address is wrong or the library is missing."""
     kind, where = split(address)
     artifacts = parted(address)[1]
     path = Path(where.removeprefix("sqlite:///"))
@@ -174,7 +170,7 @@ def open_sink(address: str, positions: Path = POSITIONS) -> Sink | Onlooker:
 
 
 def _as_name(where: str) -> str:
-    """A name for a folder, different for different places."""
+    """A folder name, unique per target."""
     from urllib.parse import quote
 
     return quote(where, safe="")

@@ -1,7 +1,7 @@
-"""A webhook: a JSON POST when a study is over, when its first trial has failed, and when it stands still.
+"""A webhook: a JSON POST when a study is over, when its first trial has failed, and when it stalls.
 
-It looks at the study and reads no events: of a standstill there are none. Its address is itself the credential, so no
-study file names one.
+It polls the study instead of reading events, because a stall causes none. Its address is a credential, so study files
+cannot contain one.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ LOOK_SECONDS = 5.0
 POST_SECONDS = 10.0
 
 STILL_SECONDS = 600.0
-"""With nothing new for so long a running study stands still; a step may take as long."""
+"""A running study without changes for this long is stalled. A step may take as long."""
 
 WAITING_SECONDS = 60.0
-"""The same where the study names a cause."""
+"""The same if the study reports a cause."""
 
 
 @dataclass(frozen=True)
 class News:
-    """A sentence about a study. kind: `over`, `failed` or `standstill`. mark: its name among others of its kind."""
+    """A message about a study. kind: `over`, `failed` or `standstill`. mark: its name among messages of its kind."""
 
     study: Json
     kind: str
@@ -45,21 +45,21 @@ class News:
 
     @property
     def body(self) -> Json:
-        """The object that is posted. `id` is the same where it comes twice."""
+        """The JSON that is posted. A repeated message has the same `id`."""
         about = {name: self.study.get(name) for name in ("study", "name", "state", "metric", "best", "counts", "steps")}
         return {"text": self.text, "event": self.kind, "id": f"{about['study']}/{self.kind}/{self.mark}", **about}
 
 
 @dataclass
 class _Standstill:
-    """When a study did something last, on this clock, in seconds."""
+    """Detects that a study has not changed for some time."""
 
     clock: Callable[[], float]
     _before: Any = None
     _since: float = 0.0
 
     def news(self, study: Json) -> Iterator[News]:
-        """That it stands still, and why, if it does; once for each time."""
+        """One message per stall, with its cause."""
         waits = "; ".join(study.get("waits_for", ()))
         now, looks = self.clock(), (study["progress"] | {"seconds_left": None}, study["state"], waits)
         if looks != self._before:
@@ -71,7 +71,7 @@ class _Standstill:
 
 @dataclass
 class Webhook:
-    """Posts to `url`. folder: of the list of posted news. sleep, clock: as of `time`."""
+    """Posts to `url`. `folder` holds the list of posted messages; `sleep` and `clock` are replaced in tests."""
 
     url: str
     folder: Path
@@ -79,7 +79,7 @@ class Webhook:
     clock: Callable[[], float] = field(default=time.monotonic)
 
     def watch(self, source: StudySource, study: str) -> None:
-        """Tell of a study until it is over. Raises `SinkError`, and what the source raises; the next call goes on."""
+        """Report on a study until it is over. Raises `SinkError` and the source's errors; the next call resumes."""
         with errors_of(str(self.folder), OSError):
             ledger = Ledger(path_in(self.folder, study))
         standstill = _Standstill(self.clock)
@@ -97,7 +97,7 @@ class Webhook:
                 self.sleep(LOOK_SECONDS)
 
     def _post(self, body: Json) -> None:
-        """The address may hold a secret, and is not said."""
+        """Errors must not contain the address, which may be a secret."""
         host = urlsplit(self.url).hostname
         try:
             answer = httpx2.post(self.url, json=body, timeout=POST_SECONDS)
@@ -108,7 +108,7 @@ class Webhook:
 
 
 def _news(study: Json) -> Iterator[News]:
-    """That a trial has failed, and that the study is over."""
+    """Messages about a failed trial and about the end of the study."""
     name, failures = study["study"], study.get("failures", ())
     if study["state"] not in FINAL:
         if failures:

@@ -213,7 +213,7 @@ class Space:
         patterns = self._patterns.values()
         return None if any(map(has_range, patterns)) else math.prod(map(count_with_integers, patterns))
 
-    def list_integers(self) -> Iterator[dict[str, Sequence]]:
+    def list_configurations(self) -> Iterator[dict[str, Sequence]]:
         """Every configuration that can be sampled, in the order written, possibly with repetitions. Requires `ways`."""
         return filter(self.allows, self._product(_sequences))
 
