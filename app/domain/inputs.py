@@ -13,7 +13,7 @@ from pathlib import PurePath
 from typing import Any
 
 from app.domain.search_plan import SearchPlan, Study
-from stagetree.undeclared_input import Unnamed
+from stagetree.source.undeclared_input import UndeclaredInput
 
 Json = dict[str, Any]
 
@@ -79,9 +79,9 @@ ANEW = "any change of the trainer's file, or of the `version` that it sets, trai
 def changed_text(path: str) -> str:
     """That something which a study reads has changed, and results may be of the one before, in a sentence.
 
-    path: as of `stagetree.undeclared_input`.
+    path: as of `stagetree.source.undeclared_input`.
     """
-    unnamed = Unnamed(path)
+    unnamed = UndeclaredInput(path)
     if unnamed.is_package:
         return f"shared results were trained with {unnamed.name} {unnamed.version}, and there is another now: {ANEW}"
     named, new = "it in `inputs`", "the new one"

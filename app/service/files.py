@@ -23,9 +23,9 @@ from app.service.services import Services
 from app.service.trial_logs import logged_points
 from app.service.views import outcomes
 from app.storage.object_store import PART, ObjectStore, StoreUnavailable
+from stagetree.atomic_file import atomic_file
 from stagetree.models.pages import Logged
-from stagetree.runtime.weight_files import is_divided, joined, like_the_model, weight_parts
-from stagetree.whole_file import whole_file
+from stagetree.runtime.checkpoints.weight_files import is_divided, joined, like_the_model, weight_parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ def write_state(store: ObjectStore, study: str, state: KeptState, folder: Path, 
     path = folder / f"{study}-{state.file_name(whole=whole)}"
     with _image(store, state.checkpoint) as image:
         pieces = _pieces(image, whole, state.exactness)
-        with whole_file(path) as file:
+        with atomic_file(path) as file:
             for piece in pieces:
                 file.write(piece)
         return StateFile(path, like_the_model(image))

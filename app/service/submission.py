@@ -29,8 +29,8 @@ from app.service.services import HttpProblem, Services, Write
 from app.service.suggestions import learned
 from app.service.undeclared_inputs import changed_files, inputs_seen
 from app.storage.object_store import PART, StoreUnavailable
-from stagetree.runtime.dcp import NotDcp, PackedFolder
-from stagetree.runtime.weight_files import kind_of
+from stagetree.runtime.checkpoints.dcp import NotDcp, PackedFolder
+from stagetree.runtime.checkpoints.weight_files import kind_of
 from stagetree.sinks import SinkError
 from stagetree.spec import BeginFrom, Problem, SpecError, StudySpec, reduction_name
 

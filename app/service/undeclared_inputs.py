@@ -13,8 +13,8 @@ from app.domain.inputs import changed_text, left_out
 from app.input_fingerprints import InputMissing, look, may_be_read
 from app.service.services import Services
 from app.undeclared_inputs import has_changed, is_of_here
+from stagetree.source.undeclared_input import UndeclaredInput
 from stagetree.spec import Problem, SpecError, StudySpec
-from stagetree.undeclared_input import Unnamed
 
 Json = dict[str, Any]
 
@@ -58,8 +58,8 @@ def advice_on_files(use: Services, stream: str, spec: StudySpec) -> list[str]:
 
 def _as_it_was(record: Mapping[str, Any]) -> str:
     """Its path; that of a package tells the version, too."""
-    unnamed = Unnamed(record["path"])
-    return Unnamed.package(unnamed.name, record["stamp"]).path if unnamed.is_package else unnamed.path
+    unnamed = UndeclaredInput(record["path"])
+    return UndeclaredInput.package(unnamed.name, record["stamp"]).path if unnamed.is_package else unnamed.path
 
 
 def _has_changed(record: Mapping[str, Any]) -> bool:
