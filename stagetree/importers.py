@@ -123,8 +123,8 @@ def _tuner(content: Mapping[str, Any]) -> Json:
         if method == "grid":
             return {"kind": "grid", "max_steps": steps}
         if method == "random":
-            return {"kind": "random", "max_steps": steps, **_capped(trials)}
-        return {"kind": "asha", "sampler": "tpe", "min_steps": steps, "max_steps": steps, **_capped(trials)}
+            return {"kind": "random", "max_steps": steps, **_check_cap(trials)}
+        return {"kind": "asha", "sampler": "tpe", "min_steps": steps, "max_steps": steps, **_check_cap(trials)}
     if stopping.get("type") != "hyperband":
         raise StagetreeError(f"early_terminate.type: must be hyperband, got {stopping.get('type')!r}")
     sampler = {"grid": "grid", "random": "random", "bayes": "tpe"}[method]
@@ -138,7 +138,7 @@ def _tuner(content: Mapping[str, Any]) -> Json:
         "min_steps": least,
         "max_steps": most,
         "reduction_factor": eta,
-        **_capped(trials),
+        **_check_cap(trials),
     }
 
 
@@ -155,7 +155,7 @@ def _steps(content: Mapping[str, Any]) -> int:
     raise StagetreeError("parameters.epochs.value: is missing: a study says for how many steps its trials are trained")
 
 
-def _capped(trials: Json) -> Json:
+def _check_cap(trials: Json) -> Json:
     if not trials:
         raise StagetreeError("run_cap: is missing: a study says how many trials it has")
     return trials

@@ -141,7 +141,7 @@ def check_changes(hp: Mapping[str, Any], steps: int, every: int | None = None, l
 
 def _changes(name: str, sequence: Any, steps: int, most: int) -> int:
     try:
-        return _counted(json.dumps(_plain(sequence)), steps, most)
+        return _count_cached(json.dumps(_plain(sequence)), steps, most)
     except SequenceError as error:
         raise SequenceError(".".join(filter(None, (name, error.field))), error.problem) from None
 
@@ -151,7 +151,7 @@ def _plain(sequence: Any) -> Any:
 
 
 @lru_cache(maxsize=16384)
-def _counted(text: str, steps: int, most: int) -> int:
+def _count_cached(text: str, steps: int, most: int) -> int:
     """Cached, because a space repeats few sequences many times."""
     return count_changes(parse_text(text), steps, most)
 

@@ -70,7 +70,7 @@ class LocalServer:
             start_new_session=True,  # Ctrl-C is for this process to handle
         )
         try:
-            self.url, self.slots = self._started()
+            self.url, self.slots = self._wait_until_started()
         except BaseException:
             self._end()
             raise
@@ -126,7 +126,7 @@ class LocalServer:
         state = "stopped" if self._process.poll() is not None else f"at {self.url}, slots: {self.slots}"
         return f"<LocalServer {state}, in {self._folder}>"
 
-    def _started(self) -> tuple[str, int]:
+    def _wait_until_started(self) -> tuple[str, int]:
         """Wait until the other process reports that all its parts are running."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()

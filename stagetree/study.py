@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from stagetree.client.blocking import Blocking, blocking, blocking_iterator, chained, wait_all, wait_any
 from stagetree.client.client import AsyncClient, Holds
 from stagetree.client.http import Json, path_of
-from stagetree.client.study_json import Folder, named, study_body
+from stagetree.client.study_json import Folder, find_study_id, study_body
 from stagetree.client.trial_composition import MadeOfTrials
 from stagetree.client.trial_requests import Asker, Hp, Known, Result
 from stagetree.errors import NotFound, StudyOver, TrialFailed
@@ -93,7 +93,7 @@ class AsyncStudy(StudyView, MadeOfTrials):
             try:
                 await opened.refresh()
             except NotFound:
-                opened = cls(client, {"study": await named(client.http, study)})
+                opened = cls(client, {"study": await find_study_id(client.http, study)})
                 await opened.refresh()
         except BaseException:
             await client.close()

@@ -41,7 +41,7 @@ def unread_text(names: Sequence[str]) -> str:
     return f"{listed} {change} nothing: `setup` never reads {them}, nor do the first steps"
 
 
-def rough(seconds: float) -> str:
+def rough_duration(seconds: float) -> str:
     """An approximate duration in one unit: 40 s, 12 min, 5 h, 3 days."""
     for unit, size, most in (("s", 1, 100), ("min", 60, 6000), ("h", 3600, 172_800)):
         if round(seconds) < most:
@@ -49,7 +49,7 @@ def rough(seconds: float) -> str:
     return f"{round(seconds / 86_400)} days"
 
 
-def decided(kind: str, trial: int, steps: int) -> str:
+def decision_text(kind: str, trial: int, steps: int) -> str:
     """What a tuner decided about a trial: trial 3 goes on to step 40."""
     return f"trial {trial} " + (f"continues to step {steps}" if kind == "promote" else "is stopped")
 

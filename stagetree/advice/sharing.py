@@ -44,7 +44,7 @@ def advice(spec: StudySpec, count_steps: CountSteps = lambda spec: None) -> list
         *tuner_advice(spec),
         *(tuner.rung_value.decay_warnings(spec, tuner.max_steps or tuner.min_steps) if has_cooldowns else ()),
         *_steps_at_zero(spec, count_steps),
-        *_unshared(spec, count_steps),
+        *_reasons_against_sharing(spec, count_steps),
     ]
 
 
@@ -118,7 +118,7 @@ def _savings_by_ending(spec: StudySpec, name: str, count_steps: CountSteps) -> s
     return f": {then} steps instead of {now}, {1 - then / now:.0%} less" if now and then and then < now else ""
 
 
-def _unshared(spec: StudySpec, count_steps: CountSteps) -> Iterator[str]:
+def _reasons_against_sharing(spec: StudySpec, count_steps: CountSteps) -> Iterator[str]:
     """Reasons why trials do not share steps, unless sharing is disabled or the tuner is a grid."""
     is_grid = "grid" in (spec.tuner.kind, getattr(spec.tuner, "sampler", "random"))
     if spec.space is not None and spec.merge and not is_grid:

@@ -42,10 +42,10 @@ def _portal(process: int) -> BlockingPortal:
     is only half started.
     """
     with ThreadPoolExecutor(1) as another:
-        return another.submit(_started).result()
+        return another.submit(_start_portal).result()
 
 
-def _started() -> BlockingPortal:
+def _start_portal() -> BlockingPortal:
     closing = ExitStack()
     portal = closing.enter_context(start_blocking_portal(name="stagetree"))
     atexit.register(_end, portal, closing)

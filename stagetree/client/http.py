@@ -151,7 +151,7 @@ class Http:
                 if response.is_error:
                     await response.aread()
                     raise problem_of(response)
-                return await _written(response, folder)
+                return await _write_file(response, folder)
         except httpx2.TransportError as error:
             raise Unreachable(self.url, error) from None
 
@@ -186,7 +186,7 @@ class Http:
         return response
 
 
-async def _written(response: httpx2.Response, folder: Path) -> Path:
+async def _write_file(response: httpx2.Response, folder: Path) -> Path:
     """Write the body to a file, which gets its name only when complete."""
     _, _, name = response.headers.get("Content-Disposition", "").partition("filename=")
     target = folder / (Path(name.strip('"')).name or "checkpoint.safetensors")

@@ -62,11 +62,11 @@ class Known:
         hp: Json = event.get("hp") or before["hp"]
         paths = [[*old, *new] for old, new in zip_longest(paths_of(before), ways, fillvalue=())]
         self.take({**before, "hp": hp, "steps": event["steps"], "path": paths[0], "repeats": paths[1:]})
-        return key_of(hp), last_nodes(self.trials[number])
+        return configuration_key(hp), last_nodes(self.trials[number])
 
     def take(self, trial: Json) -> None:
         """Update one trial."""
-        number, key = trial["trial"], key_of(trial["hp"])
+        number, key = trial["trial"], configuration_key(trial["hp"])
         self.trials[number] = trial
         if trial["steps"] >= self.trials[self.longest.setdefault(key, number)]["steps"]:
             self.longest[key] = number
@@ -79,7 +79,7 @@ class Known:
         return number if self.trials[number]["steps"] <= step else None
 
 
-def key_of(hp: Hp) -> str:
+def configuration_key(hp: Hp) -> str:
     """The client's name for a configuration."""
     return json.dumps(hp, sort_keys=True)
 

@@ -73,7 +73,7 @@ def _not_json(value: Any, path: str) -> Iterator[Problem]:
         yield Problem(path, f"must be JSON, a sequence, a distribution or a tuner, got {shorten(value)}")
 
 
-async def named(http: Http, meant: str) -> str:
+async def find_study_id(http: Http, meant: str) -> str:
     """The id of the newest study of this name, or of the newest study for `last`. Raises `NotFound`."""
     listed = await http.get("/studies", limit=1, name=None if meant == LAST else meant)
     if not listed["items"]:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from stagetree.client.http import Http, Json, path_of
-from stagetree.client.known_trials import Hp, Known, PendingAsk, Result, key_of, last_nodes
+from stagetree.client.known_trials import Hp, Known, PendingAsk, Result, configuration_key, last_nodes
 from stagetree.errors import Conflict, Invalid, NotFound, StagetreeError, StudyOver, TrialFailed
 from stagetree.sequences import parse
 from stagetree.space.distributions import plain
@@ -57,10 +57,10 @@ class Asker:
         """Request a configuration at a step, or return the pending request. Raises `SequenceError`."""
         configuration = {name: parse(plain(value), name).to_json() for name, value in hp.items()}
         step = plain(step)
-        place = key_of(configuration), step
+        place = configuration_key(configuration), step
         if place not in self._wanted:
             self._wanted[place] = PendingAsk(place[0], configuration, step, asyncio.get_running_loop().create_future())
-            self._wanted[place].result.add_done_callback(_look_at)
+            self._wanted[place].result.add_done_callback(_retrieve_exception)
             self._asks.append(self._wanted[place])
             self._start("ask", self._ask_server)
         return self._wanted[place]
@@ -68,9 +68,9 @@ class Asker:
     def _start(self, name: str, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run a background task unless it is already running. It starts after the current call returns."""
         if name not in self._tasks or self._tasks[name].done():
-            self._tasks[name] = asyncio.create_task(self._guarded(run))
+            self._tasks[name] = asyncio.create_task(self._report_errors(run))
 
-    async def _guarded(self, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def _report_errors(self, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Report an error of the background task to all callers that wait for results."""
         try:
             await run()
@@ -118,26 +118,28 @@ class Asker:
         bodies = [self._body(ask) for ask in batch]
         answer = await self._http.post(f"{self._path}/trials:batch", {"trials": bodies})
         for ask, trial in zip(batch, answer["items"], strict=True):
-            self._asked(ask, trial)
+            self._link_trial(ask, trial)
         if self._pending:
             self._start("listen", self._listen)
         if endings != self.known.endings:
-            self._doubt()
+            self._schedule_check()
 
     def _body(self, ask: PendingAsk) -> Json:
         number = self.known.extendable(ask.key, ask.step)
         return {"hp": ask.hp, "steps": ask.step} if number is None else {"trial": number, "steps": ask.step}
 
-    def _asked(self, ask: PendingAsk, trial: Json) -> None:
+    def _link_trial(self, ask: PendingAsk, trial: Json) -> None:
         self.known.take(trial)
-        if key_of(trial["hp"]) != ask.key:  # since it was named, all was struck, and its number is another one's
+        if (
+            configuration_key(trial["hp"]) != ask.key
+        ):  # since it was named, all was struck, and its number is another one's
             self.known.longest.pop(ask.key, None)
             self._asks.append(ask)
             return
         ask.trial, ask.nodes = trial["trial"], last_nodes(trial)
         self._pending.append(ask)
         if not self._answer_by(ask, trial):
-            self._measured(ask)
+            self._handle_measurement(ask)
         self._end(ask, trial)
 
     def _answer_by(self, ask: PendingAsk, trial: Json) -> bool:
@@ -147,7 +149,7 @@ class Asker:
             self._answer(ask, metrics)
         return metrics is not None
 
-    def _measured(self, ask: PendingAsk) -> None:
+    def _handle_measurement(self, ask: PendingAsk) -> None:
         """A measurement may complete a request. With repeats, only the server knows the mean."""
         if not any((node, ask.step) in self.known.metrics for node in ask.nodes):
             return
@@ -163,7 +165,11 @@ class Asker:
             ask = self._partly.pop()
             with suppress(NotFound):  # it was struck
                 trial = await self._http.get(f"{self._path}/trials/{ask.trial}")
-                if key_of(trial["hp"]) == ask.key and ask in self._pending and not self._answer_by(ask, trial):
+                if (
+                    configuration_key(trial["hp"]) == ask.key
+                    and ask in self._pending
+                    and not self._answer_by(ask, trial)
+                ):
                     self._end(ask, trial)  # any of them failed
 
     # Hearing
@@ -182,14 +188,14 @@ class Asker:
             place = data["node"], data["step"]
             self.known.metrics[place] = data["metrics"]
             for ask in [ask for ask in self._pending if ask.step == data["step"] and data["node"] in ask.nodes]:
-                self._measured(ask)
+                self._handle_measurement(ask)
         elif event["type"] == "StudyIsolated" and data["study"] == self.known.study["study"]:
             self._strike()
         elif self._is_struck and data.get("reason", {}).get("by") == "user" and "path" in data:
-            self._asked_again(data)
+            self._handle_request_again(data)
         elif event["type"] in _ENDINGS:
             self.known.endings += 1
-            self._doubt()
+            self._schedule_check()
 
     def _strike(self) -> None:
         """The server discarded all trials and requests them again under other numbers.
@@ -199,18 +205,18 @@ class Asker:
         self._is_struck = True
         self.known.take_all([])
         self._wanted = {place: ask for place, ask in self._wanted.items() if not ask.result.done()}
-        self._doubt()
+        self._schedule_check()
 
-    def _asked_again(self, event: Json) -> None:
+    def _handle_request_again(self, event: Json) -> None:
         key, nodes = self.known.asked_again(event)
         for ask in [ask for ask in self._pending if (ask.key, ask.step) == (key, event["steps"])]:
             ask.trial, ask.nodes = event["trial"], nodes
-            self._measured(ask)
+            self._handle_measurement(ask)
 
     def _answer(self, ask: PendingAsk, metrics: Mapping[str, float | None]) -> None:
         value = metrics.get(self.known.study["metric"])
         if value is None:
-            return self._doubt()
+            return self._schedule_check()
         if (trial := self.known.trials.get(ask.trial)) is not None:
             done = {"state": "completed"} if trial["steps"] == ask.step else {}
             self.known.trials[ask.trial] = {**trial, **done, "value": value}
@@ -219,7 +225,7 @@ class Asker:
             ask.result.set_result(Result(ask.trial, ask.step, value, metrics))
         return None
 
-    def _doubt(self) -> None:
+    def _schedule_check(self) -> None:
         """A trial has ended; check whether a request waits for it."""
         self._is_doubtful = True
         if self._pending:
@@ -231,7 +237,9 @@ class Asker:
             trials = {trial["trial"]: trial async for trial in self._all_trials()}
             for ask in list(self._pending):
                 trial = trials.get(ask.trial)
-                if trial is not None and key_of(trial["hp"]) == ask.key:  # else it was struck: another has its number
+                if (
+                    trial is not None and configuration_key(trial["hp"]) == ask.key
+                ):  # else it was struck: another has its number
                     self.known.take(trial)
                     self._end(ask, trial)
 
@@ -250,7 +258,7 @@ class Asker:
                 ask.result.set_exception(error)
 
 
-def _look_at(result: asyncio.Future[Result]) -> None:
+def _retrieve_exception(result: asyncio.Future[Result]) -> None:
     """Retrieve the exception, so that asyncio does not warn if the caller has gone."""
     if not result.cancelled():
         result.exception()

@@ -111,7 +111,7 @@ Fields = ParamSpec("Fields")
 Made = TypeVar("Made", bound=Answer)
 
 
-def unchecked(kind: Callable[Fields, Made]) -> Callable[Fields, Made]:
+def constructor_without_validation(kind: Callable[Fields, Made]) -> Callable[Fields, Made]:
     """The class as a constructor without validation, for answers that a server creates by the thousand.
 
     A type checker verifies that all fields are given with their types.

@@ -60,7 +60,7 @@ class Drawing(Protocol):
     def columns(self, names: Sequence[str]) -> None:
         """Names along the x axis, from 0 on, and none along the other."""
 
-    def by_doubling(self) -> None:
+    def use_log_scale(self) -> None:
         """Each doubling of x is as wide as the one before, from step 1 on."""
 
     def legend(self) -> None:
@@ -101,7 +101,7 @@ class OnMatplotlib:
         self.result.set_xticks(range(len(names)), names)
         self.rows([])
 
-    def by_doubling(self) -> None:
+    def use_log_scale(self) -> None:
         self.result.set_xscale("symlog", base=2, linthresh=1)
 
     def legend(self) -> None:
@@ -148,7 +148,7 @@ class OnPlotly:
         self.result.update_xaxes(tickvals=list(range(len(names))), ticktext=texts)
         self.rows([])
 
-    def by_doubling(self) -> None:
+    def use_log_scale(self) -> None:
         self.result.update_xaxes(type="log", dtick="D1")
 
     def legend(self) -> None:

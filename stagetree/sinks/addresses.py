@@ -34,7 +34,7 @@ ARTIFACTS = ("weights", "report")
 _OPTION = re.compile(r"[?&](artifact\w*)=([^?&]*)$")
 
 
-def parted(address: str) -> tuple[str, tuple[str, ...]]:
+def split_artifacts(address: str) -> tuple[str, tuple[str, ...]]:
     """Split an address from its artifacts: `mlflow:URI?artifacts=weights+report`. Raises `SinkError`."""
     option = None if address.startswith("webhook:") else _OPTION.search(address)
     if option is None:
@@ -46,17 +46,17 @@ def parted(address: str) -> tuple[str, tuple[str, ...]]:
     return address[: option.start()], tuple(dict.fromkeys(wanted))
 
 
-def _asking(address: str, artifacts: Sequence[str]) -> str:
+def _add_artifacts(address: str, artifacts: Sequence[str]) -> str:
     """The address with these artifacts, if any, instead of its own. Raises `SinkError`."""
     if artifacts:
-        address = f"{parted(address)[0]}?artifacts={'+'.join(artifacts)}"
+        address = f"{split_artifacts(address)[0]}?artifacts={'+'.join(artifacts)}"
         split(address)
     return address
 
 
 def split(address: str) -> tuple[str, str]:
     """The kind of a sink and its target. Raises `SinkError`."""
-    address, artifacts = parted(address)
+    address, artifacts = split_artifacts(address)
     kind, _, where = address.partition(":")
     if f"{kind}:" not in {each[: each.index(":") + 1] for each in KINDS} or not where:
         raise SinkError(f"must be {', '.join(KINDS[:-1])} or {KINDS[-1]}, got {address!r}")
@@ -75,7 +75,7 @@ def check_of_study(address: str) -> None:
 
     Raises `SinkError`.
     """
-    if NAMED.fullmatch(parted(address)[0]):
+    if NAMED.fullmatch(split_artifacts(address)[0]):
         return
     kind, where = split(address)
     if kind == "webhook":
@@ -116,9 +116,9 @@ class Configured:
 
         Artifacts named in the study file replace those of the configured address.
         """
-        named, artifacts = parted(name)
+        named, artifacts = split_artifacts(name)
         if named in self.named:
-            return _asking(self.named[named], artifacts)
+            return _add_artifacts(self.named[named], artifacts)
         kind = "" if NAMED.fullmatch(named) else split(name)[0]
         if kind == "tensorboard" or (kind not in ("", "webhook") and self.is_open):
             return name
@@ -126,14 +126,14 @@ class Configured:
         raise SinkError(f"must be one of {expected}, which the operator has configured (STAGETREE_SINKS), got {name!r}")
 
 
-def noted_in(address: str, positions: Path = POSITIONS) -> Path:
+def progress_folder(address: str, positions: Path = POSITIONS) -> Path:
     """The folder with the progress of a sink. Raises `SinkError`."""
     kind, where = split(address)
-    name = sha256(where.encode()).hexdigest()[:16] if kind == "webhook" else _as_name(where)  # it may hold a secret
+    name = sha256(where.encode()).hexdigest()[:16] if kind == "webhook" else _folder_name(where)  # it may hold a secret
     return Path(where) if kind == "tensorboard" else positions / kind / name
 
 
-def shown(address: str) -> str:
+def redact_address(address: str) -> str:
     """The address without the path of a webhook, which may be a secret."""
     kind, _, where = address.partition(":")
     return f"webhook:{urlsplit(where).scheme}://{urlsplit(where).hostname}" if kind == "webhook" else address
@@ -142,7 +142,7 @@ def shown(address: str) -> str:
 def open_sink(address: str, positions: Path = POSITIONS) -> Sink | Onlooker:
     """Open the sink at an address. Raises `SinkError` if the address is wrong or the library is missing."""
     kind, where = split(address)
-    artifacts = parted(address)[1]
+    artifacts = split_artifacts(address)[1]
     path = Path(where.removeprefix("sqlite:///"))
     if kind in ("tensorboard", "mlflow") and any(
         (folder / "stagetree.db").is_file() for folder in (path, *path.parents)
@@ -155,21 +155,21 @@ def open_sink(address: str, positions: Path = POSITIONS) -> Sink | Onlooker:
     if kind == "wandb":
         from stagetree.sinks.trackers import Wandb
 
-        return Wandb(where, noted_in(address, positions), artifacts)
+        return Wandb(where, progress_folder(address, positions), artifacts)
     if kind == "otlp":
         from stagetree.sinks.traces import OpenTelemetry
 
-        return OpenTelemetry(where, noted_in(address, positions))
+        return OpenTelemetry(where, progress_folder(address, positions))
     if kind == "webhook":
         from stagetree.sinks.webhook import Webhook
 
-        return Webhook(where, noted_in(address, positions))
+        return Webhook(where, progress_folder(address, positions))
     from stagetree.sinks.trackers import Mlflow
 
-    return Mlflow(where, noted_in(address, positions), artifacts)
+    return Mlflow(where, progress_folder(address, positions), artifacts)
 
 
-def _as_name(where: str) -> str:
+def _folder_name(where: str) -> str:
     """A folder name, unique per target."""
     from urllib.parse import quote
 

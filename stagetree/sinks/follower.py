@@ -34,12 +34,12 @@ _BEYOND = 2**62
 """The position of records that follow from all events."""
 
 
-def path_in(folder: Path, study: str) -> Path:
+def ledger_path(folder: Path, study: str) -> Path:
     """The ledger of a study in a sink's folder."""
     return folder / f"{study}.positions.jsonl"
 
 
-def completed_at(path: Path) -> float | None:
+def end_time(path: Path) -> float | None:
     """When the study in this ledger was over, if its end is the last entry; otherwise None."""
     if not path.is_file():
         return None
@@ -91,19 +91,19 @@ class Ledger:
         elif position != _BEYOND:
             self.position = position
 
-    def wrote(self, position: int, record: Record | StageRun, mark: Mark) -> None:
+    def note(self, position: int, record: Record | StageRun, mark: Mark) -> None:
         """Note a record of the event at this position."""
         self._add(position, list(record.key), mark)
 
-    def wrote_at_end(self, record: Record | StageRun | Keyed, mark: Mark) -> None:
+    def note_at_end(self, record: Record | StageRun | Keyed, mark: Mark) -> None:
         """Note a record that follows from all events."""
         self._add(_BEYOND, list(record.key), mark)
 
-    def passed(self, position: int) -> None:
+    def note_position(self, position: int) -> None:
         """Note that all events up to this position are written."""
         self._add(position, None, None)
 
-    def completed(self, at: float) -> None:
+    def note_end(self, at: float) -> None:
         """Note that everything is written for a study that was over at this time."""
         self._add(_BEYOND, None, at)
 
@@ -179,7 +179,7 @@ class Follower:
     def __init__(self, source: StudySource, study: str, sink: Sink, say: Callable[[str], None]) -> None:
         self._source, self._study, self._sink, self._say = source, study, sink, say
         with errors_of(str(sink.folder), OSError):
-            self._ledger = Ledger(path_in(sink.folder, study))
+            self._ledger = Ledger(ledger_path(sink.folder, study))
         self._runs = Runs(study, self._ledger.keys)
         self._stages = Stages(self._runs.first_passing)
         self._version, self._with_gaps = 1, False
@@ -198,10 +198,10 @@ class Follower:
         self._write(position, self._stages.take(event, is_alone=self._runs.is_alone))
         if position > self._ledger.position:
             if self._with_gaps and event["type"] in ("TrialAdded", "TrialExtended"):
-                self._write(position, self._measured_by_others(event))
-            self._ledger.passed(position)
+                self._write(position, self._shared_measurements(event))
+            self._ledger.note_position(position)
 
-    def _measured_by_others(self, event: Json) -> list[Record]:
+    def _shared_measurements(self, event: Json) -> list[Record]:
         """Measurements on a trial's path that other studies made: their events are not in this study."""
         number, records = event["data"]["trial"], list[Record]()
         document = self._trial(number)
@@ -209,7 +209,7 @@ class Follower:
         for point in document["curve"]:
             nodes = self._runs.nodes_at(number, point["step"])
             if path is None or any(node in path for node in nodes):  # it may be struck, and its number another's
-                records += self._runs.told(number, point["step"], point["metrics"], event["at"])
+                records += self._runs.add_mean(number, point["step"], point["metrics"], event["at"])
         return records
 
     def _trial(self, number: int) -> Json:
@@ -223,17 +223,17 @@ class Follower:
         """Write the final state of each trial, and logged values, which no longer change."""
         at = study["finished_at"] or 0.0
         for trial in study["trials"]:
-            self._write(None, self._logged(trial["trial"], at))
+            self._write(None, self._logged_records(trial["trial"], at))
         if isinstance(self._sink, TakesArtifacts) and self._sink.artifacts:
             self._write_artifacts(self._sink, study.get("best"), at)
-        self._write(None, [self._ended(trial, at) for trial in study["trials"]])
-        self._ledger.completed(at)
+        self._write(None, [self._end_record(trial, at) for trial in study["trials"]])
+        self._ledger.note_end(at)
 
-    def _ended(self, trial: Json, at: float) -> Ended:
+    def _end_record(self, trial: Json, at: float) -> Ended:
         exactness, value = trial.get("exactness", ""), trial.get("value")
         return Ended(trial["trial"], trial["state"], exactness, value, at=at, is_alone=self._runs.is_alone)
 
-    def _logged(self, number: int, at: float) -> Iterable[Record]:
+    def _logged_records(self, number: int, at: float) -> Iterable[Record]:
         """All values logged along a trial's path."""
         for point in map(_document, self._source.logged(self._study, number)):
             if self._runs.passes(number, point["node"], point["step"]):
@@ -254,7 +254,7 @@ class Follower:
                 except NotFound as error:
                     self._say(f"the run of trial {artifact.trial} of {self._study} gets no {kind}: {error}")
                 else:
-                    self._ledger.wrote_at_end(artifact, sink.write_artifact(artifact))
+                    self._ledger.note_at_end(artifact, sink.write_artifact(artifact))
 
     def _make(self, artifact: Artifact) -> None:
         """Write the files. Raises `NotFound`."""
@@ -277,9 +277,9 @@ class Follower:
             else:
                 mark = self._sink.write(record)
             if position is None:
-                self._ledger.wrote_at_end(record, mark)
+                self._ledger.note_at_end(record, mark)
             else:
-                self._ledger.wrote(position, record, mark)
+                self._ledger.note(position, record, mark)
 
     def close(self) -> None:
         self._sink.close()

@@ -12,7 +12,7 @@ from stagetree.text import Metrics, deviations, means
 
 
 @dataclass
-class _Way:
+class _Path:
     """The nodes of one training path."""
 
     starts: dict[str, int] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class _Way:
 
 @dataclass
 class _Trial:
-    ways: list[_Way]
+    ways: list[_Path]
     """The paths of its repeats; for most trials, one."""
     steps: int = 0
     linked: int = 0
@@ -72,9 +72,9 @@ class Runs:
         """The records for the next event."""
         data = event["data"]
         if event["type"] == "Evaluated":
-            return self.measured(data["node"], data["step"], data["metrics"], event["at"])
+            return self.add_measurement(data["node"], data["step"], data["metrics"], event["at"])
         if event["type"] in ("TrialAdded", "TrialExtended") and data["study"] == self._study:
-            return self._grown(event)
+            return self._grow(event)
         if event["type"] == "StudyIsolated" and data["study"] == self._study:
             return self._strike(data["reason"], event["at"])
         return []
@@ -85,18 +85,18 @@ class Runs:
         self._trials, self._passing, self.is_alone = {}, {}, True
         return struck
 
-    def measured(self, node: str, step: int, metrics: Metrics, at: float) -> list[Record]:
+    def add_measurement(self, node: str, step: int, metrics: Metrics, at: float) -> list[Record]:
         """The records for a measurement."""
         self._measured.setdefault(node, {})[step] = (metrics, at)
         return self._points(node, step)
 
-    def told(self, trial: int, step: int, metrics: Metrics, at: float) -> list[Record]:
+    def add_mean(self, trial: int, step: int, metrics: Metrics, at: float) -> list[Record]:
         """The records for a measurement that another study made on a trial's path. The metrics are the trial's own, so
         means.
         """
         nodes = self._trials[trial].nodes_at(step) if trial in self._trials else []
         if len(nodes) == 1:
-            return self.measured(nodes[0], step, metrics, at)
+            return self.add_measurement(nodes[0], step, metrics, at)
         is_new = nodes and ("point", run_of(trial, self.is_alone), step) not in self._written
         return [Point(trial, step, metrics, at=at, is_alone=self.is_alone)] if is_new else []
 
@@ -146,19 +146,19 @@ class Runs:
             deviations=deviations(metrics),
         )
 
-    def _grown(self, event: Json) -> list[Record]:
+    def _grow(self, event: Json) -> list[Record]:
         data, at = event["data"], event["at"]
         if data["path"] is None:
             raise SinkError(f"trial {data['trial']} was asked for by a version that did not record its nodes")
         number = int(data["trial"])
         is_new = number not in self._trials
         paths = [data["path"], *data.get("repeats", ())]
-        trial = self._trials.setdefault(number, _Trial([_Way() for _ in paths]))
+        trial = self._trials.setdefault(number, _Trial([_Path() for _ in paths]))
         trial.grow(paths, data["steps"])
         for node in (node for path in paths for node in path):
             self._passing.setdefault(node, set()).add(number)
         began: list[Record] = [Began(number, data["hp"], at=at, is_alone=self.is_alone)] if is_new else []
-        return [*began, *self._link(number, trial, at), *self._earlier(trial)]
+        return [*began, *self._link(number, trial, at), *self._earlier_measurements(trial)]
 
     def _link(self, number: int, trial: _Trial, at: float) -> list[Record]:
         """A link to the earliest trial that shares most steps, if these are more than before."""
@@ -178,7 +178,7 @@ class Runs:
                 return shared, -other
         return 0, 0
 
-    def _earlier(self, trial: _Trial) -> list[Record]:
+    def _earlier_measurements(self, trial: _Trial) -> list[Record]:
         """Measurements on the path from before the trial used it."""
         nodes = dict.fromkeys(node for way in trial.ways for node in way.starts)
         places = ((node, step) for node in nodes for step in sorted(self._measured.get(node, ())))
@@ -259,10 +259,10 @@ class Stages:
                 chain.index, chain.free_at = chain.index + 1, at
                 return [replace(each, is_alone=is_alone) for each in runs]
             case "StageFailed" | "ChainEnded" if chain := self._chains.pop(data["chain"], None):
-                return [replace(each, is_alone=is_alone) for each in self._cut_off(chain, event)]
+                return [replace(each, is_alone=is_alone) for each in self._end_chain(chain, event)]
         return []
 
-    def _cut_off(self, chain: _Chain, event: Json) -> list[StageRun]:
+    def _end_chain(self, chain: _Chain, event: Json) -> list[StageRun]:
         """End a chain, perhaps within a stage."""
         data = event["data"]
         if chain.index >= len(chain.stages) or not (data.get("steps") or data.get("error") or data["seconds"]):

@@ -76,7 +76,9 @@ class OpenTelemetry:
         self._ids.begin(f"{stage.begun.chain}:{stage.begun.index}")
         tracer = self._provider.get_tracer("stagetree")
         name = f"stage {stage.begun.start}-{stage.end}"
-        whole = tracer.start_span(name, Context(), attributes=self._named(stage), start_time=_nanoseconds(given_at))
+        whole = tracer.start_span(
+            name, Context(), attributes=self._attributes(stage), start_time=_nanoseconds(given_at)
+        )
         below = set_span_in_context(whole)
         tracer.start_span("wait", below, start_time=_nanoseconds(given_at)).end(_nanoseconds(begun_at))
         training = tracer.start_span("train", below, start_time=_nanoseconds(begun_at))
@@ -88,7 +90,7 @@ class OpenTelemetry:
             whole.set_status(Status(StatusCode.ERROR, stage.error.strip().splitlines()[-1]))
         whole.end(_nanoseconds(stage.at))
 
-    def _named(self, stage: StageRun) -> dict[str, str | int]:
+    def _attributes(self, stage: StageRun) -> dict[str, str | int]:
         start = stage.begun
         named: dict[str, str | int] = {
             "study": self._study,

@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 import httpx2
 
 from stagetree.sinks.base import Json, Key, SinkError, errors_of
-from stagetree.sinks.follower import Ledger, StudySource, path_in
-from stagetree.text import FINAL, rough
+from stagetree.sinks.follower import Ledger, StudySource, ledger_path
+from stagetree.text import FINAL, rough_duration
 
 LOOK_SECONDS = 5.0
 POST_SECONDS = 10.0
@@ -65,7 +65,7 @@ class _Standstill:
         if looks != self._before:
             self._before, self._since = looks, now
         elif study["state"] == "running" and now - self._since >= (WAITING_SECONDS if waits else STILL_SECONDS):
-            why = waits or f"nothing new for {rough(now - self._since)}"
+            why = waits or f"nothing new for {rough_duration(now - self._since)}"
             yield News(study, "standstill", f"{study['study']} stands still: {why}", f"{self._since:.0f}")
 
 
@@ -81,7 +81,7 @@ class Webhook:
     def watch(self, source: StudySource, study: str) -> None:
         """Report on a study until it is over. Raises `SinkError` and the source's errors; the next call resumes."""
         with errors_of(str(self.folder), OSError):
-            ledger = Ledger(path_in(self.folder, study))
+            ledger = Ledger(ledger_path(self.folder, study))
         standstill = _Standstill(self.clock)
         with closing(ledger):
             while True:
@@ -90,9 +90,9 @@ class Webhook:
                 for news in (*_news(document), *standstill.news(document)):
                     if news.key not in ledger.keys:
                         self._post(news.body)
-                        ledger.wrote_at_end(news, None)
+                        ledger.note_at_end(news, None)
                 if document["state"] in FINAL:
-                    ledger.completed(document["finished_at"])
+                    ledger.note_end(document["finished_at"])
                     return
                 self.sleep(LOOK_SECONDS)
 

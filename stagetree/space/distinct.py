@@ -70,7 +70,7 @@ class UniqueSamples:
         self._seen.add(key)
         return is_new
 
-    def left(self) -> list[dict[str, Sequence]]:
+    def remaining(self) -> list[dict[str, Sequence]]:
         """The remaining configurations, each once, in the order written. Requires `is_listable`."""
         if self._listed is None:
             self._listed = {}
@@ -80,7 +80,7 @@ class UniqueSamples:
 
     def size(self) -> int | None:
         """The number of configurations in the space; None if unknown or infinite."""
-        return len(self.left()) if self.is_listable else None
+        return len(self.remaining()) if self.is_listable else None
 
     def skip_repeats(self, drawn: Iterable[dict[str, Sequence]], seed: int) -> Iterator[dict[str, Sequence]]:
         """Filter repeats out of an infinite stream of samples, until nothing remains.
@@ -94,7 +94,7 @@ class UniqueSamples:
                 yield configuration
             elif repeats >= REPEATS and self.is_listable:
                 chance = Random(f"{seed}/left")
-                for each in sorted(self.left(), key=lambda _: chance.random()):
+                for each in sorted(self.remaining(), key=lambda _: chance.random()):
                     self.take(each)
                     yield each
                 return

@@ -120,9 +120,11 @@ def canonical(entry: Any, path: str = "") -> Any:
     if not isinstance(entry, Mapping):
         return entry
     if is_mix(entry) and isinstance(entry["mix"], Mapping):  # all names in it are of streams
-        return {"mix": {name: canonical(item, f"{_at(path, 'mix')}.{name}") for name, item in entry["mix"].items()}}
+        return {
+            "mix": {name: canonical(item, f"{_path_to(path, 'mix')}.{name}") for name, item in entry["mix"].items()}
+        }
     literal = {"when"} if "value" in entry else set()
-    inside = {name: item if name in literal else canonical(item, _at(path, name)) for name, item in entry.items()}
+    inside = {name: item if name in literal else canonical(item, _path_to(path, name)) for name, item in entry.items()}
     if entry.keys() == {"value"}:  # a constant of W&B's
         return inside["value"]
     if "distribution" in inside:
@@ -152,10 +154,10 @@ def _convert_wandb(value: dict[str, Any], path: str) -> Any:
     kind = value["distribution"]
     if kind not in _WANDB:
         known = f"must be one of {', '.join(_WANDB)}, got {kind!r}{did_you_mean(kind, _WANDB)}"
-        raise SpaceError(_at(path, "distribution"), known)
+        raise SpaceError(_path_to(path, "distribution"), known)
     name, *places = _WANDB[kind]
     if missing := [place for place in places if place not in value]:
-        raise SpaceError(_at(path, missing[0]), f"is missing: {kind} needs {' and '.join(places)}")
+        raise SpaceError(_path_to(path, missing[0]), f"is missing: {kind} needs {' and '.join(places)}")
     if name == "value":
         return value["value"]
     rest = {
@@ -178,7 +180,7 @@ def _rename_aliases(value: dict[str, Any], path: str) -> dict[str, Any]:
 def _convert_min_max(value: dict[str, Any], path: str) -> dict[str, Any]:
     """Convert `min` and `max` to two bounds. As in W&B's sweeps, two whole numbers make a range of whole numbers."""
     if meant := matching_families(value):
-        raise SpaceError(_at(path, "family"), f"is missing: {meant} has these fields")
+        raise SpaceError(_path_to(path, "family"), f"is missing: {meant} has these fields")
     if not {"min", "max"} <= value.keys():
         raise SpaceError(path, f"must have both min and max, got {value!r}")
     bounds = [value["min"], value["max"]]
@@ -194,7 +196,7 @@ def _convert_log(value: dict[str, Any], path: str) -> dict[str, Any]:
     if "log" not in value or len(names) != 1:
         return value
     if not isinstance(value["log"], bool):
-        raise SpaceError(_at(path, "log"), f"must be true or false, got {value['log']!r}")
+        raise SpaceError(_path_to(path, "log"), f"must be true or false, got {value['log']!r}")
     name = _LOGARITHMIC[names[0]] if value["log"] else names[0]
     return {name if old == names[0] else old: item for old, item in value.items() if old != "log"}
 
@@ -215,7 +217,7 @@ def written_name(value: Mapping[str, Any], path: str) -> str | None:
         if other != name and other not in DISTRIBUTIONS[name]:
             beside = " or ".join(sorted(DISTRIBUTIONS[name]))
             may = f"must be left out: beside {name} there may be {beside}" if beside else f"must not be beside {name}"
-            raise SpaceError(_at(path, other), may)
+            raise SpaceError(_path_to(path, other), may)
     return name
 
 
@@ -226,7 +228,7 @@ def read_choice(value: Mapping[str, Any], path: str, owner: str) -> tuple[list[A
         raise SpaceError(path, f"must be a list of at least one option, got {options!r}")
     if weights is None:
         return options, None
-    at = _at(owner, "weights")
+    at = _path_to(owner, "weights")
     if not isinstance(weights, list) or len(weights) != len(options):
         raise SpaceError(at, f"must be a list of {len(options)} numbers, one for each option, got {weights!r}")
     if not all(is_number(weight) and weight >= 0 for weight in weights) or not 0 < math.fsum(weights) < math.inf:
@@ -236,15 +238,15 @@ def read_choice(value: Mapping[str, Any], path: str, owner: str) -> tuple[list[A
 
 def read_range(value: Mapping[str, Any], name: str, path: str) -> Range:
     """Parse a numeric distribution. Raises `SpaceError`."""
-    at, bounds = _at(path, name), value[name]
+    at, bounds = _path_to(path, name), value[name]
     if not isinstance(bounds, list) or len(bounds) != 2 or not all(map(is_number, bounds)):
         expected = "[mean, standard deviation]" if name == "normal" else "[lowest, highest]"
         raise SpaceError(at, f"must be {expected}, two finite numbers, got {bounds!r}")
     step = _step(value, name, path)
-    return _normal(bounds, value, step, path) if name == "normal" else _bounded(bounds, name, step, at)
+    return _normal(bounds, value, step, path) if name == "normal" else _bounded_range(bounds, name, step, at)
 
 
-def _bounded(bounds: list[Any], name: str, step: Any, at: str) -> Range:
+def _bounded_range(bounds: list[Any], name: str, step: Any, at: str) -> Range:
     low, high = bounds
     kind = _RANGES[name]
     if high < low:
@@ -264,15 +266,15 @@ def _step(value: Mapping[str, Any], name: str, path: str) -> Any:
         return None
     is_whole = name == "randint"
     if not is_number(step) or step <= 0 or (is_whole and not isinstance(step, int)):
-        raise SpaceError(_at(path, "step"), f"must be a {'whole ' * is_whole}number above 0, got {step!r}")
+        raise SpaceError(_path_to(path, "step"), f"must be a {'whole ' * is_whole}number above 0, got {step!r}")
     return step
 
 
 def _normal(moments: list[Any], value: Mapping[str, Any], step: Any, path: str) -> Normal:
-    (mean, sd), at = moments, _at(path, "normal")
+    (mean, sd), at = moments, _path_to(path, "normal")
     if sd <= 0:
         raise SpaceError(at, f"must be [mean, standard deviation], the second above 0, got {moments!r}")
-    low, high = _cut(value, "min", mean - TAILS * sd, path), _cut(value, "max", mean + TAILS * sd, path)
+    low, high = _cutoff(value, "min", mean - TAILS * sd, path), _cutoff(value, "max", mean + TAILS * sd, path)
     low, high = max(low, mean - TAILS * sd), min(high, mean + TAILS * sd)
     if step is not None and low <= high:
         grid = Uniform(mean, math.inf, step)
@@ -287,12 +289,12 @@ def _normal(moments: list[Any], value: Mapping[str, Any], step: Any, path: str) 
     return Normal(low, high, step, mean, sd, options)
 
 
-def _cut(value: Mapping[str, Any], name: str, otherwise: float, path: str) -> Any:
+def _cutoff(value: Mapping[str, Any], name: str, otherwise: float, path: str) -> Any:
     cut = value.get(name, otherwise)
     if not is_number(cut):
-        raise SpaceError(_at(path, name), f"must be a finite number, got {cut!r}")
+        raise SpaceError(_path_to(path, name), f"must be a finite number, got {cut!r}")
     return cut
 
 
-def _at(path: str, name: str) -> str:
+def _path_to(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name

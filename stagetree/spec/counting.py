@@ -102,7 +102,7 @@ TRIALS_EACH = 3
 
 
 def _check_parameters(spec: CountedStudy, limits: Limits) -> None:
-    for at, configuration in _named(spec):
+    for at, configuration in _named_configurations(spec):
         try:
             check_names(configuration, limits)
         except SequenceError as error:
@@ -111,7 +111,7 @@ def _check_parameters(spec: CountedStudy, limits: Limits) -> None:
         raise SequenceError("space", f"must leave at most {limits.parameters:,} values to choose, got {free:,}")
 
 
-def _named(spec: CountedStudy) -> Iterator[tuple[str, dict[str, Any]]]:
+def _named_configurations(spec: CountedStudy) -> Iterator[tuple[str, dict[str, Any]]]:
     if spec.space:
         yield "space", spec.space
     if isinstance(spec.tuner, TrialsTuner):

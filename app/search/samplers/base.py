@@ -187,7 +187,7 @@ class Maker:
 
     def _left(self, distinct: UniqueSamples, number: int) -> tuple[Values | None, Configuration] | None:
         """One of those that are left, all alike."""
-        if not (left := distinct.left()):
+        if not (left := distinct.remaining()):
             return None
         configuration = left[int(Chance(f"{self._seed}/{number}").random() * len(left))]
         return self._space.values(configuration), configuration
