@@ -162,7 +162,7 @@ class TokenAsked:
 def token_of(body: Any) -> TokenAsked:
     """The token that a body asks for. Raises `SpecError`."""
     token = valid(TokenWanted, body)
-    return TokenAsked(token.name, Scope.of(token.scope), token.project, token.days)
+    return TokenAsked(token.name, Scope.parse(token.scope), token.project, token.days)
 
 
 def valid(kind: type[Valid], body: Any) -> Valid:

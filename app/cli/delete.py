@@ -15,7 +15,7 @@ from app.cli.options import Output, Server, Store, StudyId, folder_or_default, o
 from app.cli.output import Format, memory, plural, print_json
 
 if TYPE_CHECKING:
-    from app.domain.search_plan import Checkpoint, KeptAt
+    from app.domain.search_plan import Checkpoint, PlacedCheckpoint
     from app.events import Plans, SqlRecords
     from app.storage.object_store import ObjectStore
     from app.storage.owned_store import Orphan
@@ -137,7 +137,7 @@ class _Garbage:
     """What may go. chosen: checkpoints, by plan. orphans: objects that no event names. kept_bytes: of all checkpoints
     before anything is deleted."""
 
-    chosen: Mapping[str, Sequence[KeptAt]]
+    chosen: Mapping[str, Sequence[PlacedCheckpoint]]
     orphans: Sequence[Orphan]
     kept_bytes: int
 

@@ -27,7 +27,7 @@ from app.cli.studies import Limit, States, check_sort, check_states
 from app.cli.studies import studies as studies
 from app.cli.study_lookup import trial_number
 from app.cli.trial_text import PREDICTED, foretold, print_trial
-from app.domain.terms import ShownTrialState
+from app.domain.terms import TrialDisplayState
 from app.service.views.trial_order import KEYS, ordered
 
 Json = dict[str, Any]
@@ -56,7 +56,7 @@ def trials(
     from app.cli import stacks
     from app.cli.result import failure_lines
 
-    check_states(state, get_args(ShownTrialState))
+    check_states(state, get_args(TrialDisplayState))
     check_sort(sort)
     with stacks.reading_study(id, server, dir) as (service, name):
         study = service.client.study(name, trials=False)

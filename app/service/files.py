@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from app.domain import checkpoint_needs
-from app.domain.search_plan import Checkpoint, SearchPlan, Study, trial_of
+from app.domain.search_plan import Checkpoint, SearchPlan, Study, get_trial
 from app.domain.terms import TrialState, Unknown
 from app.events import StudyRecord
 from app.outages import store_is_away
@@ -78,7 +78,7 @@ def kept_state(plan: SearchPlan, study: Study, trial: int | None, step: int | No
         if winner is None:
             raise Unknown(f"no trial of {study.id} has a result yet: give the number of one whose state is kept")
         trial = winner.trial
-    of = trial_of(study, trial)
+    of = get_trial(study, trial)
     if not (there := checkpoint_needs.states_of(plan, of)):
         raise Unknown(f"no state of trial {trial} is kept")
     how = _HOW_BEST_STATES_ARE_KEPT if step is None and study.value == "best" else ""
@@ -199,5 +199,5 @@ def why_missing() -> str:
 def trial_metrics(use: Services, row: StudyRecord, number: int) -> Logged:
     """The rows of a trial, in order of steps. Raises `Unknown` where there is no such trial."""
     with use.open_study(row) as (plan, study):
-        ends = list(plan.ends(next(trial_of(study, number).alone())))
+        ends = list(plan.path_ends(next(get_trial(study, number).single_runs())))
     return Logged(items=[] if use.logs is None else list(logged_points(use.logs, row.stream, ends)))

@@ -20,7 +20,7 @@ from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import decide
 from app.domain.inputs import mark
-from app.domain.terms import ANYBODY, LAUNCHED, PlanId, Principal, StudyId, Unknown, plan_id
+from app.domain.terms import ANONYMOUS_ADMIN, LAUNCHED, PlanId, Principal, StudyId, Unknown, plan_id
 from app.input_fingerprints import may_be_read
 from app.registry import TrainerSource
 from app.search.tuners.base import with_version
@@ -47,7 +47,7 @@ class WeightSource:
     parts: Callable[[], Iterator[bytes] | Iterator[memoryview]]
 
 
-def find_source(use: Services, origin: BeginFrom, who: Principal = ANYBODY) -> WeightSource:
+def find_source(use: Services, origin: BeginFrom, who: Principal = ANONYMOUS_ADMIN) -> WeightSource:
     """The file, or the checkpoint of a trial, that is meant. Raises `SpecError`, `StoreUnavailable`."""
     if origin.dcp is not None:
         return _of_folder(use, origin, origin.dcp)
@@ -175,7 +175,7 @@ def submit(
     write: Write,
     spec: StudySpec,
     trainer: TrainerSource,
-    who: Principal = ANYBODY,
+    who: Principal = ANONYMOUS_ADMIN,
     project: str | None = None,
 ) -> list[e.Event]:
     """The events that say so: its submission, and results that it learnt. The same idempotency key gives the same ones.
@@ -185,7 +185,7 @@ def submit(
     principal is of another one.
     """
     project = who.project or "" if project is None else project
-    if not who.sees(project):
+    if not who.can_see(project):
         raise HttpProblem(403, f"{who.name} is of the project {who.project!r}, and not of {project!r}.")
     _check_sinks(use, spec)
     spec = spec.with_sampling_seed(int(sha256(use.new_id().encode()).hexdigest()[:8], 16))  # on record: replay draws it

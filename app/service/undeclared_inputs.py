@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from app.domain.inputs import changed_text, left_out
+from app.domain.inputs import changed_text, undeclared_inputs
 from app.input_fingerprints import InputMissing, look, may_be_read
 from app.service.services import Services
 from app.undeclared_inputs import has_changed, is_of_here
@@ -44,7 +44,7 @@ def changed_files(use: Services, stream: str, inputs: Sequence[Json], arguments:
     if stream not in use.log.versions():
         return []
     with use.plans.holding(stream) as plan:
-        records = left_out(plan, inputs, arguments)
+        records = undeclared_inputs(plan, inputs, arguments)
     ours = [each for each in records if may_be_read(each["path"], use.study_files) and is_of_here(each)]
     return [_as_it_was(each) for each in ours if _has_changed(each)]
 

@@ -72,7 +72,7 @@ def list_tokens(use: ServicesDep, who: Who, limit: Limit = 100, cursor: Cursor =
 def create_token(body: TokenBody, use: ServicesDep, who: Who) -> NewToken:
     """Its name is part of the log from then on, and is given once."""
     asked_for = token_of(body)
-    if not who.sees_all_of(asked_for.project):
+    if not who.can_see_all_of(asked_for.project):
         raise HttpProblem(403, f"{who.name} makes tokens of the project {who.project!r} alone.")
     try:
         token = access.create(

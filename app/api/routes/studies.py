@@ -80,7 +80,7 @@ def list_studies(
     """Studies submitted while one turns the pages do not appear on later ones, and nothing is shown twice."""
 
     def is_meant(other: str) -> bool:
-        return who.sees(other) and project in (None, other)
+        return who.can_see(other) and project in (None, other)
 
     return queries.studies(use, limit, cursor, state, name, is_meant)
 

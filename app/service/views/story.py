@@ -35,13 +35,13 @@ class Beginning(NamedTuple):
 
 def story(plan: SearchPlan, study: Study) -> StudyStory:
     """The lines, and their numbers."""
-    order = results.ranked(plan, study)
-    ranked = results.in_question(order)
+    order = results.rank_trials(plan, study)
+    ranked = results.contenders(order)
     beside, as_far = _beside(plan, study, ranked), _as_far(plan, ranked)
     shared = _beginning(plan, study, ranked[0][0]) if ranked else Beginning()
     cost, pace = accounting.cost(plan, study), accounting.seconds_per_step(study)
     ways = ("sharing" if cost.shared else "sharing with other studies", "early stopping")
-    saved = [(cost.spared, pace * cost.spared), (cost.stopped_early, pace * cost.stopped_early)]
+    saved = [(cost.steps_saved, pace * cost.steps_saved), (cost.stopped_early, pace * cost.stopped_early)]
     noise = _noise(plan, study, ranked, beside, close := _close(plan, study, ranked))
     won = _won(plan, study, ranked, beside, as_far) + _failed_too(ranked, len(order) - len(ranked))
     lines = [
@@ -58,7 +58,7 @@ def story(plan: SearchPlan, study: Study) -> StudyStory:
         noise=noise,
         sharers=shared.sharers,
         shared_beginning=shared.steps,
-        steps_by_sharing=cost.spared,
+        steps_by_sharing=cost.steps_saved,
         seconds_by_sharing=round(saved[0][1], 3),
         steps_by_stopping=cost.stopped_early,
         seconds_by_stopping=round(saved[1][1], 3),
@@ -71,7 +71,7 @@ def story(plan: SearchPlan, study: Study) -> StudyStory:
 def _beside(plan: SearchPlan, study: Study, ranked: Ranked) -> list[int]:
     """The trials that are no worse than the best one: with the same value, or on the same front."""
     if len(study.objectives.goals) > 1:
-        return [trial.number for trial, _ in results.front(plan, study)[1:]]
+        return [trial.number for trial, _ in results.pareto_front(plan, study)[1:]]
     if not ranked or _is_broken(plan, study, ranked[0][0]):
         return []
     value = ranked[0][1].value
@@ -165,7 +165,7 @@ def _close(plan: SearchPlan, study: Study, ranked: Ranked) -> list[int]:
     """The trials that their repeats do not tell from the best one; of several metrics nothing is said."""
     if len(study.objectives.goals) > 1 or not ranked or _is_broken(plan, study, ranked[0][0]):
         return []
-    close = set(results.within_noise(ranked))
+    close = set(results.ties_with_best(ranked))
     return [trial.number for trial, _ in ranked if trial.number in close and not _is_broken(plan, study, trial)]
 
 
@@ -177,8 +177,8 @@ def _noise(plan: SearchPlan, study: Study, ranked: Ranked, equal: list[int], clo
         return f"{named[0].upper()}{named[1:]} may be as good: {differ} from trial {ranked[0][0].number} by {than}."
     if len(study.objectives.goals) > 1 or not equal or study.spec.get("repeats"):
         return ""
-    best = list(plan.ends(next(ranked[0][0].alone())))
-    if all(list(plan.ends(next(study.trials[each].alone()))) == best for each in equal):
+    best = list(plan.path_ends(next(ranked[0][0].single_runs())))
+    if all(list(plan.path_ends(next(study.trials[each].single_runs()))) == best for each in equal):
         return ""  # they are one training, and no chance is in that
     if idle := without_effect(plan, study, [study.trials[each] for each in (ranked[0][0].number, *equal)]):
         return f"{idle}."
@@ -224,7 +224,7 @@ def _beginning(plan: SearchPlan, study: Study, best: Trial) -> Beginning:
     Those of an average are of its states.
     """
     ends = dict[NodeId, int]()
-    for name, end in plan.sources(next(best.alone())):
+    for name, end in plan.sources(next(best.single_runs())):
         ends[name] = max(end, ends.get(name, 0))
     common = sorted((_common(plan, trial, ends) for trial in study.trials if trial is not best), reverse=True)
     beginnings = (Beginning(sharers, steps) for sharers, steps in enumerate(common, start=1) if steps)
@@ -234,7 +234,7 @@ def _beginning(plan: SearchPlan, study: Study, best: Trial) -> Beginning:
 def _common(plan: SearchPlan, trial: Trial, ends: Mapping[NodeId, int]) -> int:
     """How many trained steps the first run of a trial has in common with a path, from its beginning on."""
     steps = 0
-    for name, end in plan.ends(next(trial.alone())):
+    for name, end in plan.path_ends(next(trial.single_runs())):
         if name not in ends:
             break
         node = plan.nodes[name]
