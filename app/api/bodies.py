@@ -19,8 +19,7 @@ from stagetree.limits import Limits
 from stagetree.models.service import ScopeWord
 from stagetree.sequences import did_you_mean
 from stagetree.spec import Problem as SpecProblem
-from stagetree.spec import SpecError, StudySpec, TrialSpec
-from stagetree.spec.errors import shorten
+from stagetree.spec import SpecError, StudySpec, TrialSpec, shorten
 from stagetree.spec.suggestions import MOST_SUGGESTIONS
 
 Json = dict[str, Any]

@@ -24,8 +24,7 @@ from app.events import DatabaseUnavailable, PlanUnusable, log
 from app.service.services import HttpProblem, InvalidField
 from app.storage.object_store import StoreUnavailable
 from stagetree.models.pages import Problem
-from stagetree.spec import SpecError
-from stagetree.spec.errors import shorten
+from stagetree.spec import SpecError, shorten
 
 MEDIA_TYPE = "application/problem+json"
 TRY_AGAIN = {"Retry-After": "1"}

@@ -24,7 +24,7 @@ from app.events import Write as Transaction
 from app.service.services import HttpProblem, InvalidField
 from stagetree.limits import Limits
 from stagetree.sequences import did_you_mean
-from stagetree.spec.errors import shorten
+from stagetree.spec import shorten
 
 NO = ("false", "0", "no", "off", "f", "n")
 """What a query parameter says no with."""

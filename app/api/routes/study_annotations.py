@@ -19,8 +19,7 @@ from stagetree.models.service import Event
 from stagetree.models.studies import StudyAnswer
 from stagetree.models.trials import Note
 from stagetree.spec import Problem as SpecProblem
-from stagetree.spec import SpecError
-from stagetree.spec.errors import shorten
+from stagetree.spec import SpecError, shorten
 
 router = APIRouter(prefix="/studies/{study}", tags=["studies"], route_class=StrictRoute)
 NotePath = Annotated[int, PathParameter(description="the event that added the note", examples=[42])]
