@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.search.samplers import sampler_of
-from app.search.tuners.explore import perturbed
+from app.search.tuners.explore import perturb
 from stagetree.sequences import Constant, SequenceError
 from stagetree.space import (
     Choice,
@@ -25,7 +25,7 @@ from stagetree.space import (
     Uniform,
     canonical,
 )
-from stagetree.space.distinct import Distinct
+from stagetree.space.distinct import UniqueSamples
 from stagetree.space.notation import choice, lograndint, normal, uniform
 from stagetree.space.patterns import read_pattern
 from stagetree.spec import SpecError, StudySpec
@@ -59,7 +59,7 @@ def test_a_draw_is_among_what_was_written(among: Range, share: float, anything: 
     assert read_pattern(among.to_json(), "") == among == read_pattern(canonical(among.to_json()), "")
     space = Space({"x": among})
     assert space.values(space.build({"x": drawn})) == ({"x": drawn} if among.low < among.high else {})
-    assert among.holds(perturbed(among, drawn, Random(1), [1.2, 0.8]))
+    assert among.holds(perturb(among, drawn, Random(1), [1.2, 0.8]))
 
 
 @given(ranges())
@@ -68,7 +68,7 @@ def test_what_can_be_listed_is_what_can_be_drawn(among: Range) -> None:
         drawn = {among.at(number / 2_000) for number in range(2_000)}
         assert drawn <= set(among.listed()) and len(among.listed()) == count
         assert not isinstance(among, Uniform) or drawn == set(among.listed())
-        assert Distinct(Space({"x": among}), 1).size() == count
+        assert UniqueSamples(Space({"x": among}), 1).size() == count
 
 
 def test_steps_do_not_add_up_to_errors() -> None:

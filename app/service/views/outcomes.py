@@ -9,12 +9,12 @@ from app.domain import results, search_plan
 from app.domain.search_plan import SearchPlan, Study
 from app.domain.trainer_check import unread_hp
 from app.service.views.exactness import marks
-from stagetree.models.answer import unchecked
+from stagetree.models.answer import constructor_without_validation
 from stagetree.models.studies import Best
 from stagetree.models.trials import Outcome
 from stagetree.text import mark_sentence, unread_text
 
-_make_outcome = unchecked(Outcome)
+_make_outcome = constructor_without_validation(Outcome)
 
 
 def best(plan: SearchPlan, study: Study) -> Best | None:
@@ -49,7 +49,7 @@ def _best(
     result: results.MeasuredValue,
 ) -> Best:
     last, best = outcomes_of(plan, study, trial)
-    more: dict[str, Any] = judged._asdict() if (judged := judged_by(plan, study, trial)) else {}
+    more: dict[str, Any] = judged._asdict() if (judged := required_metrics(plan, study, trial)) else {}
     if text := mark_of(trial):
         more["exactness"] = text
     best_so_far = Best(trial=trial.number, value=result.value, steps=result.step, hp=trial.hp, last=last, best=best)
@@ -92,7 +92,7 @@ class Judged(NamedTuple):
     violation: float
 
 
-def judged_by(plan: SearchPlan, study: Study, trial: search_plan.Trial) -> Judged | None:
+def required_metrics(plan: SearchPlan, study: Study, trial: search_plan.Trial) -> Judged | None:
     """None where the study has one metric and no constraints, or the trial no result."""
     result = None if study.objectives.is_plain else results.result(plan, study, trial)
     if result is None:
