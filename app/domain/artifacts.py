@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from app.domain.sampler_inputs import SamplerInput
 from app.domain.study_annotations import Annotation
 from app.domain.terms import ChainId, NodeId, StudyId, VerificationKind
 
@@ -100,6 +101,10 @@ class ExactnessLost:
     node: NodeId
     step: int
     reason: str
+
+
+WITHOUT_PACK = "trained without their pack, which had failed"
+"""The reason of `ExactnessLost` for stages whose pack failed: their last bits may differ from those of packs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,4 +297,5 @@ Artifact = (
     | StudyDeleted
     | StudyStruck
     | Annotation
+    | SamplerInput
 )

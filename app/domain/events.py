@@ -6,8 +6,9 @@ upcaster in `app.events.codec`. Few big facts (law 8): heartbeats are rows. Time
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
+from app.domain.artifacts import WITHOUT_PACK as WITHOUT_PACK
 from app.domain.artifacts import Artifact
 from app.domain.artifacts import AuditEnded as AuditEnded
 from app.domain.artifacts import AuditRequested as AuditRequested
@@ -31,8 +32,7 @@ from app.domain.artifacts import StudyDeleted as StudyDeleted
 from app.domain.artifacts import StudyIsolated as StudyIsolated
 from app.domain.artifacts import StudyStruck as StudyStruck
 from app.domain.artifacts import WeightsDropped as WeightsDropped
-from app.domain.averages import AverageNamed as AverageNamed
-from app.domain.study_annotations import ConfigurationSuggested as ConfigurationSuggested
+from app.domain.sampler_inputs import ConfigurationSuggested as ConfigurationSuggested
 from app.domain.study_annotations import NoteAdded as NoteAdded
 from app.domain.study_annotations import NoteCorrected as NoteCorrected
 from app.domain.study_annotations import StudyLabelled as StudyLabelled
@@ -94,6 +94,27 @@ class StudySubmitted:
     other_files: list[str] = field(default_factory=list)
     project: str = ""
     by: str = ""
+
+
+class MeanShare(NamedTuple):
+    """The state of a node after a step, as one term of an average, and its weight."""
+
+    node: NodeId
+    step: int
+    weight: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AverageNamed:
+    """A node begins after `step` with the mean of other states: see `app.domain.decide.averages`.
+
+    Its name is a hash of these states, so equal averages are one node.
+    """
+
+    node: NodeId
+    step: int
+    shares: tuple[MeanShare, ...]
+    """In the order in which they are added up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

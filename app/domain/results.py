@@ -1,4 +1,4 @@
-"""The result of a trial: its value, which trial is the best, and in what a result is not exact, in sentences.
+"""The result of a trial: its value, and which trial is the best.
 
 The definition of the best is the one that everything shown goes by: trials that failed come last, whatever they had
 measured, since what made one fail, such as the batch size that it would double to, is part of its configuration. A
@@ -7,26 +7,19 @@ trial's `last` result is the metric of its study at the last step that the trial
 `value` says which of the two is the trial's value. Tuners decide on the results they asked for, whatever `value` says.
 What another study evaluates on its way changes neither. A trial that cooldowns were branched off is judged by these:
 each of them is ranked, and it is not.
-
-A sentence on exactness: 2 stages went on under another torch (2.13.0 after 2.12.0). Inputs count as well: results may
-be of other inputs than it seems, see `app.domain.inputs`.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import hypot, sqrt
 from statistics import stdev
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from app.domain import inputs
-from app.domain.events import Stage
 from app.domain.objectives import ResultScore, Scored
 from app.domain.pareto_fronts import best_first
 from app.domain.pareto_fronts import pareto_front as best_front
 from app.domain.search_plan import SearchPlan, Study, Trial
-from app.domain.terms import NodeId
 from stagetree.text import RANKED_LAST
 
 
@@ -158,61 +151,3 @@ def measured_value(plan: SearchPlan, study: Study, trial: Trial, step: int) -> M
     each = [number for metrics in plan.metrics_by_run(trial, step) if (number := metrics.get(study.metric)) is not None]
     value, deviation = sign(study) * score.losses[0], stdev(each) if len(each) > 1 else None
     return MeasuredValue(step, value, deviation, len(each))
-
-
-Json = dict[str, Any]
-
-WITHOUT_PACK = "trained without their pack, which had failed"
-"""Why stages of a plan with packs may differ in their last bits from others: see `ExactnessLost`."""
-
-
-def is_without_pack(plan: SearchPlan, stage: Stage) -> bool:
-    """Whether some of a stage was trained alone after its pack had failed."""
-    noted = plan.nodes[stage.node].not_exact if stage.node in plan.nodes else ()
-    return any(reason == WITHOUT_PACK and stage.start < step <= stage.end for step, reason in noted)
-
-
-def study_inexactness(plan: SearchPlan, study: Study) -> list[str]:
-    """Of all stages that its trials pass, whoever they were trained for."""
-    stages = _sentences(plan, study.max_step_by_node.items())
-    return [*stages, *_equal_repeats(plan, study.trials), *inputs.input_warnings(plan, study)]
-
-
-def trial_inexactness(plan: SearchPlan, trial: Trial) -> list[str]:
-    """Of the stages on its way."""
-    return trial_inexactness_in(plan, plan.studies[trial.study])(trial)
-
-
-def trial_inexactness_in(plan: SearchPlan, study: Study) -> Callable[[Trial], list[str]]:
-    """The same of each trial of a study."""
-    of_all, is_noted = list(inputs.input_warnings(plan, study)), any(node.not_exact for node in plan.nodes.values())
-
-    def of(trial: Trial) -> list[str]:
-        stages = _sentences(plan, plan.sources(trial)) if is_noted else []
-        return [*stages, *_equal_repeats(plan, [trial]), *of_all]
-
-    return of
-
-
-def _equal_repeats(plan: SearchPlan, trials: Iterable[Trial]) -> Iterator[str]:
-    """That repeats do not differ where they should."""
-    alike = [trial.number for trial in trials if len(trial.runs) > 1 and _has_equal_repeats(plan, trial)]
-    if alike:
-        number = f"{len(alike)} {'trial' if len(alike) == 1 else 'trials'}"
-        yield f"the repeats of {number} have equal values, as if the trainer did not read data_seed"
-
-
-def _has_equal_repeats(plan: SearchPlan, trial: Trial) -> bool:
-    repeats = plan.metrics_by_run(trial, trial.steps)
-    is_measured = all(value is not None for each in repeats for value in each.values())
-    return len(repeats) > 1 and is_measured and all(each == repeats[0] for each in repeats)
-
-
-def _sentences(plan: SearchPlan, ends: Iterable[tuple[NodeId, int]]) -> list[str]:
-    noted = (step_and_reason for name, end in ends for step_and_reason in _up_to(plan, name, end))
-    counts = Counter(reason for _, reason in noted)
-    return [f"{count} {'stage' if count == 1 else 'stages'} {reason}" for reason, count in counts.items()]
-
-
-def _up_to(plan: SearchPlan, name: NodeId, end: int) -> Iterable[tuple[int, str]]:
-    return ((step, reason) for step, reason in plan.nodes[name].not_exact if step <= end)

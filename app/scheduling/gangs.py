@@ -18,9 +18,10 @@ from itertools import islice
 from math import inf
 from typing import Any
 
-from app.domain.chain_assignment import ResumePoint, SlotDescription, gpu_of, multi_machine_kind, shared_gpu, site
+from app.domain.chain_assignment import ResumePoint
 from app.domain.events import RanksProfiled
 from app.domain.search_plan import SearchPlan, Study, speedup
+from app.domain.slots import SlotDescription, gpu_of, multi_machine_kind, shared_gpu, site
 from app.domain.stage_tree import Place
 from app.domain.terms import LAUNCHED, ChainId, PlanId, StudyId, VerificationKind
 from app.scheduling.frontier import Frontier, Span

@@ -9,18 +9,11 @@ from typing import Any
 
 from app.domain import checkpoint_needs, inputs
 from app.domain.accounting import steps_left
-from app.domain.chain_assignment import (
-    ChainAssignment,
-    ResumePoint,
-    SlotDescription,
-    gpu_of,
-    matches_device,
-    shared_gpu,
-    verification_device,
-)
+from app.domain.chain_assignment import ChainAssignment, ResumePoint
 from app.domain.events import PlanOpened, Stage
 from app.domain.outstanding_requests import evaluations, evaluations_of_each
 from app.domain.search_plan import Node, SearchPlan, Study, Trial
+from app.domain.slots import SlotDescription, gpu_of, matches_device, shared_gpu, verification_device
 from app.domain.terms import Refused, StudyId, TrialKey
 from app.scheduling.frontier import Frontier, Span
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
+from app.domain.sampler_inputs import SUGGESTION, ConfigurationSuggested, suggestion_reason
 from app.domain.search_plan import Study, TrialEvent
-from app.domain.study_annotations import SUGGESTION, ConfigurationSuggested, reason_of
 from app.domain.terms import TrialEventKind
 from app.search.samplers.base import (
     Enqueued,
@@ -106,7 +106,9 @@ class Suggested:
             whole = self._whole(suggestion)
             if whole is None and not self.adaptive:
                 return self.propose(number)
-            return Proposal({} if whole is None else whole.hp, reason_of(self._suggestions[suggestion], suggestion))
+            return Proposal(
+                {} if whole is None else whole.hp, suggestion_reason(self._suggestions[suggestion], suggestion)
+            )
         number -= self._taken
         if isinstance(self.then, Enqueued):
             return self.then.foreseen(number)
@@ -115,7 +117,7 @@ class Suggested:
     def _completed(self, number: int, suggestion: int) -> Proposal:
         """The whole configuration of a suggestion, and its reason."""
         proposal = self._whole(suggestion) or self._chosen(number, suggestion) or self._drawn(suggestion)
-        reason = reason_of(self._suggestions[suggestion], suggestion)
+        reason = suggestion_reason(self._suggestions[suggestion], suggestion)
         return replace(proposal, reason={**proposal.reason, **reason})
 
     def _whole(self, suggestion: int) -> Proposal | None:
