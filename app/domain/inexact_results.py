@@ -14,18 +14,18 @@ from app.domain.terms import NodeId
 
 
 def study_inexactness(plan: SearchPlan, study: Study) -> list[str]:
-    """Of all stages that its trials pass, whoever they were trained for."""
+    """The reasons for all stages that its trials pass, whichever study they were trained for."""
     stages = _sentences(plan, study.max_step_by_node.items())
     return [*stages, *_equal_repeats(plan, study.trials), *inputs.input_warnings(plan, study)]
 
 
 def trial_inexactness(plan: SearchPlan, trial: Trial) -> list[str]:
-    """Of the stages on its way."""
+    """The reasons for the stages on its path."""
     return trial_inexactness_in(plan, plan.studies[trial.study])(trial)
 
 
 def trial_inexactness_in(plan: SearchPlan, study: Study) -> Callable[[Trial], list[str]]:
-    """The same of each trial of a study."""
+    """A function that gives the reasons for each trial of a study."""
     of_all, is_noted = list(inputs.input_warnings(plan, study)), any(node.not_exact for node in plan.nodes.values())
 
     def of(trial: Trial) -> list[str]:
@@ -36,7 +36,7 @@ def trial_inexactness_in(plan: SearchPlan, study: Study) -> Callable[[Trial], li
 
 
 def _equal_repeats(plan: SearchPlan, trials: Iterable[Trial]) -> Iterator[str]:
-    """That repeats do not differ where they should."""
+    """A sentence if repeats do not differ although they should."""
     alike = [trial.number for trial in trials if len(trial.runs) > 1 and _has_equal_repeats(plan, trial)]
     if alike:
         number = f"{len(alike)} {'trial' if len(alike) == 1 else 'trials'}"
