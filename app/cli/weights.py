@@ -104,10 +104,10 @@ def _export(id: str, which: _Wanted, trainers: list[str], server: str | None, di
 
 def _like_the_model(state: Path) -> list[str]:
     """Only the header is read: the state may be larger than what is free of memory."""
-    from stagetree.runtime.checkpoints.weight_files import like_the_model
+    from stagetree.runtime.checkpoints.weight_files import find_model_copies
 
     with state.open("rb") as opened, mmap(opened.fileno(), 0, access=ACCESS_READ) as image:
-        return like_the_model(image)
+        return find_model_copies(image)
 
 
 def _say_what_is_like_it(parts: Sequence[str]) -> None:

@@ -25,7 +25,7 @@ from app.service.views import outcomes
 from app.storage.object_store import PART, ObjectStore, StoreUnavailable
 from stagetree.atomic_file import atomic_file
 from stagetree.models.pages import Logged
-from stagetree.runtime.checkpoints.weight_files import is_divided, joined, like_the_model, weight_parts
+from stagetree.runtime.checkpoints.weight_files import find_model_copies, is_divided, join_parts, weight_parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,14 +127,14 @@ def write_state(store: ObjectStore, study: str, state: KeptState, folder: Path, 
         with atomic_file(path) as file:
             for piece in pieces:
                 file.write(piece)
-        return StateFile(path, like_the_model(image))
+        return StateFile(path, find_model_copies(image))
 
 
 @contextmanager
 def _image(store: ObjectStore, checkpoint: Checkpoint) -> Iterator[mmap.mmap]:
     """The checkpoint in a file of this machine, its own where it can be; one that is divided is put together."""
     images = [_object(store, each.key, each.sha256) for each in checkpoint.objects]
-    yield _mapped(_copied(joined(images))) if is_divided(images[0]) else images[0]
+    yield _mapped(_copied(join_parts(images))) if is_divided(images[0]) else images[0]
 
 
 def _object(store: ObjectStore, key: str, recorded: str) -> mmap.mmap:
