@@ -33,7 +33,7 @@ MAX_CHANCE = 1 / 3
 
 
 def error_location(event: e.StageFailed) -> ErrorLocation:
-    """What the user's code error_location, and where."""
+    """The place and the signature of an error of the user's code."""
     step = event.step if event.evaluated is None else event.evaluated
     return step, event.signature or "", event.evaluated is not None
 

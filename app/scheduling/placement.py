@@ -211,7 +211,7 @@ def has_trainer(slot: SlotDescription, opened: PlanOpened) -> bool:
 def group_by_kind(
     plan: SearchPlan, slots: Candidates, is_wanted: Callable[[str], bool] = lambda kind: True
 ) -> list[tuple[str, Candidates]]:
-    """The slots that may make a plan's proofs, of each kind of device that is running_keys and of which one is free."""
+    """The slots that may verify a plan, by kind of device, for the wanted kinds with a free slot."""
     opened = plan.opened
     allowed = [study.devices for study in plan.studies.values() if study.is_running or study.is_audited]
 
@@ -295,7 +295,7 @@ def _failures(plan: SearchPlan, spans: Sequence[Span]) -> Counter[str]:
 
 
 def _could_not_evaluate(plan: SearchPlan, span: Span) -> Iterator[str]:
-    """The slots on which an evaluation that is still running_keys of these steps failed, once for each time."""
+    """The slots on which an evaluation that is still wanted of these steps failed, once for each time."""
     node = plan.nodes[span.node]
     failed_steps = evaluations(plan, node, span.start, span.end) if node.evaluation_failures else ()
     for (step, _), slots in node.evaluation_failures.items():
