@@ -260,12 +260,16 @@ def check_schema_is_known(number: str | None, url: URL) -> None:
     known = _schemas()
     if number is None or number in known:
         return
-    maker, instead = "a newer", "use that version, or a new --dir or database"
+    place = f"The database {shown(url.render_as_string(hide_password=False))}"
     if number < min(known):
-        maker, instead = "an unreleased", "use a new --dir or database, or delete this one"
-    place = shown(url.render_as_string(hide_password=False))
-    made = f"The database {place} was made by {maker} version of stagetree (its schema is {number})"
-    raise UnreadableSchema(f"{made} and cannot be read: {instead}.")
+        raise UnreadableSchema(
+            f"{place} was made by an unreleased version of stagetree (its schema is {number}) and cannot be read: use a"
+            " new --dir or database, or delete this one."
+        )
+    raise UnreadableSchema(
+        f"{place} was made by a newer version of stagetree (its schema is {number}) and cannot be read: use that"
+        " version, or a new --dir or database."
+    )
 
 
 def _schemas() -> set[str]:
