@@ -49,7 +49,7 @@ NEEDED = {
     **dict.fromkeys(
         ("alembic", "billiard", "celery", "fastapi", "fsspec", "kombu", "psycopg", "redis", "s3fs"), SERVER
     ),
-    **dict.fromkeys(("sqlalchemy", "sqlmodel", "starlette", "uvicorn"), SERVER),
+    **dict.fromkeys(("sqlalchemy", "starlette", "uvicorn"), SERVER),
     **dict.fromkeys(("safetensors", "torch"), "'stagetree[all]'"),
 }
 """What to install for modules that do not come with the package alone."""

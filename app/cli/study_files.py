@@ -89,10 +89,10 @@ def print_advice(spec: StudySpec) -> None:
 def check_tuner(spec: StudySpec) -> None:
     """Refuse a study whose tuner cannot begin, as a server does. Raises `SpecError`."""
     from app.service import suggestions
-    from app.simulation.preview import unguided
+    from app.simulation.preview import remove_guidance
     from stagetree.spec import StudySpec
 
-    suggestions.check_tuner(StudySpec.from_dict(unguided(spec.to_json()), limits=None))
+    suggestions.check_tuner(StudySpec.from_dict(remove_guidance(spec.to_json()), limits=None))
 
 
 def print_doubts(spec: StudySpec, source: TrainerSource) -> None:
@@ -103,9 +103,9 @@ def print_doubts(spec: StudySpec, source: TrainerSource) -> None:
 def doubts(spec: StudySpec, source: TrainerSource) -> list[str]:
     """Which hyper-parameters a script certainly does not read; which files its study should name as `inputs`."""
     from app.cli.data_files import unlisted
-    from app.registry import unread
+    from app.registry import unread_hyper_parameters
 
-    return [*unread(spec, source), *unlisted(spec, source)]
+    return [*unread_hyper_parameters(spec, source), *unlisted(spec, source)]
 
 
 def foreseen(spec: StudySpec, source: TrainerSource | None) -> list[str]:

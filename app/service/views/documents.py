@@ -25,7 +25,7 @@ from app.events import ChainRecord, StudyRecord
 from app.service.views import outcomes
 from app.service.views.exactness import exactness as proven
 from app.service.views.exactness import marks
-from app.service.views.outcomes import front_fields, fronted, judged_by, outcomes_of
+from app.service.views.outcomes import front_fields, fronted, outcomes_of, required_metrics
 from app.service.views.plans import point
 from app.service.views.progress import begins_shortly, ending_text, lineage, packing, progress
 from app.service.views.story import story
@@ -241,7 +241,7 @@ def _trial(
     state, rung, (last, best) = _state(plan, trial, busy), stands.rung(trial.number), outcomes_of(plan, study, trial)
     text, result = json_safe(meaning(study, trial, state, stands)), best if study.spec.get("value") == "best" else last
     more = _Sometimes()
-    if (judged := judged_by(plan, study, trial)) is not None:
+    if (judged := required_metrics(plan, study, trial)) is not None:
         more["metrics"], more["violation"], more["front"] = *judged, trial.number in front
     if (foretold := prediction(trial, stands)) is not None:
         more["prediction"] = Prediction.model_validate(foretold)

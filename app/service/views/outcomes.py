@@ -49,7 +49,7 @@ def _best(
     result: results.MeasuredValue,
 ) -> Best:
     last, best = outcomes_of(plan, study, trial)
-    more: dict[str, Any] = judged._asdict() if (judged := judged_by(plan, study, trial)) else {}
+    more: dict[str, Any] = judged._asdict() if (judged := required_metrics(plan, study, trial)) else {}
     if text := mark_of(trial):
         more["exactness"] = text
     best_so_far = Best(trial=trial.number, value=result.value, steps=result.step, hp=trial.hp, last=last, best=best)
@@ -92,7 +92,7 @@ class Judged(NamedTuple):
     violation: float
 
 
-def judged_by(plan: SearchPlan, study: Study, trial: search_plan.Trial) -> Judged | None:
+def required_metrics(plan: SearchPlan, study: Study, trial: search_plan.Trial) -> Judged | None:
     """None where the study has one metric and no constraints, or the trial no result."""
     result = None if study.objectives.is_plain else results.result(plan, study, trial)
     if result is None:
