@@ -19,7 +19,7 @@ from stagetree.limits import Limits
 from stagetree.models.service import ScopeWord
 from stagetree.sequences import did_you_mean
 from stagetree.spec import Problem as SpecProblem
-from stagetree.spec import SpecError, StudySpec, TrialSpec, shown
+from stagetree.spec import SpecError, StudySpec, TrialSpec, shorten
 from stagetree.spec.suggestions import MOST_SUGGESTIONS
 
 Json = dict[str, Any]
@@ -96,7 +96,7 @@ def extension_of(body: Any, trial: Any) -> c.Extend:
     fields = body if isinstance(body, dict) else {}
     problems = []
     if not is_count(trial, 0):
-        problems.append(SpecProblem("trial", f"must be the number of a trial, from 0 on, got {shown(trial)}"))
+        problems.append(SpecProblem("trial", f"must be the number of a trial, from 0 on, got {shorten(trial)}"))
     if not is_count(fields.get("steps"), 1) or len(fields) != 1:
         problems.append(SpecProblem("steps", "must be the one field: the number of steps in all, at least 1"))
     if problems:
@@ -111,10 +111,10 @@ def branch_of(body: Any, study: StudyId, at: float) -> c.BranchTrial:
     problems = [SpecProblem(name, f"is no field of a branch: there are {names}") for name in fields.keys() - BRANCH]
     for name, expected, least in _COUNTS_OF_A_BRANCH:
         if not is_count(fields.get(name), least):
-            problems.append(SpecProblem(name, f"must be {expected}, got {shown(fields.get(name))}"))
+            problems.append(SpecProblem(name, f"must be {expected}, got {shorten(fields.get(name))}"))
     if not isinstance(fields.get("hp"), dict):
         expected = "an object from hyper-parameters to their values from there on"
-        problems.append(SpecProblem("hp", f"must be {expected}, got {shown(fields.get('hp'))}"))
+        problems.append(SpecProblem("hp", f"must be {expected}, got {shorten(fields.get('hp'))}"))
     if problems:
         raise SpecError(problems)
     return c.BranchTrial(study=study, time=at, **fields)
@@ -130,7 +130,7 @@ def suggestions_of(body: Any) -> list[Json]:
     for number, each in enumerate(listed):
         if not isinstance(each, dict) or not each:
             expected = "an object from hyper-parameter to value, with one at least"
-            raise SpecError([SpecProblem(f"suggestions[{number}]", f"must be {expected}, got {shown(each)}")])
+            raise SpecError([SpecProblem(f"suggestions[{number}]", f"must be {expected}, got {shorten(each)}")])
     return listed
 
 

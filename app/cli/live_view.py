@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from app.cli.output import at_rungs, fraction, number, one_line, plural, short_hp, steps_done
-from stagetree.text import FINAL, decided, duration, rank_text, saved_text
+from stagetree.text import FINAL, decision_text, duration, rank_text, saved_text
 
 Json = dict[str, Any]
 NARROW = 60
@@ -126,7 +126,9 @@ def _best(study: Json) -> Text:
 
 def decision(last: Json) -> str:
     """What the tuner decided last, in words."""
-    return f"{decided(last['kind'], last['trial'], last['steps'])}: {rank_text(last['reason'])}".removesuffix(": ")
+    return f"{decision_text(last['kind'], last['trial'], last['steps'])}: {rank_text(last['reason'])}".removesuffix(
+        ": "
+    )
 
 
 def _slots(study: Json, room: int) -> list[RenderableType]:

@@ -128,7 +128,7 @@ class StudySinks(threading.Thread):
     def finish(self, seconds: float) -> None:
         """Wait for so long for sinks of studies that are over, and say which have not got all."""
         from stagetree.client import Client, StagetreeError
-        from stagetree.sinks.addresses import shown
+        from stagetree.sinks.addresses import redact_address
 
         deadline = time.monotonic() + seconds
         try:
@@ -138,7 +138,7 @@ class StudySinks(threading.Thread):
             self._say(f"The sinks of studies may be incomplete: {error}")
         for (study, address), following in self._following.items():
             if study not in self._open and not following.wait(max(deadline - time.monotonic(), 0)):
-                name = shown(address)
+                name = redact_address(address)
                 self._say(f"{name} lacks a part of {study}: stagetree watch {study} --to {name} sends the rest")
 
     def end(self) -> None:
@@ -150,9 +150,9 @@ class SinkThread(threading.Thread):
     """Follows one study for one sink until it is over, over a connection of its own."""
 
     def __init__(self, url: str, study: str, address: str, positions: Path, say: Say, ended: threading.Event) -> None:
-        from stagetree.sinks.addresses import shown
+        from stagetree.sinks.addresses import redact_address
 
-        super().__init__(name=f"{shown(address)} of {study}", daemon=True)
+        super().__init__(name=f"{redact_address(address)} of {study}", daemon=True)
         self._url, self._study, self._address, self._positions = url, study, address, positions
         self._say, self._ended = say, ended
         self._is_written = False
@@ -192,10 +192,10 @@ class SinkThread(threading.Thread):
 
     def _has_got_all(self, client: Client) -> bool:
         """Whether it was written up to the end at which the study is now."""
-        from stagetree.sinks.addresses import noted_in
-        from stagetree.sinks.follower import completed_at, path_in
+        from stagetree.sinks.addresses import progress_folder
+        from stagetree.sinks.follower import end_time, ledger_path
 
-        noted = completed_at(path_in(noted_in(self._address, self._positions), self._study))
+        noted = end_time(ledger_path(progress_folder(self._address, self._positions), self._study))
         over: Any = client.study(self._study, trials=False).finished_at
         return noted is not None and noted == over
 

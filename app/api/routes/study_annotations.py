@@ -19,7 +19,7 @@ from stagetree.models.service import Event
 from stagetree.models.studies import StudyAnswer
 from stagetree.models.trials import Note
 from stagetree.spec import Problem as SpecProblem
-from stagetree.spec import SpecError, shown
+from stagetree.spec import SpecError, shorten
 
 router = APIRouter(prefix="/studies/{study}", tags=["studies"], route_class=StrictRoute)
 NotePath = Annotated[int, PathParameter(description="the event that added the note", examples=[42])]
@@ -54,9 +54,11 @@ def note_of(body: Any) -> tuple[str, int | None]:
     fields = body if isinstance(body, dict) else {}
     problems = [SpecProblem(name, "is no field of a note: there are text, trial") for name in fields.keys() - NOTE]
     if not isinstance(fields.get("text"), str):
-        problems.append(SpecProblem("text", f"must be the text of the note, got {shown(fields.get('text'))}"))
+        problems.append(SpecProblem("text", f"must be the text of the note, got {shorten(fields.get('text'))}"))
     if (trial := fields.get("trial")) is not None and not is_count(trial, 0):
-        problems.append(SpecProblem("trial", f"must be the number of a trial, from 0 on, or null, got {shown(trial)}"))
+        problems.append(
+            SpecProblem("trial", f"must be the number of a trial, from 0 on, or null, got {shorten(trial)}")
+        )
     if problems:
         raise SpecError(problems)
     return fields["text"], trial

@@ -18,7 +18,7 @@ from app.domain.terms import NodeId, StudyState, TrialState
 from app.service.views.outcomes import mark_of_best, without_effect
 from app.service.views.trial_order import json_safe
 from stagetree.models.studies import StudyStory
-from stagetree.text import RANKED_LAST, rough
+from stagetree.text import RANKED_LAST, rough_duration
 
 NAMED = 5
 """So many trials are named; of more, how many there are."""
@@ -268,7 +268,7 @@ def _shares(study: Study, best: Trial, shared: Beginning) -> str:
 def _amount(steps: int, seconds: float) -> str:
     """Steps, and the slot time of them where it is worth a word."""
     counted = f"{_n(steps)} {'step' if steps == 1 else 'steps'}"
-    return f"about {rough(seconds)} of slot time ({counted})" if seconds >= 1 else counted
+    return f"about {rough_duration(seconds)} of slot time ({counted})" if seconds >= 1 else counted
 
 
 # --------------------------------------------------------------------------------------------------------------- words
