@@ -32,7 +32,7 @@ from celery.signals import (
     worker_shutting_down,
 )
 
-from app.domain.chain_assignment import NAME
+from app.domain.slots import NAME
 from app.events import Database, DatabaseUnavailable, SlotTaken, SqlRecords
 from app.outages import LostRace
 from app.process.limits import end_within

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.chain_assignment import shared_gpu
+from app.domain.slots import shared_gpu
 from app.embedded import StackFailed
 from app.embedded.machine import default_device, default_slots, slot_names
 from app.workers.slot import device as module

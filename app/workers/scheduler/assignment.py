@@ -12,10 +12,11 @@ from functools import partial
 from typing import Any
 
 from app.domain import commands as c
-from app.domain.chain_assignment import ChainAssignment, SlotDescription, verification_device
+from app.domain.chain_assignment import ChainAssignment
 from app.domain.decide import decide
 from app.domain.events import PlanOpened
 from app.domain.search_plan import SearchPlan
+from app.domain.slots import SlotDescription, verification_device
 from app.domain.stage_tree import Place
 from app.domain.terms import ChainId, PlanId
 from app.domain.trainer_check import can_train

@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from app.domain.chain_assignment import SlotDescription, multi_machine_kind
 from app.domain.events import RanksProfiled
 from app.domain.search_plan import Chain, Study
+from app.domain.slots import SlotDescription, multi_machine_kind
 from app.domain.terms import ChainId, PlanId
 from app.events import change, profiles_on_record
 from app.scheduling import gangs

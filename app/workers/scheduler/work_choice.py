@@ -9,10 +9,10 @@ import logging
 from collections.abc import Sequence
 
 from app.domain import commands as c
-from app.domain.chain_assignment import SlotDescription
 from app.domain.decide import decide
 from app.domain.events import PackingProfiled
 from app.domain.search_plan import SearchPlan
+from app.domain.slots import SlotDescription
 from app.events import packs_on_record
 from app.scheduling.frontier import Frontier
 from app.scheduling.placement import has_trainer

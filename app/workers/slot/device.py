@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from string import ascii_lowercase
 
-from app.domain.chain_assignment import NAME
+from app.domain.slots import NAME
 
 NVIDIA_SMI_SECONDS = 30.0
 GPU = re.compile(r"GPU (\d+):(?: (?P<model>.+) \(UUID: (?P<uuid>GPU-[^)]+)\))?")

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from app.domain import events as e
-from app.domain.results import WITHOUT_PACK
+from app.domain.events import WITHOUT_PACK
 from app.workers.slot.checkpoint_store import ReadOnce
 from app.workers.slot.claim import ChainStopped, Claimed, PackBroken
 from app.workers.slot.context import SlotContext
