@@ -13,6 +13,7 @@ import typer
 from app.cli.errors import USAGE, fail
 from app.cli.options import Output, Store, folder_or_default, open_records
 from app.cli.output import Format, memory, plural, print_json
+from app.cli.service import open_study
 
 if TYPE_CHECKING:
     from app.events import SqlRecords
@@ -80,9 +81,8 @@ def archive(
 
 
 def _plan_of(id: str, dir: Path | None) -> str:
-    from app.cli import stacks
 
-    with stacks.reading_study(id, None, dir) as (_, study):
+    with open_study(id, None, dir) as (_, study):
         pass
     with open_records(folder_or_default(dir)) as records, records.read() as rows:
         row = rows.studies.find(study)

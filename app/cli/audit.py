@@ -10,17 +10,15 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 from app.cli.errors import CONFLICT, DONE, FAILED, INTERRUPTED, TIMEOUT, USAGE, fail
 from app.cli.options import DEFAULT_DIR, Output, Server, Slots, StudyId, Timeout, Trainers, is_store
 from app.cli.output import Format, one_line, plural, print_json, without_secrets
-
-if TYPE_CHECKING:
-    from app.cli.stacks import Service
-    from app.cli.study_lookup import Documents
+from app.cli.service import Documents, Service, open_server, served_here, server_url, study_id
+from app.cli.watch import Standstill
 
 Json = dict[str, Any]
 LOOK_SECONDS = 0.5
@@ -62,8 +60,8 @@ def _service(
     url: str | None, folder: Path | None, slots: int | None, trainers: list[str] | None, study: str
 ) -> Iterator[Service[Documents]]:
     """A server, or slots of the command's own on the store that has the study."""
-    from app.cli import stacks
-    from app.cli.study_lookup import served_here, server_url
+    from app.cli.own_stack import OwnStack, own_stack
+    from app.cli.trainer_files import trainer_files
 
     own = folder or slots or trainers
     if url and own:
@@ -72,19 +70,18 @@ def _service(
         )
     there = server_url(url) or served_here()
     if not own and (there or not is_store(DEFAULT_DIR)):
-        with stacks.server(there) as service:
+        with open_server(there) as service:
             yield service
         return
-    files = stacks.trainer_files(trainers or [], folder=Path())
+    files = trainer_files(trainers or [], folder=Path())
     _check_here(folder or DEFAULT_DIR, study, files)
-    with stacks.own_stack(stacks.OwnStack.of(folder or DEFAULT_DIR, slots, None, files), await_slots=True) as service:
+    with own_stack(OwnStack.of(folder or DEFAULT_DIR, slots, None, files), await_slots=True) as service:
         yield service
 
 
 def _check_here(folder: Path, meant: str, files: list[str]) -> None:
     """End with a sentence where slots of our own could not train the study: nobody else would come to do it."""
     from app.cli.store import Store
-    from app.cli.study_lookup import study_id
     from app.registry import Catalogue
 
     with Store(folder) as store:
@@ -99,7 +96,6 @@ def _check_here(folder: Path, meant: str, files: list[str]) -> None:
 
 def _audited(service: Service[Documents], id: str, timeout: float | None) -> Json:
     """The verdict, once all was compared that can be."""
-    from app.cli.study_lookup import study_id
 
     study = study_id(service.client, id)
     service.client.audit(study)
@@ -114,7 +110,6 @@ def _audited(service: Service[Documents], id: str, timeout: float | None) -> Jso
 
 def _followed(service: Service[Documents], study: str, timeout: float | None) -> Json | None:
     """The study when nothing is left to compare; None if that takes too long. What it waits for is said."""
-    from app.cli.watch import Standstill
 
     deadline = None if timeout is None else time.monotonic() + timeout
     standstill, last_reason = Standstill(service.client), ""

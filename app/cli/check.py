@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from app.cli import study_files
 from app.cli.errors import FAILED, USAGE, fail
 from app.cli.options import Changes, Output, StudyFile, Trainers
 from app.cli.output import Format, plural, print_json
@@ -57,13 +58,13 @@ def check(
     \b
     Example:  stagetree check study.yaml --steps 6
     """
-    from app.cli import stacks, study_files
+    from app.cli.trainer_files import check_trainer, trainer_files
     from app.embedded import default_device
     from app.settings import settings
 
     spec = study_files.load(study, changes or (), settings().limits)
-    files = stacks.trainer_files(trainers or [], folder=study.parent)
-    job = job_of(spec, stacks.check_trainer(spec, files, study.parent).path, device or default_device())
+    files = trainer_files(trainers or [], folder=study.parent)
+    job = job_of(spec, check_trainer(spec, files, study.parent).path, device or default_device())
     if job is None:
         fail("the study names no hyper-parameters to check with: give it a space", USAGE)
     worlds = _worlds(ranks, job["parallel"])

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.cli.archive import archive
 from app.cli.errors import FAILED, USAGE, fail
 from app.cli.options import Output, Server, Store, StudyId, folder_or_default, open_records, open_store
 from app.cli.output import Format, memory, plural, print_json
+from app.cli.service import open_study
 
 if TYPE_CHECKING:
     from app.domain.search_plan import Checkpoint, KeptAt
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from app.storage.object_store import ObjectStore
     from app.storage.owned_store import Orphan
     from app.workers.scheduler.retention import Retention
-
-__all__ = ["archive", "delete", "erase", "gc"]
 
 HOUR = 3600.0
 """Seconds by which the clocks of machines and stores may differ."""
@@ -36,7 +34,6 @@ Budget = Annotated[
         help="Keep at most this size, such as 20GiB; by default STAGETREE_CHECKPOINT_BUDGET.",
     ),
 ]
-
 
 Adopt = Annotated[
     bool, typer.Option("--adopt", help="This database is a copy, and the original is gone: take over its checkpoints.")
@@ -55,9 +52,8 @@ def delete(
     \b
     Example:  stagetree delete digits-grid-3f9c1a --yes
     """
-    from app.cli import stacks
 
-    with stacks.reading_study(id, server, dir) as (service, study):
+    with open_study(id, server, dir) as (service, study):
         number = len(service.client.study(study)["trials"])
         _ask(f"Delete study {study} with its {number} trials?", yes)
         service.client.delete(study)

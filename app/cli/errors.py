@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -41,10 +42,11 @@ def finite(value: float | None) -> float | None:
 
 
 DONE, FAILED, USAGE, NOT_FOUND, CONFLICT, TRIALS_FAILED = 0, 1, 2, 3, 4, 5
+
 UNREACHABLE, TIMEOUT, INTERRUPTED = 69, 124, 130
 
-
 SERVER = "'stagetree[server]', or 'stagetree[all]' where studies are trained"
+
 NEEDED = {
     **dict.fromkeys(
         ("alembic", "billiard", "celery", "fastapi", "fsspec", "kombu", "psycopg", "redis", "s3fs"), SERVER
@@ -138,3 +140,18 @@ def code_of(error: Exception) -> int | None:
     """The exit code for an error; None for one that is our own mistake and deserves its traceback."""
     names = (f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__)
     return next((CODES[name] for name in names if name in CODES), None)
+
+
+@contextmanager
+def exit_on_signals() -> Iterator[None]:
+    """`kill`, or a terminal that is closed, ends the block like an exception, so that nothing is left behind."""
+
+    def end(number: int, _: object) -> NoReturn:
+        sys.exit(128 + number)
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

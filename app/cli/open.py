@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from app.cli.errors import USAGE, fail
+from app.cli.options import DEFAULT_DIR, check_store, is_store
 
 if TYPE_CHECKING:
     from uvicorn import Server
@@ -48,7 +49,6 @@ def open(folder: Folder = None, port: Port = None, browser: Browser = False) -> 
 
 def _store(option: Path | None) -> Path:
     """The folder of the store that is meant. Ends with a message where there is none."""
-    from app.cli.options import DEFAULT_DIR, check_store, is_store
 
     if option is not None and not option.is_dir():
         fail(f"{option} is no folder: name a store, as `run` and `up` make one, or the folder that it is in", USAGE)
@@ -75,7 +75,7 @@ def _server(folder: Path) -> Server:
     from app.api.access import AccessPolicy
     from app.api.application import make_app
     from app.api.services import ApiServices
-    from app.cli.opened_folder import services_of
+    from app.cli.store import services_of
     from app.settings import settings
 
     policy = AccessPolicy(instead=f"`stagetree up --dir {folder}` serves the same studies so that they can be changed.")

@@ -17,29 +17,36 @@ if TYPE_CHECKING:
     from app.events import SqlRecords
     from app.storage.owned_store import OwnedStore
 
-
 MOST_SLOTS = 256
 """Of one machine: each is a process of some hundred megabytes."""
 
 StudyFile = Annotated[Path, typer.Argument(metavar="STUDY.yaml", help="The study file; - reads it from stdin.")]
+
 StudyId = Annotated[
     str, typer.Argument(metavar="ID", help="The study: its id, the beginning of it, its name, or `last`.")
 ]
+
 TrialNumber = Annotated[int, typer.Argument(metavar="N", min=0, help="The trial's number.")]
+
 OrBest = Annotated[
     int | None, typer.Argument(metavar="[N]", min=0, help="The trial's number; by default the best trial.")
 ]
+
 Output = Annotated[Format, typer.Option("-o", "--output", help="Print a table, or one JSON document.")]
+
 ListOutput = Annotated[ListFormat, typer.Option("-o", "--output", help="Print a table, one JSON document, or CSV.")]
+
 Server = Annotated[
     str | None, typer.Option("--server", metavar="URL", help="The URL of a running server; by default STAGETREE_URL.")
 ]
+
 Store = Annotated[
     Path | None,
     typer.Option(
         "--dir", metavar="FOLDER", help="Read the store in this folder, without a server; by default .stagetree here."
     ),
 ]
+
 Slots = Annotated[
     int | None,
     typer.Option(
@@ -50,14 +57,17 @@ Slots = Annotated[
         help="How many slots; by default one for each GPU, else for each CPU core.",
     ),
 ]
+
 SlotsPerGpu = Annotated[
     int | None,
     typer.Option("--slots-per-gpu", metavar="N", min=1, max=MOST_SHARES, help="N slots share each GPU."),
 ]
+
 Trainers = Annotated[
     list[str] | None,
     typer.Option("--trainers", metavar="FILE.py", help="A Python file with trainers; may be repeated."),
 ]
+
 Changes = Annotated[
     list[str] | None,
     typer.Option(
@@ -66,6 +76,7 @@ Changes = Annotated[
         help="Change a field of the study file, such as tuner.max_steps=20; may be repeated.",
     ),
 ]
+
 Sinks = Annotated[
     list[str] | None,
     typer.Option(
@@ -74,22 +85,29 @@ Sinks = Annotated[
         help="Write the study to tensorboard:DIR, wandb:PROJECT, mlflow:URI, otlp:URL or webhook:URL; may be repeated.",
     ),
 ]
+
 Plain = Annotated[bool, typer.Option("--plain", help="Print lines instead of the live view.")]
+
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print no progress.")]
+
 Strict = Annotated[bool, typer.Option("--strict", help="Exit with code 5 if a trial failed.")]
+
 Timeout = Annotated[
     float | None,
     typer.Option("--timeout", metavar="SECONDS", min=0, callback=finite, help="Stop waiting after this time."),
 ]
+
 Host = Annotated[
     str,
     typer.Option("--host", metavar="ADDRESS", help="The address to listen on. Callers on other machines need a token."),
 ]
+
 Port = Annotated[int, typer.Option("--port", metavar="N", min=0, max=65535, help="The port to listen on.")]
+
 Insecure = Annotated[bool, typer.Option("--insecure", help="Require no token: every caller may do everything.")]
 
-
 DEFAULT_DIR = Path(".stagetree")
+
 DATABASE = "stagetree.db"
 
 
@@ -149,3 +167,11 @@ def open_records(folder: Path | None) -> Iterator[SqlRecords]:
         yield records
     finally:
         records.close()
+
+
+Values = Annotated[
+    list[str],
+    typer.Option("--set", metavar="NAME=VALUE", help="A hyper-parameter, written as in a study file; may be repeated."),
+]
+
+StepsInAll = Annotated[int, typer.Option("--steps", metavar="N", min=1, help="The number of steps in all.")]

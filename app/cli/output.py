@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Any
 
 from app.outages import SOUNDS_SECRET
-from stagetree.text import FINAL, float_text, percent, value_text
+from stagetree.text import FINAL, float_text, value_text
 
 Json = dict[str, Any]
 
@@ -46,7 +46,6 @@ def is_unicode() -> bool:
 UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters, of which terminals make commands, but for tab and newline; marks that turn the direction of text
 around; and halves of characters, which cannot be written."""
-
 
 BREAKS = re.compile(r"\s*[\t\n\u2028\u2029]\s*")
 SECRET_OPTION = re.compile(rf"([?&][^=&\s]*{SOUNDS_SECRET}[^=&\s]*=)[^&\s]*", re.IGNORECASE)
@@ -246,20 +245,3 @@ def cell(value: Any) -> str:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def slot_row(slot: Json) -> tuple[Any, ...]:
-    """A slot in the table of slots; of a slot that is lent, whom it helps."""
-    stage, loan = slot["stage"], slot.get("lent_to")  # an older server says nothing of loans
-    steps, study = stage and f"{stage['step']} of {stage['start']} to {stage['end']}", slot["study"]
-    if loan:
-        steps, study = f"trial {loan['trial']}, with {loan['slot']}", loan["study"]
-    return slot["name"], slot["device"], slot["host"], slot["state"], study, steps
-
-
-def error_text(slot: Json) -> str | None:
-    """How far the estimates of a slot's stages were off."""
-    if (error := slot.get("estimate_error")) is None:
-        return None
-    part = percent(error["error"]) if error["error"] < 1 else "more than itself"
-    return f"{part} ({plural(error['stages'], 'stage')})"

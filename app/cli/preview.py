@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import groupby
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from app.cli import study_files
 from app.cli.options import DEFAULT_DIR, Changes, Output, Store, StudyFile, Trainers, is_store
 from app.cli.output import Format, one_line, plural, print_json
 from stagetree.text import percent, rough
@@ -21,47 +21,6 @@ if TYPE_CHECKING:
     from stagetree.spec import StudySpec
 
 Json = dict[str, Any]
-
-
-def trainer_here(spec: StudySpec, study: Path, trainers: list[str]) -> TrainerSource | None:
-    """The trainer of a study, which takes its arguments. Where it is not here, it says that they were not looked at.
-
-    Raises `SpecError` for arguments that it does not take, and where files were named and it is in none of them;
-    `TrainerFileError` for a file that was named.
-    """
-    from app.cli import stacks
-    from app.registry import Catalogue, TrainerFileError, check_arguments
-    from stagetree.sequences import did_you_mean
-    from stagetree.spec import Problem, SpecError
-
-    try:
-        known = Catalogue(stacks.trainer_files(trainers, folder=study.parent)).describe()
-        source = known.get(spec.trainer)
-        if trainers and source is None:
-            names = ", ".join(sorted(known)) or "none"
-            text = f"is in none of the files that are named, which have {names}, got {spec.trainer!r}"
-            raise SpecError([Problem("trainer", text + did_you_mean(spec.trainer, known))])
-        why = f"it is not in {stacks.ENTRY} beside the study file; --trainers names another file"
-    except TrainerFileError as error:
-        if trainers:
-            raise
-        source, why = None, one_line(str(error))
-    if source is not None:
-        check_arguments(spec, source)
-        untold = [*_untold(source)]
-    else:
-        untold = [f"The arguments of trainer {one_line(spec.trainer)} were not checked: {why}"]
-    for sentence in untold:
-        print(sentence, file=sys.stderr)
-    return source
-
-
-def _untold(source: TrainerSource) -> Iterator[str]:
-    """The parts of a study that were not compared with a script, since its source does not tell."""
-    if source.script and source.takes.is_open:
-        yield "The arguments of the script were not checked: it gives attach a dict of them"
-    if source.script and source.reads is None:
-        yield "Which hyper-parameters the script reads was not checked: its source does not tell, see stagetree check"
 
 
 @contextmanager
@@ -197,7 +156,7 @@ def preview(
     \b
     Example:  stagetree preview study.yaml --slots 4
     """
-    from app.cli import study_files
+    from app.cli.trainer_files import trainer_here
     from app.settings import settings
     from app.simulation.preview import preview as previewed
 

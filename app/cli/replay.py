@@ -1,15 +1,18 @@
-"""`stagetree replay` and `export --curves`: from a server, or from an exported log with nothing else at hand."""
+"""`stagetree replay`: the decisions of a study derived again, or derived under other settings."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from app.cli.errors import NOT_FOUND, USAGE, fail
-from app.cli.output import number, one_line
+import typer
+
+from app.cli.errors import DONE, FAILED, NOT_FOUND, USAGE, fail
+from app.cli.options import Output, Server, Store, StudyId
+from app.cli.output import Format, number, one_line, print_json
+from app.cli.service import open_study
 from app.cli.study_files import changes_of
 from stagetree.text import rank_text
 
@@ -24,9 +27,8 @@ STANDING = ("bracket", "rung", "steps")
 
 def from_service(study: str, at: int | None, server: str | None, folder: Path | None) -> Json:
     """Replayed by the server, or over a store."""
-    from app.cli import stacks
 
-    with stacks.reading_study(study, server, folder) as (service, name):
+    with open_study(study, server, folder) as (service, name):
         return service.client.replay(name, at)
 
 
@@ -34,7 +36,6 @@ def imagined(
     study: str, at: int | None, changes: list[str], log: Path | None, server: str | None, folder: Path | None
 ) -> Json:
     """What would have been, worked out here from the log."""
-    from app.cli import stacks
     from app.domain.terms import StudyId
     from app.service.html_report import parse
     from app.simulation.what_if import what_if
@@ -43,7 +44,7 @@ def imagined(
     if log:
         text = read(log)
     else:
-        with stacks.reading_study(study, server, folder) as (service, study):
+        with open_study(study, server, folder) as (service, study):
             text = service.client.log(study)
     recorded = from_log(text, study, at, str(log or "the log"))
     study = recorded.study
@@ -147,15 +148,37 @@ def _judgement(reason: dict[str, Any]) -> str:
     return "  ".join(filter(None, (f"{reason['class']} after step {reason['steps']}: {says}", pool, own, at)))
 
 
-def curves(log: str, study: str) -> Iterator[str]:
-    """The study's traces, line by line, from a log that `export` printed."""
-    from app.domain.evolve import fold
-    from app.domain.terms import StudyId
-    from app.service.html_report import parse
-    from app.simulation.traces import record
+def replay(
+    id: StudyId,
+    at: Annotated[
+        int | None, typer.Option("--at", metavar="N", min=1, help="Replay up to the event at this position.")
+    ] = None,
+    what_if: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--what-if",
+            metavar="FIELD=VALUE",
+            help="Decide with this field of the study file changed; may be repeated.",
+        ),
+    ] = None,
+    log: Annotated[
+        Path | None,
+        typer.Option("--log", metavar="FILE", help="Replay a file that `stagetree export` wrote, without a server."),
+    ] = None,
+    server: Server = None,
+    dir: Store = None,
+    output: Output = Format.table,
+) -> None:
+    """Derive every decision of a study again from its log, and compare: exit code 1 if one differs.
 
-    plan = fold(event for _, event in parse(log.splitlines()))
-    if study not in plan.studies:
-        fail(f"the log holds no study {study}", NOT_FOUND)
-    for line in record(plan, plan.studies[StudyId(study)]):
-        yield json.dumps(line) + "\n"
+    \b
+    Example:  stagetree replay last --what-if tuner.reduction_factor=4
+    """
+
+    if what_if:
+        replayed = imagined(id, at, what_if, log, server, dir)
+        print_json(replayed) if output is Format.json else print_what_if(replayed)
+        return
+    replayed = from_log(read(log), id, at, str(log)).to_json() if log else from_service(id, at, server, dir)
+    print_json(replayed) if output is Format.json else print_replay(replayed)
+    raise typer.Exit(DONE if replayed["identical"] else FAILED)

@@ -1,10 +1,8 @@
-"""Commands that run studies, here or on a server, and follow them."""
+"""`stagetree run` and `submit`. The same `run` again resumes the study that was interrupted."""
 
 from __future__ import annotations
 
-import os
 import sys
-import time
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
@@ -12,39 +10,33 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.cli.errors import INTERRUPTED, TIMEOUT, USAGE, fail, said_if_interrupted
+from app.cli import study_files
+from app.cli.errors import USAGE, fail, said_if_interrupted
 from app.cli.options import (
     DEFAULT_DIR,
     Changes,
-    Host,
-    Insecure,
     Output,
     Plain,
-    Port,
     Quiet,
     Server,
-    Sinks,
     Slots,
     SlotsPerGpu,
-    Store,
     Strict,
     StudyFile,
-    StudyId,
-    Timeout,
     Trainers,
 )
 from app.cli.output import Format, plural, print_json, without_secrets
+from app.cli.service import Documents, Service, open_server, server_url
 from app.cli.study_files import print_advice, print_afterthoughts, print_doubts, submitted
-from app.cli.watch import checked, code_of, finish, print_study, say_what_is_kept, until_end
+from app.cli.watch import Show, how, print_study, say_what_is_kept, until_end
 
 if TYPE_CHECKING:
-    from app.cli.stacks import OwnStack, Service
-    from app.cli.study_lookup import Documents
-    from app.cli.watch import AnyService, Show
+    from app.cli.own_stack import OwnStack
     from app.registry import TrainerSource
     from stagetree.spec import StudySpec
 
 Json = dict[str, Any]
+
 Keep = Annotated[
     Path | None,
     typer.Option("--dir", metavar="FOLDER", help="The folder for results and weights; by default .stagetree here."),
@@ -77,10 +69,6 @@ def run(
     """
     with ExitStack() as early:
         with said_if_interrupted():
-            from app.cli import study_files
-            from app.cli.study_lookup import server_url
-            from app.cli.watch import how
-
             local = {"--slots": slots, "--slots-per-gpu": slots_per_gpu, "--dir": dir, "--discard": discard}
             own = [name for name, given in (local | {"--trainers": trainers}).items() if given]
             if server and own:
@@ -97,24 +85,23 @@ def run(
         if url:
             raise typer.Exit(_run_there(url, spec, show, output, is_named=server is not None, is_strict=strict))
         with said_if_interrupted():
-            from app.cli import stacks
+            from app.cli.own_stack import OwnStack
+            from app.cli.trainer_files import check_trainer, trainer_files
 
-            files = stacks.trainer_files(trainers or [], folder=study.parent)
-            source = stacks.check_trainer(spec, files, study.parent)
-            stack = stacks.OwnStack.of(None if discard else dir or DEFAULT_DIR, slots, slots_per_gpu, files)
+            files = trainer_files(trainers or [], folder=study.parent)
+            source = check_trainer(spec, files, study.parent)
+            stack = OwnStack.of(None if discard else dir or DEFAULT_DIR, slots, slots_per_gpu, files)
         raise typer.Exit(_run_here(replace(stack, forking=forking), spec, source, show, output, is_strict=strict))
 
 
 def _run_there(url: str, spec: StudySpec, show: Show, output: Format, *, is_named: bool, is_strict: bool) -> int:
     """Run a study on a server; the exit code."""
-    from app.cli import stacks
-    from app.cli.watch import Show
 
     if show is not Show.quiet:
         print_advice(spec)
     if not is_named:
         print(f"Sending the study to {without_secrets(url)}, the server of STAGETREE_URL.", file=sys.stderr)
-    with stacks.server(url) as service:
+    with open_server(url) as service:
         return _run_and_print(service, spec, show, output, is_strict=is_strict)
 
 
@@ -122,8 +109,7 @@ def _run_here(
     stack: OwnStack, spec: StudySpec, source: TrainerSource, show: Show, output: Format, *, is_strict: bool
 ) -> int:
     """Run a study on a stack of its own, which starts while advice is thought of; the exit code."""
-    from app.cli import stacks
-    from app.cli.watch import Show
+    from app.cli.own_stack import own_stack
 
     def advise() -> None:
         if show is not Show.quiet:
@@ -132,7 +118,7 @@ def _run_here(
 
     if show is not Show.quiet:
         print(f"Starting {plural(stack.slots, 'slot')} on this machine ...", file=sys.stderr)
-    with stacks.own_stack(replace(stack, to_run=source.path), meanwhile=advise) as service:
+    with own_stack(replace(stack, to_run=source.path), meanwhile=advise) as service:
         code = _run_and_print(service, spec, show, output, is_strict=is_strict)
     if show is not Show.quiet:
         say_what_is_kept(service)
@@ -141,62 +127,12 @@ def _run_here(
 
 def _run_and_print(service: Service[Documents], spec: StudySpec, show: Show, output: Format, *, is_strict: bool) -> int:
     """Run the study and print its result, with advice; the exit code."""
-    from app.cli.watch import Show
 
     document = _run(service, spec.to_json(), show)
     code = print_study(service, document, output, is_strict=is_strict)
     if show is not Show.quiet:
         print_afterthoughts(spec, document)
     return code
-
-
-def up(
-    slots: Slots = None,
-    slots_per_gpu: SlotsPerGpu = None,
-    dir: Annotated[Path, typer.Option("--dir", metavar="FOLDER", help="Folder of results and weights.")] = DEFAULT_DIR,
-    trainers: Trainers = None,
-    host: Host = "127.0.0.1",
-    port: Port = 8000,
-    insecure: Insecure = False,
-) -> None:
-    """Start the embedded stack and keep it up: API, scheduler and one worker per slot.
-
-    \b
-    Example:  stagetree up --slots 4 --trainers trainer.py
-    """
-    from app.cli import stacks
-    from app.cli.resume_run import tell_others
-
-    if insecure:
-        os.environ["STAGETREE_ACCESS"] = "open"
-    stack = stacks.OwnStack.of(dir, slots, slots_per_gpu, stacks.trainer_files(trainers or []))
-    with stacks.own_stack(replace(stack, host=host, port=port, stays=True), await_slots=True) as service:
-        url = service.client.url
-        print(f"stagetree is up at {url} with {plural(stack.slots, 'slot')}; the log is in {service.folder}.")
-        print(f"Submit a study from another terminal: stagetree submit study.yaml --server {url}")
-        if service.url_for_others:
-            print(_said_to_others(service.url_for_others, service.token))
-        print(f"Open {url} in a browser to watch; the API is described at {url}/docs.")
-        print("Ctrl-C stops everything; nothing is lost.", flush=True)
-        tell_others(service)
-        try:
-            while True:
-                service.check()
-                time.sleep(1)
-        except KeyboardInterrupt:
-            print("Stopping ...", file=sys.stderr)
-            raise typer.Exit(INTERRUPTED) from None
-
-
-def _said_to_others(url: str, token: str | None) -> str:
-    """Where other machines reach a stack, and what they need."""
-    if os.environ.get("STAGETREE_ACCESS") == "open":
-        return f"Other machines reach it at {url}; it needs no token, so every caller may do everything."
-    return (
-        f"Other machines reach it at {url}/#token={token}\n"
-        f"That address lets its reader do everything. Commands there need STAGETREE_URL={url} and\n"
-        f"STAGETREE_TOKEN={token}; `stagetree token create NAME` makes tokens for others, who may do less."
-    )
 
 
 def submit(
@@ -213,10 +149,9 @@ def submit(
     \b
     Example:  stagetree submit study.yaml --server http://gpu-box:8000
     """
-    from app.cli import stacks, study_files
 
     spec = study_files.load(study, changes or (), None)
-    with stacks.server(server) as service:
+    with open_server(server) as service:
         document = service.client.submit(spec, project=project)
     if output is Format.json:
         print_json(document)
@@ -226,71 +161,79 @@ def submit(
         print(f"Follow it with: stagetree watch {document['study']}{where}", file=sys.stderr)
 
 
-def watch(
-    id: StudyId,
-    server: Server = None,
-    dir: Store = None,
-    to: Sinks = None,
-    plain: Plain = False,
-    quiet: Quiet = False,
-    strict: Strict = False,
-    output: Output = Format.table,
-) -> None:
-    """Follow a study until it is over, and print its result.
-
-    \b
-    Example:  stagetree watch last --to tensorboard:runs
-    """
-    from app.cli import stacks
-    from app.cli.sinks import writing_to
-    from app.cli.watch import how
-
-    with stacks.reading_study(id, server, dir) as (service, study):
-        with writing_to(to or (), study, server, dir) as check:
-            document = until_end(checked(service, check), study, how(plain, quiet))
-        finish(service, document, output, is_strict=strict)
-
-
-def wait(
-    id: StudyId,
-    timeout: Timeout = None,
-    strict: Strict = False,
-    server: Server = None,
-    dir: Store = None,
-) -> None:
-    """Wait until a study is over. Exit codes: 0 completed, 1 failed or cancelled, 124 timed out.
-
-    With --strict, the code is 5 if the study completed and some of its trials failed.
-
-    \b
-    Example:  stagetree wait last --timeout 3600 && stagetree trials last -o csv > trials.csv
-    """
-    from app.cli import stacks
-    from app.cli.watch import Show, follow
-
-    with stacks.reading_study(id, server, dir) as (service, study):
-        document = follow(service.client, study, Show.quiet, _until(timeout, service))
-        raise typer.Exit(code_of(document, is_strict=strict))
-
-
-def _until(timeout: float | None, service: AnyService) -> Any:
-    """A check that ends the command when its time is over."""
-    deadline = None if timeout is None else time.monotonic() + timeout
-
-    def check() -> None:
-        service.check()
-        if deadline is not None and time.monotonic() >= deadline:
-            raise typer.Exit(TIMEOUT)
-
-    return check
-
-
 def _run(service: Service[Documents], spec: Json, show: Show) -> Json:
-    from app.cli.resume_run import tell_others, unfinished
-    from app.cli.watch import Show
 
     study = unfinished(service, spec) or submitted(service.client.submit(spec), is_quiet=show is Show.quiet)
     if show is not Show.quiet:
         print(f"In a browser: {without_secrets(service.client.url)}/#/studies/{study}", file=sys.stderr)
         tell_others(service, study)
     return until_end(service, study, show)
+
+
+def unfinished(service: Service[Documents], spec: Json) -> str | None:
+    """In an embedded stack: the same study, if an earlier run in the folder was interrupted."""
+    from stagetree.spec import StudySpec
+
+    written = StudySpec.from_dict(spec, limits=None)
+    if service.folder is not None:
+        for listed in service.client.studies(state=("running", "paused")):
+            if not _is_the_same(written, service.client.study(listed["study"])):
+                continue
+            if _is_of_another_version(service, listed["study"]):
+                _set_aside(service, listed["study"], is_paused=listed["state"] == "paused")
+            else:
+                print(f"Resuming {listed['study']}, which was interrupted.", file=sys.stderr)
+                service.client.resume(listed["study"])
+                return str(listed["study"])
+    return None
+
+
+NAMED = 3
+"""Of the other studies that slots train, the newest."""
+
+
+def tell_others(service: Service[Documents], study: str | None = None) -> None:
+    """Say which other studies of the folder were interrupted, and get slots again: they train beside this one."""
+    running = [each["study"] for each in service.client.studies(state=("running",)) if each["study"] != study]
+    if not running or service.folder is None:
+        return
+    more = f" and {len(running) - NAMED} more" if len(running) > NAMED else ""
+    beside = f" beside {study}" if study else ""
+    example = running[0] if len(running) == 1 else "ID"
+    print(
+        f"Interrupted before, and resumed{beside}: {', '.join(running[:NAMED])}{more}; `stagetree cancel {example}` in "
+        f"another terminal ends a study, `stagetree pause {example}` keeps it for later.",
+        file=sys.stderr,
+    )
+
+
+def _is_the_same(written: StudySpec, document: Json) -> bool:
+    """Whether a study on record is written so, and what it reads has not changed since."""
+    from app import input_fingerprints
+
+    if not written.is_written_as(document["spec"]):
+        return False
+    begins = document.get("begins") or {}
+    try:
+        stamped = [each for each in document.get("inputs") or [] if "stamp" in each]
+        is_other = "file" in begins and input_fingerprints.hash_of(begins["file"]) != begins["sha256"]
+        return not is_other and not any(input_fingerprints.changed(each) for each in stamped)
+    except input_fingerprints.InputMissing:  # which is said when it is submitted
+        return False
+
+
+def _is_of_another_version(service: Service[Documents], study: str) -> bool:
+    """Whether its trainer's files have changed since it was submitted: no slot of this command has that version."""
+    plan, versions = service.client.plan(study), {each["name"]: each["version"] for each in service.client.trainers()}
+    return bool(versions.get(plan["trainer"], plan["trainer_version"]) != plan["trainer_version"])
+
+
+def _set_aside(service: Service[Documents], study: str, *, is_paused: bool) -> None:
+    """Pause it, so that it waits for no slot, and say what resumes it."""
+    if not is_paused:
+        service.client.pause(study)
+    print(
+        f"{study} was interrupted and is paused: its trainer has changed since; with the files as they were, the same "
+        "command resumes it.",
+        file=sys.stderr,
+    )

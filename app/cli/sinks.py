@@ -1,4 +1,4 @@
-"""Sinks that write what happens in studies elsewhere: the sinks of a server, and of `stagetree watch --to`."""
+"""`stagetree sinks`, and the threads that write studies to sinks for `run`, `up` and `watch --to`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from app.cli.errors import exit_on_signals
+from app.cli.options import Server
+from app.cli.output import without_secrets
+from app.cli.service import open_server, open_service
 from stagetree.backoff import Backoff
 
 if TYPE_CHECKING:
@@ -18,6 +22,7 @@ if TYPE_CHECKING:
     from stagetree.sinks.follower import Onlooker
 
 LOOK_SECONDS = 2.0
+
 PAUSES = Backoff(2.0, 300.0, spread=0.0)
 """How long until a sink that failed is tried again."""
 
@@ -25,7 +30,9 @@ LAST_SECONDS = 60.0
 """How long a command waits at its end for what its studies measured last."""
 
 PAGE = 1000
+
 OPEN = ("running", "paused")
+
 Say = Callable[[str], None]
 
 
@@ -246,12 +253,11 @@ class SinksThread(threading.Thread):
 
     def run(self) -> None:
         """Follow the study over a connection of its own."""
-        from app.cli.study_lookup import reading
         from stagetree.sinks import follow
 
         try:
-            with reading(*self._place) as client:
-                follow(client, self._study, [self._sink], to_stderr)
+            with open_service(*self._place) as service:
+                follow(service.client, self._study, [self._sink], to_stderr)
         except BaseException as error:  # `check` raises it where it can be told
             self._error = error
 
@@ -259,3 +265,25 @@ class SinksThread(threading.Thread):
         """Raises what ended the thread, if something went wrong."""
         if self._error is not None:
             raise self._error
+
+
+def sinks(server: Server = None) -> None:
+    """Write the results of studies to the sinks that their study files name, until it is stopped.
+
+    Folders are made here, and .stagetree/sinks here records what was written: restart it in the same folder.
+
+    \b
+    Example:  stagetree sinks --server http://gpu-box:8000
+    """
+    from app.settings import settings
+    from stagetree.sinks.addresses import POSITIONS
+
+    with open_server(server) as service, exit_on_signals():
+        print(
+            f"Writing the sinks of the studies at {without_secrets(service.client.url)}. Ctrl-C stops it.", flush=True
+        )
+        runner = StudySinks(service.client.url, POSITIONS, settings().sinks)
+        try:
+            runner.run()
+        finally:
+            runner.end()

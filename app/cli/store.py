@@ -12,26 +12,34 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from app.cli.errors import FAILED, fail
-from app.cli.opened_folder import services_of
+from app.cli.options import places
 from app.domain.events import PlanOpened, Profile
 from app.domain.study_annotations import learned_text
 from app.domain.terms import StudyId, Unknown
 from app.embedded.folder_lock import is_at_work
-from app.events import Decide, StoredEvent, Write, last_profile, transact
+from app.events import Database, Decide, Plans, SqlRecords, StoredEvent, Write, last_profile, transact
+from app.events.database import UnreadableSchema
+from app.registry import Catalogue
 from app.service import html_report, queries, slot_use, study_changes, submission
 from app.service import suggestions as searching
 from app.service.files import kept_state, trial_metrics, write_state
+from app.service.health import Checks, NotReady, check_schema
+from app.service.plan_history import PlanHistories
 from app.service.services import Services
+from app.service.trial_logs import LogFolder
+from app.settings import settings
 from app.storage.object_store import open_store
 from stagetree.errors import NotFound
 from stagetree.models.pages import EventPage, SlotPage, StudyPage, TrialPage
 from stagetree.spec import StudySpec
 
 Json = dict[str, Any]
+
 PAGE = 1000
+
 FOLLOW_SECONDS = 0.5
 
 
@@ -196,3 +204,37 @@ def _pages(page: Callable[[str | None], StudyPage | TrialPage | EventPage | Slot
         yield from (item.to_json() for item in answer.items)
         if (cursor := answer.next_cursor) is None:
             return
+
+
+Made = TypeVar("Made", bound=Services)
+
+
+def services_of(folder: Path, make: Callable[..., Made], stop_seconds: float = 0.0, **more: Any) -> Made:
+    """What reads the store in a folder. Ends with a message where there is none, or an older one.
+
+    make, more: the kind of services, and what that takes besides.
+    """
+    url, checkpoints = places(folder)
+    database = Database(url)
+    try:
+        check_schema(database)
+    except UnreadableSchema as problem:
+        fail(str(problem))
+    except NotReady as problem:
+        fail(f"{folder}: {problem}; `stagetree up --dir {folder}` brings it up to date, if it is of an older stagetree")
+    records = SqlRecords(database)
+    return make(
+        records=records,
+        plans=Plans(records.log),
+        plan_histories=PlanHistories(records.log),
+        trainers=Catalogue(()),
+        wake_scheduler=lambda: None,
+        clock=time.time,
+        new_id=lambda: "",
+        checks=Checks({}),
+        lease_seconds=settings().lease_seconds,
+        stop_seconds=stop_seconds,
+        logs=LogFolder(folder / "logs"),
+        checkpoints=checkpoints,
+        **more,
+    )

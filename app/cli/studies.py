@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -12,23 +11,27 @@ import typer
 from app.cli.errors import FAILED, NOT_FOUND, USAGE, code_of, fail, sentence_of
 from app.cli.options import ListOutput, Server, Store
 from app.cli.output import ListFormat, fraction, one_line, print_list
+from app.cli.service import open_service
 from stagetree.text import mark_word, saved_text
 
 Json = dict[str, Any]
 Limit = Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="List at most N.")]
+
 States = Annotated[
     list[str] | None, typer.Option("--state", metavar="STATE", help="List only those in this state; may be repeated.")
 ]
+
 Tagged = Annotated[
     list[str] | None, typer.Option("--tag", metavar="TAG", help="List only studies with this tag; may be repeated.")
 ]
+
 LOOKED_AT = 50
 """Of so many, the newest, the best result is shown: for that the log of each is read."""
 
 UNATTENDED = "interrupted"
 """The state that is shown of a running study in a store where no stack is at work; in JSON it is running."""
-IDLE = "No process trains what is interrupted: `stagetree run` with the same study file resumes it."
 
+IDLE = "No process trains what is interrupted: `stagetree run` with the same study file resumes it."
 HEADER = ["study", "state", "name", "tuner", "trials", "best", "saved", "submitted"]
 
 
@@ -45,12 +48,11 @@ def studies(
     \b
     Example:  stagetree studies --state running
     """
-    from app.cli import stacks
     from app.domain.terms import StudyState
 
     check_states(state, tuple(StudyState))
     chosen = set(tag or ())
-    with stacks.reading(server, dir) as service:
+    with open_service(server, dir) as service:
         is_attended = service.client.is_attended
         every = service.client.studies(state=state or ())
         listed = [dict(study) for study in every if chosen <= set(study.get("tags", ()))][:limit]
@@ -126,17 +128,3 @@ def check_states(states: list[str] | None, names: tuple[str, ...]) -> None:
     for state in states or ():
         if state not in names:
             fail(f"--state: must be one of {', '.join(names)}, got {state}{did_you_mean(state, names)}", USAGE)
-
-
-def check_sort(sort: str, trials: Sequence[Json] | None = None) -> None:
-    """End with a message where trials cannot be sorted so. trials: tell which hyper-parameters there are."""
-    from app.service.views.trial_order import KEYS, PARAMETER, flat
-    from stagetree.sequences import did_you_mean
-
-    key = sort.removeprefix("-")
-    if trials is None and key.startswith(PARAMETER):
-        return
-    names = [*KEYS, *sorted({name for trial in trials or () for name in flat(trial["hp"], PARAMETER)})]
-    if key not in names:
-        also = "" if trials else f", or a hyper-parameter such as {PARAMETER}lr"
-        fail(f"--sort: must be one of {', '.join(names)}{also}, got {sort}{did_you_mean(key, names)}", USAGE)

@@ -1,39 +1,26 @@
-"""Commands that look at studies, trials, slots and trainers: on a server, or in a store without one."""
+"""`stagetree trials`: the trials of a study in a table; add one, train it longer, cancel it."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, get_args
 
 import typer
+from typer.core import TyperGroup
 
-from app.cli.errors import DONE, FAILED
-from app.cli.options import DEFAULT_DIR, ListOutput, OrBest, Output, Server, Store, StudyId
-from app.cli.output import (
-    Format,
-    ListFormat,
-    error_text,
-    harmless,
-    one_line,
-    print_json,
-    print_list,
-    ranges,
-    result_cells,
-    short_hp,
-    slot_row,
-)
-from app.cli.studies import Limit, States, check_sort, check_states
-from app.cli.studies import studies as studies
-from app.cli.study_lookup import trial_number
-from app.cli.trial_text import PREDICTED, foretold, print_trial
+from app.cli.errors import USAGE, fail
+from app.cli.options import ListOutput, Output, Server, StepsInAll, Store, StudyId, TrialNumber, Values
+from app.cli.output import Format, ListFormat, one_line, plural, print_json, print_list, ranges, result_cells, short_hp
+from app.cli.result import common_hp, failure_lines, judged_columns, judged_values, mark_cells, shown_mark, varied
+from app.cli.service import open_study, open_study_on_server
+from app.cli.studies import Limit, States, check_states
+from app.cli.study_files import changes_of
+from app.cli.trial import PREDICTED, foretold
 from app.domain.terms import ShownTrialState
 from app.service.views.trial_order import KEYS, ordered
 
 Json = dict[str, Any]
-Release = Annotated[
-    str | None, typer.Option("--release", metavar="SLOT", help="End the quarantine of this slot first.")
-]
 
 
 def trials(
@@ -53,12 +40,10 @@ def trials(
     \b
     Example:  stagetree trials last --sort value --limit 5
     """
-    from app.cli import stacks
-    from app.cli.result import failure_lines
 
     check_states(state, get_args(ShownTrialState))
     check_sort(sort)
-    with stacks.reading_study(id, server, dir) as (service, name):
+    with open_study(id, server, dir) as (service, name):
         study = service.client.study(name, trials=False)
         every = list(service.client.trials(name))
     check_sort(sort, every)
@@ -76,7 +61,6 @@ def trials(
 
 def _print_marks(trials: list[Json]) -> None:
     """Each mark beside the numbers of trials, once for all of them that have it."""
-    from app.cli.result import shown_mark
 
     marked: dict[str, list[int]] = {}
     for trial in trials:
@@ -96,7 +80,6 @@ def _print_noise(study: Json) -> None:
 
 def _table(study: Json, shown: list[Json], every: list[Json]) -> tuple[tuple[str, ...], Iterator[tuple[Any, ...]]]:
     """The heading and the rows of the trials that are shown, without what all trials have in common."""
-    from app.cli.result import common_hp, judged_columns, judged_values, mark_cells, shown_mark, varied
 
     results = (study["value"], "best" if study["value"] == "last" else "last")
     predicted = PREDICTED if any(trial.get("prediction") for trial in every) else {}
@@ -113,100 +96,81 @@ def _table(study: Json, shown: list[Json], every: list[Json]) -> tuple[tuple[str
     return ("trial", *heads, "standing", "hyper-parameters"), map(row, shown)
 
 
-def trial(
-    id: StudyId, number: OrBest = None, server: Server = None, dir: Store = None, output: Output = Format.table
-) -> None:
-    """Show one trial: its standing, why it was promoted or stopped, its curve and, if it failed, the traceback.
-
-    By default it is the best one.
-
-    \b
-    Example:  stagetree trial last 3
-    """
-    from app.cli import stacks
-
-    with stacks.reading_study(id, server, dir) as (service, name):
-        document = service.client.trial(name, trial_number(service.client, name, number))
-    print_json(document) if output is Format.json else print_trial(name, document)
-
-
-def logs(id: StudyId, number: OrBest = None, server: Server = None, dir: Store = None) -> None:
-    """Print the output of a trial's training, by default of the best one's.
-
-    The output of a shared stage is in the log of the trial that the stage was run for.
-
-    \b
-    Example:  stagetree logs last 3
-    """
-    from app.cli import stacks
-
-    with stacks.reading_study(id, server, dir) as (service, name):
-        print(harmless(service.client.trial_log(name, trial_number(service.client, name, number))).rstrip("\n"))
-
-
-def slots(
-    server: Server = None, dir: Store = None, release: Release = None, output: ListOutput = ListFormat.table
-) -> None:
-    """List the slots, what each of them trains, and how far the estimates of its stages were off.
-
-    \b
-    Example:  stagetree slots
-    """
-    from app.cli import stacks
-
-    with stacks.reading(server, dir) as service:
-        if release is not None:
-            service.client.release_slot(release)
-        listed = service.client.slots(estimates=True)
-    more = ("estimates off",) if any(slot.get("estimate_error") for slot in listed) else ()
-    rows = [(*slot_row(slot), *(error_text(slot) for _ in more)) for slot in listed]
-    print_list(listed, output, ("slot", "device", "host", "state", "study", "steps", *more), rows)
-
-
-def trainers(
-    server: Server = None,
-    files: Annotated[
-        list[str] | None,
-        typer.Option("--trainers", metavar="FILE.py", help="A Python file with trainers; may be repeated."),
-    ] = None,
-    output: ListOutput = ListFormat.table,
-) -> None:
-    """List the trainers of a server or, without one, those that `run` would find here.
-
-    \b
-    Example:  stagetree trainers --trainers trainer.py
-    """
-
-    from app.cli import stacks
-    from app.cli.study_lookup import server_url
-    from app.registry import describe
-
-    if url := None if files else server_url(server):
-        with stacks.server(url) as service:
-            offered = service.client.trainers()
-    else:
-        described = describe(stacks.trainer_files(files or []))
-        offered = [{"name": name, "version": version} for name, version in sorted(described.items())]
-    print_list(offered, output, ("trainer", "version"), [(each["name"], each["version"][:12]) for each in offered])
-
-
-def doctor(server: Server = None, output: Output = Format.table) -> None:
-    """Check this installation: what is here, what is missing, and what to do about it.
-
-    \b
-    Example:  stagetree doctor
-    """
-    from app.cli import doctor
-    from app.cli.study_lookup import server_url
-
-    findings = doctor.examine(server_url(server), DEFAULT_DIR)
-    if output is Format.json:
-        print_json([each._asdict() for each in findings])
-    else:
-        for each in findings:
-            print(f"{'ok ' if each.ok else 'BAD'}  {each.what:<14} {one_line(each.detail)}")
-    raise typer.Exit(DONE if all(each.ok for each in findings) else FAILED)
-
-
 def _when(at: float | None) -> str | None:
     return None if at is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+
+
+def check_sort(sort: str, trials: Sequence[Json] | None = None) -> None:
+    """End with a message where trials cannot be sorted so. trials: tell which hyper-parameters there are."""
+    from app.service.views.trial_order import KEYS, PARAMETER, flat
+    from stagetree.sequences import did_you_mean
+
+    key = sort.removeprefix("-")
+    if trials is None and key.startswith(PARAMETER):
+        return
+    names = [*KEYS, *sorted({name for trial in trials or () for name in flat(trial["hp"], PARAMETER)})]
+    if key not in names:
+        also = "" if trials else f", or a hyper-parameter such as {PARAMETER}lr"
+        fail(f"--sort: must be one of {', '.join(names)}{also}, got {sort}{did_you_mean(key, names)}", USAGE)
+
+
+def add(id: StudyId, steps: StepsInAll, set: Values, server: Server = None, output: Output = Format.table) -> None:
+    """Add a trial of your own to a study, beside the trials of its tuner.
+
+    \b
+    Example:  stagetree trials add last --set lr=0.1 --set bs=64 --steps 40
+    """
+
+    _ask({"hp": changes_of(set, "--set"), "steps": steps}, id, server, output)
+
+
+def extend(
+    id: StudyId, trial: TrialNumber, steps: StepsInAll, server: Server = None, output: Output = Format.table
+) -> None:
+    """Train a trial of your own longer, from its last step.
+
+    \b
+    Example:  stagetree trials extend last 12 --steps 80
+    """
+    _ask({"trial": trial, "steps": steps}, id, server, output)
+
+
+def stop(id: StudyId, trial: TrialNumber, server: Server = None) -> None:
+    """Cancel a trial; steps that others share are still trained.
+
+    \b
+    Example:  stagetree trials stop last 12
+    """
+
+    with open_study_on_server(server, id) as (service, study):
+        service.client.cancel_trial(study, trial)
+    print(f"trial {trial} of {study} is cancelled")
+
+
+def _ask(request: dict[str, Any], id: str, server: str | None, output: Format) -> None:
+
+    with open_study_on_server(server, id) as (service, study):
+        (answer,) = service.client.ask_trials(study, [request])
+    if output is Format.json:
+        print_json(answer)
+    else:
+        print(f"trial {answer['trial']} of {study} is asked for {plural(answer['steps'], 'step')}")
+
+
+class Listing(TyperGroup):
+    """Commands on trials. An argument that is no command is a study, whose trials are listed."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        is_command = bool(args) and (args[0] in self.commands or args[0] in ctx.help_option_names)
+        return super().parse_args(ctx, args if is_command else ["list", *args])
+
+
+HELP = """List the trials of a study; or add one, train it longer, cancel it.
+
+\b
+Example:  stagetree trials last --sort value --limit 5
+"""
+app = typer.Typer(cls=Listing, help=HELP)
+app.command("list")(trials)
+for command in (add, extend, stop):
+    app.command()(command)

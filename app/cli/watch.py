@@ -1,4 +1,4 @@
-"""A study under way in the terminal: shown as it goes, why it stands still, its result, and what to type next."""
+"""`stagetree watch` and `wait`: a study under way in the terminal, why nothing happens, and its result."""
 
 from __future__ import annotations
 
@@ -16,26 +16,25 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
-from app.cli.errors import DONE, FAILED, INTERRUPTED, TRIALS_FAILED
+from app.cli import options
+from app.cli.errors import DONE, FAILED, INTERRUPTED, TIMEOUT, TRIALS_FAILED
+from app.cli.options import Output, Plain, Quiet, Server, Sinks, Store, Strict, StudyId, Timeout
 from app.cli.output import Format, memory, number, one_line, print_json, steps_done, trials_done, without_secrets
+from app.cli.result import print_failures, print_result
+from app.cli.service import Documents, Service, open_study
 from stagetree.text import FINAL, duration, mark_word
 
 if TYPE_CHECKING:
-    from app.cli.stacks import Service
-    from app.cli.store import Store
-    from app.cli.study_lookup import Documents
-
-    AnyService = Service[Documents | Store]
+    from app.cli.service import AnyService, StudyReader
 
 Json = dict[str, Any]
-
 ASK_SECONDS = 10.0
 
 
 class Standstill:
     """Looks at a study that is followed, and asks the service what it lacks when nothing happens."""
 
-    def __init__(self, client: Documents | Store, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, client: StudyReader, clock: Callable[[], float] = time.monotonic) -> None:
         self._client, self._clock = client, clock
         self._before: Json = {}
         self._since, self._reason = clock(), ""
@@ -98,7 +97,7 @@ def how(plain: bool, quiet: bool) -> Show:
     return Show.live if can and not plain else Show.plain
 
 
-def follow(client: Documents | Store, study: str, show: Show, check: Callable[[], None] = lambda: None) -> Json:
+def follow(client: StudyReader, study: str, show: Show, check: Callable[[], None] = lambda: None) -> Json:
     """Show progress until the study is over; the study with its trials. `check` may raise to end it earlier."""
     looks = _looks(client, study, check, LONGEST_LOOK if show is Show.live else LONGEST_UNSEEN)
     if show is Show.live:
@@ -113,7 +112,7 @@ def follow(client: Documents | Store, study: str, show: Show, check: Callable[[]
     return client.study(study)
 
 
-def _looks(client: Documents | Store, study: str, check: Callable[[], None], longest: float) -> Iterator[Json]:
+def _looks(client: StudyReader, study: str, check: Callable[[], None], longest: float) -> Iterator[Json]:
     """The study as it stands, every `longest` seconds or sooner, until it is over; `waits`: why it stands still."""
     standstill, was_running = Standstill(client), False
     while True:
@@ -129,7 +128,7 @@ def _looks(client: Documents | Store, study: str, check: Callable[[], None], lon
         time.sleep(_pause(document["progress"]["seconds_left"], longest))
 
 
-def _await_slots(client: Documents | Store, study: Json, check: Callable[[], None]) -> None:
+def _await_slots(client: StudyReader, study: Json, check: Callable[[], None]) -> None:
     """Wait for the proofs and stages that stop with their study: they are charged then, and its slot time is final."""
     deadline = time.monotonic() + MOST_STOPPING_SECONDS
     while _trains(study) and time.monotonic() < deadline:
@@ -142,7 +141,7 @@ def _trains(study: Json) -> bool:
     return any(run["study"] == study["study"] for run in study["progress"]["running"])
 
 
-def _look(client: Documents | Store, study: str, check: Callable[[], None]) -> Json:
+def _look(client: StudyReader, study: str, check: Callable[[], None]) -> Json:
     """The study as it stands. A server that is started again is waited for; one that stays away is an error."""
     from stagetree.client import Unreachable
 
@@ -253,7 +252,6 @@ def finish(service: AnyService, study: Json, output: Format, *, is_strict: bool)
 
 def print_study(service: AnyService, study: Json, output: Format, *, is_strict: bool) -> int:
     """Print the result; the exit code."""
-    from app.cli.result import print_failures, print_result
 
     if output is Format.json:
         print_json(study)
@@ -274,7 +272,6 @@ def code_of(study: Json, *, is_strict: bool) -> int:
 
 def say_what_is_kept(service: Service[Documents]) -> None:
     """Where the results of an embedded stack lie, if they stay, and how to look at them again."""
-    from app.cli import options
 
     folder = service.folder
     if folder is None or not options.is_store(folder):
@@ -287,7 +284,6 @@ def say_what_is_kept(service: Service[Documents]) -> None:
 
 def _where(service: AnyService) -> str:
     """What tells another command where the study is: nothing for the store that is here."""
-    from app.cli import options
 
     if service.folder is None:
         return f" {without_secrets(service.place)}" if service.place else ""
@@ -297,3 +293,58 @@ def _where(service: AnyService) -> str:
 def _typed(folder: Path) -> Path:
     """The folder as one would type it here."""
     return folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
+
+
+def watch(
+    id: StudyId,
+    server: Server = None,
+    dir: Store = None,
+    to: Sinks = None,
+    plain: Plain = False,
+    quiet: Quiet = False,
+    strict: Strict = False,
+    output: Output = Format.table,
+) -> None:
+    """Follow a study until it is over, and print its result.
+
+    \b
+    Example:  stagetree watch last --to tensorboard:runs
+    """
+    from app.cli.sinks import writing_to
+
+    with open_study(id, server, dir) as (service, study):
+        with writing_to(to or (), study, server, dir) as check:
+            document = until_end(checked(service, check), study, how(plain, quiet))
+        finish(service, document, output, is_strict=strict)
+
+
+def wait(
+    id: StudyId,
+    timeout: Timeout = None,
+    strict: Strict = False,
+    server: Server = None,
+    dir: Store = None,
+) -> None:
+    """Wait until a study is over. Exit codes: 0 completed, 1 failed or cancelled, 124 timed out.
+
+    With --strict, the code is 5 if the study completed and some of its trials failed.
+
+    \b
+    Example:  stagetree wait last --timeout 3600 && stagetree trials last -o csv > trials.csv
+    """
+
+    with open_study(id, server, dir) as (service, study):
+        document = follow(service.client, study, Show.quiet, _until(timeout, service))
+        raise typer.Exit(code_of(document, is_strict=strict))
+
+
+def _until(timeout: float | None, service: AnyService) -> Any:
+    """A check that ends the command when its time is over."""
+    deadline = None if timeout is None else time.monotonic() + timeout
+
+    def check() -> None:
+        service.check()
+        if deadline is not None and time.monotonic() >= deadline:
+            raise typer.Exit(TIMEOUT)
+
+    return check

@@ -16,6 +16,7 @@ import typer
 from app.cli.errors import USAGE, fail
 from app.cli.options import Server, Store, StudyId, Trainers, folder_or_default, open_records, places
 from app.cli.result import print_mark
+from app.cli.service import Documents, server_url, study_id
 
 OF_TRIAL = re.compile(r"trial-(\d+)-step-(\d+)")
 """In the name of a file that holds a state, or the weights in it."""
@@ -86,7 +87,7 @@ def _place(output: Path | None) -> tuple[Path, str]:
 
 def _export(id: str, which: _Wanted, trainers: list[str], server: str | None, dir: Path | None) -> None:
     """Build the trainer here, as `stagetree debug` does, and have it write its model."""
-    from app.cli.doctor import StateOfTrial, export_as_on_a_slot
+    from app.cli.debug import StateOfTrial, export_as_on_a_slot
 
     which.into.mkdir(parents=True, exist_ok=True)
     if any(which.into.iterdir()):
@@ -132,7 +133,6 @@ class _File(NamedTuple):
 
 
 def _written(id: str, which: _Wanted, server: str | None, dir: Path | None) -> _File:
-    from app.cli.study_lookup import server_url
 
     url = None if dir else server_url(server)
     return _from_server(url, id, which) if url else _from_store(folder_or_default(dir), id, which)
@@ -149,7 +149,6 @@ class _Wanted:
 
 
 def _from_server(url: str, id: str, which: _Wanted) -> _File:
-    from app.cli.study_lookup import Documents, study_id
     from stagetree.client.client import Client, Holds
 
     with Client(url) as client:
@@ -181,7 +180,6 @@ def _from_store(folder: Path | None, id: str, which: _Wanted) -> _File:
 def _study(meant: str, folder: Path | None) -> str:
     """The id of the study that is meant; without a folder, it is the id."""
     from app.cli.store import Store
-    from app.cli.study_lookup import study_id
 
     if folder is None:
         return meant

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from app.cli.output import error_text
 from app.cli.preview import memory_text
 from app.cli.result import packing_text, sharing_text
+from app.cli.slots import error_text
 from app.domain import events as e
 from app.domain.results import WITHOUT_PACK
 from app.domain.terms import ChainId, ChainOutcome, NodeId, StudyId

@@ -10,7 +10,7 @@ from app.api.examples import STUDY, TRIAL_DETAIL
 from app.cli.events import brief
 from app.cli.result import print_failures, print_result
 from app.cli.study_files import worsened
-from app.cli.trial_text import print_trial
+from app.cli.trial import print_trial
 from app.cli.watch import code_of
 from stagetree.text import mark_sentence, mark_word, rank_text
 

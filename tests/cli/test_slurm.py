@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from commandline import Stagetree
 
-from app.cli.slurm import NEEDED, queue_of
+from app.cli.workers import NEEDED, queue_of
 from app.domain.chain_assignment import NAME, shared_gpu
 from app.events import Database, SqlRecords, StudyRecord
 from app.settings import settings

@@ -1,7 +1,8 @@
-"""Workers as tasks of a Slurm job: the script of the job, and the slot that each of its tasks is."""
+"""`stagetree worker` and `workers`: a process of a cluster, and Slurm jobs of them."""
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import sys
@@ -48,6 +49,7 @@ if [ -n "$is_over" ] && {program} workers --wanted; then
 fi
 exit "$code"
 """
+
 ASKED = ("SLURM_GPUS", "SLURM_GPUS_PER_TASK", "SLURM_GPUS_PER_NODE")
 """In these a task finds how many GPUs its job asked for."""
 
@@ -176,3 +178,24 @@ def _has_work() -> bool:
         return True
     finally:
         records.close()
+
+
+Queue = Annotated[
+    str, typer.Argument(metavar="QUEUE", help="A slot, such as gpu0, gpu0a, cpu3 or host-gpu0; or scheduler; or slurm.")
+]
+
+
+def worker(queue: Queue) -> None:
+    """Run a slot of a cluster, or its scheduler, until it is stopped. The settings come from the environment.
+
+    With `slurm`, run the slot of the GPU that this task of a Slurm job was given.
+
+    \b
+    Example:  stagetree worker gpu0
+    """
+    from app.workers.prefork import work
+
+    if queue == "slurm":
+        queue = queue_of(os.environ)
+        os.environ.setdefault("STAGETREE_ADDRESS", os.environ["SLURMD_NODENAME"])
+    work(queue)

@@ -1,17 +1,50 @@
-"""One trial in words: how it stands, why it was started, promoted or stopped, and what its tuner foretells of it."""
+"""`stagetree trial` and `logs`: one trial, and what it printed."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from app.cli.output import harmless, number, one_line, print_table, short_hp
+from app.cli.options import OrBest, Output, Server, Store, StudyId
+from app.cli.output import Format, harmless, number, one_line, print_json, print_table, short_hp
+from app.cli.service import open_study, trial_number
 from stagetree.text import value_text
+
+
+def trial(
+    id: StudyId, number: OrBest = None, server: Server = None, dir: Store = None, output: Output = Format.table
+) -> None:
+    """Show one trial: its standing, why it was promoted or stopped, its curve and, if it failed, the traceback.
+
+    By default it is the best one.
+
+    \b
+    Example:  stagetree trial last 3
+    """
+
+    with open_study(id, server, dir) as (service, name):
+        document = service.client.trial(name, trial_number(service.client, name, number))
+    print_json(document) if output is Format.json else print_trial(name, document)
+
+
+def logs(id: StudyId, number: OrBest = None, server: Server = None, dir: Store = None) -> None:
+    """Print the output of a trial's training, by default of the best one's.
+
+    The output of a shared stage is in the log of the trial that the stage was run for.
+
+    \b
+    Example:  stagetree logs last 3
+    """
+
+    with open_study(id, server, dir) as (service, name):
+        print(harmless(service.client.trial_log(name, trial_number(service.client, name, number))).rstrip("\n"))
+
 
 Json = dict[str, Any]
 
 PREDICTED = {"class": "class", "p": "p", "expected_seconds": "seconds to go"}
 """What a table shows of the predictions of a tuner that makes some, and under which heading."""
+
 NOT_YET = "not yet known"
 """The p of a trial before p is proven in its study."""
 
@@ -100,7 +133,9 @@ WORDS = {
     "elapsed": "after {} s",
 }
 """What each part says, in the order in which they are read."""
+
 LEFT_OUT = ("by", "sample", "explored", "average_of")
+
 BY = {"tuner": "by the tuner", "user": "by a user"}
 
 

@@ -1,4 +1,4 @@
-"""Where a command looks, and which study is meant: by id, the unique beginning of an id, a name, or `last`."""
+"""The server or store that a command talks to, and the study that an argument names."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from app.cli.errors import NOT_FOUND, UNREACHABLE, USAGE, fail
 from app.cli.options import DEFAULT_DIR, is_store
@@ -16,25 +17,102 @@ if TYPE_CHECKING:
     from app.cli.store import Store
     from stagetree.client import Client
 
+Asked = TypeVar("Asked", bound="StudyReader", covariant=True)
 Json = dict[str, Any]
+
+LAST = "last"
+IDS_SHOWN = 5
 
 
 class Documents:
-    """What a client can do, with documents for answers."""
+    """A client whose methods answer with JSON documents."""
 
     def __init__(self, client: Client) -> None:
         self._client, self.url = client, client.url
         self.place = f"--server {client.url}"
 
     is_attended = True
-    """Whether somebody is at work there: a server answers."""
+    """Whether a process trains there. A server reports by `ready` what it lacks."""
 
     def check_work(self) -> None:
-        """Whoever asks a server hears from itself what it lacks."""
+        """A server that answers is at work."""
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         method = getattr(self._client, name)
         return lambda *arguments, **options: document(method(*arguments, **options))
+
+
+@dataclass(frozen=True)
+class Service(Generic[Asked]):
+    """The server or store that a command talks to."""
+
+    client: Asked
+    check: Callable[[], None]
+    """Raises if the service has died, or if no stack works on the store."""
+
+    folder: Path | None = None
+    """The folder of an embedded stack."""
+
+    place: str = ""
+    """The option that leads another command there, such as `--dir FOLDER`."""
+
+    url_for_others: str | None = None
+    """The address for other machines, if the stack listens for them, with the `token` of its user."""
+
+    token: str | None = None
+
+
+if TYPE_CHECKING:
+    StudyReader = Documents | Store
+    AnyService = Service[StudyReader]
+
+
+@contextmanager
+def open_server(url: str | None) -> Iterator[Service[Documents]]:
+    """The service at a URL, or else that of the environment, what stays up for `.stagetree`, or this machine."""
+    with _connect(server_url(url) or served_here(lasting=True)) as service:
+        yield service
+
+
+@contextmanager
+def _connect(url: str | None) -> Iterator[Service[Documents]]:
+    from stagetree.client import Client
+
+    with Client(url) as client, explained(is_named=url is not None):
+        documents = Documents(client)
+        yield Service(documents, documents.check_work, place=documents.place)
+
+
+@contextmanager
+def open_study_on_server(url: str | None, meant: str) -> Iterator[tuple[Service[Documents], str]]:
+    """The server that can change a study, and the id of the study that is meant there."""
+    with open_server(url_for_studies(url)) as service:
+        yield service, study_id(service.client, meant)
+
+
+@contextmanager
+def open_service(url: str | None, folder: Path | None) -> Iterator[AnyService]:
+    """What answers about studies: a named server, a named folder, the server of the environment, `.stagetree` here, or
+    the server of this machine; the first of these that exists.
+    """
+    if url and folder:
+        fail("--server and --dir name two places: give one of them", USAGE)
+    named = None if folder else server_url(url)
+    if named is None and (folder or is_store(DEFAULT_DIR)):
+        from app.cli.store import Store
+
+        with Store(folder or DEFAULT_DIR) as store:
+            yield Service(store, store.check_work, place=store.place)
+    else:
+        with _connect(named) as service:
+            yield service
+
+
+@contextmanager
+def open_study(meant: str, url: str | None, folder: Path | None) -> Iterator[tuple[AnyService, str]]:
+    """Whoever can tell about studies, and the id of the one that is meant."""
+    with open_service(url, folder) as service:
+        yield service, study_id(service.client, meant)
 
 
 def document(answer: Any) -> Any:
@@ -46,10 +124,6 @@ def document(answer: Any) -> Any:
     return answer.to_json() if hasattr(answer, "to_json") else answer
 
 
-LAST = "last"
-SHOWN = 5
-
-
 def server_url(option: str | None) -> str | None:
     """The server that an option or the environment names, with its scheme; an empty option means none."""
     url = os.environ.get("STAGETREE_URL") if option is None else option
@@ -59,26 +133,6 @@ def server_url(option: str | None) -> str | None:
             USAGE,
         )
     return f"http://{url}" if url and "://" not in url else url or None
-
-
-@contextmanager
-def reading(server: str | None, folder: Path | None) -> Iterator[Documents | Store]:
-    """A server that was named, a folder that was named, the server of the environment, `.stagetree` here, or the
-    server of this machine: the first of these that there is.
-    """
-    if server and folder:
-        fail("--server and --dir name two places: give one of them", USAGE)
-    url = None if folder else server_url(server)
-    if url is None and (folder or is_store(DEFAULT_DIR)):
-        from app.cli.store import Store
-
-        with Store(folder or DEFAULT_DIR) as store:
-            yield store
-    else:
-        from stagetree.client import Client
-
-        with Client(url) as client, explained(is_named=url is not None):
-            yield Documents(client)
 
 
 def url_for_studies(option: str | None) -> str | None:
@@ -128,7 +182,7 @@ def explained(*, is_named: bool) -> Iterator[None]:
         fail(f"{error}\n{there}", UNREACHABLE)
 
 
-def study_id(client: Documents | Store, meant: str) -> str:
+def study_id(client: StudyReader, meant: str) -> str:
     """The id of the study that is meant. Ends with a message where there is none, or where it could be several."""
     if meant == LAST:
         newest = next(iter(client.studies(limit=1)), None)
@@ -143,13 +197,13 @@ def study_id(client: Documents | Store, meant: str) -> str:
         return _newest(named, meant)
     matches = [study["study"] for study in listed if study["study"].startswith(meant)]
     if len(matches) > 1:
-        fail(f"{meant} could be {', '.join(matches[:SHOWN])}{' ...' if len(matches) > SHOWN else ''}", USAGE)
+        fail(f"{meant} could be {', '.join(matches[:IDS_SHOWN])}{' ...' if len(matches) > IDS_SHOWN else ''}", USAGE)
     if not matches:
         fail(_unknown(meant, listed), NOT_FOUND)
     return str(matches[0])
 
 
-def trial_number(client: Documents | Store, study: str, number: int | None) -> int:
+def trial_number(client: StudyReader, study: str, number: int | None) -> int:
     """The number that was given, or else that of the best trial. Ends with a message where there is none."""
     if number is not None:
         return number
