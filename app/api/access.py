@@ -39,12 +39,12 @@ OPEN_PATHS = ("/", "/docs", "/openapi.json", "/healthz", "/readyz")
 ASSETS = "/assets/"
 SCOPE_HEADER = "Stagetree-Scope"
 """Of each answer: what its caller may do here."""
-PASSED_ON = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "x-forwarded-user")
-WHO = (
+FORWARDING_HEADERS = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "x-forwarded-user")
+TOKEN_MISSING = (
     "This server asks who you are. Send a token, as `Authorization: Bearer TOKEN`, or in STAGETREE_TOKEN for commands "
     "and clients; `stagetree token create NAME` makes one where the server runs."
 )
-INVALID = "This token lets nobody in: it is unknown, has expired or was revoked."
+TOKEN_INVALID = "This token lets nobody in: it is unknown, has expired or was revoked."
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class AccessPolicy:
             return self.access == "open"
         address = _address(peer)
         is_here = address is None or address.is_loopback or address == _address(own)
-        return is_here and not any(name in headers for name in PASSED_ON)
+        return is_here and not any(name in headers for name in FORWARDING_HEADERS)
 
 
 class Gate:
@@ -92,8 +92,8 @@ class Gate:
         except (DatabaseUnavailable, LostRace) as error:
             await answer(Request(scope), 503, str(error), TRY_AGAIN)(scope, receive, send)
             return
-        if who is None and not is_open(scope["path"]):
-            detail = INVALID if sent_token(headers) else WHO
+        if who is None and not is_public(scope["path"]):
+            detail = TOKEN_INVALID if sent_token(headers) else TOKEN_MISSING
             refusal = answer(Request(scope), 401, detail, {"WWW-Authenticate": "Bearer"})
             await refusal(scope, receive, send)
             return
@@ -127,7 +127,7 @@ class Gate:
         return who if is_fresh else await run_in_threadpool(self._doorkeeper.recognise, token)
 
 
-def is_open(path: str) -> bool:
+def is_public(path: str) -> bool:
     """Whether the path needs no token."""
     return path in OPEN_PATHS or path.startswith(ASSETS)
 
@@ -167,7 +167,7 @@ ADMINISTERING = ("list_tokens", "create_token", "revoke_token")
 SIGNING = ("sign_in", "sign_out")
 
 
-def needed(route: str, method: str) -> Scope:
+def needed_scope(route: str, method: str) -> Scope:
     """The scope that a route needs, by its name."""
     if route in ADMINISTERING:
         return Scope.ADMIN
@@ -182,7 +182,7 @@ def principal(request: Request) -> Principal:
     Raises `HttpProblem`: 403 where it is not, and 409 where the server changes nothing for anybody.
     """
     who: Principal = request.state.principal
-    scope = needed(request.scope["route"].name, request.method)
+    scope = needed_scope(request.scope["route"].name, request.method)
     if request.state.instead and scope > Scope.READ:
         raise HttpProblem(409, f"This server only shows what there is. {request.state.instead}")
     if who.scope < scope:
@@ -190,17 +190,17 @@ def principal(request: Request) -> Principal:
     return who
 
 
-async def known(request: Request) -> Principal:
+async def require_principal(request: Request) -> Principal:
     """As a dependency, once a request."""
     return principal(request)
 
 
-Who = Annotated[Principal, Depends(known)]
+Who = Annotated[Principal, Depends(require_principal)]
 
 
 def check_owner(request: Request, who: Principal, owner: str) -> None:
     """Refuse what would change somebody else's study. Raises `HttpProblem`."""
-    if needed(request.scope["route"].name, request.method) is Scope.SUBMIT and not who.may_change(owner):
+    if needed_scope(request.scope["route"].name, request.method) is Scope.SUBMIT and not who.may_change(owner):
         whose = f"{owner}'s" if owner else "nobody's whom we know"
         raise HttpProblem(403, f"The study is {whose}, and {who.name} may {who.scope}: this needs operate.")
 
@@ -223,9 +223,9 @@ class Guard:
     async def __call__(self, scope: Asgi, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and (problem := self._problem(Headers(scope=scope))):
             status, detail = problem
-            await answer(Request(scope), status, detail)(scope, receive, _typed(send))
+            await answer(Request(scope), status, detail)(scope, receive, _with_nosniff(send))
             return
-        await self._app(scope, receive, _typed(send))
+        await self._app(scope, receive, _with_nosniff(send))
 
     def _problem(self, headers: Headers) -> tuple[int, str] | None:
         host = headers.get("host", "")
@@ -246,7 +246,7 @@ class Guard:
         return ANY in self._names or name == LOCAL or name in self._names or _is_address(name)
 
 
-def _typed(send: Send) -> Send:
+def _with_nosniff(send: Send) -> Send:
     async def sent(message: Message) -> None:
         if message["type"] == "http.response.start":
             MutableHeaders(scope=message).setdefault("X-Content-Type-Options", "nosniff")

@@ -18,7 +18,7 @@ from starlette.middleware.gzip import GZipMiddleware
 
 import stagetree
 from app.api import errors
-from app.api.access import Gate, Guard, known
+from app.api.access import Gate, Guard, require_principal
 from app.api.routes import access, page, plans, service, studies, study_annotations, trial_requests, trials
 from app.api.services import ApiServices
 from app.domain.evolve import collector_paused
@@ -78,7 +78,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @contextmanager
-def calling_on_signals(stop: Callable[[], None]) -> Iterator[None]:
+def call_on_signals(stop: Callable[[], None]) -> Iterator[None]:
     """Within the block a signal to stop also calls `stop`, before whoever handles it: open streams must learn of it.
 
     Only the main thread may watch signals: a server in another thread must have its streams told otherwise.
@@ -129,7 +129,7 @@ def make_app(services: ApiServices) -> FastAPI:
     commands = (trial_requests.router, study_annotations.router)
     about_studies = (studies.router, trials.checkpoints, *about_trials, *commands, plans.router, plans.replays)
     for router in (*about_studies, service.slots, access.router):
-        app.include_router(router, prefix=API, dependencies=[Depends(known)])
+        app.include_router(router, prefix=API, dependencies=[Depends(require_principal)])
     app.include_router(service.router)
     app.include_router(page.description)
     app.include_router(page.router)
@@ -149,7 +149,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         services.stopping.set()
 
     warming = asyncio.create_task(run_in_threadpool(warm, services))
-    with calling_on_signals(stop), no_long_pass_twice():
+    with call_on_signals(stop), no_long_pass_twice():
         yield
     services.stopping.set()
     await warming

@@ -58,12 +58,12 @@ def _spec(request: Request, error: SpecError) -> Response:
 
 
 def _validation(request: Request, error: RequestValidationError) -> Response:
-    if _is_command_read(request, error):
+    if _is_unknown_command(request, error):
         return _not_allowed(request)
     return _fields(request, [problem for each in error.errors() for problem in _problems(each)])
 
 
-def _is_command_read(request: Request, error: RequestValidationError) -> bool:
+def _is_unknown_command(request: Request, error: RequestValidationError) -> bool:
     """Whether the path is one of a command, such as `trials/3:extend`, and was taken for one with a wrong number."""
     is_in_path = any(each["loc"][0] == "path" for each in error.errors())
     return is_in_path and ":" in request.url.path and ":" not in getattr(request.scope.get("route"), "path", "")
@@ -135,7 +135,7 @@ def _not_allowed(request: Request) -> Response:
     return answer(request, 405, detail, {"Allow": ", ".join(allowed)})
 
 
-def _refused(request: Request, error: terms.Refused) -> Response:
+def _refusal_response(request: Request, error: terms.Refused) -> Response:
     status = {terms.Unknown: 404, terms.StateConflict: 409}.get(type(error), 422)
     return answer(request, status, str(error))
 
@@ -166,7 +166,7 @@ HANDLERS: dict[type[Exception], Any] = {
     SpecError: _spec,
     RequestValidationError: _validation,
     HTTPException: _http,
-    terms.Refused: _refused,
+    terms.Refused: _refusal_response,
     log.KeyReused: _key_reused,
     log.VersionConflict: _crowded,
     DatabaseUnavailable: _unavailable,
@@ -223,14 +223,14 @@ def install_document(app: FastAPI) -> None:
             schemas = app.openapi_schema["components"]["schemas"]
             problem = Problem.model_json_schema(ref_template=REF + "{model}", mode="serialization")
             schemas |= problem.pop("$defs") | {"Problem": problem}
-            app.openapi_schema = _renamed(app.openapi_schema)
+            app.openapi_schema = _rename_schemas(app.openapi_schema)
             _add_examples(app.openapi_schema["components"]["schemas"])
         return app.openapi_schema
 
     app.openapi = document  # type: ignore[method-assign]
 
 
-def _renamed(document: Json) -> Json:
+def _rename_schemas(document: Json) -> Json:
     """The same with the objects' names in it."""
     text = json.dumps(document)
     for name, title in NAMES.items():

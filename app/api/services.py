@@ -97,15 +97,15 @@ class StudyQueue:
             yield
 
 
-def apart(tuner_files: Sequence[str], do: Callable[..., T], *given: Any) -> T:
+def compute_in_process(tuner_files: Sequence[str], do: Callable[..., T], *given: Any) -> T:
     """The result of a pure function of a module, in a bounded process of its own. Raises `InvalidField`."""
     try:
-        return cast(T, compute_apart(_with_tuners, tuner_files, do, *given))
+        return cast(T, compute_apart(_with_registered_tuners, tuner_files, do, *given))
     except TooMuch as problem:
         raise InvalidField("", str(problem)) from None
 
 
-def _with_tuners(files: Sequence[str], do: Callable[..., T], *given: Any) -> T:
+def _with_registered_tuners(files: Sequence[str], do: Callable[..., T], *given: Any) -> T:
     """There, where those that users have written are not registered yet."""
     register(files)
     return do(*given)
@@ -121,7 +121,7 @@ def is_heavy(endpoint: Callable[..., Any]) -> bool:
     return endpoint in _heavy
 
 
-def tag_of(moment: Any) -> str:
+def etag(moment: Any) -> str:
     """The `ETag` of what is true as of a moment: weak, since it says nothing of how the answer is written."""
     return f'W/"{moment}"'
 
@@ -131,7 +131,7 @@ def caching_headers(tag: str) -> dict[str, str]:
     return {"ETag": tag, "Cache-Control": "no-cache"}
 
 
-def is_had_by(request: Request, tag: str) -> bool:
+def client_has(request: Request, tag: str) -> bool:
     """Whether whoever asks has that answer already."""
     return tag in request.headers.get("if-none-match", "")
 
@@ -152,7 +152,7 @@ class PackedAnswer:
     def to(self, request: Request) -> Response:
         """What is sent: nothing but the name where whoever asks has it already."""
         headers = {**caching_headers(self.tag), "Vary": "Accept-Encoding"}
-        if is_had_by(request, self.tag):
+        if client_has(request, self.tag):
             return Response(status_code=304, headers=headers)
         if self.is_to_be_unpacked(request):
             return Response(gzip.decompress(self.packed), media_type="application/json", headers=headers)
@@ -161,7 +161,7 @@ class PackedAnswer:
 
     def is_to_be_unpacked(self, request: Request) -> bool:
         """Whether whoever asks cannot read it as it is, which is some work."""
-        is_had = is_had_by(request, self.tag)
+        is_had = client_has(request, self.tag)
         return not (is_had or "gzip" in request.headers.get("accept-encoding", ""))
 
 
@@ -177,7 +177,7 @@ class ResponseCache:
         """The answer that is known under a key, if it is of this moment."""
         with self._lock:
             answer = self._kept.get(key)
-            if answer is None or answer.tag != tag_of(moment):
+            if answer is None or answer.tag != etag(moment):
                 return None
             self._kept.move_to_end(key)
             return answer
@@ -186,7 +186,7 @@ class ResponseCache:
         """The answer that is known under a key, if it is of this moment; or else as it is made now."""
         if (answer := self.find(key, moment)) is not None:
             return answer
-        packed = PackedAnswer(tag_of(moment), gzip.compress(to_json(make(), inf_nan_mode="null"), LEVEL))
+        packed = PackedAnswer(etag(moment), gzip.compress(to_json(make(), inf_nan_mode="null"), LEVEL))
         with self._lock:
             self._keep(key, packed)
         return packed
@@ -214,7 +214,7 @@ class ApiServices(Services):
 
     def compute(self, do: Callable[..., T], *given: Any) -> T:
         """In a process of its own: a client decides how much there is to compute. Raises `InvalidField`."""
-        return apart(self.tuner_files, do, *given)
+        return compute_in_process(self.tuner_files, do, *given)
 
     @cached_property
     def doorkeeper(self) -> Doorkeeper:

@@ -145,7 +145,7 @@ class Broadcast:
 
     def _keep(self, batch: Sequence[StoredEvent]) -> None:
         for recorded in batch:
-            text = _written([recorded], self._feed.before)
+            text = _format_events([recorded], self._feed.before)
             self._kept.append((recorded.version, text))
             self._bytes += len(text)
         while self._bytes > KEPT_BYTES:
@@ -197,7 +197,7 @@ async def _texts(feed: Feed, broadcast: Broadcast) -> AsyncIterator[bytes]:
     while not broadcast.is_stopping():
         if feed.version < broadcast.begin:
             if batch := await run_in_threadpool(feed.read, BATCH):
-                yield _written(batch, feed.before)
+                yield _format_events(batch, feed.before)
         elif feed.version < broadcast.version:
             text, feed.version = broadcast.since(feed.version), broadcast.version
             if text:
@@ -211,12 +211,12 @@ async def _texts(feed: Feed, broadcast: Broadcast) -> AsyncIterator[bytes]:
             yield KEEPALIVE_COMMENT
 
 
-def _written(batch: Sequence[StoredEvent], before: int) -> bytes:
+def _format_events(batch: Sequence[StoredEvent], before: int) -> bytes:
     shown = [plans.event(recorded, before) for recorded in batch]
-    return b"".join(format_sse_event(data_str=_in_a_line(event), id=str(event.position)) for event in shown)
+    return b"".join(format_sse_event(data_str=_one_line_json(event), id=str(event.position)) for event in shown)
 
 
-def _in_a_line(event: Event) -> str:
+def _one_line_json(event: Event) -> str:
     """In ASCII where there is other text: many clients take U+2028 and its like for the end of a line."""
     text = event.model_dump_json()
     return text if text.isascii() else json.dumps(event.to_json())

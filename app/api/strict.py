@@ -42,7 +42,7 @@ class StrictRequest(Request):
     async def prepare(self, *, is_json: bool) -> None:
         """Read the body. Raises `HttpProblem` 400, 413, 415 or 422."""
         limits = services(self).limits
-        self._body = await _bounded(self, limits.bytes)
+        self._body = await _read_bounded(self, limits.bytes)
         if is_json:
             self._value = _json_value(self.headers.get("content-type", ""), self._body, limits)
 
@@ -108,7 +108,7 @@ def _query_parameters(dependant: Dependant) -> Iterator[Any]:
         yield from _query_parameters(inner)
 
 
-async def _bounded(request: Request, most: int) -> bytes:
+async def _read_bounded(request: Request, most: int) -> bytes:
     body = bytearray()
     async for chunk in request.stream():
         body += chunk

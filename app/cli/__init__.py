@@ -17,10 +17,10 @@ def main() -> None:
     gc.set_threshold(GARBAGE)
     from app.cli import output
     from app.cli.commands import app
-    from app.cli.errors import explained
+    from app.cli.errors import explain_errors
 
     output.prepare()
-    with explained():
+    with explain_errors():
         try:
             app()
         finally:

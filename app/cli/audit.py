@@ -16,8 +16,8 @@ import typer
 
 from app.cli.errors import CONFLICT, DONE, FAILED, INTERRUPTED, TIMEOUT, USAGE, fail
 from app.cli.options import DEFAULT_DIR, Output, Server, Slots, StudyId, Timeout, Trainers, is_store
-from app.cli.output import Format, one_line, plural, print_json, without_secrets
-from app.cli.service import Documents, Service, open_server, served_here, server_url, study_id
+from app.cli.output import Format, one_line, plural, print_json, redact
+from app.cli.service import Documents, Service, local_server_url, open_server, server_url, study_id
 from app.cli.watch import Standstill
 
 Json = dict[str, Any]
@@ -50,7 +50,7 @@ def audit(
     Example:  stagetree audit last --trainers trainer.py
     """
     with _service(server, dir, slots, trainers, id) as service:
-        verdict = _audited(service, id, timeout)
+        verdict = _run_audit(service, id, timeout)
     print_json(verdict) if output is Format.json else _print(verdict)
     raise typer.Exit(FAILED if verdict["verdict"] == "inexact" or not verdict["replay"]["identical"] else DONE)
 
@@ -68,7 +68,7 @@ def _service(
         fail(
             "--server is for the slots of a server; --dir, --slots and --trainers are for slots of this command", USAGE
         )
-    there = server_url(url) or served_here()
+    there = server_url(url) or local_server_url()
     if not own and (there or not is_store(DEFAULT_DIR)):
         with open_server(there) as service:
             yield service
@@ -94,13 +94,13 @@ def _check_here(folder: Path, meant: str, files: list[str]) -> None:
         fail(f"{text}: an audit needs the file as it was then", CONFLICT)
 
 
-def _audited(service: Service[Documents], id: str, timeout: float | None) -> Json:
+def _run_audit(service: Service[Documents], id: str, timeout: float | None) -> Json:
     """The verdict, once all was compared that can be."""
 
     study = study_id(service.client, id)
     service.client.audit(study)
     try:
-        audited = _followed(service, study, timeout)
+        audited = _follow_audit(service, study, timeout)
     except KeyboardInterrupt:
         _stop_waiting(service, study, "Stopped", INTERRUPTED)
     if audited is None:
@@ -108,16 +108,16 @@ def _audited(service: Service[Documents], id: str, timeout: float | None) -> Jso
     return _verdict(service, audited)
 
 
-def _followed(service: Service[Documents], study: str, timeout: float | None) -> Json | None:
+def _follow_audit(service: Service[Documents], study: str, timeout: float | None) -> Json | None:
     """The study when nothing is left to compare; None if that takes too long. What it waits for is said."""
 
     deadline = None if timeout is None else time.monotonic() + timeout
     standstill, last_reason = Standstill(service.client), ""
-    told = _tell_others(service, study, frozenset())
+    told = _report_waiting_studies(service, study, frozenset())
     document: Json
     while (document := service.client.study(study, trials=False))["exactness"]["audited"]:
         service.check()
-        told = _tell_others(service, study, told)
+        told = _report_waiting_studies(service, study, told)
         if (reason := standstill.reason(document)) and reason != last_reason:
             print(f"{study}: {one_line(reason)}", file=sys.stderr, flush=True)
             last_reason = reason
@@ -127,7 +127,7 @@ def _followed(service: Service[Documents], study: str, timeout: float | None) ->
     return dict(service.client.study(study))
 
 
-def _tell_others(service: Service[Documents], study: str, told: frozenset[str]) -> frozenset[str]:
+def _report_waiting_studies(service: Service[Documents], study: str, told: frozenset[str]) -> frozenset[str]:
     """Say once of each other study of the folder that it stands still beside the audit, and why; all of which it was
     said. A server has slots for other studies, too, and says nothing of them here.
     """
@@ -146,7 +146,7 @@ def _tell_others(service: Service[Documents], study: str, told: frozenset[str]) 
 def _stop_waiting(service: Service[Documents], study: str, how: str, code: int) -> NoReturn:
     """The audit remains asked for; of slots of our own, it is said by `own_stack` how it goes on."""
     if service.folder is None:
-        again = f"stagetree audit {study} {without_secrets(service.place)}"
+        again = f"stagetree audit {study} {redact(service.place)}"
         print(f"\n{how}; the audit of {study} is still running. Wait for it again with: {again}", file=sys.stderr)
     else:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # on the way to the stack's end, which listens to it again

@@ -57,7 +57,7 @@ def backup(to: To, checkpoints: Copy = None, dir: Store = None) -> None:
     with open_records(folder) as records, _no_deletion(records):
         to.mkdir(parents=True)
         (_copy_sqlite if _is_sqlite(url) else _dump_postgresql)(url, to)
-        position, named = _named(records, to)
+        position, named = _named_objects(records, to)
         is_copied = "://" not in root if checkpoints is None else checkpoints
         missing = _copy_objects(open_store(folder, records), named, to / OBJECTS) if is_copied else []
     present = [each for each in named if each.key not in missing]
@@ -65,9 +65,8 @@ def backup(to: To, checkpoints: Copy = None, dir: Store = None) -> None:
     objects = [{"key": each.key, "sha256": each.sha256, "size": each.size} for each in present]
     (to / MANIFEST).write_text(json.dumps({**manifest, "checkpoints": objects}, indent=1))
     size = memory(sum(each.size for each in present))
-    print(
-        f"{to} has the log up to event {position}, and {_said(is_copied)} {plural(len(present), 'checkpoint')}, {size}"
-    )
+    what = "copies of" if is_copied else "the names of"
+    print(f"{to} has the log up to event {position}, and {what} {plural(len(present), 'checkpoint')}, {size}")
     if missing:
         print(f"{plural(len(missing), 'checkpoint')} could not be read: their steps will be trained again")
 
@@ -178,7 +177,7 @@ def _no_deletion(records: SqlRecords) -> Iterator[None]:
             rows.pause_deletion(None)
 
 
-def _named(records: SqlRecords, to: Path) -> tuple[int, list[StoredPart]]:
+def _named_objects(records: SqlRecords, to: Path) -> tuple[int, list[StoredPart]]:
     """The last position of the copied log, and the checkpoints that it names.
 
     PostgreSQL's dump is not read here: instead, what the database names a moment later.
@@ -253,7 +252,3 @@ def _manifest(source: Path) -> Json:
     if manifest.get("stagetree") != 1:
         fail(f"{source} was made by a newer stagetree", USAGE)
     return manifest
-
-
-def _said(is_copied: bool) -> str:
-    return "copies of" if is_copied else "the names of"

@@ -64,7 +64,7 @@ def check(
 
     spec = study_files.load(study, changes or (), settings().limits)
     files = trainer_files(trainers or [], folder=study.parent)
-    job = job_of(spec, check_trainer(spec, files, study.parent).path, device or default_device())
+    job = check_job(spec, check_trainer(spec, files, study.parent).path, device or default_device())
     if job is None:
         fail("the study names no hyper-parameters to check with: give it a space", USAGE)
     worlds = _worlds(ranks, job["parallel"])
@@ -73,12 +73,12 @@ def check(
     if output is Format.json:
         print_json(report)
     else:
-        print("\n".join([*lines(report), *_rank_lines(report, worlds), *_success(report)]))
+        print("\n".join([*report_lines(report), *_rank_lines(report, worlds), *_success(report)]))
     if report["failed"] or report["differences"]:
         raise typer.Exit(FAILED)
 
 
-def lines(report: Json) -> list[str]:
+def report_lines(report: Json) -> list[str]:
     """A report as text."""
     if report["failed"]:
         return ["The trainer failed:", report["failed"]]
@@ -103,11 +103,11 @@ def lines(report: Json) -> list[str]:
 
 def _reads(paths: Sequence[str]) -> list[str]:
     """What a trainer reads and its study does not name: files, patterns of many, and variables."""
-    told = [f"reads             {_unnamed(path)}" for path in paths[:MOST_READ]]
+    told = [f"reads             {_undeclared_text(path)}" for path in paths[:MOST_READ]]
     return told + ([f"                  and {len(paths) - MOST_READ} more"] if len(paths) > MOST_READ else [])
 
 
-def _unnamed(path: str) -> str:
+def _undeclared_text(path: str) -> str:
     if Unnamed(path).is_variable:
         return f"{path}, which is no part of the study: use `trainer_args`, if it matters"
     path = min(path, os.path.relpath(path), key=len)
@@ -153,7 +153,7 @@ def _way(name: str) -> str:
     return " ".join(reversed(name.split()))
 
 
-def job_of(spec: StudySpec, file: str, device: str) -> Json | None:
+def check_job(spec: StudySpec, file: str, device: str) -> Json | None:
     """What `stagetree.runtime.check` is asked, but for the steps; None where the study has no configuration yet."""
     from app.settings import settings
     from stagetree.spec import sums

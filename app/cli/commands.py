@@ -19,7 +19,7 @@ from app.cli.debug import debug
 from app.cli.delete import delete, erase, gc
 from app.cli.doctor import doctor
 from app.cli.environment import environment
-from app.cli.errors import USAGE, fail, in_words
+from app.cli.errors import USAGE, fail, parameter_message
 from app.cli.events import events
 from app.cli.export import export
 from app.cli.open import open
@@ -83,7 +83,7 @@ class Grouped(TyperGroup):
         try:
             return super().invoke(ctx)
         except typer.BadParameter as error:
-            error.message = in_words(error)
+            error.message = parameter_message(error)
             raise
 
 

@@ -24,11 +24,11 @@ DATA = re.compile(r"\.(arrow|bin|csv|feather|gz|h5|hdf5|jsonl|mat|npy|npz|parque
 MOST_NAMED = 3
 
 
-def unlisted(spec: StudySpec, source: TrainerSource) -> list[str]:
+def undeclared_advice(spec: StudySpec, source: TrainerSource) -> list[str]:
     """What `inputs` should name, as far as the trainer's arguments and its source tell, in at most one sentence."""
     listed = [Path(abspath(each)) for each in spec.inputs]
     found: dict[Path, str] = {}
-    for name, place in chain(_in_arguments(spec), _in_source(source)):
+    for name, place in chain(_argument_paths(spec), _source_paths(source)):
         path = Path(abspath(name))
         if not any(path.is_relative_to(each) for each in listed):
             found.setdefault(path, f"{name} ({place})")
@@ -42,7 +42,7 @@ def unlisted(spec: StudySpec, source: TrainerSource) -> list[str]:
     ]
 
 
-def missing(spec: StudySpec) -> list[str]:
+def missing_advice(spec: StudySpec) -> list[str]:
     """The paths of a study that are not on this machine, in at most one sentence: they may be on the server's."""
     begin = spec.begin_from
     named = {f"inputs[{number}]": path for number, path in enumerate(spec.inputs)}
@@ -51,7 +51,7 @@ def missing(spec: StudySpec) -> list[str]:
     return [f"not on this machine: {', '.join(absent)}; `run` refuses the study here"] if absent else []
 
 
-def _in_arguments(spec: StudySpec) -> Iterator[tuple[str, str]]:
+def _argument_paths(spec: StudySpec) -> Iterator[tuple[str, str]]:
     """Files and folders in `trainer_args`; in `runtime_args` files alone, since a folder may be for results."""
     for field, arguments in (("trainer_args", spec.trainer_args), ("runtime_args", spec.runtime_args)):
         for argument, value in arguments.items():
@@ -67,7 +67,7 @@ def _strings(value: Any) -> Iterator[str]:
         yield from chain.from_iterable(map(_strings, value.values() if isinstance(value, dict) else value))
 
 
-def _in_source(source: TrainerSource) -> Iterator[tuple[str, str]]:
+def _source_paths(source: TrainerSource) -> Iterator[tuple[str, str]]:
     for file, content in module_files(source.path).items():
         for node in ast.walk(syntax_tree(content)):
             if isinstance(node, ast.Constant) and _is_data(name := node.value):

@@ -48,16 +48,16 @@ def debug(
         trial, plan = service.client.trial(name, number), service.client.plan(name)
         study = service.client.study(name, trials=True)
     spec, begins = study["spec"], study.get("begins")
-    until = steps or _came_to(trial)
-    work = _as_on_a_slot(plan, spec, trial["hp"], trainer_files(trainers or []), device)
-    work = replace(work, begin=_file_of(begins), whole=begins["state"]) if begins else work
+    until = steps or _default_step(trial)
+    work = _slot_work(plan, spec, trial["hp"], trainer_files(trainers or []), device)
+    work = replace(work, begin=_weights_file(begins), whole=begins["state"]) if begins else work
     print(f"Training trial {number} of {name} from the beginning to step {until} ...", file=sys.stderr)
     metrics = run_in_terminal(work, until)
     for metric, value in sorted(metrics.items()):
         print(f"{metric}  {'-' if value is None else written(value)}")
 
 
-class StateOfTrial(NamedTuple):
+class TrialState(NamedTuple):
     """The checkpoint of a trial after a step, in a file."""
 
     study: str
@@ -66,8 +66,8 @@ class StateOfTrial(NamedTuple):
     image: Path
 
 
-def export_as_on_a_slot(
-    state: StateOfTrial, folder: Path, trainers: Sequence[str], server: str | None, dir: Path | None
+def export_model(
+    state: TrialState, folder: Path, trainers: Sequence[str], server: str | None, dir: Path | None
 ) -> bool:
     """Have the trainer of a trial write its model into an empty folder. Raises what the trainer's code raises.
 
@@ -79,11 +79,11 @@ def export_as_on_a_slot(
     with open_study(state.study, server, dir) as (service, name):
         trial, plan = service.client.trial(name, state.trial), service.client.plan(name)
         spec = service.client.study(name, trials=True)["spec"]
-    work = _as_on_a_slot(plan, spec, trial["hp"], trainer_files(trainers), "cpu")
+    work = _slot_work(plan, spec, trial["hp"], trainer_files(trainers), "cpu")
     return export_state(work, state.image, state.step, folder)
 
 
-def _as_on_a_slot(plan: Json, spec: Json, hp: Json, files: Sequence[str], device: str) -> DebugTrial:
+def _slot_work(plan: Json, spec: Json, hp: Json, files: Sequence[str], device: str) -> DebugTrial:
     """What a slot is given to train a trial. Ends with a message where no file has the trainer."""
     from app.registry import Catalogue
     from app.settings import settings
@@ -108,7 +108,7 @@ def _as_on_a_slot(plan: Json, spec: Json, hp: Json, files: Sequence[str], device
     )
 
 
-def _file_of(begins: Json) -> str:
+def _weights_file(begins: Json) -> str:
     """The file that a trial begins from, if it is here, and still what it was. Ends with a message where it is not."""
     from app import input_fingerprints
 
@@ -122,6 +122,6 @@ def _file_of(begins: Json) -> str:
     return str(begins["file"])
 
 
-def _came_to(trial: Json) -> int:
+def _default_step(trial: Json) -> int:
     """The step in which the trial failed, or the last one it was asked for."""
     return trial["failure"]["step"] + 1 if "failure" in trial else int(trial["steps"])

@@ -125,7 +125,7 @@ def gc(
         if output is Format.json:
             print_json(_document(garbage, is_deleted=is_deleted))
         elif is_deleted:
-            print(f"deleted: {_counted([*garbage.checkpoints, *garbage.orphans], 'object')}")
+            print(f"deleted: {_count_text([*garbage.checkpoints, *garbage.orphans], 'object')}")
 
 
 @dataclass(frozen=True)
@@ -192,14 +192,16 @@ def _bytes(budget: str | None) -> int | None:
 
 def _show(garbage: _Garbage) -> None:
     for plan, going in garbage.chosen.items():
-        print(f"{plan}  {_counted([each.checkpoint for each in going])}")
-    print(f"{_counted(garbage.checkpoints)} can be deleted; all checkpoints together take {memory(garbage.kept_bytes)}")
+        print(f"{plan}  {_count_text([each.checkpoint for each in going])}")
+    print(
+        f"{_count_text(garbage.checkpoints)} can be deleted; all checkpoints together take {memory(garbage.kept_bytes)}"
+    )
     if garbage.orphans:
-        orphans = _counted(garbage.orphans, "object")
+        orphans = _count_text(garbage.orphans, "object")
         print(f"{orphans} can be deleted that killed workers wrote and never recorded")
 
 
-def _counted(going: Sequence[Checkpoint | Orphan], noun: str = "checkpoint") -> str:
+def _count_text(going: Sequence[Checkpoint | Orphan], noun: str = "checkpoint") -> str:
     return f"{plural(len(going), noun)}, {memory(_size(going))}"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from app.cli.options import Output, Server, Store, StudyId
-from app.cli.output import Format, harmless, one_line, print_json
+from app.cli.output import Format, escape_control, one_line, print_json
 from app.cli.service import open_study
 
 Json = dict[str, Any]
@@ -39,4 +39,4 @@ def print_environment(about: Json) -> None:
     for name, version in packages.items():
         print(f"package   {one_line(f'{name} {version}')}")
     if diff := trainer.get("diff"):
-        print(f"\n{harmless(diff).rstrip()}")
+        print(f"\n{escape_control(diff).rstrip()}")

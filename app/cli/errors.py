@@ -11,10 +11,10 @@ from typing import Any, NoReturn
 
 import typer
 
-from app.cli.output import harmless, let_go_of_stdout, without_secrets
+from app.cli.output import discard_stdout, escape_control, redact
 
 
-def in_words(error: typer.BadParameter) -> str:
+def parameter_message(error: typer.BadParameter) -> str:
     """The message of an error about an option or an argument, for those that speak of ranges and of nothing at all."""
     param: Any = error.param
     if param is None:
@@ -25,16 +25,16 @@ def in_words(error: typer.BadParameter) -> str:
     if wrong is None or not hasattr(param.type, "min"):
         return error.message
     number = "a whole number" if wrong.group(3) == "int" or "int" in param.type.name else "a number"
-    return f"must be {number}{_between(param.type)}, got {wrong.group(1)!r}"
+    return f"must be {number}{_range_text(param.type)}, got {wrong.group(1)!r}"
 
 
-def _between(type: Any) -> str:
+def _range_text(type: Any) -> str:
     if type.min is None:
         return f" of at most {type.max}"
     return f" of at least {type.min}" if type.max is None else f" from {type.min} to {type.max}"
 
 
-def finite(value: float | None) -> float | None:
+def check_finite(value: float | None) -> float | None:
     """The value of an option, if it is none of NaN and infinity."""
     if value is not None and not abs(value) < float("inf"):
         raise typer.BadParameter(f"must be a finite number, got {value}")
@@ -47,7 +47,7 @@ UNREACHABLE, TIMEOUT, INTERRUPTED = 69, 124, 130
 
 SERVER = "'stagetree[server]', or 'stagetree[all]' where studies are trained"
 
-NEEDED = {
+EXTRAS = {
     **dict.fromkeys(
         ("alembic", "billiard", "celery", "fastapi", "fsspec", "kombu", "psycopg", "redis", "s3fs"), SERVER
     ),
@@ -58,29 +58,29 @@ NEEDED = {
 
 
 @contextmanager
-def explained() -> Iterator[None]:
+def explain_errors() -> Iterator[None]:
     """Turn the errors that a user can cause, or mend, into a sentence and an exit code."""
     try:
         yield
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except ModuleNotFoundError as error:
-        if (needed := NEEDED.get((error.name or "").partition(".")[0])) is None:
+        if (needed := EXTRAS.get((error.name or "").partition(".")[0])) is None:
             raise
         fail(f"{error.name} is not installed, which this needs: pip install {needed}")
     except Exception as error:
-        code = code_of(error)
+        code = exit_code(error)
         if code is None:
             raise
         if isinstance(error, OSError):
-            let_go_of_stdout()
+            discard_stdout()
         if isinstance(error, BrokenPipeError):  # whoever read it has seen enough
             sys.exit(code)
-        fail(sentence_of(error), code)
+        fail(error_text(error), code)
 
 
 @contextmanager
-def said_if_interrupted() -> Iterator[None]:
+def report_early_interrupt() -> Iterator[None]:
     """What comes before anything begins: Ctrl-C ends it, and a sentence says that nothing is left to resume."""
     try:
         yield
@@ -92,11 +92,11 @@ def said_if_interrupted() -> Iterator[None]:
 def fail(text: str, code: int = FAILED) -> NoReturn:
     """End with a message."""
     for line in text.splitlines():
-        print(f"stagetree: {without_secrets(harmless(line))}", file=sys.stderr)
+        print(f"stagetree: {redact(escape_control(line))}", file=sys.stderr)
     sys.exit(code)
 
 
-def sentence_of(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     """What to say: of a server's refusal its sentence, or what is wrong at which field, and never the HTTP title."""
     from stagetree.errors import ProblemError
 
@@ -136,7 +136,7 @@ CODES = {
 """By name: an error whose module was never imported cannot be there, and that module may not be installed."""
 
 
-def code_of(error: Exception) -> int | None:
+def exit_code(error: Exception) -> int | None:
     """The exit code for an error; None for one that is our own mistake and deserves its traceback."""
     names = (f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__)
     return next((CODES[name] for name in names if name in CODES), None)

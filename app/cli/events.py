@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from app.cli.options import ListOutput, Server, Store, StudyId
-from app.cli.output import ListFormat, harmless, one_line, print_csv, short
+from app.cli.output import ListFormat, escape_control, one_line, print_csv, short
 from app.cli.service import open_study
 
 Json = dict[str, Any]
@@ -51,7 +51,7 @@ def events(
         else:
             for event in matching:
                 at = time.strftime("%H:%M:%S", time.localtime(event["at"]))
-                by = f"by {harmless(event['by'])}  " if event.get("by") else ""
+                by = f"by {escape_control(event['by'])}  " if event.get("by") else ""
                 print(f"{event['position']:>7}  {at}  {event['type']:<18} {by}{brief(event['data'])}", flush=True)
 
 

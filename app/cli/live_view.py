@@ -11,7 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from app.cli.output import at_rungs, fraction, number, one_line, plural, short_hp, steps_done
+from app.cli.output import fraction, number, one_line, plural, resting_text, short_hp, steps_text
 from stagetree.text import FINAL, decided, duration, rank_text, saved_text
 
 Json = dict[str, Any]
@@ -73,7 +73,7 @@ def _trials(study: Json) -> Text:
         if counts[state]:
             text.append(f"  {counts[state]} {state}")
     if trials.get("resting"):  # an older server says nothing
-        text.append(f"  {at_rungs(study['progress'])}")
+        text.append(f"  {resting_text(study['progress'])}")
     return text
 
 
@@ -82,17 +82,17 @@ def _steps(study: Json) -> Text:
     if not steps["expected"]:
         return Text("none asked for" + ("" if study["state"] in FINAL else " yet"), "dim")
     share = steps["done"] / steps["expected"]
-    return Text(f"{steps_done(study).removesuffix(' steps')}  {share:.0%}")
+    return Text(f"{steps_text(study).removesuffix(' steps')}  {share:.0%}")
 
 
 def _facts(study: Json) -> Iterator[tuple[str, Text]]:
     if rungs := study["progress"]["rungs"]:
         yield "rungs", Text("   ".join(_brackets(rungs)))
-    yield "saved", _saved(study)
+    yield "saved", _saved_text(study)
     if study["best"]:
         yield "best", _best(study)
     if study["progress"]["last"]:
-        yield "last", Text(decision(study["progress"]["last"]))
+        yield "last", Text(decision_text(study["progress"]["last"]))
     if study["waits"]:
         yield "waits", Text(one_line(study["waits"]), "bold red", no_wrap=False, overflow="fold")
     if study["ending"]:
@@ -108,7 +108,7 @@ def _brackets(rungs: list[Json]) -> Iterator[str]:
         yield " ▸ ".join(f"{rung['steps']}: {rung['arrived']}/{rung['entered']}" for rung in inside)
 
 
-def _saved(study: Json) -> Text:
+def _saved_text(study: Json) -> Text:
     cost = study["cost"]
     text = Text(saved_text(cost.get("saved_by_sharing"), cost.get("saved_by_stopping")))
     again = [f"{cost[name]} {name}" for name in ("repeated", "retried", "lost") if cost.get(name)]
@@ -124,7 +124,7 @@ def _best(study: Json) -> Text:
     return text.append(one_line(short_hp(result["hp"])), "dim")
 
 
-def decision(last: Json) -> str:
+def decision_text(last: Json) -> str:
     """What the tuner decided last, in words."""
     return f"{decided(last['kind'], last['trial'], last['steps'])}: {rank_text(last['reason'])}".removesuffix(": ")
 
@@ -150,10 +150,10 @@ def _slots(study: Json, room: int) -> list[RenderableType]:
 def _slot(run: Json) -> tuple[RenderableType, ...]:
     bar = ProgressBar(total=max(run["end"] - run["start"], 1), completed=run["step"] - run["start"])
     values = one_line("  ".join(f"{name} {text}" for name, text in run["forms"].items()))
-    return one_line(run["slot"]), _served(run), values, bar, f"{run['step']}/{run['end']}"
+    return one_line(run["slot"]), _trials_text(run), values, bar, f"{run['step']}/{run['end']}"
 
 
-def _served(run: Json) -> str:
+def _trials_text(run: Json) -> str:
     """Which trials the stage is for."""
     if not run["trials"]:
         return "another study's"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.cli.errors import NOT_FOUND, fail, finite
+from app.cli.errors import NOT_FOUND, check_finite, fail
 from app.cli.output import Format, ListFormat
 from app.domain.chain_assignment import MOST_SHARES
 
@@ -94,7 +94,7 @@ Strict = Annotated[bool, typer.Option("--strict", help="Exit with code 5 if a tr
 
 Timeout = Annotated[
     float | None,
-    typer.Option("--timeout", metavar="SECONDS", min=0, callback=finite, help="Stop waiting after this time."),
+    typer.Option("--timeout", metavar="SECONDS", min=0, callback=check_finite, help="Stop waiting after this time."),
 ]
 
 Host = Annotated[

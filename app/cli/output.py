@@ -30,7 +30,7 @@ def prepare() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def let_go_of_stdout() -> None:
+def discard_stdout() -> None:
     """Once it could not be written, what waits in its buffer cannot be either: the interpreter must not try again."""
     with contextlib.suppress(io.UnsupportedOperation):
         nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -51,12 +51,12 @@ BREAKS = re.compile(r"\s*[\t\n\u2028\u2029]\s*")
 SECRET_OPTION = re.compile(rf"([?&][^=&\s]*{SOUNDS_SECRET}[^=&\s]*=)[^&\s]*", re.IGNORECASE)
 
 
-def harmless(text: str) -> str:
+def escape_control(text: str) -> str:
     """The text with everything that a terminal would act on, or could not be written, spelled out."""
-    return UNSAFE.sub(lambda match: _spelled(ord(match.group())), text)
+    return UNSAFE.sub(lambda match: _escape(ord(match.group())), text)
 
 
-def without_secrets(text: str) -> str:
+def redact(text: str) -> str:
     """The text without what stands before the @ of a URL, and without options of it that sound secret."""
     text = re.sub(r"(?<=://)[^/@\s]*@", "...@", text)
     return SECRET_OPTION.sub(r"\1...", text)
@@ -64,10 +64,10 @@ def without_secrets(text: str) -> str:
 
 def one_line(text: str) -> str:
     """The same, on one line."""
-    return BREAKS.sub(" ", harmless(text)).strip()
+    return BREAKS.sub(" ", escape_control(text)).strip()
 
 
-def _spelled(code: int) -> str:
+def _escape(code: int) -> str:
     return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
 
 
@@ -139,14 +139,14 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun}" + ("" if count == 1 else "s")
 
 
-def trials_done(progress: Json) -> str:
+def trials_text(progress: Json) -> str:
     """23/40 trials, or 23/40 trials tried, 9 at rungs: those may go on."""
     trials = progress["trials"]
     noun = plural(trials["done"] if trials["expected"] is None else trials["expected"], "trial").partition(" ")[2]
-    return f"{fraction(trials)} {noun}" + (f" tried, {at_rungs(progress)}" if trials.get("resting") else "")
+    return f"{fraction(trials)} {noun}" + (f" tried, {resting_text(progress)}" if trials.get("resting") else "")
 
 
-def steps_done(study: Json) -> str:
+def steps_text(study: Json) -> str:
     """24/49 different steps; a forecast while a tuner with rungs decides, and before any trial has begun."""
     steps, decides = study["progress"]["steps"], study["progress"]["rungs"] or not any(study["counts"].values())
     about = "about " if decides and study["state"] not in FINAL else ""
@@ -158,12 +158,12 @@ def fraction(trials: Json) -> str:
     return f"{trials['done']}" if trials["expected"] is None else f"{trials['done']}/{trials['expected']}"
 
 
-def at_rungs(progress: Json) -> str:
+def resting_text(progress: Json) -> str:
     """9 at rungs, of a tuner that has rungs."""
     return f"{progress['trials']['resting']} {'at rungs' if progress['rungs'] else 'suspended'}"
 
 
-def ranges(numbers: list[int]) -> str:
+def ranges_text(numbers: list[int]) -> str:
     """Whole numbers in words as short as may be: 0 to 3, 7, 9."""
     groups: list[list[int]] = []
     for number in sorted(numbers):
@@ -197,9 +197,9 @@ def print_json(value: Any) -> None:
 
 def print_csv(items: Iterable[Mapping[str, Any]]) -> None:
     """One line for each, nested values under dotted names (`best.value`), lists and sequences as JSON."""
-    from app.service.views.trial_order import flat
+    from app.service.views.trial_order import flatten
 
-    rows = [flat(dict(item)) for item in items]
+    rows = [flatten(dict(item)) for item in items]
     header = list(dict.fromkeys(name for row in rows for name in row))
     writer = csv.DictWriter(sys.stdout, header, lineterminator="\n")
     writer.writeheader()
@@ -218,7 +218,7 @@ def print_list(items: Sequence[Json], output: ListFormat, header: Sequence[str],
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """Columns as wide as they must be; numbers to the right. On a terminal, lines end at its edge."""
-    cells = [[cell(value) for value in row] for row in rows]
+    cells = [[cell_text(value) for value in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(header, *cells, strict=True)]
     numeric = [all(_is_number(row[at]) or row[at] is None for row in rows) for at in range(len(header))]
     for line in [header, *cells]:
@@ -226,17 +226,17 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
             text.rjust(width) if right else text.ljust(width)
             for text, width, right in zip(line, widths, numeric, strict=True)
         ]
-        print(_cut("  ".join(aligned).rstrip()))
+        print(_fit("  ".join(aligned).rstrip()))
 
 
-def _cut(line: str) -> str:
+def _fit(line: str) -> str:
     """The line, no longer than the terminal is wide."""
     if not sys.stdout.isatty() or len(line) <= (width := shutil.get_terminal_size().columns):
         return line
     return line[: width - 3] + "..."
 
 
-def cell(value: Any) -> str:
+def cell_text(value: Any) -> str:
     """A value in a table."""
     if value is None:
         return "-"

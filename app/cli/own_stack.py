@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.cli.errors import exit_on_signals, said_if_interrupted
+from app.cli.errors import exit_on_signals, report_early_interrupt
 from app.cli.options import DEFAULT_DIR
 from app.cli.service import Documents, Service
 from app.cli.sinks import study_sinks
@@ -77,7 +77,7 @@ def own_stack(
             print(f"What was trained is kept: the same command{again} resumes there.", file=sys.stderr)
         elif own.folder is None:
             shutil.rmtree(folder, ignore_errors=True)
-        with nullcontext() if began else said_if_interrupted():
+        with nullcontext() if began else report_early_interrupt():
             raise
     if own.folder is None:
         shutil.rmtree(folder, ignore_errors=True)

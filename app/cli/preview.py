@@ -24,7 +24,9 @@ Json = dict[str, Any]
 
 
 @contextmanager
-def known_here(spec: StudySpec, source: TrainerSource | None, folder: Path | None) -> Iterator[tuple[Json, list[str]]]:
+def local_measurements(
+    spec: StudySpec, source: TrainerSource | None, folder: Path | None
+) -> Iterator[tuple[Json, list[str]]]:
     """What the studies in a folder have measured of the trainer that a study file would be run with; and what the study
     would learn from others, in sentences. The store is opened once, if there is something to ask of it.
 
@@ -36,14 +38,14 @@ def known_here(spec: StudySpec, source: TrainerSource | None, folder: Path | Non
         yield {}, [no_store] if spec.learn_from else []
         return
     from app.cli.store import Store
-    from app.service.submission import opened
+    from app.service.submission import opening_event
 
     with Store(where) as store:
         learned = store.learned(spec) if spec.learn_from else []
         if source is None:
             yield {}, learned
             return
-        plan = opened(spec, source)
+        plan = opening_event(spec, source)
         profiles: Json = {"measured": lambda batch, kind: store.profile(plan, batch, kind, spec.devices)}
         yield profiles | store.measured(plan), learned
 
@@ -156,17 +158,17 @@ def preview(
     \b
     Example:  stagetree preview study.yaml --slots 4
     """
-    from app.cli.trainer_files import trainer_here
+    from app.cli.trainer_files import find_trainer
     from app.settings import settings
     from app.simulation.preview import preview as previewed
 
     limits = settings().limits
     spec = study_files.load(study, changes or (), limits)
     study_files.check_tuner(spec)
-    source = trainer_here(spec, study, trainers or [])
-    with known_here(spec, source, store) as (measured, learned):
+    source = find_trainer(spec, study, trainers or [])
+    with local_measurements(spec, source, store) as (measured, learned):
         costs = previewed(spec, slots=slots, limits=limits, **measured)
-    costs["advice"] += [*study_files.foreseen(spec, source), *learned]
+    costs["advice"] += [*study_files.preview_advice(spec, source), *learned]
     if output is Format.json:
         print_json(costs)
         return

@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
-STANDING = ("bracket", "rung", "steps")
+PLACE_FIELDS = ("bracket", "rung", "steps")
 
 
-def from_service(study: str, at: int | None, server: str | None, folder: Path | None) -> Json:
+def replay_service(study: str, at: int | None, server: str | None, folder: Path | None) -> Json:
     """Replayed by the server, or over a store."""
 
     with open_study(study, server, folder) as (service, name):
         return service.client.replay(name, at)
 
 
-def imagined(
+def replay_with_changes(
     study: str, at: int | None, changes: list[str], log: Path | None, server: str | None, folder: Path | None
 ) -> Json:
     """What would have been, worked out here from the log."""
@@ -42,17 +42,17 @@ def imagined(
 
     changed = changes_of(changes, "--what-if")
     if log:
-        text = read(log)
+        text = read_log(log)
     else:
         with open_study(study, server, folder) as (service, study):
             text = service.client.log(study)
-    recorded = from_log(text, study, at, str(log or "the log"))
+    recorded = replay_log(text, study, at, str(log or "the log"))
     study = recorded.study
     events = [event for _, event in islice(parse(text.splitlines()), recorded.events)]
     return what_if(events, StudyId(study), changed)
 
 
-def from_log(text: str, study: str, at: int | None, where: str) -> Replay:
+def replay_log(text: str, study: str, at: int | None, where: str) -> Replay:
     """Replayed here, from a log that `export` printed."""
     from app.domain.terms import StudyId
     from app.search.replay import replay
@@ -64,11 +64,11 @@ def from_log(text: str, study: str, at: int | None, where: str) -> Replay:
         fail(f"{where}: {error}", USAGE)
     if not events:
         fail(f"{where} is empty: `stagetree export ID` prints a log", USAGE)
-    study = _meant(events, study, where)
-    return replay(_numbered(events, study), StudyId(study), at=at)
+    study = _study_in_log(events, study, where)
+    return replay(_number_events(events, study), StudyId(study), at=at)
 
 
-def _meant(events: list[Event], study: str, where: str) -> str:
+def _study_in_log(events: list[Event], study: str, where: str) -> str:
     """The id of a study in a log: by its id, the beginning of it, its name, or `last`, as elsewhere."""
     from app.domain.events import StudySubmitted
 
@@ -84,7 +84,7 @@ def _meant(events: list[Event], study: str, where: str) -> str:
     return found[0]
 
 
-def _numbered(events: list[Event], study: str) -> Iterator[tuple[int, Event]]:
+def _number_events(events: list[Event], study: str) -> Iterator[tuple[int, Event]]:
     """The events of a plan by their positions in a study: its submission is 1."""
     from app.domain.events import StudySubmitted
 
@@ -92,7 +92,7 @@ def _numbered(events: list[Event], study: str) -> Iterator[tuple[int, Event]]:
     return enumerate(events, 1 - next(iter(submissions), 0))
 
 
-def read(path: Path) -> str:
+def read_log(path: Path) -> str:
     """The text of an exported log."""
     try:
         return path.read_text(encoding="utf-8")
@@ -117,7 +117,7 @@ def print_replay(answer: Json) -> None:
     """The decisions about trials in order with their reasons, and whether all could be derived."""
     for line in answer["history"]:
         if line["kind"] in ("promote", "prioritize", "stop"):
-            standing = "  ".join(f"{name} {line[name]}" for name in STANDING if name in line)
+            standing = "  ".join(f"{name} {line[name]}" for name in PLACE_FIELDS if name in line)
             print(
                 f"{line['event']:>7}  {line['kind']:<10} trial {line['trial']:<5} {standing}  {_reason(line['reason'])}"
             )
@@ -135,7 +135,7 @@ def _reason(reason: dict[str, Any]) -> str:
         return standing
     if {"class", "p", "expected_seconds"} <= reason.keys():
         return _judgement(reason)
-    return one_line("  ".join(f"{name}={value}" for name, value in reason.items() if name not in STANDING))
+    return one_line("  ".join(f"{name}={value}" for name, value in reason.items() if name not in PLACE_FIELDS))
 
 
 def _judgement(reason: dict[str, Any]) -> str:
@@ -176,9 +176,9 @@ def replay(
     """
 
     if what_if:
-        replayed = imagined(id, at, what_if, log, server, dir)
+        replayed = replay_with_changes(id, at, what_if, log, server, dir)
         print_json(replayed) if output is Format.json else print_what_if(replayed)
         return
-    replayed = from_log(read(log), id, at, str(log)).to_json() if log else from_service(id, at, server, dir)
+    replayed = replay_log(read_log(log), id, at, str(log)).to_json() if log else replay_service(id, at, server, dir)
     print_json(replayed) if output is Format.json else print_replay(replayed)
     raise typer.Exit(DONE if replayed["identical"] else FAILED)

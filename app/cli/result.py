@@ -6,16 +6,16 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from app.cli.output import harmless, one_line, plural, print_table, result_cells, short_hp
-from app.service.views.trial_order import ordered
+from app.cli.output import escape_control, one_line, plural, print_table, result_cells, short_hp
+from app.service.views.trial_order import sort_trials
 from stagetree.text import RANKED_LAST, duration, mark_sentence, mark_word, percent, unread_text
 
 Json = dict[str, Any]
 BEST = 5
-LINES = 20
+TRACEBACK_LINES = 20
 """How much of the first traceback is shown."""
 
-NAMED = 8
+TRIALS_NAMED = 8
 """The numbers of so many failed trials with equal errors are shown."""
 
 PARTS = {
@@ -38,7 +38,7 @@ def print_result(study: Json) -> None:
     if lines := (study.get("story") or {}).get("lines"):  # an older server tells none
         print(*map(one_line, lines), sep="\n", end="\n\n")
     if study.get("error") and not study["cost"]["run"] + study["cost"]["known"]:
-        print(f"error   {harmless(study['error'])}")  # nothing was trained: the rest would be zeros
+        print(f"error   {escape_control(study['error'])}")  # nothing was trained: the rest would be zeros
         print_notes(study.get("notes", ()))
         return
     if study["best"]:
@@ -64,7 +64,7 @@ def print_result(study: Json) -> None:
     if study.get("ending"):
         print(f"ended   {one_line(study['ending'])}")
     if study.get("error"):
-        print(f"error   {harmless(study['error'])}")
+        print(f"error   {escape_control(study['error'])}")
     print_notes(study.get("notes", ()))
 
 
@@ -122,7 +122,7 @@ def print_best(study: Json) -> None:
         return
     cooled = {trial["cooldown_of"] for trial in study["trials"] if "cooldown_of" in trial}  # judged by these alone
     judged = (trial for trial in study["trials"] if trial["trial"] not in cooled and not trial.get("violation"))
-    best = ordered([trial for trial in judged if trial["value"] is not None], "value", study["mode"])[:BEST]
+    best = sort_trials([trial for trial in judged if trial["value"] is not None], "value", study["mode"])[:BEST]
     if not best:
         _print_broken(study)
         return
@@ -134,11 +134,11 @@ def print_best(study: Json) -> None:
             *result_cells(trial[study["value"]]),
             *[trial["state"]] * some_failed,
             *mark_of(trial),
-            short_hp(varied(trial["hp"], common)),
+            short_hp(varying_hp(trial["hp"], common)),
         )
         for trial in best
     ]
-    more = [*["state"] * some_failed, *["mark"] * any(map(shown_mark, best))]
+    more = [*["state"] * some_failed, *["mark"] * any(map(value_mark, best))]
     print_table(("trial", study["metric"], "step", *more, "hyper-parameters"), rows)
     if common:
         print(f"all trials: {one_line(short_hp(common))}")
@@ -152,10 +152,16 @@ def _print_front(study: Json) -> None:
     names, common, shown = list(study["front"][0]["metrics"]), common_hp(study["trials"]), study["front"][:BEST]
     mark_of = mark_cells(shown)
     rows = [
-        (best["trial"], *best["metrics"].values(), best["steps"], *mark_of(best), short_hp(varied(best["hp"], common)))
+        (
+            best["trial"],
+            *best["metrics"].values(),
+            best["steps"],
+            *mark_of(best),
+            short_hp(varying_hp(best["hp"], common)),
+        )
         for best in shown
     ]
-    print_table(("trial", *names, "step", *["mark"] * any(map(shown_mark, shown)), "hyper-parameters"), rows)
+    print_table(("trial", *names, "step", *["mark"] * any(map(value_mark, shown)), "hyper-parameters"), rows)
     some = f", of which {len(rows)} are shown" if len(rows) < len(study["front"]) else ""
     print(f"front: no other trial is as good in all metrics and better in one; {len(study['front'])} trials{some}")
     if common:
@@ -169,16 +175,16 @@ def _print_broken(study: Json) -> None:
         print(f"no trial keeps to {constraints}; trial {study['best']['trial']} is nearest to that")
 
 
-def shown_mark(trial: Json) -> str:
+def value_mark(trial: Json) -> str:
     """The mark beside the value of a trial that has one."""
     return trial.get("exactness", "") if trial["value"] is not None else ""
 
 
 def mark_cells(trials: Iterable[Json]) -> Callable[[Json], list[str]]:
     """What a column of marks holds for each of the trials; there is none where no trial has a mark."""
-    if not any(map(shown_mark, trials)):
+    if not any(map(value_mark, trials)):
         return lambda trial: []
-    return lambda trial: [mark_word(shown_mark(trial))]
+    return lambda trial: [mark_word(value_mark(trial))]
 
 
 def print_mark(trial: int, mark: str) -> None:
@@ -214,7 +220,7 @@ def common_hp(trials: list[Json]) -> Json:
     }
 
 
-def varied(hp: Json, common: Json) -> Json:
+def varying_hp(hp: Json, common: Json) -> Json:
     """The others."""
     return {name: value for name, value in hp.items() if name not in common}
 
@@ -254,13 +260,13 @@ def saved_lines(study: Json) -> Iterator[str]:
 def failure_lines(study: Json) -> Iterator[str]:
     """Failed trials, those with equal errors together, in a line each."""
     for group in study.get("failures", ()):  # an older server does not say
-        yield f"{one_line(group['text'])} ({named(group['trials'])})"
+        yield f"{one_line(group['text'])} ({trials_text(group['trials'])})"
 
 
-def named(numbers: list[int]) -> str:
+def trials_text(numbers: list[int]) -> str:
     """Trials by their numbers: trial 3, or trials 3, 5, 6 and 2 more."""
-    rest = len(numbers) - NAMED
-    shown = ", ".join(map(str, numbers[:NAMED])) + (f" and {rest} more" if rest > 0 else "")
+    rest = len(numbers) - TRIALS_NAMED
+    shown = ", ".join(map(str, numbers[:TRIALS_NAMED])) + (f" and {rest} more" if rest > 0 else "")
     return f"trial{'s' if len(numbers) > 1 else ''} {shown}"
 
 
@@ -274,10 +280,10 @@ def print_failures(study: Json, first: Json | None, where: str) -> None:
     for line in failure_lines(study):
         print(f"        {line}")
     print(f"        the first is trial {first['trial']}:")
-    lines = harmless(first["failure"]["error"]).strip().splitlines()
-    for line in ["..."] * (len(lines) > LINES) + lines[-LINES:]:
+    lines = escape_control(first["failure"]["error"]).strip().splitlines()
+    for line in ["..."] * (len(lines) > TRACEBACK_LINES) + lines[-TRACEBACK_LINES:]:
         print(f"        {line}")
-    whole = "the whole traceback" if len(lines) > LINES else "more of it"
+    whole = "the whole traceback" if len(lines) > TRACEBACK_LINES else "more of it"
     print(f"        {whole}: stagetree trial {study['study']} {first['trial']}{where}")
     if failed > 1:
         print(f"        all failed trials: stagetree trials {study['study']} --state failed{where}")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from app.cli import study_files
-from app.cli.errors import USAGE, fail, said_if_interrupted
+from app.cli.errors import USAGE, fail, report_early_interrupt
 from app.cli.options import (
     DEFAULT_DIR,
     Changes,
@@ -25,10 +25,10 @@ from app.cli.options import (
     StudyFile,
     Trainers,
 )
-from app.cli.output import Format, plural, print_json, without_secrets
+from app.cli.output import Format, plural, print_json, redact
 from app.cli.service import Documents, Service, open_server, server_url
-from app.cli.study_files import print_advice, print_afterthoughts, print_doubts, submitted
-from app.cli.watch import Show, how, print_study, say_what_is_kept, until_end
+from app.cli.study_files import print_advice, print_final_advice, print_trainer_advice, report_submission
+from app.cli.watch import Show, choose_display, print_study, print_where_kept, watch_until_end
 
 if TYPE_CHECKING:
     from app.cli.own_stack import OwnStack
@@ -68,7 +68,7 @@ def run(
     Example:  stagetree run study.yaml --slots 2 --set tuner.max_steps=20
     """
     with ExitStack() as early:
-        with said_if_interrupted():
+        with report_early_interrupt():
             local = {"--slots": slots, "--slots-per-gpu": slots_per_gpu, "--dir": dir, "--discard": discard}
             own = [name for name, given in (local | {"--trainers": trainers}).items() if given]
             if server and own:
@@ -76,7 +76,7 @@ def run(
                 fail(f"{own[0]} {where}: leave one out", USAGE)
             if dir and discard:
                 fail("--dir keeps the results and --discard keeps nothing: leave one out", USAGE)
-            url, show = None if own else server_url(server), how(plain, quiet)
+            url, show = None if own else server_url(server), choose_display(plain, quiet)
             if not url:
                 from app.embedded import Interpreter
 
@@ -84,7 +84,7 @@ def run(
             spec = study_files.load_to_run(study, changes or (), is_here=not url, is_checked=not no_check)
         if url:
             raise typer.Exit(_run_there(url, spec, show, output, is_named=server is not None, is_strict=strict))
-        with said_if_interrupted():
+        with report_early_interrupt():
             from app.cli.own_stack import OwnStack
             from app.cli.trainer_files import check_trainer, trainer_files
 
@@ -100,7 +100,7 @@ def _run_there(url: str, spec: StudySpec, show: Show, output: Format, *, is_name
     if show is not Show.quiet:
         print_advice(spec)
     if not is_named:
-        print(f"Sending the study to {without_secrets(url)}, the server of STAGETREE_URL.", file=sys.stderr)
+        print(f"Sending the study to {redact(url)}, the server of STAGETREE_URL.", file=sys.stderr)
     with open_server(url) as service:
         return _run_and_print(service, spec, show, output, is_strict=is_strict)
 
@@ -114,14 +114,14 @@ def _run_here(
     def advise() -> None:
         if show is not Show.quiet:
             print_advice(spec)
-            print_doubts(spec, source)
+            print_trainer_advice(spec, source)
 
     if show is not Show.quiet:
         print(f"Starting {plural(stack.slots, 'slot')} on this machine ...", file=sys.stderr)
     with own_stack(replace(stack, to_run=source.path), meanwhile=advise) as service:
         code = _run_and_print(service, spec, show, output, is_strict=is_strict)
     if show is not Show.quiet:
-        say_what_is_kept(service)
+        print_where_kept(service)
     return code
 
 
@@ -131,7 +131,7 @@ def _run_and_print(service: Service[Documents], spec: StudySpec, show: Show, out
     document = _run(service, spec.to_json(), show)
     code = print_study(service, document, output, is_strict=is_strict)
     if show is not Show.quiet:
-        print_afterthoughts(spec, document)
+        print_final_advice(spec, document)
     return code
 
 
@@ -156,21 +156,23 @@ def submit(
     if output is Format.json:
         print_json(document)
     else:
-        print(submitted(document))
-        where = f" {without_secrets(service.place)}" if server else ""
+        print(report_submission(document))
+        where = f" {redact(service.place)}" if server else ""
         print(f"Follow it with: stagetree watch {document['study']}{where}", file=sys.stderr)
 
 
 def _run(service: Service[Documents], spec: Json, show: Show) -> Json:
 
-    study = unfinished(service, spec) or submitted(service.client.submit(spec), is_quiet=show is Show.quiet)
+    study = resume_interrupted(service, spec) or report_submission(
+        service.client.submit(spec), is_quiet=show is Show.quiet
+    )
     if show is not Show.quiet:
-        print(f"In a browser: {without_secrets(service.client.url)}/#/studies/{study}", file=sys.stderr)
-        tell_others(service, study)
-    return until_end(service, study, show)
+        print(f"In a browser: {redact(service.client.url)}/#/studies/{study}", file=sys.stderr)
+        report_resumed_studies(service, study)
+    return watch_until_end(service, study, show)
 
 
-def unfinished(service: Service[Documents], spec: Json) -> str | None:
+def resume_interrupted(service: Service[Documents], spec: Json) -> str | None:
     """In an embedded stack: the same study, if an earlier run in the folder was interrupted."""
     from stagetree.spec import StudySpec
 
@@ -179,8 +181,8 @@ def unfinished(service: Service[Documents], spec: Json) -> str | None:
         for listed in service.client.studies(state=("running", "paused")):
             if not _is_the_same(written, service.client.study(listed["study"])):
                 continue
-            if _is_of_another_version(service, listed["study"]):
-                _set_aside(service, listed["study"], is_paused=listed["state"] == "paused")
+            if _has_other_trainer(service, listed["study"]):
+                _pause_interrupted(service, listed["study"], is_paused=listed["state"] == "paused")
             else:
                 print(f"Resuming {listed['study']}, which was interrupted.", file=sys.stderr)
                 service.client.resume(listed["study"])
@@ -192,7 +194,7 @@ NAMED = 3
 """Of the other studies that slots train, the newest."""
 
 
-def tell_others(service: Service[Documents], study: str | None = None) -> None:
+def report_resumed_studies(service: Service[Documents], study: str | None = None) -> None:
     """Say which other studies of the folder were interrupted, and get slots again: they train beside this one."""
     running = [each["study"] for each in service.client.studies(state=("running",)) if each["study"] != study]
     if not running or service.folder is None:
@@ -222,13 +224,13 @@ def _is_the_same(written: StudySpec, document: Json) -> bool:
         return False
 
 
-def _is_of_another_version(service: Service[Documents], study: str) -> bool:
+def _has_other_trainer(service: Service[Documents], study: str) -> bool:
     """Whether its trainer's files have changed since it was submitted: no slot of this command has that version."""
     plan, versions = service.client.plan(study), {each["name"]: each["version"] for each in service.client.trainers()}
     return bool(versions.get(plan["trainer"], plan["trainer_version"]) != plan["trainer_version"])
 
 
-def _set_aside(service: Service[Documents], study: str, *, is_paused: bool) -> None:
+def _pause_interrupted(service: Service[Documents], study: str, *, is_paused: bool) -> None:
     """Pause it, so that it waits for no slot, and say what resumes it."""
     if not is_paused:
         service.client.pause(study)

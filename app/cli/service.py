@@ -70,7 +70,7 @@ if TYPE_CHECKING:
 @contextmanager
 def open_server(url: str | None) -> Iterator[Service[Documents]]:
     """The service at a URL, or else that of the environment, what stays up for `.stagetree`, or this machine."""
-    with _connect(server_url(url) or served_here(lasting=True)) as service:
+    with _connect(server_url(url) or local_server_url(lasting=True)) as service:
         yield service
 
 
@@ -78,7 +78,7 @@ def open_server(url: str | None) -> Iterator[Service[Documents]]:
 def _connect(url: str | None) -> Iterator[Service[Documents]]:
     from stagetree.client import Client
 
-    with Client(url) as client, explained(is_named=url is not None):
+    with Client(url) as client, explain_unreachable(is_named=url is not None):
         documents = Documents(client)
         yield Service(documents, documents.check_work, place=documents.place)
 
@@ -86,7 +86,7 @@ def _connect(url: str | None) -> Iterator[Service[Documents]]:
 @contextmanager
 def open_study_on_server(url: str | None, meant: str) -> Iterator[tuple[Service[Documents], str]]:
     """The server that can change a study, and the id of the study that is meant there."""
-    with open_server(url_for_studies(url)) as service:
+    with open_server(changing_server_url(url)) as service:
         yield service, study_id(service.client, meant)
 
 
@@ -135,20 +135,20 @@ def server_url(option: str | None) -> str | None:
     return f"http://{url}" if url and "://" not in url else url or None
 
 
-def url_for_studies(option: str | None) -> str | None:
+def changing_server_url(option: str | None) -> str | None:
     """The server of the studies that commands list here, to change them: one that is named, or that of `.stagetree`.
 
     None where there is no such folder. Ends with a message where no process serves it: others have other studies.
     """
     from app.embedded.folder_lock import is_at_work
 
-    url = server_url(option) or served_here()
+    url = server_url(option) or local_server_url()
     if url is None and is_store(DEFAULT_DIR) and not is_at_work(DEFAULT_DIR):
-        fail(f"no process serves {DEFAULT_DIR}, and no --server is named. {_CHANGED_BY_A_SERVER}", UNREACHABLE)
+        fail(f"no process serves {DEFAULT_DIR}, and no --server is named. {_START_A_SERVER}", UNREACHABLE)
     return url
 
 
-def served_here(*, lasting: bool = False) -> str | None:
+def local_server_url(*, lasting: bool = False) -> str | None:
     """Where the stack answers that is at work in `.stagetree` here. lasting: only one that outlives its own study."""
     from app.embedded.folder_lock import serving
 
@@ -156,14 +156,14 @@ def served_here(*, lasting: bool = False) -> str | None:
     return here.url if here is not None and (here.stays or not lasting) else None
 
 
-_CHANGED_BY_A_SERVER = (
+_START_A_SERVER = (
     f"The studies in {DEFAULT_DIR} are changed by way of a server: start one here with "
     "`stagetree up --trainers FILE.py`"
 )
 
 
 @contextmanager
-def explained(*, is_named: bool) -> Iterator[None]:
+def explain_unreachable(*, is_named: bool) -> Iterator[None]:
     """Say of a server that nobody named, and that is not there, what else could be done."""
     from app.embedded.folder_lock import is_at_work
     from stagetree.client import Unreachable
@@ -176,7 +176,7 @@ def explained(*, is_named: bool) -> Iterator[None]:
         if is_at_work(DEFAULT_DIR):
             there = f"A stack is at work in {DEFAULT_DIR}, and takes no studies yet, or only its own: try again later"
         elif is_store(DEFAULT_DIR):
-            there = _CHANGED_BY_A_SERVER
+            there = _START_A_SERVER
         else:
             there = f"There is no {DEFAULT_DIR} here either: `stagetree run STUDY.yaml` makes one"
         fail(f"{error}\n{there}", UNREACHABLE)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from app.cli.errors import exit_on_signals
 from app.cli.options import Server
-from app.cli.output import without_secrets
+from app.cli.output import redact
 from app.cli.service import open_server, open_service
 from stagetree.backoff import Backoff
 
@@ -36,13 +36,13 @@ OPEN = ("running", "paused")
 Say = Callable[[str], None]
 
 
-def to_stderr(sentence: str) -> None:
+def print_to_stderr(sentence: str) -> None:
     """Say it where progress is said."""
     print(sentence, file=sys.stderr, flush=True)
 
 
 @contextmanager
-def study_sinks(url: str, positions: Path, configured: str, say: Say = to_stderr) -> Iterator[None]:
+def study_sinks(url: str, positions: Path, configured: str, say: Say = print_to_stderr) -> Iterator[None]:
     """In the block, what studies measure is written to the sinks that they name.
 
     At its end, what studies that are over have measured is waited for. A block that is left by an error leaves the
@@ -64,7 +64,7 @@ class StudySinks(threading.Thread):
     STAGETREE_SINKS. Raises `SinkError`.
     """
 
-    def __init__(self, url: str, positions: Path, configured: str, say: Say = to_stderr) -> None:
+    def __init__(self, url: str, positions: Path, configured: str, say: Say = print_to_stderr) -> None:
         from stagetree.sinks.addresses import Configured
 
         super().__init__(name="study sinks", daemon=True)
@@ -213,13 +213,15 @@ class SinkThread(threading.Thread):
 
 
 @contextmanager
-def writing_to(sinks: Sequence[str], study: str, server: str | None, dir: Path | None) -> Iterator[Callable[[], None]]:
+def write_to_sinks(
+    sinks: Sequence[str], study: str, server: str | None, dir: Path | None
+) -> Iterator[Callable[[], None]]:
     """Write what happens in a study to sinks, in the background; what is given raises if that has failed.
 
     At the end of the block, it is waited for until all is written. A block that is left by an error leaves the sinks
     where they are: they go on from there the next time. Raises `SinkError`.
     """
-    following = [SinksThread(_opened(address), study, server, dir) for address in sinks]
+    following = [SinksThread(_open_option(address), study, server, dir) for address in sinks]
 
     def check() -> None:
         for each in following:
@@ -233,7 +235,7 @@ def writing_to(sinks: Sequence[str], study: str, server: str | None, dir: Path |
     check()
 
 
-def _opened(address: str) -> Sink | Onlooker:
+def _open_option(address: str) -> Sink | Onlooker:
     """The sink of an option. Raises `SinkError`."""
     from stagetree.sinks import SinkError, open_sink
 
@@ -257,7 +259,7 @@ class SinksThread(threading.Thread):
 
         try:
             with open_service(*self._place) as service:
-                follow(service.client, self._study, [self._sink], to_stderr)
+                follow(service.client, self._study, [self._sink], print_to_stderr)
         except BaseException as error:  # `check` raises it where it can be told
             self._error = error
 
@@ -279,9 +281,7 @@ def sinks(server: Server = None) -> None:
     from stagetree.sinks.addresses import POSITIONS
 
     with open_server(server) as service, exit_on_signals():
-        print(
-            f"Writing the sinks of the studies at {without_secrets(service.client.url)}. Ctrl-C stops it.", flush=True
-        )
+        print(f"Writing the sinks of the studies at {redact(service.client.url)}. Ctrl-C stops it.", flush=True)
         runner = StudySinks(service.client.url, POSITIONS, settings().sinks)
         try:
             runner.run()

@@ -32,7 +32,7 @@ def slots(
             service.client.release_slot(release)
         listed = service.client.slots(estimates=True)
     more = ("estimates off",) if any(slot.get("estimate_error") for slot in listed) else ()
-    rows = [(*slot_row(slot), *(error_text(slot) for _ in more)) for slot in listed]
+    rows = [(*slot_row(slot), *(estimate_error_text(slot) for _ in more)) for slot in listed]
     print_list(listed, output, ("slot", "device", "host", "state", "study", "steps", *more), rows)
 
 
@@ -45,7 +45,7 @@ def slot_row(slot: Json) -> tuple[Any, ...]:
     return slot["name"], slot["device"], slot["host"], slot["state"], study, steps
 
 
-def error_text(slot: Json) -> str | None:
+def estimate_error_text(slot: Json) -> str | None:
     """How far the estimates of a slot's stages were off."""
     if (error := slot.get("estimate_error")) is None:
         return None

@@ -140,11 +140,11 @@ class Store:
 
     def measured(self, plan: PlanOpened) -> Json:
         """The seconds and the memory of steps, as measured on such a plan."""
-        return slot_use.measured(self._use, submission.name_of(plan))
+        return slot_use.measurements(self._use, submission.plan_name(plan))
 
     def learned(self, spec: StudySpec) -> list[str]:
         """What a new study would begin with, in sentences. Raises `SpecError`."""
-        return [learned_text(each) for each in searching.learned(self._use, spec, StudyId(""))]
+        return [learned_text(each) for each in searching.learn_results(self._use, spec, StudyId(""))]
 
     def trial_log(self, study: str, number: int) -> str:
         return "".join(queries.trial_log(self._use, self._use.find(study), number))

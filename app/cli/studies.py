@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from app.cli.errors import FAILED, NOT_FOUND, USAGE, code_of, fail, sentence_of
+from app.cli.errors import FAILED, NOT_FOUND, USAGE, error_text, exit_code, fail
 from app.cli.options import ListOutput, Server, Store
 from app.cli.output import ListFormat, fraction, one_line, print_list
 from app.cli.service import open_service
@@ -25,7 +25,7 @@ Tagged = Annotated[
     list[str] | None, typer.Option("--tag", metavar="TAG", help="List only studies with this tag; may be repeated.")
 ]
 
-LOOKED_AT = 50
+MOST_SUMMARIES = 50
 """Of so many, the newest, the best result is shown: for that the log of each is read."""
 
 UNATTENDED = "interrupted"
@@ -56,8 +56,8 @@ def studies(
         is_attended = service.client.is_attended
         every = service.client.studies(state=state or ())
         listed = [dict(study) for study in every if chosen <= set(study.get("tags", ()))][:limit]
-        for study in listed[:LOOKED_AT]:
-            study.update(_looked_at(service.client, study["study"]))
+        for study in listed[:MOST_SUMMARIES]:
+            study.update(_read_summary(service.client, study["study"]))
     more = [name for name in ("mark", "due", "tags", "begins") if any(_more(study, name) for study in listed)]
     header = [*HEADER, *({"begins": "begins from"}.get(name, name) for name in more)]
     rows = [[*_row(study, is_attended), *(_more(study, name) for name in more)] for study in listed]
@@ -68,18 +68,18 @@ def studies(
         print(f"{study['study']}: {one_line(study['mark'])}")
     if sys.stdout.isatty() and not is_attended and any(study["state"] == "running" for study in listed):
         print(IDLE)  # for people: a program that reads the list finds nothing but the list
-    if len(listed) > LOOKED_AT:
-        print(f"best results are shown for the newest {LOOKED_AT} studies only", file=sys.stderr)
+    if len(listed) > MOST_SUMMARIES:
+        print(f"best results are shown for the newest {MOST_SUMMARIES} studies only", file=sys.stderr)
 
 
-def _looked_at(client: Any, id: str) -> Json:
+def _read_summary(client: Any, id: str) -> Json:
     """What the list says of a study beside its row. One that cannot be read is named, and hides none of the others."""
     try:
         return _summary(client.study(id, trials=False))
     except Exception as error:
-        if code_of(error) not in (FAILED, NOT_FOUND):
+        if exit_code(error) not in (FAILED, NOT_FOUND):
             raise
-        print(f"{id}: {one_line(sentence_of(error))}", file=sys.stderr)
+        print(f"{id}: {one_line(error_text(error))}", file=sys.stderr)
         return {}
 
 

@@ -95,36 +95,36 @@ def check_tuner(spec: StudySpec) -> None:
     suggestions.check_tuner(StudySpec.from_dict(unguided(spec.to_json()), limits=None))
 
 
-def print_doubts(spec: StudySpec, source: TrainerSource) -> None:
+def print_trainer_advice(spec: StudySpec, source: TrainerSource) -> None:
     """What the trainer's source tells of the study, before anything is trained."""
-    _print(doubts(spec, source))
+    _print(trainer_advice(spec, source))
 
 
-def doubts(spec: StudySpec, source: TrainerSource) -> list[str]:
+def trainer_advice(spec: StudySpec, source: TrainerSource) -> list[str]:
     """Which hyper-parameters a script certainly does not read; which files its study should name as `inputs`."""
-    from app.cli.data_files import unlisted
+    from app.cli.data_files import undeclared_advice
     from app.registry import unread
 
-    return [*unread(spec, source), *unlisted(spec, source)]
+    return [*unread(spec, source), *undeclared_advice(spec, source)]
 
 
-def foreseen(spec: StudySpec, source: TrainerSource | None) -> list[str]:
+def preview_advice(spec: StudySpec, source: TrainerSource | None) -> list[str]:
     """The same of a study that is not run now, with what would be refused."""
-    from app.cli.data_files import missing
+    from app.cli.data_files import missing_advice
 
-    return [*(doubts(spec, source) if source is not None else ()), *missing(spec)]
+    return [*(trainer_advice(spec, source) if source is not None else ()), *missing_advice(spec)]
 
 
-def print_afterthoughts(spec: StudySpec, study: dict[str, Any]) -> None:
+def print_final_advice(spec: StudySpec, study: dict[str, Any]) -> None:
     """Where none of the trials of a completed study reached its last step, or training on made them worse."""
     from stagetree.advice import afterthoughts
 
     if study["state"] == "completed":
         furthest = max((trial["trained"] for trial in study["trials"]), default=0)
-        _print([*afterthoughts(spec, furthest), *worsened(study, furthest)])
+        _print([*afterthoughts(spec, furthest), *worsening_advice(study, furthest)])
 
 
-def worsened(study: Json, furthest: int) -> Iterator[str]:
+def worsening_advice(study: Json, furthest: int) -> Iterator[str]:
     """Where the trials that were trained furthest had been better before, and a shorter one is the best."""
     longest = [trial for trial in study["trials"] if trial["trained"] == furthest and trial["last"]]
     is_judged_at_its_end = study["value"] == "last" and not study.get("metrics") and study["best"]
@@ -138,7 +138,7 @@ def worsened(study: Json, furthest: int) -> Iterator[str]:
         )
 
 
-def submitted(study: Json, *, is_quiet: bool = False) -> str:
+def report_submission(study: Json, *, is_quiet: bool = False) -> str:
     """The id of a study that was just submitted; what its sampler begins with is said now, if it learns from others."""
     for sentence in () if is_quiet else study.get("learned", ()):
         print(f"Learnt: {sentence}.", file=sys.stderr)

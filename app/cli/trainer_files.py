@@ -72,7 +72,7 @@ def _fail_without(name: str, names: list[str], folder: Path) -> NoReturn:
     fail(f"trainer: must be one of {', '.join(names)}, got {name!r}{did_you_mean(name, names)}; {register}", USAGE)
 
 
-def trainer_here(spec: StudySpec, study: Path, trainers: list[str]) -> TrainerSource | None:
+def find_trainer(spec: StudySpec, study: Path, trainers: list[str]) -> TrainerSource | None:
     """The trainer of a study, which takes its arguments. Where it is not here, it says that they were not looked at.
 
     Raises `SpecError` for arguments that it does not take, and where files were named and it is in none of them;
@@ -96,7 +96,7 @@ def trainer_here(spec: StudySpec, study: Path, trainers: list[str]) -> TrainerSo
         source, why = None, one_line(str(error))
     if source is not None:
         check_arguments(spec, source)
-        untold = [*_untold(source)]
+        untold = [*_unchecked_sentences(source)]
     else:
         untold = [f"The arguments of trainer {one_line(spec.trainer)} were not checked: {why}"]
     for sentence in untold:
@@ -104,7 +104,7 @@ def trainer_here(spec: StudySpec, study: Path, trainers: list[str]) -> TrainerSo
     return source
 
 
-def _untold(source: TrainerSource) -> Iterator[str]:
+def _unchecked_sentences(source: TrainerSource) -> Iterator[str]:
     """The parts of a study that were not compared with a script, since its source does not tell."""
     if source.script and source.takes.is_open:
         yield "The arguments of the script were not checked: it gives attach a dict of them"

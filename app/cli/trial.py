@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.cli.options import OrBest, Output, Server, Store, StudyId
-from app.cli.output import Format, harmless, number, one_line, print_json, print_table, short_hp
+from app.cli.output import Format, escape_control, number, one_line, print_json, print_table, short_hp
 from app.cli.service import open_study, trial_number
 from stagetree.text import value_text
 
@@ -37,20 +37,20 @@ def logs(id: StudyId, number: OrBest = None, server: Server = None, dir: Store =
     """
 
     with open_study(id, server, dir) as (service, name):
-        print(harmless(service.client.trial_log(name, trial_number(service.client, name, number))).rstrip("\n"))
+        print(escape_control(service.client.trial_log(name, trial_number(service.client, name, number))).rstrip("\n"))
 
 
 Json = dict[str, Any]
 
-PREDICTED = {"class": "class", "p": "p", "expected_seconds": "seconds to go"}
+PREDICTION_COLUMNS = {"class": "class", "p": "p", "expected_seconds": "seconds to go"}
 """What a table shows of the predictions of a tuner that makes some, and under which heading."""
 
 NOT_YET = "not yet known"
 """The p of a trial before p is proven in its study."""
 
 
-def foretold(prediction: Json, name: str) -> Any:
-    """What a table shows under one of the names of `PREDICTED`."""
+def prediction_cell(prediction: Json, name: str) -> Any:
+    """What a table shows under one of the names of `PREDICTION_COLUMNS`."""
     return NOT_YET if name == "p" and _is_unproven(prediction) else prediction.get(name)
 
 
@@ -74,11 +74,11 @@ def print_trial(study: str, trial: Json) -> None:
         if trial[name]:
             print(f"{name:<9} {value_text(trial[name])} at step {trial[name]['step']}")
     if trial.get("prediction"):
-        print(f"predicted {_predicted(trial['prediction'])}")
+        print(f"predicted {_prediction_text(trial['prediction'])}")
     print(f"values    {one_line(short_hp(trial['hp']))}")
     if trial.get("begins"):
         print(f"begins    {one_line(trial['begins']['text'].removeprefix('begins '))}")
-    if why := started(trial["reason"]):
+    if why := start_text(trial["reason"]):
         print(f"started   {one_line(why)}")
     for each in trial.get("decisions", ())[-DECISIONS:]:
         print(f"why       {one_line(each)}")
@@ -100,10 +100,10 @@ def print_trial(study: str, trial: Json) -> None:
 def _failure(failure: Json) -> str:
     """The traceback, with the step and the tries."""
     tries = f", tried {failure['tries']} times" if failure.get("tries", 1) > 1 else ""
-    return f"\n{failure['kind']} after step {failure['step']}{tries}:\n{harmless(failure['error']).rstrip()}\n"
+    return f"\n{failure['kind']} after step {failure['step']}{tries}:\n{escape_control(failure['error']).rstrip()}\n"
 
 
-def _predicted(prediction: Json) -> str:
+def _prediction_text(prediction: Json) -> str:
     """What the tuner foretells of a trial, in a line."""
     if _is_unproven(prediction):
         return f"{prediction['class']} at step {prediction['step']}, p {NOT_YET}"
@@ -134,18 +134,18 @@ WORDS = {
 }
 """What each part says, in the order in which they are read."""
 
-LEFT_OUT = ("by", "sample", "explored", "average_of")
+HIDDEN_PARTS = ("by", "sample", "explored", "average_of")
 
 BY = {"tuner": "by the tuner", "user": "by a user"}
 
 
-def started(reason: Mapping[str, Any]) -> str:
+def start_text(reason: Mapping[str, Any]) -> str:
     """By whom a trial was started, and for what; empty where nothing is on record. What has no words has its name."""
     parts = [BY.get(str(reason["by"]), f"by {reason['by']}")] if "by" in reason else []
     if states := reason.get("average_of"):
         parts.append("from the mean of " + ", ".join(_state(each) for each in states))
     parts += [text.format(_short(reason[name])) for name, text in WORDS.items() if name in reason]
-    known = {*WORDS, *LEFT_OUT}
+    known = {*WORDS, *HIDDEN_PARTS}
     parts += [f"{name} {_short(value)}" for name, value in reason.items() if name not in known]
     return ", ".join(parts).replace(", of ", " of ").replace(", at step ", " at step ").replace(", by ", " by ")
 

@@ -11,14 +11,24 @@ from typer.core import TyperGroup
 
 from app.cli.errors import USAGE, fail
 from app.cli.options import ListOutput, Output, Server, StepsInAll, Store, StudyId, TrialNumber, Values
-from app.cli.output import Format, ListFormat, one_line, plural, print_json, print_list, ranges, result_cells, short_hp
-from app.cli.result import common_hp, failure_lines, judged_columns, judged_values, mark_cells, shown_mark, varied
+from app.cli.output import (
+    Format,
+    ListFormat,
+    one_line,
+    plural,
+    print_json,
+    print_list,
+    ranges_text,
+    result_cells,
+    short_hp,
+)
+from app.cli.result import common_hp, failure_lines, judged_columns, judged_values, mark_cells, value_mark, varying_hp
 from app.cli.service import open_study, open_study_on_server
 from app.cli.studies import Limit, States, check_states
 from app.cli.study_files import changes_of
-from app.cli.trial import PREDICTED, foretold
+from app.cli.trial import PREDICTION_COLUMNS, prediction_cell
 from app.domain.terms import ShownTrialState
-from app.service.views.trial_order import KEYS, ordered
+from app.service.views.trial_order import KEYS, sort_trials
 
 Json = dict[str, Any]
 
@@ -48,7 +58,7 @@ def trials(
         every = list(service.client.trials(name))
     check_sort(sort, every)
     shown = [trial for trial in every if not state or trial["state"] in state]
-    shown = ordered(shown, sort, study["mode"])[:limit]
+    shown = sort_trials(shown, sort, study["mode"])[:limit]
     print_list(shown, output, *_table(study, shown, every))
     if output is ListFormat.table:
         _print_marks(shown)
@@ -64,10 +74,10 @@ def _print_marks(trials: list[Json]) -> None:
 
     marked: dict[str, list[int]] = {}
     for trial in trials:
-        if mark := shown_mark(trial):
+        if mark := value_mark(trial):
             marked.setdefault(mark, []).append(trial["trial"])
     for text, numbers in marked.items():
-        some = f"trial{'s' if len(numbers) > 1 else ''} {ranges(numbers)}"
+        some = f"trial{'s' if len(numbers) > 1 else ''} {ranges_text(numbers)}"
         of = some if len(numbers) < len(trials) else "all of them"
         print(f"{of}: {one_line(text)}")
 
@@ -82,16 +92,16 @@ def _table(study: Json, shown: list[Json], every: list[Json]) -> tuple[tuple[str
     """The heading and the rows of the trials that are shown, without what all trials have in common."""
 
     results = (study["value"], "best" if study["value"] == "last" else "last")
-    predicted = PREDICTED if any(trial.get("prediction") for trial in every) else {}
+    predicted = PREDICTION_COLUMNS if any(trial.get("prediction") for trial in every) else {}
     common, judged, mark_of = common_hp(every), judged_columns(study), mark_cells(shown)
 
     def row(trial: Json) -> tuple[Any, ...]:
         numbers = [each for name in results for each in result_cells(trial[name])]
-        told = [foretold(trial.get("prediction") or {}, name) for name in predicted]
+        told = [prediction_cell(trial.get("prediction") or {}, name) for name in predicted]
         middle = (*numbers, *told, *judged_values(trial, judged))
-        return trial["trial"], *middle, *mark_of(trial), trial["standing"], short_hp(varied(trial["hp"], common))
+        return trial["trial"], *middle, *mark_of(trial), trial["standing"], short_hp(varying_hp(trial["hp"], common))
 
-    marked = ["mark"] * any(map(shown_mark, shown))
+    marked = ["mark"] * any(map(value_mark, shown))
     heads = (study["metric"], "step", results[1], "step", *predicted.values(), *judged, *marked)
     return ("trial", *heads, "standing", "hyper-parameters"), map(row, shown)
 
@@ -102,13 +112,13 @@ def _when(at: float | None) -> str | None:
 
 def check_sort(sort: str, trials: Sequence[Json] | None = None) -> None:
     """End with a message where trials cannot be sorted so. trials: tell which hyper-parameters there are."""
-    from app.service.views.trial_order import KEYS, PARAMETER, flat
+    from app.service.views.trial_order import KEYS, PARAMETER, flatten
     from stagetree.sequences import did_you_mean
 
     key = sort.removeprefix("-")
     if trials is None and key.startswith(PARAMETER):
         return
-    names = [*KEYS, *sorted({name for trial in trials or () for name in flat(trial["hp"], PARAMETER)})]
+    names = [*KEYS, *sorted({name for trial in trials or () for name in flatten(trial["hp"], PARAMETER)})]
     if key not in names:
         also = "" if trials else f", or a hyper-parameter such as {PARAMETER}lr"
         fail(f"--sort: must be one of {', '.join(names)}{also}, got {sort}{did_you_mean(key, names)}", USAGE)

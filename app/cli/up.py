@@ -14,7 +14,7 @@ import typer
 from app.cli.errors import INTERRUPTED
 from app.cli.options import DEFAULT_DIR, Host, Insecure, Port, Slots, SlotsPerGpu, Trainers
 from app.cli.output import plural
-from app.cli.run import tell_others
+from app.cli.run import report_resumed_studies
 
 
 def up(
@@ -42,10 +42,10 @@ def up(
         print(f"stagetree is up at {url} with {plural(stack.slots, 'slot')}; the log is in {service.folder}.")
         print(f"Submit a study from another terminal: stagetree submit study.yaml --server {url}")
         if service.url_for_others:
-            print(_said_to_others(service.url_for_others, service.token))
+            print(_access_text(service.url_for_others, service.token))
         print(f"Open {url} in a browser to watch; the API is described at {url}/docs.")
         print("Ctrl-C stops everything; nothing is lost.", flush=True)
-        tell_others(service)
+        report_resumed_studies(service)
         try:
             while True:
                 service.check()
@@ -55,7 +55,7 @@ def up(
             raise typer.Exit(INTERRUPTED) from None
 
 
-def _said_to_others(url: str, token: str | None) -> str:
+def _access_text(url: str, token: str | None) -> str:
     """Where other machines reach a stack, and what they need."""
     if os.environ.get("STAGETREE_ACCESS") == "open":
         return f"Other machines reach it at {url}; it needs no token, so every caller may do everything."

@@ -19,7 +19,7 @@ import typer
 from app.cli import options
 from app.cli.errors import DONE, FAILED, INTERRUPTED, TIMEOUT, TRIALS_FAILED
 from app.cli.options import Output, Plain, Quiet, Server, Sinks, Store, Strict, StudyId, Timeout
-from app.cli.output import Format, memory, number, one_line, print_json, steps_done, trials_done, without_secrets
+from app.cli.output import Format, memory, number, one_line, print_json, redact, steps_text, trials_text
 from app.cli.result import print_failures, print_result
 from app.cli.service import Documents, Service, open_study
 from stagetree.text import FINAL, duration, mark_word
@@ -89,7 +89,7 @@ class Show(StrEnum):
     quiet = "quiet"
 
 
-def how(plain: bool, quiet: bool) -> Show:
+def choose_display(plain: bool, quiet: bool) -> Show:
     """What was asked for or, if nothing was, a live view where there is a terminal that can show one."""
     if quiet:
         return Show.quiet
@@ -189,7 +189,7 @@ def _separator(why: str) -> str:
 def headline(study: Json) -> str:
     """State, trials, steps, failures, best so far and time left, on one line."""
     progress = study["progress"]
-    parts = [f"{study['study']} {study['state']}", trials_done(progress), steps_done(study)]
+    parts = [f"{study['study']} {study['state']}", trials_text(progress), steps_text(study)]
     if study["counts"]["failed"]:
         parts.append(f"{study['counts']['failed']} failed")
     if study["best"]:
@@ -217,15 +217,15 @@ def separator(stream: Any) -> str:
     return " · "
 
 
-def until_end(service: AnyService, study: str, show: Show) -> Json:
+def watch_until_end(service: AnyService, study: str, show: Show) -> Json:
     """The study at its end, or where Ctrl-C ended the command: then the exit code says so."""
     try:
         return follow(service.client, study, show, service.check)
     except KeyboardInterrupt:
-        _interrupted(service, study)
+        _exit_interrupted(service, study)
 
 
-def checked(service: AnyService, check: Callable[[], None]) -> AnyService:
+def with_check(service: AnyService, check: Callable[[], None]) -> AnyService:
     """The service with one more check."""
 
     def both() -> None:
@@ -235,9 +235,9 @@ def checked(service: AnyService, check: Callable[[], None]) -> AnyService:
     return replace(service, check=both)
 
 
-def _interrupted(service: AnyService, study: str) -> NoReturn:
+def _exit_interrupted(service: AnyService, study: str) -> NoReturn:
     if service.folder is None:
-        again = f"stagetree watch {study} {without_secrets(service.place)}"
+        again = f"stagetree watch {study} {redact(service.place)}"
         print(f"\nStopped watching; study {study} is still running. Watch it again with: {again}", file=sys.stderr)
     else:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # on the way to the stack's end, which listens to it again
@@ -259,38 +259,41 @@ def print_study(service: AnyService, study: Json, output: Format, *, is_strict: 
         print_result(study)
         failed = next((trial["trial"] for trial in study["trials"] if trial["state"] == "failed"), None)
         first = None if failed is None else service.client.trial(study["study"], failed)
-        print_failures(study, first, _where(service))
-    return code_of(study, is_strict=is_strict)
+        print_failures(study, first, _place_options(service))
+    return study_exit_code(study, is_strict=is_strict)
 
 
-def code_of(study: Json, *, is_strict: bool) -> int:
+def study_exit_code(study: Json, *, is_strict: bool) -> int:
     """0 if the study was completed, with at least one trial that worked. is_strict: only where none failed."""
     if study["state"] != "completed" or not study["best"]:
         return FAILED
     return TRIALS_FAILED if is_strict and study["counts"]["failed"] else DONE
 
 
-def say_what_is_kept(service: Service[Documents]) -> None:
+def print_where_kept(service: Service[Documents]) -> None:
     """Where the results of an embedded stack lie, if they stay, and how to look at them again."""
 
     folder = service.folder
     if folder is None or not options.is_store(folder):
         return
     size = memory(options.size_of_store(folder))
-    print(f"\nKept in {_typed(folder)} ({size}). Look again: stagetree trials last{_where(service)}", file=sys.stderr)
-    there = "" if folder == options.DEFAULT_DIR.resolve() else f" {_typed(folder)}"
+    print(
+        f"\nKept in {_relative(folder)} ({size}). Look again: stagetree trials last{_place_options(service)}",
+        file=sys.stderr,
+    )
+    there = "" if folder == options.DEFAULT_DIR.resolve() else f" {_relative(folder)}"
     print(f"In a browser: stagetree open{there}", file=sys.stderr)
 
 
-def _where(service: AnyService) -> str:
+def _place_options(service: AnyService) -> str:
     """What tells another command where the study is: nothing for the store that is here."""
 
     if service.folder is None:
-        return f" {without_secrets(service.place)}" if service.place else ""
-    return "" if service.folder == options.DEFAULT_DIR.resolve() else f" --dir {_typed(service.folder)}"
+        return f" {redact(service.place)}" if service.place else ""
+    return "" if service.folder == options.DEFAULT_DIR.resolve() else f" --dir {_relative(service.folder)}"
 
 
-def _typed(folder: Path) -> Path:
+def _relative(folder: Path) -> Path:
     """The folder as one would type it here."""
     return folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
 
@@ -310,11 +313,11 @@ def watch(
     \b
     Example:  stagetree watch last --to tensorboard:runs
     """
-    from app.cli.sinks import writing_to
+    from app.cli.sinks import write_to_sinks
 
     with open_study(id, server, dir) as (service, study):
-        with writing_to(to or (), study, server, dir) as check:
-            document = until_end(checked(service, check), study, how(plain, quiet))
+        with write_to_sinks(to or (), study, server, dir) as check:
+            document = watch_until_end(with_check(service, check), study, choose_display(plain, quiet))
         finish(service, document, output, is_strict=strict)
 
 
@@ -334,11 +337,11 @@ def wait(
     """
 
     with open_study(id, server, dir) as (service, study):
-        document = follow(service.client, study, Show.quiet, _until(timeout, service))
-        raise typer.Exit(code_of(document, is_strict=strict))
+        document = follow(service.client, study, Show.quiet, _deadline_check(timeout, service))
+        raise typer.Exit(study_exit_code(document, is_strict=strict))
 
 
-def _until(timeout: float | None, service: AnyService) -> Any:
+def _deadline_check(timeout: float | None, service: AnyService) -> Any:
     """A check that ends the command when its time is over."""
     deadline = None if timeout is None else time.monotonic() + timeout
 

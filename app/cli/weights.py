@@ -65,13 +65,13 @@ def weights(
     try:
         if export is None:
             into, name = _place(output)
-            file = _written(id, _Wanted(trial, step, whole, into), server, dir)
+            file = _write(id, _Wanted(trial, step, whole, into), server, dir)
             if name:
                 file = file._replace(path=file.path.replace(into / name))
             print(f"{file.path}{file.about}")
             print_mark(file.trial, file.mark)
             if not whole:
-                _say_what_is_like_it(file.like_the_model)
+                _print_similar_names(file.like_the_model)
         else:
             _export(id, _Wanted(trial, step, True, export), trainers or [], server, dir)
     except OSError as error:
@@ -87,23 +87,23 @@ def _place(output: Path | None) -> tuple[Path, str]:
 
 def _export(id: str, which: _Wanted, trainers: list[str], server: str | None, dir: Path | None) -> None:
     """Build the trainer here, as `stagetree debug` does, and have it write its model."""
-    from app.cli.debug import StateOfTrial, export_as_on_a_slot
+    from app.cli.debug import TrialState, export_model
 
     which.into.mkdir(parents=True, exist_ok=True)
     if any(which.into.iterdir()):
         fail(f"{which.into} is not empty: name a new folder", USAGE)
     with TemporaryDirectory(prefix="stagetree-") as folder:
-        file = _written(id, replace(which, into=Path(folder)), server, dir)
+        file = _write(id, replace(which, into=Path(folder)), server, dir)
         number, step = map(int, OF_TRIAL.findall(file.path.name)[-1])
-        state = StateOfTrial(id, number, step, file.path)
-        is_its_own = export_as_on_a_slot(state, which.into, trainers, server, dir)
-        like = [] if is_its_own else _like_the_model(file.path)
+        state = TrialState(id, number, step, file.path)
+        is_its_own = export_model(state, which.into, trainers, server, dir)
+        like = [] if is_its_own else _model_copies(file.path)
     print(f"{which.into}{file.about}: {', '.join(sorted(path.name for path in which.into.iterdir()))}")
     print_mark(file.trial, file.mark)
-    _say_what_is_like_it(like)
+    _print_similar_names(like)
 
 
-def _like_the_model(state: Path) -> list[str]:
+def _model_copies(state: Path) -> list[str]:
     """Only the header is read: the state may be larger than what is free of memory."""
     from stagetree.runtime.weight_files import like_the_model
 
@@ -111,7 +111,7 @@ def _like_the_model(state: Path) -> list[str]:
         return like_the_model(image)
 
 
-def _say_what_is_like_it(parts: Sequence[str]) -> None:
+def _print_similar_names(parts: Sequence[str]) -> None:
     """What the value may be of, in the place of the weights that were written."""
     if parts:
         print(
@@ -132,10 +132,10 @@ class _File(NamedTuple):
     like_the_model: Sequence[str] = ()
 
 
-def _written(id: str, which: _Wanted, server: str | None, dir: Path | None) -> _File:
+def _write(id: str, which: _Wanted, server: str | None, dir: Path | None) -> _File:
 
     url = None if dir else server_url(server)
-    return _from_server(url, id, which) if url else _from_store(folder_or_default(dir), id, which)
+    return _write_from_server(url, id, which) if url else _write_from_store(folder_or_default(dir), id, which)
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class _Wanted:
     into: Path
 
 
-def _from_server(url: str, id: str, which: _Wanted) -> _File:
+def _write_from_server(url: str, id: str, which: _Wanted) -> _File:
     from stagetree.client.client import Client, Holds
 
     with Client(url) as client:
@@ -159,13 +159,13 @@ def _from_server(url: str, id: str, which: _Wanted) -> _File:
         return _File(path, number, client.trial(study, number).exactness)
 
 
-def _from_store(folder: Path | None, id: str, which: _Wanted) -> _File:
+def _write_from_store(folder: Path | None, id: str, which: _Wanted) -> _File:
     from app.domain.terms import StudyId, Unknown
     from app.events import Plans
     from app.service.files import kept_state, write_state
     from app.storage.object_store import open_store
 
-    name = _study(id, folder)
+    name = _store_study_id(id, folder)
     with open_records(folder) as records:
         with records.read() as rows:
             row = rows.studies.find(name)
@@ -177,7 +177,7 @@ def _from_store(folder: Path | None, id: str, which: _Wanted) -> _File:
     return _File(written.path, state.trial, state.exactness, f"  ({state.text})", written.like_the_model)
 
 
-def _study(meant: str, folder: Path | None) -> str:
+def _store_study_id(meant: str, folder: Path | None) -> str:
     """The id of the study that is meant; without a folder, it is the id."""
     from app.cli.store import Store
 

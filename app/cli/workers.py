@@ -16,7 +16,7 @@ import typer
 from app.cli.errors import FAILED, USAGE, fail
 from app.domain.chain_assignment import MOST_SHARES
 
-NEEDED = ("STAGETREE_DATABASE_URL", "STAGETREE_BROKER_URL", "STAGETREE_CHECKPOINTS", "STAGETREE_TRAINERS")
+REQUIRED_SETTINGS = ("STAGETREE_DATABASE_URL", "STAGETREE_BROKER_URL", "STAGETREE_CHECKPOINTS", "STAGETREE_TRAINERS")
 """Settings without which a worker elsewhere is of no use; the job takes them from where it is submitted."""
 
 SCRIPT = """#!/bin/bash
@@ -50,7 +50,7 @@ fi
 exit "$code"
 """
 
-ASKED = ("SLURM_GPUS", "SLURM_GPUS_PER_TASK", "SLURM_GPUS_PER_NODE")
+GPU_REQUEST_VARIABLES = ("SLURM_GPUS", "SLURM_GPUS_PER_TASK", "SLURM_GPUS_PER_NODE")
 """In these a task finds how many GPUs its job asked for."""
 
 MARGIN_SECONDS = 10
@@ -72,14 +72,14 @@ def script(nodes: int, gpus: int, cpus: int, early: int, per_gpu: int = 1, befor
         resources="\n".join([*resources, f"#SBATCH --cpus-per-task={cpus}"]),
         early=early,
         before="".join(f"{line}\n" for line in before),
-        checks="\n".join(f': "${{{name}:?is what a worker needs: docs/cluster.md}}"' for name in NEEDED),
+        checks="\n".join(f': "${{{name}:?is what a worker needs: docs/cluster.md}}"' for name in REQUIRED_SETTINGS),
         stop=max(early - MARGIN_SECONDS, 1),
         cpus=f"export SRUN_CPUS_PER_TASK={cpus}",
         program=shlex.quote(str(Path(sys.executable).with_name("stagetree"))),
     )
 
 
-def queue_of(task: Mapping[str, str]) -> str:
+def task_queue(task: Mapping[str, str]) -> str:
     """The queue of this task of a Slurm job: the node, and which of the node's GPUs the task has been given.
 
     Jobs that share a node have different GPUs of it, so no two workers have one name. A task sees its own GPU alone,
@@ -92,7 +92,7 @@ def queue_of(task: Mapping[str, str]) -> str:
         if not task.get(name):
             fail(f"slurm: there is no {name} here; `stagetree workers --slurm` prints a script that starts it", USAGE)
     node, number = task["SLURMD_NODENAME"], int(task["SLURM_LOCALID"])
-    if gpus := _names(task.get("SLURM_STEP_GPUS") or task.get("SLURM_JOB_GPUS") or ""):
+    if gpus := _gpu_names(task.get("SLURM_STEP_GPUS") or task.get("SLURM_JOB_GPUS") or ""):
         per_gpu = int(task.get("STAGETREE_SLOTS_PER_GPU") or 1)
         if number >= per_gpu * len(gpus):
             fail(f"slurm: task {number} of {node} has no GPU of {len(gpus)}: give it --gpus-per-task=1", USAGE)
@@ -103,7 +103,7 @@ def queue_of(task: Mapping[str, str]) -> str:
     if visible := visible_gpus({"CUDA_VISIBLE_DEVICES": task.get("CUDA_VISIBLE_DEVICES") or ""}):
         # Slurm does not know of them. Each task may call its own GPU 0, so the name is the task's, not the GPU's.
         return f"{node}-{task['SLURM_JOB_ID']}-{number}-gpu{number if number < len(visible) else 0}"
-    if any(task.get(name, "0") != "0" for name in ASKED):
+    if any(task.get(name, "0") != "0" for name in GPU_REQUEST_VARIABLES):
         fail(
             f"slurm: task {number} of {node} sees no GPU, though the job asked for some: SLURM_STEP_GPUS, "
             "SLURM_JOB_GPUS and CUDA_VISIBLE_DEVICES are empty; `--gpus-per-node 0` is for workers without",
@@ -112,7 +112,7 @@ def queue_of(task: Mapping[str, str]) -> str:
     return f"{node}-{task['SLURM_JOB_ID']}-cpu{number}"
 
 
-def _names(written: str) -> list[str]:
+def _gpu_names(written: str) -> list[str]:
     """GPUs as Slurm lists them, by number or by UUID: `0,2-4`."""
     names = list[str]()
     for part in filter(None, written.split(",")):
@@ -196,6 +196,6 @@ def worker(queue: Queue) -> None:
     from app.workers.prefork import work
 
     if queue == "slurm":
-        queue = queue_of(os.environ)
+        queue = task_queue(os.environ)
         os.environ.setdefault("STAGETREE_ADDRESS", os.environ["SLURMD_NODENAME"])
     work(queue)

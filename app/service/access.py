@@ -86,7 +86,7 @@ def revoke(records: Records, name: str, now: float, who: Principal = ANYBODY) ->
             rows.tokens.mark(row.digest, revoked_at=now)
 
 
-def kept_in(file: Path, records: Records, now: float) -> str:
+def load_or_create_token(file: Path, records: Records, now: float) -> str:
     """The token of a server's own user, of the widest scope, in a file with mode 0600.
 
     It stays the same from one start to the next, until it is revoked.

@@ -31,7 +31,7 @@ def timeline(use: Services, row: StudyRecord, at: int | None = None) -> Timeline
         return pictures.timeline(plan_history, study, study.submitted_version - 1, plan.version)
 
 
-def with_and_without_sharing(use: Services, row: StudyRecord, at: int | None = None) -> side_by_side.SideBySide:
+def sharing_comparison(use: Services, row: StudyRecord, at: int | None = None) -> side_by_side.SideBySide:
     """The study as it was, and computed without sharing, on one clock."""
     with use.open_study(row, at) as (plan, study), use.plan_history(row, plan.version) as plan_history:
         return side_by_side.side_by_side(plan, study, plan_history, plan.version)
@@ -47,7 +47,7 @@ FILM_POINTS = 30
 """Of the curve in each node."""
 
 
-def film_as(
+def render_film(
     use: Services, row: StudyRecord, kind: str, at: int | None = None, word: Callable[[str], str] | None = None
 ) -> bytes:
     """The study as a film, an svg or a gif, or the end of it as a png. Raises `HttpProblem` where Pillow is missing.
@@ -56,7 +56,7 @@ def film_as(
     """
     scene = _scene(use, row, at)
     if word is not None:
-        scene = film_files.reworded(scene, word)
+        scene = film_files.replace_texts(scene, word)
     if kind == "svg":
         return film_files.svg(scene).encode()
     try:

@@ -99,7 +99,7 @@ def parts(store: ObjectStore, checkpoint: Checkpoint, *, whole: bool, exactness:
     Raises `Unknown` before the first part where the checkpoint is gone, damaged, or holds no tensors, and
     `StoreUnavailable`.
     """
-    with _image(store, checkpoint) as image:
+    with _open_image(store, checkpoint) as image:
         for piece in _pieces(image, whole, exactness):
             for begin in range(0, len(piece), PART):
                 yield piece[begin : begin + PART]
@@ -122,7 +122,7 @@ class StateFile(NamedTuple):
 def write_state(store: ObjectStore, study: str, state: KeptState, folder: Path, *, whole: bool) -> StateFile:
     """Write such a file into a folder. Raises as `parts`, before the file is begun, and OSError."""
     path = folder / f"{study}-{state.file_name(whole=whole)}"
-    with _image(store, state.checkpoint) as image:
+    with _open_image(store, state.checkpoint) as image:
         pieces = _pieces(image, whole, state.exactness)
         with whole_file(path) as file:
             for piece in pieces:
@@ -131,14 +131,14 @@ def write_state(store: ObjectStore, study: str, state: KeptState, folder: Path, 
 
 
 @contextmanager
-def _image(store: ObjectStore, checkpoint: Checkpoint) -> Iterator[mmap.mmap]:
+def _open_image(store: ObjectStore, checkpoint: Checkpoint) -> Iterator[mmap.mmap]:
     """The checkpoint in a file of this machine, its own where it can be; one that is divided is put together."""
     images = [_object(store, each.key, each.sha256) for each in checkpoint.objects]
-    yield _mapped(_copied(joined(images))) if is_divided(images[0]) else images[0]
+    yield _map_file(_copy_to_file(joined(images))) if is_divided(images[0]) else images[0]
 
 
 def _object(store: ObjectStore, key: str, recorded: str) -> mmap.mmap:
-    image, digest = _mapped(_descriptor(store, key)), sha256()
+    image, digest = _map_file(_descriptor(store, key)), sha256()
     for begin in range(0, len(image), PART):
         digest.update(memoryview(image)[begin : begin + PART])
     if digest.hexdigest() != recorded:
@@ -146,7 +146,7 @@ def _object(store: ObjectStore, key: str, recorded: str) -> mmap.mmap:
     return image
 
 
-def _mapped(fd: int) -> mmap.mmap:
+def _map_file(fd: int) -> mmap.mmap:
     """The content of a file, which is closed. It is unmapped when nobody has a part of it any more."""
     try:
         return mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
@@ -157,7 +157,7 @@ def _mapped(fd: int) -> mmap.mmap:
 def _descriptor(store: ObjectStore, key: str) -> int:
     try:
         fd = store.open(key)
-        return _copied(store.read(key)) if fd is None else fd
+        return _copy_to_file(store.read(key)) if fd is None else fd
     except Exception as error:  # whatever the client of the store raises
         if isinstance(error, FileNotFoundError) and not store_is_away(error):
             raise Unknown(f"checkpoint {key} is not in the store any more: its file was deleted") from None
@@ -165,7 +165,7 @@ def _descriptor(store: ObjectStore, key: str) -> int:
         raise StoreUnavailable(text) from error
 
 
-def _copied(parts: Iterable[bytes | memoryview]) -> int:
+def _copy_to_file(parts: Iterable[bytes | memoryview]) -> int:
     """A file without a name that holds these parts."""
     with tempfile.TemporaryFile() as file:
         for part in parts:
@@ -190,7 +190,7 @@ def asset(name: str) -> Path | None:
     return path if path.is_file() else None
 
 
-def why_missing() -> str:
+def missing_page_reason() -> str:
     """Why there is no page, as the build said."""
     problem = BUILT / "problem.txt"
     return problem.read_text(encoding="utf-8") if problem.is_file() else NEVER_BUILT

@@ -65,10 +65,10 @@ class Checks:
         """Of each "ok", or why not. None is waited for longer than a second."""
         answers = {name: check.ask() for name, check in self._checks.items()}
         wait(answers.values(), PATIENCE_SECONDS)
-        return {name: _said(answer) for name, answer in answers.items()}
+        return {name: _answer_text(answer) for name, answer in answers.items()}
 
 
-def _said(answer: Future[None]) -> str:
+def _answer_text(answer: Future[None]) -> str:
     if not answer.done():
         return f"did not answer within {PATIENCE_SECONDS:g} s"
     error = answer.exception()

@@ -25,7 +25,7 @@ from app.domain.terms import StudyId, Unknown
 from app.events import StoredEvent, StudyRecord
 from app.events.codec import UnknownEvent, decode, encode
 from app.service import chart_data, files, queries
-from app.service.redaction import Hiding, names_here
+from app.service.redaction import Redactor, local_names
 from app.service.services import InvalidField, Services
 from app.service.views.film_files import CARD
 from app.service.views.trial_order import json_safe
@@ -58,10 +58,10 @@ def report(use: Services, row: StudyRecord, *, public: bool = False, url: str = 
     picture = picture_beside(url, row.id)[0] if url else ""
     index = files.index()
     if index is None:
-        raise Unknown(f"The report is made of the page, and that is missing here. {files.why_missing()}")
+        raise Unknown(f"The report is made of the page, and that is missing here. {files.missing_page_reason()}")
     text = index.read_text(encoding="utf-8")
     script, style = _asset(text, "js"), _asset(text, "css")
-    by_path = _for_others(use, row) if public else answers(use, row)
+    by_path = _redacted_answers(use, row) if public else answers(use, row)
     documents = json.dumps(by_path, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     policy = f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:"
     inside = f'<script type="application/json" id="answers">{documents}</script><script type="module">{script}</script>'
@@ -112,23 +112,23 @@ def film(use: Services, row: StudyRecord, kind: str, at: int | None = None, *, p
     """The study as a film, or its end as a picture, as of `drawing.film_as`; for others as of `report`."""
     word = None
     if public:
-        word = _hiding(use, row, _events(use, row), chart_data.timeline(use, row).to_json()["spans"]).text
-    return chart_data.film_as(use, row, kind, at, word)
+        word = _redactor(use, row, _events(use, row), chart_data.timeline(use, row).to_json()["spans"]).text
+    return chart_data.render_film(use, row, kind, at, word)
 
 
-def _for_others(use: Services, row: StudyRecord) -> dict[str, Any]:
+def _redacted_answers(use: Services, row: StudyRecord) -> dict[str, Any]:
     by_path = answers(use, row)
-    hiding = _hiding(use, row, by_path["events"]["items"], by_path[f"studies/{row.id}/timeline"]["spans"])
+    hiding = _redactor(use, row, by_path["events"]["items"], by_path[f"studies/{row.id}/timeline"]["spans"])
     return {path: hiding.of(answer) for path, answer in by_path.items()}
 
 
-def _hiding(use: Services, row: StudyRecord, events: Sequence[Json], spans: Json) -> Hiding:
+def _redactor(use: Services, row: StudyRecord, events: Sequence[Json], spans: Json) -> Redactor:
     with use.records.read() as rows:
         slots = list(rows.slots.all())
     leading, lent = spans["slot"], [slot for each in spans["members"] for slot in each]
     people = [row.owner, row.project, *{event["by"] for event in events}]
-    people += [*names_here(), *(slot.host for slot in slots)]
-    return Hiding(people, [*leading, *lent, *(slot.name for slot in slots)], kept=[row.id])
+    people += [*local_names(), *(slot.host for slot in slots)]
+    return Redactor(people, [*leading, *lent, *(slot.name for slot in slots)], kept=[row.id])
 
 
 def answers(use: Services, row: StudyRecord) -> dict[str, Any]:
@@ -141,8 +141,8 @@ def answers(use: Services, row: StudyRecord) -> dict[str, Any]:
         f"{root}/tree": chart_data.tree(use, row, TREE_POINTS).to_json(),
         f"{root}/rungs": chart_data.rungs(use, row).to_json(),
         f"{root}/timeline": chart_data.timeline(use, row).to_json(),
-        f"{root}/side-by-side": chart_data.with_and_without_sharing(use, row).to_json(),
-        f"{root}/film": chart_data.film_as(use, row, "svg").decode(),
+        f"{root}/side-by-side": chart_data.sharing_comparison(use, row).to_json(),
+        f"{root}/film": chart_data.render_film(use, row, "svg").decode(),
         f"{root}/trials:columns?digits={DIGITS}": queries.columns(use, row, digits=DIGITS).to_json(),
         f"{root}/importance": chart_data.importance(use, row, None).to_json(),
         "events": {"items": _events(use, row)},
@@ -210,24 +210,26 @@ def replay(use: Services, row: StudyRecord, at: int | None) -> Replay:
     with use.open_study(row) as (_, study):
         before = study.submitted_version - 1
     log = [(recorded.version - before, recorded.event) for recorded in use.log.scan(row.stream)]
-    return Replay.model_validate(use.compute(_replayed, log, StudyId(row.id), at, use.log.struck(row.stream)))
+    return Replay.model_validate(use.compute(_compute_replay, log, StudyId(row.id), at, use.log.struck(row.stream)))
 
 
-def imagined(use: Services, row: StudyRecord, changes: Json, at: int | None) -> Imagined:
+def replay_with_changes(use: Services, row: StudyRecord, changes: Json, at: int | None) -> Imagined:
     """What the study would have been with another study file. Raises `stagetree.spec.SpecError`."""
     with use.open_study(row, at) as (plan, _):
         version = plan.version
     events = [recorded.event for recorded in islice(use.log.scan(row.stream), version)]
-    return Imagined.model_validate(use.compute(_imagined, events, StudyId(row.id), changes))
+    return Imagined.model_validate(use.compute(_compute_what_if, events, StudyId(row.id), changes))
 
 
-def _replayed(log: Sequence[tuple[int, Event]], study: StudyId, at: int | None, struck: frozenset[StudyId]) -> Any:
+def _compute_replay(
+    log: Sequence[tuple[int, Event]], study: StudyId, at: int | None, struck: frozenset[StudyId]
+) -> Any:
     from app.search.replay import replay
 
     return json_safe(replay(log, study, at=at, struck=struck).to_json())
 
 
-def _imagined(events: Sequence[Event], study: StudyId, changes: Json) -> Any:
+def _compute_what_if(events: Sequence[Event], study: StudyId, changes: Json) -> Any:
     from app.simulation.what_if import what_if
 
     return json_safe(what_if(events, study, changes))

@@ -26,7 +26,7 @@ BATCH = 5_000
 KEPT = 16
 """So many streams stay in memory."""
 
-DECIDED: dict[type[e.Event], str] = {
+DECISION_KINDS: dict[type[e.Event], str] = {
     e.TrialAdded: "start",
     e.TrialExtended: "promote",
     e.TrialStopped: "stop",
@@ -104,7 +104,7 @@ class _Life:
 
 
 @dataclass(slots=True)
-class _OfStudy:
+class _StudyHistory:
     """What happened to one study. lives: an isolation strikes what was there and begins another; the last one counts.
 
     Earlier ones are there for those who look at an earlier moment. slot_seconds: in all lives.
@@ -133,7 +133,7 @@ class PlanHistory:
         self.spans: list[SlotSpan] = []
         self.marks: list[tuple[int, str, int, int]] = []
         """(version, what was done, number of the span, step)"""
-        self._studies: dict[StudyId, _OfStudy] = {}
+        self._studies: dict[StudyId, _StudyHistory] = {}
         self._chains: dict[ChainId, e.ChainAssigned] = {}
         self._under_way: dict[ChainId, int] = {}
         self._last_in: dict[NodeId, int] = {}
@@ -166,7 +166,7 @@ class PlanHistory:
         event = recorded.event
         if isinstance(event, e.StudyIsolated):
             self._strike(event.study)
-        if (kind := DECIDED.get(type(event))) is not None:
+        if (kind := DECISION_KINDS.get(type(event))) is not None:
             self._decide(event, kind)
         match event:
             case e.TrialAdded() | e.TrialExtended():
@@ -193,8 +193,8 @@ class PlanHistory:
             case e.CheckpointKept():
                 self._mark("kept", event.node, event.step)
 
-    def _of_study(self, study: StudyId) -> _OfStudy:
-        return self._studies.setdefault(study, _OfStudy())
+    def _of_study(self, study: StudyId) -> _StudyHistory:
+        return self._studies.setdefault(study, _StudyHistory())
 
     def _strike(self, study: StudyId) -> None:
         """The study's trials and their results are void: others bear their numbers from here on."""

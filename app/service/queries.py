@@ -19,7 +19,7 @@ from app.events import ChainRecord, RowsPort, StudyRecord
 from app.service import waiting_reasons
 from app.service.health import demand_of_kind
 from app.service.services import ID, HttpProblem, InvalidField, Services, WrongCursor
-from app.service.slot_use import estimate_errors, gains, view_of
+from app.service.slot_use import estimate_errors, gain_fields, slot_view
 from app.service.views import documents, plans, trial_order
 from app.service.views.progress import environments
 from stagetree.models.pages import Columns, Demand, Environments, EventPage, SlotPage, StudyPage, TrainerPage, TrialPage
@@ -52,7 +52,7 @@ def studies(
         matching = list(islice(_matching(rows, cursor, states, name, sees), limit + 1))
         live = rows.chains.live()
     more = matching[limit - 1].id if len(matching) > limit else None
-    return StudyPage(items=[documents.listed(row, live) for row in matching[:limit]], next_cursor=more)
+    return StudyPage(items=[documents.list_entry(row, live) for row in matching[:limit]], next_cursor=more)
 
 
 def _matching(
@@ -71,9 +71,9 @@ def _matching(
 
 def study(use: Services, row: StudyRecord, *, with_trials: bool, at: int | None = None) -> tuple[StudyAnswer, int]:
     """The study, and the version of its plan."""
-    expected = _expected(use, row, at)
+    expected = _forecast_end(use, row, at)
     if at is not None:
-        return _study_then(use, row, at, expected, with_trials=with_trials)
+        return _past_study(use, row, at, expected, with_trials=with_trials)
     live = use.live(row.stream)
     reached = {ChainId(chain.chain): chain.step for chain in live}
     with use.open_study(row) as (plan, folded):
@@ -87,13 +87,13 @@ def study(use: Services, row: StudyRecord, *, with_trials: bool, at: int | None 
         shown = make() if with_trials else use.overviews.get(row.id, moment, make)
         passing: Json = {"wall_seconds": round(folded.wall_seconds(now), 3), "slots": documents.share(row, live)}
         if with_trials:
-            passing |= gains(use, row, plan, is_packed=shown.packing is not None)
-        if waits := waiting_reasons.of_study(use, row.stream, plan, folded, live):
+            passing |= gain_fields(use, row, plan, is_packed=shown.packing is not None)
+        if waits := waiting_reasons.study_reasons(use, row.stream, plan, folded, live):
             passing["waits_for"] = waits
         return shown.with_fields(**passing), plan.version
 
 
-def _expected(use: Services, row: StudyRecord, at: int | None) -> Forecast | None:
+def _forecast_end(use: Services, row: StudyRecord, at: int | None) -> Forecast | None:
     """How far the study will go: reckoned while nobody is kept from its plan. None where it is over."""
     with use.plans.holding(row.stream, fresh=False) as plan:
         study = plan.studies.get(StudyId(row.id))
@@ -104,7 +104,7 @@ def _expected(use: Services, row: StudyRecord, at: int | None) -> Forecast | Non
     return forecast(study.spec)
 
 
-def _study_then(
+def _past_study(
     use: Services, row: StudyRecord, at: int, expected: Forecast | None, *, with_trials: bool
 ) -> tuple[StudyAnswer, int]:
     """As it was after an event: what slots did then is known by their stages, not by the steps in them."""
@@ -125,21 +125,21 @@ def trials(
     at: int | None = None,
 ) -> TrialPage:
     """A page of the study's trials: only those in these states, by a field of `ordering`. Raises `InvalidField`."""
-    notes = waiting_reasons.by_node(use, row, at)
+    notes = waiting_reasons.notes_by_node(use, row, at)
     if not states and sort == "trial":
-        after = number(cursor)
+        after = parse_cursor(cursor)
         with use.open_study(row, at) as (plan, study):
             shown, total = documents.trials(plan, study, after, limit), len(study.trials)
-            items = [waiting_reasons.told(each, plan, study.trials[each.trial], notes) for each in shown]
+            items = [waiting_reasons.with_waiting_reason(each, plan, study.trials[each.trial], notes) for each in shown]
         return TrialPage(items=items, next_cursor=str(after + limit) if after + limit < total else None)
-    after, at = _place(cursor, at)
+    after, at = _parse_place(cursor, at)
     with use.open_study(row, at) as (plan, study):
         every = documents.trials(plan, study)
         if sort.removeprefix("-") not in trial_order.KEYS:
             _check_sort(sort, trial_order.fields_of(every, study.space or ()))
         chosen = [trial for trial in every if not states or trial.state in states]
-        page = trial_order.ordered(chosen, sort, study.mode)[after : after + limit]
-        items = [waiting_reasons.told(each, plan, study.trials[each.trial], notes) for each in page]
+        page = trial_order.sort_trials(chosen, sort, study.mode)[after : after + limit]
+        items = [waiting_reasons.with_waiting_reason(each, plan, study.trials[each.trial], notes) for each in page]
         moment = plan.version - study.submitted_version + 1
     more = f"{after + limit}at{moment}" if after + limit < len(chosen) else None
     return TrialPage(items=items, next_cursor=more)
@@ -152,7 +152,7 @@ def _check_sort(sort: str, fields: Sequence[str]) -> None:
         raise InvalidField("sort", f"{expected}, got {sort!r}{did_you_mean(name, fields)}")
 
 
-def _place(cursor: str | None, at: int | None) -> tuple[int, int | None]:
+def _parse_place(cursor: str | None, at: int | None) -> tuple[int, int | None]:
     """How many trials the pages before had, and the moment of the first one. Raises `InvalidField`."""
     if cursor is None:
         return 0, at
@@ -170,10 +170,10 @@ def columns(use: Services, row: StudyRecord, at: int | None = None, digits: int 
 
 def trial(use: Services, row: StudyRecord, number: int, at: int | None = None) -> TrialDetail:
     """One trial with its curve. Raises `Unknown`."""
-    notes = waiting_reasons.by_node(use, row, at)
+    notes = waiting_reasons.notes_by_node(use, row, at)
     with use.open_study(row, at) as (plan, study):
         its = trial_of(study, number)
-        return waiting_reasons.told(documents.trial(plan, its), plan, its, notes)
+        return waiting_reasons.with_waiting_reason(documents.trial(plan, its), plan, its, notes)
 
 
 def events(
@@ -185,7 +185,7 @@ def events(
     """
     if at is not None:
         use.version(row, at)
-    feed = use.feed(row, number(cursor) or after)
+    feed = use.feed(row, parse_cursor(cursor) or after)
     before, items = feed.version, feed.read(limit)
     is_last = feed.version - before < limit or (at is not None and feed.version - feed.before >= at)
     shown = [plans.event(recorded, feed.before) for recorded in items]
@@ -234,9 +234,9 @@ def slots(
     errors = estimate_errors(use, who) if estimates else {}
     with use.records.read() as rows:
         sees_all, now, lease = who.project is None, rows.now(), use.lease_seconds
-        chains = {row.chain: row for row in rows.chains.live() if sees_all or _is_of(rows, row, who)}
+        chains = {row.chain: row for row in rows.chains.live() if sees_all or _sees_chain(rows, row, who)}
         slots = rows.slots.all()
-    views = [view_of(row, chains, now, lease, errors.get(row.name), sees_all=sees_all) for row in slots]
+    views = [slot_view(row, chains, now, lease, errors.get(row.name), sees_all=sees_all) for row in slots]
     return SlotPage(**_page(views, limit, cursor))
 
 
@@ -262,7 +262,7 @@ def last_demand(use: Services) -> Demand | None:
     return Demand(at=at, wanted=demand["busy"] + demand["more"], **demand)
 
 
-def _is_of(rows: RowsPort, chain: ChainRecord, who: Principal) -> bool:
+def _sees_chain(rows: RowsPort, chain: ChainRecord, who: Principal) -> bool:
     """Whether they see the project that a chain is trained for."""
     study = rows.studies.find(chain.stages[0].study) if chain.stages else None
     return study is not None and who.sees(study.project)
@@ -279,12 +279,12 @@ def tokens(use: Services, limit: int, cursor: str | None = None, who: Principal 
 
 def _page(items: list[Any], limit: int, cursor: str | None) -> Json:
     """The fields of a page of a short list."""
-    after = number(cursor)
+    after = parse_cursor(cursor)
     more = str(after + limit) if after + limit < len(items) else None
     return {"items": items[after : after + limit], "next_cursor": more}
 
 
-def number(cursor: str | None) -> int:
+def parse_cursor(cursor: str | None) -> int:
     """The number that a cursor stands for, 0 for none. Raises `InvalidField`."""
     if cursor is None:
         return 0

@@ -34,7 +34,7 @@ SHORTEST = 2
 """A shorter name would be found in any word."""
 
 
-class Hiding:
+class Redactor:
     """Hides in whole answers. names: people and hosts; slots: numbered instead; kept: ids that stay."""
 
     def __init__(self, names: Iterable[str], slots: Iterable[str], kept: Iterable[str] = ()) -> None:
@@ -75,7 +75,7 @@ class Hiding:
         return BETWEEN_TAGS.sub(lambda found: f">{self.text(found[1])}<", drawn)
 
 
-def names_here() -> list[str]:
+def local_names() -> list[str]:
     """This machine and its user."""
     try:
         user = getpass.getuser()

@@ -26,7 +26,7 @@ from stagetree.models.service import Slot, SlotLoan, SlotStage, StageEstimates
 Json = dict[str, Any]
 
 
-def measured(use: Services, stream: str) -> Json:
+def measurements(use: Services, stream: str) -> Json:
     """What slots have measured for a plan, if it is there, as `preview` takes it: the `costs` of steps, and the `peaks`
     of their memory. Raises as `Plans.get`."""
     costs = Costs()
@@ -40,7 +40,7 @@ def measured(use: Services, stream: str) -> Json:
 STATES = ("idle", "busy", "lent", "quarantined", "lost")
 
 
-def state_of(row: SlotRecord, now: float, lease_seconds: float) -> str:
+def slot_state(row: SlotRecord, now: float, lease_seconds: float) -> str:
     """How a slot is: lost is one whose worker was not heard of for a lease."""
     if now - row.seen_at > lease_seconds:
         return "lost"
@@ -51,7 +51,7 @@ def state_of(row: SlotRecord, now: float, lease_seconds: float) -> str:
     return "quarantined" if row.is_quarantined(now) else "idle"
 
 
-def view_of(
+def slot_view(
     row: SlotRecord,
     chains: Mapping[str, ChainRecord],
     now: float,
@@ -66,12 +66,12 @@ def view_of(
     """
     chain = chains.get(row.chain or "")
     is_seen = sees_all or chain is not None
-    stage, study = (None, None) if chain is None else _current(chain)
+    stage, study = (None, None) if chain is None else _current_stage(chain)
     return Slot(
         name=row.name,
         device=row.device,
         host=row.host,
-        state=state_of(row, now, lease_seconds),
+        state=slot_state(row, now, lease_seconds),
         note=row.note if is_seen else None,
         quarantined_until=row.quarantined_until,
         trainers=dict(row.trainers),
@@ -93,7 +93,7 @@ def _loan(chain: ChainRecord | None) -> SlotLoan | None:
     return SlotLoan(slot=chain.slot, chain=chain.chain, study=study, trial=trial)
 
 
-def _current(chain: ChainRecord) -> tuple[SlotStage | None, str | None]:
+def _current_stage(chain: ChainRecord) -> tuple[SlotStage | None, str | None]:
     """The stage that the chain is in, with the last step done, and the study charged; None when all are trained."""
     if chain.index >= len(chain.stages):
         return None, None
@@ -105,7 +105,7 @@ def _current(chain: ChainRecord) -> tuple[SlotStage | None, str | None]:
 MOST_STAGES = 2_000
 """It is reckoned from so many stages of each plan, those that began last."""
 
-OTHERS = 8
+MOST_OTHER_PLANS = 8
 """The plans of so many studies, those that came last, are looked through for neighbours."""
 
 LEAST_STAGES = 4
@@ -118,7 +118,7 @@ def estimate_errors(use: Services, who: Principal) -> dict[str, StageEstimates]:
     for stream, row in _last_plans(use).items():
         if who.sees(row.project):
             with suppress(PlanUnusable):  # which its studies say
-                for slot, parts in _off(use, stream, row).items():
+                for slot, parts in _plan_estimate_errors(use, stream, row).items():
                     off[slot] += parts
     return {
         slot: StageEstimates(error=float(f"{median(parts):.2g}"), stages=len(parts))
@@ -127,14 +127,14 @@ def estimate_errors(use: Services, who: Principal) -> dict[str, StageEstimates]:
     }
 
 
-def _off(use: Services, stream: str, row: StudyRecord) -> dict[str, list[float]]:
+def _plan_estimate_errors(use: Services, stream: str, row: StudyRecord) -> dict[str, list[float]]:
     """The same of one plan, each stage by itself: reckoned anew when a twentieth has come to its stages."""
     with use.plans.holding(stream) as plan, use.plan_history(row, plan.version) as plan_history:
         moment = round(20 * log(1 + sum(span.outcome == "done" for span in plan_history.spans)))
-        return use.estimates.get(stream, moment, lambda: hindsight(plan, list(_timed(plan, plan_history))))
+        return use.estimates.get(stream, moment, lambda: hindsight(plan, list(_timed_stages(plan, plan_history))))
 
 
-def _timed(plan: SearchPlan, plan_history: PlanHistory) -> Iterator[Timed]:
+def _timed_stages(plan: SearchPlan, plan_history: PlanHistory) -> Iterator[Timed]:
     """The stages that one slot trained to their ends, with their seconds."""
     for span in plan_history.spans[-MOST_STAGES:]:
         steps = span.stage.end - span.stage.start
@@ -144,7 +144,7 @@ def _timed(plan: SearchPlan, plan_history: PlanHistory) -> Iterator[Timed]:
             yield Timed(span.slot, span.stage.node, gpu_of(span.kind), *how)
 
 
-def gains(use: Services, row: StudyRecord, plan: SearchPlan, *, is_packed: bool) -> Json:
+def gain_fields(use: Services, row: StudyRecord, plan: SearchPlan, *, is_packed: bool) -> Json:
     """The fields of a study's answer for its packs and for what came of sharing GPUs, where there were any."""
     fields: Json = {}
     if is_packed:
@@ -161,14 +161,14 @@ def gpu_sharing(use: Services, row: StudyRecord, plan: SearchPlan) -> list[Json]
         if not any(map(shared_gpu, plan_history.slots)):
             return []
         stages = list(_stages(plan_history, plan, use.clock()))
-    slowed = slowdowns([*stages, *_elsewhere(use, row)])
+    slowed = slowdowns([*stages, *_stages_of_other_plans(use, row)])
     return [
         {"gpu": each.gpu, "slots": each.slots, "times_slower": round(each.times, 2), "gain": round(each.gain, 2)}
         for each in slowed
     ]
 
 
-def _elsewhere(use: Services, row: StudyRecord) -> Iterator[Ran]:
+def _stages_of_other_plans(use: Services, row: StudyRecord) -> Iterator[Ran]:
     """What slots did for other plans: they were neighbours."""
     for stream, other in _last_plans(use).items():
         if stream != row.stream:
@@ -179,7 +179,7 @@ def _elsewhere(use: Services, row: StudyRecord) -> Iterator[Ran]:
 def _last_plans(use: Services) -> dict[str, StudyRecord]:
     """By stream, each with one of its studies."""
     with use.records.read() as rows:
-        return {row.stream: row for row in rows.studies.page(after=None, limit=OTHERS)}
+        return {row.stream: row for row in rows.studies.page(after=None, limit=MOST_OTHER_PLANS)}
 
 
 def _stages(plan_history: PlanHistory, plan: SearchPlan | None, now: float) -> Iterator[Ran]:

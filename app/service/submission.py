@@ -26,7 +26,7 @@ from app.registry import TrainerSource
 from app.search.tuners.base import with_version
 from app.service.files import kept_state, parts
 from app.service.services import HttpProblem, Services, Write
-from app.service.suggestions import learned
+from app.service.suggestions import learn_results
 from app.service.undeclared_inputs import changed_files, inputs_seen
 from app.storage.object_store import PART, StoreUnavailable
 from stagetree.runtime.dcp import NotDcp, PackedFolder
@@ -50,11 +50,11 @@ class WeightSource:
 def find_source(use: Services, origin: BeginFrom, who: Principal = ANYBODY) -> WeightSource:
     """The file, or the checkpoint of a trial, that is meant. Raises `SpecError`, `StoreUnavailable`."""
     if origin.dcp is not None:
-        return _of_folder(use, origin, origin.dcp)
-    return _of_study(use, origin, who) if origin.file is None else _of_file(use, origin, origin.file)
+        return _folder_source(use, origin, origin.dcp)
+    return _study_source(use, origin, who) if origin.file is None else _file_source(use, origin, origin.file)
 
 
-def stored(use: Services, stream: str, source: WeightSource) -> tuple[str, bool]:
+def store_weights(use: Services, stream: str, source: WeightSource) -> tuple[str, bool]:
     """The key of the object in the store that has the weights, for a study on a plan; whether it was just written.
 
     Raises `SpecError` where the file was changed meanwhile, and `StoreUnavailable`.
@@ -65,7 +65,7 @@ def stored(use: Services, stream: str, source: WeightSource) -> tuple[str, bool]
                 return there[0], False
     key, digest = f"{use.store.prefix}{stream}/begin-{use.new_id()[:12]}", sha256()
     try:
-        use.store.write(key, _hashed(source.parts(), digest))
+        use.store.write(key, _hash_parts(source.parts(), digest))
     except Exception as error:  # whatever the client of the store raises
         raise StoreUnavailable(f"{key} cannot be written: {type(error).__name__}: {error}") from error
     if digest.hexdigest() != source.sha256:
@@ -74,13 +74,13 @@ def stored(use: Services, stream: str, source: WeightSource) -> tuple[str, bool]
     return key, True
 
 
-def _hashed(parts: Iterator[bytes] | Iterator[memoryview], digest: Any) -> Iterator[memoryview]:
+def _hash_parts(parts: Iterator[bytes] | Iterator[memoryview], digest: Any) -> Iterator[memoryview]:
     for part in parts:
         digest.update(part)
         yield memoryview(part)
 
 
-def _of_file(use: Services, begin: BeginFrom, file: str) -> WeightSource:
+def _file_source(use: Services, begin: BeginFrom, file: str) -> WeightSource:
     refuse = _check_path(use, "file", file)
     path, digest = Path(file), sha256()
     try:
@@ -98,11 +98,11 @@ def _of_file(use: Services, begin: BeginFrom, file: str) -> WeightSource:
         raise refuse(f"must be a checkpoint of stagetree for state: true, and {file} has weights alone")
     if kind == "dcp":
         raise refuse(f"must be weights, and {file} is an object of a store")
-    origin = {"file": file, "state": begin.state, **_foreign(begin)}
+    origin = {"file": file, "state": begin.state, **_step_field(begin)}
     return WeightSource(origin, digest.hexdigest(), size, lambda: _parts_of(path))
 
 
-def _of_folder(use: Services, begin: BeginFrom, folder: str) -> WeightSource:
+def _folder_source(use: Services, begin: BeginFrom, folder: str) -> WeightSource:
     """What is in it is looked at where it is loaded: that takes torch."""
     refuse, digest = _check_path(use, "dcp", folder), sha256()
     try:
@@ -113,11 +113,11 @@ def _of_folder(use: Services, begin: BeginFrom, folder: str) -> WeightSource:
         raise refuse(f"must be a folder that torch.distributed.checkpoint wrote, and {folder} {problem}") from None
     except OSError as error:
         raise refuse(f"must be a folder that can be read: {folder}: {error.strerror or error}") from None
-    origin = {"dcp": folder, "state": False, **_foreign(begin)}
+    origin = {"dcp": folder, "state": False, **_step_field(begin)}
     return WeightSource(origin, digest.hexdigest(), packed.size, packed.parts)
 
 
-def _foreign(begin: BeginFrom) -> Json:
+def _step_field(begin: BeginFrom) -> Json:
     """What the user says of the program that wrote it."""
     return {} if begin.step is None else {"step": begin.step}
 
@@ -145,7 +145,7 @@ def _parts_of(path: Path) -> Iterator[bytes]:
             yield part
 
 
-def _of_study(use: Services, begin: BeginFrom, who: Principal) -> WeightSource:
+def _study_source(use: Services, begin: BeginFrom, who: Principal) -> WeightSource:
     trial = None if begin.trial in (None, "best") else int(begin.trial or 0)
     try:
         row = use.find(str(begin.study), who)
@@ -158,10 +158,10 @@ def _of_study(use: Services, begin: BeginFrom, who: Principal) -> WeightSource:
     checkpoint = state.checkpoint
     if not is_divided:
         return WeightSource(origin, checkpoint.sha256, checkpoint.size, lambda: use.store.read(checkpoint.key))
-    return _joined(origin, lambda: parts(use.store, checkpoint, whole=True))
+    return _joined_source(origin, lambda: parts(use.store, checkpoint, whole=True))
 
 
-def _joined(origin: Json, read: Callable[[], Iterator[memoryview]]) -> WeightSource:
+def _joined_source(origin: Json, read: Callable[[], Iterator[memoryview]]) -> WeightSource:
     """A checkpoint of several ranks as one."""
     digest, size = sha256(), 0
     for part in read():
@@ -191,11 +191,11 @@ def submit(
     spec = spec.with_sampling_seed(int(sha256(use.new_id().encode()).hexdigest()[:8], 16))  # on record: replay draws it
     source = None if spec.begin_from is None else find_source(use, spec.begin_from, who)
     inputs = inputs_seen(use, spec.inputs)
-    plan, study = opened(spec, trainer, source, inputs, project), _new_id(use, spec.name)
-    stream = name_of(plan)
+    plan, study = opening_event(spec, trainer, source, inputs, project), _new_id(use, spec.name)
+    stream = plan_name(plan)
     begin, is_new = None, True
     if source is not None:
-        key, is_new = stored(use, stream, source)
+        key, is_new = store_weights(use, stream, source)
         begin = {**source.said, "key": key, "sha256": source.sha256, "size": source.size}
     command = c.SubmitStudy(
         plan=plan,
@@ -207,7 +207,7 @@ def submit(
         other_files=changed_files(use, stream, inputs, spec.runtime_args),
         has_new_weights=is_new,
         by=who.name,
-        learned=learned(use, spec, study, who),
+        learned=learn_results(use, spec, study, who),
     )
     recorded = write(stream, lambda plan: decide(plan, command, use.limits))
     return [each.event for each in recorded if isinstance(each.event, e.StudySubmitted | c.ResultsLearned)]
@@ -222,7 +222,7 @@ def _check_sinks(use: Services, spec: StudySpec) -> None:
             raise SpecError([Problem(f"sinks[{number}]", str(error))]) from None
 
 
-def name_of(plan: e.PlanOpened) -> PlanId:
+def plan_name(plan: e.PlanOpened) -> PlanId:
     """Of a plan that begins so: what its name is made of is in that event."""
     return plan_id(
         plan.trainer,
@@ -239,7 +239,7 @@ def name_of(plan: e.PlanOpened) -> PlanId:
     )
 
 
-def opened(
+def opening_event(
     spec: StudySpec,
     trainer: TrainerSource,
     source: WeightSource | None = None,

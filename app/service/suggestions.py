@@ -65,7 +65,7 @@ def suggest(
 
     recorded = write(row.stream, decided)
     with use.open_study(row) as (_, study):
-        return Suggestions(items=_shown(study)[-len(recorded) :])
+        return Suggestions(items=_all_suggestions(study)[-len(recorded) :])
 
 
 def withdraw(use: Services, row: StudyRecord, write: Write, suggestion: int, who: Principal = ANYBODY) -> None:
@@ -77,7 +77,7 @@ def withdraw(use: Services, row: StudyRecord, write: Write, suggestion: int, who
 def suggestions(use: Services, row: StudyRecord, at: int | None = None) -> Suggestions:
     """All that was suggested to a study, now or until an event, with the trials that came of it."""
     with use.open_study(row, at) as (_, study):
-        return Suggestions(items=_shown(study))
+        return Suggestions(items=_all_suggestions(study))
 
 
 def sampler_state(use: Services, row: StudyRecord, at: int | None = None) -> SamplerState:
@@ -94,7 +94,7 @@ def sampler_state(use: Services, row: StudyRecord, at: int | None = None) -> Sam
             raise StateConflict(f"study {row.id}: {problem}") from None
         learned = [learned_text(each) for each in study.learned]
         budget = _budget_texts(study, spec)
-        refuses = "it is over" if study.finished_at is not None else _why_no_more(study, spec, 1)
+        refuses = "it is over" if study.finished_at is not None else _refusal_reason(study, spec, 1)
     try:
         knowledge, proposal = driver.next_proposal()
     except TunerFailed as problem:
@@ -140,7 +140,7 @@ def _next_texts(proposal: Proposal | None) -> Iterator[str]:
         yield f"the next one would cost {price} steps"
 
 
-def _shown(study: Study) -> list[Suggestion]:
+def _all_suggestions(study: Study) -> list[Suggestion]:
     trials = study.trials_by_suggestion()
     return [
         Suggestion(
@@ -157,7 +157,7 @@ def _shown(study: Study) -> list[Suggestion]:
 
 def _check(study: Study, command: c.SuggestConfigurations) -> None:
     spec = StudySpec.from_dict(dict(study.spec), limits=None)  # it was accepted once
-    if problem := _why_no_more(study, spec, len(command.configurations)):
+    if problem := _refusal_reason(study, spec, len(command.configurations)):
         raise StateConflict(f"study {study.id} does not take the suggestions: {problem}")
     try:
         earlier = [trial.hp for trial in study.trials]
@@ -166,7 +166,7 @@ def _check(study: Study, command: c.SuggestConfigurations) -> None:
         raise InvalidField(error.field, error.problem) from None
 
 
-def _why_no_more(study: Study, spec: StudySpec, number: int) -> str:
+def _refusal_reason(study: Study, spec: StudySpec, number: int) -> str:
     """Why a study takes no further suggestions, of this number; empty where it does."""
     if (problem := why_none(spec.tuner)) is not None:
         return problem
@@ -181,12 +181,14 @@ def _why_no_more(study: Study, spec: StudySpec, number: int) -> str:
     return f"{places_left}: {state}; reopen it with more trials when it is over, or add a trial of your own"
 
 
-def learned(use: Services, spec: StudySpec, study: StudyId, who: Principal = ANYBODY) -> tuple[ResultsLearned, ...]:
+def learn_results(
+    use: Services, spec: StudySpec, study: StudyId, who: Principal = ANYBODY
+) -> tuple[ResultsLearned, ...]:
     """What a new study learns from each study that it names. Raises `SpecError`."""
-    return tuple(_learned_from(use, spec, study, number, who) for number in range(len(spec.learn_from)))
+    return tuple(_learn_from(use, spec, study, number, who) for number in range(len(spec.learn_from)))
 
 
-def _learned_from(use: Services, spec: StudySpec, study: StudyId, number: int, who: Principal) -> ResultsLearned:
+def _learn_from(use: Services, spec: StudySpec, study: StudyId, number: int, who: Principal) -> ResultsLearned:
     field = f"learn_from[{number}]"
     try:
         row = use.find(spec.learn_from[number], who)

@@ -46,7 +46,7 @@ def changed_files(use: Services, stream: str, inputs: Sequence[Json], arguments:
     with use.plans.holding(stream) as plan:
         records = left_out(plan, inputs, arguments)
     ours = [each for each in records if may_be_read(each["path"], use.study_files) and is_of_here(each)]
-    return [_as_it_was(each) for each in ours if _has_changed(each)]
+    return [_recorded_path(each) for each in ours if _has_changed(each)]
 
 
 def advice_on_files(use: Services, stream: str, spec: StudySpec) -> list[str]:
@@ -56,7 +56,7 @@ def advice_on_files(use: Services, stream: str, spec: StudySpec) -> list[str]:
     return [changed_text(path) for path in changed_files(use, stream, (), spec.runtime_args)]
 
 
-def _as_it_was(record: Mapping[str, Any]) -> str:
+def _recorded_path(record: Mapping[str, Any]) -> str:
     """Its path; that of a package tells the version, too."""
     unnamed = Unnamed(record["path"])
     return Unnamed.package(unnamed.name, record["stamp"]).path if unnamed.is_package else unnamed.path

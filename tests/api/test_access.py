@@ -11,7 +11,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from app.api.access import AccessPolicy, needed
+from app.api.access import AccessPolicy, needed_scope
 from app.domain.terms import Principal, Scope
 from app.main import create_app
 from app.service.access import KNOWN_SECONDS, create, revoke
@@ -62,7 +62,7 @@ def test_every_route_lets_in_who_has_its_scope_and_no_other(app: FastAPI, as_: L
     for method, path, name in asked:
         url = "http://test" + path.format(study=study, number=0, event=0, suggestion=0, name="nothing")
         body: dict[str, Any] = {} if method in ("GET", "DELETE") else {"json": {}}
-        least = needed(name, method)
+        least = needed_scope(name, method)
         if least is Scope.SUBMIT and "{study}" in path:
             least = Scope.OPERATE
         if name != "get_events_stream":

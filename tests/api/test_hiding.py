@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.service.redaction import HIDDEN, Hiding
+from app.service.redaction import HIDDEN, Redactor
 from tests.api.world import changed
 from tests.plans import tried
 
@@ -30,7 +30,7 @@ SECRETS = [
     "anna@example.org",
     "git@github.com:anna/secret.git",
 ]
-HIDING = Hiding(["anna", "node-17"], ["gpu0@node-17", "gpu1@node-17"])
+HIDING = Redactor(["anna", "node-17"], ["gpu0@node-17", "gpu1@node-17"])
 
 
 def strings(value: Any) -> list[str]:

@@ -13,7 +13,7 @@ from app.api import examples
 from app.cli import watch
 from app.cli.live_view import frame
 from app.cli.store import Store
-from app.cli.watch import Show, Standstill, headline, how, lines
+from app.cli.watch import Show, Standstill, choose_display, headline, lines
 from app.domain import events as e
 from app.events.database import Database
 from app.service.views import documents
@@ -125,7 +125,7 @@ def test_how_it_is_shown(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    assert how(*options) is shown
+    assert choose_display(*options) is shown
 
 
 def test_lines_get_rarer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

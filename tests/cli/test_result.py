@@ -9,9 +9,9 @@ import pytest
 from app.api.examples import STUDY, TRIAL_DETAIL
 from app.cli.events import brief
 from app.cli.result import print_failures, print_result
-from app.cli.study_files import worsened
+from app.cli.study_files import worsening_advice
 from app.cli.trial import print_trial
-from app.cli.watch import code_of
+from app.cli.watch import study_exit_code
 from stagetree.text import mark_sentence, mark_word, rank_text
 
 TORCH = "2 stages went on under another torch (2.13.0 after 2.12.0)"
@@ -212,7 +212,7 @@ def test_a_script_sees_failed_trials_where_it_asks(
     state: str, has_best: bool, failed: int, is_strict: bool, code: int
 ) -> None:
     study = {"state": state, "best": {} if not has_best else {"trial": 0}, "counts": {"failed": failed}}
-    assert code_of(study, is_strict=is_strict) == code
+    assert study_exit_code(study, is_strict=is_strict) == code
 
 
 def test_an_event_in_a_line_names_the_first_trial_and_the_first_stage() -> None:
@@ -234,4 +234,4 @@ def test_a_study_whose_longest_trials_grew_worse_says_so(value: str, best_of_lon
     trials = [{"trial": 8, "trained": 54, "last": last, "best": best}, {"trial": 1, "trained": 6, "last": None}]
     study = {"value": value, "metric": "mae", "best": {"steps": 6}, "trials": trials}
     sentence = "training longer made it worse: trial 8 had its best mae at step 2 of 54; "
-    assert [each.startswith(sentence) for each in worsened(study, 54)] == [True] * says
+    assert [each.startswith(sentence) for each in worsening_advice(study, 54)] == [True] * says

@@ -12,7 +12,7 @@ from app.domain.leaderboard import RungRanking, Standing, decisions, meaning, pr
 from app.domain.search_plan import SearchPlan, Study, TrialEvent
 from app.domain.terms import TrialEventKind, TrialState
 from app.service.views.story import story as told
-from app.service.views.trial_order import ordered
+from app.service.views.trial_order import sort_trials
 from stagetree.notebook.frames import ranked
 from tests.domain.test_accounting import asha, simulator, submit
 from tests.plans import Story
@@ -72,7 +72,7 @@ def test_trials_that_failed_come_last(failed: tuple[int, ...], order: list[int])
     assert [trial.number for trial, _ in results.front(story.plan, study)] == order[:1]
     assert results.best_of(study, {number: {"accuracy": 0.9 - number / 10} for number in range(3)}) == order[0]
     shown = [{"trial": each.number, "value": 0.9 - each.number / 10, "state": str(each.state)} for each in study.trials]
-    assert [trial["trial"] for trial in ordered(shown, "value", "max")] == order
+    assert [trial["trial"] for trial in sort_trials(shown, "value", "max")] == order
     assert [trial["trial"] for trial in ranked(shown, "max")] == order
 
 

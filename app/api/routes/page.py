@@ -141,7 +141,7 @@ def asset(name: Asset) -> Response:
 
 
 def _missing() -> Response:
-    why = escape(files.why_missing())
+    why = escape(files.missing_page_reason())
     text = f"<h1>stagetree</h1><p>The page is missing here. {why}</p><p>The API is there: <a href='docs'>docs</a></p>"
     head = '<meta charset="utf-8"><meta name="color-scheme" content="light dark"><title>stagetree</title>'
     return HTMLResponse(f'<!doctype html><html lang="en"><head>{head}</head><body>{text}</body></html>', 503, HEADERS)

@@ -113,7 +113,7 @@ def _stream(use: ApiServices, row: StudyRecord, after: int) -> Response:
     return EventSourceResponse(use.broadcasts.follow(feed), headers=headers)
 
 
-async def kept(
+async def cached_response(
     request: Request, use: ApiServices, row: StudyRecord, key: Key, at: int | None, make: Callable[[], BaseModel]
 ) -> Response:
     """The answer that `make` gives at the event `at`, or now, made once for each moment."""
@@ -155,32 +155,32 @@ async def get_tree(
     request: Request, row: StudyRowDep, use: ServicesDep, points: Points = 60, at: At = None
 ) -> Response:
     """The study's part of the search plan, with the curve of the metric in each node."""
-    return await kept(request, use, row, ("tree", points), at, lambda: chart_data.tree(use, row, points, at))
+    return await cached_response(request, use, row, ("tree", points), at, lambda: chart_data.tree(use, row, points, at))
 
 
 @pictures.get(**_picture("/rungs", "Who came how far", Rungs))
 async def get_rungs(request: Request, row: StudyRowDep, use: ServicesDep, at: At = None) -> Response:
     """Each rung with its trials by rank, and which of them went on. Empty for a tuner without rungs."""
-    return await kept(request, use, row, ("rungs",), at, lambda: chart_data.rungs(use, row, at))
+    return await cached_response(request, use, row, ("rungs",), at, lambda: chart_data.rungs(use, row, at))
 
 
 @pictures.get(**_picture("/timeline", "What each slot did", Timeline))
 async def get_timeline(request: Request, row: StudyRowDep, use: ServicesDep, at: At = None) -> Response:
     """Stages over time, those of other studies on the plan included, with evaluations and checkpoints."""
-    return await kept(request, use, row, ("timeline",), at, lambda: chart_data.timeline(use, row, at))
+    return await cached_response(request, use, row, ("timeline",), at, lambda: chart_data.timeline(use, row, at))
 
 
 @pictures.get(**_picture("/side-by-side", "With sharing, and computed without it", SideBySide))
 async def get_side_by_side(request: Request, row: StudyRowDep, use: ServicesDep, at: At = None) -> Response:
     """Slots on one clock: as it was; and the same trials and decisions, each trial trained alone, which is computed."""
-    make = partial(chart_data.with_and_without_sharing, use, row, at)
-    return await kept(request, use, row, ("side-by-side",), at, make)
+    make = partial(chart_data.sharing_comparison, use, row, at)
+    return await cached_response(request, use, row, ("side-by-side",), at, make)
 
 
 @pictures.get(**_picture("/history", "What was decided, and when", History))
 async def get_history(request: Request, row: StudyRowDep, use: ServicesDep, at: At = None) -> Response:
     """Every decision about a trial or the study, each result that was the best so far, and the times of events."""
-    return await kept(request, use, row, ("history",), at, lambda: chart_data.history(use, row, at))
+    return await cached_response(request, use, row, ("history",), at, lambda: chart_data.history(use, row, at))
 
 
 @pictures.get(**_picture("/importance", "What the result depends on", Importance))
@@ -189,7 +189,7 @@ async def get_importance(
 ) -> Response:
     """The share of each hyper-parameter that varies, by Optuna's PED-ANOVA."""
     key = ("importance", rung)
-    return await kept(request, use, row, key, at, lambda: chart_data.importance(use, row, rung, at))
+    return await cached_response(request, use, row, key, at, lambda: chart_data.importance(use, row, rung, at))
 
 
 @pictures.get(
@@ -234,7 +234,7 @@ def replay_study(row: StudyRowDep, use: ServicesDep, at: ReplayedTo = None) -> R
 @heavy
 def imagine_study(row: StudyRowDep, body: ChangesBody, use: ServicesDep, at: ReplayedTo = None) -> Imagined:
     """Over the results that exist: nothing is trained, and nothing is changed."""
-    return html_report.imagined(use, row, changes_of(body), at)
+    return html_report.replay_with_changes(use, row, changes_of(body), at)
 
 
 @replays.get(

@@ -16,7 +16,7 @@ from app.api.services import ApiServices, ServicesDep
 from app.api.strict import Cursor, Limit, StrictRoute
 from app.domain.terms import ChainState, StudyState
 from app.service import queries, study_changes
-from app.service.slot_use import STATES, state_of
+from app.service.slot_use import STATES, slot_state
 from stagetree.models.pages import Demand, Health, Readiness, SlotPage, TrainerPage
 
 SlotPath = Annotated[str, PathParameter(description="the name of a slot", examples=["gpu0"])]
@@ -26,13 +26,13 @@ Estimates = Annotated[bool, Query(description="and how far the estimates of thei
 LIVE_CHAINS = (ChainState.READY, ChainState.RUNNING, ChainState.SAVING)
 
 
-def text(use: ApiServices) -> str:
+def metrics_text(use: ApiServices) -> str:
     """All of them, as of now."""
     with use.records.read() as rows:
         now, last_tick, slots = rows.now(), rows.schedulers.last_tick(), rows.slots.all()
         studies = rows.studies.count_by_state()
         chains, held_up = Counter(row.state for row in rows.chains.live()), len(rows.schedulers.last_said()[1])
-    states = Counter(state_of(row, now, use.lease_seconds) for row in slots)
+    states = Counter(slot_state(row, now, use.lease_seconds) for row in slots)
     checks = {name: int(answer == "ok") for name, answer in use.checks.ask().items()}
     demand = queries.last_demand(use)
     counts = {} if demand is None else {"busy": demand.busy, "more": demand.more}
@@ -147,4 +147,4 @@ def readyz(request: Request, use: ServicesDep) -> Any:
 )
 def get_metrics(use: ServicesDep, who: Who) -> Response:
     """Studies, slots and chains by state, the head of the log, and what `/readyz` says."""
-    return PlainTextResponse(text(use), media_type="text/plain; version=0.0.4; charset=utf-8")
+    return PlainTextResponse(metrics_text(use), media_type="text/plain; version=0.0.4; charset=utf-8")

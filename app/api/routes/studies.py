@@ -11,7 +11,7 @@ from fastapi import APIRouter, Query, Request, Response
 from app.api.access import Who
 from app.api.bodies import StudyBody, study_of
 from app.api.errors import refusals
-from app.api.services import ApiServices, ServicesDep, StudyRowDep, caching_headers, heavy, is_had_by, tag_of
+from app.api.services import ApiServices, ServicesDep, StudyRowDep, caching_headers, client_has, etag, heavy
 from app.api.strict import At, Cursor, Limit, StrictRoute, Write, WriterDep
 from app.domain import commands as c
 from app.domain.decide import decide
@@ -104,9 +104,9 @@ def get_study(
 ) -> Any:
     """Its best trial, its trials, its costs, and what slots are doing for it now."""
     shown, version = queries.study(use, row, with_trials=trials, at=at)
-    tag = tag_of(version)
+    tag = etag(version)
     response.headers.update(caching_headers(tag))
-    if shown.finished_at and is_had_by(request, tag):
+    if shown.finished_at and client_has(request, tag):
         return Response(status_code=304, headers=response.headers)
     return shown
 
@@ -189,9 +189,9 @@ def preview_study(body: StudyBody, use: ServicesDep, who: Who, slots: Slots = 1)
 
     until = time.monotonic() + PREVIEW_SECONDS
     spec, trainer = study_of(body, use.trainers, use.limits)
-    learned = [learned_text(each) for each in suggestions.learned(use, spec, StudyId(""), who)]
-    plan = submission.opened(spec, trainer, project=who.project or "")
-    files = undeclared_inputs.advice_on_files(use, submission.name_of(plan), spec)
+    learned = [learned_text(each) for each in suggestions.learn_results(use, spec, StudyId(""), who)]
+    plan = submission.opening_event(spec, trainer, project=who.project or "")
+    files = undeclared_inputs.advice_on_files(use, submission.plan_name(plan), spec)
     try:
         costs = preview(
             spec,
@@ -199,7 +199,7 @@ def preview_study(body: StudyBody, use: ServicesDep, who: Who, slots: Slots = 1)
             limits=use.limits,
             is_over=lambda: time.monotonic() > until,
             measured=lambda batch, what: last_profile(use.log, plan, batch, what, spec.devices),
-            **slot_use.measured(use, submission.name_of(plan)),
+            **slot_use.measurements(use, submission.plan_name(plan)),
         )
     except PreviewTooLong as error:
         raise InvalidField("", str(error)) from None

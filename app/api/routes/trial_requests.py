@@ -40,7 +40,7 @@ def branch_trial(
     preview: OnlyPrice = False,
 ) -> Branch:
     """Up to a step it is that trial, so that these steps are shared. A study that is over goes on for it."""
-    return _priced(response, row, branch_of(body, StudyId(row.id), use.clock()), use, write, preview)
+    return _add_or_price(response, row, branch_of(body, StudyId(row.id), use.clock()), use, write, preview)
 
 
 @router.post(
@@ -63,10 +63,10 @@ def average_trials(
     """Its weights are the mean of those with which the others were measured; it is evaluated, and trained on if that is
     asked for. A study that is over goes on for it.
     """
-    return _priced(response, row, average_of(body, StudyId(row.id), use.clock()), use, write, preview)
+    return _add_or_price(response, row, average_of(body, StudyId(row.id), use.clock()), use, write, preview)
 
 
-def _priced(
+def _add_or_price(
     response: Response,
     row: StudyRowDep,
     command: c.BranchTrial | c.AverageTrials,

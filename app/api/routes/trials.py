@@ -11,7 +11,7 @@ from fastapi.responses import StreamingResponse
 
 from app.api import bodies
 from app.api.errors import UNCHANGED, refusals
-from app.api.routes.plans import kept
+from app.api.routes.plans import cached_response
 from app.api.services import ApiServices, ServicesDep, StudyRowDep, TrialPath, heavy
 from app.api.strict import At, Cursor, Limit, StrictRoute, Write, WriterDep
 from app.domain import commands as c
@@ -123,7 +123,9 @@ async def get_columns(
     request: Request, row: StudyRowDep, use: ServicesDep, digits: Digits = None, at: At = None
 ) -> Response:
     """For tables and plots: a list for each field, nested ones under names such as `hp.lr` and `best.value`."""
-    return await kept(request, use, row, ("columns", digits), at, lambda: queries.columns(use, row, at, digits))
+    return await cached_response(
+        request, use, row, ("columns", digits), at, lambda: queries.columns(use, row, at, digits)
+    )
 
 
 @router.get(
@@ -188,10 +190,12 @@ def add_trial(
 )
 def ask_trials(row: StudyRowDep, body: bodies.AsksBody, use: ServicesDep, write: WriterDep) -> TrialBatch:
     """Each is a trial of your own, `{hp, steps}`, or more steps of one there is, `{trial, steps}`. All or nothing."""
-    return TrialBatch(items=_asked(row, bodies.asks_of(body), use, write))
+    return TrialBatch(items=_request_trials(row, bodies.asks_of(body), use, write))
 
 
-def _asked(row: StudyRecord, asks: list[c.Start | c.Extend], use: ApiServices, write: Write) -> list[TrialDetail]:
+def _request_trials(
+    row: StudyRecord, asks: list[c.Start | c.Extend], use: ApiServices, write: Write
+) -> list[TrialDetail]:
     numbers = study_changes.ask(use, row, write, asks)
     with use.open_study(row) as (plan, study):
         return [documents.trial(plan, study.trials[number]) for number in numbers]
@@ -208,7 +212,7 @@ def extend_trial(
     row: StudyRowDep, number: TrialPath, body: bodies.ExtensionBody, use: ServicesDep, write: WriterDep
 ) -> TrialDetail:
     """To so many steps in all: it goes on from where it is. Steps that it was asked for before change nothing."""
-    return _asked(row, [bodies.extension_of(body, number)], use, write)[0]
+    return _request_trials(row, [bodies.extension_of(body, number)], use, write)[0]
 
 
 @router.post(

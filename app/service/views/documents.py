@@ -25,9 +25,9 @@ from app.events import ChainRecord, StudyRecord
 from app.service.views import outcomes
 from app.service.views.exactness import exactness as proven
 from app.service.views.exactness import marks
-from app.service.views.outcomes import front_fields, fronted, judged_by, outcomes_of
+from app.service.views.outcomes import judged_result, outcomes_of, pareto_fields, pareto_trials
 from app.service.views.plans import point
-from app.service.views.progress import begins_shortly, ending_text, lineage, packing, progress
+from app.service.views.progress import ending_text, lineage, packing, progress, short_origin_text
 from app.service.views.story import story
 from app.service.views.trial_order import json_safe
 from stagetree.models.answer import unchecked
@@ -61,7 +61,7 @@ def study(
     more: dict[str, Any] = {"spec": folded.spec, "trials": trials(plan, folded)} if with_trials else {}
     if plan.packing or plan.packing_reason:
         more["packing"] = packing(plan)
-    more |= front_fields(plan, folded) | {"sampler": folded.tuner.get("sampler", "")}
+    more |= pareto_fields(plan, folded) | {"sampler": folded.tuner.get("sampler", "")}
     return StudyAnswer(
         study=folded.id,
         name=folded.name,
@@ -91,7 +91,7 @@ def study(
         slots=slots,
         progress=progress(plan, folded, reached or {}, expected),
         **_growth(folded),
-        **_remarks(plan, folded),
+        **_annotations(plan, folded),
     ).with_fields(**lineage(folded), **more)
 
 
@@ -101,7 +101,7 @@ def _counts(plan: SearchPlan, study: Study) -> dict[str, int]:
     return dict.fromkeys(get_args(ShownTrialState), 0) | Counter(_state(plan, trial, busy) for trial in study.trials)
 
 
-def _remarks(plan: SearchPlan, study: Study) -> dict[str, Any]:
+def _annotations(plan: SearchPlan, study: Study) -> dict[str, Any]:
     notes = [note(study, each) for each in study.notes]
     learned = [learned_text(each) for each in study.learned]
     told = {"learned": learned, "unread": json_safe(unread(plan, study))}
@@ -153,7 +153,7 @@ def _failures(group: Group) -> Failures:
     )
 
 
-def listed(row: StudyRecord, live: Sequence[ChainRecord] = ()) -> StudyListed:
+def list_entry(row: StudyRecord, live: Sequence[ChainRecord] = ()) -> StudyListed:
     """A study in a list of them; `live` are the chains under way."""
     return StudyListed(
         study=row.id,
@@ -162,7 +162,7 @@ def listed(row: StudyRecord, live: Sequence[ChainRecord] = ()) -> StudyListed:
         submitted_at=row.submitted_at,
         plan=row.stream,
         slots=share(row, live),
-        begins="" if row.begins is None else str(json_safe(begins_shortly(row.begins))),
+        begins="" if row.begins is None else str(json_safe(short_origin_text(row.begins))),
         project=row.project,
         owner=row.owner,
         tags=list(row.tags or ()),
@@ -185,7 +185,7 @@ def _payer(chain: ChainRecord) -> str:
 
 def trials(plan: SearchPlan, study: Study, after: int = 0, limit: int | None = None) -> list[Trial]:
     """The trials of a study, or up to `limit` of them from number `after` on."""
-    busy, stands, mark, front = _busy(plan), standing(study), marks(plan, study), fronted(plan, study)
+    busy, stands, mark, front = _busy(plan), standing(study), marks(plan, study), pareto_trials(plan, study)
     chosen = study.trials[after : None if limit is None else after + limit]
     return [_trial(plan, study, trial, busy, stands, mark(trial), front) for trial in chosen]
 
@@ -194,11 +194,11 @@ def trial(plan: SearchPlan, trial: search_plan.Trial) -> TrialDetail:
     """All there is to know of one trial."""
     study = plan.studies[trial.study]
     mark = marks(plan, study)(trial)
-    shown = _trial(plan, study, trial, _busy(plan), standing(study), mark, fronted(plan, study))
+    shown = _trial(plan, study, trial, _busy(plan), standing(study), mark, pareto_trials(plan, study))
     more: dict[str, Any] = {"failure": Failure(**json_safe(trial.error))} if trial.error else {}
     more |= {name: part for name, part in lineage(study).items() if name == "begins"}
     if parents := trial.reason.get("average_of"):
-        more["average_of"] = [_averaged(plan, study, each) for each in parents]
+        more["average_of"] = [_averaged_part(plan, study, each) for each in parents]
     return TrialDetail(
         **shown,
         asked=trial.requested_steps,
@@ -212,12 +212,12 @@ def trial(plan: SearchPlan, trial: search_plan.Trial) -> TrialDetail:
     ).with_fields(**more)
 
 
-def _averaged(plan: SearchPlan, study: search_plan.Study, part: dict[str, Any]) -> Averaged:
+def _averaged_part(plan: SearchPlan, study: search_plan.Study, part: dict[str, Any]) -> Averaged:
     result = results.result(plan, study, study.trials[part["trial"]])
     return Averaged(**part, value=None if result is None else result.value)
 
 
-class _Sometimes(TypedDict, total=False):
+class _OptionalFields(TypedDict, total=False):
     """The fields of a trial that are left out where there is nothing to say."""
 
     prediction: Prediction
@@ -240,8 +240,8 @@ def _trial(
 ) -> Trial:
     state, rung, (last, best) = _state(plan, trial, busy), stands.rung(trial.number), outcomes_of(plan, study, trial)
     text, result = json_safe(meaning(study, trial, state, stands)), best if study.spec.get("value") == "best" else last
-    more = _Sometimes()
-    if (judged := judged_by(plan, study, trial)) is not None:
+    more = _OptionalFields()
+    if (judged := judged_result(plan, study, trial)) is not None:
         more["metrics"], more["violation"], more["front"] = *judged, trial.number in front
     if (foretold := prediction(trial, stands)) is not None:
         more["prediction"] = Prediction.model_validate(foretold)
@@ -270,10 +270,10 @@ def _trial(
 def _state(plan: SearchPlan, trial: search_plan.Trial, busy: Busy) -> str:
     if trial.state != "active":
         return trial.state
-    return "running" if any(_passes(stage, end) for stage, end in _on_path(plan, trial, busy)) else "waiting"
+    return "running" if any(_passes(stage, end) for stage, end in _stages_on_path(plan, trial, busy)) else "waiting"
 
 
-def _on_path(plan: SearchPlan, trial: search_plan.Trial, busy: Busy) -> Iterator[tuple[Stage, int]]:
+def _stages_on_path(plan: SearchPlan, trial: search_plan.Trial, busy: Busy) -> Iterator[tuple[Stage, int]]:
     """The stages under way in the nodes of a trial, each with the step up to which the trial goes along."""
     for name, end in plan.ends(trial):
         yield from ((stage, end) for stage in busy.get(name, ()))

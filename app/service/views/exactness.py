@@ -22,7 +22,7 @@ def exactness(plan: SearchPlan, study: Study) -> Exactness:
     return Exactness(
         verdict=judgement.verdict,
         text=json_safe(text + shared),
-        mark=json_safe(_joined(mark, results.inexact_in_study(plan, study))),
+        mark=json_safe(_join_reasons(mark, results.inexact_in_study(plan, study))),
         reason=json_safe(judgement.reason),
         unchecked=list(judgement.unchecked),
         compared=judgement.compared,
@@ -35,8 +35,8 @@ def exactness(plan: SearchPlan, study: Study) -> Exactness:
 def marks(plan: SearchPlan, study: Study) -> Callable[[Trial], str]:
     """The words beside the numbers of a trial that was not compared, or is known not to be exact; else ""."""
     unchecked, inexact = marks_of(plan, study), results.inexact_in_trials(plan, study)
-    return lambda trial: json_safe(_joined(unchecked(trial), inexact(trial)))
+    return lambda trial: json_safe(_join_reasons(unchecked(trial), inexact(trial)))
 
 
-def _joined(unchecked: str, inexact: Sequence[str]) -> str:
+def _join_reasons(unchecked: str, inexact: Sequence[str]) -> str:
     return "; ".join(filter(None, (unchecked, *inexact)))

@@ -75,7 +75,7 @@ def film(study: Study, shown: StudyAnswer, tree: Tree, history: PlanHistory, ver
     trials = len(tree.trials.node)
     faint = 0.6 * math.sqrt(min(1, MANY / max(1, trials)))
     scene = Scene(f"{study.name}: {study.metric}", top + lane * len(rows) + 16, (top, top + lane * len(rows)), faint)
-    grown = _Growing(_of_means(tree), _measured_at(history, tree, version), clock, shown.mode)
+    grown = _RungTree(_mean_tree(tree), _measurement_times(history, tree, version), clock, shown.mode)
     scene.drawn += grown.axes()
     scene.drawn += _slots(spans, rows, tree, study, clock, now, top, lane)
     scene.drawn += grown.lines()
@@ -87,7 +87,7 @@ def film(study: Study, shown: StudyAnswer, tree: Tree, history: PlanHistory, ver
     return scene
 
 
-def _of_means(tree: Tree) -> Tree:
+def _mean_tree(tree: Tree) -> Tree:
     """Of a study with repeats, the tree of their means, whose trials pass the nodes of their first repeat."""
     if not any(tree.trials.repeats):
         return tree
@@ -96,7 +96,7 @@ def _of_means(tree: Tree) -> Tree:
     return tree.with_fields(nodes=tree.nodes.with_fields(steps=steps, values=values))
 
 
-def _measured_at(history: PlanHistory, tree: Tree, version: int) -> dict[tuple[int, int], float]:
+def _measurement_times(history: PlanHistory, tree: Tree, version: int) -> dict[tuple[int, int], float]:
     """When each node was measured at each step, where that is known."""
     index = {name: node for node, name in enumerate(tree.nodes.id)}
     first_at: dict[tuple[int, int], float] = {}
@@ -110,7 +110,7 @@ def _measured_at(history: PlanHistory, tree: Tree, version: int) -> dict[tuple[i
 # ------------------------------------------------------------------------------------------------------------ the tree
 
 
-class _Growing:
+class _RungTree:
     """The rung tree: where each measurement is drawn, and from which frame on."""
 
     def __init__(self, tree: Tree, measured: Mapping[tuple[int, int], float], clock: Clock, mode: str) -> None:

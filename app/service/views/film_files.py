@@ -53,7 +53,7 @@ CARD = (1200, 630)
 """Pixels of the picture that a link is shown with, in the proportions for which such pictures are not cut."""
 
 
-def reworded(scene: Scene, word: Callable[[str], str]) -> Scene:
+def replace_texts(scene: Scene, word: Callable[[str], str]) -> Scene:
     """The same film, each text of it put through a function."""
     drawn = [each._replace(text=word(each.text)) if each.text else each for each in scene.drawn]
     captions = [(frame, word(text)) for frame, text in scene.captions]
@@ -241,7 +241,7 @@ def _draw(pen: ImageDraw.ImageDraw, each: Figure, faint: float) -> None:
     colour = LIGHT[each.role]
     match each.kind:
         case "line":
-            colour = _mixed(colour, faint) if each.role == "soft" else colour
+            colour = _mix_with_paper(colour, faint) if each.role == "soft" else colour
             pen.line(points, fill=colour, width=max(1, round(size)), joint="curve")
         case "rect":
             pen.rectangle([points[0], (max(x, points[1][0]), points[1][1])], fill=colour)
@@ -265,7 +265,7 @@ def _write(pen: ImageDraw.ImageDraw, x: float, y: float, text: str, size: float,
     pen.text((x * LARGER, y * LARGER), text, fill=LIGHT[role], font=font, anchor=anchor)
 
 
-def _mixed(colour: str, share: float) -> str:
+def _mix_with_paper(colour: str, share: float) -> str:
     """A colour on paper, of which so much is seen."""
     parts = [(int(colour[at : at + 2], 16), int(LIGHT["paper"][at : at + 2], 16)) for at in (1, 3, 5)]
     return "#" + "".join(f"{round(of * share + paper * (1 - share)):02x}" for of, paper in parts)

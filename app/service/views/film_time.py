@@ -57,7 +57,7 @@ def captions(
             by_frame[clock.frame(times[each.version - 1])].append(each)
     for frame, made in sorted(by_frame.items()):
         if frame < FRAMES:
-            yield frame, f"{duration(times[made[-1].version - 1] - study.submitted_at)}  {_told(made)}"
+            yield frame, f"{duration(times[made[-1].version - 1] - study.submitted_at)}  {_caption_text(made)}"
 
 
 DID = {
@@ -69,7 +69,7 @@ DID = {
 }
 
 
-def _told(decisions: Sequence[DecisionMade]) -> str:
+def _caption_text(decisions: Sequence[DecisionMade]) -> str:
     first = decisions[0]
     if len(decisions) == 1 and first.kind in ("promote", "stop") and first.trial is not None:
         ranked = rank_text(first.reason)

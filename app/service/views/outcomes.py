@@ -49,14 +49,14 @@ def _best(
     result: results.MeasuredValue,
 ) -> Best:
     last, best = outcomes_of(plan, study, trial)
-    more: dict[str, Any] = judged._asdict() if (judged := judged_by(plan, study, trial)) else {}
+    more: dict[str, Any] = judged._asdict() if (judged := judged_result(plan, study, trial)) else {}
     if text := mark_of(trial):
         more["exactness"] = text
     best_so_far = Best(trial=trial.number, value=result.value, steps=result.step, hp=trial.hp, last=last, best=best)
     return best_so_far.with_fields(**more)
 
 
-def without_effect(plan: SearchPlan, study: Study, equal: Sequence[search_plan.Trial]) -> str:
+def idle_parameters_text(plan: SearchPlan, study: Study, equal: Sequence[search_plan.Trial]) -> str:
     """Which hyper-parameters change nothing, of trials with equal results; "" if any may have an effect."""
     names = dict.fromkeys(name for trial in equal for name in trial.hp)
     differing = [name for name in names if len({repr(trial.hp.get(name)) for trial in equal}) > 1]
@@ -72,7 +72,7 @@ def without_effect(plan: SearchPlan, study: Study, equal: Sequence[search_plan.T
     return f"{' and '.join(f'`{name}`' for name in differing)} {change} nothing so far: all trials have equal results"
 
 
-def front_fields(plan: SearchPlan, study: Study) -> dict[str, Any]:
+def pareto_fields(plan: SearchPlan, study: Study) -> dict[str, Any]:
     """What a study with several metrics, or constraints, has beside others."""
     if study.objectives.is_plain:
         return {}
@@ -85,14 +85,14 @@ def front_fields(plan: SearchPlan, study: Study) -> dict[str, Any]:
     }
 
 
-class Judged(NamedTuple):
+class JudgedResult(NamedTuple):
     """What a result is judged by beside the one metric: metrics by name, and by how much it breaks constraints."""
 
     metrics: dict[str, float]
     violation: float
 
 
-def judged_by(plan: SearchPlan, study: Study, trial: search_plan.Trial) -> Judged | None:
+def judged_result(plan: SearchPlan, study: Study, trial: search_plan.Trial) -> JudgedResult | None:
     """None where the study has one metric and no constraints, or the trial no result."""
     result = None if study.objectives.is_plain else results.result(plan, study, trial)
     if result is None:
@@ -101,10 +101,10 @@ def judged_by(plan: SearchPlan, study: Study, trial: search_plan.Trial) -> Judge
     score = study.objectives.score(measured)
     assert score is not None
     metrics = {name: float(measured[name] or 0.0) for name in study.objectives.metrics}
-    return Judged(metrics, score.violation)
+    return JudgedResult(metrics, score.violation)
 
 
-def fronted(plan: SearchPlan, study: Study) -> frozenset[int]:
+def pareto_trials(plan: SearchPlan, study: Study) -> frozenset[int]:
     """The trials of the front, where the study has one."""
     if study.objectives.is_plain:
         return frozenset()

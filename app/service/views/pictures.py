@@ -62,7 +62,7 @@ def tree(plan: SearchPlan, study: Study, points: int) -> Tree:
     means = _means(plan, study)
     rows = [
         _node(plan.nodes[name], study, index, passing.get(name, 0), points)
-        | {"means": sampled(means.get(name, []), points)}
+        | {"means": downsample(means.get(name, []), points)}
         for name in names
     ]
     shows_forms = len(names) <= MOST_FORMS
@@ -74,13 +74,13 @@ def tree(plan: SearchPlan, study: Study, points: int) -> Tree:
             node=[index[trial.path[-1]] for trial in study.trials],
             steps=[trial.steps for trial in study.trials],
             state=[trial.state for trial in study.trials],
-            average_of=[[[part["trial"], part["step"]] for part in _parts(trial)] for trial in study.trials],
+            average_of=[[[part["trial"], part["step"]] for part in _averaged_states(trial)] for trial in study.trials],
             repeats=[[index[run.path[-1]] for run in trial.runs[1:]] for trial in study.trials],
         ),
     )
 
 
-def _parts(trial: Trial) -> Sequence[Json]:
+def _averaged_states(trial: Trial) -> Sequence[Json]:
     """The states that the trial begins with the mean of, if it does."""
     return trial.reason.get("average_of") or ()
 
@@ -107,7 +107,7 @@ def _means(plan: SearchPlan, study: Study) -> dict[NodeId, list[tuple[int, float
 
 def _node(node: Node, study: Study, index: dict[NodeId, int], trials: int, points: int) -> Json:
     end = study.max_step_by_node[node.id]
-    curve = sampled(list(_curve(node, study.metric, end)), points)
+    curve = downsample(list(_curve(node, study.metric, end)), points)
     return {
         "id": node.id,
         "parent": -1 if node.parent is None else index.get(node.parent, -1),
@@ -132,7 +132,7 @@ def _finite(value: float | None) -> float | None:
     return value if value is not None and isfinite(value) else None
 
 
-def sampled(curve: Sequence[Point], most: int) -> Sequence[Point]:
+def downsample(curve: Sequence[Point], most: int) -> Sequence[Point]:
     """At most `most` points of a curve: of each part, the lowest and the highest; and both ends."""
     if len(curve) <= most:
         return curve
@@ -226,7 +226,7 @@ def history(plan_history: PlanHistory, study: Study, before: int, version: int) 
     return History(
         position=version - before,
         at=plan_history.times[version - 1],
-        decisions=_columns(Decisions, [_decided(each, before) for each in decisions]),
+        decisions=_columns(Decisions, [_decision_row(each, before) for each in decisions]),
         best=[
             BetterResult(
                 position=each.version - before,
@@ -242,7 +242,7 @@ def history(plan_history: PlanHistory, study: Study, before: int, version: int) 
     )
 
 
-def _decided(each: DecisionMade, before: int) -> Json:
+def _decision_row(each: DecisionMade, before: int) -> Json:
     return {
         "position": each.version - before,
         "kind": each.kind,

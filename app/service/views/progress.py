@@ -22,11 +22,11 @@ from stagetree.models.studies import Decision, Progress, RungStanding, StepsDone
 
 def ending_text(study: Study) -> str | None:
     """A sentence for people; None where nothing did."""
-    match ending := study.ending or _by_its_tuner(study):
+    match ending := study.ending or _pop_ending(study):
         case {"by": "target", "target": target}:
-            return f"target {target:g} reached: {_where(ending)}"
+            return f"target {target:g} reached: {_result_text(ending)}"
         case {"by": "patience", "patience": patience}:
-            return f"patience ran out: none of the last {patience} results is better than {_where(ending)}"
+            return f"patience ran out: none of the last {patience} results is better than {_result_text(ending)}"
         case {"by": "max_time", "max_time": seconds}:
             return f"max_time is up: {seconds:g} seconds"
         case {"by": "max_total_steps", "max_total_steps": steps}:
@@ -36,7 +36,7 @@ def ending_text(study: Study) -> str | None:
     return None
 
 
-def _by_its_tuner(study: Study) -> Mapping[str, Any]:
+def _pop_ending(study: Study) -> Mapping[str, Any]:
     """Why `pop` wanted nothing more of a completed study: it ends the trials, and those ends are what is recorded."""
     tuner = study.tuner
     if study.state != StudyState.COMPLETED or tuner.get("kind") != "pop":
@@ -44,10 +44,10 @@ def _by_its_tuner(study: Study) -> Mapping[str, Any]:
     overs = {event.reason.get("over") for event in study.history if event.kind == TrialEventKind.STOP}
     if "time" in overs:
         return {"by": "max_time", "max_time": tuner.get("max_time") or study.spec["max_time"]}
-    return _reached(study, tuner)
+    return _target_ending(study, tuner)
 
 
-def _reached(study: Study, tuner: Mapping[str, Any]) -> Mapping[str, Any]:
+def _target_ending(study: Study, tuner: Mapping[str, Any]) -> Mapping[str, Any]:
     """The first result that came to the last target of the tuner's own; empty where none did."""
     targets, sign = tuner.get("target"), results.sign(study)
     if targets is None:
@@ -60,7 +60,7 @@ def _reached(study: Study, tuner: Mapping[str, Any]) -> Mapping[str, Any]:
     return {}
 
 
-def _where(ending: Mapping[str, Any]) -> str:
+def _result_text(ending: Mapping[str, Any]) -> str:
     return f"{ending['value']:.6g} of trial {ending['trial']} after {ending['steps']} steps"
 
 
@@ -99,7 +99,7 @@ def _packing_on(profile: PackingProfiled, width: int, trials: float) -> Json:
     return measured if better is None else measured | {"better": {"packing": better, "times_faster": speed(better)}}
 
 
-SHORT = 8
+HASH_CHARACTERS = 8
 """So much of a hash is enough to tell files apart by eye."""
 
 
@@ -108,27 +108,27 @@ def lineage(study: Study) -> Json:
     fields: Json = {}
     if study.begin is not None:
         about = {name: value for name, value in study.begin.items() if name != "key"}
-        fields["begins"] = {"text": begins_text(study.begin), **about}
+        fields["begins"] = {"text": origin_text(study.begin), **about}
     if study.inputs:
         fields["inputs"] = study.inputs
     return fields
 
 
-def begins_text(begin: Mapping[str, Any]) -> str:
+def origin_text(begin: Mapping[str, Any]) -> str:
     """In words that follow "the study" or "the trial"."""
     whole = ", with optimizer and generators" if begin["state"] else ""
     if "study" not in begin:
         is_adopted = "dcp" in begin or "step" in begin
         adopted = ", which another program wrote: not compared up to there" if is_adopted else ""
-        return f"begins from {begins_shortly(begin)}{whole}{adopted}"
+        return f"begins from {short_origin_text(begin)}{whole}{adopted}"
     return f"begins from trial {begin['trial']} of study {begin['study']} at step {begin['step']}{whole}"
 
 
-def begins_shortly(begin: Mapping[str, Any]) -> str:
+def short_origin_text(begin: Mapping[str, Any]) -> str:
     """The same for a list, in words that follow "begins from"."""
     if "study" not in begin:
         path, at = str(begin.get("file") or begin["dcp"]), f" at step {begin['step']}" if "step" in begin else ""
-        return f"{path.rstrip('/').rpartition('/')[2]} ({begin['sha256'][:SHORT]}){at}"
+        return f"{path.rstrip('/').rpartition('/')[2]} ({begin['sha256'][:HASH_CHARACTERS]}){at}"
     return f"{begin['study']} trial {begin['trial']} @ {begin['step']}"
 
 
@@ -234,7 +234,7 @@ def _running(plan: SearchPlan, study: Study, reached: Mapping[ChainId, int]) -> 
     passing = _passing(study, nodes)
     for chain in chains:
         if (node := chain.stages[chain.index].node) in nodes:
-            yield _under_way(plan, chain, passing[node], reached.get(chain.id, 0))
+            yield _running_stage(plan, chain, passing[node], reached.get(chain.id, 0))
 
 
 def _passing(study: Study, nodes: set[NodeId]) -> dict[NodeId, list[Trial]]:
@@ -247,7 +247,7 @@ def _passing(study: Study, nodes: set[NodeId]) -> dict[NodeId, list[Trial]]:
     return by_node
 
 
-def _under_way(plan: SearchPlan, chain: Chain, passing: list[Trial], reached: int) -> UnderWay:
+def _running_stage(plan: SearchPlan, chain: Chain, passing: list[Trial], reached: int) -> UnderWay:
     """What a slot is doing, and for which of the trials that pass there. `study` is the one that is charged for it."""
     stage = chain.stages[chain.index]
     step = min(max(reached, stage.start), stage.end)

@@ -35,7 +35,7 @@ class Block(NamedTuple):
     again: bool = False
 
 
-class StepsAsked(NamedTuple):
+class RequestedSteps(NamedTuple):
     """Steps of one run of a trial, from one that was asked for to the next one. parts: by node, from and to a step."""
 
     run: tuple[int, int]
@@ -47,13 +47,13 @@ def side_by_side(plan: SearchPlan, study: Study, history: PlanHistory, version: 
     since = study.submitted_version - 1
     spans = [span for span in history.spans if since < span.begun <= version and span.proof is None]
     own = [span for span in spans if span.stage.study == study.id and span.ended is not None and span.ended <= version]
-    shared = _as_it_was(plan, study, own)
+    shared = _recorded_blocks(plan, study, own)
     slots = max((block.slot for block in shared), default=-1) + 1
-    pieces = list(_pieces(plan, study, history.decisions(study.id, version)))
+    pieces = list(_requests(plan, study, history.decisions(study.id, version)))
     pace = accounting.seconds_per_step(study)
     if pace * study.executed < LEAST * sum(block.ended - block.begun for block in shared):
         pace = 0.0
-    alone = list(_alone(pieces, slots, pace)) if slots and pace else []
+    alone = list(_unshared_blocks(pieces, slots, pace)) if slots and pace else []
     steps = sum(end - start for piece in pieces for _, start, end in piece.parts)
     before, after = _blocks(shared, study.executed), _blocks(alone, steps)
     text = _text(slots, before, after, pace)
@@ -93,7 +93,7 @@ def _blocks(blocks: Sequence[Block], steps: int) -> Blocks:
 # ---------------------------------------------------------------------------------------------------- as it happened
 
 
-def _as_it_was(plan: SearchPlan, study: Study, spans: Sequence[SlotSpan]) -> list[Block]:
+def _recorded_blocks(plan: SearchPlan, study: Study, spans: Sequence[SlotSpan]) -> list[Block]:
     """The study's own stages. A row is a slot, or one of several that were busy at different times."""
     clock = Clock((span.begun_at, span.ended_at or span.begun_at) for span in spans)
     need = Counter(name for trial in study.trials for name in {name for name, _ in plan.ends(trial)})
@@ -112,7 +112,7 @@ def _as_it_was(plan: SearchPlan, study: Study, spans: Sequence[SlotSpan]) -> lis
 # ----------------------------------------------------------------------------------------------------- trained alone
 
 
-def _pieces(plan: SearchPlan, study: Study, decisions: Iterable[DecisionMade]) -> Iterator[StepsAsked]:
+def _requests(plan: SearchPlan, study: Study, decisions: Iterable[DecisionMade]) -> Iterator[RequestedSteps]:
     """The steps that trials took, in the order in which they were asked for; a trial's own are in order."""
     requests = [each for each in decisions if each.kind in ("start", "promote") and each.trial is not None]
     done = defaultdict[int, int](int)
@@ -120,18 +120,18 @@ def _pieces(plan: SearchPlan, study: Study, decisions: Iterable[DecisionMade]) -
         if decision.trial is not None and decision.trial < len(study.trials):
             since, until = done[decision.trial], decision.steps or 0
             done[decision.trial] = max(since, until)
-            yield from _between(plan, study, decision.trial, since, until)
+            yield from _steps_between(plan, study, decision.trial, since, until)
 
 
-def _between(plan: SearchPlan, study: Study, trial: int, since: int, until: int) -> Iterator[StepsAsked]:
+def _steps_between(plan: SearchPlan, study: Study, trial: int, since: int, until: int) -> Iterator[RequestedSteps]:
     for number, run in enumerate(study.trials[trial].alone()):
         ends = ((plan.nodes[name], end) for name, end in plan.ends(run))
         parts = ((node.id, max(since, node.start), min(end, until, node.reached)) for node, end in ends)
         if trained := tuple(part for part in parts if part[1] < part[2]):
-            yield StepsAsked((trial, number), trained)
+            yield RequestedSteps((trial, number), trained)
 
 
-def _alone(pieces: Sequence[StepsAsked], slots: int, pace: float) -> Iterator[Block]:
+def _unshared_blocks(pieces: Sequence[RequestedSteps], slots: int, pace: float) -> Iterator[Block]:
     """A slot that is free takes the first piece in order whose trial is not on another one."""
     waiting = defaultdict[tuple[int, int], list[int]](list)
     for number, piece in enumerate(pieces):
@@ -144,7 +144,7 @@ def _alone(pieces: Sequence[StepsAsked], slots: int, pace: float) -> Iterator[Bl
     while ready or under_way:
         while ready and free:
             (begun, slot), piece = heapq.heappop(free), pieces[heapq.heappop(ready)]
-            old, new = _old_and_new(piece, trained)
+            old, new = _split_steps(piece, trained)
             middle, ended = begun + old * pace, begun + (old + new) * pace
             if old:
                 yield Block(slot, begun, middle, again=True)
@@ -158,7 +158,7 @@ def _alone(pieces: Sequence[StepsAsked], slots: int, pace: float) -> Iterator[Bl
             heapq.heappush(ready, following)
 
 
-def _old_and_new(piece: StepsAsked, trained: dict[NodeId, int]) -> tuple[int, int]:
+def _split_steps(piece: RequestedSteps, trained: dict[NodeId, int]) -> tuple[int, int]:
     """The steps that an earlier piece had trained, and the others."""
     old = new = 0
     for node, start, end in piece.parts:

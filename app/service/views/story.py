@@ -15,7 +15,7 @@ from app.domain import accounting, results
 from app.domain.results import MeasuredValue
 from app.domain.search_plan import SearchPlan, Study, Trial
 from app.domain.terms import NodeId, StudyState, TrialState
-from app.service.views.outcomes import mark_of_best, without_effect
+from app.service.views.outcomes import idle_parameters_text, mark_of_best
 from app.service.views.trial_order import json_safe
 from stagetree.models.studies import StudyStory
 from stagetree.text import RANKED_LAST, rough
@@ -26,7 +26,7 @@ NAMED = 5
 Ranked = Sequence[tuple[Trial, MeasuredValue]]
 
 
-class Beginning(NamedTuple):
+class SharedBeginning(NamedTuple):
     """What the best trial shares with others: with how many, and how many steps."""
 
     sharers: int = 0
@@ -37,16 +37,16 @@ def story(plan: SearchPlan, study: Study) -> StudyStory:
     """The lines, and their numbers."""
     order = results.ranked(plan, study)
     ranked = results.in_question(order)
-    beside, as_far = _beside(plan, study, ranked), _as_far(plan, ranked)
-    shared = _beginning(plan, study, ranked[0][0]) if ranked else Beginning()
+    beside, as_far = _equal_trials(plan, study, ranked), _count_as_far(plan, ranked)
+    shared = _shared_beginning(plan, study, ranked[0][0]) if ranked else SharedBeginning()
     cost, pace = accounting.cost(plan, study), accounting.seconds_per_step(study)
     ways = ("sharing" if cost.shared else "sharing with other studies", "early stopping")
     saved = [(cost.spared, pace * cost.spared), (cost.stopped_early, pace * cost.stopped_early)]
-    noise = _noise(plan, study, ranked, beside, close := _close(plan, study, ranked))
-    won = _won(plan, study, ranked, beside, as_far) + _failed_too(ranked, len(order) - len(ranked))
+    noise = _noise_text(plan, study, ranked, beside, close := _trials_within_noise(plan, study, ranked))
+    won = _best_text(plan, study, ranked, beside, as_far) + _failed_text(ranked, len(order) - len(ranked))
     lines = [
         won + (mark_of_best(plan, study, ranked[0][0]) if ranked else ""),
-        _saved(study, ranked, shared, zip(ways, saved, strict=True)),
+        _savings_text(study, ranked, shared, zip(ways, saved, strict=True)),
         *([noise] if noise else []),
     ]
     return StudyStory(
@@ -68,7 +68,7 @@ def story(plan: SearchPlan, study: Study) -> StudyStory:
 # -------------------------------------------------------------------------------------------------------- who won, why
 
 
-def _beside(plan: SearchPlan, study: Study, ranked: Ranked) -> list[int]:
+def _equal_trials(plan: SearchPlan, study: Study, ranked: Ranked) -> list[int]:
     """The trials that are no worse than the best one: with the same value, or on the same front."""
     if len(study.objectives.goals) > 1:
         return [trial.number for trial, _ in results.front(plan, study)[1:]]
@@ -79,7 +79,7 @@ def _beside(plan: SearchPlan, study: Study, ranked: Ranked) -> list[int]:
     return [trial.number for trial in equal if not _is_broken(plan, study, trial)]
 
 
-def _as_far(plan: SearchPlan, ranked: Ranked) -> int:
+def _count_as_far(plan: SearchPlan, ranked: Ranked) -> int:
     return sum(accounting.last_step(plan, trial) >= ranked[0][1].step for trial, _ in ranked)
 
 
@@ -89,27 +89,27 @@ def _is_broken(plan: SearchPlan, study: Study, trial: Trial) -> bool:
     return score is not None and not score.is_feasible
 
 
-def _won(plan: SearchPlan, study: Study, ranked: Ranked, beside: list[int], as_far: int) -> str:
+def _best_text(plan: SearchPlan, study: Study, ranked: Ranked, beside: list[int], as_far: int) -> str:
     if not ranked:
-        return _nothing(study)
+        return _no_result_text(study)
     best, result = ranked[0]
     if _is_broken(plan, study, best):
         return f"No trial keeps to {_all(study.spec['constraints'])}; trial {best.number} is nearest to that."
     if len(study.objectives.goals) > 1:
-        return _front(study, best, beside, len(ranked))
+        return _pareto_text(study, best, beside, len(ranked))
     if len(ranked) == 1:
         only = "the only one" if len(study.trials) == 1 else f"the only one with a result{_so_far(study)}"
-        return f"{_named(best)} is {only}: its {study.metric} is {_value(result)} at step {_n(result.step)}."
+        return f"{_trial_name(best)} is {only}: its {study.metric} is {_value(result)} at step {_n(result.step)}."
     word = "lowest" if study.mode == "min" else "highest"
     of = f"{_n(len(ranked))} results"
     if study.spec.get("constraints"):
         of = f"the results that keep to {_all(study.spec['constraints'])}, of {_n(len(ranked))} in all"
     metric = f"best {study.metric}" if study.value == "best" else study.metric
     because = f"its {metric} of {_value(result)} at step {_n(result.step)} is the {word} of {of}"
-    return f"{_named(best)} {_verb(study)} {because}{_further(ranked, beside, as_far)}."
+    return f"{_trial_name(best)} {_verb(study)} {because}{_tie_text(ranked, beside, as_far)}."
 
 
-def _failed_too(ranked: Ranked, others: int) -> str:
+def _failed_text(ranked: Ranked, others: int) -> str:
     """That trials with a result failed: they do not count, where some did not fail."""
     if others:
         failed = "1 trial that failed does" if others == 1 else f"{_trials(others)} that failed do"
@@ -119,7 +119,7 @@ def _failed_too(ranked: Ranked, others: int) -> str:
     return ""
 
 
-def _nothing(study: Study) -> str:
+def _no_result_text(study: Study) -> str:
     """No trial has a result."""
     if not study.trials:
         return "The study has no trials" + (" yet." if not study.is_final else ".")
@@ -128,17 +128,17 @@ def _nothing(study: Study) -> str:
     return f"No trial has a result{'' if study.is_final else ' yet'}{of}."
 
 
-def _further(ranked: Ranked, beside: list[int], as_far: int) -> str:
+def _tie_text(ranked: Ranked, beside: list[int], as_far: int) -> str:
     """Who else has that value, and who in the fewest steps; or how many reached that step, where some did not."""
     if beside:
         have = "has" if len(beside) == 1 else "have"
-        return f"; {_numbers(beside)} {have} the same value, and ties go to the lowest number{_soonest(ranked, beside)}"
+        return f"; {_numbers(beside)} {have} the same value, and ties go to the lowest number{_fewest_steps_text(ranked, beside)}"
     if as_far == len(ranked):
         return ""
     return "; no other trial reached that step" if as_far == 1 else f"; {_trials(as_far)} reached that step"
 
 
-def _soonest(ranked: Ranked, beside: list[int]) -> str:
+def _fewest_steps_text(ranked: Ranked, beside: list[int]) -> str:
     """Which of equal trials had the value in the fewest steps, where they differ: a tie is not decided by that."""
     best = ranked[0][0].number
     steps = {trial.number: each.step for trial, each in ranked if trial.number in (best, *beside)}
@@ -149,19 +149,19 @@ def _soonest(ranked: Ranked, beside: list[int]) -> str:
     return ", here with the fewest steps" if first == best else f", {shortest}"
 
 
-def _front(study: Study, best: Trial, beside: list[int], of: int) -> str:
+def _pareto_text(study: Study, best: Trial, beside: list[int], of: int) -> str:
     """The trials that no other beats in all metrics."""
     metrics = _all(study.objectives.metrics[: len(study.objectives.goals)])
     if of == 1:
-        return f"{_named(best)} is the only one with a result{_so_far(study)}."
+        return f"{_trial_name(best)} is the only one with a result{_so_far(study)}."
     if not beside:
-        return f"{_named(best)} {_verb(study)} none of {_n(of)} results is better in {metrics}."
+        return f"{_trial_name(best)} {_verb(study)} none of {_n(of)} results is better in {metrics}."
     numbers = _numbers(sorted([best.number, *beside]))
     of_all = f"none of {_n(of)} results is as good in {metrics} and better in one of them"
     return f"{numbers[0].upper()}{numbers[1:]} {_verb(study, 'together ')} {of_all}."
 
 
-def _close(plan: SearchPlan, study: Study, ranked: Ranked) -> list[int]:
+def _trials_within_noise(plan: SearchPlan, study: Study, ranked: Ranked) -> list[int]:
     """The trials that their repeats do not tell from the best one; of several metrics nothing is said."""
     if len(study.objectives.goals) > 1 or not ranked or _is_broken(plan, study, ranked[0][0]):
         return []
@@ -169,7 +169,7 @@ def _close(plan: SearchPlan, study: Study, ranked: Ranked) -> list[int]:
     return [trial.number for trial, _ in ranked if trial.number in close and not _is_broken(plan, study, trial)]
 
 
-def _noise(plan: SearchPlan, study: Study, ranked: Ranked, equal: list[int], close: list[int]) -> str:
+def _noise_text(plan: SearchPlan, study: Study, ranked: Ranked, equal: list[int], close: list[int]) -> str:
     """The sentence on chance where others are about as good; empty where there is none to say."""
     if close:
         named, differ = _numbers(close), "it differs" if len(close) == 1 else "they differ"
@@ -180,7 +180,7 @@ def _noise(plan: SearchPlan, study: Study, ranked: Ranked, equal: list[int], clo
     best = list(plan.ends(next(ranked[0][0].alone())))
     if all(list(plan.ends(next(study.trials[each].alone()))) == best for each in equal):
         return ""  # they are one training, and no chance is in that
-    if idle := without_effect(plan, study, [study.trials[each] for each in (ranked[0][0].number, *equal)]):
+    if idle := idle_parameters_text(plan, study, [study.trials[each] for each in (ranked[0][0].number, *equal)]):
         return f"{idle}."
     return "Which of the equal ones is better is not known: `repeats` in the study file would tell how much is chance."
 
@@ -198,7 +198,7 @@ def _verb(study: Study, how: str = "") -> str:
             return f"{leads} {how}so far because"
 
 
-def _named(trial: Trial) -> str:
+def _trial_name(trial: Trial) -> str:
     """The trial, and which other ones it came of."""
     if trial.cooldown_of is not None:
         return f"Trial {trial.number}, a cooldown of trial {trial.cooldown_of},"
@@ -218,7 +218,7 @@ def _value(result: MeasuredValue) -> str:
 # ------------------------------------------------------------------------------------------------------ the savings
 
 
-def _beginning(plan: SearchPlan, study: Study, best: Trial) -> Beginning:
+def _shared_beginning(plan: SearchPlan, study: Study, best: Trial) -> SharedBeginning:
     """Of all beginnings of the trial that others share, the one by which most steps are shared.
 
     Those of an average are of its states.
@@ -227,8 +227,8 @@ def _beginning(plan: SearchPlan, study: Study, best: Trial) -> Beginning:
     for name, end in plan.sources(next(best.alone())):
         ends[name] = max(end, ends.get(name, 0))
     common = sorted((_common(plan, trial, ends) for trial in study.trials if trial is not best), reverse=True)
-    beginnings = (Beginning(sharers, steps) for sharers, steps in enumerate(common, start=1) if steps)
-    return max(beginnings, key=lambda each: (each.sharers * each.steps, each.steps), default=Beginning())
+    beginnings = (SharedBeginning(sharers, steps) for sharers, steps in enumerate(common, start=1) if steps)
+    return max(beginnings, key=lambda each: (each.sharers * each.steps, each.steps), default=SharedBeginning())
 
 
 def _common(plan: SearchPlan, trial: Trial, ends: Mapping[NodeId, int]) -> int:
@@ -242,10 +242,12 @@ def _common(plan: SearchPlan, trial: Trial, ends: Mapping[NodeId, int]) -> int:
     return steps
 
 
-def _saved(study: Study, ranked: Ranked, shared: Beginning, saved: Iterable[tuple[str, tuple[int, float]]]) -> str:
+def _savings_text(
+    study: Study, ranked: Ranked, shared: SharedBeginning, saved: Iterable[tuple[str, tuple[int, float]]]
+) -> str:
     """The steps shared with the best trial, and the savings in both ways, by name."""
     ways = [(how, _amount(*amount)) for how, amount in saved if amount[0]]
-    sentences = [_shares(study, ranked[0][0], shared)] if ranked and len(study.trials) > 1 else []
+    sentences = [_shared_text(study, ranked[0][0], shared)] if ranked and len(study.trials) > 1 else []
     if ways:
         (how, much), *more = ways
         also = "".join(f", and {other} {amount}" for other, amount in more)
@@ -254,7 +256,7 @@ def _saved(study: Study, ranked: Ranked, shared: Beginning, saved: Iterable[tupl
     return f"{text[0].upper()}{text[1:]}."
 
 
-def _shares(study: Study, best: Trial, shared: Beginning) -> str:
+def _shared_text(study: Study, best: Trial, shared: SharedBeginning) -> str:
     of_best = "its" if len(study.objectives.goals) == 1 else f"trial {best.number}'s"
     if not study.merges:
         return "each trial is trained alone, as the study asks"

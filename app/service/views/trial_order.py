@@ -39,11 +39,11 @@ RESULTS = ("value", "best", "last")
 
 def fields_of(trials: Iterable[Trial], names: Iterable[str]) -> list[str]:
     """What trials can be ordered by: columns of their hyper-parameters are in it, or those of `names` before any."""
-    columns = {name for trial in trials for name in flat(trial.hp, PARAMETER)}
+    columns = {name for trial in trials for name in flatten(trial.hp, PARAMETER)}
     return [*KEYS, *sorted(columns.union(PARAMETER + name for name in names))]
 
 
-def ordered(trials: Sequence[Shown], sort: str, mode: str) -> list[Shown]:
+def sort_trials(trials: Sequence[Shown], sort: str, mode: str) -> list[Shown]:
     """By a key, or by a column such as `hp.lr`; what has none there comes last.
 
     Results come with the best first, p with the likeliest; `-KEY` turns it round. Numbers come before text. By results,
@@ -61,7 +61,7 @@ def ordered(trials: Sequence[Shown], sort: str, mode: str) -> list[Shown]:
 
 def _key(trial: Json | Trial, name: str) -> Any:
     if name.startswith(PARAMETER):
-        return flat(trial["hp"], PARAMETER).get(name)
+        return flatten(trial["hp"], PARAMETER).get(name)
     field = (trial.get("prediction") or {}).get("p") if name == "p" else trial.get(name)
     return field["value"] if field is not None and hasattr(field, "keys") else field
 
@@ -73,11 +73,11 @@ def columns(trials: Sequence[Trial], digits: int | None = None) -> Columns:
     """
     from stagetree.models.pages import Columns
 
-    rows = [flat(trial) | shapes for trial, shapes in zip(trials, _shapes(trials), strict=True)]
+    rows = [flatten(trial) | shapes for trial, shapes in zip(trials, _shapes(trials), strict=True)]
     names = dict.fromkeys(chain.from_iterable(rows))
     by_name = {name: [row.get(name) for row in rows] for name in names}
     if digits is not None:
-        by_name = {name: [_shortened(value, digits) for value in column] for name, column in by_name.items()}
+        by_name = {name: [_round(value, digits) for value in column] for name, column in by_name.items()}
     return Columns(count=len(rows), columns=by_name)
 
 
@@ -86,12 +86,12 @@ def _shapes(trials: Sequence[Trial]) -> Iterator[Json]:
     moving = {name for trial in trials for name, value in trial["hp"].items() if _is_moving(value)}
     steps = max((trial["steps"] for trial in trials), default=1)
     written = [{name: json.dumps(value) for name, value in trial["hp"].items() if name in moving} for trial in trials]
-    words = {name: _told_apart({each[name] for each in written if name in each}, steps) for name in moving}
+    words = {name: _distinct_texts({each[name] for each in written if name in each}, steps) for name in moving}
     for trial in written:
         yield {SHAPE + name: words[name][text] for name, text in trial.items()}
 
 
-def _told_apart(schedules: Iterable[str], steps: int) -> dict[str, str]:
+def _distinct_texts(schedules: Iterable[str], steps: int) -> dict[str, str]:
     """Each schedule in words, with the steps at which it turns if another has the same words without them."""
     words = {schedule: _schedule_text(schedule, steps) for schedule in schedules}
     often = Counter(words.values())
@@ -102,11 +102,11 @@ def _is_moving(value: Any) -> bool:
     return isinstance(value, dict) and value.get("family") != "constant"
 
 
-def _shortened(value: Any, digits: int) -> Any:
+def _round(value: Any, digits: int) -> Any:
     return float(f"{value:.{digits}g}") if isinstance(value, float) else value
 
 
-def flat(item: Json | Answer, prefix: str = "") -> Json:
+def flatten(item: Json | Answer, prefix: str = "") -> Json:
     """The item with its objects taken apart, and lists as JSON. A sequence is its constant, or else its fields."""
     fields: Json = {}
     for name, value in item.items() if isinstance(item, dict) else item.sent():
@@ -115,7 +115,9 @@ def flat(item: Json | Answer, prefix: str = "") -> Json:
         elif value is None or isinstance(value, str | int | float):
             fields[prefix + name] = value
         else:
-            fields |= {prefix + name: json.dumps(value)} if isinstance(value, list) else flat(value, f"{prefix}{name}.")
+            fields |= (
+                {prefix + name: json.dumps(value)} if isinstance(value, list) else flatten(value, f"{prefix}{name}.")
+            )
     return fields
 
 
@@ -148,7 +150,9 @@ def schedule_text(value: Any, steps: int, says_when: bool = False) -> str:
     Those are where it begins, where it turns, and where it ends. Of more than four, the first, the highest, the lowest
     and the last of them, in their order: `0.05 → 0.2 → 0.001`. With when they are reached: `64 → 128 at step 6`.
     """
-    turns = [next(same) for _, same in groupby(_turned([*_ends(value, steps)]), key=lambda turn: repr(turn.value))]
+    turns = [
+        next(same) for _, same in groupby(_turning_points([*_ends(value, steps)]), key=lambda turn: repr(turn.value))
+    ]
     values = [turn.value for turn in turns]
     if len(values) > MOST_WORDS and all(map(_is_number, values)):
         places = {0, values.index(max(values)), values.index(min(values)), len(values) - 1}
@@ -167,7 +171,7 @@ class _Turn(NamedTuple):
         return f" at step {self.step}" if self.step else ""
 
 
-def _turned(ends: Sequence[_Turn]) -> Iterator[_Turn]:
+def _turning_points(ends: Sequence[_Turn]) -> Iterator[_Turn]:
     """Without those that a moving sequence only passes, on its way up or down, where one piece follows another."""
     for place, end in enumerate(ends):
         beside = [each.value for each in ends[place - 1 : place + 2]] if 0 < place < len(ends) - 1 else []
