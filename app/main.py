@@ -18,7 +18,7 @@ from app.api.services import ApiServices
 from app.events import Database, Plans, SqlRecords
 from app.events.trial_logs import TrialLogTable
 from app.outages import store_is_away, without_secrets
-from app.processes import write_json
+from app.process.logs import write_json
 from app.registry import Catalogue, register
 from app.service.health import Checks, NotReady, check_scheduler, check_schema, check_slots, check_space, check_writable
 from app.service.plan_history import PlanHistories

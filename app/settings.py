@@ -1,4 +1,4 @@
-"""All settings, from the environment (`STAGETREE_...`) and from nowhere else. What each means is said here, once."""
+"""All settings, read from environment variables (`STAGETREE_...`) and described here only."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ PREFIX = "STAGETREE_"
 
 
 class SettingsError(Exception):
-    """A setting that cannot be used; the message says which, and what would be right."""
+    """A setting that cannot be used; the message names it, and says what would be right."""
 
 
 class Settings(BaseSettings):
-    """Where things are, and how patient we are. The defaults serve one machine with a Redis beside it."""
+    """The defaults serve one machine with a Redis server on it."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True)
 
@@ -35,7 +35,8 @@ class Settings(BaseSettings):
     trainers: str = Field(default="", description="Python files with trainers, separated by commas")
     tuners: str = Field(default="", description="Python files with tuners of your own, separated by commas")
     hosts: str = Field(
-        default="", description="names by which the API is reached, separated by commas, or *; addresses always do"
+        default="",
+        description="host names of the API, separated by commas, or * for any; IP addresses are always accepted",
     )
     access: Literal["loopback", "always", "open"] = Field(
         default="loopback",
@@ -54,8 +55,8 @@ class Settings(BaseSettings):
     )
     study_files: str = Field(
         default="",
-        description="folders of the API's machine whose files studies may name in begin_from and inputs, separated by "
-        "commas; / for all",
+        description="folders on the API's machine from which studies may name files in begin_from and inputs, "
+        "separated by commas; / for all",
     )
     sinks: str = Field(
         default="",
@@ -64,67 +65,59 @@ class Settings(BaseSettings):
     )
     proofs: bool = Field(
         default=True,
-        description="whether slots train some steps again to compare them; without, every study that resumes from a "
-        "saved state says that it is unchecked",
+        description="whether slots train some steps again to verify them; if not, every study that resumes from a "
+        "saved state is marked as unchecked",
     )
     policy: Literal["fair_share", "critical_path"] = Field(
-        default="fair_share", description="which outstanding stages a free slot takes"
-    )
-    turn_seconds: float = Field(
-        default=60.0,
-        gt=0,
-        description="how long a study keeps a slot that others are due as much of",
+        default="fair_share", description="which outstanding stage a free slot takes"
     )
     threads: int = Field(
-        default=1, ge=1, description="CPU threads of a slot without a GPU; another number may round otherwise"
+        default=1, ge=1, description="CPU threads of a slot without a GPU; another number may round differently"
     )
     lease_seconds: float = Field(
-        default=60.0, gt=0, description="a worker that is silent for so long has lost its chain"
+        default=60.0, gt=0, description="a worker that sends no heartbeat for this long loses its chain"
     )
-    tick_seconds: float = Field(default=5.0, gt=0, description="the scheduler looks at the log at least this often")
     stop_seconds: float = Field(
-        default=25.0, gt=0, description="a process that is asked to end does so within so long, whatever is away"
+        default=25.0,
+        gt=0,
+        description="a process ends within this time after SIGTERM, even if the database, broker or store is down",
     )
     address: str = Field(
-        default="", description="a name or IP address by which other machines reach the workers here, for shared trials"
+        default="",
+        description="a host name or IP address at which other machines reach the workers here, to train a trial "
+        "together",
     )
-    locks: str = Field(default="", description="a local folder for the locks of slots; by default one of the user's")
+    locks: str = Field(
+        default="", description="a local folder for the locks of slots; by default in the user's runtime folder"
+    )
     intermediate_overhead: float = Field(
         default=0.01, ge=0, le=1, description="the share of training time that checkpoints inside a stage may take"
-    )
-    intermediate_bytes: int = Field(
-        default=2**30,
-        ge=0,
-        description="the most bytes a plan spends on checkpoints inside stages, beside those at their ends; of a stage "
-        "under way the newest is kept in any case; 0 for none",
     )
     memory_bytes: int = Field(
         default=2**30,
         ge=0,
-        description="the most bytes of checkpoints that a slot keeps in memory, those where trials part first of all",
+        description="bytes of recent checkpoints that a slot keeps in memory; those at branch points stay longest",
     )
     backlog_bytes: ByteSize | None = Field(
         default=None,
-        description="the most bytes of states that the slots of a machine hold in memory on their way to the store, "
-        "beyond one each, such as 100GiB; training waits for room; by default a quarter of its memory",
+        description="bytes of unsaved states, such as 100GiB, that the slots of a machine may hold in memory beyond "
+        "one each before training waits; by default a quarter of the machine's memory",
     )
     cache: str = Field(
         default="",
-        description="a folder on a disk of the worker's machine for copies of checkpoints from a bucket, and how many "
-        "bytes they may take, such as /nvme/stagetree,200GiB; by default none",
+        description="a local folder for copies of checkpoints from a bucket, and its size limit, such as "
+        "/nvme/stagetree,200GiB; by default none",
     )
     checkpoint_budget: ByteSize | None = Field(
         default=None,
-        description="the most bytes of all checkpoints, such as 200GiB, before the least valuable go; by default any",
-    )
-    strike_after_seconds: float = Field(
-        default=30.0, ge=0, description="a checkpoint that is missing or damaged is looked at again for so long"
+        description="a limit on the bytes of all checkpoints, such as 200GiB: beyond it the least valuable are "
+        "deleted; by default none",
     )
     silence_seconds: float = Field(
         default=1800.0,
         gt=0,
-        description="a trainer that is silent for so long, and ten times longer than ever, hangs; after its first step,"
-        " one that takes a minute, and ten times longer than any",
+        description="a trainer hangs if it is silent for this long and for ten times its longest pause so far; after "
+        "its first step, for one minute and ten times its longest pause",
     )
     trainer_env: str = Field(
         default="*",
@@ -133,14 +126,14 @@ class Settings(BaseSettings):
     )
     logs: str = Field(
         default="",
-        description="the folder for what trainers print, of a slot on its way to PostgreSQL; by default `logs` beside "
-        "a local database, or here",
+        description="the folder for the output of trainers; a slot with PostgreSQL sends it from there; by default "
+        "`logs` beside a local database, or in the working folder",
     )
     log_format: Literal["text", "json"] = Field(
-        default="text", description="how the API and workers write their own logs: text, or json, an object a line"
+        default="text", description="the format of the API's and the workers' own logs: text, or one JSON object a line"
     )
-    warm: str = Field(default="", description="the socket of an interpreter that forks trainers for all slots here")
-    allow_cpu: bool = Field(default=False, description="a slot called gpu0 may train on the CPU where there is no GPU")
+    warm: str = Field(default="", description="the socket of the template process that forks trainers for all slots")
+    allow_cpu: bool = Field(default=False, description="a slot called gpu0 may train on the CPU if there is no GPU")
     slots_per_gpu: int = Field(
         default=1, ge=1, le=MOST_SHARES, description="how many slots share a GPU: those of gpu0 are gpu0a, gpu0b, ..."
     )
@@ -148,65 +141,57 @@ class Settings(BaseSettings):
         default=None,
         gt=0,
         le=1,
-        description="the part of its GPU's memory that a slot may have; by default an even one",
+        description="the part of its GPU's memory that a slot may use; by default the slots of a GPU share it evenly",
     )
     cuda_graphs: bool = Field(default=False, description="record passes of packs as CUDA graphs, for small models")
-
-    row_days: float = Field(
-        default=7.0, gt=0, description="how long idempotency keys and the rows of chains that are over are remembered"
-    )
-    max_trials: int = Field(default=LIMITS.trials, ge=1, description="the most trials that a study may have")
-    max_steps: int = Field(default=LIMITS.steps, ge=1, description="the most steps that a trial may be trained for")
-    max_evaluations: int = Field(default=LIMITS.evaluations, ge=1, description="the most evaluations of a trial")
-    max_nodes: int = Field(default=LIMITS.nodes, ge=1, description="the most nodes of a search plan")
-    max_bytes: int = Field(default=LIMITS.bytes, ge=1024, description="the most bytes of a study file or a body")
+    max_bytes: int = Field(default=LIMITS.bytes, ge=1024, description="the largest study file or request body in bytes")
 
     @field_validator("database_url")
     @classmethod
-    def _is_of_a_known_kind(cls, url: str) -> str:
+    def _check_database(cls, url: str) -> str:
         kind, separator, _ = url.partition("://")
         if not separator or kind.partition("+")[0] not in ("sqlite", "postgres", "postgresql"):
-            raise ValueError("it is to be sqlite:///FILE or postgresql://USER@HOST/NAME")
+            raise ValueError("must be sqlite:///FILE or postgresql://USER@HOST/NAME")
         return url
 
     @field_validator("cache")
     @classmethod
-    def _is_folder_and_size(cls, written: str) -> str:
-        folder, _, size = written.rpartition(",")
-        if written and not folder.startswith("/"):
-            raise ValueError("it is to be the path of a folder and a size, such as /nvme/stagetree,200GiB")
+    def _check_cache(cls, value: str) -> str:
+        folder, _, size = value.rpartition(",")
+        if value and not folder.startswith("/"):
+            raise ValueError("must be the path of a folder and a size, such as /nvme/stagetree,200GiB")
         TypeAdapter(ByteSize).validate_python(size or 0)
-        return written
+        return value
 
     @field_validator("proxies")
     @classmethod
-    def _are_networks(cls, written: str) -> str:
-        for each in _listed(written):
+    def _check_networks(cls, value: str) -> str:
+        for each in _split(value):
             ip_network(each, strict=False)
-        return written
+        return value
 
     @field_validator("groups")
     @classmethod
-    def _are_scopes(cls, written: str) -> str:
-        for each in _listed(written):
+    def _check_scopes(cls, value: str) -> str:
+        for each in _split(value):
             Scope.of(each.rpartition("=")[2].partition("@")[0])
-        return written
+        return value
 
     @property
     def cache_folder(self) -> tuple[Path, int] | None:
-        """Where copies of checkpoints are kept, and how many bytes they may take."""
+        """The folder for copies of checkpoints, and how many bytes they may take."""
         folder, _, size = self.cache.rpartition(",")
         return (Path(folder), TypeAdapter(ByteSize).validate_python(size)) if folder else None
 
     @property
     def proxy_networks(self) -> list[IPv4Network | IPv6Network]:
-        return [ip_network(each, strict=False) for each in _listed(self.proxies)]
+        return [ip_network(each, strict=False) for each in _split(self.proxies)]
 
     @property
     def principals_by_group(self) -> dict[str, Principal]:
-        """What a member of each group may do, as a principal without a name."""
+        """The rights of each group's members, as a principal without a name."""
         principals = {}
-        for each in _listed(self.groups):
+        for each in _split(self.groups):
             group, _, grant = each.rpartition("=")
             scope, has_project, project = grant.partition("@")
             principals[group] = Principal("", Scope.of(scope), project if has_project else None)
@@ -214,26 +199,19 @@ class Settings(BaseSettings):
 
     @property
     def host_names(self) -> list[str]:
-        return _listed(self.hosts)
+        return _split(self.hosts)
 
     @property
     def study_folders(self) -> list[str]:
-        return _listed(self.study_files)
+        return _split(self.study_files)
 
     @property
     def limits(self) -> Limits:
-        """How much may be asked for, as one thing."""
-        return Limits(
-            trials=self.max_trials,
-            steps=self.max_steps,
-            evaluations=self.max_evaluations,
-            nodes=self.max_nodes,
-            bytes=self.max_bytes,
-        )
+        return Limits(bytes=self.max_bytes)
 
     @property
     def logs_folder(self) -> Path:
-        """Where the logs of trials are, in a folder for each study."""
+        """The logs of trials: it has a folder for each study."""
         if self.logs:
             return Path(self.logs)
         kind, _, path = self.database_url.partition(":///")
@@ -241,31 +219,44 @@ class Settings(BaseSettings):
 
     @property
     def grace_seconds(self) -> float:
-        """How long a slot that must end waits for what it has not saved yet, so that it ends in time."""
+        """How long a slot that must end waits for its unsaved states."""
         return 0.6 * self.stop_seconds
 
     @property
     def heartbeat_seconds(self) -> float:
-        """How often a slot shows that it is alive, and how far it is."""
+        """How often a slot renews its lease and reports its progress."""
         return min(2.0, self.lease_seconds / 6)
 
     @property
+    def tick_seconds(self) -> float:
+        """The longest pause between two ticks of the scheduler."""
+        return max(1.0, min(5.0, self.lease_seconds / 12))
+
+    @property
+    def strike_after_seconds(self) -> float:
+        """How long a slot retries to read a checkpoint that is missing or damaged.
+
+        A folder beside a local database shows its files at once; a bucket or a network disk may be late.
+        """
+        is_local = self.database_url.startswith("sqlite") and "://" not in self.checkpoints
+        return 2.0 if is_local else max(5.0, self.lease_seconds / 2)
+
+    @property
     def patience_seconds(self) -> float:
-        """How long to wait for an answer of the database or the broker: a dead one must be noticed within a lease."""
+        """How long to wait for an answer of the database or the broker: an outage must be noticed within a lease."""
         return max(1.0, min(20.0, self.lease_seconds / 3))
 
     @property
     def trainer_files(self) -> list[str]:
-        return _listed(self.trainers)
+        return _split(self.trainers)
 
     @property
     def tuner_files(self) -> list[str]:
-        return _listed(self.tuners)
+        return _split(self.tuners)
 
 
-def _listed(written: str) -> list[str]:
-    """What is separated by commas."""
-    return [each.strip() for each in written.split(",") if each.strip()]
+def _split(value: str) -> list[str]:
+    return [each.strip() for each in value.split(",") if each.strip()]
 
 
 @lru_cache(maxsize=1)
@@ -274,9 +265,9 @@ def settings() -> Settings:
     try:
         return Settings()
     except ValidationError as wrong:
-        raise SettingsError("\n".join(_sentence(each) for each in wrong.errors())) from None
+        raise SettingsError("\n".join(_message(each) for each in wrong.errors())) from None
 
 
-def _sentence(wrong: ErrorDetails) -> str:
-    problem = wrong["msg"].removeprefix("Value error, ")
-    return f"{PREFIX}{'_'.join(map(str, wrong['loc'])).upper()}={wrong['input']}: {problem}"
+def _message(error: ErrorDetails) -> str:
+    problem = error["msg"].removeprefix("Value error, ")
+    return f"{PREFIX}{'_'.join(map(str, error['loc'])).upper()}={error['input']}: {problem}"

@@ -22,7 +22,7 @@ from typing import Any
 from app.domain import events as e
 from app.domain.search_plan import Node
 from app.domain.terms import StudyId
-from app.processes import collect_young, freeze_survivors
+from app.process.garbage_collection import collect_young, freeze_survivors
 from app.scheduling.fair_share import POLICIES, Policy
 from app.search.tuners import driver
 from app.simulation.simulator import Simulator

@@ -36,7 +36,7 @@ from app.events.database import Database
 from app.events.memory import MemoryRecords
 from app.events.plans import Plans
 from app.events.records import Records, SqlRecords
-from app.processes import collect_young, freeze_survivors
+from app.process.garbage_collection import collect_young, freeze_survivors
 from app.scheduling.preemption import LEAST_SECONDS
 from app.simulation.slots import VirtualSlot
 from app.simulation.virtual_chain import World

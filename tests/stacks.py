@@ -284,11 +284,9 @@ def cluster(bucket: dict[str, str], cluster_url: str) -> Iterator[Cluster]:
         "STAGETREE_CHECKPOINTS": "s3://checkpoints/tests",
         "STAGETREE_TRAINERS": ",".join(TRAINERS),
         "STAGETREE_LEASE_SECONDS": str(LEASE_SECONDS),
-        "STAGETREE_TICK_SECONDS": "1",
         "STAGETREE_MEMORY_BYTES": "0",  # every checkpoint that is read comes over the wire
         "STAGETREE_ALLOW_CPU": "1",
         "STAGETREE_STOP_SECONDS": "8",
-        "STAGETREE_STRIKE_AFTER_SECONDS": "5",
         "STAGETREE_LOCKS": str(folder / "locks"),
         "STAGETREE_WARM": str(folder / "warm"),  # a slot that is started again need not import torch again
         "PYTHONPATH": str(ROOT),

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from app import processes
 from app.domain.schedule import path
 from app.domain.terms import NodeId
+from app.process import garbage_collection
 from app.scheduling.demands import Ranking
 
 
@@ -39,7 +39,7 @@ def unfrozen() -> Iterator[None]:
 
 @pytest.fixture
 def set_aside(unfrozen: None) -> None:
-    processes.freeze_survivors()
+    garbage_collection.freeze_survivors()
 
 
 @pytest.mark.slow
@@ -76,7 +76,7 @@ def test_new_garbage_is_freed(set_aside: None) -> None:
     thing = Thing()
     thing.me, gone = thing, weakref.ref(thing)
     del thing
-    processes.collect_young()
+    garbage_collection.collect_young()
     assert gone() is None
 
 
@@ -109,7 +109,7 @@ def test_what_holds_something_of_every_trial_is_not_gone_through_for_each_that_i
 def test_a_long_pass_is_not_made_twice(unfrozen: None) -> None:
     """One over a large plan kept all requests of a server waiting, again and again."""
     kept, before = Thing(), list(gc.callbacks)
-    with processes.no_long_pass_twice(seconds=0.0):
+    with garbage_collection.freeze_after_long_passes(seconds=0.0):
         gc.collect(1)
         assert gc.get_freeze_count() == 0
         gc.collect()
@@ -118,6 +118,6 @@ def test_a_long_pass_is_not_made_twice(unfrozen: None) -> None:
 
 
 def test_a_short_pass_sets_nothing_aside(unfrozen: None) -> None:
-    with processes.no_long_pass_twice(seconds=3600.0):
+    with garbage_collection.freeze_after_long_passes(seconds=3600.0):
         gc.collect()
         assert gc.get_freeze_count() == 0

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from stacks import PATIENCE
 
-from app.processes import write_json
+from app.process.logs import write_json
 
 TRAINER = """
 from stagetree import Trainer

@@ -17,10 +17,20 @@ def fresh() -> Iterator[None]:
     settings.cache_clear()
 
 
-def test_limits_are_set_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("STAGETREE_ROW_DAYS", "3")
-    monkeypatch.setenv("STAGETREE_MAX_TRIALS", "9")
-    assert (settings().row_days, settings().limits.trials, settings().limits.depth) == (3.0, 9, LIMITS.depth)
+def test_the_size_of_a_study_is_set_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STAGETREE_MAX_BYTES", "2048")
+    assert (settings().limits.bytes, settings().limits.trials, settings().limits.depth) == (2048, 100_000, LIMITS.depth)
+
+
+def test_ticks_and_retries_follow_the_lease_and_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (settings().tick_seconds, settings().strike_after_seconds) == (5.0, 2.0)
+    settings.cache_clear()
+    monkeypatch.setenv("STAGETREE_CHECKPOINTS", "s3://bucket/prefix")
+    monkeypatch.setenv("STAGETREE_DATABASE_URL", "postgresql://user@host/name")
+    assert (settings().tick_seconds, settings().strike_after_seconds) == (5.0, 30.0)
+    settings.cache_clear()
+    monkeypatch.setenv("STAGETREE_LEASE_SECONDS", "4")
+    assert (settings().tick_seconds, settings().strike_after_seconds) == (1.0, 5.0)
 
 
 def test_a_policy_of_the_benchmarks_is_refused_with_those_there_are(monkeypatch: pytest.MonkeyPatch) -> None:

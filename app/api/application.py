@@ -23,7 +23,8 @@ from app.api.routes import access, page, plans, service, studies, study_annotati
 from app.api.services import ApiServices
 from app.domain.evolve import collector_paused
 from app.events import DatabaseUnavailable, PlanUnusable
-from app.processes import end_within, no_long_pass_twice
+from app.process.garbage_collection import freeze_after_long_passes
+from app.process.limits import end_within
 
 logger = logging.getLogger(__name__)
 
@@ -149,7 +150,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         services.stopping.set()
 
     warming = asyncio.create_task(run_in_threadpool(warm, services))
-    with call_on_signals(stop), no_long_pass_twice():
+    with call_on_signals(stop), freeze_after_long_passes():
         yield
     services.stopping.set()
     await warming

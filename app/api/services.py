@@ -27,7 +27,7 @@ from app.api.access import AccessPolicy, Who, check_owner
 from app.api.streaming import Broadcasts, Tail
 from app.domain.terms import Principal, Unknown
 from app.events import StudyRecord
-from app.processes import TooMuch, compute_apart
+from app.process.sandbox import LimitExceeded, run_in_sandbox
 from app.registry import register
 from app.service.access import Doorkeeper
 from app.service.services import InvalidField, Services
@@ -100,8 +100,8 @@ class StudyQueue:
 def compute_in_process(tuner_files: Sequence[str], do: Callable[..., T], *given: Any) -> T:
     """The result of a pure function of a module, in a bounded process of its own. Raises `InvalidField`."""
     try:
-        return cast(T, compute_apart(_with_registered_tuners, tuner_files, do, *given))
-    except TooMuch as problem:
+        return cast(T, run_in_sandbox(_with_registered_tuners, tuner_files, do, *given))
+    except LimitExceeded as problem:
         raise InvalidField("", str(problem)) from None
 
 

@@ -29,7 +29,7 @@ from app.embedded.machine import (
     slot_names,
     worker_command,
 )
-from app.processes import last_words, shorten
+from app.process.logs import last_line, shorten
 from stagetree.runtime.failures import SAME_ORDER, STACK
 from stagetree.whole_file import remove_partial
 
@@ -38,9 +38,6 @@ START_SECONDS = 180.0
 
 STOP_SECONDS = 120.0
 """For the slots to save what they have when the stack ends, unless the environment says otherwise."""
-
-STRIKE_AFTER_SECONDS = 2.0
-"""A folder of this machine says at once what is not there; the default is for stores that are far away."""
 
 LOOK_SECONDS = 0.05
 
@@ -137,14 +134,13 @@ class Embedded:
             log = self.folder / "logs" / f"{name}.log"
             shorten(log)
             if process.poll() is not None:
-                raise StackFailed(f"{name} ended with exit code {process.returncode}{last_words(log)}")
+                raise StackFailed(f"{name} ended with exit code {process.returncode}{last_line(log)}")
 
     def environment(self) -> dict[str, str]:
         """The settings of the child processes."""
         return {
             "STAGETREE_CHECKPOINT_BUDGET": BUDGET,
             "STAGETREE_STOP_SECONDS": str(STOP_SECONDS),
-            "STAGETREE_STRIKE_AFTER_SECONDS": str(STRIKE_AFTER_SECONDS),
             **(machine.OF_ONE_USER if self.url_for_others is None else {}),
             **SAME_ORDER,
             **os.environ,
@@ -203,7 +199,7 @@ class Embedded:
             except TimeoutError:
                 raise self._not_ready() from None
             if not problem:
-                raise StackFailed(f"workers ended{last_words(self.folder / 'logs' / 'workers.log')}")
+                raise StackFailed(f"workers ended{last_line(self.folder / 'logs' / 'workers.log')}")
             if problem.strip():
                 raise StackFailed(problem.strip())
             if self.url_for_others is not None:

@@ -45,7 +45,10 @@ class Ages:
     workers: float = 1.0
 
 
-def clean(database: Database, ages: Ages) -> Mapping[str, int]:
+AGES = Ages()
+
+
+def clean(database: Database, ages: Ages = AGES) -> Mapping[str, int]:
     """Remove what is old enough; how many rows of each table. Raises `LostRace`, `DatabaseUnavailable`."""
     return {table.name: _clean(database, table, ages) for table in OLD}
 

@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar
 from app.domain.search_plan import Node, Progresses, SearchPlan
 from app.domain.stage_tree import Place
 from app.domain.terms import ChainId, NodeId, StudyId
-from app.processes import TrackedDict
+from app.process.garbage_collection import TrackedDict
 from app.scheduling.costs import Costs
 
 Urgency = tuple[float, float]

@@ -25,7 +25,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, cast
 
-from app.processes import last_words
+from app.process.logs import last_line
 
 if TYPE_CHECKING:
     from app.events import SqlRecords
@@ -188,7 +188,7 @@ class Prefork:
             return 0
         name, code = self._names.pop(pid), os.waitstatus_to_exitcode(status)
         log = self._logs / f"{name}.log"
-        said = last_words(log)[:MOST_WORDS]
+        said = last_line(log)[:MOST_WORDS]
         print(f"{name} ended with exit code {code}{said} (its log is {log})", flush=True)
         return 1
 

@@ -19,9 +19,10 @@ from typing import Any
 from uuid import uuid4
 
 from app.events import Database, Plans, Records, SqlRecords, change
-from app.events.housekeeping import Ages, clean
+from app.events.housekeeping import clean
 from app.events.trial_logs import TrialLogTable
-from app.processes import collect_young, freeze_survivors, memory_here
+from app.process.garbage_collection import collect_young, freeze_survivors
+from app.process.limits import total_memory
 from app.registry import Catalogue, register
 from app.scheduling.fair_share import POLICIES
 from app.settings import settings
@@ -48,6 +49,12 @@ logger = logging.getLogger(__name__)
 
 CLEAN_SECONDS = 3600.0
 
+INTERMEDIATE_BYTES = 2**30
+"""How much a plan may spend on checkpoints inside stages. The newest one of a running stage is kept in any case."""
+
+TURN_SECONDS = 60.0
+"""How long a study keeps a slot to which another study is equally entitled."""
+
 RETENTION_SECONDS = 0.5
 """Ticks come by the dozen a second: for checkpoints that are too many, one look after all of them is enough."""
 
@@ -73,7 +80,7 @@ class SchedulerRole:
         """The scheduler of this process."""
         freeze_survivors()
         records, owner = SqlRecords(self._database), uuid4().hex
-        housekeeping = RateLimit(CLEAN_SECONDS, lambda: _run_housekeeping(records.database))
+        housekeeping = RateLimit(CLEAN_SECONDS, lambda: clean(records.database))
         record = RateLimit(settings().tick_seconds / 2, lambda: self._record_tick(records, owner, scheduler))
         scheduler = self._scheduler(records, record.do_if_due)
 
@@ -128,17 +135,13 @@ class SchedulerRole:
             publish=publish,
             new_id=lambda: uuid4().hex,
             lease_seconds=settings().lease_seconds,
-            intermediate_bytes=settings().intermediate_bytes,
+            intermediate_bytes=INTERMEDIATE_BYTES,
             limits=settings().limits,
-            turn_seconds=settings().turn_seconds if settings().policy == "fair_share" else None,
+            turn_seconds=TURN_SECONDS if settings().policy == "fair_share" else None,
             show=show,
             chains_that_fit=self._deleting.chains_that_fit,
         )
         return Scheduler(ports)
-
-
-def _run_housekeeping(database: Database) -> None:
-    clean(database, Ages(keys=settings().row_days, chains=settings().row_days))
 
 
 SWITCH_SECONDS = 0.0005
@@ -180,7 +183,7 @@ def make_slot(
         end=end_worker,
         logs=here.logs_folder,
         log_table=None if database.is_file else TrialLogTable(database),
-        backlog=HostBacklog(runtime_folder(here.locks) / "backlog", here.backlog_bytes or memory_here() // 4),
+        backlog=HostBacklog(runtime_folder(here.locks) / "backlog", here.backlog_bytes or total_memory() // 4),
     )
     limits = Limits(
         lease=here.lease_seconds,

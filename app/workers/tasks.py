@@ -35,7 +35,8 @@ from celery.signals import (
 from app.domain.chain_assignment import NAME
 from app.events import Database, DatabaseUnavailable, SlotTaken, SqlRecords
 from app.outages import LostRace
-from app.processes import end_within, write_json
+from app.process.limits import end_within
+from app.process.logs import write_json
 from app.settings import settings
 from app.workers.celery_app import SCHEDULER_QUEUE, celery, send_next, wake_scheduler
 from app.workers.ownership import Ownership, SlotLock

@@ -214,7 +214,7 @@ class RateLimit:
 
     do: may raise; then it is due again at once. clock: any that does not go back."""
 
-    def __init__(self, seconds: float, do: Callable[[], None], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, seconds: float, do: Callable[[], object], clock: Callable[[], float] = time.monotonic) -> None:
         self._seconds, self._do, self._clock = seconds, do, clock
         self._done_at: float | None = None
 

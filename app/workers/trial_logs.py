@@ -17,7 +17,7 @@ from pathlib import Path
 from app.domain.chain_assignment import ChainAssignment
 from app.events.trial_logs import LogPiece, TrialLogTable
 from app.outages import Away, LostRace
-from app.processes import shorten
+from app.process.logs import shorten
 from app.workers.threads import THREADS, Executor, PeriodicThread
 
 logger = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from fastapi.testclient import TestClient
 
 from app.api import streaming
 from app.domain import events as e
-from app.processes import EXIT_CODE
+from app.process.limits import EXIT_CODE
 from tests.api.world import API, STUDY, Workers, changed
 
 STREAM = {"Accept": "text/event-stream"}

@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 from app.domain import events as e
 from app.domain.terms import StudyId
 from app.events import Snapshots
-from app.processes import Bounds, compute_apart
+from app.process.sandbox import SandboxLimits, run_in_sandbox
 from app.service.services import Services
 from tests.api.world import STUDY, Workers
 
@@ -122,7 +122,7 @@ def test_what_if_is_worked_out_over_what_there_is(http: TestClient, tuned: str, 
 def test_what_takes_too_much_is_refused_in_a_sentence(
     http: TestClient, tuned: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(compute_apart.__kwdefaults__, "bounds", Bounds(seconds=0))
+    monkeypatch.setitem(run_in_sandbox.__kwdefaults__, "limits", SandboxLimits(seconds=0))
     monkeypatch.setattr("app.api.routes.studies.PREVIEW_SECONDS", -1)
     too_much = "this takes more than 0 s of a processor, or 2 GiB of memory"
     too_long = "the study must be smaller to be previewed: it takes too long, try fewer trials"

@@ -178,7 +178,7 @@ def test_a_folder_in_which_another_stack_is_at_work(stagetree: Stagetree, tmp_pa
     ("command", "name", "value", "sentence"),
     [
         (["worker", "cpu0"], "LEASE_SECONDS", "soon", "LEASE_SECONDS=soon: Input should be a valid number"),
-        (["api"], "DATABASE_URL", "log.db", "DATABASE_URL=log.db: it is to be sqlite:///FILE or postgresql://"),
+        (["api"], "DATABASE_URL", "log.db", "DATABASE_URL=log.db: must be sqlite:///FILE or postgresql://"),
     ],
 )
 def test_a_setting_that_cannot_be_used(command: list[str], name: str, value: str, sentence: str) -> None:

@@ -12,7 +12,7 @@ from docs_pages import DOCS, ROOT, blocks, rows
 
 from app.simulation.preview import preview
 from stagetree.spec import StudySpec
-from tools.prose import GUIDE, LONGEST, long_sentences, pages, seen
+from tools.prose import GUIDE, LONGEST, guide_lines, interface_lines, long_sentences
 
 TABLES = ("message", "what you see")
 SOURCES = "\n".join(
@@ -81,7 +81,7 @@ def test_what_the_glossary_rules_out_is_found() -> None:
 
 
 def test_what_users_see_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = {(file, text.strip()) for file, _, text in [*pages(), *seen()]}
+    lines = {(file, text.strip()) for file, _, text in [*guide_lines(), *interface_lines()]}
     assert ("app/page/src/views/acts.tsx", "<p>It resumes where it was.</p>") in lines
     assert any(file == "app/cli/study_actions.py" and "Resume a paused study" in text for file, text in lines)
     page = tmp_path / "docs" / "long.md"

@@ -67,7 +67,7 @@ def apart(owned: Database, postgres_url: str, bucket: dict[str, str], tmp_path: 
         **bucket,
         "STAGETREE_CHECKPOINTS": "s3://checkpoints/roles",
         "STAGETREE_TRAINERS": ",".join(TRAINERS),
-        "STAGETREE_TICK_SECONDS": "1",
+        "STAGETREE_LEASE_SECONDS": "12",
         "STAGETREE_ALLOW_CPU": "1",
         "STAGETREE_STOP_SECONDS": "8",
         "STAGETREE_LOCKS": str(tmp_path / "locks"),

@@ -7,10 +7,10 @@ import time
 
 import pytest
 
-from app.processes import Bounds, TooMuch, compute_apart
+from app.process.sandbox import LimitExceeded, SandboxLimits, run_in_sandbox
 from stagetree.spec.errors import Problem, SpecError
 
-SMALL = Bounds(seconds=1, bytes=2**28)
+SMALL = SandboxLimits(seconds=1, bytes=2**28)
 
 
 def pid() -> int:
@@ -39,24 +39,24 @@ def refuse() -> None:
 
 
 def test_it_is_another_process_each_time() -> None:
-    assert len({os.getpid(), compute_apart(pid), compute_apart(pid)}) == 3
+    assert len({os.getpid(), run_in_sandbox(pid), run_in_sandbox(pid)}) == 3
 
 
 def test_it_has_so_much_memory() -> None:
-    bounds = Bounds(bytes=2**28)  # a second is soon over where others keep the machine busy
-    assert compute_apart(fill, 2**24, bounds=bounds) == 2**24
-    with pytest.raises(TooMuch, match=r"takes more than 60 s of a processor, or 0\.25 GiB of memory"):
-        compute_apart(fill, 2**30, bounds=bounds)
+    limits = SandboxLimits(bytes=2**28)  # a second is soon over where others keep the machine busy
+    assert run_in_sandbox(fill, 2**24, limits=limits) == 2**24
+    with pytest.raises(LimitExceeded, match=r"takes more than 60 s of a processor, or 0\.25 GiB of memory"):
+        run_in_sandbox(fill, 2**30, limits=limits)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("do", [compute_on, sleep_on, end])
 def test_it_has_so_much_time(do: object) -> None:
-    with pytest.raises(TooMuch):
-        compute_apart(do, bounds=SMALL)  # type: ignore[arg-type]
+    with pytest.raises(LimitExceeded):
+        run_in_sandbox(do, limits=SMALL)  # type: ignore[arg-type]
 
 
 def test_it_raises_the_same() -> None:
     with pytest.raises(SpecError) as refused:
-        compute_apart(refuse)
+        run_in_sandbox(refuse)
     assert refused.value.problems == [Problem("tuner.eta", "is not a field here")]

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from assignments import stage, work
 
-from app import processes as files_of_logs
 from app.events import DatabaseUnavailable
 from app.events.trial_logs import LogPiece
-from app.processes import shorten
+from app.process import logs as log_files
+from app.process.logs import shorten
 from app.workers import trial_logs
 from app.workers.threads import Task, Threads
 from app.workers.trial_logs import MOST_UNSENT, PIECE_BYTES, LogSender, TrialLogs
@@ -19,8 +19,8 @@ from app.workers.trial_logs import MOST_UNSENT, PIECE_BYTES, LogSender, TrialLog
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"MOST_BYTES": 1000, "HEAD_BYTES": 100, "TAIL_BYTES": 200}.items():
-        monkeypatch.setattr(files_of_logs, name, value)
+    for name, value in {"MAX_BYTES": 1000, "HEAD_BYTES": 100, "TAIL_BYTES": 200}.items():
+        monkeypatch.setattr(log_files, name, value)
 
 
 def test_a_file_keeps_its_head_and_its_tail_and_its_writers_go_on(tmp_path: Path) -> None:

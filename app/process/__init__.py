@@ -1,0 +1,1 @@
+"""What every process of the service needs: logs, garbage collection, limits, and a sandbox for computations."""
