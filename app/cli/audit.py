@@ -208,6 +208,6 @@ def _print(verdict: Json) -> None:
         print(f"marked    {len(marked)} of {plural(verdict['trials'], 'trial')}")
     for mark, count in Counter(trial["exactness"] for trial in marked).most_common(MARKS_SHOWN):
         print(f"          {count}: {one_line(mark)}")
-    print(f"trained   {plural(verdict['proof_steps'], 'step')} again")
+    print(f"trained   {plural(verdict['proof_steps'], 'verification step')}")
     print(f"replay    {'identical' if replay['identical'] else 'DIFFERS'}, from {plural(verdict['events'], 'event')}")
     print(f"log       sha256 {verdict['log_sha256']}")

@@ -72,7 +72,7 @@ def _trials(study: Json) -> Text:
     for state in ("running", "waiting", "cancelled"):
         if counts[state]:
             text.append(f"  {counts[state]} {state}")
-    if trials.get("resting"):  # an older server says nothing
+    if trials["resting"]:
         text.append(f"  {resting_text(study['progress'])}")
     return text
 

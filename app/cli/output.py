@@ -143,14 +143,14 @@ def trials_text(progress: Json) -> str:
     """23/40 trials, or 23/40 trials tried, 9 at rungs: those may go on."""
     trials = progress["trials"]
     noun = plural(trials["done"] if trials["expected"] is None else trials["expected"], "trial").partition(" ")[2]
-    return f"{fraction(trials)} {noun}" + (f" tried, {resting_text(progress)}" if trials.get("resting") else "")
+    return f"{fraction(trials)} {noun}" + (f" tried, {resting_text(progress)}" if trials["resting"] else "")
 
 
 def steps_text(study: Json) -> str:
-    """24/49 different steps; a forecast while a tuner with rungs decides, and before any trial has begun."""
+    """24/49 unique steps; a forecast while a tuner with rungs decides, and before any trial has begun."""
     steps, decides = study["progress"]["steps"], study["progress"]["rungs"] or not any(study["counts"].values())
     about = "about " if decides and study["state"] not in FINAL else ""
-    return f"{steps['done']}/{about}{steps['expected']} different steps"
+    return f"{steps['done']}/{about}{steps['expected']} unique steps"
 
 
 def fraction(trials: Json) -> str:

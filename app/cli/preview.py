@@ -118,8 +118,8 @@ def ranks_text(costs: Json) -> str:
 def cost_lines(costs: Json, slots: int) -> Iterator[str]:
     """What a study would cost, a line for each thing that there is to say."""
     yield f"trials          {costs['trials']}"
-    different = f"{costs['unique']} different: merge rate {costs['merge_rate']}"
-    yield f"steps           {costs['requested']} that the trials take, {different}"
+    unique = f"{costs['unique']} unique: merge rate {costs['merge_rate']}"
+    yield f"steps           {costs['requested']} that the trials take, {unique}"
     for number, line in enumerate(saving_lines(costs)):
         yield f"{'' if number else 'saved':<15} {line}"
     if cooldowns := costs.get("cooldowns"):

@@ -103,7 +103,7 @@ def read_log(path: Path) -> str:
 def print_what_if(answer: Json) -> None:
     """What the study would have been with changes."""
     print(f"trials     {answer['trials']}")
-    print(f"steps      {answer['requested']} that the trials take, {answer['unique']} different")
+    print(f"steps      {answer['requested']} that the trials take, {answer['unique']} unique")
     print(f"saved      {answer['saved']} of the steps that the study had")
     print(f"needed     {answer['needed']} steps that were never trained")
     print(f"not known  {answer['not_known']} results")

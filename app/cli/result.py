@@ -35,8 +35,7 @@ AGAIN = ("repeated", "retried", "lost", "struck")
 
 def print_result(study: Json) -> None:
     """Its story in lines, the best trials, the waterfall of their cost, and in what they are not exact."""
-    if lines := (study.get("story") or {}).get("lines"):  # an older server tells none
-        print(*map(one_line, lines), sep="\n", end="\n\n")
+    print(*map(one_line, study["story"]["lines"]), sep="\n", end="\n\n")
     if study.get("error") and not study["cost"]["run"] + study["cost"]["known"]:
         print(f"error   {escape_control(study['error'])}")  # nothing was trained: the rest would be zeros
         print_notes(study.get("notes", ()))
@@ -70,9 +69,9 @@ def print_result(study: Json) -> None:
 
 def print_exactness(study: Json) -> None:
     """How far the study's numbers were verified, in one line."""
-    exactness = study.get("exactness") or {}
-    if text := exactness.get("text"):
-        is_to_audit = exactness.get("verdict") == "unchecked" and not (study.get("packing") or {}).get("width")
+    exactness = study["exactness"]
+    if text := exactness["text"]:
+        is_to_audit = exactness["verdict"] == "unchecked" and not (study.get("packing") or {}).get("width")
         audit = f"; stagetree audit {study['study']} compares the rest" if is_to_audit else ""
         print(f"exact   {one_line(text)}{audit}")
 
@@ -163,16 +162,16 @@ def _print_front(study: Json) -> None:
     ]
     print_table(("trial", *names, "step", *["mark"] * any(map(value_mark, shown)), "hyper-parameters"), rows)
     some = f", of which {len(rows)} are shown" if len(rows) < len(study["front"]) else ""
-    print(f"front: no other trial is as good in all metrics and better in one; {len(study['front'])} trials{some}")
+    print(f"Pareto front: {plural(len(study['front']), 'trial')}{some}")
     if common:
         print(f"all trials: {one_line(short_hp(common))}")
 
 
 def _print_broken(study: Json) -> None:
-    """Where no trial keeps to the constraints: which is nearest to that."""
+    """Print which trial is closest to the constraints where none satisfies them."""
     if study["best"]:
         constraints = one_line(" and ".join(study["constraints"]))
-        print(f"no trial keeps to {constraints}; trial {study['best']['trial']} is nearest to that")
+        print(f"no trial satisfies {constraints}; trial {study['best']['trial']} is closest")
 
 
 def value_mark(trial: Json) -> str:
@@ -196,13 +195,13 @@ def print_mark(trial: int, mark: str) -> None:
 def judged_columns(study: Json) -> tuple[str, ...]:
     """What a table of trials shows beside the value: what else it is judged by, and the front."""
     first = study["best"]["metrics"] if (study["best"] or {}).get("metrics") else {}
-    return tuple(name for name in first if name != study["metric"]) + (("front",) if first else ())
+    return tuple(name for name in first if name != study["metric"]) + (("Pareto",) if first else ())
 
 
 def judged_values(trial: Json, columns: tuple[str, ...]) -> list[Any]:
     """The values of these columns; a star marks the front, and what breaks a constraint says so."""
     metrics = trial.get("metrics") or {}
-    mark = "*" if trial.get("front") else "breaks a constraint" if trial.get("violation") else ""
+    mark = "*" if trial.get("front") else "violates a constraint" if trial.get("violation") else ""
     return [*(metrics.get(name) for name in columns[:-1]), *([mark] if columns else [])]
 
 
@@ -230,14 +229,14 @@ def print_cost(study: Json) -> None:
     cost = study["cost"]
     width = len(str(cost["alone"])) + 2
     print(f"steps   {cost['alone']:>{width}}  if every trial were trained alone to the end")
-    is_isolated = (study.get("exactness") or {}).get("isolated")
+    is_isolated = study["exactness"]["isolated"]
     for name, words in (PARTS | (OF_ISOLATED if is_isolated else {})).items():
         if cost.get(name):
             signed = f"{'+' if name in AGAIN else '-'} {cost[name]}"
             print(f"        {signed:>{width}}  {words}")
     print(f"        {cost['run']:>{width}}  run")
-    if proofs := (study.get("exactness") or {}).get("proof_steps"):
-        print(f"        {proofs:>{width}}  trained again, only to compare: not among those run")
+    if proofs := study["exactness"]["proof_steps"]:
+        print(f"        {f'+ {proofs}':>{width}}  verification steps, not counted above")
     for number, line in enumerate(saved_lines(study)):
         print(f"{'' if number else 'saved':<7} {line}")
 
@@ -245,11 +244,13 @@ def print_cost(study: Json) -> None:
 def saved_lines(study: Json) -> Iterator[str]:
     """What sharing saved, of what the same tuner takes without it, and what early stopping did: never one number."""
     cost = study["cost"]
-    by_sharing = cost.get("spared", cost["shared"] + cost["known"])  # which an older server does not say
     if cost.get("saved_by_sharing"):
-        seconds = (study.get("story") or {}).get("seconds_by_sharing", 0)  # an older server says nothing
+        seconds = study["story"]["seconds_by_sharing"]
         time = f", about {duration(seconds)} of slot time" if seconds >= 1 else ""
-        share, of = percent(cost["saved_by_sharing"]), f"{by_sharing} of the {cost['taken']} steps that the trials took"
+        share, of = (
+            percent(cost["saved_by_sharing"]),
+            f"{cost['spared']} of the {cost['taken']} steps that the trials took",
+        )
         yield f"{share} by sharing: {of}{time}"
     if cost.get("saved_by_stopping"):
         whole = cost["taken"] + cost["stopped_early"]
@@ -259,7 +260,7 @@ def saved_lines(study: Json) -> Iterator[str]:
 
 def failure_lines(study: Json) -> Iterator[str]:
     """Failed trials, those with equal errors together, in a line each."""
-    for group in study.get("failures", ()):  # an older server does not say
+    for group in study["failures"]:
         yield f"{one_line(group['text'])} ({trials_text(group['trials'])})"
 
 

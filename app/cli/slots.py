@@ -38,7 +38,7 @@ def slots(
 
 def slot_row(slot: Json) -> tuple[Any, ...]:
     """A slot in the table of slots; of a slot that is lent, whom it helps."""
-    stage, loan = slot["stage"], slot.get("lent_to")  # an older server says nothing of loans
+    stage, loan = slot["stage"], slot["lent_to"]
     steps, study = stage and f"{stage['step']} of {stage['start']} to {stage['end']}", slot["study"]
     if loan:
         steps, study = f"trial {loan['trial']}, with {loan['slot']}", loan["study"]

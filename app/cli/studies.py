@@ -89,8 +89,7 @@ def _summary(study: Json) -> Json:
     best, cost = study["best"] or {}, study["cost"]
     saved = {name: cost.get(name) for name in ("saved_by_sharing", "saved_by_stopping")}
     result = {"best": best.get("value"), "best_trial": best.get("trial")}
-    exactness = study.get("exactness") or {}  # an older server says nothing of it
-    known = {"verdict": exactness.get("verdict"), "mark": exactness.get("mark", "")}
+    known = {name: study["exactness"][name] for name in ("verdict", "mark")}
     return {**named, "trials": fraction(study["progress"]["trials"]), **result, **saved, **known}
 
 
@@ -115,9 +114,9 @@ def _more(study: Json, name: str) -> Any:
     """A column that is there only where a study has a value for it."""
     if name == "mark":
         return mark_word(study.get("mark", "")) or None
-    if name == "due":  # an older server says nothing of slots
-        slots = study.get("slots") or {}
-        return slots.get("due") and f"{slots['used']} of {slots['due']:.3g} slots"
+    if name == "due":
+        slots = study["slots"]
+        return slots["due"] and f"{slots['used']} of {slots['due']:.3g} slots"
     return " ".join(study.get("tags", ())) if name == "tags" else study.get("begins") or None
 
 

@@ -83,9 +83,6 @@ def print_trial(study: str, trial: Json) -> None:
     for each in trial.get("decisions", ())[-DECISIONS:]:
         print(f"why       {one_line(each)}")
     mark = trial.get("exactness", "")
-    for each in trial.get("not_exact", ()):
-        if each not in mark:  # of an older server, whose marks are of proofs alone
-            print(f"not exact: {one_line(each)}")
     if mark:
         print(f"exact     {one_line(mark)}")
     for note in trial.get("notes", ()):

@@ -84,7 +84,7 @@ def _print_marks(trials: list[Json]) -> None:
 
 def _print_noise(study: Json) -> None:
     """That others may be as good as the best trial, where the study says so."""
-    if noise := (study.get("story") or {}).get("noise"):  # an older server says nothing
+    if noise := study["story"]["noise"]:
         print(one_line(noise))
 
 
@@ -103,7 +103,7 @@ def _table(study: Json, shown: list[Json], every: list[Json]) -> tuple[tuple[str
 
     marked = ["mark"] * any(map(value_mark, shown))
     heads = (study["metric"], "step", results[1], "step", *predicted.values(), *judged, *marked)
-    return ("trial", *heads, "standing", "hyper-parameters"), map(row, shown)
+    return ("trial", *heads, "status", "hyper-parameters"), map(row, shown)
 
 
 def _when(at: float | None) -> str | None:

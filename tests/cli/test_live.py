@@ -136,16 +136,16 @@ def test_lines_get_rarer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     lines(looks)
     said = capsys.readouterr().err.splitlines()
     assert 100 < len(said) < 250
-    assert "0/36000 different steps" in said[0]
+    assert "0/36000 unique steps" in said[0]
 
 
 def test_the_steps_of_a_study_under_way_say_which_they_are() -> None:
     """Beside a preview's 63 and 46 they were 49, and then others, without a word."""
-    assert " · 82/about 104 different steps · " in headline(study())
-    assert " · 82/104 different steps · " in headline(study(state="completed"))
-    assert " · 82/104 different steps · " in headline(study(progress=study()["progress"] | {"rungs": []}))
+    assert " · 82/about 104 unique steps · " in headline(study())
+    assert " · 82/104 unique steps · " in headline(study(state="completed"))
+    assert " · 82/104 unique steps · " in headline(study(progress=study()["progress"] | {"rungs": []}))
     none_yet = {"counts": dict.fromkeys(study()["counts"], 0), "progress": study()["progress"] | {"rungs": []}}
-    assert " · 82/about 104 different steps · " in headline(study(**none_yet)), "no trial has begun: it is a forecast"
+    assert " · 82/about 104 unique steps · " in headline(study(**none_yet)), "no trial has begun: it is a forecast"
 
 
 def test_a_terminal_without_a_middle_dot(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -156,11 +156,11 @@ def test_how_many_are_promoted_is_said_in_correct_english(cut: int | None, words
 
 def test_steps_that_were_only_compared_are_not_among_those_run(capsys: pytest.CaptureFixture[str]) -> None:
     """They were in the slot time, and nowhere else."""
-    said = f"{STUDY['cost']['run']:>5}  run\n" + f"{'':8}{7:>5}  trained again, only to compare: not among those run\n"
+    said = f"{STUDY['cost']['run']:>5}  run\n" + f"{'':8}{'+ 7':>5}  verification steps, not counted above\n"
     print_result(STUDY)
     assert said in capsys.readouterr().out
     print_result(STUDY | {"exactness": STUDY["exactness"] | {"proof_steps": 0}})
-    assert "only to compare" not in capsys.readouterr().out
+    assert "verification steps" not in capsys.readouterr().out
 
 
 def test_what_was_trained_again_has_its_reason(capsys: pytest.CaptureFixture[str]) -> None:

@@ -81,17 +81,17 @@ def test_trials_that_failed_come_last(failed: tuple[int, ...], order: list[int])
     [
         (
             (0,),
-            "Trial 1 leads so far because its best accuracy of 0.8 at step 5 is the highest of 2 results."
+            "Best so far: trial 1, accuracy 0.8 at step 5, the highest of 2 results."
             " The result of 1 trial that failed does not count.",
         ),
         (
             (0, 1),
-            "Trial 2 is the only one with a result so far: its accuracy is 0.7 at step 5."
+            "Best so far: trial 2, accuracy 0.7 at step 5, the only result."
             " The results of 2 trials that failed do not count.",
         ),
         (
             (0, 1, 2),
-            "Trial 0 leads so far because its best accuracy of 0.9 at step 5 is the highest of 3 results."
+            "Best so far: trial 0, accuracy 0.9 at step 5, the highest of 3 results."
             " It failed later, as all with a result did.",
         ),
     ],

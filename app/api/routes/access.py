@@ -8,11 +8,11 @@ from fastapi import APIRouter, Request, Response
 from fastapi import Path as PathParameter
 
 from app.api.access import Who, cookie_of, sent_token
-from app.api.bodies import TokenBody, token_of
+from app.api.bodies import TokenBody, TokenWanted, parse
 from app.api.errors import refusals
 from app.api.services import ServicesDep
 from app.api.strict import Cursor, Limit, StrictRoute
-from app.domain.terms import Principal
+from app.domain.terms import Principal, Scope
 from app.service import access, queries
 from app.service.services import HttpProblem
 from stagetree.models.service import NewToken, Session, TokenPage
@@ -71,16 +71,15 @@ def list_tokens(use: ServicesDep, who: Who, limit: Limit = 100, cursor: Cursor =
 )
 def create_token(body: TokenBody, use: ServicesDep, who: Who) -> NewToken:
     """Its name is part of the log from then on, and is given once."""
-    asked_for = token_of(body)
-    if not who.sees_all_of(asked_for.project):
+    wanted = parse(TokenWanted, body)
+    if not who.sees_all_of(wanted.project):
         raise HttpProblem(403, f"{who.name} makes tokens of the project {who.project!r} alone.")
     try:
-        token = access.create(
-            use.records, asked_for.name, asked_for.scope, asked_for.project, asked_for.days, use.clock()
-        )
+        scope = Scope.of(wanted.scope)
+        token = access.create(use.records, wanted.name, scope, wanted.project, wanted.days, use.clock())
     except access.TokenRefused as problem:
         raise HttpProblem(409, f"{problem}.") from None
-    return NewToken(token=token, name=asked_for.name)
+    return NewToken(token=token, name=wanted.name)
 
 
 @router.delete("/tokens/{name}", status_code=204, summary="Revoke a token", responses=refusals(404))

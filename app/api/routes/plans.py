@@ -15,7 +15,7 @@ from fastapi.sse import EventSourceResponse
 from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 
-from app.api.bodies import ChangesBody, changes_of
+from app.api.bodies import ChangesBody, ChangesWanted, parse
 from app.api.errors import UNCHANGED, refusals
 from app.api.services import ApiServices, Key, ServicesDep, StudyRowDep, TrialPath, heavy
 from app.api.strict import POSITION, At, Cursor, Limit, StrictRoute
@@ -234,7 +234,7 @@ def replay_study(row: StudyRowDep, use: ServicesDep, at: ReplayedTo = None) -> R
 @heavy
 def imagine_study(row: StudyRowDep, body: ChangesBody, use: ServicesDep, at: ReplayedTo = None) -> Imagined:
     """Over the results that exist: nothing is trained, and nothing is changed."""
-    return html_report.replay_with_changes(use, row, changes_of(body), at)
+    return html_report.replay_with_changes(use, row, parse(ChangesWanted, body).changes, at)
 
 
 @replays.get(

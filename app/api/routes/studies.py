@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 
 from app.api.access import Who
-from app.api.bodies import StudyBody, study_of
+from app.api.bodies import StudyBody, parse_study
 from app.api.errors import refusals
 from app.api.services import ApiServices, ServicesDep, StudyRowDep, caching_headers, client_has, etag, heavy
 from app.api.strict import At, Cursor, Limit, StrictRoute, Write, WriterDep
@@ -59,7 +59,7 @@ def submit_study(
     project: Project = None,
 ) -> StudyAnswer:
     """The body is the study file as JSON. The same `Idempotency-Key` with the same body is one study."""
-    submitted = submission.submit(use, write, *study_of(body, use.trainers, use.limits), who, project)
+    submitted = submission.submit(use, write, *parse_study(body, use.trainers, use.limits), who, project)
     plan = fold(submitted)
     study = next(iter(plan.studies.values()))
     response.headers["Location"] = f"{request.url.path}/{study.id}"
@@ -188,7 +188,7 @@ def preview_study(body: StudyBody, use: ServicesDep, who: Who, slots: Slots = 1)
     from app.simulation.preview import PreviewTooLong, preview
 
     until = time.monotonic() + PREVIEW_SECONDS
-    spec, trainer = study_of(body, use.trainers, use.limits)
+    spec, trainer = parse_study(body, use.trainers, use.limits)
     learned = [learned_text(each) for each in suggestions.learn_results(use, spec, StudyId(""), who)]
     plan = submission.opening_event(spec, trainer, project=who.project or "")
     files = undeclared_inputs.advice_on_files(use, submission.plan_name(plan), spec)

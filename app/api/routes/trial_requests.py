@@ -7,7 +7,15 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query, Response
 
 from app.api.access import Who
-from app.api.bodies import AverageBody, BranchBody, SuggestionsBody, average_of, branch_of, suggestions_of
+from app.api.bodies import (
+    AverageBody,
+    BranchBody,
+    SuggestionsBody,
+    SuggestionsWanted,
+    parse,
+    parse_average,
+    parse_branch,
+)
 from app.api.errors import refusals
 from app.api.services import ApiServices, ServicesDep, StudyRowDep, heavy
 from app.api.strict import At, StrictRoute, Write, WriterDep
@@ -40,7 +48,7 @@ def branch_trial(
     preview: OnlyPrice = False,
 ) -> Branch:
     """Up to a step it is that trial, so that these steps are shared. A study that is over goes on for it."""
-    return _add_or_price(response, row, branch_of(body, StudyId(row.id), use.clock()), use, write, preview)
+    return _add_or_price(response, row, parse_branch(body, StudyId(row.id), use.clock()), use, write, preview)
 
 
 @router.post(
@@ -63,7 +71,7 @@ def average_trials(
     """Its weights are the mean of those with which the others were measured; it is evaluated, and trained on if that is
     asked for. A study that is over goes on for it.
     """
-    return _add_or_price(response, row, average_of(body, StudyId(row.id), use.clock()), use, write, preview)
+    return _add_or_price(response, row, parse_average(body, StudyId(row.id), use.clock()), use, write, preview)
 
 
 def _add_or_price(
@@ -95,7 +103,7 @@ def suggest(row: StudyRowDep, body: SuggestionsBody, use: ServicesDep, write: Wr
     Each says the value of some hyper-parameters, or of all; the rest is chosen when its place comes. A value
     of the space is also named by its place, such as `lr.init`. They count as trials of the study.
     """
-    return suggestions.suggest(use, row, write, suggestions_of(body), who)
+    return suggestions.suggest(use, row, write, parse(SuggestionsWanted, body).suggestions, who)
 
 
 @router.get(

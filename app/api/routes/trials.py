@@ -175,7 +175,7 @@ def add_trial(
     request: Request, response: Response, row: StudyRowDep, body: bodies.TrialBody, use: ServicesDep, write: WriterDep
 ) -> TrialDetail:
     """It has the hyper-parameters that the study's other trials have; what it shares with them is not trained again."""
-    number = study_changes.add_trial(use, row, write, bodies.start_of(body))
+    number = study_changes.add_trial(use, row, write, bodies.parse_trial(body))
     response.headers["Location"] = f"{request.url.path}/{number}"
     return get_trial(row, number, use)
 
@@ -188,9 +188,9 @@ def add_trial(
     response_description="The trials, in the order asked for.",
     responses=refusals(400, 404, 409, 413, 415),
 )
-def ask_trials(row: StudyRowDep, body: bodies.AsksBody, use: ServicesDep, write: WriterDep) -> TrialBatch:
+def ask_trials(row: StudyRowDep, body: bodies.TrialsBody, use: ServicesDep, write: WriterDep) -> TrialBatch:
     """Each is a trial of your own, `{hp, steps}`, or more steps of one there is, `{trial, steps}`. All or nothing."""
-    return TrialBatch(items=_request_trials(row, bodies.asks_of(body), use, write))
+    return TrialBatch(items=_request_trials(row, bodies.parse_trials(body), use, write))
 
 
 def _request_trials(
@@ -212,7 +212,7 @@ def extend_trial(
     row: StudyRowDep, number: TrialPath, body: bodies.ExtensionBody, use: ServicesDep, write: WriterDep
 ) -> TrialDetail:
     """To so many steps in all: it goes on from where it is. Steps that it was asked for before change nothing."""
-    return _request_trials(row, [bodies.extension_of(body, number)], use, write)[0]
+    return _request_trials(row, [bodies.parse_extension(body, number)], use, write)[0]
 
 
 @router.post(
