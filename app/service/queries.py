@@ -1,7 +1,7 @@
-"""What the reading routes answer, as plain functions: the command line calls the same ones on a store without a server.
+"""Queries as plain functions, for the API's routes and for the command line on a store without a server.
 
-Each takes the services and, where it is about one study, the study's row. The positions of events are counted from
-the submission of their study.
+Each takes the services and, if it is about one study, the study's row. Positions of events count from the study's
+submission.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from stagetree.sequences import did_you_mean
 Json = dict[str, Any]
 ROWS = 500
 PLACE = re.compile("[0-9]{1,18}at[1-9][0-9]{0,17}")
-"""A cursor into trials in an order that may change: how many came before, and at which event."""
+"""A cursor into trials in an order that may change: the number of trials before it, and the event."""
 
 
 def studies(
@@ -44,7 +44,7 @@ def studies(
 ) -> StudyPage:
     """A page of the list, newest first. Raises `InvalidField`.
 
-    Only those in these states, of this name, and of projects that the caller `sees`.
+    Filtered by state, name, and the projects that the caller `sees`.
     """
     with use.records.read() as rows:
         if cursor is not None and not (ID.fullmatch(cursor) and rows.studies.find(cursor)):
@@ -94,12 +94,12 @@ def study(use: Services, row: StudyRecord, *, with_trials: bool, at: int | None 
 
 
 def _forecast_end(use: Services, row: StudyRecord, at: int | None) -> Forecast | None:
-    """How far the study will go: reckoned while nobody is kept from its plan. None where it is over."""
+    """The expected trials and steps; None for a study that is over. The plan stays unlocked during the simulation."""
     with use.plans.holding(row.stream, fresh=False) as plan:
         study = plan.studies.get(StudyId(row.id))
     if study is None or (study.is_final and at is None):
         return None
-    from app.simulation.forecast import forecast  # all of the simulator, which takes a while to import
+    from app.simulation.forecast import forecast  # slow to import
 
     return forecast(study.spec)
 
@@ -107,7 +107,7 @@ def _forecast_end(use: Services, row: StudyRecord, at: int | None) -> Forecast |
 def _past_study(
     use: Services, row: StudyRecord, at: int, expected: Forecast | None, *, with_trials: bool
 ) -> tuple[StudyAnswer, int]:
-    """As it was after an event: what slots did then is known by their stages, not by the steps in them."""
+    """The study after an event. Running stages are known then, not the steps within them."""
     with use.open_study(row, at) as (plan, study):
         with use.plan_history(row, plan.version) as plan_history:
             now = plan_history.times[plan.version - 1]
@@ -124,7 +124,7 @@ def trials(
     sort: str = "trial",
     at: int | None = None,
 ) -> TrialPage:
-    """A page of the study's trials: only those in these states, by a field of `ordering`. Raises `InvalidField`."""
+    """A page of the study's trials in these states, sorted as by `sort_trials`. Raises `InvalidField`."""
     notes = waiting_reasons.notes_by_node(use, row, at)
     if not states and sort == "trial":
         after = parse_cursor(cursor)
@@ -146,14 +146,14 @@ def trials(
 
 
 def _check_sort(sort: str, fields: Sequence[str]) -> None:
-    """Raises `InvalidField` for a field that trials do not have: they would come in no order at all."""
+    """Raises `InvalidField` for a field that trials do not have."""
     if (name := sort.removeprefix("-")) not in fields:
         expected = f"must be one of {', '.join(fields)}, or -FIELD for the other way round"
         raise InvalidField("sort", f"{expected}, got {sort!r}{did_you_mean(name, fields)}")
 
 
 def _parse_place(cursor: str | None, at: int | None) -> tuple[int, int | None]:
-    """How many trials the pages before had, and the moment of the first one. Raises `InvalidField`."""
+    """The number of trials on earlier pages, and the moment of the first page. Raises `InvalidField`."""
     if cursor is None:
         return 0, at
     after, _, moment = cursor.partition("at")
@@ -179,9 +179,9 @@ def trial(use: Services, row: StudyRecord, number: int, at: int | None = None) -
 def events(
     use: Services, row: StudyRecord, limit: int, after: int = 0, cursor: str | None = None, at: int | None = None
 ) -> EventPage:
-    """A page of the events behind position `after`; it may hold fewer than `limit`, and still not be the last.
+    """A page of the events after position `after` and up to `at`. Raises `InvalidField`.
 
-    Those behind position `at` are left out. Raises `InvalidField`.
+    A page with fewer events than `limit` need not be the last one.
     """
     if at is not None:
         use.version(row, at)
@@ -200,19 +200,19 @@ def plan(use: Services, row: StudyRecord, at: int | None = None) -> Plan:
 
 
 def environment(use: Services, row: StudyRecord) -> Environments:
-    """What the study's plan was trained with, on each kind of device."""
+    """The software that the study's plan was trained with, by kind of device."""
     with use.open_study(row) as (folded, _):
         return environments(folded)
 
 
 def stage_tree(use: Services, row: StudyRecord, at: int | None = None) -> StageTree:
-    """What is left to do for the study."""
+    """The outstanding stages of the study."""
     with use.open_study(row, at) as (folded, study):
         return plans.stage_tree(folded, study)
 
 
 def trial_log(use: Services, row: StudyRecord, number: int) -> Iterator[str]:
-    """What the trial printed while it was trained, in parts. Raises `Unknown` where nothing is kept."""
+    """The trial's printed output, in parts. Raises `Unknown` if nothing is stored."""
     trial(use, row, number)
     parts = iter(()) if use.logs is None else filter(None, use.logs.printed(row.id, number))
     if (first := next(parts, None)) is None:
@@ -230,7 +230,7 @@ def trainers(use: Services, limit: int, cursor: str | None = None) -> TrainerPag
 def slots(
     use: Services, limit: int, cursor: str | None = None, who: Principal = ANYBODY, *, estimates: bool = False
 ) -> SlotPage:
-    """A page of the slots by name, with work that the caller sees and, if asked, how far estimates of it were off."""
+    """A page of the slots by name, with the work that the caller sees and, on request, the errors of its estimates."""
     errors = estimate_errors(use, who) if estimates else {}
     with use.records.read() as rows:
         sees_all, now, lease = who.project is None, rows.now(), use.lease_seconds
@@ -241,9 +241,9 @@ def slots(
 
 
 def demand(use: Services, kind: str | None = None, *, counts_any: bool = False) -> Demand:
-    """How many slots would have work now. Raises `HttpProblem` where no scheduler has said so of late.
+    """The number of slots that would have work now. Raises `HttpProblem` without a recent scheduler.
 
-    kind: in words; only slots of this kind of GPU, and work for it. counts_any: and work that any kind may have.
+    kind: only slots of this kind of GPU, and work for it. counts_any: include work that any kind may run.
     """
     if (demand := last_demand(use)) is None:
         raise HttpProblem(503, "no scheduler has said of late how many slots would have work: is one running?")
@@ -254,7 +254,7 @@ def demand(use: Services, kind: str | None = None, *, counts_any: bool = False) 
 
 
 def last_demand(use: Services) -> Demand | None:
-    """What a scheduler has said of it in the last moments; None where none has."""
+    """The demand that a scheduler reported recently; None otherwise."""
     with use.records.read() as rows:
         at, (demand, _), now = rows.schedulers.last_tick(), rows.schedulers.last_said(), rows.now()
     if at is None or demand is None or now - at > use.lease_seconds:
@@ -263,7 +263,7 @@ def last_demand(use: Services) -> Demand | None:
 
 
 def _sees_chain(rows: RowsPort, chain: ChainRecord, who: Principal) -> bool:
-    """Whether they see the project that a chain is trained for."""
+    """Whether the caller may see the project of a chain."""
     study = rows.studies.find(chain.stages[0].study) if chain.stages else None
     return study is not None and who.sees(study.project)
 
@@ -285,7 +285,7 @@ def _page(items: list[Any], limit: int, cursor: str | None) -> Json:
 
 
 def parse_cursor(cursor: str | None) -> int:
-    """The number that a cursor stands for, 0 for none. Raises `InvalidField`."""
+    """The number in a cursor, 0 for none. Raises `InvalidField`."""
     if cursor is None:
         return 0
     if not (cursor.isascii() and cursor.isdecimal() and len(cursor) < 19):

@@ -1,8 +1,7 @@
-"""A study comes in: on which plan it is, what it is called, and what is settled of it now.
+"""The submission of a study: its plan, its id, and the weights that it begins from.
 
-What it begins from is copied into the store of checkpoints before the study is on record, under a key of its own: the
-file may change afterwards, and the other study may be deleted. Whatever comes between leaves an object that no event
-names, as a worker does that is killed (docs/decisions/0025-orphans.md).
+Weights are copied into the store of checkpoints before the study is recorded, since their file may change and their
+study may be deleted. A failure in between leaves an orphan, as a killed worker does (docs/decisions/0025-orphans.md).
 """
 
 from __future__ import annotations
@@ -39,34 +38,39 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class WeightSource:
-    """Where weights come from. said: what goes on record of that. parts: reads them, once more each time."""
+    """The weights that a study begins from."""
 
-    said: Json
+    origin: Json
+    """The description in the log."""
+
     sha256: str
     size: int
     parts: Callable[[], Iterator[bytes] | Iterator[memoryview]]
+    """Reads them, from the beginning each time."""
 
 
 def find_source(use: Services, origin: BeginFrom, who: Principal = ANYBODY) -> WeightSource:
-    """The file, or the checkpoint of a trial, that is meant. Raises `SpecError`, `StoreUnavailable`."""
+    """The file, folder or checkpoint that `begin_from` names. Raises `SpecError`, `StoreUnavailable`."""
     if origin.dcp is not None:
         return _folder_source(use, origin, origin.dcp)
     return _study_source(use, origin, who) if origin.file is None else _file_source(use, origin, origin.file)
 
 
 def store_weights(use: Services, stream: str, source: WeightSource) -> tuple[str, bool]:
-    """The key of the object in the store that has the weights, for a study on a plan; whether it was just written.
+    """Store the weights for a study on a plan; the object's key, and whether it is new.
 
-    Raises `SpecError` where the file was changed meanwhile, and `StoreUnavailable`.
+    Raises `SpecError` if the file changed meanwhile, and `StoreUnavailable`.
     """
     if stream in use.log.versions():
         with use.plans.holding(stream) as plan:
-            if there := sorted(checkpoint_needs.weights_in_use(plan)):  # all hold the same: it is in the plan's name
+            if there := sorted(
+                checkpoint_needs.weights_in_use(plan)
+            ):  # all are equal: their hash is in the plan's name
                 return there[0], False
     key, digest = f"{use.store.prefix}{stream}/begin-{use.new_id()[:12]}", sha256()
     try:
         use.store.write(key, _hash_parts(source.parts(), digest))
-    except Exception as error:  # whatever the client of the store raises
+    except Exception as error:  # each store's client has its own exceptions
         raise StoreUnavailable(f"{key} cannot be written: {type(error).__name__}: {error}") from error
     if digest.hexdigest() != source.sha256:
         use.store.delete(key)
@@ -103,7 +107,7 @@ def _file_source(use: Services, begin: BeginFrom, file: str) -> WeightSource:
 
 
 def _folder_source(use: Services, begin: BeginFrom, folder: str) -> WeightSource:
-    """What is in it is looked at where it is loaded: that takes torch."""
+    """A folder of torch.distributed.checkpoint. Only the trainer, which has torch, can check its content."""
     refuse, digest = _check_path(use, "dcp", folder), sha256()
     try:
         packed = PackedFolder.of(Path(folder))
@@ -118,12 +122,12 @@ def _folder_source(use: Services, begin: BeginFrom, folder: str) -> WeightSource
 
 
 def _step_field(begin: BeginFrom) -> Json:
-    """What the user says of the program that wrote it."""
+    """The step of another program's file, if the user gave it."""
     return {} if begin.step is None else {"step": begin.step}
 
 
 def _check_path(use: Services, field: str, path: str) -> Callable[[str], SpecError]:
-    """How to refuse it. Raises `SpecError` where studies may not name it."""
+    """A maker of refusals for this path. Raises `SpecError` if studies may not name it."""
 
     def refuse(problem: str) -> SpecError:
         return SpecError([Problem(f"begin_from.{field}", problem)])
@@ -162,7 +166,7 @@ def _study_source(use: Services, begin: BeginFrom, who: Principal) -> WeightSour
 
 
 def _joined_source(origin: Json, read: Callable[[], Iterator[memoryview]]) -> WeightSource:
-    """A checkpoint of several ranks as one."""
+    """The joined checkpoint of several ranks."""
     digest, size = sha256(), 0
     for part in read():
         digest.update(part)
@@ -178,17 +182,17 @@ def submit(
     who: Principal = ANYBODY,
     project: str | None = None,
 ) -> list[e.Event]:
-    """The events that say so: its submission, and results that it learnt. The same idempotency key gives the same ones.
-    Raises what `write` raises.
+    """Submit a study; the events of its submission and of the results that it learned. Raises what `write` raises.
 
-    project: that of the principal, or the one without a name, where none is named. Raises `HttpProblem` where the
-    principal is of another one.
+    project: by default the principal's, or the unnamed one. Raises `HttpProblem` if the principal may not use it.
     """
     project = who.project or "" if project is None else project
     if not who.sees(project):
         raise HttpProblem(403, f"{who.name} is of the project {who.project!r}, and not of {project!r}.")
     _check_sinks(use, spec)
-    spec = spec.with_sampling_seed(int(sha256(use.new_id().encode()).hexdigest()[:8], 16))  # on record: replay draws it
+    spec = spec.with_sampling_seed(
+        int(sha256(use.new_id().encode()).hexdigest()[:8], 16)
+    )  # recorded, so that replays sample alike
     source = None if spec.begin_from is None else find_source(use, spec.begin_from, who)
     inputs = inputs_seen(use, spec.inputs)
     plan, study = opening_event(spec, trainer, source, inputs, project), _new_id(use, spec.name)
@@ -196,7 +200,7 @@ def submit(
     begin, is_new = None, True
     if source is not None:
         key, is_new = store_weights(use, stream, source)
-        begin = {**source.said, "key": key, "sha256": source.sha256, "size": source.size}
+        begin = {**source.origin, "key": key, "sha256": source.sha256, "size": source.size}
     command = c.SubmitStudy(
         plan=plan,
         study=study,
@@ -214,7 +218,7 @@ def submit(
 
 
 def _check_sinks(use: Services, spec: StudySpec) -> None:
-    """Raises `SpecError` where it names a sink that the operator has not configured."""
+    """Raises `SpecError` for a sink that the operator has not configured."""
     for number, sink in enumerate(spec.sinks):
         try:
             use.sinks.address(sink)
@@ -223,7 +227,7 @@ def _check_sinks(use: Services, spec: StudySpec) -> None:
 
 
 def plan_name(plan: e.PlanOpened) -> PlanId:
-    """Of a plan that begins so: what its name is made of is in that event."""
+    """The id of the plan that this event opens. All parts of the id are in the event."""
     return plan_id(
         plan.trainer,
         plan.trainer_version,
@@ -246,7 +250,7 @@ def opening_event(
     inputs: Sequence[e.Json] = (),
     project: str = "",
 ) -> e.PlanOpened:
-    """The plan that the study is on. source, inputs: of what it begins from and reads, what was found."""
+    """The event that opens the study's plan. source, inputs: the weights it begins from, and records of its inputs."""
     return e.PlanOpened(
         trainer=spec.trainer,
         trainer_version=trainer.version,
@@ -254,7 +258,7 @@ def opening_event(
         seed=spec.seed,
         determinism=spec.determinism,
         packing=spec.lanes,
-        begin=None if source is None else {"sha256": source.sha256, "state": source.said["state"]},
+        begin=None if source is None else {"sha256": source.sha256, "state": source.origin["state"]},
         inputs=[mark(each) for each in inputs],
         project=project,
         shards=spec.shards or 0,
@@ -265,7 +269,7 @@ def opening_event(
 
 
 def _new_id(use: Services, name: str) -> StudyId:
-    """The name made fit for a URL, and six characters of chance so that it is nobody else's."""
+    """The name as a URL slug, with six random characters to make it unique."""
     plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode().lower()
     slug = re.sub(r"[^a-z0-9]+", "-", plain)[:56].strip("-") or "study"
     while True:

@@ -1,4 +1,4 @@
-"""Why studies and their trials wait for slots, or the slots for something, such as a store that is away."""
+"""Why studies and their trials wait for slots, or slots for something else, such as an unavailable store."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Shown = TypeVar("Shown", bound=trials.Trial)
 
 
 def study_reasons(use: Services, stream: str, plan: SearchPlan, study: Study, live: Sequence[ChainRecord]) -> list[str]:
-    """What holds a study up now, in a sentence each. live: the chains of its plan that are under way."""
+    """Why the study waits now, a sentence for each reason. live: the running chains of its plan."""
     sentences = sorted(notes_by_chain(use, live).values())
     if study.is_audited or study.is_running:
         with use.records.read() as rows:
@@ -31,7 +31,7 @@ def study_reasons(use: Services, stream: str, plan: SearchPlan, study: Study, li
 
 
 def _no_slot_reason(plan: SearchPlan, study: Study, well: Sequence[SlotRecord]) -> str:
-    """Why no slot takes the study: by its trainer, or its kind. Nothing while some slot has not said its trainers."""
+    """Why no slot takes the study: its trainer or its kind. Empty while a slot has not reported its trainers."""
     if plan.opened is None or not well or not all(slot.trainers for slot in well):
         return ""
     able = [slot for slot in well if has_trainer(slot, plan.opened)]
@@ -54,7 +54,7 @@ def _no_slot_reason(plan: SearchPlan, study: Study, well: Sequence[SlotRecord]) 
 
 
 def _failed_check_reason(plan: SearchPlan, able: Sequence[SlotRecord]) -> str:
-    """That some of these slots take nothing of the plan, since its trainer fails on their kind of device."""
+    """Why these slots refuse the plan: its trainer failed its check on their kind of device."""
     for kind in dict.fromkeys(map(kind_of_proofs, able)):
         if error := fails_on(plan, kind):
             return f"slots of {kind} take nothing of it: the trainer failed there: {error}"
@@ -62,7 +62,7 @@ def _failed_check_reason(plan: SearchPlan, able: Sequence[SlotRecord]) -> str:
 
 
 def _gpus_of(plan: SearchPlan, study: Study) -> Iterator[str]:
-    """The kinds of GPU on which trials that wait for a result were trained so far."""
+    """The kinds of GPU that trained the active trials."""
     for trial in study.trials:
         if trial.state == TrialState.ACTIVE:
             nodes = [plan.nodes[name] for name in trial.path if name in plan.nodes and plan.nodes[name].gpu]
@@ -70,7 +70,7 @@ def _gpus_of(plan: SearchPlan, study: Study) -> Iterator[str]:
 
 
 def _audit_reason(plan: SearchPlan, well: Sequence[SlotRecord]) -> str:
-    """Why nothing is compared for a study that is audited."""
+    """Why the audit makes no progress."""
     if plan.opened is None or any(chain.proof is not None for chain in plan.chains.values()):
         return ""
     able = [slot for slot in well if has_trainer(slot, plan.opened)]
@@ -83,7 +83,7 @@ def _audit_reason(plan: SearchPlan, well: Sequence[SlotRecord]) -> str:
 
 
 def notes_by_chain(use: Services, live: Sequence[ChainRecord]) -> dict[str, str]:
-    """By chain of these under way, what its slot says of itself, if it says anything: one sentence each."""
+    """By running chain, its slot's note as a sentence, if it has one."""
     if not live:
         return {}
     with use.records.read() as rows:
@@ -92,7 +92,7 @@ def notes_by_chain(use: Services, live: Sequence[ChainRecord]) -> dict[str, str]
 
 
 def notes_by_node(use: Services, row: StudyRecord, at: int | None) -> dict[str, str]:
-    """The same by each node that those chains of the study's plan are still to train; nothing of a moment before."""
+    """The notes by node that those chains have yet to train; empty for an earlier moment."""
     live = use.live(row.stream) if at is None else []
     notes = notes_by_chain(use, live)
     return {
@@ -104,7 +104,7 @@ def notes_by_node(use: Services, row: StudyRecord, at: int | None) -> dict[str, 
 
 
 def with_waiting_reason(view: Shown, plan: SearchPlan, trial: Trial, notes: Mapping[str, str]) -> Shown:
-    """A shown trial, whose standing says so where a slot that is to train it waits. notes: by node."""
+    """The trial's view, with the note of a waiting slot on its path in `standing`. notes: by node."""
     if not notes or view.state not in ("waiting", "running"):
         return view
     text = next((notes[name] for name, _ in plan.ends(trial) if name in notes), None)

@@ -66,13 +66,14 @@ BELOW = {"constraints": [f"{METRIC} <= 0.5"]}
         (
             [0.5, 0.1, 0.5, 0.5],
             {"end": "completed"},
-            "Best: trial 0, accuracy 0.5 at step 10, the highest of 4 results; trials 2 and 3 have the same value (ties "
-            "go to the lowest number).",
+            "Best: trial 0, accuracy 0.5 at step 10, the highest of 4 results; trials 2 and 3 have the same value "
+            "(ties go to the lowest number).",
         ),
         (
             [0.9, 0.4, 0.3],
             {"end": "completed", **BELOW},
-            "Best: trial 1, accuracy 0.4 at step 10, the highest of the results that satisfy accuracy <= 0.5, 3 in all.",
+            "Best: trial 1, accuracy 0.4 at step 10, the highest of the results that satisfy accuracy <= 0.5, 3 in "
+            "all.",
         ),
         ([0.9, 0.8], BELOW, "No trial satisfies accuracy <= 0.5; trial 1 is closest."),
         (

@@ -1,7 +1,7 @@
-"""What people are shown of a study and its trials: pure functions from a folded plan to answers (`stagetree.models`).
+"""The answers for a study and its trials: pure functions from a folded plan to `stagetree.models`.
 
-`study` is the document of `stagetree run -o json`. `reached` gives the last step done by each chain under way, by its
-heartbeat; a chain that is not in it has just begun.
+`study` is the document of `stagetree run -o json`. `reached` has the last step of each running chain, by its heartbeat;
+a chain without one has just begun.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from stagetree.models.studies import Cost, Failures, Share, Steps, StudyAnswer, 
 from stagetree.models.trials import Averaged, Failure, Note, Prediction, Trial, TrialDetail
 
 Busy = Mapping[NodeId, Sequence[Stage]]
-"""For each node, the stages of chains under way that are still to be trained in it."""
+"""By node, the stages that running chains have yet to train."""
 
 UNUSED = Share(used=0, due=None)
 _make_trial = unchecked(Trial)
@@ -53,9 +53,9 @@ def study(
     slots: Share = UNUSED,
     with_trials: bool = True,
 ) -> StudyAnswer:
-    """A study with its results so far. `now` is when it is looked at, for the time a running one has taken.
+    """A study with its results so far.
 
-    expected: how far it will go, where that is known.
+    now: the time of the query, for the duration of a running study. expected: the forecast, if there is one.
     """
     folded = plan.studies[name]
     more: dict[str, Any] = {"spec": folded.spec, "trials": trials(plan, folded)} if with_trials else {}
@@ -96,7 +96,7 @@ def study(
 
 
 def _counts(plan: SearchPlan, study: Study) -> dict[str, int]:
-    """How many trials are in each of the states that they are shown in."""
+    """The number of trials in each displayed state."""
     busy = _busy(plan)
     return dict.fromkeys(get_args(ShownTrialState), 0) | Counter(_state(plan, trial, busy) for trial in study.trials)
 
@@ -113,7 +113,7 @@ def _growth(study: Study) -> dict[str, Any]:
 
 
 def note(study: Study, note: search_plan.Note) -> Note:
-    """What somebody wrote down, with the position of its event in the study."""
+    """A note, with the position of its event in the study."""
     event = note.version - study.submitted_version + 1
     by, corrected = note.by, note.corrected_at
     return Note(event=event, time=note.at, trial=note.trial, text=note.text, by=by, corrected_at=corrected)
@@ -133,7 +133,7 @@ def _cost(plan: SearchPlan, study: Study) -> Cost:
 
 
 def failures(plan: SearchPlan, study: Study) -> list[Failures]:
-    """The failed trials, those with equal errors together, the most frequent first."""
+    """The failed trials, grouped by equal errors, the most frequent first."""
     if not study.failed:
         return []
     reached = {trial.number: accounting.last_step(plan, trial) for trial in study.trials}
@@ -154,7 +154,7 @@ def _failures(group: Group) -> Failures:
 
 
 def list_entry(row: StudyRecord, live: Sequence[ChainRecord] = ()) -> StudyListed:
-    """A study in a list of them; `live` are the chains under way."""
+    """A study's entry in the list. live: the running chains."""
     return StudyListed(
         study=row.id,
         name=row.name,
@@ -170,7 +170,7 @@ def list_entry(row: StudyRecord, live: Sequence[ChainRecord] = ()) -> StudyListe
 
 
 def share(row: StudyRecord, live: Sequence[ChainRecord]) -> Share:
-    """The slots that train for a study, and its share of them while it competes with others."""
+    """The slots that train for a study, and its fair share while it competes with others."""
     training = {chain.slot: chain for chain in live if chain.state in (ChainState.READY, ChainState.RUNNING)}
     due = row.slots_due if row.state == StudyState.RUNNING else None
     return Share(used=sum(_payer(chain) == row.id for chain in training.values()), due=due)
@@ -191,7 +191,7 @@ def trials(plan: SearchPlan, study: Study, after: int = 0, limit: int | None = N
 
 
 def trial(plan: SearchPlan, trial: search_plan.Trial) -> TrialDetail:
-    """All there is to know of one trial."""
+    """One trial with all its details."""
     study = plan.studies[trial.study]
     mark = marks(plan, study)(trial)
     shown = _trial(plan, study, trial, _busy(plan), standing(study), mark, pareto_trials(plan, study))
@@ -218,7 +218,7 @@ def _averaged_part(plan: SearchPlan, study: search_plan.Study, part: dict[str, A
 
 
 class _OptionalFields(TypedDict, total=False):
-    """The fields of a trial that are left out where there is nothing to say."""
+    """The fields of a trial that are left out if empty."""
 
     prediction: Prediction
     cooldown_of: int
@@ -274,7 +274,7 @@ def _state(plan: SearchPlan, trial: search_plan.Trial, busy: Busy) -> str:
 
 
 def _stages_on_path(plan: SearchPlan, trial: search_plan.Trial, busy: Busy) -> Iterator[tuple[Stage, int]]:
-    """The stages under way in the nodes of a trial, each with the step up to which the trial goes along."""
+    """The running stages on a trial's path, each with the step up to which the trial shares it."""
     for name, end in plan.ends(trial):
         yield from ((stage, end) for stage in busy.get(name, ()))
 

@@ -1,4 +1,4 @@
-"""What is known of a study's exactness, and the marks beside numbers that were not compared or are known to differ."""
+"""A study's exactness, and the marks of trials whose numbers are unchecked or known to differ."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def exactness(plan: SearchPlan, study: Study) -> Exactness:
 
 
 def marks(plan: SearchPlan, study: Study) -> Callable[[Trial], str]:
-    """The words beside the numbers of a trial that was not compared, or is known not to be exact; else ""."""
+    """The mark of a trial that was not compared or is known to be inexact; else ""."""
     unchecked, inexact = marks_of(plan, study), results.inexact_in_trials(plan, study)
     return lambda trial: json_safe(_join_reasons(unchecked(trial), inexact(trial)))
 

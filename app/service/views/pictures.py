@@ -1,4 +1,4 @@
-"""What pictures are drawn from, in columns: the study's part of the tree, its rungs, its slots over time, its history.
+"""The data of charts by column: the study's part of the tree, its rungs, its slots over time, its history.
 
 Pure functions from a folded plan, or from its history. Positions are the study's: `version - before`.
 """
@@ -40,10 +40,10 @@ Columns = TypeVar("Columns", bound=Answer)
 Point = TypeVar("Point", bound=tuple[float, ...])
 
 MOST_FORMS = 500
-"""The forms of hyper-parameters are shown of so many nodes; of more, they say nothing at a glance."""
+"""The most nodes for which the forms of hyper-parameters are included."""
 
 MOST_TIMES = 500
-"""So many of the times of events are enough to draw an axis."""
+"""The number of event times that an axis needs."""
 
 
 def _columns(kind: type[Columns], rows: Sequence[Json]) -> Columns:
@@ -81,7 +81,7 @@ def tree(plan: SearchPlan, study: Study, points: int) -> Tree:
 
 
 def _averaged_states(trial: Trial) -> Sequence[Json]:
-    """The states that the trial begins with the mean of, if it does."""
+    """The states whose mean the trial begins with, if it is an average."""
     return trial.reason.get("average_of") or ()
 
 
@@ -94,7 +94,7 @@ def _passing(study: Study) -> dict[NodeId, int]:
 
 
 def _means(plan: SearchPlan, study: Study) -> dict[NodeId, list[tuple[int, float, float]]]:
-    """Step, mean and deviation of what repeats of a trial measured, at the nodes of its first one."""
+    """By node of a trial's first repeat: step, mean and deviation over its repeats."""
     means: dict[NodeId, dict[int, tuple[int, float, float]]] = {}
     for trial in study.trials if study.repeats[0] > 1 else ():
         for name, end in plan.ends(next(trial.alone())):
@@ -133,7 +133,7 @@ def _finite(value: float | None) -> float | None:
 
 
 def downsample(curve: Sequence[Point], most: int) -> Sequence[Point]:
-    """At most `most` points of a curve: of each part, the lowest and the highest; and both ends."""
+    """At most `most` points of a curve: its ends, and the minimum and maximum of each part."""
     if len(curve) <= most:
         return curve
     parts = max(1, (most - 2) // 2)
@@ -149,7 +149,7 @@ def _height(point: tuple[float, ...]) -> float:
 
 
 def _forms(plan: SearchPlan, node: Node) -> dict[str, str]:
-    """What each hyper-parameter does from the node on, where its parent did something else."""
+    """The forms of hyper-parameters that differ from those of the node's parent."""
     before = {} if node.parent is None else plan.nodes[node.parent].segment.forms
     forms = node.segment.forms
     return {name: form_text(form) for name, form in sorted(forms.items()) if form != before.get(name)}
@@ -159,7 +159,7 @@ def _forms(plan: SearchPlan, node: Node) -> dict[str, str]:
 
 
 def rungs(study: Study) -> Rungs:
-    """Each rung with its trials, the best first, those that failed on the way last, and which went on."""
+    """Each rung with its trials, the best first and failed ones last, and the promoted ones."""
     stands = standing(study)
     return Rungs(items=[_rung(rung, sign(study)) for rung in stands.ladder()], telling=stands.telling())
 
@@ -181,7 +181,7 @@ def _rung(rung: RungRanking, sign: int) -> RankedRung:
 
 
 def timeline(plan_history: PlanHistory, study: Study, before: int, version: int) -> Timeline:
-    """The stages on slots up to a moment. `own`: charged to the study. Times are Unix seconds, open ends null."""
+    """The spans of slots up to a moment. `own`: charged to the study. Times are Unix seconds; open ends are null."""
     spans = [span for span in plan_history.spans if before < span.begun <= version]
     first = next((number for number, span in enumerate(plan_history.spans) if span.begun > before), 0)
     rows = [_span(span, study, before, version) for span in spans]
@@ -219,7 +219,7 @@ def _span(span: SlotSpan, study: Study, before: int, version: int) -> Json:
 
 
 def history(plan_history: PlanHistory, study: Study, before: int, version: int) -> History:
-    """What was decided, each time a better result came, and when events happened, up to a moment."""
+    """The decisions, the successive best results, and the times of events, up to a moment."""
     decisions = [each for each in plan_history.decisions(study.id, version) if each.version <= version]
     results = [each for each in plan_history.results(study.id, version) if each.version <= version]
     better = list(_better(results, study))
@@ -253,7 +253,7 @@ def _decision_row(each: DecisionMade, before: int) -> Json:
 
 
 def _better(results: Sequence[Measured], study: Study) -> Iterator[tuple[Measured, float]]:
-    """The results that were better than all before them; of trials that failed only where all others have none."""
+    """The results that improved on all before them. Failed trials count only if no other trial has a result."""
     best: float | None = None
     of_others = [each for each in results if study.trials[each.trial].state != RANKED_LAST]
     for each in of_others or results:

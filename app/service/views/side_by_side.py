@@ -1,8 +1,8 @@
-"""A study with sharing, as it happened, and the same trials without, which is computed, on one clock.
+"""A study as it happened with sharing, beside a computed schedule of the same trials without it, on one clock.
 
-Without sharing each trial trains every step that it took, in the order in which its steps were asked for, on as many
-slots as trained for the study at once, at the seconds that a step of the study cost. No trial waits for the results of
-others, so the true time without sharing is no shorter than this.
+Without sharing each trial trains all of its own steps, in the order of the requests, on as many slots as the study used
+at once, at the study's measured time per step. No trial waits for the results of others, so the true time without
+sharing is at least this long.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from stagetree.models.sharing import SideBySide as SideBySide
 from stagetree.text import duration, percent
 
 LEAST = 0.5
-"""Where steps are less of what slots did, most of it was the start of processes, and times do not compare."""
+"""The least share of slot time spent on steps. Below it process starts dominate, and times are not comparable."""
 
 
 class Block(NamedTuple):
-    """Some time of a slot."""
+    """A block of slot time."""
 
     slot: int
     begun: float
@@ -36,14 +36,14 @@ class Block(NamedTuple):
 
 
 class RequestedSteps(NamedTuple):
-    """Steps of one run of a trial, from one that was asked for to the next one. parts: by node, from and to a step."""
+    """The steps of one run of a trial between two requests. parts: (node, start, end)."""
 
     run: tuple[int, int]
     parts: tuple[tuple[NodeId, int, int], ...]
 
 
 def side_by_side(plan: SearchPlan, study: Study, history: PlanHistory, version: int) -> SideBySide:
-    """Both, up to an event. Stages under way are on neither side: their steps are charged when they end."""
+    """Both schedules up to an event. Running stages are in neither, since steps are charged when a stage ends."""
     since = study.submitted_version - 1
     spans = [span for span in history.spans if since < span.begun <= version and span.proof is None]
     own = [span for span in spans if span.stage.study == study.id and span.ended is not None and span.ended <= version]
@@ -94,10 +94,10 @@ def _blocks(blocks: Sequence[Block], steps: int) -> Blocks:
 
 
 def _recorded_blocks(plan: SearchPlan, study: Study, spans: Sequence[SlotSpan]) -> list[Block]:
-    """The study's own stages. A row is a slot, or one of several that were busy at different times."""
+    """The study's own stages. A row is a slot, or several slots that were busy at different times."""
     clock = Clock((span.begun_at, span.ended_at or span.begun_at) for span in spans)
     need = Counter(name for trial in study.trials for name in {name for name, _ in plan.ends(trial)})
-    free: list[tuple[float, str]] = []  # of each row, when its last block ends, and whose slot it was
+    free: list[tuple[float, str]] = []  # by row: the end of its last block, and its slot
     blocks = []
     for span in sorted(spans, key=lambda span: (span.begun_at, span.slot)):
         begun, ended = clock.passed(span.begun_at), clock.passed(span.ended_at or span.begun_at)
@@ -113,7 +113,7 @@ def _recorded_blocks(plan: SearchPlan, study: Study, spans: Sequence[SlotSpan]) 
 
 
 def _requests(plan: SearchPlan, study: Study, decisions: Iterable[DecisionMade]) -> Iterator[RequestedSteps]:
-    """The steps that trials took, in the order in which they were asked for; a trial's own are in order."""
+    """The steps that trials took, in the order of their requests."""
     requests = [each for each in decisions if each.kind in ("start", "promote") and each.trial is not None]
     done = defaultdict[int, int](int)
     for decision in requests:
@@ -132,7 +132,7 @@ def _steps_between(plan: SearchPlan, study: Study, trial: int, since: int, until
 
 
 def _unshared_blocks(pieces: Sequence[RequestedSteps], slots: int, pace: float) -> Iterator[Block]:
-    """A slot that is free takes the first piece in order whose trial is not on another one."""
+    """A free slot takes the first request whose trial is not on another slot."""
     waiting = defaultdict[tuple[int, int], list[int]](list)
     for number, piece in enumerate(pieces):
         waiting[piece.run].append(number)
@@ -159,7 +159,7 @@ def _unshared_blocks(pieces: Sequence[RequestedSteps], slots: int, pace: float) 
 
 
 def _split_steps(piece: RequestedSteps, trained: dict[NodeId, int]) -> tuple[int, int]:
-    """The steps that an earlier piece had trained, and the others."""
+    """The steps that an earlier request trained already, and the new ones."""
     old = new = 0
     for node, start, end in piece.parts:
         parted = min(end, max(start, trained.get(node, start)))
