@@ -1,13 +1,12 @@
-"""The caller of a request, and what it may do.
+"""The caller of a request, and its rights.
 
 `Gate` finds the principal by a token, or by the headers of a trusted proxy, or refuses the request with 401. A caller
 on the server's own machine needs no token; a request that was forwarded came from another machine. Then each route
 needs a scope: reading `read`, changing `submit`, and changing the study of another owner `operate`.
 
-`Guard` says who may have a browser talk to this server: only pages of its own, under a name that is its own. A browser
-on this machine needs no token, and elsewhere its cookie goes along, so a web page must not be taken for its user. A
-page elsewhere may send requests that carry its `Origin`, or have its own name point at this machine, which `Host` shows
-(DNS rebinding).
+`Guard` admits browsers only from the server's own pages, under one of its own names. A browser on this machine needs no
+token, and elsewhere it sends its cookie, so a foreign page could act as the user. Such a page shows in `Origin`, or in
+`Host` if its name resolves to this machine (DNS rebinding).
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ from app.service.access import Doorkeeper
 from app.service.services import HttpProblem
 
 OPEN_PATHS = ("/", "/docs", "/openapi.json", "/healthz", "/readyz")
-"""They show nothing of studies: the page asks for its data, and probes must not need a secret."""
+"""Paths without study data: the page loads its data by other paths, and probes must not need a secret."""
 
 ASSETS = "/assets/"
 SCOPE_HEADER = "Stagetree-Scope"
-"""Of each answer: what its caller may do here."""
+"""The header of each answer with the caller's scope."""
 FORWARDING_HEADERS = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "x-forwarded-user")
 TOKEN_MISSING = (
     "This server asks who you are. Send a token, as `Authorization: Bearer TOKEN`, or in STAGETREE_TOKEN for commands "
@@ -49,25 +48,24 @@ TOKEN_INVALID = "This token lets nobody in: it is unknown, has expired or was re
 
 @dataclass(frozen=True)
 class AccessPolicy:
-    """Which callers need a token: those on another machine (`loopback`), all (`always`) or none (`open`).
-
-    proxies: whose headers about their users are trusted. instead: of a server that only shows what there is, what to
-    do to change something; "" for others.
-    """
+    """Which callers need a token: those on another machine (`loopback`), all (`always`) or none (`open`)."""
 
     access: str = "loopback"
     proxies: Sequence[IPv4Network | IPv6Network] = ()
+    """The proxies whose headers about users are trusted."""
+
     instead: str = ""
+    """A read-only server's advice on how to change studies; "" for other servers."""
 
     def believes(self, peer: str | None) -> bool:
-        """Whether a connection comes from a trusted proxy."""
+        """Whether the peer is a trusted proxy."""
         address = _address(peer)
         return address is not None and any(address in network for network in self.proxies)
 
     def asks_nobody(self, peer: str | None, own: str | None, headers: Headers) -> bool:
-        """Whether a request may do all without a token. peer, own: the two ends of its connection.
+        """Whether a request needs no token. peer, own: the ends of its connection, None for a Unix socket.
 
-        Both are None for a socket in the file system. One address at both ends is this machine's.
+        Equal addresses at both ends are this machine's.
         """
         if self.access != "loopback":
             return self.access == "open"
@@ -101,7 +99,7 @@ class Gate:
         await self._app(scope, receive, self._telling(send, who))
 
     def _telling(self, send: Send, who: Principal | None) -> Send:
-        """Sends with each answer what its receiver may do, so that a page offers nothing else."""
+        """Add the caller's scope to each answer, so that a page offers only allowed actions."""
         if who is None:
             return send
         may = Scope.READ if self._policy.instead else who.scope
@@ -133,7 +131,7 @@ def is_public(path: str) -> bool:
 
 
 def sent_token(headers: Headers) -> str:
-    """The token that came with a request; "" for none. The page keeps its own in a cookie, which no script reads."""
+    """The request's token; "" for none. The page has its token in a cookie that no script can read."""
     kind, _, token = headers.get("authorization", "").partition(" ")
     if kind.lower() == "bearer":
         return token.strip()
@@ -145,13 +143,13 @@ def sent_token(headers: Headers) -> str:
 
 
 def cookie_of(headers: Headers) -> str:
-    """The name of the cookie, one for each port: browsers send a cookie to all ports of a machine."""
+    """The cookie's name, which contains the port: browsers send a cookie to all ports of a machine."""
     port = headers.get("host", "").rpartition(":")[2]
     return f"stagetree-{port}" if port.isdecimal() else "stagetree"
 
 
 def _address(peer: str | None) -> IPv4Address | IPv6Address | None:
-    """The address of a peer; None for one that has none."""
+    """The peer's IP address; None if it has none."""
     try:
         address = ip_address(peer or "")
     except ValueError:
@@ -160,7 +158,7 @@ def _address(peer: str | None) -> IPv4Address | IPv6Address | None:
 
 
 READING = ("preview_study", "replay_study", "imagine_study")
-"""They are asked with a body or take long, hence POST, and change nothing."""
+"""POST routes that change nothing: they need a body, or take long."""
 
 OPERATING = ("release_slot",)
 ADMINISTERING = ("list_tokens", "create_token", "revoke_token")
@@ -168,7 +166,7 @@ SIGNING = ("sign_in", "sign_out")
 
 
 def needed_scope(route: str, method: str) -> Scope:
-    """The scope that a route needs, by its name."""
+    """The scope that a route requires."""
     if route in ADMINISTERING:
         return Scope.ADMIN
     if route in OPERATING:
@@ -177,9 +175,9 @@ def needed_scope(route: str, method: str) -> Scope:
 
 
 def principal(request: Request) -> Principal:
-    """The caller, whose scope is wide enough for the route.
+    """The caller, after a check of its scope.
 
-    Raises `HttpProblem`: 403 where it is not, and 409 where the server changes nothing for anybody.
+    Raises `HttpProblem`: 403 for a scope that is too narrow, and 409 if the server is read-only.
     """
     who: Principal = request.state.principal
     scope = needed_scope(request.scope["route"].name, request.method)
@@ -191,7 +189,7 @@ def principal(request: Request) -> Principal:
 
 
 async def require_principal(request: Request) -> Principal:
-    """As a dependency, once a request."""
+    """The caller, as a dependency."""
     return principal(request)
 
 
@@ -199,7 +197,7 @@ Who = Annotated[Principal, Depends(require_principal)]
 
 
 def check_owner(request: Request, who: Principal, owner: str) -> None:
-    """Refuse what would change somebody else's study. Raises `HttpProblem`."""
+    """Refuse a change of another user's study. Raises `HttpProblem`."""
     if needed_scope(request.scope["route"].name, request.method) is Scope.SUBMIT and not who.may_change(owner):
         whose = f"{owner}'s" if owner else "nobody's whom we know"
         raise HttpProblem(403, f"The study is {whose}, and {who.name} may {who.scope}: this needs operate.")
@@ -211,10 +209,10 @@ ELSEWHERE = ("cross-site", "same-site")
 
 
 class Guard:
-    """Refuses requests to another name than an address, `localhost` or one of `names`, and those of other sites' pages.
+    """Refuses requests from pages of other sites, and requests to a name that is not the server's.
 
-    `names` with a * in it: any name will do, since something in front of the server looks at it. Every answer tells the
-    browser not to guess its type: what trainers print and users write is in some.
+    IP addresses, `localhost` and `names` are the server's; a * in `names` allows any, for a proxy that checks names.
+    Every answer forbids the browser to guess its type, since some contain users' and trainers' text.
     """
 
     def __init__(self, app: ASGIApp, names: Collection[str]) -> None:
@@ -256,7 +254,7 @@ def _with_nosniff(send: Send) -> Send:
 
 
 def _name(url: str) -> str | None:
-    """The host's name without its port; None where it cannot be read."""
+    """The host name without its port; None if it is malformed."""
     try:
         return urlsplit(url).hostname
     except ValueError:
@@ -264,7 +262,7 @@ def _name(url: str) -> str | None:
 
 
 def _is_address(name: str | None) -> bool:
-    """Whether the name is an address: whoever sends it looked nothing up, so nobody can have lied to them."""
+    """Whether the name is an IP address, which needs no DNS and so cannot be rebound."""
     try:
         return name is not None and bool(ip_address(name))
     except ValueError:

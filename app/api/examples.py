@@ -1,4 +1,4 @@
-"""Examples of what the API answers, for its description."""
+"""Examples of answers for the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -292,4 +292,4 @@ EXAMPLES: dict[str, Json] = {
     "TrialDetail": TRIAL_DETAIL,
     "TrialPage": _page(TRIAL),
 }
-"""By the name of the object in the document."""
+"""Examples by the name of the object in the document."""

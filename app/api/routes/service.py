@@ -1,4 +1,4 @@
-"""The service itself: its slots, whether it is there, whether it is ready, and its numbers."""
+"""The service itself: slots, demand, trainers, health, readiness and metrics."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LIVE_CHAINS = (ChainState.READY, ChainState.RUNNING, ChainState.SAVING)
 
 
 def metrics_text(use: ApiServices) -> str:
-    """All of them, as of now."""
+    """All metrics, in the format of Prometheus."""
     with use.records.read() as rows:
         now, last_tick, slots = rows.now(), rows.schedulers.last_tick(), rows.slots.all()
         studies = rows.studies.count_by_state()
@@ -85,9 +85,9 @@ def list_slots(
     responses=refusals(503),
 )
 def get_demand(use: ServicesDep, kind: Kind = None, counts_any: CountsAny = False) -> Demand:
-    """For autoscalers: how many further slots would be busy at once, and which have nothing to do.
+    """For autoscalers: how many more slots would be busy at once, and which slots are idle.
 
-    The scheduler says so when it looks, which is every few seconds; 503 where none has for as long as a lease.
+    The scheduler reports it every few seconds. The answer is 503 if it has not reported for the time of a lease.
     """
     return queries.demand(use, kind, counts_any=counts_any)
 
@@ -100,7 +100,7 @@ def get_demand(use: ServicesDep, kind: Kind = None, counts_any: CountsAny = Fals
     responses=refusals(404),
 )
 def release_slot(name: SlotPath, use: ServicesDep) -> None:
-    """A slot that is still not well is put there again by its worker."""
+    """Its worker quarantines it again if it is still unhealthy."""
     study_changes.release_slot(use, name)
 
 
@@ -117,7 +117,7 @@ def list_trainers(use: ServicesDep, limit: Limit = 100, cursor: Cursor = None) -
 
 @router.get("/healthz", summary="Whether the server is there", response_model=Health)
 async def healthz() -> Health:
-    """Looks at nothing else."""
+    """Checks nothing else."""
     return Health(status="ok")
 
 
@@ -128,9 +128,9 @@ async def healthz() -> Health:
     responses={503: NOT_READY},
 )
 def readyz(request: Request, use: ServicesDep) -> Any:
-    """Looks at the database, its schema, broker, store, scheduler and slots, for a second at most.
+    """Checks the database, its schema, broker, store, scheduler and slots, for a second at most.
 
-    It is about the whole service; whether this server answers is `/healthz`.
+    It is about the whole service; `/healthz` is about this server.
     """
     checks = use.checks.ask()
     failed = [f"{name}: {answer}" for name, answer in checks.items() if answer != "ok"]
@@ -146,5 +146,5 @@ def readyz(request: Request, use: ServicesDep) -> Any:
     responses={200: NUMBERS, **refusals()},
 )
 def get_metrics(use: ServicesDep, who: Who) -> Response:
-    """Studies, slots and chains by state, the head of the log, and what `/readyz` says."""
+    """Studies, slots and chains by state, the head of the log, and the checks of `/readyz`."""
     return PlainTextResponse(metrics_text(use), media_type="text/plain; version=0.0.4; charset=utf-8")

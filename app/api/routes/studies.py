@@ -30,7 +30,7 @@ from stagetree.models.studies import StudyAnswer, StudyWord
 router = APIRouter(tags=["studies"], route_class=StrictRoute)
 
 PREVIEW_SECONDS = 20.0
-"""What a preview may take of this process; on one's own machine it may take longer."""
+"""The time limit of a preview on a server. `stagetree preview` has none."""
 
 Json = dict[str, Any]
 Slots = Annotated[int, Query(ge=1, le=10_000, description="how many slots the study would have for itself")]
@@ -77,7 +77,7 @@ def list_studies(
     who: Who,
     project: Project = None,
 ) -> StudyPage:
-    """Studies submitted while one turns the pages do not appear on later ones, and nothing is shown twice."""
+    """Studies that are submitted meanwhile do not appear on later pages, and no study appears twice."""
 
     def is_meant(other: str) -> bool:
         return who.sees(other) and project in (None, other)
@@ -102,7 +102,7 @@ def get_study(
     trials: WithTrials = True,
     at: At = None,
 ) -> Any:
-    """Its best trial, its trials, its costs, and what slots are doing for it now."""
+    """Its best trial, its trials, its cost, and its running stages."""
     shown, version = queries.study(use, row, with_trials=trials, at=at)
     tag = etag(version)
     response.headers.update(caching_headers(tag))
@@ -124,31 +124,31 @@ def _command(name: str, summary: str) -> Json:
 
 @router.post(**_command("pause", "Pause a study"))
 def pause_study(row: StudyRowDep, use: ServicesDep, write: WriterDep) -> StudyAnswer:
-    """Nothing new is started for it until it is resumed; what is under way and nobody else wants ends at its step."""
+    """No stage starts for it until it is resumed. Running stages that no other study needs stop after their step."""
     return _change(use, write, row, c.PauseStudy(study=StudyId(row.id)))
 
 
 @router.post(**_command("resume", "Resume a paused study"))
 def resume_study(row: StudyRowDep, use: ServicesDep, write: WriterDep) -> StudyAnswer:
-    """It goes on where it was."""
+    """It continues from its last state."""
     return _change(use, write, row, c.ResumeStudy(study=StudyId(row.id)))
 
 
-@router.post(**_command("reopen", "Go on with a completed study"))
+@router.post(**_command("reopen", "Reopen a completed study"))
 def reopen_study(row: StudyRowDep, use: ServicesDep, write: WriterDep, num_trials: NumTrials) -> StudyAnswer:
-    """With so many trials in all: rungs get wider, old results and promotions are kept, nothing is run twice."""
+    """With a new total number of trials. Rungs get wider; old results and promotions are kept."""
     return _change(use, write, row, c.ReopenStudy(study=StudyId(row.id), trials=num_trials, at=use.clock()))
 
 
 @router.post(**_command("cancel", "Cancel a study for good"))
 def cancel_study(row: StudyRowDep, use: ServicesDep, write: WriterDep) -> StudyAnswer:
-    """What it has so far remains."""
+    """Its results so far remain."""
     return _change(use, write, row, c.CancelStudy(study=StudyId(row.id), at=use.clock()))
 
 
 @router.post(**_command("audit", "Train every trial that shares steps again, and compare"))
 def audit_study(row: StudyRowDep, use: ServicesDep, write: WriterDep) -> StudyAnswer:
-    """Slots train each trial that shares steps again, alone and without a break; `exactness` has the verdict."""
+    """Slots train each trial that shares steps again, alone and uninterrupted; `exactness` has the verdict."""
     if not use.proofs:
         raise StateConflict("nothing is compared here: STAGETREE_PROOFS is false")
     return _change(use, write, row, c.RequestAudit(study=StudyId(row.id), at=use.clock()))
@@ -156,7 +156,7 @@ def audit_study(row: StudyRowDep, use: ServicesDep, write: WriterDep) -> StudyAn
 
 @router.post(**_command("complete", "Complete a study whose trials come from outside"))
 def complete_study(row: StudyRowDep, use: ServicesDep, write: WriterDep) -> StudyAnswer:
-    """Nothing more is asked of it. Refused while a trial is under way."""
+    """It takes no more trials. Refused while a trial is active."""
     return _change(use, write, row, c.CompleteStudy(study=StudyId(row.id), at=use.clock()))
 
 
@@ -184,7 +184,7 @@ def _change(use: ApiServices, write: Write, row: StudyRecord, command: c.Command
     responses=refusals(400, 413, 415),
 )
 def preview_study(body: StudyBody, use: ServicesDep, who: Who, slots: Slots = 1) -> Preview:
-    """The body is that of a submission, and refused where that would be."""
+    """The body is that of a submission, with the same refusals."""
     from app.simulation.preview import PreviewTooLong, preview
 
     until = time.monotonic() + PREVIEW_SECONDS

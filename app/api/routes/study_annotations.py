@@ -24,13 +24,13 @@ NotePath = Annotated[int, PathParameter(description="the event that added the no
 @router.post(
     "/notes",
     status_code=201,
-    summary="Write something down",
+    summary="Add a note",
     response_model=Event,
     response_description="The event.",
     responses=refusals(400, 404, 413, 415),
 )
 def add_note(row: StudyRowDep, body: NoteBody, use: ServicesDep, write: WriterDep, who: Who) -> Event:
-    """About the study or one of its trials, also when it is over. It is shown with them, and changes nothing."""
+    """About the study or one of its trials, also when it is over. It changes no result."""
     note = parse(NoteText, body)
     return study_changes.add_note(use, row, write, note.text, note.trial, who)
 
@@ -45,7 +45,7 @@ def add_note(row: StudyRowDep, body: NoteBody, use: ServicesDep, write: WriterDe
 def correct_note(
     row: StudyRowDep, event: NotePath, body: CorrectionBody, use: ServicesDep, write: WriterDep, who: Who
 ) -> Note:
-    """It is named by the event that added it. Its earlier text stays in the log."""
+    """The path has the event that added the note. The earlier text stays in the log."""
     study_changes.correct_note(use, row, write, event, parse(Correction, body).text, who)
     return next(note for note in queries.study(use, row, with_trials=False)[0].notes if note.event == event)
 
@@ -59,7 +59,7 @@ def correct_note(
     responses=refusals(400, 404, 413, 415),
 )
 def label_study(row: StudyRowDep, body: LabelsBody, use: ServicesDep, write: WriterDep, who: Who) -> StudyAnswer:
-    """Add and remove tags, and set attributes, of which null takes one away; also when it is over."""
+    """Add and remove tags, and set attributes (null removes one), also when the study is over."""
     labels = parse(LabelsWanted, body)
     study_changes.label(use, row, write, labels.add, labels.remove, labels.attributes, who)
     return queries.study(use, row, with_trials=False)[0]

@@ -1,4 +1,4 @@
-"""What users ask of a study beside its tuner, and of its tuner: branches and averages of trials, and suggestions."""
+"""Trials that users request: branches, averages, and suggestions for the tuner."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def branch_trial(
     write: WriterDep,
     preview: OnlyPrice = False,
 ) -> Branch:
-    """Up to a step it is that trial, so that these steps are shared. A study that is over goes on for it."""
+    """The new trial shares all steps up to `at` with the other one. A study that is over is reopened for it."""
     return _add_or_price(response, row, parse_branch(body, StudyId(row.id), use.clock()), use, write, preview)
 
 
@@ -68,8 +68,9 @@ def average_trials(
     write: WriterDep,
     preview: OnlyPrice = False,
 ) -> Branch:
-    """Its weights are the mean of those with which the others were measured; it is evaluated, and trained on if that is
-    asked for. A study that is over goes on for it.
+    """The new trial begins with the mean of the others' weights. It is evaluated, and trained further on request.
+
+    A study that is over is reopened for it.
     """
     return _add_or_price(response, row, parse_average(body, StudyId(row.id), use.clock()), use, write, preview)
 
@@ -98,10 +99,10 @@ def _add_or_price(
     responses=refusals(400, 404, 409, 413, 415),
 )
 def suggest(row: StudyRowDep, body: SuggestionsBody, use: ServicesDep, write: WriterDep, who: Who) -> Suggestions:
-    """They take the next places of the study's tuner, in their order, before anything is drawn. All or nothing.
+    """Enqueue configurations as the tuner's next trials, in their order: all or nothing.
 
-    Each says the value of some hyper-parameters, or of all; the rest is chosen when its place comes. A value
-    of the space is also named by its place, such as `lr.init`. They count as trials of the study.
+    Each gives the values of some or all hyper-parameters; the sampler chooses the others when its trial begins. A value
+    within the space is named by its path, such as `lr.init`. They count as trials of the study.
     """
     return suggestions.suggest(use, row, write, parse(SuggestionsWanted, body).suggestions, who)
 
@@ -113,7 +114,7 @@ def suggest(row: StudyRowDep, body: SuggestionsBody, use: ServicesDep, write: Wr
     responses=refusals(404),
 )
 def list_suggestions(row: StudyRowDep, use: ServicesDep, at: At = None) -> Suggestions:
-    """In the order in which their places come, each with the trial that came of it."""
+    """In their order, each with its trial."""
     return suggestions.suggestions(use, row, at)
 
 
@@ -125,7 +126,7 @@ def list_suggestions(row: StudyRowDep, use: ServicesDep, at: At = None) -> Sugge
 )
 @heavy
 def get_sampler(row: StudyRowDep, use: ServicesDep, at: At = None) -> SamplerState:
-    """It follows from the log alone. Where the study goes on, another result may come first."""
+    """It follows from the log alone. In a running study, the next result may change it."""
     return suggestions.sampler_state(use, row, at)
 
 
@@ -143,5 +144,5 @@ def withdraw(
     write: WriterDep,
     who: Who,
 ) -> None:
-    """Its place is free for another one. Once its trial has begun it is refused: cancel the trial instead."""
+    """Refused once its trial has begun: cancel the trial instead."""
     suggestions.withdraw(use, row, write, suggestion, who)
