@@ -8,13 +8,10 @@ from __future__ import annotations
 from typing import Annotated, Any, TypeVar, get_args
 
 from fastapi import Body
-from pydantic import Field, PlainValidator, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import Field, PlainValidator
 
 from app.api import examples
 from app.domain import commands as c
-from app.domain.decide import MOST_CHARACTERS
-from app.domain.terms import StudyId
 from app.registry import Catalogue, TrainerFileError, TrainerSource, check_arguments
 from app.search.samplers import unavailable
 from app.service.access import NAME
@@ -24,12 +21,10 @@ from stagetree.models.service import ScopeWord
 from stagetree.sequences import did_you_mean
 from stagetree.spec import Problem as SpecProblem
 from stagetree.spec import SpecError, StudySpec, TrialSpec, shown
-from stagetree.spec.errors import joined
-from stagetree.spec.fields import SpecModel, sentence
-from stagetree.spec.suggestions import MOST_SUGGESTIONS
+from stagetree.spec.fields import SpecPart
 
 Json = dict[str, Any]
-Parsed = TypeVar("Parsed", bound=SpecModel)
+Parsed = TypeVar("Parsed", bound=SpecPart)
 
 
 def parse_study(body: Any, trainers: Catalogue, limits: Limits) -> tuple[StudySpec, TrainerSource]:
@@ -62,14 +57,7 @@ def _unknown_trainer(name: str, names: list[str]) -> str:
 
 def parse(kind: type[Parsed], body: Any) -> Parsed:
     """The body as an object of `kind`. Raises `SpecError` with every problem."""
-    try:
-        return kind.model_validate(body if isinstance(body, dict) else {})
-    except ValidationError as wrong:
-        raise SpecError([_problem(each, kind) for each in wrong.errors()]) from None
-
-
-def _problem(detail: ErrorDetails, kind: type[SpecModel]) -> SpecProblem:
-    return SpecProblem(joined(*detail["loc"]), sentence(detail, kind, str(detail["loc"][0])))
+    return kind(**(body if isinstance(body, dict) else {}))
 
 
 def parse_trial(body: Any) -> c.Start:
@@ -88,7 +76,9 @@ def parse_trials(body: Any) -> list[c.Start | c.Extend]:
             is_longer = isinstance(item, dict) and "trial" in item
             requests.append(c.Extend(**dict(parse(LongerTrial, item))) if is_longer else parse_trial(item))
         except SpecError as error:
-            problems += [SpecProblem(joined("trials", number, each.field), each.problem) for each in error.problems]
+            problems += [
+                SpecProblem(f"trials[{number}].{each.field}".rstrip("."), each.problem) for each in error.problems
+            ]
     if problems:
         raise SpecError(problems)
     return requests
@@ -97,18 +87,6 @@ def parse_trials(body: Any) -> list[c.Start | c.Extend]:
 def parse_extension(body: Any, trial: int) -> c.Extend:
     """More steps for the trial in the path. Raises `SpecError`."""
     return c.Extend(**dict(parse(LongerTrial, {**dict(parse(Extension, body)), "trial": trial})))
-
-
-def parse_branch(body: Any, study: StudyId, at: float) -> c.BranchTrial:
-    """The branch of a trial that a body asks for. Raises `SpecError`."""
-    return c.BranchTrial(study=study, time=at, **dict(parse(BranchWanted, body)))
-
-
-def parse_average(body: Any, study: StudyId, at: float) -> c.AverageTrials:
-    """The average of trials that a body asks for. Raises `SpecError`."""
-    average = parse(AverageWanted, body)
-    trials, weights = tuple(average.trials), tuple(average.weights)
-    return c.AverageTrials(study=study, time=at, **{**dict(average), "trials": trials, "weights": weights})
 
 
 def _unparsed(value: Any) -> Any:
@@ -126,59 +104,24 @@ TrialNumber = Annotated[int, Field(ge=0, description="the number of a trial, fro
 Steps = Annotated[int, Field(ge=1, description="the number of steps in all, at least 1")]
 
 
-class LongerTrial(SpecModel):
+class LongerTrial(SpecPart):
     """More steps of a trial there is."""
 
     trial: TrialNumber
     steps: Steps
 
 
-class Extension(SpecModel):
+class Extension(SpecPart):
     steps: Steps
 
 
-class TrialsWanted(SpecModel):
+class TrialsWanted(SpecPart):
     trials: list[Annotated[Any, PlainValidator(_unparsed, json_schema_input_type=TrialSpec | LongerTrial)]] = Field(
         description="a list of {hp, steps} for new trials and {trial, steps} for longer ones"
     )
 
 
-class BranchWanted(SpecModel):
-    """A trial that begins as another one did."""
-
-    trial: TrialNumber
-    at: int = Field(ge=1, description="the last step that both trials share, at least 1")
-    hp: Json = Field(
-        description="an object from hyper-parameter to value from there on; a sequence has its step 0 there"
-    )
-    steps: Steps
-
-
-class AverageWanted(SpecModel):
-    """A trial that begins with the mean of other trials' states."""
-
-    trials: list[Annotated[int, Field(ge=0)]] = Field(default=[], description="numbers of trials, in a list")
-    best: int | None = Field(default=None, ge=1, description="how many of the best trials to take instead, at least 1")
-    last: int | None = Field(
-        default=None, ge=2, description="how many of one trial's last kept states to take, at least 2"
-    )
-    weights: list[float] = Field(default=[], description="one number for each state, in a list; none for equal weights")
-    steps: int | None = Field(default=None, ge=1, description="the number of steps in all, to train the mean further")
-    hp: Json = Field(default={}, description="an object from hyper-parameter to value from there on")
-
-
-class SuggestionsWanted(SpecModel):
-    """Configurations that a study's tuner is to try next."""
-
-    suggestions: list[Annotated[Json, Field(min_length=1)]] = Field(
-        min_length=1,
-        max_length=MOST_SUGGESTIONS,
-        description="an object from hyper-parameter, or place in the space, to value; "
-        f"1 to {MOST_SUGGESTIONS} of them, in a list",
-    )
-
-
-class ChangesWanted(SpecModel):
+class ChangesWanted(SpecPart):
     """Another study file, as its differences."""
 
     changes: Json = Field(
@@ -186,7 +129,7 @@ class ChangesWanted(SpecModel):
     )
 
 
-class TokenWanted(SpecModel):
+class TokenWanted(SpecPart):
     """A token to make."""
 
     name: str = Field(
@@ -200,50 +143,10 @@ class TokenWanted(SpecModel):
     )
 
 
-Text = Annotated[
-    str,
-    Field(
-        min_length=1,
-        max_length=MOST_CHARACTERS,
-        pattern=r"\S",
-        description=f"a text of 1 to {MOST_CHARACTERS} characters, not only spaces",
-    ),
-]
-
-
-class NoteText(SpecModel):
-    """A note on a study."""
-
-    text: Text
-    trial: Annotated[int, Field(ge=0)] | None = Field(
-        default=None, description="the number of the trial that it is about, from 0 on, or null for the whole study"
-    )
-
-
-class Correction(SpecModel):
-    """Another text for a note."""
-
-    text: Text
-
-
-class LabelsWanted(SpecModel):
-    """Tags to add and to remove, and attributes to set."""
-
-    add: list[str] = Field(default=[], description="words without a comma or =, in a list")
-    remove: list[str] = Field(default=[], description="tags, in a list")
-    attributes: Json = Field(default={}, description="an object from name to value, where null removes the attribute")
-
-
 TRIAL = {"hp": examples.HP, "steps": 40}
 StudyBody = typed(StudySpec, examples.STUDY_FILE)
 TrialBody = typed(TrialSpec, TRIAL)
 TrialsBody = typed(TrialsWanted, {"trials": [TRIAL, {"trial": 3, "steps": 80}]})
 ChangesBody = typed(ChangesWanted, {"changes": {"tuner.reduction_factor": 2}})
-BranchBody = typed(BranchWanted, {"trial": 3, "at": 20, "hp": {"lr": 0.01}, "steps": 30})
-AverageBody = typed(AverageWanted, {"best": 3})
-SuggestionsBody = typed(SuggestionsWanted, {"suggestions": [{"lr": 0.1}]})
 ExtensionBody = typed(Extension, {"steps": 80})
 TokenBody = typed(TokenWanted, {"name": "ci", "scope": "submit", "project": "vision", "days": 90})
-NoteBody = typed(NoteText, {"text": "diverges after the warm-up", "trial": 3})
-CorrectionBody = typed(Correction, {"text": "diverges after step 40"})
-LabelsBody = typed(LabelsWanted, {"add": ["paper"], "remove": ["draft"], "attributes": {"dataset": "v3"}})

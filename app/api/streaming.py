@@ -1,8 +1,8 @@
 """Server-sent events of studies, read and formatted once for all followers of a study.
 
 The latest events stay in a buffer, in which each follower has its own position. A follower that is further behind,
-since it is new or slow, reads the log itself until it has caught up. One task polls the log for all streams, and wakes the
-watchers of streams with new events.
+since it is new or slow, reads the log itself until it has caught up. One task polls the log for all streams, and wakes
+the watchers of streams with new events.
 """
 
 from __future__ import annotations

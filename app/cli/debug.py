@@ -57,7 +57,7 @@ def debug(
         print(f"{metric}  {'-' if value is None else written(value)}")
 
 
-class TrialState(NamedTuple):
+class StoredState(NamedTuple):
     """The checkpoint of a trial after a step, in a file."""
 
     study: str
@@ -67,7 +67,7 @@ class TrialState(NamedTuple):
 
 
 def export_model(
-    state: TrialState, folder: Path, trainers: Sequence[str], server: str | None, dir: Path | None
+    state: StoredState, folder: Path, trainers: Sequence[str], server: str | None, dir: Path | None
 ) -> bool:
     """Have the trainer of a trial write its model into an empty folder. Raises what the trainer's code raises.
 

@@ -87,7 +87,7 @@ def _place(output: Path | None) -> tuple[Path, str]:
 
 def _export(id: str, which: _Wanted, trainers: list[str], server: str | None, dir: Path | None) -> None:
     """Build the trainer here, as `stagetree debug` does, and have it write its model."""
-    from app.cli.debug import TrialState, export_model
+    from app.cli.debug import StoredState, export_model
 
     which.into.mkdir(parents=True, exist_ok=True)
     if any(which.into.iterdir()):
@@ -95,7 +95,7 @@ def _export(id: str, which: _Wanted, trainers: list[str], server: str | None, di
     with TemporaryDirectory(prefix="stagetree-") as folder:
         file = _write(id, replace(which, into=Path(folder)), server, dir)
         number, step = map(int, OF_TRIAL.findall(file.path.name)[-1])
-        state = TrialState(id, number, step, file.path)
+        state = StoredState(id, number, step, file.path)
         is_its_own = export_model(state, which.into, trainers, server, dir)
         like = [] if is_its_own else _model_copies(file.path)
     print(f"{which.into}{file.about}: {', '.join(sorted(path.name for path in which.into.iterdir()))}")

@@ -229,7 +229,7 @@ class SpecPart(SpecModel):
 
     place: ClassVar[str] = ""
 
-    def __init__(self, **values: Any) -> None:
+    def __init__(self, /, **values: Any) -> None:
         try:
             super().__init__(**values)
         except ValidationError as error:

@@ -18,7 +18,7 @@ from tests.domain.test_accounting import asha, simulator, submit
 from tests.plans import METRIC, Story, study_of, tried
 from tests.strategies import Trial, spaces
 
-NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?")
+NUMBER = re.compile(r"(?<![\w.])\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?")
 DECAY = {"family": "multistep", "init": 0.1, "milestones": [8], "gamma": 0.1}
 
 

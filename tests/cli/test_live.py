@@ -72,7 +72,7 @@ def test_nothing_but_a_long_configuration_is_cut_at_80_columns() -> None:
     counts = {"failed": 3, "running": 4, "waiting": 10, "completed": 23, "stopped": 0, "cancelled": 0}
     shown = drawn(study(tuner="asha", cost=cost, counts=counts, progress=progress), 80, 24)
     assert shown[1].endswith("26/40  3 failed  4 running  10 waiting  19 at rungs")
-    assert shown[2].rstrip().endswith("133/about 260 different  51%")
+    assert shown[2].rstrip().endswith("133/about 260 unique  51%")
     said = "saved   54% by sharing, 98% by early stopping   12 repeated, 9 retried"
     assert shown[4].rstrip() == said
     assert [line for line in shown if "…" in line] == [shown[5]] and shown[5].startswith("best    val_accuracy 0.9889")

@@ -6,19 +6,61 @@ from typing import Annotated
 
 from fastapi import APIRouter
 from fastapi import Path as PathParameter
+from pydantic import Field
 
 from app.api.access import Who
-from app.api.bodies import Correction, CorrectionBody, LabelsBody, LabelsWanted, NoteBody, NoteText, parse
+from app.api.bodies import Json, parse, typed
 from app.api.errors import refusals
 from app.api.services import ServicesDep, StudyRowDep
 from app.api.strict import StrictRoute, WriterDep
+from app.domain.decide import MOST_CHARACTERS
 from app.service import queries, study_changes
 from stagetree.models.service import Event
 from stagetree.models.studies import StudyAnswer
 from stagetree.models.trials import Note
+from stagetree.spec.fields import SpecPart
 
 router = APIRouter(prefix="/studies/{study}", tags=["studies"], route_class=StrictRoute)
 NotePath = Annotated[int, PathParameter(description="the event that added the note", examples=[42])]
+
+
+Text = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=MOST_CHARACTERS,
+        pattern=r"\S",
+        description=f"a text of 1 to {MOST_CHARACTERS} characters, not only spaces",
+    ),
+]
+
+
+class NoteText(SpecPart):
+    """A note on a study."""
+
+    text: Text
+    trial: Annotated[int, Field(ge=0)] | None = Field(
+        default=None, description="the number of the trial that it is about, from 0 on, or null for the whole study"
+    )
+
+
+class Correction(SpecPart):
+    """Another text for a note."""
+
+    text: Text
+
+
+class LabelsWanted(SpecPart):
+    """Tags to add and to remove, and attributes to set."""
+
+    add: list[str] = Field(default=[], description="words without a comma or =, in a list")
+    remove: list[str] = Field(default=[], description="tags, in a list")
+    attributes: Json = Field(default={}, description="an object from name to value, where null removes the attribute")
+
+
+NoteBody: Any = typed(NoteText, {"text": "diverges after the warm-up", "trial": 3})
+CorrectionBody: Any = typed(Correction, {"text": "diverges after step 40"})
+LabelsBody: Any = typed(LabelsWanted, {"add": ["paper"], "remove": ["draft"], "attributes": {"dataset": "v3"}})
 
 
 @router.post(

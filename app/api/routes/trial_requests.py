@@ -5,17 +5,10 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Response
+from pydantic import Field
 
 from app.api.access import Who
-from app.api.bodies import (
-    AverageBody,
-    BranchBody,
-    SuggestionsBody,
-    SuggestionsWanted,
-    parse,
-    parse_average,
-    parse_branch,
-)
+from app.api.bodies import Json, Steps, TrialNumber, parse, typed
 from app.api.errors import refusals
 from app.api.services import ApiServices, ServicesDep, StudyRowDep, heavy
 from app.api.strict import At, StrictRoute, Write, WriterDep
@@ -23,8 +16,63 @@ from app.domain import commands as c
 from app.domain.terms import StudyId
 from app.service import queries, study_changes, suggestions
 from stagetree.models.trials import Branch, SamplerState, Suggestions
+from stagetree.spec.fields import SpecPart
+from stagetree.spec.suggestions import MOST_SUGGESTIONS
 
 router = APIRouter(prefix="/studies/{study}", tags=["trials"], route_class=StrictRoute)
+
+
+class BranchWanted(SpecPart):
+    """A trial that begins as another one did."""
+
+    trial: TrialNumber
+    at: int = Field(ge=1, description="the last step that both trials share, at least 1")
+    hp: Json = Field(
+        description="an object from hyper-parameter to value from there on; a sequence has its step 0 there"
+    )
+    steps: Steps
+
+
+class AverageWanted(SpecPart):
+    """A trial that begins with the mean of other trials' states."""
+
+    trials: list[Annotated[int, Field(ge=0)]] = Field(default=[], description="numbers of trials, in a list")
+    best: int | None = Field(default=None, ge=1, description="how many of the best trials to take instead, at least 1")
+    last: int | None = Field(
+        default=None, ge=2, description="how many of one trial's last kept states to take, at least 2"
+    )
+    weights: list[float] = Field(default=[], description="one number for each state, in a list; none for equal weights")
+    steps: int | None = Field(default=None, ge=1, description="the number of steps in all, to train the mean further")
+    hp: Json = Field(default={}, description="an object from hyper-parameter to value from there on")
+
+
+class SuggestionsWanted(SpecPart):
+    """Configurations that a study's tuner is to try next."""
+
+    suggestions: list[Annotated[Json, Field(min_length=1)]] = Field(
+        min_length=1,
+        max_length=MOST_SUGGESTIONS,
+        description="an object from hyper-parameter, or place in the space, to value; "
+        f"1 to {MOST_SUGGESTIONS} of them, in a list",
+    )
+
+
+BranchBody: Any = typed(BranchWanted, {"trial": 3, "at": 20, "hp": {"lr": 0.01}, "steps": 30})
+AverageBody: Any = typed(AverageWanted, {"best": 3})
+SuggestionsBody: Any = typed(SuggestionsWanted, {"suggestions": [{"lr": 0.1}]})
+
+
+def parse_branch(body: Any, study: StudyId, at: float) -> c.BranchTrial:
+    """The branch of a trial that a body asks for. Raises `SpecError`."""
+    return c.BranchTrial(study=study, time=at, **dict(parse(BranchWanted, body)))
+
+
+def parse_average(body: Any, study: StudyId, at: float) -> c.AverageTrials:
+    """The average of trials that a body asks for. Raises `SpecError`."""
+    average = parse(AverageWanted, body)
+    trials, weights = tuple(average.trials), tuple(average.weights)
+    return c.AverageTrials(study=study, time=at, **{**dict(average), "trials": trials, "weights": weights})
+
 
 PRICED: dict[int | str, dict[str, Any]] = {200: {"model": Branch, "description": "With `preview`: the price alone."}}
 OnlyPrice = Annotated[bool, Query(description="say the price, and run nothing")]
