@@ -22,6 +22,7 @@ from stagetree.sequences import did_you_mean
 from stagetree.spec import Problem as SpecProblem
 from stagetree.spec import SpecError, StudySpec, TrialSpec, shown
 from stagetree.spec.fields import SpecPart
+from stagetree.spec.suggestions import MOST_SUGGESTIONS
 
 Json = dict[str, Any]
 Parsed = TypeVar("Parsed", bound=SpecPart)
@@ -121,6 +122,17 @@ class TrialsWanted(SpecPart):
     )
 
 
+class SuggestionsWanted(SpecPart):
+    """Configurations that a study's tuner is to try next."""
+
+    suggestions: list[Annotated[Json, Field(min_length=1)]] = Field(
+        min_length=1,
+        max_length=MOST_SUGGESTIONS,
+        description="an object from hyper-parameter, or place in the space, to value; "
+        f"1 to {MOST_SUGGESTIONS} of them, in a list",
+    )
+
+
 class ChangesWanted(SpecPart):
     """Another study file, as its differences."""
 
@@ -148,5 +160,6 @@ StudyBody = typed(StudySpec, examples.STUDY_FILE)
 TrialBody = typed(TrialSpec, TRIAL)
 TrialsBody = typed(TrialsWanted, {"trials": [TRIAL, {"trial": 3, "steps": 80}]})
 ChangesBody = typed(ChangesWanted, {"changes": {"tuner.reduction_factor": 2}})
+SuggestionsBody = typed(SuggestionsWanted, {"suggestions": [{"lr": 0.1}]})
 ExtensionBody = typed(Extension, {"steps": 80})
 TokenBody = typed(TokenWanted, {"name": "ci", "scope": "submit", "project": "vision", "days": 90})

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path, Query, Response
 from pydantic import Field
 
 from app.api.access import Who
-from app.api.bodies import Json, Steps, TrialNumber, parse, typed
+from app.api.bodies import Json, Steps, SuggestionsBody, SuggestionsWanted, TrialNumber, parse, typed
 from app.api.errors import refusals
 from app.api.services import ApiServices, ServicesDep, StudyRowDep, heavy
 from app.api.strict import At, StrictRoute, Write, WriterDep
@@ -17,7 +17,6 @@ from app.domain.terms import StudyId
 from app.service import queries, study_changes, suggestions
 from stagetree.models.trials import Branch, SamplerState, Suggestions
 from stagetree.spec.fields import SpecPart
-from stagetree.spec.suggestions import MOST_SUGGESTIONS
 
 router = APIRouter(prefix="/studies/{study}", tags=["trials"], route_class=StrictRoute)
 
@@ -46,20 +45,8 @@ class AverageWanted(SpecPart):
     hp: Json = Field(default={}, description="an object from hyper-parameter to value from there on")
 
 
-class SuggestionsWanted(SpecPart):
-    """Configurations that a study's tuner is to try next."""
-
-    suggestions: list[Annotated[Json, Field(min_length=1)]] = Field(
-        min_length=1,
-        max_length=MOST_SUGGESTIONS,
-        description="an object from hyper-parameter, or place in the space, to value; "
-        f"1 to {MOST_SUGGESTIONS} of them, in a list",
-    )
-
-
 BranchBody: Any = typed(BranchWanted, {"trial": 3, "at": 20, "hp": {"lr": 0.01}, "steps": 30})
 AverageBody: Any = typed(AverageWanted, {"best": 3})
-SuggestionsBody: Any = typed(SuggestionsWanted, {"suggestions": [{"lr": 0.1}]})
 
 
 def parse_branch(body: Any, study: StudyId, at: float) -> c.BranchTrial:
