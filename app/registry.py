@@ -27,10 +27,10 @@ from stagetree.sequences import did_you_mean
 from stagetree.source.definitions import Arguments
 from stagetree.source.discovery import ENTRIES, arguments, classes, scripts, single_rank, without
 from stagetree.source.loops import read_in_steps
+from stagetree.source.syntax import syntax_tree
 from stagetree.source.versions import SourceError, candidates, module_files, version_of
 from stagetree.spec import Problem, SpecError, StudySpec
 from stagetree.spec.tuners import TrialsTuner
-from stagetree.syntax import syntax_tree
 
 SETTLED_SECONDS = 2.0
 """A file that was written to within so long may be written to again without its times telling."""

@@ -174,7 +174,7 @@ class Settings(BaseSettings):
     @classmethod
     def _check_scopes(cls, value: str) -> str:
         for each in _split(value):
-            Scope.of(each.rpartition("=")[2].partition("@")[0])
+            Scope.parse(each.rpartition("=")[2].partition("@")[0])
         return value
 
     @property
@@ -194,7 +194,7 @@ class Settings(BaseSettings):
         for each in _split(self.groups):
             group, _, grant = each.rpartition("=")
             scope, has_project, project = grant.partition("@")
-            principals[group] = Principal("", Scope.of(scope), project if has_project else None)
+            principals[group] = Principal("", Scope.parse(scope), project if has_project else None)
         return principals
 
     @property

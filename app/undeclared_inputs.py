@@ -1,7 +1,7 @@
 """Looks at what a trainer was seen to read and no study names: data, code, variables of the environment, packages.
 
 Nobody has promised that it stays as it is, so a copy of a file with other times must not count as another one. Each has
-a path: see `stagetree.undeclared_input`.
+a path: see `stagetree.source.undeclared_input`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from app.input_fingerprints import PART, SMALL, InputMissing, hash_of, look, readable
-from stagetree.undeclared_input import PYTHON, Unnamed
+from stagetree.source.undeclared_input import PYTHON, UndeclaredInput
 
 Json = dict[str, Any]
 
@@ -49,7 +49,7 @@ def has_changed(record: Mapping[str, Any]) -> bool:
     Raises `InputMissing`.
     """
     path, seen = record["path"], _look(record["path"])
-    if seen["stamp"] == record["stamp"] or (Unnamed(path).is_variable and not is_of_here(record)):
+    if seen["stamp"] == record["stamp"] or (UndeclaredInput(path).is_variable and not is_of_here(record)):
         return False
     now = _content(path, is_small="sha256" in record)
     return not now or any(record[name] != value for name, value in now.items())
@@ -61,17 +61,17 @@ def is_of_here(record: Mapping[str, Any]) -> bool:
 
 
 def _look(path: str) -> Json:
-    match Unnamed(path):
-        case Unnamed(is_variable=True, name=name):
+    match UndeclaredInput(path):
+        case UndeclaredInput(is_variable=True, name=name):
             return {"path": path, "host": platform.node(), "stamp": _hash_of_variable(name)}
-        case Unnamed(is_package=True, name=name):
+        case UndeclaredInput(is_package=True, name=name):
             return {"path": path, "host": platform.node(), "stamp": version_of(name)}
     return _look_at_many(path) if _is_pattern(path) else look(path, is_hashed=False)
 
 
 def _content(path: str, *, is_small: bool) -> Json:
     """What tells whether it is the same in spite of another stamp; of a variable or a package, nothing."""
-    if (unnamed := Unnamed(path)).is_variable or unnamed.is_package:
+    if (unnamed := UndeclaredInput(path)).is_variable or unnamed.is_package:
         return {}
     if _is_pattern(path):
         return {"ends": _hash_of_samples(path)}
@@ -123,7 +123,7 @@ def _all_distributions() -> Mapping[str, list[str]]:
 
 
 def _is_pattern(path: str) -> bool:
-    return Unnamed(path).is_pattern and not os.path.exists(path)
+    return UndeclaredInput(path).is_pattern and not os.path.exists(path)
 
 
 def _look_at_many(pattern: str) -> Json:
@@ -149,7 +149,7 @@ def _hash_of_samples(pattern: str) -> str:
 
 def _matching(pattern: str) -> tuple[str, list[str]]:
     """The folder of a pattern, and the names in it. Raises `InputMissing`."""
-    folder = Unnamed(pattern).folder
+    folder = UndeclaredInput(pattern).folder
     names = sorted(glob(pattern.removeprefix(folder).lstrip("/"), root_dir=folder))
     if not names:
         raise InputMissing(f"{pattern} is the name of no file")

@@ -34,7 +34,7 @@ import numpy as np
 from laws import Task
 
 from app.domain import events as e
-from app.domain.cooldowns import cooled
+from app.domain.cooldowns import cooldown_hp
 from app.domain.search_plan import Node, SearchPlan, Trial
 from app.domain.terms import StudyId
 from app.simulation.simulator import Simulator
@@ -129,7 +129,9 @@ def record(number: int) -> Json:
     for begin, (rung, tail) in zip((0, *TAILS), TAILS.items(), strict=False):
         row["trunk"][rung] = train(hp, begin, rung)
         state = deepcopy(trainer.state_dict())
-        row["cooled"][rung] = train(cooled(hp, rung, tail, falling=["lr"], shape=SHAPE, final=0.0), rung, rung + tail)
+        row["cooled"][rung] = train(
+            cooldown_hp(hp, rung, tail, falling=["lr"], shape=SHAPE, final=0.0), rung, rung + tail
+        )
         trainer.load_state_dict(state)
     return row
 
@@ -188,7 +190,7 @@ def winner(plan: SearchPlan) -> Trial | None:
 def worth(setting: Setting, hp: Json) -> float:
     """The loss of a configuration that was trained to the end and has cooled."""
     at, tail = setting.steps, setting.tail
-    return setting.loss(cooled(hp, at, tail, falling=["lr"], shape=SHAPE, final=0.0), at + tail)
+    return setting.loss(cooldown_hp(hp, at, tail, falling=["lr"], shape=SHAPE, final=0.0), at + tail)
 
 
 def compared(setting: Setting) -> dict[str, tuple[bool, float, int]]:

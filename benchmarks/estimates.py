@@ -82,7 +82,7 @@ def ours(known: Sequence[Setting], seconds: Sequence[float], others: Sequence[Se
     plan, costs = SearchPlan(), Costs()
     for number, (setting, each) in enumerate(zip(known, seconds, strict=True)):
         node = plan.nodes[NodeId(str(number))] = node_of(str(number), setting)
-        node.take_pace("", STEPS, STEPS * each)
+        node.add_timing("", STEPS, STEPS * each)
         plan.measured.append(node.id)
     plan.stages_run = len(known)
     costs.refit(plan)

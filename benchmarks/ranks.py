@@ -30,7 +30,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
 from stagetree import TorchTrainer
-from stagetree.runtime.forks import forked_ranks
+from stagetree.runtime.check_forks import forked_ranks
 from stagetree.trainer.ranks import summing
 from stagetree.trainer.ranks.group import here
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from stagetree.functions import FunctionTrainer, Run, attach, function_trainer
     from stagetree.local_server import LocalServer, local
     from stagetree.results import Results
-    from stagetree.runtime.weight_files import export_weights, load_state, load_weights
+    from stagetree.runtime.checkpoints.weight_files import export_weights, load_state, load_weights
     from stagetree.sequences import (
         Constant,
         Cosine,

@@ -1,6 +1,6 @@
-"""Trainers for those who write no class: a script that owns its loop, or three functions.
+"""Trainers without a class: a script that owns its loop, or three functions.
 
-A script says `attach`, and loops over the steps that it is given:
+A script calls `attach`, and loops over the steps that it gets:
 
 run = stagetree.attach("gpt", width=64)
 model = GPT(run.args["width"]).to(run.device)
@@ -9,7 +9,7 @@ run.state(save=..., load=..., evaluate=...)
 for step, hp in run.steps():
     ...
 
-Three functions are for models that are short enough for a notebook's cell:
+Three functions are for models that fit into a notebook's cell:
 
 def build(seed, device):
     model = torch.nn.Linear(1, 1).to(device)
@@ -50,18 +50,18 @@ State = dict[str, Any]
 class FunctionTrainer(Trainer):
     """A trainer of three functions: `build` makes a state, `step` trains it by one step, `measure` evaluates it.
 
-    All that `build` returns is saved in checkpoints: models and optimizers by their `state_dict`, tensors and plain
-    values as they are. Names that begin with `_` are not: they are for what never changes, such as data.
+    Checkpoints save everything that `build` returns: models and optimizers by their `state_dict`, tensors and plain
+    values as they are. Names that begin with `_` are left out: they are for constants, such as data.
     """
 
     build: ClassVar[Callable[..., State]]
-    """`build(seed, device, **trainer_args)`: the objects that are trained, by name."""
+    """`build(seed, device, **trainer_args)`: the objects to train, by name."""
 
     step: ClassVar[Callable[[State, dict[str, Any]], None]]
-    """`step(state, hp)`: one step, with the values of the hyper-parameters at it."""
+    """`step(state, hp)`: one step with the current hyper-parameters."""
 
     measure: ClassVar[Callable[[State], dict[str, float]]]
-    """`measure(state)`: value by metric name. It leaves no trace in the state."""
+    """`measure(state)`: value by metric name. It must not change the state."""
 
     def __init__(self, *, seed: int, device: str, **trainer_args: Any) -> None:
         super().__init__(seed=seed, device=device, **trainer_args)
@@ -82,7 +82,7 @@ class FunctionTrainer(Trainer):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name in [name for name in self.state if name not in state and not name.startswith("_")]:
-            del self.state[name]  # a step made it, of another trial or behind this one
+            del self.state[name]  # created by a later step, or by another trial
         for name, value in state.items():
             if name in self.state and hasattr(self.state[name], "load_state_dict"):
                 self.state[name].load_state_dict(value)
@@ -96,7 +96,7 @@ def function_trainer(
     step: Callable[[State, dict[str, Any]], None],
     measure: Callable[[State], dict[str, float]],
 ) -> type[FunctionTrainer]:
-    """Make a trainer of three functions; see `FunctionTrainer` for their arguments."""
+    """Make a trainer of three functions; see `FunctionTrainer` for its arguments."""
     members: dict[str, Any] = {
         "__module__": __name__,
         "name": name,
@@ -112,7 +112,7 @@ def _saved(value: Any) -> Any:
 
 
 def _copied(value: Any, device: str) -> Any:
-    """A value of one's own: whoever loads may load the same again."""
+    """A copy, since the same state may be loaded again."""
     if hasattr(value, "clone"):
         return value.clone().to(device)
     if isinstance(value, dict):
@@ -124,7 +124,7 @@ def _copied(value: Any, device: str) -> Any:
 
 
 class Run:
-    """The part of a script in a study: its arguments, and the steps to train.
+    """A script's part in a study: its arguments, and the steps to train.
 
     args: `trainer_args` of the study file over the arguments of `attach`. seed: the study's. device: where to train, as
     torch writes it. streamed: the data of its streams.
@@ -145,9 +145,9 @@ class Run:
     ) -> None:
         """Set how the whole state is saved, loaded and evaluated. Each may be called between any two steps, or never.
 
-        save: all that the steps read and change, as `Trainer.state_dict` describes it: weights, optimizer, the place in
-        the data. The global generators are not a part of it. load: goes back to what `save` returned. evaluate: value
-        by metric name; it leaves no trace in the state.
+        save: returns everything that steps read and change, as `Trainer.state_dict` does: weights, optimizer, the
+        position in the data. The global generators are saved separately. load: restores a result of `save`. evaluate:
+        returns values by metric name, and must not change the state.
         """
         self.calls = {"save": self._saving(save), "load": self._loading(load), "evaluate": evaluate}
 
@@ -156,12 +156,12 @@ class Run:
     @overload
     def stream(self, data: Mapping[str, Resumable]) -> MixedStream: ...
     def stream(self, data: Resumable | Mapping[str, Resumable]) -> Stream | MixedStream:
-        """The items of an iterable with `state_dict` and `load_state_dict`, pass after pass, without an end.
+        """The items of an iterable with `state_dict` and `load_state_dict`, pass after pass, endlessly.
 
         Several iterables, by name, are mixed: pass the value of a hyper-parameter such as `data` to `mix` at each step.
-        The place is saved and loaded with the state. Call this before the first step, and take items by `next`.
+        The position is saved and loaded with the state. Call this before the first step, and take items by `next`.
         """
-        from stagetree.trainer.mixed_streams import MixedStream  # it has torch
+        from stagetree.trainer.mixed_streams import MixedStream  # imports torch
         from stagetree.trainer.streaming import Stream
 
         self.streamed += data.values() if isinstance(data, Mapping) else [data]
@@ -169,9 +169,9 @@ class Run:
         return self._streams[-1]
 
     def steps(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        """The steps to train, from 0 or from where a state was loaded, each with the values in force at it.
+        """The steps to train, from 0 or from a loaded state, each with the current hyper-parameters.
 
-        The loop ends when no more steps are asked for. Raises RuntimeError before `state` was called.
+        The loop ends when no more steps are needed. Raises RuntimeError before `state` was called.
         """
         raise NotImplementedError
 
@@ -202,10 +202,10 @@ class Run:
 
 @runtime_checkable
 class Attachable(Protocol):
-    """The fiber in which a script runs for a study: see `stagetree.runtime.attached`."""
+    """The greenlet in which a script runs for a study: see `stagetree.runtime.scripts.script_trainer`."""
 
     def attached(self, args: Mapping[str, Any], caches: tuple[str, ...]) -> Run:
-        """The run of the script, with these arguments; caches: as of `attach`."""
+        """The script's run. args: of `attach`. caches: as in `attach`."""
 
 
 def attach(
@@ -220,21 +220,21 @@ def attach(
     caches: str | Iterable[str] = (),
     **args: Any,
 ) -> Run:
-    """Take part in a study, as the trainer called `name`; started by hand, train one configuration alone.
+    """Take part in a study as the trainer `name`; if started by hand, train one configuration alone.
 
     Args:
-        name: what study files call this trainer. A literal, since the file is parsed for it and not run.
-        args: the arguments that the script takes, with their defaults; `trainer_args` of a study file change them.
+        name: the trainer's name in study files. A literal, since the file is parsed and not run.
+        args: the script's arguments, with their defaults; `trainer_args` of a study file change them.
         hp: by hand, the hyper-parameters: values or sequences.
         steps: by hand, the number of steps; after them the metrics are printed.
         eval_every: by hand, the steps between evaluations.
-        seed, device: by hand. The global generators begin at the seed, as they do in a study.
+        seed, device: by hand. The global generators start from the seed, as they do in a study.
         launch: how a slot starts the script as several processes: `torchrun --nproc-per-node 2`, or another command
-            that takes `-m MODULE`. A literal, too; names in braces stand for `args`. By hand, it is not used.
-        caches: variables of the script that no step depends on, such as `"last_batch"`, which need not come back with
-            the state: they are not compared. With `launch` none is.
+            that takes `-m MODULE`. A literal, too; names in braces stand for `args`. Not used by hand.
+        caches: variables of the script that no step depends on, such as `"last_batch"`, which need not be restored
+            with the state: they are not compared. Without effect with `launch`, where no variables are compared.
 
-    Raises ValueError for an argument of the study file that is not in `args`, and for `caches` that are no names.
+    Raises ValueError for an argument of the study file that is not in `args`, and for `caches` that are not names.
     """
     names = (caches,) if isinstance(caches, str) else tuple(caches)
     for each in names:
@@ -245,14 +245,14 @@ def attach(
         fiber = fiber.parent
     if fiber is not None:
         return fiber.attached(args, names)
-    from stagetree.trainer import generators  # it has torch
+    from stagetree.trainer import generators  # imports torch
 
     generators.seed(seed)
     return _ByHand(args, seed, device, hp or {}, steps, eval_every)
 
 
 class _ByHand(Run):
-    """The run of a script that its user has started: one configuration, and nothing is kept."""
+    """The run of a script that was started by hand: one configuration, and no checkpoints."""
 
     def __init__(
         self,
@@ -280,5 +280,5 @@ class _ByHand(Run):
 
     def _tell(self, step: int) -> None:
         values = {**self._logged.means(), **self.calls["evaluate"]()}
-        if os.environ.get("RANK", "0") == "0":  # of several processes, the first speaks
+        if os.environ.get("RANK", "0") == "0":  # one of several processes prints
             print(f"step {step}: {', '.join(f'{name} {value:.6g}' for name, value in values.items())}", flush=True)

@@ -1,8 +1,8 @@
 """torchvision on any build of torch.
 
-torchvision's wheel needs CUDA's libraries for its operators. Beside a CPU-only torch it does without them, but for two
-whose mere names it wants while it is imported: we declare those first. Models, transforms and data sets then work as
-ever, and `torchvision.ops.nms` says that it has no implementation.
+torchvision's wheel needs CUDA libraries for its operators. Beside a CPU-only torch it works without them, except for
+two operators that must be declared before it is imported; we declare them. Models, transforms and data sets then work,
+and `torchvision.ops.nms` raises that it has no implementation.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from typing import Any
 
 import torch
 
-_DECLARED: list[torch.library.Library] = []  # a library that is collected takes its operators with it
+_DECLARED: list[torch.library.Library] = []  # a library's operators are removed when it is garbage-collected
 
 
 def import_torchvision() -> ModuleType:
-    """Import torchvision, also where its compiled operators cannot be loaded.
+    """Import torchvision, even if its compiled operators cannot be loaded.
 
         torchvision = import_torchvision()
         model = torchvision.models.mobilenet_v2()
 
     Returns:
-        The module `torchvision`. Once it is there, a plain `import torchvision` works too.
+        The module `torchvision`. From then on, `import torchvision` works too.
 
     Raises:
         ImportError: if torchvision is not installed.
@@ -37,13 +37,13 @@ def import_torchvision() -> ModuleType:
 
 
 def prepare_torchvision() -> None:
-    """From here on a plain `import torchvision` works in this process, also that of a library. It imports nothing."""
+    """Make `import torchvision` work in this process from now on, also in libraries. Imports nothing itself."""
     if not any(isinstance(finder, _Preparing) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Preparing())
 
 
 class _Preparing(MetaPathFinder):
-    """Finds nothing, and is told of the import before it happens."""
+    """Finds nothing itself; it is called before the import."""
 
     def find_spec(self, fullname: str, path: Any, target: ModuleType | None = None) -> None:
         if fullname == "torchvision":
@@ -51,7 +51,7 @@ class _Preparing(MetaPathFinder):
 
 
 def lacks_operators() -> bool:
-    """Whether torchvision is installed, and its build is not one for this torch: a plain import of it fails."""
+    """Whether torchvision is installed for another build of torch, so that a plain import of it fails."""
     spec = PathFinder.find_spec("torchvision")
     return spec is not None and spec.origin is not None and not _has_operators(Path(spec.origin).parent)
 
@@ -66,7 +66,7 @@ def _declare_operators() -> None:
 
 
 def _has_operators(folder: Path) -> bool:
-    """Whether torchvision's own library can be loaded; it is, then."""
+    """Try to load torchvision's compiled operators."""
     for library in folder.glob("_C*.so"):
         try:
             torch.ops.load_library(library)  # type: ignore[no-untyped-call]

@@ -9,9 +9,9 @@ from plans import Story, steps
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.search_plan import Study
-from app.domain.terms import ChainId, NodeId, ProofKind
-from app.exactness import Judgement, judge, marks_of
-from app.exactness.verification import Proof, keep_at
+from app.domain.terms import ChainId, NodeId, VerificationKind
+from app.exactness import Judgement, judge, trial_marks
+from app.exactness.verification import Verification, keep_at
 from app.scheduling.frontier import Frontier, Span
 
 Json = dict[str, Any]
@@ -56,7 +56,7 @@ class Parting(Story):
         return self.trial(self.study, number).path[-1]
 
     def marks(self) -> dict[int, str]:
-        mark = marks_of(self.plan, self.it)
+        mark = trial_marks(self.plan, self.it)
         return {trial.number: mark(trial) for trial in self.it.trials}
 
     def judged(self) -> Judgement:
@@ -65,11 +65,11 @@ class Parting(Story):
     def compare(self, number: int, begin: int = 0, step: int = 20, since: int | None = None, **found: Any) -> None:
         """The trial was trained again from `begin` on, where the record was trained from `since` on."""
         resumed = {1: 8, 2: 11, 3: 13}.get(number, 0)
-        how: Json = {"proof": ProofKind.HANDOVER, "device": "cpu", **found}
+        how: Json = {"proof": VerificationKind.HANDOVER, "device": "cpu", **found}
         node, began = self.leaf(number), resumed if since is None else since
         self.happen(e.ExactnessTested(chain=ChainId("proof"), node=node, begin=begin, step=step, since=began, **how))
 
-    def make(self, proof: Proof, **found: Any) -> None:
+    def make(self, proof: Verification, **found: Any) -> None:
         """A slot makes the proof, and finds that all is equal, or what is said."""
         chain = ChainId(f"proof-{len(self.events)}")
         self.give(c.AssignChain(chain=chain, slot="prover", stages=proof.stages, at=0.0, proof=proof.kind))

@@ -166,18 +166,18 @@ def missing(plan: SearchPlan, progress: Progresses = NO_PROGRESS) -> set[Place]:
     found: set[Place] = set()
     for node in plan.nodes.values():
         for step in node.waiting:
-            if any(plan.wanted(node, step)):
+            if any(plan.waiting_studies(node, step)):
                 found.update(_back(plan, node, step, progress))
     return found
 
 
 def _back(plan: SearchPlan, node: Node, step: int, progress: Progresses) -> Iterable[Place]:
-    while not node.covers(step, progress) and step not in {*node.checkpoints, *node.coming(progress)}:
+    while not node.covers(step, progress) and step not in {*node.checkpoints, *node.upcoming_states(progress)}:
         if step > node.start:
             yield (node.id, step)
             step -= 1
         if step == node.start and node.id in plan.means and step not in node.checkpoints:
-            if not node.covers(step, progress) and step not in {*node.coming(progress)}:
+            if not node.covers(step, progress) and step not in {*node.upcoming_states(progress)}:
                 for name, at in plan.origins(node):
                     yield from _back(plan, plan.nodes[name], at, progress)
             return
@@ -196,7 +196,7 @@ def urgencies(
     for stage in build_stage_tree(plan, progress):
         node, here = plan.nodes[stage.node], {(stage.node, stage.start): 0.0} if stage.ready else {}
         is_mean = node.id in plan.means and stage.parent is not None and stage.parent[0] != node.id
-        for place in plan.lacking(node) if is_mean else [stage.parent] if stage.parent else []:
+        for place in plan.missing_states(node) if is_mean else [stage.parent] if stage.parent else []:
             for head, seconds in ways.get(place, {}).items():
                 here[head] = max(here.get(head, 0.0), seconds)
         takes = (stage.end - stage.start) * costs.seconds_per_step(node)

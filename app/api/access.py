@@ -26,7 +26,7 @@ from starlette.types import ASGIApp, Message, Receive, Send
 from starlette.types import Scope as Asgi
 
 from app.api.errors import TRY_AGAIN, answer
-from app.domain.terms import ANYBODY, Principal, Scope
+from app.domain.terms import ANONYMOUS_ADMIN, Principal, Scope
 from app.events import DatabaseUnavailable
 from app.outages import LostRace
 from app.service.access import Doorkeeper
@@ -118,7 +118,7 @@ class Gate:
             return self._doorkeeper.user(user, groups)
         if (token := sent_token(headers)) and (principal := await self._recognise(token)):
             return principal
-        return ANYBODY if self._policy.asks_nobody(peer, own, headers) else None
+        return ANONYMOUS_ADMIN if self._policy.asks_nobody(peer, own, headers) else None
 
     async def _recognise(self, token: str) -> Principal | None:
         is_fresh, who = self._doorkeeper.remembered(token)
@@ -198,7 +198,7 @@ Who = Annotated[Principal, Depends(require_principal)]
 
 def check_owner(request: Request, who: Principal, owner: str) -> None:
     """Refuse a change of another user's study. Raises `HttpProblem`."""
-    if needed_scope(request.scope["route"].name, request.method) is Scope.SUBMIT and not who.may_change(owner):
+    if needed_scope(request.scope["route"].name, request.method) is Scope.SUBMIT and not who.can_change(owner):
         whose = f"{owner}'s" if owner else "nobody's whom we know"
         raise HttpProblem(403, f"The study is {whose}, and {who.name} may {who.scope}: this needs operate.")
 

@@ -267,7 +267,7 @@ TrialPath = Annotated[int, PathParameter(description="the number of a trial in i
 async def study_row(request: Request, study: StudyPath, use: ServicesDep, who: Who) -> StudyRecord:
     """The row of the study in the path. Raises `Unknown`, and `HttpProblem` if the caller may not change it."""
     row = await use.single_flight.do(("row", study), lambda: use.find(study))
-    if not who.sees(row.project):
+    if not who.can_see(row.project):
         raise Unknown(f"there is no study {study}")
     check_owner(request, who, row.owner)
     return row

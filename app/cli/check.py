@@ -19,7 +19,7 @@ from app.cli.options import Changes, Output, StudyFile, Trainers
 from app.cli.output import Format, plural, print_json
 from app.embedded import PYTHON, home_first
 from stagetree.runtime.failures import ending
-from stagetree.undeclared_input import Unnamed
+from stagetree.source.undeclared_input import UndeclaredInput
 
 if TYPE_CHECKING:
     from stagetree.spec import StudySpec
@@ -108,16 +108,16 @@ def _reads(paths: Sequence[str]) -> list[str]:
 
 
 def _undeclared_text(path: str) -> str:
-    if Unnamed(path).is_variable:
+    if UndeclaredInput(path).is_variable:
         return f"{path}, which is no part of the study: use `trainer_args`, if it matters"
     path = min(path, os.path.relpath(path), key=len)
-    return f"{path}, which is no part of the study: `inputs: [{Unnamed(path).folder}]` makes it one"
+    return f"{path}, which is no part of the study: `inputs: [{UndeclaredInput(path).folder}]` makes it one"
 
 
 def _is_left_out(path: str, inputs: Iterable[str]) -> bool:
     """Whether a study could name it: it can name no package."""
     is_named = any(Path(path).is_relative_to(os.path.abspath(each)) for each in inputs)
-    return not (is_named or Unnamed(path).is_package)
+    return not (is_named or UndeclaredInput(path).is_package)
 
 
 def _worlds(text: str, parallel: str) -> list[int]:

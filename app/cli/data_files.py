@@ -11,8 +11,8 @@ from os.path import abspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
+from stagetree.source.syntax import syntax_tree
 from stagetree.source.versions import module_files
-from stagetree.syntax import syntax_tree
 
 if TYPE_CHECKING:
     from app.registry import TrainerSource

@@ -15,7 +15,7 @@ from app.cli.output import Format, memory, plural, print_json
 from app.cli.service import open_study
 
 if TYPE_CHECKING:
-    from app.domain.search_plan import Checkpoint, KeptAt
+    from app.domain.search_plan import Checkpoint, PlacedCheckpoint
     from app.events import Plans, SqlRecords
     from app.storage.object_store import ObjectStore
     from app.storage.owned_store import Orphan
@@ -133,7 +133,7 @@ class _Garbage:
     """What may go. chosen: checkpoints, by plan. orphans: objects that no event names. kept_bytes: of all checkpoints
     before anything is deleted."""
 
-    chosen: Mapping[str, Sequence[KeptAt]]
+    chosen: Mapping[str, Sequence[PlacedCheckpoint]]
     orphans: Sequence[Orphan]
     kept_bytes: int
 

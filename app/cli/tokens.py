@@ -55,7 +55,7 @@ def create(
     from app.service import access
 
     try:
-        granted = Scope.of(scope)
+        granted = Scope.parse(scope)
         with open_records(folder_or_default(dir)) as records:
             token = access.create(records, name, granted, None if all_projects else project, days, time.time())
     except ValueError as problem:

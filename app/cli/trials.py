@@ -27,7 +27,7 @@ from app.cli.service import open_study, open_study_on_server
 from app.cli.studies import Limit, States, check_states
 from app.cli.study_files import changes_of
 from app.cli.trial import PREDICTION_COLUMNS, prediction_cell
-from app.domain.terms import ShownTrialState
+from app.domain.terms import TrialDisplayState
 from app.service.views.trial_order import KEYS, sort_trials
 
 Json = dict[str, Any]
@@ -51,7 +51,7 @@ def trials(
     Example:  stagetree trials last --sort value --limit 5
     """
 
-    check_states(state, get_args(ShownTrialState))
+    check_states(state, get_args(TrialDisplayState))
     check_sort(sort)
     with open_study(id, server, dir) as (service, name):
         study = service.client.study(name, trials=False)

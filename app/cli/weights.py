@@ -105,7 +105,7 @@ def _export(id: str, which: _Wanted, trainers: list[str], server: str | None, di
 
 def _model_copies(state: Path) -> list[str]:
     """Only the header is read: the state may be larger than what is free of memory."""
-    from stagetree.runtime.weight_files import like_the_model
+    from stagetree.runtime.checkpoints.weight_files import like_the_model
 
     with state.open("rb") as opened, mmap(opened.fileno(), 0, access=ACCESS_READ) as image:
         return like_the_model(image)

@@ -1,28 +1,28 @@
-"""What a study cost, and what it would have cost: a waterfall of training steps whose parts add up.
+"""What a study cost, and what it would have cost without sharing: a waterfall of training steps that adds up.
 
     alone - stopped_early - unfinished - shared - known + repeated + retried + lost + struck = run
 
-alone          every trial that was started, each repeat of it for itself, trained alone to the end. The end is the
-               tuner's `max_steps` or, where there is none, and for trials that came from a user, the steps that the
-               trial was asked for.
-stopped_early  steps of it that the tuner decided against: what lies beyond the steps that a trial was asked for, once
-               the tuner stopped that trial or the study is completed. As long as a trial may still be asked for more,
-               they are not saved.
-unfinished     steps of it that nobody trained, and that are not saved either: those still to come and, of a study that
-               is over, those of trials that failed, were cancelled, or could have gone on.
-               What is left of `alone` now is what the trials took, each counted alone: `taken`.
-shared         steps that a trial of the study took together with another one of it, counted for all but one.
-known          steps of the study that were trained, and charged to another study: before it, or beside it.
-repeated       steps that were run again from the state before a step where none was kept, because a later trial parts.
-retried        steps that were run again because the user's code had raised before their state was kept.
-lost           steps that were run again because their state was lost with a worker.
-struck         steps that were run before the study's trainer was seen not to be exact: all of it was done again.
-run            steps that workers ran for the study, which is all that it paid for.
+alone          every started trial, and every repeat of it, trained alone to the end. The end is the tuner's
+               `max_steps`. Without one, and for users' trials, it is the number of requested steps.
+stopped_early  steps beyond a trial's requested steps, once the tuner has stopped the trial or the study is completed.
+               While a trial may still be extended, its remaining steps do not count as saved.
+unfinished     steps that were neither trained nor saved: those to come and, in a study that has ended, those of trials
+               that failed, were cancelled or could have been extended.
+               `alone` minus these two is what the trials took, each counted alone: `steps_taken`.
+shared         steps that several trials of the study share, counted for all but one of them.
+known          steps of the study that another study was charged for.
+repeated       steps run again because a later trial branches off where no state was kept.
+retried        steps run again because the user's code raised before their state was kept.
+lost           steps run again because their state was lost with a worker.
+struck         steps run before the trainer turned out not to be exact. All of them were run again.
+run            steps that workers ran for the study. The study pays for these.
 
-There are two ways to save, and each has its own baseline, so they are never one number. `by_sharing`: the same tuner
-without sharing takes `taken` steps; shared + known of them were not run, less the steps that sharing itself had run
-again, repeated + struck: `spared`. `by_stopping`: every trial to the end takes `taken` + stopped_early. A study that
-ended without a result saved nothing by sharing. Everything is a function of the folded plan, so of the log.
+Sharing and early stopping save against different baselines, so the two are never added up. `saved_by_sharing`: without
+sharing, the same tuner would run `steps_taken`. Sharing saves shared + known of them, minus the steps that it caused to
+run again, repeated + struck (`steps_saved`). `saved_by_stopping`: training every trial to the end would take
+`steps_taken` + stopped_early. A study that ended without a result saved nothing by sharing.
+
+Everything here is computed from the folded plan, and so from the log.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from stagetree.space import LENGTH
 
 @dataclass(frozen=True, slots=True)
 class Waterfall:
-    """The waterfall of one study, in steps. is_in_vain: whether it ended without a result."""
+    """The waterfall of one study, in steps. has_no_result: whether it ended without a result."""
 
     alone: int
     stopped_early: int
@@ -53,38 +53,38 @@ class Waterfall:
     lost: int
     struck: int
     run: int
-    is_in_vain: bool = False
+    has_no_result: bool = False
 
     @property
-    def taken(self) -> int:
+    def steps_taken(self) -> int:
         """The steps that the trials took so far, each trial counted alone: what the same tuner runs without sharing."""
         return self.alone - self.stopped_early - self.unfinished
 
     @property
-    def by_sharing(self) -> float | None:
+    def saved_by_sharing(self) -> float | None:
         """The part of `taken` that sharing saved; None as long as nothing was trained."""
-        return self.spared / self.taken if self.taken else None
+        return self.steps_saved / self.steps_taken if self.steps_taken else None
 
     @property
-    def spared(self) -> int:
+    def steps_saved(self) -> int:
         """The steps that sharing saved, less the ones that had to be run again for it."""
-        return 0 if self.is_in_vain else max(0, self.shared + self.known - self.repeated - self.struck)
+        return 0 if self.has_no_result else max(0, self.shared + self.known - self.repeated - self.struck)
 
     @property
-    def by_stopping(self) -> float | None:
+    def saved_by_stopping(self) -> float | None:
         """The part that early stopping saved of every trial trained to the end; None as long as nothing was."""
-        whole = self.taken + self.stopped_early
+        whole = self.steps_taken + self.stopped_early
         return self.stopped_early / whole if whole else None
 
 
 def cost(plan: SearchPlan, study: Study) -> Waterfall:
     """What the study cost so far."""
     ends = [horizon(study, trial) * len(trial.runs) for trial in study.trials]
-    begins = [plan.begins(trial) * len(trial.runs) for trial in study.trials]
-    served = [_taken(plan, trial) for trial in study.trials]
+    begins = [plan.start_step(trial) * len(trial.runs) for trial in study.trials]
+    served = [_steps_taken(plan, trial) for trial in study.trials]
     over = [(end, trial) for end, trial in zip(ends, study.trials, strict=True) if _is_over(study, trial)]
     stopped = sum(end - trial.steps * len(trial.runs) for end, trial in over)
-    distinct = sum(_reached(plan, name, end) for name, end in study.max_step_by_node.items())
+    distinct = sum(_steps_reached(plan, name, end) for name, end in study.max_step_by_node.items())
     return Waterfall(
         alone=sum(ends) - sum(begins),
         stopped_early=stopped,
@@ -96,7 +96,7 @@ def cost(plan: SearchPlan, study: Study) -> Waterfall:
         lost=study.lost,
         struck=study.struck,
         run=study.executed,
-        is_in_vain=study.is_final and not study.num_results,
+        has_no_result=study.is_final and not study.num_results,
     )
 
 
@@ -117,12 +117,12 @@ def horizon(study: Study, trial: Trial) -> int:
 
 def last_step(plan: SearchPlan, trial: Trial) -> int:
     """How far all of the trial came: the last of the steps asked for that was trained or measured for whomever."""
-    return min(_last_step(plan, run) for run in trial.alone())
+    return min(_last_step(plan, run) for run in trial.single_runs())
 
 
 def _last_step(plan: SearchPlan, trial: Trial) -> int:
     furthest = 0
-    for name, end in plan.ends(trial):
+    for name, end in plan.path_ends(trial):
         node = plan.nodes[name]
         if node.reached > node.start:
             furthest = max(furthest, min(end, node.reached))
@@ -131,18 +131,18 @@ def _last_step(plan: SearchPlan, trial: Trial) -> int:
     return furthest
 
 
-def on_record(plan: SearchPlan, study: Study) -> int:
+def recorded_steps(plan: SearchPlan, study: Study) -> int:
     """The different steps of the study that are trained, and whose state was not lost before it was kept."""
     nodes = ((plan.nodes[name], end) for name, end in study.max_step_by_node.items())
     return sum(max(0, min(end, node.trained) - node.start) for node, end in nodes)
 
 
-def _taken(plan: SearchPlan, trial: Trial) -> int:
+def _steps_taken(plan: SearchPlan, trial: Trial) -> int:
     """The steps of the trial, of those it was asked for, that were trained: by whomever, and for whomever."""
-    return sum(_reached(plan, name, end) for name, end in plan.ends(trial))
+    return sum(_steps_reached(plan, name, end) for name, end in plan.path_ends(trial))
 
 
-def _reached(plan: SearchPlan, name: NodeId, end: int) -> int:
+def _steps_reached(plan: SearchPlan, name: NodeId, end: int) -> int:
     """The steps of a node that were trained up to a step."""
     node = plan.nodes[name]
     return max(0, min(end, node.reached) - node.start)
@@ -191,19 +191,19 @@ def spent(plan: SearchPlan, study: Study, at: float) -> Spent:
     """Steps and seconds that a study has cost at a time. A chain costs its slots from its assignment to its end."""
     if not study.spec.keys() & {*BUDGETS}:
         return Spent()
-    return Spent(study.executed, study.gpu_seconds + sum(seconds for seconds, _ in _under_way(plan, study, at)))
+    return Spent(study.executed, study.gpu_seconds + sum(seconds for seconds, _ in _running_chains(plan, study, at)))
 
 
-def seconds_until_spent(plan: SearchPlan, study: Study, at: float) -> float:
+def seconds_to_budget(plan: SearchPlan, study: Study, at: float) -> float:
     """How long its chains under way can go on before its `max_slot_seconds` are used up; infinite without them."""
     most = study.spec.get("max_slot_seconds")
     if most is None:  # there may be hundreds of chains to look at
         return math.inf
-    pace = sum(slots for _, slots in _under_way(plan, study, at))
+    pace = sum(slots for _, slots in _running_chains(plan, study, at))
     return max(0.0, most - spent(plan, study, at).slot_seconds) / pace if pace else math.inf
 
 
-def _under_way(plan: SearchPlan, study: Study, at: float) -> Iterator[tuple[float, float]]:
+def _running_chains(plan: SearchPlan, study: Study, at: float) -> Iterator[tuple[float, float]]:
     """Of each chain that trains for the study, the seconds of slots that are not charged yet, and how many it has.
 
     Chains that a slot trains together have a share of it each.
@@ -243,11 +243,11 @@ def choices(plan: SearchPlan, study: Study) -> list[dict[str, Any]]:
     if study.kind not in ("grid", "random", "trials"):
         return []
     columns = [{**dict(_fields(trial.hp)), LENGTH: trial.steps} for trial in study.trials]
-    ends = [dict(plan.ends(trial)) for trial in study.trials]
+    ends = [dict(plan.path_ends(trial)) for trial in study.trials]
     priced = []
     for field in dict.fromkeys(name for column in columns for name in column):
         values = [column.get(field) for column in columns]
-        options = sorted({json.dumps(value) for value in values if value is not None}, key=_by_size)
+        options = sorted({json.dumps(value) for value in values if value is not None}, key=_option_order)
         if 1 < len(options) <= MOST_OPTIONS:
             priced += [_choice(plan, field, option, values, ends) for option in options]
     return priced
@@ -264,7 +264,7 @@ def _fields(written: Any, name: str = "") -> Iterator[tuple[str, Any]]:
             yield from _fields(value, f"{name}.{field}".strip("."))
 
 
-def _by_size(option: str) -> tuple[bool, float, str]:
+def _option_order(option: str) -> tuple[bool, float, str]:
     value = json.loads(option)
     is_number = isinstance(value, int | float)
     return (not is_number, value if is_number else 0.0, option)

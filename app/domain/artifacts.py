@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from app.domain.study_annotations import Remark
-from app.domain.terms import ChainId, NodeId, ProofKind, StudyId
+from app.domain.study_annotations import Annotation
+from app.domain.terms import ChainId, NodeId, StudyId, VerificationKind
 
 Metrics = dict[str, float | None]
 """Named numbers; None for one that was not finite."""
@@ -117,7 +117,7 @@ class ExactnessTested:
     """
 
     chain: ChainId
-    proof: ProofKind
+    proof: VerificationKind
     device: str
     node: NodeId
     begin: int
@@ -291,5 +291,5 @@ Artifact = (
     | WeightsDropped
     | StudyDeleted
     | StudyStruck
-    | Remark
+    | Annotation
 )

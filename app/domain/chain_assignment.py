@@ -17,7 +17,7 @@ from app.domain.objectives import BestSoFar
 Ahead = tuple[int, tuple[int, ...], tuple[int, ...]]
 """Where the state of a model is wanted next; up to there, the steps at which it is evaluated, and those it passes."""
 
-Lent = tuple[()] | tuple[tuple[str, ...]] | tuple[tuple[str, ...], Mapping[str, str]]
+LentSlots = tuple[()] | tuple[tuple[str, ...]] | tuple[tuple[str, ...], Mapping[str, str]]
 
 FORMAT = 1
 """Of the JSON, since 0.1.0."""
@@ -59,14 +59,14 @@ class Comparison:
     parts: tuple[StoredPart, ...] = ()
 
     @property
-    def stored(self) -> ResumePoint:
+    def resume_point(self) -> ResumePoint:
         """Where the state is kept."""
         return ResumePoint(self.node, self.step, self.key, self.sha256, self.parts)
 
 
 @dataclass(frozen=True, slots=True)
-class ProofOrder:
-    """What a chain is to prove: see `ProofKind`.
+class VerificationOrder:
+    """What a chain is to prove: see `VerificationKind`.
 
     comparisons: in the order of their steps, none for a `CHECK`. most_steps: a check that costs more steps in all than
     that, and takes more than a moment, leaves out what it can. metrics: those that an evaluation must report. suspects:
@@ -134,7 +134,7 @@ class ChainAssignment:
     keep_for_good: tuple[int, ...] = ()
     keep_best: tuple[BestSoFar, ...] = ()
     alone: bool = False
-    proof: ProofOrder | None = None
+    proof: VerificationOrder | None = None
     begin: Mapping[str, Any] | None = None
     inputs: tuple[Mapping[str, Any], ...] = ()
     describe: bool = False
@@ -154,13 +154,13 @@ class ChainAssignment:
         return 1 + len(self.members)
 
     @property
-    def lent(self) -> Lent:
+    def lent_slots(self) -> LentSlots:
         """The slots that are lent to it, and where to meet them on other machines; () for none."""
         return () if not self.members else (self.members,) if self.meeting is None else (self.members, self.meeting)
 
     def kind_on(self, device: str) -> str:
         """How its devices, of that kind, are called where it goes by their speed."""
-        return kind_apart(device) if self.meeting else device
+        return multi_machine_kind(device) if self.meeting else device
 
     @property
     def reads(self) -> tuple[ResumePoint, ...]:
@@ -205,37 +205,37 @@ class ChainAssignment:
             differs = f"a chain was assigned in format {version}, and this version reads format {FORMAT}"
             return Unreadable(f"{differs}: run the workers and the scheduler with the same version of stagetree")
         try:
-            return cls._parsed({name: value for name, value in data.items() if name != "format"})
+            return cls._parse({name: value for name, value in data.items() if name != "format"})
         except (TypeError, KeyError) as error:
             return Unreadable(f"a chain was assigned in a form that is not format {version}: {error!r}")
 
     @classmethod
-    def _parsed(cls, fields: dict[str, Any]) -> ChainAssignment:
+    def _parse(cls, fields: dict[str, Any]) -> ChainAssignment:
         fields["stages"] = tuple(Stage(**{**stage, "evaluate": tuple(stage["evaluate"])}) for stage in fields["stages"])
         for name in ("branch_points", "inputs", "pack", "members", "keep_at", "keep_for_good", "own_evaluations"):
             fields[name] = tuple(fields[name])
         fields["branches_inside"] = tuple(map(tuple, fields["branches_inside"]))
         fields["keep_best"] = tuple(map(BestSoFar.from_json, fields["keep_best"]))
-        fields["resume"] = _point(fields["resume"])
-        fields["mean"] = tuple((ResumePoint(**_with_parts(each)), weight) for each, weight in fields["mean"])
-        fields["proof"] = _proof(fields["proof"])
+        fields["resume"] = _parse_point(fields["resume"])
+        fields["mean"] = tuple((ResumePoint(**_parse_parts(each)), weight) for each, weight in fields["mean"])
+        fields["proof"] = _parse_verification(fields["proof"])
         return cls(**fields)
 
 
-def _with_parts(data: Mapping[str, Any]) -> dict[str, Any]:
+def _parse_parts(data: Mapping[str, Any]) -> dict[str, Any]:
     return {**data, "parts": tuple(StoredPart(**part) for part in data["parts"])}
 
 
-def _point(data: Mapping[str, Any] | None) -> ResumePoint | None:
-    return None if data is None else ResumePoint(**_with_parts(data))
+def _parse_point(data: Mapping[str, Any] | None) -> ResumePoint | None:
+    return None if data is None else ResumePoint(**_parse_parts(data))
 
 
-def _proof(data: Mapping[str, Any] | None) -> ProofOrder | None:
+def _parse_verification(data: Mapping[str, Any] | None) -> VerificationOrder | None:
     if data is None:
         return None
-    comparisons = tuple(Comparison(**_with_parts(each)) for each in data["comparisons"])
+    comparisons = tuple(Comparison(**_parse_parts(each)) for each in data["comparisons"])
     names = {name: tuple(data[name]) for name in ("metrics", "ignored", "suspects")}
-    return ProofOrder(**{**data, "comparisons": comparisons, "origin": _point(data["origin"]), **names})
+    return VerificationOrder(**{**data, "comparisons": comparisons, "origin": _parse_point(data["origin"]), **names})
 
 
 FIELDS = tuple(field.name for field in fields(ChainAssignment))
@@ -264,12 +264,12 @@ def site(slot: str) -> str:
     return slot if matched is None else matched["site"] or matched["cpus"] or ""
 
 
-def kind_of_proofs(slot: SlotDescription) -> str:
+def verification_device(slot: SlotDescription) -> str:
     """The kind of device on which a slot proves a trainer for all that are alike."""
     return slot.kind or slot.device
 
 
-def kind_apart(kind: str) -> str:
+def multi_machine_kind(kind: str) -> str:
     """The kind of gangs on several machines, whose speed is another one."""
     return f"{kind}, several machines"
 
@@ -284,7 +284,7 @@ def gpu_of(kind: str) -> str:
     return "" if gpu.lower() in UNKNOWN_GPUS else gpu
 
 
-def is_one_of(kind: str, devices: Sequence[str]) -> bool:
+def matches_device(kind: str, devices: Sequence[str]) -> bool:
     """Whether a kind of device is named by one of these, word by word: H100 names NVIDIA H100 80GB HBM3, L4 no L40S.
 
     None of them name any.

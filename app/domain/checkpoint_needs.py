@@ -14,14 +14,16 @@ from app.domain import commands as c
 from app.domain import events as e
 from app.domain import results
 from app.domain.objectives import BestSoFar
-from app.domain.search_plan import Checkpoint, KeptAt, Node, SearchPlan, Study, Trial
+from app.domain.search_plan import Checkpoint, Node, PlacedCheckpoint, SearchPlan, Study, Trial
 from app.domain.terms import NodeId
 
 
-def must_stay(plan: SearchPlan) -> set[str]:
+def required_keys(plan: SearchPlan) -> set[str]:
     """The keys of the checkpoints that are in use, or promised."""
-    used = [*_begun_with(plan), *_waited_from(plan), *_kept_on_purpose(plan)]
-    promised = [place for study in plan.studies.values() if not study.deleted for place in _promised(plan, study)]
+    used = [*_start_checkpoints(plan), *_checkpoints_of_waiting(plan), *_checkpoints_to_keep(plan)]
+    promised = [
+        place for study in plan.studies.values() if not study.deleted for place in _best_checkpoints(plan, study)
+    ]
     return {place.key for place in (*used, *promised)}
 
 
@@ -32,7 +34,7 @@ def decide(plan: SearchPlan, command: c.ReleaseCheckpoints | c.RecordDeleted) ->
 
 def _release(plan: SearchPlan, command: c.ReleaseCheckpoints) -> Iterator[e.CheckpointReleased]:
     """What has come into use since it was chosen stays."""
-    used = must_stay(plan) | command.named
+    used = required_keys(plan) | command.assigned_keys
     for place in command.checkpoints:
         if place.key not in used and find(plan, place) is not None:
             yield e.CheckpointReleased(node=place.node, step=place.step, key=place.key, reason=command.reason)
@@ -47,19 +49,21 @@ def _record_deleted(plan: SearchPlan, command: c.RecordDeleted) -> Iterator[e.Ev
             yield e.WeightsDropped(key=place.key)
 
 
-def unowned(plan: SearchPlan) -> Iterator[KeptAt]:
+def orphaned_checkpoints(plan: SearchPlan) -> Iterator[PlacedCheckpoint]:
     """The checkpoints to which only studies came that are deleted."""
     studies = list(plan.studies.values())
     deleted, others = [s for s in studies if s.deleted], [s for s in studies if not s.deleted]
     for node in plan.nodes.values() if deleted else ():
         begin, end = _last_step(others, node), _last_step(deleted, node)
-        yield from (KeptAt(node.id, step, each) for step, each in node.checkpoints.items() if begin < step <= end)
+        yield from (
+            PlacedCheckpoint(node.id, step, each) for step, each in node.checkpoints.items() if begin < step <= end
+        )
 
 
-def checkpoints(plan: SearchPlan) -> Iterator[KeptAt]:
+def checkpoints(plan: SearchPlan) -> Iterator[PlacedCheckpoint]:
     """All of them, each node's before those of its children."""
     for node in plan.nodes.values():
-        yield from (KeptAt(node.id, step, node.checkpoints[step]) for step in sorted(node.checkpoints))
+        yield from (PlacedCheckpoint(node.id, step, node.checkpoints[step]) for step in sorted(node.checkpoints))
 
 
 def weights_in_use(plan: SearchPlan) -> set[str]:
@@ -68,13 +72,13 @@ def weights_in_use(plan: SearchPlan) -> set[str]:
     return {study.begin["key"] for study in studies if study.begin is not None}
 
 
-def idle_weights(plan: SearchPlan) -> list[KeptAt]:
+def idle_weights(plan: SearchPlan) -> list[PlacedCheckpoint]:
     """The other ones, at step 0 of no node. No study can come to need them: one that is submitted brings its own."""
     used = weights_in_use(plan) if plan.weights else set()
-    return [KeptAt(NodeId(""), 0, weights) for key, weights in plan.weights.items() if key not in used]
+    return [PlacedCheckpoint(NodeId(""), 0, weights) for key, weights in plan.weights.items() if key not in used]
 
 
-def named(plan: SearchPlan) -> set[str]:
+def recorded_keys(plan: SearchPlan) -> set[str]:
     """The keys of all objects that are on record: those which are kept, and those which must be deleted."""
     released = {each.key for entry in plan.released.values() for each in entry.checkpoint.objects}
     return {each.key for each in kept_objects(plan)} | released
@@ -82,21 +86,21 @@ def named(plan: SearchPlan) -> set[str]:
 
 def kept_objects(plan: SearchPlan) -> list[e.StoredPart]:
     """The objects that are kept."""
-    nodes = (*plan.nodes.values(), *plan.aside.values())
+    nodes = (*plan.nodes.values(), *plan.detached.values())
     checkpoints = [*(each for node in nodes for each in node.checkpoints.values()), *plan.weights.values()]
     return [each for checkpoint in checkpoints for each in checkpoint.objects]
 
 
-def states_of(plan: SearchPlan, trial: Trial) -> dict[int, KeptAt]:
+def states_of(plan: SearchPlan, trial: Trial) -> dict[int, PlacedCheckpoint]:
     """The checkpoints on a trial's path up to the steps that it was asked for, by step; of its first repeat."""
-    states: dict[int, KeptAt] = {}
-    for name, end in plan.ends(next(trial.alone())):
+    states: dict[int, PlacedCheckpoint] = {}
+    for name, end in plan.path_ends(next(trial.single_runs())):
         here = plan.nodes[name].checkpoints
-        states |= {step: KeptAt(name, step, here[step]) for step in sorted(here) if step <= end}
+        states |= {step: PlacedCheckpoint(name, step, here[step]) for step in sorted(here) if step <= end}
     return states
 
 
-def latest_before(plan: SearchPlan, name: NodeId, step: int) -> Iterator[KeptAt]:
+def latest_before(plan: SearchPlan, name: NodeId, step: int) -> Iterator[PlacedCheckpoint]:
     """The checkpoint from which a node is trained to a step: the last one on the way, or none for from nothing.
 
     Behind an average that is not kept, the last one on each way to it.
@@ -107,19 +111,19 @@ def latest_before(plan: SearchPlan, name: NodeId, step: int) -> Iterator[KeptAt]
         node = plan.node(name)
         at = max((at for at in node.checkpoints if at <= step), default=None)
         if at is not None:
-            yield KeptAt(node.id, at, node.checkpoints[at])
+            yield PlacedCheckpoint(node.id, at, node.checkpoints[at])
         else:
             places += plan.origins(node)
 
 
-def find(plan: SearchPlan, place: KeptAt) -> Checkpoint | None:
+def find(plan: SearchPlan, place: PlacedCheckpoint) -> Checkpoint | None:
     """The checkpoint, if it is still what the plan holds there."""
-    node = plan.nodes.get(place.node) or plan.aside.get(place.node)
+    node = plan.nodes.get(place.node) or plan.detached.get(place.node)
     checkpoint = node.checkpoints.get(place.step) if node else None
     return checkpoint if checkpoint is not None and checkpoint.key == place.key else None
 
 
-def _begun_with(plan: SearchPlan) -> Iterator[KeptAt]:
+def _start_checkpoints(plan: SearchPlan) -> Iterator[PlacedCheckpoint]:
     """What the chains under way begin with."""
     for chain in plan.chains.values():
         first = chain.stages[0]
@@ -127,40 +131,45 @@ def _begun_with(plan: SearchPlan) -> Iterator[KeptAt]:
             yield from latest_before(plan, first.node, first.start)
 
 
-def _waited_from(plan: SearchPlan) -> Iterator[KeptAt]:
+def _checkpoints_of_waiting(plan: SearchPlan) -> Iterator[PlacedCheckpoint]:
     """What the steps that trials wait for are trained from, or evaluated."""
     for node in plan.nodes.values():
         for step in node.waiting:
             yield from latest_before(plan, node.id, step)
 
 
-def kept_on_purpose(plan: SearchPlan, node: NodeId, begin: int, end: int) -> list[int]:
+def steps_to_keep(plan: SearchPlan, node: NodeId, begin: int, end: int) -> list[int]:
     """The steps of a node behind `begin`, up to `end`, at which studies want the state that is not kept yet."""
-    steps = set[int]().union(*(study.kept_steps(node, begin, end) for study in _keeping(plan)))
-    best = (_best_on_way(plan, study, node, end) for study in _keeping_best(plan, {node}))
+    steps = set[int]().union(*(study.kept_steps(node, begin, end) for study in _studies_keeping_states(plan)))
+    best = (_best_on_path(plan, study, node, end) for study in _studies_keeping_best(plan, {node}))
     steps |= {step for step, its in filter(None, best) if its.id == node and step > begin}
     return sorted(steps - plan.nodes[node].checkpoints.keys())
 
 
 def best_so_far(plan: SearchPlan, nodes: Sequence[NodeId], start: int) -> tuple[BestSoFar, ...]:
     """Of each study that wants the best state of its trials kept, on the way to `start` in the first of these nodes."""
-    found = ((study, _best_on_way(plan, study, nodes[0], start)) for study in _keeping_best(plan, {*nodes}))
+    found = ((study, _best_on_path(plan, study, nodes[0], start)) for study in _studies_keeping_best(plan, {*nodes}))
     return tuple(
-        BestSoFar(study.wants, best[1].metrics[best[0]] if best else {}, study.eval_every, _asked(study, {*nodes}))
+        BestSoFar(
+            study.objective_fields,
+            best[1].metrics[best[0]] if best else {},
+            study.eval_every,
+            _requested_steps(study, {*nodes}),
+        )
         for study, best in found
     )
 
 
-def _asked(study: Study, nodes: set[NodeId]) -> tuple[int, ...]:
+def _requested_steps(study: Study, nodes: set[NodeId]) -> tuple[int, ...]:
     """The steps at which results were asked for of the trials in these nodes."""
     trials = (trial for trial in study.trials if not nodes.isdisjoint(trial.passes))
     return tuple(sorted({step for trial in trials for step in trial.requested_steps}))
 
 
-def _best_on_way(plan: SearchPlan, study: Study, name: NodeId, end: int) -> tuple[int, Node] | None:
+def _best_on_path(plan: SearchPlan, study: Study, name: NodeId, end: int) -> tuple[int, Node] | None:
     """The step with the best result on the way to a step of a node, and its node."""
-    asked = _asked(study, {name})
-    measured = ((step, node) for node, last in plan.way(name, end) for step in node.metrics if step <= last)
+    asked = _requested_steps(study, {name})
+    measured = ((step, node) for node, last in plan.path_to(name, end) for step in node.metrics if step <= last)
     measured = ((step, node) for step, node in measured if study.evaluates(step) or step in asked)
     scored = ((study.objectives.score(node.metrics[step]), step, node) for step, node in measured)
     best = min(
@@ -169,29 +178,29 @@ def _best_on_way(plan: SearchPlan, study: Study, name: NodeId, end: int) -> tupl
     return best and best[1:]
 
 
-def _keeping_best(plan: SearchPlan, nodes: set[NodeId]) -> list[Study]:
+def _studies_keeping_best(plan: SearchPlan, nodes: set[NodeId]) -> list[Study]:
     """The studies with trials in these nodes that want the best state of each of their trials kept."""
     studies = (study for study in plan.studies.values() if study.keeps_best_states)
     return [study for study in studies if not nodes.isdisjoint(study.max_step_by_node)]
 
 
-def _kept_on_purpose(plan: SearchPlan) -> Iterator[KeptAt]:
-    studies = _keeping(plan)
+def _checkpoints_to_keep(plan: SearchPlan) -> Iterator[PlacedCheckpoint]:
+    studies = _studies_keeping_states(plan)
     for place in checkpoints(plan) if studies else ():
         if any(study.kept_steps(place.node, place.step - 1, place.step) for study in studies):
             yield place
 
 
-def _keeping(plan: SearchPlan) -> list[Study]:
+def _studies_keeping_states(plan: SearchPlan) -> list[Study]:
     """The studies that want states kept, not only of their best trials."""
     return [study for study in plan.studies.values() if study.keeps_states and not study.deleted]
 
 
-def _promised(plan: SearchPlan, study: Study) -> Iterator[KeptAt]:
+def _best_checkpoints(plan: SearchPlan, study: Study) -> Iterator[PlacedCheckpoint]:
     """The final states of the best trials, and the states in which these were measured; and averages."""
     for name in plan.means.keys() & study.max_step_by_node.keys():
-        yield from (KeptAt(name, step, state) for step, state in plan.nodes[name].checkpoints.items())
-    for trial, result in results.ranked(plan, study)[: study.keep_best] if study.keep_best else []:
+        yield from (PlacedCheckpoint(name, step, state) for step, state in plan.nodes[name].checkpoints.items())
+    for trial, result in results.rank_trials(plan, study)[: study.keep_best] if study.keep_best else []:
         states = states_of(plan, trial)
         yield from (states[step] for step in {max(states, default=0), result.step} & states.keys())
 

@@ -1,16 +1,19 @@
-"""What may be asked of a plan, in the imperative. Clocks and ids arrive here as fields."""
+"""Commands: what the API, the scheduler and workers ask of a plan. `app.domain.decide` accepts or refuses them.
+
+Clock readings and random ids are fields of the commands, so that deciding stays pure.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from app.domain.events import Json, PackingProfiled, PlanOpened, Stage
-from app.domain.search_plan import KeptAt, Progresses
+from app.domain.search_plan import PlacedCheckpoint, Progresses
 from app.domain.study_annotations import AddNote as AddNote
 from app.domain.study_annotations import CorrectNote as CorrectNote
 from app.domain.study_annotations import LabelStudy as LabelStudy
 from app.domain.study_annotations import ResultsLearned as ResultsLearned
-from app.domain.terms import ChainId, ChainOutcome, ProofKind, StudyId
+from app.domain.terms import ChainId, ChainOutcome, StudyId, VerificationKind
 from app.domain.trial_requests import AverageTrials as AverageTrials
 from app.domain.trial_requests import BranchTrial as BranchTrial
 from app.domain.trial_requests import SuggestConfigurations as SuggestConfigurations
@@ -19,25 +22,23 @@ from app.domain.trial_requests import WithdrawSuggestion as WithdrawSuggestion
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmitStudy:
-    """begin, inputs, other_files, by: as in `StudySubmitted`. has_new_weights: whether the object that `begin` names
-    was just written; else another study of the plan has it. learned: what its sampler begins with.
-    """
-
     plan: PlanOpened
     study: StudyId
     spec: Json
     at: float
-    begin: Json | None = None
+    begin: Json | None = None  # this field and the next two, and `by`: as in `StudySubmitted`
     inputs: list[Json] = field(default_factory=list)
     other_files: list[str] = field(default_factory=list)
     has_new_weights: bool = True
+    """Whether the caller has just written the object that `begin` names; otherwise another study must still own it."""
     by: str = ""
     learned: tuple[ResultsLearned, ...] = ()
+    """Results of other studies for the sampler to start from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """A tuner's action, or a user's: train this configuration for `steps` steps."""
+    """Start a trial with this configuration, for `steps` steps."""
 
     hp: Json
     steps: int
@@ -46,7 +47,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extend:
-    """Train the same trial longer, to `steps` in all."""
+    """Train an existing trial to `steps` steps in total."""
 
     trial: int
     steps: int
@@ -55,15 +56,13 @@ class Extend:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """No more of this trial."""
-
     trial: int
     reason: Json = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prioritize:
-    """What the trial waits for comes before that of trials of a lower priority in the same study."""
+    """Rank a trial among those of its study: stages of trials with a higher priority run first."""
 
     trial: int
     priority: float
@@ -75,7 +74,7 @@ TunerAction = Start | Extend | Stop | Prioritize
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyTunerActions:
-    """What a study's tuner wants next. An action that is true already yields nothing."""
+    """The next actions of a study's tuner. An action without an effect yields no event."""
 
     study: StudyId
     actions: tuple[TunerAction, ...]
@@ -83,7 +82,7 @@ class ApplyTunerActions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddTrial:
-    """A user's own trial in a study."""
+    """Add a user's trial to a study."""
 
     study: StudyId
     hp: Json
@@ -92,7 +91,7 @@ class AddTrial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskForTrials:
-    """A user's own trials, and more steps of those there are: all of it, or nothing."""
+    """Add users' trials and extend existing ones, all or none."""
 
     study: StudyId
     actions: tuple[Start | Extend, ...]
@@ -106,7 +105,7 @@ class CancelTrial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryTrial:
-    """Try a failed trial again, whatever it failed by; a study that is over goes on for that."""
+    """Try a failed trial again. Reopens a study that has ended."""
 
     study: StudyId
     trial: int
@@ -125,13 +124,11 @@ class ResumeStudy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReopenStudy:
-    """Go on with a completed study, with `trials` trials in all: wider rungs, the old promotions kept.
-
-    Of Hyperband it is the number of loops, of population based training the number of populations.
-    """
+    """Continue a completed study with more trials: rungs get wider, earlier promotions stay."""
 
     study: StudyId
     trials: int
+    """The new total of trials; for Hyperband of loops, for population based training of populations."""
     at: float
 
 
@@ -143,7 +140,7 @@ class CancelStudy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompleteStudy:
-    """Whoever brings the trials of an external study has no more of them."""
+    """The client of a study with an external tuner has no more trials."""
 
     study: StudyId
     at: float
@@ -151,7 +148,7 @@ class CompleteStudy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloseStudy:
-    """The tuner wants nothing more: the study is completed, or failed when no trial came to a result."""
+    """The tuner is done: complete the study, or fail it if no trial has a result."""
 
     study: StudyId
     at: float
@@ -159,7 +156,7 @@ class CloseStudy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndStudy:
-    """Something ends the study before its tuner does: nobody waits for its trials any more."""
+    """End the study before its tuner does, because of a target, a time limit or a budget."""
 
     study: StudyId
     reason: Json
@@ -175,7 +172,7 @@ class FailStudy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckFailures:
-    """End the study if its trials fail for a reason that the next ones will share, or if too many did."""
+    """Fail the study if its trials fail for a reason that applies to all, or if more than `max_failures` failed."""
 
     study: StudyId
     at: float
@@ -183,47 +180,44 @@ class CheckFailures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignChain:
-    """progress: what chains under way have passed, which may be trained again. proof, members, kind: as in
-    `ChainAssigned`.
-    """
-
     chain: ChainId
     slot: str
     stages: tuple[Stage, ...]
     at: float
     progress: Progresses = field(default_factory=dict)
-    proof: ProofKind | None = None
+    """How far running chains are. Steps that they have passed without saving may be trained again."""
+    proof: VerificationKind | None = None  # and the next two: as in `ChainAssigned`
     members: tuple[str, ...] = ()
     kind: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChoosePacking:
-    """So many lanes the packs of a plan must have that was opened without a width. profile: by which, if it is one
-    of another plan."""
+    """Set the number of lanes for the packs of a plan that was opened without one."""
 
     width: int
     reason: str
     profile: PackingProfiled | None = None
+    """The measurement that the width follows from, if another plan made it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoseChain:
-    """The lease of a chain ran out with `steps` of its stage run, as far as is known, and `seconds` spent on them.
-
-    outcome: `LOST` when its worker is gone. died_alone: as in `ChainEnded`; only then the stage may be to blame.
-    """
+    """The lease of a chain ran out."""
 
     chain: ChainId
     outcome: ChainOutcome = ChainOutcome.LOST
     steps: int = 0
+    """Steps of the current stage that were run, according to the last heartbeat."""
     seconds: float = 0.0
+    """Time spent on them."""
     died_alone: bool = False
+    """As in `ChainEnded`: only then may the stage be to blame."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IsolateStudy:
-    """Do what the study wants of a trainer that is not exact, if it is not."""
+    """Apply the study's `inexact` policy if its trainer has turned out not to be exact."""
 
     study: StudyId
     at: float
@@ -231,7 +225,7 @@ class IsolateStudy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestAudit:
-    """Prove all that the study shares."""
+    """Verify everything that the study shares."""
 
     study: StudyId
     at: float
@@ -239,7 +233,7 @@ class RequestAudit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndAudit:
-    """Nothing is left to compare."""
+    """End an audit with nothing left to compare."""
 
     study: StudyId
     at: float
@@ -247,7 +241,7 @@ class EndAudit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteStudy:
-    """Let go of a study that is over, and of what is kept for it alone."""
+    """Delete a study that has ended, and the states kept for it alone."""
 
     study: StudyId
     at: float
@@ -255,16 +249,17 @@ class DeleteStudy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseCheckpoints:
-    """Let nothing begin any more with these, as far as nothing does now. named: the keys that chains' rows name."""
+    """Release these checkpoints, except those that have come into use since they were chosen."""
 
-    checkpoints: tuple[KeptAt, ...]
+    checkpoints: tuple[PlacedCheckpoint, ...]
     reason: str
-    named: frozenset[str] = frozenset()
+    assigned_keys: frozenset[str] = frozenset()
+    """The keys of objects that the rows of chains refer to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordDeleted:
-    """The objects of these released checkpoints are gone, and of weights that no study begins with any more."""
+    """Record that these objects of released checkpoints, or of weights that no study starts from, are deleted."""
 
     keys: tuple[str, ...]
 
@@ -287,8 +282,8 @@ StudyCommand = (
     | CorrectNote
     | LabelStudy
 )
-Suggesting = SuggestConfigurations | WithdrawSuggestion
-AskedByUsers = AddTrial | AskForTrials | CancelTrial | RetryTrial | BranchTrial | AverageTrials | Suggesting
-TrialCommand = ApplyTunerActions | AskedByUsers
+SuggestionCommand = SuggestConfigurations | WithdrawSuggestion
+UserRequest = AddTrial | AskForTrials | CancelTrial | RetryTrial | BranchTrial | AverageTrials | SuggestionCommand
+TrialCommand = ApplyTunerActions | UserRequest
 ChainCommand = ChoosePacking | AssignChain | LoseChain
 Command = SubmitStudy | StudyCommand | TrialCommand | ChainCommand | ReleaseCheckpoints | RecordDeleted

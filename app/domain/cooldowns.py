@@ -22,7 +22,9 @@ AT = "at"
 """In the reason of a cooldown's start: the step after which it parts from its trunk."""
 
 
-def cooled(hp: Mapping[str, Any], at: int, steps: int, *, falling: Iterable[str], shape: str, final: float) -> Json:
+def cooldown_hp(
+    hp: Mapping[str, Any], at: int, steps: int, *, falling: Iterable[str], shape: str, final: float
+) -> Json:
     """The hyper-parameters of a cooldown: the first `at` steps of a trial's, then `steps` where some fall to `final`.
 
     Each falls from the value that the trial would have next, as the decay of `wsd` does; one that is lower than `final`
@@ -62,7 +64,7 @@ class Cooldowns:
         if event.kind == TrialEventKind.START:
             return self._begin(event)
         if event.trial in self._of:
-            return self._of_trunk(event, *self._of[event.trial])
+            return self._trunk_event(event, *self._of[event.trial])
         if event.kind == TrialEventKind.RESULT and event.trial in self._trunks:
             return None
         if event.kind in (TrialEventKind.FAIL, TrialEventKind.STOP, TrialEventKind.CANCEL):
@@ -78,7 +80,7 @@ class Cooldowns:
             self._trunks.add(event.trial)
         return event
 
-    def _of_trunk(self, event: TrialEvent, trunk: int, at: int, end: int) -> TrialEvent | None:
+    def _trunk_event(self, event: TrialEvent, trunk: int, at: int, end: int) -> TrialEvent | None:
         is_result = event.kind == TrialEventKind.RESULT and event.steps == end
         is_over = event.kind in (TrialEventKind.FAIL, TrialEventKind.CANCEL)
         if trunk not in self._trunks or not (is_result or is_over):

@@ -36,7 +36,7 @@ from app.domain.study_annotations import ConfigurationSuggested as Configuration
 from app.domain.study_annotations import NoteAdded as NoteAdded
 from app.domain.study_annotations import NoteCorrected as NoteCorrected
 from app.domain.study_annotations import StudyLabelled as StudyLabelled
-from app.domain.terms import ChainId, ChainOutcome, FailureKind, NodeId, ProofKind, StudyId
+from app.domain.terms import ChainId, ChainOutcome, FailureKind, NodeId, StudyId, VerificationKind
 
 Json = dict[str, Any]
 
@@ -223,7 +223,7 @@ class ChainAssigned:
     slot: str
     stages: tuple[Stage, ...]
     at: float
-    proof: ProofKind | None = None
+    proof: VerificationKind | None = None
     members: tuple[str, ...] = ()
     kind: str = ""
 

@@ -14,10 +14,10 @@ from math import comb
 from typing import Any
 
 from app.domain import events as e
-from app.domain.search_plan import Node, Raised, Study, Trial
+from app.domain.search_plan import ErrorLocation, Node, Study, Trial
 from app.domain.terms import FailureKind, TrialState
 
-OF_THE_WORLD = frozenset(
+ENVIRONMENT_ERRORS = frozenset(
     name for name, each in vars(builtins).items() if isinstance(each, type) and issubclass(each, OSError)
 )
 """Errors of files and networks, by name: they come and go, whatever the trial is, and keep all their tries."""
@@ -25,33 +25,33 @@ OF_THE_WORLD = frozenset(
 MOST_CONDITIONS = 2
 """So many hyper-parameters are named that tell the failed trials of a group from others."""
 
-BY_CHANCE = 1 / 3
+MAX_CHANCE = 1 / 3
 """A condition that would tell them apart this often if it were drawn at random is not worth a word."""
 
 
 # ----------------------------------------------------------------------------------------------------------- the tries
 
 
-def raised(event: e.StageFailed) -> Raised:
-    """What the user's code raised, and where."""
+def error_location(event: e.StageFailed) -> ErrorLocation:
+    """What the user's code error_location, and where."""
     step = event.step if event.evaluated is None else event.evaluated
     return step, event.signature or "", event.evaluated is not None
 
 
-def counts_elsewhere(event: e.StageFailed) -> bool:
+def counts_for_other_trials(event: e.StageFailed) -> bool:
     """Whether an error says something about other trials that raise the same. Out of memory, broken devices, crashes,
     hangs, and errors of files and networks do not: they may be accidents of the moment.
     """
     if event.kind != FailureKind.EXCEPTION or not event.signature:
         return False
-    return event.signature.partition(" in ")[0] not in OF_THE_WORLD
+    return event.signature.partition(" in ")[0] not in ENVIRONMENT_ERRORS
 
 
-def tried(node: Node, event: e.StageFailed, stage: e.Stage) -> int:
+def count_tries(node: Node, event: e.StageFailed, stage: e.Stage) -> int:
     """How often it was tried so far: with this error, or with others at the same place."""
     if event.kind == FailureKind.POISON:
         return node.lost.get(stage.start, 0) + 1
-    return max(1, node.times_failed(event.evaluated))
+    return max(1, node.count_failures(event.evaluated))
 
 
 # --------------------------------------------------------------------------------------------------------- in one line
@@ -67,10 +67,10 @@ def failure_text(trial: Trial) -> str:
     step 3, tried 3 times".
     """
     error = trial.error or {}
-    return f"{_said(error)}, after step {error.get('step')}{_tries_text(trial, error)}"
+    return f"{_problem(error)}, after step {error.get('step')}{_tries_text(trial, error)}"
 
 
-def _said(error: Mapping[str, Any]) -> str:
+def _problem(error: Mapping[str, Any]) -> str:
     """What was wrong, without the step."""
     return last_line(error).removesuffix(f" after step {error.get('step')}") or str(error.get("kind", "failed"))
 
@@ -133,10 +133,12 @@ def _group(study: Study, trials: Sequence[Trial], reached: Mapping[int, int]) ->
         trials=tuple(trial.number for trial in trials),
         kind=str(errors[0].get("kind")),
         place=errors[0].get("place"),
-        error=_common(list(dict.fromkeys(map(_said, errors)))),
+        error=_common(list(dict.fromkeys(map(_problem, errors)))),
         steps=(min(steps), max(steps)),
         tries=sum(int(error.get("tries", 1)) for error in errors),
-        where=_where([_leaves(trial.hp) for trial in trials], [_leaves(trial.hp) for trial in others]),
+        where=_distinguishing_conditions(
+            [_leaves(trial.hp) for trial in trials], [_leaves(trial.hp) for trial in others]
+        ),
     )
 
 
@@ -172,11 +174,11 @@ def _leaves(hp: Mapping[str, Any], above: str = "") -> Leaves:
     return leaves
 
 
-def _where(failed: Sequence[Leaves], others: Sequence[Leaves]) -> str:
+def _distinguishing_conditions(failed: Sequence[Leaves], others: Sequence[Leaves]) -> str:
     """What is true of all failed ones and of no other, unless that may well be chance."""
     names = dict.fromkeys(name for each in failed for name in each)
     names = dict.fromkeys(name for name in names if len({repr(each.get(name)) for each in (*failed, *others)}) > 1)
-    if min(len(failed), len(others)) < 2 or 2 * len(names) / comb(len(failed) + len(others), len(failed)) > BY_CHANCE:
+    if min(len(failed), len(others)) < 2 or 2 * len(names) / comb(len(failed) + len(others), len(failed)) > MAX_CHANCE:
         return ""
     sides = ((name, [each.get(name) for each in failed], [each.get(name) for each in others]) for name in names)
     differences = [text for name, mine, theirs in sides if (text := _difference(name, mine, theirs))]

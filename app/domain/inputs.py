@@ -13,7 +13,7 @@ from pathlib import PurePath
 from typing import Any
 
 from app.domain.search_plan import SearchPlan, Study
-from stagetree.undeclared_input import Unnamed
+from stagetree.source.undeclared_input import UndeclaredInput
 
 Json = dict[str, Any]
 
@@ -32,7 +32,9 @@ def is_unseen(records: Sequence[Mapping[str, Any]]) -> bool:
     return bool(records) and not any(name in record for record in records for name in ("stamp", "missing"))
 
 
-def left_out(plan: SearchPlan, inputs: Iterable[Mapping[str, Any]], arguments: Mapping[str, Any]) -> list[Json]:
+def undeclared_inputs(
+    plan: SearchPlan, inputs: Iterable[Mapping[str, Any]], arguments: Mapping[str, Any]
+) -> list[Json]:
     """The first records of what the plan's trainer reads and `inputs` do not name, each with its path for a study.
 
     arguments: the study's `runtime_args`. A path among them is no part of the plan: another study had another one.
@@ -41,12 +43,12 @@ def left_out(plan: SearchPlan, inputs: Iterable[Mapping[str, Any]], arguments: M
     for record in (record for test in plan.tests for record in test.files if "written" not in record):
         found.setdefault(record["path"], record)
     named = [PurePath(normpath(each["path"])) for each in inputs]
-    moves = _moves(plan, arguments) if found else []
-    there = (record | {"path": _moved(path, moves)} for path, record in found.items())
+    moves = _relocations(plan, arguments) if found else []
+    there = (record | {"path": _relocate(path, moves)} for path, record in found.items())
     return [each for each in there if not any(PurePath(each["path"]).is_relative_to(path) for path in named)]
 
 
-def _moves(plan: SearchPlan, arguments: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _relocations(plan: SearchPlan, arguments: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Texts among the arguments of the plan's studies, the longest first, and this study's in their place."""
     given = (
         (each, arguments.get(name)) for study in plan.studies.values() for name, each in study.runtime_args.items()
@@ -55,7 +57,7 @@ def _moves(plan: SearchPlan, arguments: Mapping[str, Any]) -> list[tuple[str, st
     return sorted(texts, key=lambda each: (-len(each[0]), *each))
 
 
-def _moved(path: str, moves: Iterable[tuple[str, str]]) -> str:
+def _relocate(path: str, moves: Iterable[tuple[str, str]]) -> str:
     """The path with a new text for an old one, where that is the path, a folder above it, or the end of either."""
     for old, new in ((normpath(old), normpath(new)) for old, new in moves):
         head, found, rest = f"{path}/".partition(f"{old}/" if isabs(old) else f"/{old}/")
@@ -64,13 +66,13 @@ def _moved(path: str, moves: Iterable[tuple[str, str]]) -> str:
     return path
 
 
-def looked_at(plan: SearchPlan, study: Study) -> tuple[Mapping[str, Any], ...]:
+def watched_files(plan: SearchPlan, study: Study) -> tuple[Mapping[str, Any], ...]:
     """The files a slot looks at before it trains for a study: its inputs and, once these were seen, files left out;
     and records of the files that the trainer wrote when it was checked, with `written`: if that was in training."""
     if is_unseen(study.inputs):
         return tuple(study.inputs)
     written = [record for test in plan.tests for record in test.files if "written" in record]
-    return (*study.inputs, *left_out(plan, study.inputs, study.runtime_args), *written)
+    return (*study.inputs, *undeclared_inputs(plan, study.inputs, study.runtime_args), *written)
 
 
 ANEW = "any change of the trainer's file, or of the `version` that it sets, trains all anew"
@@ -79,9 +81,9 @@ ANEW = "any change of the trainer's file, or of the `version` that it sets, trai
 def changed_text(path: str) -> str:
     """That something which a study reads has changed, and results may be of the one before, in a sentence.
 
-    path: as of `stagetree.undeclared_input`.
+    path: as of `stagetree.source.undeclared_input`.
     """
-    unnamed = Unnamed(path)
+    unnamed = UndeclaredInput(path)
     if unnamed.is_package:
         return f"shared results were trained with {unnamed.name} {unnamed.version}, and there is another now: {ANEW}"
     named, new = "it in `inputs`", "the new one"
@@ -92,7 +94,7 @@ def changed_text(path: str) -> str:
     return f"{path} has changed since shared results were trained: name {named} to train with {new}"
 
 
-def why_others(plan: SearchPlan, study: Study) -> Iterator[str]:
+def input_warnings(plan: SearchPlan, study: Study) -> Iterator[str]:
     """Why results of a study may be of other inputs than it seems, in sentences."""
     for path in study.other_files:
         yield changed_text(path)

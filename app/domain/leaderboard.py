@@ -62,7 +62,7 @@ class RungRanking:
 
 
 @dataclass(slots=True)
-class Standing:
+class Leaderboard:
     """The rungs of a study, and the rung at which, or on the way to which, each trial is.
 
     finishing: why trials were sent on to the end when the tuner was done.
@@ -93,7 +93,7 @@ class Standing:
         """All rungs, by bracket and from the bottom up."""
         return [self.rungs[place] for place in sorted(self.rungs)]
 
-    def telling(self) -> int | None:
+    def default_rung(self) -> int | None:
         """The number of the rung whose results are looked at first: the furthest with so many; None before any.
 
         The further a rung, the more a result there says of the end; the more trials it has, the more can be compared.
@@ -101,10 +101,10 @@ class Standing:
         most = max(self._reached().values(), default=0)
         return self._furthest(min(ENOUGH, max(FEWEST, THIRD * most), NEARLY_ALL * most))
 
-    def weighable(self) -> int | None:
+    def importance_rung(self) -> int | None:
         """The number of the rung at which one asks what results depend on; without enough, the `telling` one."""
         found = self._furthest(ENOUGH)
-        return self.telling() if found is None else found
+        return self.default_rung() if found is None else found
 
     def _furthest(self, enough: float) -> int | None:
         return max((rung for rung, trials in self._reached().items() if trials and trials >= enough), default=None)
@@ -117,9 +117,9 @@ class Standing:
         return reached
 
 
-def standing(study: Study) -> Standing:
+def standing(study: Study) -> Leaderboard:
     """How the study's trials stand, from its history."""
-    stands, cooldowns = Standing(sign(study)), Cooldowns(study.tuner)
+    stands, cooldowns = Leaderboard(sign(study)), Cooldowns(study.tuner)
     for event in filter(None, map(cooldowns.read, study.history)):
         match event.kind:
             case TrialEventKind.START | TrialEventKind.PROMOTE:
@@ -133,7 +133,7 @@ def standing(study: Study) -> Standing:
     return stands
 
 
-def _send(stands: Standing, event: TrialEvent) -> None:
+def _send(stands: Leaderboard, event: TrialEvent) -> None:
     """The trial is asked to train as far as a rung: it leaves the one below."""
     if "finish" in event.reason:
         stands.finishing[event.trial] = event.reason
@@ -147,7 +147,7 @@ def _send(stands: Standing, event: TrialEvent) -> None:
     stands.at[event.trial] = place
 
 
-def _arrive(stands: Standing, event: TrialEvent, metric: str, objectives: Objectives) -> None:
+def _arrive(stands: Leaderboard, event: TrialEvent, metric: str, objectives: Objectives) -> None:
     rung = stands.rung(event.trial)
     if rung is None:
         return
@@ -159,13 +159,13 @@ def _arrive(stands: Standing, event: TrialEvent, metric: str, objectives: Object
             rung.scores[event.trial] = objectives.score(event.metrics) or FAILED
 
 
-def prediction(trial: Trial, stands: Standing) -> Mapping[str, object] | None:
+def prediction(trial: Trial, stands: Leaderboard) -> Mapping[str, object] | None:
     """What the tuner took a trial for when it judged it last, with its numbers; None if it never did.
 
     The probability, and the time that follows from it, are None where they were not proven in the study.
     """
     stopped = stands.reasons.get(trial.number, {}) if trial.state == TrialState.STOPPED else {}
-    judged = stopped if "class" in stopped else trial.standing
+    judged = stopped if "class" in stopped else trial.priority_reason
     if "class" not in judged:
         return None
     shown: dict[str, object] = {name: judged.get(field) for name, field in PREDICTED.items()}
@@ -173,7 +173,7 @@ def prediction(trial: Trial, stands: Standing) -> Mapping[str, object] | None:
     return shown if shown["proven"] else shown | dict.fromkeys(UNPROVEN)
 
 
-def meaning(study: Study, trial: Trial, state: str, stands: Standing) -> str:
+def meaning(study: Study, trial: Trial, state: str, stands: Leaderboard) -> str:
     """What the trial's shown state means, for people: "waits at rung 1: rank 5 of 9"."""
     text = _meaning(study, trial, state, stands)
     parts = sorted({part["trial"] for part in trial.reason.get("average_of", ())})
@@ -191,7 +191,7 @@ def _trials(numbers: Sequence[int]) -> str:
     return f"trials {shown}" + (f" and {more} more" if more > 0 else "")
 
 
-def _meaning(study: Study, trial: Trial, state: str, stands: Standing) -> str:
+def _meaning(study: Study, trial: Trial, state: str, stands: Leaderboard) -> str:
     rung = stands.rung(trial.number)
     if trial.cooldown_of is not None and state in COOLING:
         return COOLING[state].format(trial.cooldown_of, trial.reason[AT], trial.steps)
@@ -217,7 +217,7 @@ def _meaning(study: Study, trial: Trial, state: str, stands: Standing) -> str:
     return str(state)
 
 
-def rests(study: Study, trial: Trial, stands: Standing) -> bool:
+def is_waiting_at_rung(study: Study, trial: Trial, stands: Leaderboard) -> bool:
     """Whether the trial waits for its tuner, at a rung or suspended: it may be asked for more, or not."""
     is_judged = stands.rung(trial.number) is not None or bool(_class(trial))
     return trial.state == TrialState.COMPLETED and is_judged and not study.is_final and _could_go_on(study, trial)
@@ -230,14 +230,14 @@ def _finished(reason: Mapping[str, object] | None) -> str:
 
 def _class(trial: Trial) -> str:
     """What the tuner takes the trial for, if it classifies trials."""
-    return f", {trial.standing['class']}" if "class" in trial.standing else ""
+    return f", {trial.priority_reason['class']}" if "class" in trial.priority_reason else ""
 
 
 def _could_go_on(study: Study, trial: Trial) -> bool:
     return study.max_steps is None or trial.steps < study.max_steps
 
 
-def _rank(stands: Standing, rung: RungRanking, trial: Trial) -> str:
+def _rank(stands: Leaderboard, rung: RungRanking, trial: Trial) -> str:
     rank = stands.rank(trial.number)
     return f"rank {rank} of {rung.compared}" if rank else "no rank"
 

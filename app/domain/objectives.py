@@ -141,7 +141,7 @@ class BestResults:
         return beaten
 
 
-WANTS = ("metric", "mode", "metrics", "constraints")
+OBJECTIVE_FIELDS = ("metric", "mode", "metrics", "constraints")
 
 
 @lru_cache(maxsize=1000)

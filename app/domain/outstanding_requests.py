@@ -39,19 +39,19 @@ def take(plan: SearchPlan, trial: Trial, step: int) -> None:
         trial.unevaluated.discard(step)
         settle(plan, trial)
     else:
-        answer(plan, trial, step)
+        record_result(plan, trial, step)
 
 
 def await_evaluations(plan: SearchPlan, study: Study, trial: Trial, before: int) -> None:
     """Steps past `before` on the trial's way were trained for others, and not evaluated: they are, if it is kept."""
     if not study.eval_every:
         return
-    for name, end in plan.ends(trial):
+    for name, end in plan.path_ends(trial):
         node = plan.nodes[name]
         if node.running:
             plan.touched.add(name)  # whoever trains there is to evaluate what is ahead
         for step in {*node.resumable, *node.saving} - node.metrics.keys():
-            if max(before, node.start) < step <= end and step != trial.steps and is_regular(study, node, step):
+            if max(before, node.start) < step <= end and step != trial.steps and is_evaluation_due(study, node, step):
                 trial.unevaluated.add(step)
                 wait(plan, node, step, trial)
 
@@ -64,7 +64,7 @@ def await_evaluation(plan: SearchPlan, node: Node, step: int) -> None:
     if step in node.metrics or node.alone:
         return
     for study in plan.studies.values():
-        if study.is_final or study.max_step_by_node.get(node.id, 0) < step or not is_regular(study, node, step):
+        if study.is_final or study.max_step_by_node.get(node.id, 0) < step or not is_evaluation_due(study, node, step):
             continue
         for trial in study.trials:
             goes_on = trial.state in (TrialState.ACTIVE, TrialState.COMPLETED)
@@ -77,12 +77,12 @@ def await_evaluation(plan: SearchPlan, node: Node, step: int) -> None:
                 wait(plan, node, step, trial)
 
 
-def is_regular(study: Study, node: Node, step: int) -> bool:
+def is_evaluation_due(study: Study, node: Node, step: int) -> bool:
     """Whether a study's `eval_every` asks for an evaluation there, and that was not tried in vain too often."""
     return study.evaluates(step) and node.evaluation_tries(step) <= study.max_restarts
 
 
-def answer(plan: SearchPlan, trial: Trial, step: int) -> None:
+def record_result(plan: SearchPlan, trial: Trial, step: int) -> None:
     """The result that the trial waited for at `step` is there."""
     study = plan.studies[trial.study]
     if (problem := study.objectives.problem(plan.metrics(trial, step) or {}, step)) is not None:
@@ -103,17 +103,17 @@ def settle(plan: SearchPlan, trial: Trial) -> None:
         plan.studies[trial.study].active -= 1
 
 
-def leave_unevaluated(plan: SearchPlan, node: Node, step: int) -> None:
+def drop_evaluations(plan: SearchPlan, node: Node, step: int) -> None:
     """There is no state to evaluate any more: nobody trains only for that."""
     for trial in [plan.trial(key) for key in sorted(node.waiting.get(step, ()))]:
         if step in trial.unevaluated and step not in node.checkpoints:
-            leave_unevaluated_by(plan, trial, step)
+            drop_evaluation(plan, trial, step)
 
 
-def leave_unevaluated_by(plan: SearchPlan, trial: Trial, step: int) -> None:
+def drop_evaluation(plan: SearchPlan, trial: Trial, step: int) -> None:
     """The trial goes without this evaluation."""
     trial.unevaluated.discard(step)
-    forget(plan, trial, step)
+    stop_waiting(plan, trial, step)
     settle(plan, trial)
 
 
@@ -142,7 +142,7 @@ def end_trial(
         plan.studies[trial.study].failed.append(trial.number)
     waited, trial.unevaluated = {*trial.requested_steps, *trial.unevaluated}, set()
     for step in sorted(waited):
-        forget(plan, trial, step)
+        stop_waiting(plan, trial, step)
 
 
 def _tell(study: Study, trial: Trial, line: TrialEvent) -> None:
@@ -151,7 +151,7 @@ def _tell(study: Study, trial: Trial, line: TrialEvent) -> None:
         study.history.append(line)
 
 
-def forget(plan: SearchPlan, trial: Trial, step: int) -> None:
+def stop_waiting(plan: SearchPlan, trial: Trial, step: int) -> None:
     """The trial waits for nothing at a step any more, if it did."""
     for node in plan.nodes_of(trial, step):
         if trial.key in node.waiting.get(step, ()):
@@ -164,7 +164,7 @@ def forget(plan: SearchPlan, trial: Trial, step: int) -> None:
 def fail_trial(plan: SearchPlan, trial: Trial, step: int, error: dict[str, Any]) -> None:
     """What the trial waits for at a step cannot be had. It fails once, wherever else it waits."""
     if step in trial.unevaluated:
-        leave_unevaluated_by(plan, trial, step)
+        drop_evaluation(plan, trial, step)
     elif trial.state == TrialState.ACTIVE:
         end_trial(plan, trial, TrialState.FAILED, error)
 

@@ -27,30 +27,30 @@ Point = Sequence[float]
 
 def best_first(scored: Iterable[Scored]) -> Iterator[Scored]:
     """The results in the order of the best: front by front, each as an epsilon net, then by violation."""
-    return FrontRanking(scored).best_first()
+    return ParetoRanking(scored).best_first()
 
 
-def front_of(scored: Iterable[Scored]) -> Front:
+def pareto_front(scored: Iterable[Scored]) -> Front:
     """The feasible results that none dominates, spread; none where none is feasible."""
     ranked = fronts(each for each in scored if each[0].is_feasible)
     return list(_spread(ranked[0])) if ranked else []
 
 
-class FrontRanking:
+class ParetoRanking:
     """Results that come one by one, without making any front anew.
 
-    fronts: the feasible ones by non-dominated rank. broken: the others, by violation.
+    fronts: the feasible ones by non-dominated rank. infeasible: the others, by violation.
     """
 
     def __init__(self, scored: Iterable[Scored] = ()) -> None:
         results = list(scored)
         self.fronts = fronts(each for each in results if each[0].is_feasible)
-        self.broken = sorted(each for each in results if not each[0].is_feasible)
+        self.infeasible = sorted(each for each in results if not each[0].is_feasible)
 
     def add(self, each: Scored) -> None:
         """One more result. The results that it dominates go one front down, and push others (Li et al. 2014)."""
         if not each[0].is_feasible:
-            insort(self.broken, each)
+            insort(self.infeasible, each)
             return
         moved, place = [each], _place(each, self.fronts)
         while moved:
@@ -65,7 +65,7 @@ class FrontRanking:
         """The results in the order of the best; the first k of them cost little where k is small."""
         for front in self.fronts:
             yield from _spread(front)
-        yield from self.broken
+        yield from self.infeasible
 
 
 def dominates(one: Sequence[float], other: Sequence[float]) -> bool:
@@ -124,10 +124,10 @@ def _dominating(ordered: Sequence[tuple[float, ...]]) -> Iterator[int]:
 
 def _place(each: Scored, ranked: list[Front]) -> int:
     """The first front of which none dominates a result, by halving: where one front dominates it, all before it do."""
-    return bisect_left(ranked, True, key=lambda front: not _is_behind(each, front))
+    return bisect_left(ranked, True, key=lambda front: not _is_dominated(each, front))
 
 
-def _is_behind(each: Scored, front: Front) -> bool:
+def _is_dominated(each: Scored, front: Front) -> bool:
     """Whether one of a front dominates a result. Of two metrics the last one before it says it alone."""
     before = bisect_left(front, each)
     if len(each[0].losses) <= 2:
@@ -143,10 +143,10 @@ def _spread(front: Front) -> Iterator[Scored]:
     columns = list(zip(*(score.losses for score, _ in front), strict=True))
     extents = [(max(column) - min(column)) or 1.0 for column in columns]
     points = [[loss / extent for loss, extent in zip(score.losses, extents, strict=True)] for score, _ in front]
-    return (front[place] for place in (_along if len(extents) <= 2 else _around)(points))
+    return (front[place] for place in (_spread_pair if len(extents) <= 2 else _spread_points)(points))
 
 
-def _along(points: Sequence[Point]) -> Iterator[int]:
+def _spread_pair(points: Sequence[Point]) -> Iterator[int]:
     """The places of points of two metrics, the furthest first.
 
     Along such a front one metric gets worse and the other better. So the chosen points nearest to another one are its
@@ -154,11 +154,11 @@ def _along(points: Sequence[Point]) -> Iterator[int]:
     all is found by halving.
     """
     yield 0
-    gaps = _between(points, 0, len(points))
+    gaps = _largest_gap(points, 0, len(points))
     while gaps:
         _, place, left, right = heappop(gaps)
         yield place
-        for gap in (*_between(points, left, place), *_between(points, place, right)):
+        for gap in (*_largest_gap(points, left, place), *_largest_gap(points, place, right)):
             heappush(gaps, gap)
 
 
@@ -166,27 +166,27 @@ Gap = tuple[float, int, int, int]
 """(minus how far it is, the furthest place, the places on both sides that are chosen)."""
 
 
-def _between(points: Sequence[Point], left: int, right: int) -> list[Gap]:
+def _largest_gap(points: Sequence[Point], left: int, right: int) -> list[Gap]:
     """The furthest place between two, the first of equal ones; `right` may be behind the last. None for no place."""
     if right - left < 2:
         return []
 
-    def to_left(place: int) -> float:
+    def distance_left(place: int) -> float:
         return math.dist(points[left], points[place])
 
-    def to_right(place: int) -> float:
+    def distance_right(place: int) -> float:
         return math.dist(points[place], points[right]) if right < len(points) else math.inf
 
     inner = range(left + 1, right)
-    turn = bisect_left(inner, True, key=lambda place: to_left(place) >= to_right(place))
-    furthest = [(-to_right(inner[turn]), inner[turn])] if turn < len(inner) else []
+    turn = bisect_left(inner, True, key=lambda place: distance_left(place) >= distance_right(place))
+    furthest = [(-distance_right(inner[turn]), inner[turn])] if turn < len(inner) else []
     if turn:
-        far = to_left(inner[turn - 1])
-        furthest.append((-far, inner[bisect_left(inner, far, hi=turn, key=to_left)]))
+        far = distance_left(inner[turn - 1])
+        furthest.append((-far, inner[bisect_left(inner, far, hi=turn, key=distance_left)]))
     return [(*min(furthest), left, right)]
 
 
-def _around(points: Sequence[Point]) -> Iterator[int]:
+def _spread_points(points: Sequence[Point]) -> Iterator[int]:
     """The places of points of any number of metrics, the furthest first, of equal ones the first place.
 
     How far a point is only gets less. So a distance from before is a bound, and is brought up to date where it is the
@@ -200,7 +200,7 @@ def _around(points: Sequence[Point]) -> Iterator[int]:
             heapreplace(waiting, (max(bound, -_nearest(points[place], chosen[compared:])), place, len(chosen)))
         elif -bound < NEAR and len(waiting) > MANY:
             distances = {place: min(-bound, _nearest(points[place], chosen[known:])) for bound, place, known in waiting}
-            yield from _in_cells(points, distances)
+            yield from _spread_by_cells(points, distances)
             return
         else:
             heappop(waiting)
@@ -217,7 +217,7 @@ NEAR, MANY = 0.3, 256
 """Cells are worth their making where the next point is so near, in parts of an extent, and so many points are left."""
 
 
-def _in_cells(points: Sequence[Point], distances: dict[int, float]) -> Iterator[int]:
+def _spread_by_cells(points: Sequence[Point], distances: dict[int, float]) -> Iterator[int]:
     """The same for the places that are left, by their distances from the chosen points.
 
     None is further than the next one. So that one, when it is chosen, is nearer only to points within its distance:

@@ -102,14 +102,14 @@ class TrainedTree:
         return sum(_price_of(self.nodes, self.asked, schedule.path(hp, steps, ""), steps))
 
 
-NOTHING = TrainedTree({}, {})
+EMPTY_TREE = TrainedTree({}, {})
 
 
-def tree_of(plan: SearchPlan, study: Study) -> TrainedTree:
+def trained_tree(plan: SearchPlan, study: Study) -> TrainedTree:
     """The whole plan, as the study finds it now."""
     left = _steps_left(plan, study)
     if study.isolated or not study.merges:
-        return replace(NOTHING, left=left)
+        return replace(EMPTY_TREE, left=left)
     nodes = {
         name: TrainedNode(node.reached, tuple(sorted(node.resumable)), tuple(node.metrics))
         for name, node in plan.nodes.items()
@@ -124,6 +124,6 @@ def _steps_left(plan: SearchPlan, study: Study) -> float:
     asked = dict[NodeId, int]()
     for trial in study.trials:
         if trial.state == TrialState.ACTIVE:
-            asked.update((name, max(end, asked.get(name, 0))) for name, end in plan.ends(trial))
+            asked.update((name, max(end, asked.get(name, 0))) for name, end in plan.path_ends(trial))
     waiting = sum(max(0, end - plan.nodes[name].reached) for name, end in asked.items())
     return float(max(0, most - study.executed - waiting))

@@ -23,7 +23,8 @@ from typing import Any, NamedTuple
 from app.domain import inputs
 from app.domain.events import Stage
 from app.domain.objectives import ResultScore, Scored
-from app.domain.pareto_fronts import best_first, front_of
+from app.domain.pareto_fronts import best_first
+from app.domain.pareto_fronts import pareto_front as best_front
 from app.domain.search_plan import SearchPlan, Study, Trial
 from app.domain.terms import NodeId
 from stagetree.text import RANKED_LAST
@@ -52,10 +53,10 @@ def sign(study: Study) -> int:
     return 1 if study.mode == "min" else -1
 
 
-def last(plan: SearchPlan, study: Study, trial: Trial) -> MeasuredValue | None:
+def last_value(plan: SearchPlan, study: Study, trial: Trial) -> MeasuredValue | None:
     """The metric at the last step the trial was asked for that has one."""
     for step in reversed(trial.requested_steps):
-        if value := measured(plan, study, trial, step):
+        if value := measured_value(plan, study, trial, step):
             return value
     return None
 
@@ -65,15 +66,15 @@ def best_of_curve(plan: SearchPlan, study: Study, trial: Trial) -> MeasuredValue
     asked = (step for step, _ in plan.curve(trial) if study.evaluates(step) or step in trial.requested_steps)
     scored = ((study.objectives.score(plan.metrics(trial, step) or {}), step) for step in asked)
     best = min(((score, step) for score, step in scored if score is not None), default=None)
-    return None if best is None else measured(plan, study, trial, best[1])
+    return None if best is None else measured_value(plan, study, trial, best[1])
 
 
 def result(plan: SearchPlan, study: Study, trial: Trial) -> MeasuredValue | None:
     """The trial's value by the study's choice, with its step."""
-    return (best_of_curve if study.value == "best" else last)(plan, study, trial)
+    return (best_of_curve if study.value == "best" else last_value)(plan, study, trial)
 
 
-def ranked(plan: SearchPlan, study: Study) -> list[tuple[Trial, MeasuredValue]]:
+def rank_trials(plan: SearchPlan, study: Study) -> list[tuple[Trial, MeasuredValue]]:
     """The trials that have a value, the best first, ties to the lower number; without the trunks of cooldowns.
 
     Failed trials come behind all others.
@@ -82,25 +83,25 @@ def ranked(plan: SearchPlan, study: Study) -> list[tuple[Trial, MeasuredValue]]:
     return [_measured(plan, study, number) for group in groups for _, number in best_first(group)]
 
 
-def in_question(order: list[tuple[Trial, MeasuredValue]]) -> list[tuple[Trial, MeasuredValue]]:
+def contenders(order: list[tuple[Trial, MeasuredValue]]) -> list[tuple[Trial, MeasuredValue]]:
     """Of `ranked`, the trials that the best one is the best of: no failed one, unless all of them are."""
     return [each for each in order if each[0].state != RANKED_LAST] or order
 
 
-def best_of(study: Study, measured: Mapping[int, Mapping[str, float | None]]) -> int | None:
+def best_trial(study: Study, measured: Mapping[int, Mapping[str, float | None]]) -> int | None:
     """Of trials with their metrics, the number of the best; None where none has a result."""
     scores = ((study.objectives.score(metrics), trial) for trial, metrics in measured.items())
     groups = _failed_last(study, ((score, trial) for score, trial in scores if score is not None))
     return next((trial for group in groups for _, trial in best_first(group)), None)
 
 
-def front(plan: SearchPlan, study: Study) -> list[tuple[Trial, MeasuredValue]]:
+def pareto_front(plan: SearchPlan, study: Study) -> list[tuple[Trial, MeasuredValue]]:
     """The trials whose results break no constraint and that none dominates; the first k of them are spread over it.
 
     Failed trials are not looked at, unless all with a result failed.
     """
     group = next(filter(None, _failed_last(study, _scored(plan, study))), [])
-    return [_measured(plan, study, number) for _, number in front_of(group)]
+    return [_measured(plan, study, number) for _, number in best_front(group)]
 
 
 def _failed_last(study: Study, scored: Iterable[Scored]) -> tuple[list[Scored], list[Scored]]:
@@ -129,7 +130,7 @@ STANDARD_ERRORS = 2
 """The best trial is told from another one where their means differ by so many standard errors of that difference."""
 
 
-def within_noise(order: Sequence[tuple[Trial, MeasuredValue]]) -> list[int]:
+def ties_with_best(order: Sequence[tuple[Trial, MeasuredValue]]) -> list[int]:
     """Of `ranked`, the trials that their repeats do not tell from the best one, by the error of the difference.
 
     Trials without repeats are never among them: nothing is known of their noise.
@@ -146,15 +147,15 @@ def _is_within_noise(one: MeasuredValue, other: MeasuredValue) -> bool:
 
 def best(plan: SearchPlan, study: Study) -> tuple[Trial, MeasuredValue] | None:
     """The best trial with its value; None as long as none has one."""
-    return next(iter(ranked(plan, study)), None)
+    return next(iter(rank_trials(plan, study)), None)
 
 
-def measured(plan: SearchPlan, study: Study, trial: Trial, step: int) -> MeasuredValue | None:
+def measured_value(plan: SearchPlan, study: Study, trial: Trial, step: int) -> MeasuredValue | None:
     """The metric after a step, a mean where the trial has repeats; None until all of them are measured there."""
     score = study.objectives.score(plan.metrics(trial, step) or {})
     if score is None:
         return None
-    each = [number for metrics in plan.measured_at(trial, step) if (number := metrics.get(study.metric)) is not None]
+    each = [number for metrics in plan.metrics_by_run(trial, step) if (number := metrics.get(study.metric)) is not None]
     value, deviation = sign(study) * score.losses[0], stdev(each) if len(each) > 1 else None
     return MeasuredValue(step, value, deviation, len(each))
 
@@ -171,38 +172,38 @@ def is_without_pack(plan: SearchPlan, stage: Stage) -> bool:
     return any(reason == WITHOUT_PACK and stage.start < step <= stage.end for step, reason in noted)
 
 
-def inexact_in_study(plan: SearchPlan, study: Study) -> list[str]:
+def study_inexactness(plan: SearchPlan, study: Study) -> list[str]:
     """Of all stages that its trials pass, whoever they were trained for."""
     stages = _sentences(plan, study.max_step_by_node.items())
-    return [*stages, *_alike(plan, study.trials), *inputs.why_others(plan, study)]
+    return [*stages, *_equal_repeats(plan, study.trials), *inputs.input_warnings(plan, study)]
 
 
-def inexact_in_trial(plan: SearchPlan, trial: Trial) -> list[str]:
+def trial_inexactness(plan: SearchPlan, trial: Trial) -> list[str]:
     """Of the stages on its way."""
-    return inexact_in_trials(plan, plan.studies[trial.study])(trial)
+    return trial_inexactness_in(plan, plan.studies[trial.study])(trial)
 
 
-def inexact_in_trials(plan: SearchPlan, study: Study) -> Callable[[Trial], list[str]]:
+def trial_inexactness_in(plan: SearchPlan, study: Study) -> Callable[[Trial], list[str]]:
     """The same of each trial of a study."""
-    of_all, is_noted = list(inputs.why_others(plan, study)), any(node.not_exact for node in plan.nodes.values())
+    of_all, is_noted = list(inputs.input_warnings(plan, study)), any(node.not_exact for node in plan.nodes.values())
 
     def of(trial: Trial) -> list[str]:
         stages = _sentences(plan, plan.sources(trial)) if is_noted else []
-        return [*stages, *_alike(plan, [trial]), *of_all]
+        return [*stages, *_equal_repeats(plan, [trial]), *of_all]
 
     return of
 
 
-def _alike(plan: SearchPlan, trials: Iterable[Trial]) -> Iterator[str]:
+def _equal_repeats(plan: SearchPlan, trials: Iterable[Trial]) -> Iterator[str]:
     """That repeats do not differ where they should."""
-    alike = [trial.number for trial in trials if len(trial.runs) > 1 and _is_alike(plan, trial)]
+    alike = [trial.number for trial in trials if len(trial.runs) > 1 and _has_equal_repeats(plan, trial)]
     if alike:
         number = f"{len(alike)} {'trial' if len(alike) == 1 else 'trials'}"
         yield f"the repeats of {number} have equal values, as if the trainer did not read data_seed"
 
 
-def _is_alike(plan: SearchPlan, trial: Trial) -> bool:
-    repeats = plan.measured_at(trial, trial.steps)
+def _has_equal_repeats(plan: SearchPlan, trial: Trial) -> bool:
+    repeats = plan.metrics_by_run(trial, trial.steps)
     is_measured = all(value is not None for each in repeats for value in each.values())
     return len(repeats) > 1 and is_measured and all(each == repeats[0] for each in repeats)
 

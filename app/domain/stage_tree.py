@@ -49,7 +49,7 @@ def build_stage_tree(plan: SearchPlan, progress: Progresses = NO_PROGRESS) -> li
     begins: dict[Place, Place] = {}  # the lookup table L: what must be reached -> where to resume for it
     for node in plan.nodes.values():
         for step in node.waiting:
-            if any(plan.wanted(node, step)):
+            if any(plan.waiting_studies(node, step)):
                 _find_latest_checkpoint(plan, (node.id, step), begins, progress)
     return sorted(
         _build_tree(plan, begins),
@@ -74,12 +74,12 @@ def _find_latest_checkpoint(plan: SearchPlan, place: Place, begins: dict[Place, 
         resume = latest(node, step, progress)
         begins[place] = (node.id, node.start if resume is None else resume)
         if resume is None:
-            places += plan.lacking(node)
+            places += plan.missing_states(node)
 
 
 def latest(node: Node, step: int, progress: Progresses = NO_PROGRESS) -> int | None:
     """The last step up to `step` at which the state of the node is kept, or will be when a stage under way is over."""
-    return max((at for at in (*node.resumable, *node.coming(progress)) if at <= step), default=None)
+    return max((at for at in (*node.resumable, *node.upcoming_states(progress)) if at <= step), default=None)
 
 
 def _build_tree(plan: SearchPlan, begins: dict[Place, Place]) -> Iterator[TreeStage]:
@@ -99,7 +99,7 @@ def _entry(plan: SearchPlan, node: Node, start: int, begins: dict[Place, Place])
     """The place that must be trained up to first, when `start` is the beginning of the node."""
     if start > node.start or plan.can_begin(node, start):
         return None
-    return max((place for place in plan.lacking(node) if place in begins), key=itemgetter(1), default=None)
+    return max((place for place in plan.missing_states(node) if place in begins), key=itemgetter(1), default=None)
 
 
 def critical_path_steps(stages: list[TreeStage]) -> int:

@@ -114,7 +114,7 @@ class StudyLabelled:
     by: str = ""
 
 
-Remark = ConfigurationSuggested | SuggestionWithdrawn | ResultsLearned | NoteAdded | NoteCorrected | StudyLabelled
+Annotation = ConfigurationSuggested | SuggestionWithdrawn | ResultsLearned | NoteAdded | NoteCorrected | StudyLabelled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,11 +1,7 @@
-"""The terms of the domain: ids, states, refusals, and who may do what: scopes and principals, each with one scope.
+"""The terms of the domain: ids, states and kinds, the errors of a refused command, and the scopes of principals.
 
-Identity is by content: equal beginnings get equal names, so sharing needs no merge code (law 1 of CONTRIBUTING.md).
-States are one list for all who name them. The values are the storage format and the REST contract.
-
-Refused
-├── Unknown          there is no such study or trial
-└── StateConflict    it is there, but not in a state that allows this
+Plans and nodes are named by a hash of their content. Equal beginnings get equal names, so sharing needs no merge code
+(law 1 of CONTRIBUTING.md). The values of the states are stored in events and are part of the REST API.
 """
 
 from __future__ import annotations
@@ -91,7 +87,9 @@ def node_id(parent: str, start: int, form_ids: Mapping[str, str]) -> NodeId:
 
     The end step is not part of it. A root's `parent` is empty, or names the trial when a study does not merge.
     """
-    text = "\x1f".join([parent, str(start), *(f"{_escaped(name)}\x1e{form_ids[name]}" for name in sorted(form_ids))])
+    text = "\x1f".join(
+        [parent, str(start), *(f"{_escape_separators(name)}\x1e{form_ids[name]}" for name in sorted(form_ids))]
+    )
     return NodeId(hashlib.sha256(text.encode()).hexdigest()[:32])
 
 
@@ -99,7 +97,7 @@ Place = tuple[NodeId, int]
 """A node and a step in it, start < step; or a node and its start, for one that begins there without a parent."""
 
 
-def _escaped(name: str) -> str:
+def _escape_separators(name: str) -> str:
     """A hyper-parameter's name without the separators of an id; no two names become one. Ordinary names stay."""
     return name if name.isprintable() else name.translate(_ESCAPES)
 
@@ -132,7 +130,7 @@ class TrialState(Word):
     CANCELLED = "cancelled"
 
 
-ShownTrialState = Literal["waiting", "running", "completed", "stopped", "failed", "cancelled"]
+TrialDisplayState = Literal["waiting", "running", "completed", "stopped", "failed", "cancelled"]
 """How a trial's state is shown: an active one waits for a slot, or is trained on one."""
 
 
@@ -184,7 +182,7 @@ class FailureKind(Word):
     STORAGE = "storage"
 
 
-class ProofKind(Word):
+class VerificationKind(Word):
     """How two ways of training were compared: see `app.exactness`.
 
     `CHECK`: a trainer's first steps, before anything else of the plan is trained. `HANDOVER`: steps around a resumption
@@ -264,7 +262,7 @@ class Scope(IntEnum):
         return self.name.lower()
 
     @classmethod
-    def of(cls, word: str) -> Scope:
+    def parse(cls, word: str) -> Scope:
         """By its name, as people write it. Raises `ValueError`, which says what would be right."""
         try:
             return cls[word.strip().upper()]
@@ -283,18 +281,18 @@ class Principal:
     scope: Scope
     project: str | None = None
 
-    def sees(self, project: str) -> bool:
+    def can_see(self, project: str) -> bool:
         """Whether studies of the project are there for them."""
         return self.project in (None, project)
 
-    def sees_all_of(self, project: str | None) -> bool:
+    def can_see_all_of(self, project: str | None) -> bool:
         """Whether all is there for them that a principal of this project, or of all projects, sees."""
         return self.project in (None, project)
 
-    def may_change(self, owner: str) -> bool:
+    def can_change(self, owner: str) -> bool:
         """Whether they may change a study of this owner, in a project that they see."""
         return self.scope >= (Scope.SUBMIT if owner == self.name else Scope.OPERATE)
 
 
-ANYBODY = Principal("", Scope.ADMIN)
+ANONYMOUS_ADMIN = Principal("", Scope.ADMIN)
 """A caller that needs no token."""

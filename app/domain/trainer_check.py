@@ -7,9 +7,9 @@ from typing import Any
 
 from app.domain.failures import last_line
 from app.domain.search_plan import SearchPlan, Study, Trial
-from app.domain.terms import NodeId, ProofKind
+from app.domain.terms import NodeId, VerificationKind
 
-MOST_IN_VAIN = 3
+MAX_FAILED_VERIFICATIONS = 3
 """A proof that ended so often by an accident is not begun again: nothing waits forever."""
 
 MOST_CHECKED = 2
@@ -30,7 +30,7 @@ def check_error(plan: SearchPlan, study: Study) -> Mapping[str, Any] | None:
     return _errors(plan, study)[-1] if _is_tried(plan, study) and not study.executed else None
 
 
-def fails_on(plan: SearchPlan, device: str) -> str:
+def check_error_on(plan: SearchPlan, device: str) -> str:
     """The error with which the trainer failed on a kind of device that is given nothing for it; "" for none."""
     if not plan.check_failures or is_checked(plan, device) or next(untried_roots(plan), None) is not None:
         return ""
@@ -40,7 +40,7 @@ def fails_on(plan: SearchPlan, device: str) -> str:
 def untried_roots(plan: SearchPlan) -> Iterator[tuple[NodeId, Trial]]:
     """Roots with whose values the trainer has not failed yet, each with a trial that has them."""
     studies = [each for each in plan.studies.values() if each.id not in plan.unreported and not _is_tried(plan, each)]
-    trials = ((root, passing(plan, studies, root, 1)) for root in plan.roots if root not in plan.check_failures)
+    trials = ((root, trial_through(plan, studies, root, 1)) for root in plan.roots if root not in plan.check_failures)
     return ((root, trial) for root, trial in trials if trial is not None)
 
 
@@ -54,12 +54,12 @@ def _errors(plan: SearchPlan, study: Study) -> list[Mapping[str, Any]]:
     return [error for root, error in plan.check_failures.items() if _trains(study, root)]
 
 
-def passing(plan: SearchPlan, studies: Iterable[Study], node: NodeId, step: int) -> Trial | None:
+def trial_through(plan: SearchPlan, studies: Iterable[Study], node: NodeId, step: int) -> Trial | None:
     """A trial of one of the studies, if it runs, that trains a node up to a step: others may leave it before."""
     for study in studies:
-        if study.may_be_proven and study.max_step_by_node.get(node, -1) >= step:
+        if study.can_be_verified and study.max_step_by_node.get(node, -1) >= step:
             for trial in study.trials:
-                if any(name == node and end >= step for name, end in plan.ends(trial)):
+                if any(name == node and end >= step for name, end in plan.path_ends(trial)):
                     return trial
     return None
 
@@ -68,7 +68,7 @@ def _trains(study: Study, root: NodeId) -> bool:
     return study.max_step_by_node.get(root, 0) > 0
 
 
-def may_train(plan: SearchPlan, device: str) -> bool:
+def can_train(plan: SearchPlan, device: str) -> bool:
     """Whether training may begin on a kind of device: the trainer has taken its first steps there, or need not."""
     return not _is_to_be_checked(plan) or any(test.device == device for test in plan.tests)
 
@@ -79,12 +79,12 @@ def is_checked(plan: SearchPlan, device: str) -> bool:
 
 
 def _is_to_be_checked(plan: SearchPlan) -> bool:
-    if plan.proofs_in_vain.get(ProofKind.CHECK, 0) >= MOST_IN_VAIN:
+    if plan.failed_verifications.get(VerificationKind.CHECK, 0) >= MAX_FAILED_VERIFICATIONS:
         return False
-    return any(each.checks and each.may_be_proven for each in plan.studies.values())
+    return any(each.checks and each.can_be_verified for each in plan.studies.values())
 
 
-def unread(plan: SearchPlan, study: Study) -> list[str]:
+def unread_hp(plan: SearchPlan, study: Study) -> list[str]:
     """The hyper-parameters of a study that its trainer has read in none of the steps of a check."""
     names = dict.fromkeys(name for test in plan.tests for name in test.unread)
     return [name for name in names if any(name in trial.hp for trial in study.trials)]

@@ -91,15 +91,17 @@ def withdraw(study: Study, command: WithdrawSuggestion) -> Iterator[SuggestionWi
 
 def suggest(study: Study, command: SuggestConfigurations) -> Iterator[e.ConfigurationSuggested]:
     """The suggestions, in their order."""
-    return suggested(study.id, command.configurations, command.at, command.by)
+    return suggestion_events(study.id, command.configurations, command.at, command.by)
 
 
-def suggested(study: StudyId, configurations: Iterable[Json], at: float, by: str) -> Iterator[e.ConfigurationSuggested]:
+def suggestion_events(
+    study: StudyId, configurations: Iterable[Json], at: float, by: str
+) -> Iterator[e.ConfigurationSuggested]:
     """The facts, of a study file too."""
     return (e.ConfigurationSuggested(study=study, hp=hp, at=at, by=by) for hp in configurations)
 
 
-def branched(trial: Trial, at: int, hp: Json, steps: int) -> Json:
+def branch_hp(trial: Trial, at: int, hp: Json, steps: int) -> Json:
     """The hyper-parameters of a branch. Raises `Refused`."""
     if not 1 <= at <= trial.steps:
         raise Refused(
@@ -114,7 +116,7 @@ def branched(trial: Trial, at: int, hp: Json, steps: int) -> Json:
         if name not in trial.hp:
             names = ", ".join(sorted(trial.hp))
             raise Refused(f"hp.{name}: must be one of {names}{did_you_mean(name, trial.hp)}")
-        with refusing(f"hp.{name}"):
+        with refuse_sequence_errors(f"hp.{name}"):
             after, before = parse_for(tail, steps - at), parse_for(trial.hp[name], trial.steps).at(at - 1)
         if isinstance(after.at(0), str) != isinstance(before, str):
             raise Refused(f"hp.{name}: trial {trial.number} has {before!r} before step {at}, got {after.at(0)!r}")
@@ -210,7 +212,7 @@ class Trials:
         return e.TrialExtended(study=self._study.id, trial=number, steps=steps, reason=reason, path=way, repeats=others)
 
     def _check(self, hp: Json, steps: int) -> None:
-        with refusing("hp"):
+        with refuse_sequence_errors("hp"):
             check_trial(hp, steps, self._study.eval_every, self._limits)
 
     def _new_in(self, way: dict[NodeId, int]) -> dict[NodeId, int]:
@@ -223,7 +225,7 @@ class Trials:
         return way
 
 
-def until_answered(plan: SearchPlan, events: Iterable[e.Event]) -> Iterator[e.Event]:
+def stop_at_known_result(plan: SearchPlan, events: Iterable[e.Event]) -> Iterator[e.Event]:
     """What a study asks for, up to a trial whose result is there already: the rest may not be wanted after that."""
     for event in events:
         yield event
@@ -240,7 +242,7 @@ def _is_answered(plan: SearchPlan, event: e.TrialAdded | e.TrialExtended) -> boo
 
 
 @contextmanager
-def refusing(field: str) -> Iterator[None]:
+def refuse_sequence_errors(field: str) -> Iterator[None]:
     """What is wrong with a sequence, or too much, is refused; `field` says where."""
     try:
         yield

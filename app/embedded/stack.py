@@ -30,8 +30,8 @@ from app.embedded.machine import (
     worker_command,
 )
 from app.process.logs import last_line, shorten
+from stagetree.atomic_file import remove_partial
 from stagetree.runtime.failures import SAME_ORDER, STACK
-from stagetree.whole_file import remove_partial
 
 START_SECONDS = 180.0
 """Imports take a minute on a slow machine or disk; a process that ends meanwhile is noticed at once."""

@@ -26,7 +26,7 @@ from app.domain.events import (
     StageFailed,
     StoredPart,
 )
-from app.domain.terms import ChainOutcome, FailureKind, ProofKind
+from app.domain.terms import ChainOutcome, FailureKind, VerificationKind
 
 Data = dict[str, Any]
 
@@ -101,7 +101,7 @@ def _encode_chain(event: ChainAssigned) -> Data:
 
 def _decode_chain(data: Data) -> ChainAssigned:
     stages = tuple(Stage(**(stage | {"evaluate": tuple(stage["evaluate"])})) for stage in data["stages"])
-    proof = None if data["proof"] is None else ProofKind(data["proof"])
+    proof = None if data["proof"] is None else VerificationKind(data["proof"])
     return ChainAssigned(**(data | {"stages": stages, "proof": proof, "members": tuple(data["members"])}))
 
 
@@ -138,7 +138,7 @@ def _decode_failed(data: Data) -> StageFailed:
 
 
 def _decode_tested(data: Data) -> ExactnessTested:
-    return ExactnessTested(**(data | {"proof": ProofKind(data["proof"])}))
+    return ExactnessTested(**(data | {"proof": VerificationKind(data["proof"])}))
 
 
 def _encode_evaluated(event: Evaluated) -> Data:

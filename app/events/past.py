@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from threading import Lock
 
-from app.domain.chain_assignment import is_one_of
+from app.domain.chain_assignment import matches_device
 from app.domain.events import Json, PackingProfiled, PlanOpened, Profile, RanksProfiled
 from app.domain.evolve import collector_paused, evolve, strikes
 from app.domain.search_plan import SearchPlan
@@ -95,7 +95,7 @@ def last_profile(
 ) -> Profile | None:
     """The newest, of ranks on a kind of device that these name. Raises `DatabaseUnavailable`."""
     profiles = reversed(profiles_on_record(log, opened, batch, wanted_type).items())
-    of_them = (each for kind, each in profiles if wanted_type is PackingProfiled or is_one_of(kind, devices))
+    of_them = (each for kind, each in profiles if wanted_type is PackingProfiled or matches_device(kind, devices))
     return next(of_them, None)
 
 

@@ -22,16 +22,16 @@ them, and `stagetree.runtime` compares states (`differences`) and looks at objec
 from __future__ import annotations
 
 from app.exactness.suspicions import Suspicion, open_suspicions, whole_trials
-from app.exactness.verdict import Judgement, judge, marks_of, rests_on_sharing, resumptions_of, text_of
+from app.exactness.verdict import Judgement, judge, rests_on_sharing, resumptions_of, trial_marks, verdict_text
 
 __all__ = [
     "Judgement",
     "Suspicion",
     "judge",
-    "marks_of",
     "open_suspicions",
     "rests_on_sharing",
     "resumptions_of",
-    "text_of",
+    "trial_marks",
+    "verdict_text",
     "whole_trials",
 ]

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from app.domain.search_plan import SearchPlan, Trial
-from app.domain.terms import NodeId, ProofKind
+from app.domain.terms import NodeId, VerificationKind
 
 MOST_NAMED = 3
 
@@ -20,27 +20,27 @@ MOST_NAMED = 3
 @dataclass(frozen=True, slots=True)
 class Suspicion:
     """names: what differed after training resumed at `step`; or what the evaluation at `step` of a node changed in the
-    state, where is_of_evaluation is true. settled_to: steps; it is settled for trials that are no longer.
+    state, where is_of_evaluation is true. settled_steps: steps; it is settled for trials that are no longer.
     """
 
     step: int
     node: NodeId
     names: frozenset[str]
     is_of_evaluation: bool = False
-    settled_to: int = 0
+    settled_steps: int = 0
 
     def concerns(self, plan: SearchPlan, trial: Trial) -> bool:
         """Whether a trial resumed at that step; or went on behind that evaluation, which it did not ask for.
 
         Not so, where that is settled for a trial of its length.
         """
-        if trial.steps <= self.settled_to:
+        if trial.steps <= self.settled_steps:
             return False
         if self.is_of_evaluation:
             study = plan.studies[trial.study]
             is_its_own = study.evaluates(self.step) or self.step in trial.requested_steps
-            return not is_its_own and any(name == self.node and end > self.step for name, end in plan.ends(trial))
-        return any(end > self.step and self.step in plan.nodes[name].resumed for name, end in plan.ends(trial))
+            return not is_its_own and any(name == self.node and end > self.step for name, end in plan.path_ends(trial))
+        return any(end > self.step and self.step in plan.nodes[name].resumed for name, end in plan.path_ends(trial))
 
     @property
     def text(self) -> str:
@@ -53,8 +53,8 @@ class Suspicion:
 def suspicions(plan: SearchPlan) -> Iterator[Suspicion]:
     """All of them, settled or open."""
     for test in plan.tests:
-        if test.stray and test.proof in (ProofKind.HANDOVER, ProofKind.EVALUATION):
-            is_of_evaluation = test.proof == ProofKind.EVALUATION
+        if test.stray and test.proof in (VerificationKind.HANDOVER, VerificationKind.EVALUATION):
+            is_of_evaluation = test.proof == VerificationKind.EVALUATION
             step = test.step if is_of_evaluation else max(test.begin, test.since)
             yield Suspicion(step, test.node, frozenset(test.stray), is_of_evaluation)
 
@@ -67,11 +67,11 @@ def open_suspicions(plan: SearchPlan) -> list[Suspicion]:
         return found
     compared = [(each, max((t.steps for t in wholes if each.concerns(plan, t)), default=0)) for each in found]
     longest = max(trial.steps for study in plan.studies.values() for trial in study.trials)
-    settled = [replace(each, settled_to=_settled_to(each, compared)) for each in found]
-    return [each for each in settled if each.settled_to < longest]
+    settled = [replace(each, settled_steps=_settled_steps(each, compared)) for each in found]
+    return [each for each in settled if each.settled_steps < longest]
 
 
-def _settled_to(suspicion: Suspicion, compared: Iterable[tuple[Suspicion, int]]) -> int:
+def _settled_steps(suspicion: Suspicion, compared: Iterable[tuple[Suspicion, int]]) -> int:
     """compared: suspicions, each with the steps of the longest whole trial through it."""
     kind, step = suspicion.is_of_evaluation, suspicion.step
     before = [(each.names, to) for each, to in compared if each.is_of_evaluation == kind and each.step <= step]
@@ -83,7 +83,7 @@ def whole_trials(plan: SearchPlan) -> list[Trial]:
     equal = {
         (test.node, test.step)
         for test in plan.tests
-        if test.proof == ProofKind.WHOLE and not (test.begin or test.difference or test.unproven)
+        if test.proof == VerificationKind.WHOLE and not (test.begin or test.difference or test.unproven)
     }
     if not equal:
         return []

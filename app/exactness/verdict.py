@@ -8,7 +8,7 @@ from functools import partial
 from typing import NamedTuple
 
 from app.domain.search_plan import Resumption, SearchPlan, Study, Trial
-from app.domain.terms import NodeId, ProofKind, Verdict
+from app.domain.terms import NodeId, Verdict, VerificationKind
 from app.exactness.suspicions import Suspicion, open_suspicions, whole_trials
 
 PACKED = "what is trained in packs is not compared"
@@ -44,15 +44,15 @@ def judge(plan: SearchPlan, study: Study) -> Judgement:
         return Judgement(Verdict.INEXACT, wrong.difference)
     if plan.packing:
         return Judgement(Verdict.UNCHECKED, PACKED)
-    needed = {step for trial in study.trials for step, *_ in _resumed(plan, trial)}
-    unchecked = {each.step for each in plan.uncompared} & needed
+    needed = {step for trial in study.trials for step, *_ in _resumption_steps(plan, trial)}
+    unchecked = {each.step for each in plan.uncompared_resumptions} & needed
     if reason := _unchecked_trials(plan, study):
         return Judgement(Verdict.UNCHECKED, reason, tuple(sorted(unchecked)), len(needed - unchecked))
     is_whole = any(whole.study == study.id for whole in whole_trials(plan))
     return Judgement(Verdict.VERIFIED if is_whole else Verdict.CHECKED, "", (), len(needed))
 
 
-def marks_of(plan: SearchPlan, study: Study) -> Callable[[Trial], str]:
+def trial_marks(plan: SearchPlan, study: Study) -> Callable[[Trial], str]:
     """What is to stand beside the numbers of a trial; "" where they were compared, or need no comparison."""
     if study.isolated:
         return lambda trial: ""
@@ -61,7 +61,7 @@ def marks_of(plan: SearchPlan, study: Study) -> Callable[[Trial], str]:
     if plan.packing:
         return lambda trial: f"unchecked: {PACKED}" if trial.path else ""
     cause_of = _causes(plan)
-    return lambda trial: f"unchecked: {cause.said_of('it')}" if (cause := cause_of(trial)) else ""
+    return lambda trial: f"unchecked: {cause.text_about('it')}" if (cause := cause_of(trial)) else ""
 
 
 def _inexact(plan: SearchPlan, reason: str, trial: Trial) -> str:
@@ -74,23 +74,23 @@ class _Cause(NamedTuple):
     text: str
     names_trial: bool = False
 
-    def said_of(self, trials: str) -> str:
+    def text_about(self, trials: str) -> str:
         return f"{trials} {self.text}" if self.names_trial else self.text
 
 
 def _causes(plan: SearchPlan) -> Callable[[Trial], _Cause | None]:
     """Why each trial of a plan is unchecked; None where it is not."""
-    uncompared, suspicions = frozenset(plan.uncompared), tuple(open_suspicions(plan))
-    if not uncompared and not suspicions:
+    uncompared_resumptions, suspicions = frozenset(plan.uncompared_resumptions), tuple(open_suspicions(plan))
+    if not uncompared_resumptions and not suspicions:
         return lambda trial: None
-    return partial(_cause, plan, uncompared, suspicions)
+    return partial(_cause, plan, uncompared_resumptions, suspicions)
 
 
 def _cause(
-    plan: SearchPlan, uncompared: frozenset[Resumption], suspicions: Iterable[Suspicion], trial: Trial
+    plan: SearchPlan, uncompared_resumptions: frozenset[Resumption], suspicions: Iterable[Suspicion], trial: Trial
 ) -> _Cause | None:
-    if not_compared := sorted({each.step for each in resumptions_of(plan, trial) & uncompared}):
-        why = why_not_compared(plan, not_compared)
+    if not_compared := sorted({each.step for each in resumptions_of(plan, trial) & uncompared_resumptions}):
+        why = not_compared_reason(plan, not_compared)
         return _Cause(f"resumed from the state of step {numbers_text(not_compared)}, {why}", names_trial=True)
     return next(
         (_Cause(f"{each.text}, and no whole trial was compared") for each in suspicions if each.concerns(plan, trial)),
@@ -108,14 +108,14 @@ def _unchecked_trials(plan: SearchPlan, study: Study) -> str:
         return ""
     (cause, numbers), *others = trials.items()
     named = f"trial{'s' if len(numbers) > 1 else ''} {numbers_text(numbers)}"
-    text = cause.said_of(named) if cause.names_trial else f"{named}: {cause.text}"
+    text = cause.text_about(named) if cause.names_trial else f"{named}: {cause.text}"
     rest = sum(len(each) for _, each in others)
     return f"{text}; {rest} more {'trial is' if rest == 1 else 'trials are'} unchecked" if rest else text
 
 
-def why_not_compared(plan: SearchPlan, steps: list[int]) -> str:
+def not_compared_reason(plan: SearchPlan, steps: list[int]) -> str:
     """Why resumptions were not compared, in words that follow a comma."""
-    tried = (test for test in plan.tests if test.unproven and test.proof != ProofKind.CHECK)
+    tried = (test for test in plan.tests if test.unproven and test.proof != VerificationKind.CHECK)
     reason = next((test.unproven for test in tried if max(test.begin, test.since) in steps), "")
     if reason:
         return f"which could not be compared: {reason}"
@@ -139,10 +139,10 @@ def rests_on_sharing(plan: SearchPlan, trial: Trial) -> bool:
 
 def resumptions_of(plan: SearchPlan, trial: Trial) -> set[Resumption]:
     """Where training that a trial rests on resumed from a saved state."""
-    return {plan.resumption(node, trial.steps, step) for step, node in _resumed(plan, trial)}
+    return {plan.resumption(node, trial.steps, step) for step, node in _resumption_steps(plan, trial)}
 
 
-def _resumed(plan: SearchPlan, trial: Trial) -> Iterator[tuple[int, NodeId]]:
+def _resumption_steps(plan: SearchPlan, trial: Trial) -> Iterator[tuple[int, NodeId]]:
     """The steps at which training resumed that a trial rests on, each with the last node of the run that did."""
     for run in trial.runs:
         ends = [*(plan.nodes[name].start for name in run.path[1:]), trial.steps]
@@ -161,7 +161,7 @@ TEXTS: Mapping[Verdict, str] = {
 }
 
 
-def text_of(study: Study, judgement: Judgement) -> str:
+def verdict_text(study: Study, judgement: Judgement) -> str:
     """The verdict in one line, for people."""
     match judgement.verdict:
         case Verdict.INEXACT if study.isolated:

@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from app.domain import checkpoint_needs
-from app.domain.chain_assignment import ChainAssignment, Comparison, ProofOrder, ResumePoint
+from app.domain.chain_assignment import ChainAssignment, Comparison, ResumePoint, VerificationOrder
 from app.domain.events import ExactnessTested, Stage
 from app.domain.outstanding_requests import evaluations_of_each
 from app.domain.search_plan import Node, Resumption, SearchPlan, Trial, Value, Witness, resumption_at
 from app.domain.stage_tree import Place
-from app.domain.terms import NodeId, ProofKind, StudyId
-from app.domain.trainer_check import MOST_IN_VAIN, passing, untried_roots
+from app.domain.terms import NodeId, StudyId, VerificationKind
+from app.domain.trainer_check import MAX_FAILED_VERIFICATIONS, trial_through, untried_roots
 from app.exactness import open_suspicions
 from app.scheduling.frontier import Frontier, Span
 from app.scheduling.placement import assignment_of
@@ -36,17 +36,17 @@ FEW_STEPS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Proof:
+class Verification:
     """Train on from `resume`, or from nothing, through these stages, as a trial does that passes them, and compare."""
 
-    kind: ProofKind
+    kind: VerificationKind
     trial: Trial
     stages: tuple[Stage, ...]
     resume: ResumePoint | None
-    order: ProofOrder
+    order: VerificationOrder
 
 
-def check(plan: SearchPlan) -> Proof | None:
+def check(plan: SearchPlan) -> Verification | None:
     """A trainer's first steps, with values with which it has not failed yet; None where no running study wants that."""
     if (untried := next(untried_roots(plan), None)) is None:
         return None
@@ -54,25 +54,31 @@ def check(plan: SearchPlan) -> Proof | None:
     most, study = int(PROOF_SHARE * _steps(plan)), plan.studies[trial.study]
     metrics = study.objectives.metrics if study.metric else ()
     stage = Stage(node=root, start=0, end=min(FEW_STEPS, trial.steps), study=study.id)
-    return Proof(ProofKind.CHECK, trial, (stage,), None, ProofOrder(ProofKind.CHECK, (), most, metrics))
+    return Verification(
+        VerificationKind.CHECK, trial, (stage,), None, VerificationOrder(VerificationKind.CHECK, (), most, metrics)
+    )
 
 
-def comparison(plan: SearchPlan, device: str) -> Proof | None:
+def comparison(plan: SearchPlan, device: str) -> Verification | None:
     """The steps around the first resumption that can be compared now on a kind of device; None while one is."""
-    if not plan.is_compared or in_vain(plan, ProofKind.HANDOVER) or _is_under_way(plan, ProofKind.HANDOVER):
+    if (
+        not plan.is_compared
+        or has_failed_too_often(plan, VerificationKind.HANDOVER)
+        or _is_under_way(plan, VerificationKind.HANDOVER)
+    ):
         return None
-    return next(filter(None, (_of_resumption(plan, device, each) for each in plan.uncompared)), None)
+    return next(filter(None, (_of_resumption(plan, device, each) for each in plan.uncompared_resumptions)), None)
 
 
-def _is_under_way(plan: SearchPlan, kind: ProofKind) -> bool:
+def _is_under_way(plan: SearchPlan, kind: VerificationKind) -> bool:
     return any(chain.proof == kind for chain in plan.chains.values())
 
 
-def _of_resumption(plan: SearchPlan, device: str, resumption: Resumption) -> Proof | None:
+def _of_resumption(plan: SearchPlan, device: str, resumption: Resumption) -> Verification | None:
     missing = resumption.values - plan.compared.get(resumption.step, frozenset())
-    for witness in _by_worth(plan, plan.witnesses.get(resumption.step, ())):
+    for witness in _sort_by_worth(plan, plan.witnesses.get(resumption.step, ())):
         is_apt = _may_cost(plan, witness.cost) and (not missing or missing & _values_of(plan, witness))
-        proof = trained_again(plan, ProofKind.HANDOVER, witness, device) if is_apt else None
+        proof = trained_again(plan, VerificationKind.HANDOVER, witness, device) if is_apt else None
         if proof is not None:
             return proof
     return None
@@ -85,7 +91,7 @@ def _values_of(plan: SearchPlan, witness: Witness) -> frozenset[Value]:
     return plan.resumption(witness.node, witness.step, witness.resumption).values
 
 
-def _by_worth(plan: SearchPlan, witnesses: Sequence[Witness]) -> list[Witness]:
+def _sort_by_worth(plan: SearchPlan, witnesses: Sequence[Witness]) -> list[Witness]:
     """Those first that compare the most steps of what a resumption may cost; then the others, the cheapest first."""
     most = max(steps_behind(plan), 2 * FEW_STEPS)
     return sorted(witnesses, key=lambda each: (each.cost > most, each.cost if each.cost > most else -each.cost))
@@ -94,7 +100,7 @@ def _by_worth(plan: SearchPlan, witnesses: Sequence[Witness]) -> list[Witness]:
 def _may_cost(plan: SearchPlan, cost: int) -> bool:
     """Whether so many steps may be trained again for one resumption."""
     steps = _steps(plan)
-    spent = sum(test.step - test.begin for test in plan.tests if test.proof == ProofKind.HANDOVER)
+    spent = sum(test.step - test.begin for test in plan.tests if test.proof == VerificationKind.HANDOVER)
     if cost <= 2 * FEW_STEPS or _takes_a_moment(plan, cost, spent):
         return True
     share = max(PROOF_SHARE * steps, 4 * FEW_STEPS * len(plan.resumptions))
@@ -116,7 +122,7 @@ def steps_behind(plan: SearchPlan) -> int:
     return max(FEW_STEPS, int(PROOF_SHARE * _steps(plan)) // max(1, len(plan.resumptions)))
 
 
-def spans_of(proof: Proof) -> list[Span]:
+def spans_of(proof: Verification) -> list[Span]:
     """The stages of a proof, as of a path."""
     return [Span(stage.node, stage.start, stage.end, stage.study) for stage in proof.stages]
 
@@ -135,7 +141,7 @@ def keep_at(frontier: Frontier, spans: Sequence[Span]) -> tuple[int, ...]:
     plan = frontier.plan
     if not plan.is_compared or plan.nodes[spans[0].node].alone:
         return ()
-    way, end, most = plan.way(spans[-1].node, spans[-1].end), spans[-1].end, steps_behind(plan)
+    way, end, most = plan.path_to(spans[-1].node, spans[-1].end), spans[-1].end, steps_behind(plan)
     evaluated = sorted(step for steps in evaluations_of_each(plan, spans) for step in steps)
     parts = [spans[0].start, *(span.end for span in spans[:-1])]
     kept = set[int]()
@@ -145,7 +151,7 @@ def keep_at(frontier: Frontier, spans: Sequence[Span]) -> tuple[int, ...]:
     return tuple(sorted(kept))
 
 
-def proof_assignment(frontier: Frontier, proof: Proof) -> ChainAssignment:
+def proof_assignment(frontier: Frontier, proof: Verification) -> ChainAssignment:
     """What the row of a chain that makes a proof says."""
     return replace(assignment_of(frontier, proof.trial, proof.stages, proof.resume), proof=proof.order, patient=True)
 
@@ -153,19 +159,19 @@ def proof_assignment(frontier: Frontier, proof: Proof) -> ChainAssignment:
 # ---------------------------------------------------------------------------------------------------- trained again
 
 
-def trained_again(plan: SearchPlan, kind: ProofKind, witness: Witness, device: str) -> Proof | None:
+def trained_again(plan: SearchPlan, kind: VerificationKind, witness: Witness, device: str) -> Verification | None:
     """Train a witness's steps again; None where a state that this takes is kept no longer, or no study wants it now."""
     node = plan.nodes.get(witness.node)
     if node is None or witness.step not in node.checkpoints:
         return None
     if any(_is_test_of(test, witness, device) for test in plan.tests):
         return None
-    return proof_through(plan, kind, witness.begin, [(node.id, witness.step)])
+    return verify_path(plan, kind, witness.begin, [(node.id, witness.step)])
 
 
-def proof_through(
-    plan: SearchPlan, kind: ProofKind, begin: int, places: Sequence[Place], trial: Trial | None = None
-) -> Proof | None:
+def verify_path(
+    plan: SearchPlan, kind: VerificationKind, begin: int, places: Sequence[Place], trial: Trial | None = None
+) -> Verification | None:
     """Train from a state that is kept at `begin`, or from nothing, through these places, and compare at each.
 
     trial: whose values are taken, and whose evaluations alone are made; by default, any that passes there.
@@ -173,7 +179,7 @@ def proof_through(
     node, end = plan.nodes[places[-1][0]], places[-1][1]
     if not begin and plan.ancestry(node.id)[0].id in plan.means:
         return None  # an average is no training that can be done again from nothing
-    lead = trial or passing(plan, plan.studies.values(), node.id, end)
+    lead = trial or trial_through(plan, plan.studies.values(), node.id, end)
     resume = _resume(plan, node, begin) if begin else None
     if lead is None or (begin and resume is None) or _is_otherwise(plan, node, begin, end):
         return None
@@ -182,11 +188,11 @@ def proof_through(
         return None
     ends = [(NodeId(each.node), each.step) for each in comparisons]
     stages = tuple(_stages(plan, node, begin, ends, comparisons, lead.study))
-    ignored = tuple(changed_by_evaluation(plan)) if kind == ProofKind.WHOLE else ()
-    suspects = _suspects(plan, lead) if kind == ProofKind.WHOLE else ()
-    origin = _resume_before(plan, node, end) if kind == ProofKind.WHOLE else None
-    order = ProofOrder(kind, comparisons, most_steps(plan), ignored=ignored, suspects=suspects, origin=origin)
-    return Proof(kind, lead, stages, resume, order)
+    ignored = tuple(evaluation_changes(plan)) if kind == VerificationKind.WHOLE else ()
+    suspects = _suspects(plan, lead) if kind == VerificationKind.WHOLE else ()
+    origin = _resume_before(plan, node, end) if kind == VerificationKind.WHOLE else None
+    order = VerificationOrder(kind, comparisons, most_steps(plan), ignored=ignored, suspects=suspects, origin=origin)
+    return Verification(kind, lead, stages, resume, order)
 
 
 def _suspects(plan: SearchPlan, trial: Trial) -> tuple[str, ...]:
@@ -195,9 +201,9 @@ def _suspects(plan: SearchPlan, trial: Trial) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for each in concerned for name in sorted(each.names)))
 
 
-def changed_by_evaluation(plan: SearchPlan) -> list[str]:
+def evaluation_changes(plan: SearchPlan) -> list[str]:
     """The leaves of the state that evaluations change: a trial without them differs there, if nowhere else."""
-    tests = (test for test in plan.tests if test.proof == ProofKind.EVALUATION)
+    tests = (test for test in plan.tests if test.proof == VerificationKind.EVALUATION)
     return list(dict.fromkeys(name for test in tests for name in test.stray))
 
 
@@ -210,7 +216,7 @@ def _stages(
     study: StudyId,
 ) -> Iterator[Stage]:
     measured = {(each.node, each.step) for each in comparisons if each.metrics is not None}
-    for each, end in plan.way(node.id, places[-1][1]):
+    for each, end in plan.path_to(node.id, places[-1][1]):
         if end > begin:
             steps = tuple(step for name, step in places if name == each.id and (name, step) in measured)
             yield Stage(node=each.id, start=max(each.start, begin), end=end, study=study, evaluate=steps)
@@ -218,7 +224,7 @@ def _stages(
 
 def _is_otherwise(plan: SearchPlan, node: Node, begin: int, end: int) -> bool:
     """Whether some of these steps are known not to be exact, as where they went on under another torch."""
-    noted = ((step, last) for each, last in plan.way(node.id, end) for step, _ in each.not_exact)
+    noted = ((step, last) for each, last in plan.path_to(node.id, end) for step, _ in each.not_exact)
     return any(begin < step <= last for step, last in noted)
 
 
@@ -243,7 +249,7 @@ def _resume_before(plan: SearchPlan, node: Node, step: int) -> ResumePoint | Non
 
 def _resume(plan: SearchPlan, node: Node, step: int) -> ResumePoint | None:
     """The state kept at a step on the way to a node."""
-    for each, last in plan.way(node.id, step):
+    for each, last in plan.path_to(node.id, step):
         if each.start < step <= last and (checkpoint := each.checkpoints.get(step)) is not None:
             return ResumePoint(each.id, step, checkpoint.key, checkpoint.sha256, checkpoint.parts)
     return None
@@ -263,6 +269,6 @@ def _steps(plan: SearchPlan) -> int:
     return sum(study.unique for study in plan.studies.values() if study.is_running)
 
 
-def in_vain(plan: SearchPlan, kind: ProofKind) -> bool:
+def has_failed_too_often(plan: SearchPlan, kind: VerificationKind) -> bool:
     """Whether proofs of a kind ended by accidents so often that none is begun again."""
-    return plan.proofs_in_vain.get(kind, 0) >= MOST_IN_VAIN
+    return plan.failed_verifications.get(kind, 0) >= MAX_FAILED_VERIFICATIONS

@@ -7,30 +7,36 @@ from dataclasses import replace
 
 from app.domain.chain_assignment import SlotDescription
 from app.domain.search_plan import Chain, SearchPlan, Study
-from app.domain.terms import ProofKind
-from app.domain.trainer_check import fails_on, is_checked
+from app.domain.terms import VerificationKind
+from app.domain.trainer_check import check_error_on, is_checked
 from app.exactness import resumptions_of
-from app.exactness.verification import Proof, check, comparison, spans_of
-from app.exactness.whole_trials import audited, drawn_stage, due_trials, due_whole, unverified
+from app.exactness.verification import Verification, check, comparison, spans_of
+from app.exactness.whole_trials import (
+    due_trials,
+    next_audited_trial,
+    next_due_trial,
+    next_sampled_stage,
+    next_unverified_trial,
+)
 from app.scheduling.frontier import Frontier
-from app.scheduling.gangs import kinds_that_prove
+from app.scheduling.gangs import verification_kinds
 
 MOST_SLOTS = 10**6
 """More than there are: a whole trial that is due with any number of slots is not stopped."""
 
 
-def first(frontier: Frontier, device: str, slots: int = 1) -> Proof | None:
+def first(frontier: Frontier, device: str, slots: int = 1) -> Verification | None:
     """What comes before other work on a kind of device: the check of the trainer, resumptions, and whole trials that a
     suspicion or the end of a study waits for. slots: so many train.
     """
     if is_checked(frontier.plan, device):
-        return comparison(frontier.plan, device) or due_whole(frontier.plan, device, slots)
+        return comparison(frontier.plan, device) or next_due_trial(frontier.plan, device, slots)
     return check(frontier.plan) if frontier.longest() is not None else None
 
 
 def is_due(plan: SearchPlan, study: Study, slots: Sequence[SlotDescription]) -> bool:
     """Whether a study should not end yet: its trainer, a resumption or a whole trial is being compared, or will be."""
-    return any(_is_due_on(plan, study, kind) for kind in kinds_that_prove(plan, study.least_ranks, slots))
+    return any(_is_due_on(plan, study, kind) for kind in verification_kinds(plan, study.least_ranks, slots))
 
 
 def _is_due_on(plan: SearchPlan, study: Study, device: str) -> bool:
@@ -38,16 +44,16 @@ def _is_due_on(plan: SearchPlan, study: Study, device: str) -> bool:
         return False
     under_way = {each.proof for each in plan.chains.values()}
     if not is_checked(plan, device):
-        return ProofKind.CHECK in under_way
+        return VerificationKind.CHECK in under_way
     if study.isolated or plan.first_difference is not None:
         return False
-    if ProofKind.HANDOVER in under_way or comparison(plan, device) is not None:
+    if VerificationKind.HANDOVER in under_way or comparison(plan, device) is not None:
         return True
     if _is_trained_for(plan, study) and _is_uncompared(plan, study):
         return True  # the states with which that is compared are still on their way
-    if ProofKind.WHOLE in under_way and any(trial.study == study.id for trial in due_trials(plan)):
+    if VerificationKind.WHOLE in under_way and any(trial.study == study.id for trial in due_trials(plan)):
         return True
-    whole = due_whole(plan, device)
+    whole = next_due_trial(plan, device)
     return whole is not None and whole.trial.study == study.id
 
 
@@ -57,7 +63,7 @@ def _is_trained_for(plan: SearchPlan, study: Study) -> bool:
 
 
 def _is_uncompared(plan: SearchPlan, study: Study) -> bool:
-    uncompared = set(plan.uncompared)
+    uncompared = set(plan.uncompared_resumptions)
     return bool(uncompared) and any(resumptions_of(plan, trial) & uncompared for trial in study.trials)
 
 
@@ -66,35 +72,35 @@ def can_wait(plan: SearchPlan, under_way: Chain) -> bool:
 
     What comes before other work never does: it would be begun and stopped without an end.
     """
-    if under_way.proof == ProofKind.WHOLE:
+    if under_way.proof == VerificationKind.WHOLE:
         return all(trial.path[-1] != under_way.stages[-1].node for trial in due_trials(plan, MOST_SLOTS))
-    return under_way.proof == ProofKind.AUDIT
+    return under_way.proof == VerificationKind.AUDIT
 
 
 def is_wanted(plan: SearchPlan, under_way: Chain) -> bool:
     """Whether the study still is there for which a chain compares something."""
-    return plan.studies[under_way.stages[0].study].may_be_proven
+    return plan.studies[under_way.stages[0].study].can_be_verified
 
 
-def in_idle_slot(plan: SearchPlan, device: str) -> Proof | None:
+def next_for_idle_slot(plan: SearchPlan, device: str) -> Verification | None:
     """What a slot may compare that has nothing else to do."""
     under_way = {each.proof for each in plan.chains.values()} - {None}
-    if not plan.is_compared or fails_on(plan, device) or plan.first_difference is not None:
+    if not plan.is_compared or check_error_on(plan, device) or plan.first_difference is not None:
         return None
-    if under_way - {ProofKind.WHOLE}:
+    if under_way - {VerificationKind.WHOLE}:
         return None
     if under_way:
-        return audited(plan, device)
+        return next_audited_trial(plan, device)
     return (
         comparison(plan, device)
-        or audited(plan, device)
-        or due_whole(plan, device)
-        or unverified(plan, device)
-        or drawn_stage(plan, device)
+        or next_audited_trial(plan, device)
+        or next_due_trial(plan, device)
+        or next_unverified_trial(plan, device)
+        or next_sampled_stage(plan, device)
     )
 
 
-def comes_to_something(frontier: Frontier, proof: Proof) -> bool:
+def is_worth_starting(frontier: Frontier, proof: Verification) -> bool:
     """Whether the first comparison of an idle slot's proof will be made before its study is over.
 
     That is as soon as the chains that train now are, where nothing else waits; the proof is stopped then. A
@@ -102,8 +108,8 @@ def comes_to_something(frontier: Frontier, proof: Proof) -> bool:
     """
     plan = frontier.plan
     training = [chain for chain in plan.chains.values() if chain.proof is None]
-    is_due = proof.kind == ProofKind.WHOLE and proof.trial.key in {trial.key for trial in due_trials(plan)}
-    is_awaited = proof.kind == ProofKind.HANDOVER or is_due or plan.studies[proof.trial.study].is_audited
+    is_due = proof.kind == VerificationKind.WHOLE and proof.trial.key in {trial.key for trial in due_trials(plan)}
+    is_awaited = proof.kind == VerificationKind.HANDOVER or is_due or plan.studies[proof.trial.study].is_audited
     if is_awaited or frontier.longest() is not None or not training:
         return True
     until = min(comparison.step for comparison in proof.order.comparisons)

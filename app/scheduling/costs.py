@@ -81,7 +81,7 @@ class Costs:
         """The same on so many devices of a kind: as it was there, or else by how much faster they were measured."""
         steps, seconds = node.paces.get((kind, ranks), (0, 0.0))
         alone = self.seconds_per_step(node, gpu_of(kind))
-        return seconds / steps if steps else alone / plan.times_faster(kind, ranks)
+        return seconds / steps if steps else alone / plan.speedup_of(kind, ranks)
 
     def revise(self, node: Node) -> bool:
         """Estimate a node anew, by what was learnt since; whether that makes a difference to anybody."""
@@ -149,7 +149,7 @@ def _parts(logarithms: Iterable[float]) -> list[float]:
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
+class TimedStage:
     """Steps of a node that took a slot's kind of GPU so many seconds, between two events of the plan's log."""
 
     slot: str
@@ -161,7 +161,7 @@ class Timed:
     ended: int
 
 
-def hindsight(plan: SearchPlan, stages: Sequence[Timed]) -> dict[str, list[float]]:
+def hindsight_errors(plan: SearchPlan, stages: Sequence[TimedStage]) -> dict[str, list[float]]:
     """By slot, how far the estimate of each of its stages was off, as a part of itself; made when the stage began.
 
     It knows what had ended before, as the scheduler does (prequential: Dawid 1984). Stages that began before anything
@@ -177,7 +177,7 @@ def hindsight(plan: SearchPlan, stages: Sequence[Timed]) -> dict[str, list[float
             if number in expected:
                 logarithms[stage.slot].append(math.log(expected[number] * stage.steps / stage.seconds))
             past.measured += [] if node.steps_run else [node.id]
-            node.take_pace(stage.gpu, stage.steps, stage.seconds)
+            node.add_timing(stage.gpu, stage.steps, stage.seconds)
             past.stages_run += 1
             costs.refit(past)
         elif costs.is_fitted:

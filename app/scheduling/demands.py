@@ -40,7 +40,7 @@ class Ranking(Generic[Key]):
         self._urgency = TrackedDict[Key, Urgency]()
         self._heap: list[tuple[float, float, Key]] = []  # some of it out of date, as far as that is not in the way
 
-    def put(self, key: Key, urgency: Urgency | None) -> None:
+    def set_urgency(self, key: Key, urgency: Urgency | None) -> None:
         """The key is so urgent now; None takes it out."""
         if urgency is None:
             self._urgency.pop(key, None)
@@ -81,13 +81,13 @@ class ChildQueue:
         self._by_study: dict[StudyId, Ranking[NodeId]] = {}
         self._studies_of: dict[NodeId, frozenset[StudyId]] = {}
 
-    def put(self, child: NodeId, demand: Mapping[StudyId, Urgency]) -> bool:
+    def set_urgency(self, child: NodeId, demand: Mapping[StudyId, Urgency]) -> bool:
         """A child has this demand now; whether any study's most urgent one has changed."""
         changed = False
         for study in self._studies_of.pop(child, frozenset()) | demand.keys():
             ranking = self._by_study.setdefault(study, Ranking())
             before = ranking.top()
-            ranking.put(child, demand.get(study))
+            ranking.set_urgency(child, demand.get(study))
             changed |= ranking.top() != before
             if not ranking:
                 del self._by_study[study]
@@ -128,7 +128,7 @@ class Coverage:
 
     def __init__(self, node: Node, progress: Progresses, in_flight: Iterable[int] = ()) -> None:
         self._start = node.start
-        self._states = sorted({*node.resumable, *node.coming(progress), *in_flight})
+        self._states = sorted({*node.resumable, *node.upcoming_states(progress), *in_flight})
         self._certain, ahead = set[int](), list[tuple[int, int]]()
         for (chain, _), (start, end) in node.running.items():
             position = progress.get(chain)
@@ -136,7 +136,7 @@ class Coverage:
             if position is not None:
                 self._certain.update(step for step in position.saving if start < step < end)
             ahead.append((start if position is None else max(start, position.step), end))
-        self._ahead = _joined(ahead)
+        self._ahead = _join_demands(ahead)
 
     def covers(self, step: int) -> bool:
         """As `Node.covers`."""
@@ -151,7 +151,7 @@ class Coverage:
         return self._states[number - 1] if number else self._start
 
 
-def _joined(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+def _join_demands(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """The same steps strictly between the two ends of a span, by spans that do not overlap, in order."""
     joined: list[tuple[int, int]] = []
     for begin, end in sorted(spans):
@@ -187,7 +187,7 @@ class Demands:
         self._demand: dict[NodeId, dict[int, Urgencies]] = {}  # by resume step, which is inside the node or its start
         self._kept: dict[NodeId, frozenset[int]] = {}  # the steps at which the state of each node is at hand
 
-    def at(self, place: Place) -> Urgencies:
+    def demand_at(self, place: Place) -> Urgencies:
         """The demand at a resume step; empty where there is none."""
         return self._demand.get(place[0], {}).get(place[1], {})
 
@@ -196,11 +196,11 @@ class Demands:
         before, demand = self._demand.get(node.id, {}), dict[int, Urgencies]()
         for need in self.needs(node):
             raise_to(demand.setdefault(need.resume_step, {}), need.urgencies)
-        at_hand, averages = node.at_hand, self._plan.averages.get(node.id, {})
-        changed = set(self._kept.get(node.id, frozenset()) ^ at_hand)
+        available_steps, averages = node.available_steps, self._plan.averages.get(node.id, {})
+        changed = set(self._kept.get(node.id, frozenset()) ^ available_steps)
         also = {name for names in averages.values() for name in names}
         changed.update(step for step in before.keys() | demand.keys() if before.get(step) != demand.get(step))
-        self._demand[node.id], self._kept[node.id] = demand, at_hand
+        self._demand[node.id], self._kept[node.id] = demand, available_steps
         for step in changed:
             self._renew(node.id, step)
         if node.id in self._plan.means:
@@ -216,30 +216,30 @@ class Demands:
     def _tell_origins(self, average: Node, demand: Urgencies) -> set[NodeId]:
         """The demand of an average is met where its states are not kept; once they all are, it can begin."""
         plan, here = self._plan, (NOTHING, average.start)
-        places = [here] if plan.can_begin(average, average.start) else plan.lacking(average)
+        places = [here] if plan.can_begin(average, average.start) else plan.missing_states(average)
         changed = dict.fromkeys((*plan.origins(average), here), Urgencies()) | dict.fromkeys(places, demand)
         return {name for place, each in changed.items() for name in self._tell(place, average, each)}
 
     def _tell(self, place: Place, node: Node, demand: Urgencies) -> set[NodeId]:
         """A node has this demand where it begins; the node of that place if it is there that it must be met."""
         (name, step), branches = place, self.branches[place[0]]
-        is_changed = branches.setdefault(step, ChildQueue()).put(node.id, demand)
+        is_changed = branches.setdefault(step, ChildQueue()).set_urgency(node.id, demand)
         if not branches[step]:
             del branches[step]
-        if is_changed and self._is_at_hand(name, step):
+        if is_changed and self._is_available(name, step):
             self._renew(name, step)
-        return {name} if is_changed and not self._is_at_hand(name, step) else set()
+        return {name} if is_changed and not self._is_available(name, step) else set()
 
     def _renew(self, name: NodeId, step: int) -> None:
         """What must be done from a state has changed, or whether it is at hand."""
         state, urgencies = (step, name), Urgencies()
-        if self._is_at_hand(name, step):
+        if self._is_available(name, step):
             raise_to(urgencies, self._own(name, step))
             if branch := self.branches[name].get(step):
                 raise_to(urgencies, branch.tops())
         for study in self.wanted_from.pop(state, frozenset()) | urgencies.keys():
             ready = self.ready.setdefault(study, Ranking())
-            ready.put(state, urgencies.get(study))
+            ready.set_urgency(state, urgencies.get(study))
             if not ready:
                 del self.ready[study]
         if urgencies:
@@ -249,7 +249,7 @@ class Demands:
         """What must be done in the node itself from its state at a step."""
         if not name or step <= self._plan.nodes[name].start:
             return {}
-        return self.at((name, step))
+        return self.demand_at((name, step))
 
     def first(self, study: StudyId, state: State) -> Place | None:
         """The most urgent place of a study that begins with this state: the node's own resume step, or a child."""
@@ -260,8 +260,8 @@ class Demands:
             return None if own is None else (name, step)
         return (top[1], step)
 
-    def _is_at_hand(self, name: NodeId, step: int) -> bool:
-        return name == NOTHING or self._plan.nodes[name].is_at_hand(step)
+    def _is_available(self, name: NodeId, step: int) -> bool:
+        return name == NOTHING or self._plan.nodes[name].is_available(step)
 
     def needs(self, node: Node) -> list[Need]:
         """What must be reached in the node and by no stage under way, in order of steps."""
@@ -270,7 +270,7 @@ class Demands:
         coming = {step for places in self._in_flight.values() for name, step in places if name == node.id}
         coverage = Coverage(node, self._progress, coming)
         coming.update(node.saving)
-        urgencies = self._wanted(node, lambda step: not coverage.covers(step) and step not in coming)
+        urgencies = self._needed_steps(node, lambda step: not coverage.covers(step) and step not in coming)
         cost, needs = self._costs.seconds_per_step(node) if urgencies else 0.0, list[Need]()
         for step in sorted(urgencies):
             resume_step = coverage.latest(step)
@@ -287,7 +287,7 @@ class Demands:
     def _runs(self, study: StudyId) -> bool:
         return self._plan.studies[study].is_running
 
-    def _wanted(self, node: Node, counts: Callable[[int], bool]) -> dict[int, Urgencies]:
+    def _needed_steps(self, node: Node, counts: Callable[[int], bool]) -> dict[int, Urgencies]:
         """Those steps that someone waits for or that children begin at, each with the urgency of what follows there."""
         by_step: dict[int, Urgencies] = defaultdict(dict)
         for step in filter(counts, node.waiting):

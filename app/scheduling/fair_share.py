@@ -26,7 +26,7 @@ from app.domain.terms import PlanId, StudyId
 from app.scheduling.demands import Urgency
 from app.scheduling.frontier import Frontier, Span
 from app.scheduling.packs import trials_on_a_slot
-from app.scheduling.placement import within_budget
+from app.scheduling.placement import cut_to_budget
 
 LARGEST_DEFICIT = 2.0
 """In turns on a slot: a study never lacks or owes more, so that a share nobody could give is not owed forever."""
@@ -191,7 +191,7 @@ def cap_of(study: Study) -> float:
     return inf if study.max_slots is None else study.max_slots
 
 
-def allowed(frontier: Frontier, name: StudyId | None, slots: int, free: int) -> tuple[int, int]:
+def slot_limits(frontier: Frontier, name: StudyId | None, slots: int, free: int) -> tuple[int, int]:
     """How many of so many slots a study may have, and how many of the free ones now, at least one: it is its turn."""
     assert name is not None  # what is trained is trained for somebody
     study = frontier.plan.studies[name]
@@ -229,7 +229,7 @@ def fair_share(
         if running[study.id] + study.least_ranks <= cap_of(study) and steps_left(frontier.plan, study):
             head = frontier.longest(passed_over.get(frontier.id, ()), study.id)
             if head is not None:
-                return frontier, within_budget(frontier.plan, [frontier.path(head, study.id)])[0]
+                return frontier, cut_to_budget(frontier.plan, [frontier.path(head, study.id)])[0]
     return None
 
 
@@ -253,7 +253,7 @@ def critical_path(
             head = frontier.longest(passed_over.get(frontier.id, ()), study)
             if head is not None and (best is None or frontier.urgency(head) > best[0]):
                 best, payer = (frontier.urgency(head), frontier, head), study
-    return best and (best[1], within_budget(best[1].plan, [best[1].path(best[2], payer)])[0])
+    return best and (best[1], cut_to_budget(best[1].plan, [best[1].path(best[2], payer)])[0])
 
 
 def _payers(frontier: Frontier) -> list[StudyId] | list[None]:

@@ -53,7 +53,9 @@ class Frontier:
         self.progress: dict[ChainId, ChainProgress] = {}
         self._costs = costs or Costs()
         self.in_flight: InFlight = {}
-        self.unheard = set(plan.chains)  # chains whose row may say something new, by itself or for the plan as it is
+        self.unread_chains = set(
+            plan.chains
+        )  # chains whose row may say something new, by itself or for the plan as it is
         self.demands = Demands(plan, self._costs, self.progress, self.in_flight)
         self.upcoming = UpcomingBranches(plan)
         self._nodes: list[NodeId] = []  # of the plan, each before its children
@@ -68,10 +70,10 @@ class Frontier:
         """Whether something was folded into the plan that was not taken in yet."""
         return bool(self.plan.touched or self._pending or self.upcoming.is_behind)
 
-    def take_unheard(self) -> set[ChainId]:
+    def take_unread_chains(self) -> set[ChainId]:
         """The chains whose progress must be looked at now: always, where they have something in flight."""
-        unheard, self.unheard = self.unheard | self.in_flight.keys(), set()
-        return unheard
+        unread_chains, self.unread_chains = self.unread_chains | self.in_flight.keys(), set()
+        return unread_chains
 
     def set_progress(self, chain: ChainId, progress: ChainProgress) -> None:
         """A worker says how far it is. What it has passed without knowing is outstanding after the next `refresh`.
@@ -149,7 +151,7 @@ class Frontier:
             others = self.demands.update(node)
             for chain, _ in node.running:
                 self.affected.add(chain)
-                self.unheard.add(chain)
+                self.unread_chains.add(chain)
             self._pending.discard(name)
             for other in (others & self.plan.nodes.keys()) - self._pending:
                 self._pending.add(other)
@@ -169,7 +171,7 @@ class Frontier:
         """Where a slot may begin, for one study or for any, in no particular order."""
         states = self.demands.wanted_from if study is None else self.demands.ready.get(study, ())
         for step, name in states:
-            if name and _wants(self.demands.at((name, step)), study):
+            if name and _wants(self.demands.demand_at((name, step)), study):
                 yield (name, step)
             if branch := self.demands.branches[name].get(step):
                 yield from ((child, step) for child in branch.children(study))
@@ -180,7 +182,7 @@ class Frontier:
 
     def urgency(self, head: Place) -> Urgency:
         """(priority, seconds) of the most important study's most urgent path from a head."""
-        return max(self._ranked(study, urgency) for study, urgency in self.demands.at(head).items())
+        return max(self._rank_urgency(study, urgency) for study, urgency in self.demands.demand_at(head).items())
 
     def longest(self, passed_over: Container[Place] = (), study: StudyId | None = None) -> Place | None:
         """The head with the most urgent path that is not passed over, of one study or of the most important."""
@@ -190,7 +192,7 @@ class Frontier:
         for each in self.demands.ready:
             head = self._longest_of(each, passed_over)
             if head is not None:
-                urgency = self._ranked(each, self.demands.at(head)[each])
+                urgency = self._rank_urgency(each, self.demands.demand_at(head)[each])
                 if best is None or urgency > best[0]:
                     best = urgency, head
         return best and best[1]
@@ -201,7 +203,7 @@ class Frontier:
         Of equal ones, that which stays in the node for longest: whoever branches on the way can begin the sooner.
         """
         if study is None:
-            study = self._most_important(self.demands.at(head))
+            study = self._most_important(self.demands.demand_at(head))
         spans: list[Span] = []
         place: Place | None = head
         while place is not None:
@@ -277,12 +279,12 @@ class Frontier:
             extra.update(step for step in late if step not in stage.evaluate)
         return sorted(extra)
 
-    def _ranked(self, study: StudyId, urgency: Urgency) -> Urgency:
+    def _rank_urgency(self, study: StudyId, urgency: Urgency) -> Urgency:
         """What is urgent within a study, compared with what is in others: by its priority and the time alone."""
         return (self.plan.studies[study].priority, urgency[1])
 
     def _most_important(self, urgencies: Urgencies) -> StudyId:
-        return max(urgencies, key=lambda study: (self._ranked(study, urgencies[study]), study))
+        return max(urgencies, key=lambda study: (self._rank_urgency(study, urgencies[study]), study))
 
     def _longest_of(self, study: StudyId, passed_over: Container[Place]) -> Place | None:
         ready = self.demands.ready.get(study)
@@ -291,7 +293,7 @@ class Frontier:
         if first is None or first not in passed_over:
             return first
         others = [head for head in self.heads(study) if head not in passed_over]
-        return max(others, key=lambda head: (self.demands.at(head)[study], -head[1], head[0]), default=None)
+        return max(others, key=lambda head: (self.demands.demand_at(head)[study], -head[1], head[0]), default=None)
 
 
 def _wants(urgencies: Urgencies, study: StudyId | None) -> bool:

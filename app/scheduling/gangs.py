@@ -18,13 +18,13 @@ from itertools import islice
 from math import inf
 from typing import Any
 
-from app.domain.chain_assignment import ResumePoint, SlotDescription, gpu_of, kind_apart, shared_gpu, site
+from app.domain.chain_assignment import ResumePoint, SlotDescription, gpu_of, multi_machine_kind, shared_gpu, site
 from app.domain.events import RanksProfiled
-from app.domain.search_plan import SearchPlan, Study, speed_up
+from app.domain.search_plan import SearchPlan, Study, speedup
 from app.domain.stage_tree import Place
-from app.domain.terms import LAUNCHED, ChainId, PlanId, ProofKind, StudyId
+from app.domain.terms import LAUNCHED, ChainId, PlanId, StudyId, VerificationKind
 from app.scheduling.frontier import Frontier, Span
-from app.scheduling.placement import Candidates, by_kind, has_trainer, leaders
+from app.scheduling.placement import Candidates, group_by_kind, has_trainer, leaders
 from app.scheduling.widths import batch_of
 
 PAYS = 0.6
@@ -47,13 +47,13 @@ class Gang:
     @property
     def kind(self) -> str:
         """What its speed goes by."""
-        return kind_apart(self.leader.kind) if self.is_apart else self.leader.kind
+        return multi_machine_kind(self.leader.kind) if self.is_apart else self.leader.kind
 
     @property
     def names(self) -> frozenset[str]:
         return frozenset(slot.name for slot in (self.leader, *self.members))
 
-    def lent(self, new_secret: Callable[[], str]) -> dict[str, Any]:
+    def assignment_fields(self, new_secret: Callable[[], str]) -> dict[str, Any]:
         """Of an assignment, what says with whom its slot trains, and where they meet."""
         meeting = {"address": self.leader.address, "secret": new_secret()} if self.is_apart else None
         return {"members": tuple(slot.name for slot in self.members), "meeting": meeting}
@@ -88,7 +88,7 @@ def is_moldable(plan: SearchPlan, span: Span) -> bool:
 
 def is_being_checked(plan: SearchPlan) -> bool:
     """Whether a slot tries the plan's trainer, which takes a moment."""
-    return any(chain.proof == ProofKind.CHECK for chain in plan.chains.values())
+    return any(chain.proof == VerificationKind.CHECK for chain in plan.chains.values())
 
 
 def paths_ready(frontiers: Iterable[Frontier], most: int) -> int:
@@ -99,23 +99,23 @@ def paths_ready(frontiers: Iterable[Frontier], most: int) -> int:
 
 def least_ranks(plan: SearchPlan, spans: Sequence[Span], kind: str) -> int:
     """As few slots of a kind may train a path: as its study says, or as many as its batches were found to need."""
-    study = plan.studies[charged_to(spans)]
+    study = plan.studies[paying_study(spans)]
     needed = max(plan.ranks_needed(kind, batch_of(plan.nodes[span.node])) for span in spans) if plan.needs else 1
     return min(study.most_ranks, max(study.least_ranks, needed))
 
 
-def charged_to(spans: Sequence[Span]) -> StudyId:
+def paying_study(spans: Sequence[Span]) -> StudyId:
     """The study on whose behalf a path was chosen."""
     study = spans[0].study
     assert study is not None  # each path is trained for somebody
     return study
 
 
-def most_there(plan: SearchPlan, spans: Sequence[Span], kind: str, well: Iterable[SlotDescription]) -> int:
+def largest_gang(plan: SearchPlan, spans: Sequence[Span], kind: str, healthy: Iterable[SlotDescription]) -> int:
     """The most slots of a kind that a path could ever have on one machine."""
-    groups = groups_of(plan, [slot for slot in well if slot.kind == kind]).values()
+    groups = groups_of(plan, [slot for slot in healthy if slot.kind == kind]).values()
     largest = max(map(len, groups), default=1)
-    return min(plan.studies[charged_to(spans)].most_ranks, 1 << (largest.bit_length() - 1))
+    return min(plan.studies[paying_study(spans)].most_ranks, 1 << (largest.bit_length() - 1))
 
 
 def room_for(study: Study, spare: int, group: int, used: int, least: int) -> int:
@@ -136,7 +136,7 @@ def ranks_that_pay(profile: RanksProfiled | None, least: int, most: int) -> int:
 
 
 def pays(step_seconds: Mapping[str, float], ranks: int) -> bool:
-    return speed_up(step_seconds, ranks) >= PAYS * ranks
+    return speedup(step_seconds, ranks) >= PAYS * ranks
 
 
 def is_measured(profile: RanksProfiled | None, most: int) -> bool:
@@ -200,7 +200,7 @@ def gather(
     return best and best[1]
 
 
-def proof_gang(plan: SearchPlan, ranks: int, slots: Sequence[SlotDescription]) -> Gang | None:
+def verification_gang(plan: SearchPlan, ranks: int, slots: Sequence[SlotDescription]) -> Gang | None:
     """Of these slots, all of one kind, so many as make a proof together: of one machine, if one has enough."""
     if ranks == 1:
         return Gang(slots[0]) if slots else None
@@ -212,10 +212,10 @@ def proof_gang(plan: SearchPlan, ranks: int, slots: Sequence[SlotDescription]) -
     return Gang(group[0], tuple(group[1:ranks]), is_apart)
 
 
-def kinds_that_prove(plan: SearchPlan, ranks: int, well: Sequence[SlotDescription]) -> list[str]:
+def verification_kinds(plan: SearchPlan, ranks: int, healthy: Sequence[SlotDescription]) -> list[str]:
     """The kinds of device of which there are enough slots for a proof by so many ranks."""
-    kinds = by_kind(plan, Candidates(well, well))
-    return [kind for kind, able in kinds if proof_gang(plan, ranks, able.well) is not None]
+    kinds = group_by_kind(plan, Candidates(healthy, healthy))
+    return [kind for kind, able in kinds if verification_gang(plan, ranks, able.healthy) is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +223,7 @@ class Reservation:
     """Slots that are held for a gang. head: where its path begins. study: on whose behalf. until: when they should all
     be free.
 
-    stages: the stage that each chain on them was in, by its number, when they were reserved. proves_on: the kind of
+    stages: the stage that each chain on them was in, by its number, when they were reserved. verifies_on: the kind of
     device on which they make a proof; "" where something new is trained.
     """
 
@@ -233,7 +233,7 @@ class Reservation:
     slots: frozenset[str]
     until: float
     stages: Mapping[ChainId, int]
-    proves_on: str = ""
+    verifies_on: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +264,7 @@ def reserve(
     busy: Mapping[str, Occupant],
     now: float,
 ) -> Reservation | None:
-    """The slots of one machine and kind that are free soonest, of all that are well; None where none has so many."""
+    """The slots of one machine and kind that are free soonest, of all that are healthy; None where none has so many."""
     best: tuple[float, Sequence[SlotDescription]] | None = None
     for (_, kind), group in groups_of(frontier.plan, slots).items():
         ranks = count(kind)
@@ -276,7 +276,7 @@ def reserve(
     names = frozenset(slot.name for slot in best[1])
     stages = {busy[name].chain: busy[name].index for name in names if name in busy}
     head = (spans[0].node, spans[0].start)
-    return Reservation(frontier.id, head, charged_to(spans), names, now + best[0], stages)
+    return Reservation(frontier.id, head, paying_study(spans), names, now + best[0], stages)
 
 
 def _seconds(busy: Mapping[str, Occupant], slot: SlotDescription) -> float:
@@ -289,7 +289,7 @@ def overdue(reservation: Reservation, busy: Mapping[str, Occupant]) -> set[Chain
     return {each.chain for each in there if each.index > reservation.stages.get(each.chain, each.index)}
 
 
-def until(frontier: Frontier, spans: Sequence[Span], seconds: float, kind: str) -> Sequence[Span]:
+def fitting_spans(frontier: Frontier, spans: Sequence[Span], seconds: float, kind: str) -> Sequence[Span]:
     """The part of a path whose stages should be over in so many seconds on a slot of that kind."""
     fitting = 0
     for span in spans:

@@ -18,7 +18,7 @@ from app.domain.search_plan import SearchPlan
 from app.domain.stage_tree import Place
 from app.domain.terms import StudyId
 from app.scheduling.frontier import Frontier, Span
-from app.scheduling.placement import branch_points, resume_point, takers, within_budget
+from app.scheduling.placement import branch_points, cut_to_budget, resume_point, takers
 from app.scheduling.widths import WORTHWHILE, batch_sizes
 from stagetree.limits import LANES
 
@@ -26,15 +26,15 @@ MOST_HEADS = 1_000
 """So many places where something may begin are looked at; the others come later."""
 
 
-def isolated(plan: SearchPlan, spans: Sequence[Span]) -> Sequence[Span]:
+def cut_at_isolated(plan: SearchPlan, spans: Sequence[Span]) -> Sequence[Span]:
     """A path up to where a stage begins that must be trained alone; only that one, if the path begins with it."""
     suspects = [number for number, span in enumerate(spans) if plan.is_isolated(span.node, span.start)]
     return spans[: max(1, suspects[0])] if suspects else spans
 
 
-def until_branch(frontier: Frontier, spans: Sequence[Span]) -> Sequence[Span]:
+def cut_at_branch(frontier: Frontier, spans: Sequence[Span]) -> Sequence[Span]:
     """A path up to where others can begin besides what follows in it: from there on they are trained together."""
-    spans = isolated(frontier.plan, spans)
+    spans = cut_at_isolated(frontier.plan, spans)
     return spans[: next(iter(branch_points(frontier, spans)), len(spans)) + 1]
 
 
@@ -85,7 +85,7 @@ def _alike(frontier: Frontier, lead: Sequence[Span], passed_over: Container[Plac
     study = lead[0].study
     assert study is not None
     heads = dict.fromkeys((_place(lead), *_heads(frontier, passed_over, study)))
-    urgencies = {head: frontier.demands.at(head)[study] for head in heads}
+    urgencies = {head: frontier.demands.demand_at(head)[study] for head in heads}
     groups = defaultdict[object, list[tuple[float, Place]]](list)
     for (node, start), (priority, seconds) in urgencies.items():
         if priority == urgencies[_place(lead)][0]:
@@ -111,9 +111,9 @@ def pack_members(
     like = [head for head in _heads(frontier, passed_over) if _is_like(frontier, lead[0], head)]
     share = -(-(len(like) + 1) // free)
     like.sort(key=lambda head: _distance(frontier, _place(lead), head))
-    others = [until_branch(frontier, frontier.path(head)) for head in like[: min(width, share) - 1]]
+    others = [cut_at_branch(frontier, frontier.path(head)) for head in like[: min(width, share) - 1]]
     others = [path for path in others if any(takers(frontier.plan, path, [slot]))]
-    return list(within_budget(frontier.plan, [lead, *others])[1:])
+    return list(cut_to_budget(frontier.plan, [lead, *others])[1:])
 
 
 def _heads(frontier: Frontier, passed_over: Container[Place], study: StudyId | None = None) -> Iterator[Place]:
@@ -145,7 +145,7 @@ def _distance(frontier: Frontier, lead: Place, other: Place) -> tuple[bool, floa
 # ---------------------------------------------------------------------------------------------------- filling lanes
 
 
-def until_filled(
+def cut_where_lanes_fill(
     frontier: Frontier, pack: Sequence[Sequence[Span]], passed_over: Container[Place], free: int
 ) -> list[Sequence[Span]]:
     """The paths of a pack, up to where others part with which lanes that are free there can be filled, if that pays.
@@ -158,15 +158,16 @@ def until_filled(
     begin, end = pack[0][0].start, max(path[-1].end for path in pack)
     coming = chain.from_iterable(_onward(frontier, path[-1]) for path in pack)
     heads = _heads(frontier, passed_over) if free == 1 else iter(())
-    there = (until_branch(frontier, frontier.path(head)) for head in heads if begin < head[1] < end)
+    there = (cut_at_branch(frontier, frontier.path(head)) for head in heads if begin < head[1] < end)
     others = list(islice(chain(coming, there), MOST_OTHERS))
     meetings = {path[0].start for path in others if begin < path[0].start < end}
     passes = {
-        at: _passes(frontier, _until(at, pack)) + _passes(frontier, [*_after(at, pack), *others]) for at in meetings
+        at: _passes(frontier, _cut_before(at, pack)) + _passes(frontier, [*_cut_after(at, pack), *others])
+        for at in meetings
     }
     best = min(passes, key=lambda at: (passes[at], at), default=end)
     is_better = best < end and _passes(frontier, pack) + _passes(frontier, others) >= WORTHWHILE * passes[best]
-    return _until(best, pack) if is_better else list(pack)
+    return _cut_before(best, pack) if is_better else list(pack)
 
 
 def is_gathering(frontier: Frontier, first: Span, slot: str) -> bool:
@@ -189,17 +190,17 @@ def _onward(frontier: Frontier, last: Span) -> Iterator[Sequence[Span]]:
     """The paths that begin where one ends, each up to where it branches again."""
     branch = frontier.demands.branches[last.node].get(last.end)
     for child in branch.children() if branch else ():
-        yield until_branch(frontier, frontier.path((child, last.end)))
+        yield cut_at_branch(frontier, frontier.path((child, last.end)))
     needs = frontier.demands.needs(frontier.plan.nodes[last.node])
     if later := [need.step for need in needs if need.resume_step <= last.end < need.step]:
         yield [Span(last.node, last.end, min(later))]
 
 
-def _until(at: int, paths: Iterable[Sequence[Span]]) -> list[Sequence[Span]]:
+def _cut_before(at: int, paths: Iterable[Sequence[Span]]) -> list[Sequence[Span]]:
     return [[replace(span, end=min(span.end, at)) for span in path if span.start < at] for path in paths]
 
 
-def _after(at: int, paths: Iterable[Sequence[Span]]) -> list[Sequence[Span]]:
+def _cut_after(at: int, paths: Iterable[Sequence[Span]]) -> list[Sequence[Span]]:
     left = ([replace(span, start=max(span.start, at)) for span in path if span.end > at] for path in paths)
     return [path for path in left if path]
 

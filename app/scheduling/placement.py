@@ -14,9 +14,9 @@ from app.domain.chain_assignment import (
     ResumePoint,
     SlotDescription,
     gpu_of,
-    is_one_of,
-    kind_of_proofs,
+    matches_device,
     shared_gpu,
+    verification_device,
 )
 from app.domain.events import PlanOpened, Stage
 from app.domain.outstanding_requests import evaluations, evaluations_of_each
@@ -46,19 +46,19 @@ def lead_trial(plan: SearchPlan, span: Span) -> TrialKey:
     return min(waiting, key=lambda key: (-plan.studies[key[0]].priority, key))
 
 
-def within_budget(plan: SearchPlan, paths: Sequence[Sequence[Span]]) -> list[list[Span]]:
+def cut_to_budget(plan: SearchPlan, paths: Sequence[Sequence[Span]]) -> list[list[Span]]:
     """The paths as far as the studies that pay for them may have steps begun, without paths that may not begin."""
     shortened, left = list[list[Span]](), dict[StudyId, float]()
     for path in paths:
         payer, _ = lead_trial(plan, path[-1])
         left.setdefault(payer, steps_left(plan, plan.studies[payer]))
-        affordable = list(_shortened(path, left[payer], payer))
+        affordable = list(_cut_to_steps(path, left[payer], payer))
         left[payer] -= sum(span.end - span.start for span in affordable)
         shortened += [affordable] if affordable else []
     return shortened
 
 
-def _shortened(path: Sequence[Span], steps: float, payer: StudyId) -> Iterator[Span]:
+def _cut_to_steps(path: Sequence[Span], steps: float, payer: StudyId) -> Iterator[Span]:
     """The first so many steps of a path. Where it is cut, it stays that study's."""
     if sum(span.end - span.start for span in path) <= steps:
         yield from path
@@ -75,14 +75,14 @@ def _waiting_below(plan: SearchPlan, node: Node, step: int, study: StudyId | Non
     one.
     """
 
-    def wanted(keys: Iterable[TrialKey]) -> list[TrialKey]:
+    def running_keys(keys: Iterable[TrialKey]) -> list[TrialKey]:
         return [key for key in keys if plan.studies[key[0]].is_running and study in (None, key[0])]
 
-    if here := wanted(node.waiting.get(step, ())):
+    if here := running_keys(node.waiting.get(step, ())):
         return here
-    for below in plan.beyond(node, step - 1):
+    for below in plan.nodes_after(node, step - 1):
         at_last = (keys for at, keys in below.waiting.items() if at > step or below is not node)
-        if later := wanted(key for keys in at_last for key in keys):
+        if later := running_keys(key for keys in at_last for key in keys):
             return later
     return ()
 
@@ -101,10 +101,10 @@ def assign(
         begin=None if mean else work.begin,
         mean=mean,
         packing=plan.packing or 0,
-        inputs=inputs.looked_at(plan, plan.studies[trial.study]),
+        inputs=inputs.watched_files(plan, plan.studies[trial.study]),
         intermediate_bytes=0 if is_alone else intermediate_bytes,
         keep_for_good=tuple(
-            step for s in spans for step in checkpoint_needs.kept_on_purpose(plan, s.node, s.start, s.end)
+            step for s in spans for step in checkpoint_needs.steps_to_keep(plan, s.node, s.start, s.end)
         ),
         keep_best=checkpoint_needs.best_so_far(plan, [span.node for span in spans], spans[0].start),
         own_evaluations=_own_evaluations(plan, trial, stages),
@@ -133,8 +133,8 @@ def _values(plan: SearchPlan, trial: Trial, span: Span) -> Mapping[str, Any]:
         return trial.runs[0].hp
     others = (each for study in plan.studies.values() for each in study.trials if span.node in each.passes)
     for each in [trial] if span.node in trial.passes else others:
-        if any(name == span.node and end >= span.end for name, end in plan.ends(each)):
-            return each.run_in(span.node).hp
+        if any(name == span.node and end >= span.end for name, end in plan.path_ends(each)):
+            return each.run_through(span.node).hp
     return plan.nodes[span.node].hp
 
 
@@ -160,7 +160,7 @@ def assignment_of(
         parallel=plan.opened.parallel,
         study=study.id,
         trial=trial.number,
-        hp=dict(trial.run_in(stages[-1].node).hp),
+        hp=dict(trial.run_through(stages[-1].node).hp),
         stages=stages,
         resume=resume,
         begin=None if resume else begin_of(plan, study),
@@ -184,13 +184,13 @@ def branch_points(frontier: Frontier, spans: Sequence[Span]) -> tuple[int, ...]:
 
 def resume_point(plan: SearchPlan, first: Span) -> ResumePoint | None:
     """The checkpoint at which a chain begins; None for step 0, and for a mean of several."""
-    node, step = plan.beginning(plan.nodes[first.node], first.start), first.start
+    node, step = plan.start_node(plan.nodes[first.node], first.start), first.start
     return None if node is None else _point(node, step)
 
 
 def mean_of(plan: SearchPlan, first: Span) -> tuple[tuple[ResumePoint, float], ...]:
     """The states, with their weights, whose mean a chain begins with; () where it begins with no mean."""
-    if plan.nodes[first.node].is_at_hand(first.start):
+    if plan.nodes[first.node].is_available(first.start):
         return ()
     return tuple((_point(plan.nodes[name], step), weight) for name, step, weight in plan.means.get(first.node, ()))
 
@@ -202,14 +202,14 @@ def _point(node: Node, step: int) -> ResumePoint:
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """The slots that are alive and well, by name, and those of them that have nothing to do."""
+    """The slots that are alive and healthy, by name, and those of them that have nothing to do."""
 
-    well: Sequence[SlotDescription]
+    healthy: Sequence[SlotDescription]
     free: Sequence[SlotDescription]
 
-    def without(self, taken: Container[str]) -> Candidates:
+    def excluding(self, taken: Container[str]) -> Candidates:
         """With these slots no longer free."""
-        return Candidates(self.well, [slot for slot in self.free if slot.name not in taken])
+        return Candidates(self.healthy, [slot for slot in self.free if slot.name not in taken])
 
 
 def has_trainer(slot: SlotDescription, opened: PlanOpened) -> bool:
@@ -217,23 +217,23 @@ def has_trainer(slot: SlotDescription, opened: PlanOpened) -> bool:
     return slot.trainers.get(opened.trainer) == opened.trainer_version
 
 
-def by_kind(
+def group_by_kind(
     plan: SearchPlan, slots: Candidates, is_wanted: Callable[[str], bool] = lambda kind: True
 ) -> list[tuple[str, Candidates]]:
-    """The slots that may make a plan's proofs, of each kind of device that is wanted and of which one is free."""
+    """The slots that may make a plan's proofs, of each kind of device that is running_keys and of which one is free."""
     opened = plan.opened
     allowed = [study.devices for study in plan.studies.values() if study.is_running or study.is_audited]
 
     def able(some: Sequence[SlotDescription], kind: str) -> list[SlotDescription]:
-        mine = (slot for slot in some if kind_of_proofs(slot) == kind and opened and has_trainer(slot, opened))
-        return [slot for slot in mine if any(is_one_of(slot.kind, devices) for devices in allowed)]
+        mine = (slot for slot in some if verification_device(slot) == kind and opened and has_trainer(slot, opened))
+        return [slot for slot in mine if any(matches_device(slot.kind, devices) for devices in allowed)]
 
-    kinds = filter(is_wanted, dict.fromkeys(map(kind_of_proofs, slots.free)))
-    groups = [(kind, Candidates(able(slots.well, kind), able(slots.free, kind))) for kind in kinds]
+    kinds = filter(is_wanted, dict.fromkeys(map(verification_device, slots.free)))
+    groups = [(kind, Candidates(able(slots.healthy, kind), able(slots.free, kind))) for kind in kinds]
     return [(kind, some) for kind, some in groups if some.free]
 
 
-def without_trainer(opened: PlanOpened, slots: Sequence[SlotDescription]) -> str:
+def missing_trainer_text(opened: PlanOpened, slots: Sequence[SlotDescription]) -> str:
     """That none of the slots has the plan's trainer, in a sentence that says what they have."""
     versions = sorted({slot.trainers[opened.trainer] for slot in slots if opened.trainer in slot.trainers})
     has = f"they have it at version {', '.join(versions)}" if versions else "they do not have it at any version"
@@ -252,8 +252,8 @@ def place(
     """
     model = resume and {"plan": id, "node": resume.node, "step": resume.step}
     resident = [slot for slot in slots.free if slot.resident_model == model] if model else []
-    best = next(leaders(plan, spans, Candidates(slots.well, resident)), None)
-    return best or _with_least_neighbours(leaders(plan, spans, slots), slots)
+    best = next(leaders(plan, spans, Candidates(slots.healthy, resident)), None)
+    return best or _least_loaded(leaders(plan, spans, slots), slots)
 
 
 def leaders(plan: SearchPlan, spans: Sequence[Span], slots: Candidates) -> Iterator[SlotDescription]:
@@ -261,7 +261,7 @@ def leaders(plan: SearchPlan, spans: Sequence[Span], slots: Candidates) -> Itera
     failed, free = _failures(plan, spans), takers(plan, spans, slots.free)
     if not failed:
         return free
-    least = min((failed[slot.name] for slot in takers(plan, spans, slots.well)), default=0)
+    least = min((failed[slot.name] for slot in takers(plan, spans, slots.healthy)), default=0)
     return (slot for slot in free if failed[slot.name] <= least)
 
 
@@ -274,13 +274,13 @@ def takers(plan: SearchPlan, spans: Sequence[Span], slots: Iterable[SlotDescript
     assert plan.opened is not None
     opened, study = plan.opened, plan.studies[spans[0].study or lead_trial(plan, spans[-1])[0]]
     first, devices = (plan.nodes[spans[0].node], spans[0].start), study.devices
-    before, host = "" if len(devices) > 1 else plan.gpu_at(*first), plan.only_on(*first)
-    able = (slot for slot in slots if has_trainer(slot, opened) and is_one_of(slot.kind, devices))
+    before, host = "" if len(devices) > 1 else plan.gpu_at(*first), plan.required_host(*first)
+    able = (slot for slot in slots if has_trainer(slot, opened) and matches_device(slot.kind, devices))
     able = (slot for slot in able if not host or slot.host == host)
     return (slot for slot in able if not before or gpu_of(slot.kind) in ("", before))
 
 
-def _with_least_neighbours(free: Iterable[SlotDescription], slots: Candidates) -> SlotDescription | None:
+def _least_loaded(free: Iterable[SlotDescription], slots: Candidates) -> SlotDescription | None:
     """The first of these on the GPU of which fewest slots have work: GPUs that are shared are filled evenly."""
     first = list[SlotDescription]()
     for slot in free:
@@ -290,7 +290,7 @@ def _with_least_neighbours(free: Iterable[SlotDescription], slots: Candidates) -
     if len(first) < 2:
         return next(iter(first), None)
     idle = {slot.name for slot in slots.free}
-    busy = Counter(shared_gpu(slot.name) for slot in slots.well if slot.name not in idle)
+    busy = Counter(shared_gpu(slot.name) for slot in slots.healthy if slot.name not in idle)
     busy[None] = 0
     return min(first, key=lambda slot: busy[shared_gpu(slot.name)])
 
@@ -304,7 +304,7 @@ def _failures(plan: SearchPlan, spans: Sequence[Span]) -> Counter[str]:
 
 
 def _could_not_evaluate(plan: SearchPlan, span: Span) -> Iterator[str]:
-    """The slots on which an evaluation that is still wanted of these steps failed, once for each time."""
+    """The slots on which an evaluation that is still running_keys of these steps failed, once for each time."""
     node = plan.nodes[span.node]
     failed_steps = evaluations(plan, node, span.start, span.end) if node.evaluation_failures else ()
     for (step, _), slots in node.evaluation_failures.items():

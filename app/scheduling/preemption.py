@@ -62,7 +62,7 @@ def takeovers(
     waiting = [(frontier.plan.studies[name], frontier) for frontier in frontiers for name in frontier.studies()]
     freed = sum(chain.ranks for chain, _ in chains if chain.id in stopping)
     for _ in range(freed):  # these slots are for the studies whose turn it is
-        used.update([study.id for study, _ in _by_turn(waiting, used, balance)][:1])
+        used.update([study.id for study, _ in _sort_by_turn(waiting, used, balance)][:1])
     ripe = [(chain, plan) for chain, plan in chains if chain.id not in stopping and is_ripe(plan, chain, now)]
     while (takeover := _first(waiting, ripe, used, balance, is_possible)) is not None:
         yield takeover
@@ -83,7 +83,7 @@ def _state_bytes(plan: SearchPlan, chain: Chain) -> int:
     return max((checkpoint.size for node in nodes for checkpoint in node.checkpoints.values()), default=0)
 
 
-def _by_turn(
+def _sort_by_turn(
     waiting: Sequence[tuple[Study, Frontier]], used: Counter[StudyId], balance: FairShare
 ) -> list[tuple[Study, Frontier]]:
     """Those that could use another slot, as their turns come."""
@@ -102,7 +102,7 @@ def _first(
     """The study that lacks most gets a slot of the one with most too many; of its chains, the one that began last."""
     rich = [each for each in chains if used[each[0].payer] > balance.due.get(each[0].payer, 0.0)]
     victims = sorted(rich, key=lambda each: _order(each[0], each[1], used, balance))
-    for study, frontier in _by_turn(waiting, used, balance) if victims else ():
+    for study, frontier in _sort_by_turn(waiting, used, balance) if victims else ():
         for chain, plan in victims:
             takeover = Takeover(study.id, frontier, chain)
             is_due = _is_due(study, plan.studies[chain.payer], used, balance)
@@ -129,4 +129,4 @@ def _is_due(study: Study, victim: Study, used: Counter[StudyId], balance: FairSh
 def _serves(plan: SearchPlan, chain: Chain, study: StudyId) -> bool:
     """Whether the study itself waits for what the chain trains."""
     stage = chain.stages[chain.index]
-    return any(key[0] == study for key in plan.waiting_beyond(plan.node(stage.node), stage.start))
+    return any(key[0] == study for key in plan.trials_waiting_after(plan.node(stage.node), stage.start))

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from app.domain import checkpoint_needs, results
-from app.domain.search_plan import KeptAt, Node, SearchPlan, Study, Trial
+from app.domain.search_plan import Node, PlacedCheckpoint, SearchPlan, Study, Trial
 from app.domain.stage_tree import branches_ahead
 from app.domain.terms import TrialState
 from app.scheduling.costs import Costs
@@ -35,7 +35,7 @@ class _Entry:
     total: seconds from step 0 to it. asked: N of the equation.
     """
 
-    kept: KeptAt
+    kept: PlacedCheckpoint
     total: float
     before: _Entry | None = None
     behind: dict[Key, _Entry] = field(default_factory=dict)
@@ -50,23 +50,23 @@ class _Entry:
         return (self.asked * per_byte, per_byte, self.kept.step, self.kept.key)
 
 
-def dispensable(plan: SearchPlan, costs: Costs) -> Iterator[KeptAt]:
+def dispensable(plan: SearchPlan, costs: Costs) -> Iterator[PlacedCheckpoint]:
     """The checkpoints that may go, in the order in which they should. What must stay is not among them."""
     entries = _entries(plan, costs)
     for study in plan.studies.values():
         _count(plan, study, entries)
-    used = checkpoint_needs.must_stay(plan)
-    yield from _by_value([entry for entry in entries.values() if entry.kept.key not in used], used)
+    used = checkpoint_needs.required_keys(plan)
+    yield from _cheapest_first([entry for entry in entries.values() if entry.kept.key not in used], used)
 
 
-def to_release(
+def select_checkpoints(
     plan: SearchPlan, costs: Costs, excess: int, most: int, but: Collection[Key] = frozenset()
-) -> list[KeptAt]:
+) -> list[PlacedCheckpoint]:
     """What goes so that at least `excess` bytes become free, as far as `most` checkpoints do; fewer if no more may.
 
     but: the keys of those that go already.
     """
-    chosen: list[KeptAt] = []
+    chosen: list[PlacedCheckpoint] = []
     for candidate in dispensable(plan, costs) if excess > 0 else ():
         if excess <= 0 or len(chosen) >= most:
             break
@@ -84,7 +84,7 @@ def _entries(plan: SearchPlan, costs: Costs) -> dict[Key, _Entry]:
         total, before = _beginning(plan, node, ends, costs, entries)
         ends[node.id] = total, before
         for step in sorted(node.checkpoints):
-            at = KeptAt(node.id, step, node.checkpoints[step])
+            at = PlacedCheckpoint(node.id, step, node.checkpoints[step])
             entry = _Entry(at, total + (step - node.start) * costs.seconds_per_step(node), before)
             if before is not None:
                 before.behind[at.key] = entry
@@ -111,7 +111,7 @@ def _count(plan: SearchPlan, study: Study, entries: dict[Key, _Entry]) -> None:
     if study.is_final:
         return
     ranks = dict[int, int]()
-    for rank, (trial, _) in enumerate(results.ranked(plan, study)):
+    for rank, (trial, _) in enumerate(results.rank_trials(plan, study)):
         ranks[trial.number] = rank
         ranks.setdefault(trial.number if trial.cooldown_of is None else trial.cooldown_of, rank)
     for trial in study.trials:
@@ -121,7 +121,7 @@ def _count(plan: SearchPlan, study: Study, entries: dict[Key, _Entry]) -> None:
                 entries[last.key].asked += 1 - ranks.get(trial.number, 0) / max(1, len(ranks))
 
 
-def _last_on_its_way(plan: SearchPlan, study: Study, trial: Trial) -> KeptAt | None:
+def _last_on_its_way(plan: SearchPlan, study: Study, trial: Trial) -> PlacedCheckpoint | None:
     """The checkpoint from which a trial would go on: others may have come further on its way than it was asked for."""
     node, step = trial.path[-1], trial.steps
     for place in branches_ahead(study, trial):
@@ -130,7 +130,7 @@ def _last_on_its_way(plan: SearchPlan, study: Study, trial: Trial) -> KeptAt | N
     return next(checkpoint_needs.latest_before(plan, node, step), None)
 
 
-def _by_value(entries: list[_Entry], used: set[Key]) -> Iterator[KeptAt]:
+def _cheapest_first(entries: list[_Entry], used: set[Key]) -> Iterator[PlacedCheckpoint]:
     numbers = count()
     heap = [(entry.order, next(numbers), entry) for entry in entries]
     heapq.heapify(heap)
@@ -157,20 +157,20 @@ def _leave(entry: _Entry) -> Iterator[_Entry]:
         yield before
 
 
-def garbage_of(plan: SearchPlan) -> list[KeptAt]:
+def unused_checkpoints(plan: SearchPlan) -> list[PlacedCheckpoint]:
     """The checkpoints that no study is left to ask for."""
     if not any(study.deleted for study in plan.studies.values()):
         return []
-    used = checkpoint_needs.must_stay(plan)
-    return [entry for entry in checkpoint_needs.unowned(plan) if entry.key not in used]
+    used = checkpoint_needs.required_keys(plan)
+    return [entry for entry in checkpoint_needs.orphaned_checkpoints(plan) if entry.key not in used]
 
 
-def chosen_of(plan: SearchPlan, excess: int, most: int) -> list[KeptAt]:
+def checkpoints_to_release(plan: SearchPlan, excess: int, most: int) -> list[PlacedCheckpoint]:
     """Up to `most` checkpoints to release: the garbage, and those that free `excess` bytes together with it."""
-    chosen = garbage_of(plan)[:most]
+    chosen = unused_checkpoints(plan)[:most]
     excess -= sum(entry.checkpoint.size for entry in chosen)
     if excess > 0:
         costs, keys = Costs(), {entry.key for entry in chosen}
         costs.refit(plan)
-        chosen += to_release(plan, costs, excess, most - len(chosen), but=keys)
+        chosen += select_checkpoints(plan, costs, excess, most - len(chosen), but=keys)
     return chosen

@@ -16,7 +16,7 @@ MOSTLY = 0.9
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class StageTiming:
     """A stage that had a slot from `begun_at` to `ended_at`: its steps took `seconds` up to then.
 
     kind: what steps have in common that take equally long on a GPU of their own. steps: 0 where they tell nothing.
@@ -44,16 +44,16 @@ class Slowdown:
         return self.slots / self.times
 
 
-def slowdowns(stages: Iterable[Ran]) -> list[Slowdown]:
+def slowdowns(stages: Iterable[StageTiming]) -> list[Slowdown]:
     """What stages on slots that share a GPU tell, by GPU and number of slots, where that was seen beside one alone."""
-    shared = defaultdict[str, list[Ran]](list)
+    shared = defaultdict[str, list[StageTiming]](list)
     for stage in sorted(stages, key=lambda stage: (stage.slot, stage.begun_at)):
         if gpu := shared_gpu(stage.slot):
             shared[gpu].append(stage)
-    return [slowdown for gpu, ran in shared.items() for slowdown in _of_gpu(gpu, ran)]
+    return [slowdown for gpu, ran in shared.items() for slowdown in _gpu_slowdowns(gpu, ran)]
 
 
-def _of_gpu(gpu: str, stages: Sequence[Ran]) -> Iterator[Slowdown]:
+def _gpu_slowdowns(gpu: str, stages: Sequence[StageTiming]) -> Iterator[Slowdown]:
     """stages: by slot, and by when they began."""
     seconds, steps = defaultdict[tuple[Hashable, int], float](float), Counter[tuple[Hashable, int]]()
     busy_for = _occupancy(stages)
@@ -68,7 +68,7 @@ def _of_gpu(gpu: str, stages: Sequence[Ran]) -> Iterator[Slowdown]:
             yield Slowdown(gpu, slots, sum(seconds[kind, slots] for kind in both) / alone)
 
 
-def _occupancy(stages: Sequence[Ran]) -> Callable[[Ran], int]:
+def _occupancy(stages: Sequence[StageTiming]) -> Callable[[StageTiming], int]:
     """How many slots were busy during a stage; 0 where that changed too much for one number."""
     edges = sorted(edge for begin, end in _spells(stages) for edge in ((begin, 1), (end, -1)))
     times = [time for time, _ in edges]
@@ -76,23 +76,23 @@ def _occupancy(stages: Sequence[Ran]) -> Callable[[Ran], int]:
     most = max(slots for slots, _ in spans)
     lasted = [list(accumulate((s * (n == slots) for slots, s in spans), initial=0.0)) for n in range(1, most + 1)]
 
-    def before(moment: float, seconds: Sequence[float]) -> float:
+    def seconds_before(moment: float, seconds: Sequence[float]) -> float:
         """Of the seconds up to each edge, those up to a moment."""
         at = min(max(bisect_right(times, moment), 1), len(times) - 1)
         part = (moment - times[at - 1]) / ((times[at] - times[at - 1]) or 1.0)
         return seconds[at - 1] + min(max(part, 0.0), 1.0) * (seconds[at] - seconds[at - 1])
 
-    def occupancy(stage: Ran) -> int:
+    def occupancy(stage: StageTiming) -> int:
         begun_at = stage.ended_at - stage.seconds
         for number, seconds in enumerate(lasted, start=1):
-            if before(stage.ended_at, seconds) - before(begun_at, seconds) >= MOSTLY * stage.seconds:
+            if seconds_before(stage.ended_at, seconds) - seconds_before(begun_at, seconds) >= MOSTLY * stage.seconds:
                 return number
         return 0
 
     return occupancy
 
 
-def _spells(stages: Iterable[Ran]) -> Iterator[tuple[float, float]]:
+def _spells(stages: Iterable[StageTiming]) -> Iterator[tuple[float, float]]:
     """When slots were busy without a break; a slot that trains several stages at once is busy once."""
     for _, group in groupby(stages, key=lambda stage: stage.slot):
         first, *others = group

@@ -75,7 +75,7 @@ def widest(plan: SearchPlan, slots: int) -> int:
     return min(MOST_LANES if is_known else LANES, -(-most // slots))
 
 
-def chosen(plan: SearchPlan, profile: PackingProfiled, slots: int) -> tuple[int, str]:
+def choose_width(plan: SearchPlan, profile: PackingProfiled, slots: int) -> tuple[int, str]:
     """The width, 0 for none, and why: in words that follow a colon.
 
     The narrowest of those near the fastest, if it is a tenth faster than none.

@@ -14,7 +14,7 @@ from hmac import compare_digest
 from pathlib import Path
 from threading import Lock
 
-from app.domain.terms import ANYBODY, Principal, Scope
+from app.domain.terms import ANONYMOUS_ADMIN, Principal, Scope
 from app.events import Records, TokenRecord
 
 DAY = 86_400.0
@@ -76,11 +76,11 @@ def create(
     return token
 
 
-def revoke(records: Records, name: str, now: float, who: Principal = ANYBODY) -> None:
+def revoke(records: Records, name: str, now: float, who: Principal = ANONYMOUS_ADMIN) -> None:
     """Revoke a token; caches end a few seconds later. Raises `TokenRefused` if there is none."""
     with records.write() as rows:
         row = rows.tokens.find(name)
-        if row is None or not who.sees_all_of(row.project):
+        if row is None or not who.can_see_all_of(row.project):
             raise TokenRefused(f"there is no token {name}")
         if row.revoked_at is None:
             rows.tokens.mark(row.digest, revoked_at=now)
@@ -153,7 +153,7 @@ class Doorkeeper:
     def _principal(self, row: TokenRecord | None) -> Principal | None:
         if row is None or not is_valid(row, self.clock()):
             return None
-        return Principal(row.name, Scope.of(row.scope), row.project)
+        return Principal(row.name, Scope.parse(row.scope), row.project)
 
     def _note_use(self, digest: str, now: float) -> None:
         with self.records.write() as rows:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from app.domain.leaderboard import standing
-from app.domain.search_plan import Study, trial_of
+from app.domain.search_plan import Study, get_trial
 from app.events import StudyRecord
 from app.service.services import HttpProblem, Services
 from app.service.views import documents, film, film_files, pictures, side_by_side, trial_order
@@ -82,7 +82,7 @@ def importance(use: Services, row: StudyRecord, rung: int | Literal["end"] | Non
     with use.open_study(row, at) as (plan, study):
         columns, mode = trial_order.columns(documents.trials(plan, study)).columns, study.mode
         by_rung = _values_by_rung(study)
-        number = standing(study).weighable() if rung is None else rung if isinstance(rung, int) else None
+        number = standing(study).importance_rung() if rung is None else rung if isinstance(rung, int) else None
         values = columns.get("value", [])
         if number is not None:
             values = [by_rung.get(number, {}).get(trial.number) for trial in study.trials]
@@ -100,4 +100,4 @@ def _values_by_rung(study: Study) -> dict[int, dict[int, float]]:
 def schedules(use: Services, row: StudyRecord, number: int, points: int) -> Schedules:
     """Each hyper-parameter of a trial at some of its steps. Raises `Unknown`."""
     with use.open_study(row) as (_, study):
-        return pictures.schedules(study, trial_of(study, number), points)
+        return pictures.schedules(study, get_trial(study, number), points)

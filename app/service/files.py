@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from app.domain import checkpoint_needs
-from app.domain.search_plan import Checkpoint, SearchPlan, Study, trial_of
+from app.domain.search_plan import Checkpoint, SearchPlan, Study, get_trial
 from app.domain.terms import TrialState, Unknown
 from app.events import StudyRecord
 from app.outages import store_is_away
@@ -21,9 +21,9 @@ from app.service.services import Services
 from app.service.trial_logs import logged_points
 from app.service.views import outcomes
 from app.storage.object_store import PART, ObjectStore, StoreUnavailable
+from stagetree.atomic_file import atomic_file
 from stagetree.models.pages import Logged
-from stagetree.runtime.weight_files import is_divided, joined, like_the_model, weight_parts
-from stagetree.whole_file import whole_file
+from stagetree.runtime.checkpoints.weight_files import is_divided, joined, like_the_model, weight_parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def kept_state(plan: SearchPlan, study: Study, trial: int | None, step: int | No
         if winner is None:
             raise Unknown(f"no trial of {study.id} has a result yet: give the number of one whose state is kept")
         trial = winner.trial
-    of = trial_of(study, trial)
+    of = get_trial(study, trial)
     if not (there := checkpoint_needs.states_of(plan, of)):
         raise Unknown(f"no state of trial {trial} is kept")
     how = _HOW_BEST_STATES_ARE_KEPT if step is None and study.value == "best" else ""
@@ -123,7 +123,7 @@ def write_state(store: ObjectStore, study: str, state: KeptState, folder: Path, 
     path = folder / f"{study}-{state.file_name(whole=whole)}"
     with _open_image(store, state.checkpoint) as image:
         pieces = _pieces(image, whole, state.exactness)
-        with whole_file(path) as file:
+        with atomic_file(path) as file:
             for piece in pieces:
                 file.write(piece)
         return StateFile(path, like_the_model(image))
@@ -198,5 +198,5 @@ def missing_page_reason() -> str:
 def trial_metrics(use: Services, row: StudyRecord, number: int) -> Logged:
     """The rows of a trial, in order of steps. Raises `Unknown` where there is no such trial."""
     with use.open_study(row) as (plan, study):
-        ends = list(plan.ends(next(trial_of(study, number).alone())))
+        ends = list(plan.path_ends(next(get_trial(study, number).single_runs())))
     return Logged(items=[] if use.logs is None else list(logged_points(use.logs, row.stream, ends)))

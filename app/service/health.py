@@ -9,7 +9,7 @@ from concurrent.futures import Future, wait
 from pathlib import Path
 from threading import Lock, Thread
 
-from app.domain.chain_assignment import is_one_of
+from app.domain.chain_assignment import matches_device
 from app.events import Database, Records, SlotRecord
 from app.events.database import newest_schema
 from stagetree.models.pages import Demand
@@ -120,11 +120,11 @@ def demand_of_kind(demand: Demand, rows: Iterable[SlotRecord], kind: str, *, cou
     """The demand for one kind of GPU. counts_any: include work that any kind may run."""
 
     def is_for(name: str) -> bool:
-        return is_one_of(name, [kind]) or is_one_of(kind, [name]) if name else counts_any
+        return matches_device(name, [kind]) or matches_device(kind, [name]) if name else counts_any
 
-    busy = {name: slots for name, slots in demand.busy_by_kind.items() if is_one_of(name, [kind])}
+    busy = {name: slots for name, slots in demand.busy_by_kind.items() if matches_device(name, [kind])}
     more = {name: slots for name, slots in demand.more_by_kind.items() if is_for(name)}
-    mine = {row.name for row in rows if is_one_of(row.kind, [kind])}
+    mine = {row.name for row in rows if matches_device(row.kind, [kind])}
     sums = {"busy": sum(busy.values()), "more": sum(more.values())}
     of_kind = {"wanted": sum(sums.values()), "idle": [name for name in demand.idle if name in mine], **sums}
     return demand.model_copy(update={**of_kind, "busy_by_kind": busy, "more_by_kind": more})

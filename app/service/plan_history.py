@@ -16,7 +16,7 @@ from typing import Any
 
 from app.domain import events as e
 from app.domain.evolve import collector_paused
-from app.domain.terms import ChainId, NodeId, ProofKind, StudyId
+from app.domain.terms import ChainId, NodeId, StudyId, VerificationKind
 from app.events import EventLog, StoredEvent
 from stagetree.text import means
 
@@ -60,7 +60,7 @@ class SlotSpan:
     """Slot time."""
 
     outcome: str = "running"
-    proof: ProofKind | None = None
+    proof: VerificationKind | None = None
     """Why the steps were trained again to compare them; None for ordinary training."""
 
     members: tuple[str, ...] = ()

@@ -13,8 +13,8 @@ from itertools import chain, islice
 from typing import Any
 
 from app.domain.accounting import Forecast
-from app.domain.search_plan import trial_of
-from app.domain.terms import ANYBODY, ChainId, Principal, StudyId, Unknown
+from app.domain.search_plan import get_trial
+from app.domain.terms import ANONYMOUS_ADMIN, ChainId, Principal, StudyId, Unknown
 from app.events import ChainRecord, RowsPort, StudyRecord
 from app.service import waiting_reasons
 from app.service.health import demand_of_kind
@@ -172,7 +172,7 @@ def trial(use: Services, row: StudyRecord, number: int, at: int | None = None) -
     """One trial with its curve. Raises `Unknown`."""
     notes = waiting_reasons.notes_by_node(use, row, at)
     with use.open_study(row, at) as (plan, study):
-        its = trial_of(study, number)
+        its = get_trial(study, number)
         return waiting_reasons.with_waiting_reason(documents.trial(plan, its), plan, its, notes)
 
 
@@ -228,7 +228,7 @@ def trainers(use: Services, limit: int, cursor: str | None = None) -> TrainerPag
 
 
 def slots(
-    use: Services, limit: int, cursor: str | None = None, who: Principal = ANYBODY, *, estimates: bool = False
+    use: Services, limit: int, cursor: str | None = None, who: Principal = ANONYMOUS_ADMIN, *, estimates: bool = False
 ) -> SlotPage:
     """A page of the slots by name, with the work that the caller sees and, on request, the errors of its estimates."""
     errors = estimate_errors(use, who) if estimates else {}
@@ -265,13 +265,13 @@ def last_demand(use: Services) -> Demand | None:
 def _sees_chain(rows: RowsPort, chain: ChainRecord, who: Principal) -> bool:
     """Whether the caller may see the project of a chain."""
     study = rows.studies.find(chain.stages[0].study) if chain.stages else None
-    return study is not None and who.sees(study.project)
+    return study is not None and who.can_see(study.project)
 
 
-def tokens(use: Services, limit: int, cursor: str | None = None, who: Principal = ANYBODY) -> TokenPage:
+def tokens(use: Services, limit: int, cursor: str | None = None, who: Principal = ANONYMOUS_ADMIN) -> TokenPage:
     """A page of the tokens, by name, without their digests."""
     with use.records.read() as rows:
-        rows_seen = [asdict(row) for row in rows.tokens.all() if who.sees_all_of(row.project)]
+        rows_seen = [asdict(row) for row in rows.tokens.all() if who.can_see_all_of(row.project)]
     for row in rows_seen:
         del row["digest"]
     return TokenPage(**_page([Token.model_validate(row) for row in rows_seen], limit, cursor))

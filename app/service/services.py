@@ -18,7 +18,7 @@ from threading import Lock
 from typing import Any, TypeVar, cast
 
 from app.domain.search_plan import SearchPlan, Study
-from app.domain.terms import ANYBODY, Principal, StudyId, Unknown
+from app.domain.terms import ANONYMOUS_ADMIN, Principal, StudyId, Unknown
 from app.events import ChainRecord, Decide, EventLog, Plans, Records, Snapshots, StoredEvent, StudyRecord
 from app.registry import Catalogue
 from app.service.health import Checks
@@ -165,11 +165,11 @@ class Services:
         """The result of a pure function of a module."""
         return do(*given)
 
-    def find(self, study: str, who: Principal = ANYBODY) -> StudyRecord:
+    def find(self, study: str, who: Principal = ANONYMOUS_ADMIN) -> StudyRecord:
         """The study's row. Raises `Unknown`, also for a project that the caller may not see."""
         with self.records.read() as rows:
             row = rows.studies.find(study) if ID.fullmatch(study) else None
-        if row is None or not who.sees(row.project):
+        if row is None or not who.can_see(row.project):
             raise Unknown(f"there is no study {study}")
         return row
 

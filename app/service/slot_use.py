@@ -15,8 +15,8 @@ from app.domain.results import is_without_pack
 from app.domain.search_plan import SearchPlan
 from app.domain.terms import Principal
 from app.events import ChainRecord, PlanUnusable, SlotRecord, StudyRecord
-from app.scheduling.costs import Costs, Timed, hindsight
-from app.scheduling.slowdowns import Ran, slowdowns
+from app.scheduling.costs import Costs, TimedStage, hindsight_errors
+from app.scheduling.slowdowns import StageTiming, slowdowns
 from app.scheduling.widths import batch_sizes, peaks
 from app.service.plan_history import PlanHistory, SlotSpan
 from app.service.services import Services
@@ -118,7 +118,7 @@ def estimate_errors(use: Services, who: Principal) -> dict[str, StageEstimates]:
     """By slot, the median error of its estimates, over plans that the caller may see."""
     off = defaultdict[str, list[float]](list)
     for stream, row in _last_plans(use).items():
-        if who.sees(row.project):
+        if who.can_see(row.project):
             with suppress(PlanUnusable):  # its studies report that
                 for slot, parts in _plan_estimate_errors(use, stream, row).items():
                     off[slot] += parts
@@ -133,17 +133,19 @@ def _plan_estimate_errors(use: Services, stream: str, row: StudyRecord) -> dict[
     """By slot, the errors of one plan's estimates. Cached until the number of its stages grows by a twentieth."""
     with use.plans.holding(stream) as plan, use.plan_history(row, plan.version) as plan_history:
         moment = round(20 * log(1 + sum(span.outcome == "done" for span in plan_history.spans)))
-        return use.estimates.get(stream, moment, lambda: hindsight(plan, list(_timed_stages(plan, plan_history))))
+        return use.estimates.get(
+            stream, moment, lambda: hindsight_errors(plan, list(_timed_stages(plan, plan_history)))
+        )
 
 
-def _timed_stages(plan: SearchPlan, plan_history: PlanHistory) -> Iterator[Timed]:
+def _timed_stages(plan: SearchPlan, plan_history: PlanHistory) -> Iterator[TimedStage]:
     """The completed stages of single slots, with their seconds."""
     for span in plan_history.spans[-MOST_STAGES:]:
         steps = span.stage.end - span.stage.start
         is_timed = span.outcome == "done" and span.proof is None and not span.members and span.stage.node in plan.nodes
         if span.ended is not None and is_timed and steps and span.seconds > 0:
             how = (steps, span.seconds, span.begun, span.ended)
-            yield Timed(span.slot, span.stage.node, gpu_of(span.kind), *how)
+            yield TimedStage(span.slot, span.stage.node, gpu_of(span.kind), *how)
 
 
 def gain_fields(use: Services, row: StudyRecord, plan: SearchPlan, *, is_packed: bool) -> Json:
@@ -170,7 +172,7 @@ def gpu_sharing(use: Services, row: StudyRecord, plan: SearchPlan) -> list[Json]
     ]
 
 
-def _stages_of_other_plans(use: Services, row: StudyRecord) -> Iterator[Ran]:
+def _stages_of_other_plans(use: Services, row: StudyRecord) -> Iterator[StageTiming]:
     """Stages of other plans, which may have shared a GPU with this one."""
     for stream, other in _last_plans(use).items():
         if stream != row.stream:
@@ -184,13 +186,13 @@ def _last_plans(use: Services) -> dict[str, StudyRecord]:
         return {row.stream: row for row in rows.studies.page(after=None, limit=MOST_OTHER_PLANS)}
 
 
-def _stages(plan_history: PlanHistory, plan: SearchPlan | None, now: float) -> Iterator[Ran]:
+def _stages(plan_history: PlanHistory, plan: SearchPlan | None, now: float) -> Iterator[StageTiming]:
     """The stages in a history. `plan` is None for other plans, whose steps are not comparable."""
     for span in islice(reversed(plan_history.spans), MOST_STAGES):
         steps = _steps(span, plan)
         kind = batch_sizes(plan.nodes[span.stage.node], span.stage.start) if plan and steps else ()
         ended_at = now if span.ended_at is None else span.ended_at
-        yield Ran(span.slot, kind, steps, span.seconds, span.begun_at, ended_at)
+        yield StageTiming(span.slot, kind, steps, span.seconds, span.begun_at, ended_at)
 
 
 def _steps(span: SlotSpan, plan: SearchPlan | None) -> int:

@@ -10,7 +10,7 @@ from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import decide, price_of
 from app.domain.search_plan import SearchPlan, Study
-from app.domain.terms import ANYBODY, Principal, Refused, StudyId, Unknown
+from app.domain.terms import ANONYMOUS_ADMIN, Principal, Refused, StudyId, Unknown
 from app.events import StudyRecord
 from app.service.services import InvalidField, Services, Write
 from app.service.views import plans
@@ -113,7 +113,7 @@ def release_slot(use: Services, name: str) -> None:
 
 
 def add_note(
-    use: Services, row: StudyRecord, write: Write, text: str, trial: int | None, who: Principal = ANYBODY
+    use: Services, row: StudyRecord, write: Write, text: str, trial: int | None, who: Principal = ANONYMOUS_ADMIN
 ) -> Event:
     """Add a note; its event. Raises `Unknown` for an unknown trial, and `Refused` for an empty or too long text."""
     command = c.AddNote(study=StudyId(row.id), text=text, trial=trial, at=use.clock(), by=who.name)
@@ -123,7 +123,7 @@ def add_note(
 
 
 def correct_note(
-    use: Services, row: StudyRecord, write: Write, event: int, text: str, who: Principal = ANYBODY
+    use: Services, row: StudyRecord, write: Write, event: int, text: str, who: Principal = ANONYMOUS_ADMIN
 ) -> None:
     """Replace the text of the note that `event` added. Raises `Unknown` if that is no note, `Refused` as above."""
     command = c.CorrectNote(study=StudyId(row.id), event=event, text=text, at=use.clock(), by=who.name)
@@ -137,7 +137,7 @@ def label(
     add: Sequence[str],
     remove: Sequence[str],
     attributes: Json,
-    who: Principal = ANYBODY,
+    who: Principal = ANONYMOUS_ADMIN,
 ) -> None:
     """Tag the study and set attributes; None removes one. Raises `Refused`."""
     command = c.LabelStudy(

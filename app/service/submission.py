@@ -19,7 +19,7 @@ from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import decide
 from app.domain.inputs import mark
-from app.domain.terms import ANYBODY, LAUNCHED, PlanId, Principal, StudyId, Unknown, plan_id
+from app.domain.terms import ANONYMOUS_ADMIN, LAUNCHED, PlanId, Principal, StudyId, Unknown, plan_id
 from app.input_fingerprints import may_be_read
 from app.registry import TrainerSource
 from app.search.tuners.base import with_version
@@ -28,8 +28,8 @@ from app.service.services import HttpProblem, Services, Write
 from app.service.suggestions import learn_results
 from app.service.undeclared_inputs import changed_files, inputs_seen
 from app.storage.object_store import PART, StoreUnavailable
-from stagetree.runtime.dcp import NotDcp, PackedFolder
-from stagetree.runtime.weight_files import kind_of
+from stagetree.runtime.checkpoints.dcp import NotDcp, PackedFolder
+from stagetree.runtime.checkpoints.weight_files import kind_of
 from stagetree.sinks import SinkError
 from stagetree.spec import BeginFrom, Problem, SpecError, StudySpec, sums
 
@@ -49,7 +49,7 @@ class WeightSource:
     """Reads them, from the beginning each time."""
 
 
-def find_source(use: Services, origin: BeginFrom, who: Principal = ANYBODY) -> WeightSource:
+def find_source(use: Services, origin: BeginFrom, who: Principal = ANONYMOUS_ADMIN) -> WeightSource:
     """The file, folder or checkpoint that `begin_from` names. Raises `SpecError`, `StoreUnavailable`."""
     if origin.dcp is not None:
         return _folder_source(use, origin, origin.dcp)
@@ -179,7 +179,7 @@ def submit(
     write: Write,
     spec: StudySpec,
     trainer: TrainerSource,
-    who: Principal = ANYBODY,
+    who: Principal = ANONYMOUS_ADMIN,
     project: str | None = None,
 ) -> list[e.Event]:
     """Submit a study; the events of its submission and of the results that it learned. Raises what `write` raises.
@@ -187,7 +187,7 @@ def submit(
     project: by default the principal's, or the unnamed one. Raises `HttpProblem` if the principal may not use it.
     """
     project = who.project or "" if project is None else project
-    if not who.sees(project):
+    if not who.can_see(project):
         raise HttpProblem(403, f"{who.name} is of the project {who.project!r}, and not of {project!r}.")
     _check_sinks(use, spec)
     spec = spec.with_sampling_seed(

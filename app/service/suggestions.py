@@ -10,7 +10,7 @@ from app.domain import commands as c
 from app.domain.decide import decide
 from app.domain.search_plan import SearchPlan, Study
 from app.domain.study_annotations import SUGGESTION, ResultsLearned, learned_text
-from app.domain.terms import ANYBODY, Principal, StateConflict, StudyId, Unknown
+from app.domain.terms import ANONYMOUS_ADMIN, Principal, StateConflict, StudyId, Unknown
 from app.events import StudyRecord
 from app.search.tuners import (
     Knowledge,
@@ -48,7 +48,7 @@ def check_tuner(spec: StudySpec) -> None:
 
 
 def suggest(
-    use: Services, row: StudyRecord, write: Write, configurations: Sequence[Json], who: Principal = ANYBODY
+    use: Services, row: StudyRecord, write: Write, configurations: Sequence[Json], who: Principal = ANONYMOUS_ADMIN
 ) -> Suggestions:
     """Enqueue whole or partial configurations as the tuner's next trials: all of them, or none.
 
@@ -68,7 +68,7 @@ def suggest(
         return Suggestions(items=_all_suggestions(study)[-len(recorded) :])
 
 
-def withdraw(use: Services, row: StudyRecord, write: Write, suggestion: int, who: Principal = ANYBODY) -> None:
+def withdraw(use: Services, row: StudyRecord, write: Write, suggestion: int, who: Principal = ANONYMOUS_ADMIN) -> None:
     """Withdraw a suggestion. Raises `Unknown`, and `StateConflict` if its trial has begun."""
     command = c.WithdrawSuggestion(study=StudyId(row.id), suggestion=suggestion, at=use.clock(), by=who.name)
     write(row.stream, lambda plan: decide(plan, command, use.limits))
@@ -173,7 +173,7 @@ def _refusal_reason(study: Study, spec: StudySpec, number: int) -> str:
     sampler = sampler_of(spec)
     counted = [most for most in (places(spec.tuner), None if sampler is None else sampler.size()) if most is not None]
     begun = sum(trial.reason.get("by") == "tuner" and trial.cooldown_of is None for trial in study.trials)
-    waiting = len(study.suggested()) - len(study.trials_by_suggestion())
+    waiting = len(study.open_suggestions()) - len(study.trials_by_suggestion())
     if not counted or number <= (left := max(0, min(counted) - begun - waiting)):
         return ""
     places_left = f"it has {left} places left, got {number}" if left else "it has no place left"
@@ -182,7 +182,7 @@ def _refusal_reason(study: Study, spec: StudySpec, number: int) -> str:
 
 
 def learn_results(
-    use: Services, spec: StudySpec, study: StudyId, who: Principal = ANYBODY
+    use: Services, spec: StudySpec, study: StudyId, who: Principal = ANONYMOUS_ADMIN
 ) -> tuple[ResultsLearned, ...]:
     """The results that a new study learns from each study in `learn_from`. Raises `SpecError`."""
     return tuple(_learn_from(use, spec, study, number, who) for number in range(len(spec.learn_from)))

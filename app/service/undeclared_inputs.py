@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from app.domain.inputs import changed_text, left_out
+from app.domain.inputs import changed_text, undeclared_inputs
 from app.input_fingerprints import InputMissing, look, may_be_read
 from app.service.services import Services
 from app.undeclared_inputs import has_changed, is_of_here
+from stagetree.source.undeclared_input import UndeclaredInput
 from stagetree.spec import Problem, SpecError, StudySpec
-from stagetree.undeclared_input import Unnamed
 
 Json = dict[str, Any]
 
@@ -44,7 +44,7 @@ def changed_files(use: Services, stream: str, inputs: Sequence[Json], arguments:
     if stream not in use.log.versions():
         return []
     with use.plans.holding(stream) as plan:
-        records = left_out(plan, inputs, arguments)
+        records = undeclared_inputs(plan, inputs, arguments)
     ours = [each for each in records if may_be_read(each["path"], use.study_files) and is_of_here(each)]
     return [_recorded_path(each) for each in ours if _has_changed(each)]
 
@@ -58,8 +58,8 @@ def advice_on_files(use: Services, stream: str, spec: StudySpec) -> list[str]:
 
 def _recorded_path(record: Mapping[str, Any]) -> str:
     """The recorded path; a package's also has its version."""
-    unnamed = Unnamed(record["path"])
-    return Unnamed.package(unnamed.name, record["stamp"]).path if unnamed.is_package else unnamed.path
+    unnamed = UndeclaredInput(record["path"])
+    return UndeclaredInput.package(unnamed.name, record["stamp"]).path if unnamed.is_package else unnamed.path
 
 
 def _has_changed(record: Mapping[str, Any]) -> bool:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from app.domain.chain_assignment import gpu_of, is_one_of, kind_of_proofs
+from app.domain.chain_assignment import gpu_of, matches_device, verification_device
 from app.domain.search_plan import SearchPlan, Study, Trial
 from app.domain.terms import TrialState
-from app.domain.trainer_check import fails_on
+from app.domain.trainer_check import check_error_on
 from app.events import ChainRecord, SlotRecord, StudyRecord
-from app.scheduling.placement import has_trainer, without_trainer
+from app.scheduling.placement import has_trainer, missing_trainer_text
 from app.service.services import Services
 from stagetree.models import trials
 
@@ -36,9 +36,9 @@ def _no_slot_reason(plan: SearchPlan, study: Study, well: Sequence[SlotRecord]) 
         return ""
     able = [slot for slot in well if has_trainer(slot, plan.opened)]
     if not able:
-        return without_trainer(plan.opened, well)
+        return missing_trainer_text(plan.opened, well)
     kinds = ", ".join(sorted({slot.kind or "unknown" for slot in able}))
-    if not any(is_one_of(slot.kind, study.devices) for slot in able):
+    if not any(matches_device(slot.kind, study.devices) for slot in able):
         return f"no slot is of its devices, {', '.join(study.devices)}: those at work are {kinds}"
     if sentence := _failed_check_reason(plan, able):
         return sentence
@@ -55,8 +55,8 @@ def _no_slot_reason(plan: SearchPlan, study: Study, well: Sequence[SlotRecord]) 
 
 def _failed_check_reason(plan: SearchPlan, able: Sequence[SlotRecord]) -> str:
     """Why these slots refuse the plan: its trainer failed its check on their kind of device."""
-    for kind in dict.fromkeys(map(kind_of_proofs, able)):
-        if error := fails_on(plan, kind):
+    for kind in dict.fromkeys(map(verification_device, able)):
+        if error := check_error_on(plan, kind):
             return f"slots of {kind} take nothing of it: the trainer failed there: {error}"
     return ""
 
@@ -77,7 +77,7 @@ def _audit_reason(plan: SearchPlan, well: Sequence[SlotRecord]) -> str:
     if not well:
         return "the audit waits: no slot is at work"
     if not able:
-        return f"the audit waits: {without_trainer(plan.opened, well)}"
+        return f"the audit waits: {missing_trainer_text(plan.opened, well)}"
     is_busy = all(not slot.is_free for slot in able)
     return "the audit waits for a slot that has nothing else to do" if is_busy else ""
 
@@ -107,5 +107,5 @@ def with_waiting_reason(view: Shown, plan: SearchPlan, trial: Trial, notes: Mapp
     """The trial's view, with the note of a waiting slot on its path in `standing`. notes: by node."""
     if not notes or view.state not in ("waiting", "running"):
         return view
-    text = next((notes[name] for name, _ in plan.ends(trial) if name in notes), None)
+    text = next((notes[name] for name, _ in plan.path_ends(trial) if name in notes), None)
     return view if text is None else view.with_fields(standing=f"{view.standing}; {text}")

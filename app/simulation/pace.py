@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from app.domain import events as e
 from app.domain.chain_assignment import ChainAssignment, ResumePoint
-from app.domain.search_plan import speed_up
+from app.domain.search_plan import speedup
 from app.scheduling.gangs import powers
 from app.workers.slot.execution import Action, Evaluate, Save
 from stagetree.limits import MOST_LANES
@@ -134,7 +134,7 @@ def even_ranks(share: float, most: int, measured: Mapping[str, float] | None = N
     """
     seconds = dict(measured or {"1": 1.0})
     fewest = min(map(int, seconds))
-    seconds["1"] = speed_up(seconds, fewest) * seconds[str(fewest)]
+    seconds["1"] = speedup(seconds, fewest) * seconds[str(fewest)]
     for ranks in powers(2, most):
         seconds.setdefault(str(ranks), seconds[str(ranks // 2)] / (2 * share))
     return e.RanksProfiled(kind=KIND, step_seconds=seconds, batch={})
@@ -142,7 +142,7 @@ def even_ranks(share: float, most: int, measured: Mapping[str, float] | None = N
 
 def faster(profile: e.RanksProfiled, most: int) -> dict[str, float]:
     """How many times as fast as one device so many are, for the powers of two."""
-    return {str(ranks): round(speed_up(profile.step_seconds, ranks), 2) for ranks in powers(2, most)}
+    return {str(ranks): round(speedup(profile.step_seconds, ranks), 2) for ranks in powers(2, most)}
 
 
 def rank_times(profile: e.RanksProfiled | None, work: ChainAssignment) -> float:

@@ -106,8 +106,8 @@ def _steps(simulated: Simulator, previewed: Study) -> dict[str, Any]:
         "merge_rate": round(previewed.requested / previewed.unique, 3) if previewed.unique else 1.0,
         "by_results": previewed.kind in BY_RESULTS or bool(previewed.spec.get("stop_hopeless")),
         "alone": saved.alone,
-        "saved_by_sharing": saved.by_sharing and round(saved.by_sharing, 4),
-        "saved_by_stopping": saved.by_stopping and round(saved.by_stopping, 4),
+        "saved_by_sharing": saved.saved_by_sharing and round(saved.saved_by_sharing, 4),
+        "saved_by_stopping": saved.saved_by_stopping and round(saved.saved_by_stopping, 4),
         "critical_path_steps": max((trial.steps for trial in previewed.trials), default=0),
         "makespan_steps": round(simulated.now),
     }

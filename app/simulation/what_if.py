@@ -201,7 +201,7 @@ class RecordedResults:
         self._worst: e.Metrics = max(measured, key=lambda metrics: sign * (metrics[metric] or 0.0), default=default)
 
     def __call__(self, node: Node, step: int) -> e.Metrics:
-        for ancestor, last in reversed(self.world.way(node.id, step)):
+        for ancestor, last in reversed(self.world.path_to(node.id, step)):
             recorded = self._plan.nodes[ancestor.id].metrics if ancestor.id in self._plan.nodes else {}
             at = max((each for each in recorded if each <= last), default=None)
             if at is not None:
@@ -252,7 +252,7 @@ def _best(recorded: RecordedResults, study: Study) -> Json | None:
     for line in _results(study):
         if study.objectives.score(line.metrics) is not None and recorded.has(study.trials[line.trial], line.steps):
             last[line.trial] = line
-    trial = results.best_of(study, {number: line.metrics for number, line in last.items()})
+    trial = results.best_trial(study, {number: line.metrics for number, line in last.items()})
     if trial is None:
         return None
     return {"trial": trial, "value": last[trial].metrics[study.metric], "steps": last[trial].steps}

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 from app.outages import Away
 from app.storage.s3_parts import CONNECT_SECONDS, READ_SECONDS, DirectParts
-from stagetree.whole_file import whole_file
+from stagetree.atomic_file import atomic_file
 
 T = TypeVar("T")
 
@@ -104,7 +104,7 @@ class LocalStore:
         self._root = Path(root)
 
     def write(self, key: str, parts: Iterable[memoryview]) -> None:
-        with whole_file(self._root / key, buffering=0) as file:
+        with atomic_file(self._root / key, buffering=0) as file:
             for part in parts:
                 while part:
                     part = part[file.write(part) :]

@@ -200,7 +200,7 @@ def _oldest_under_way(records: Records, stream: str) -> float:
 def _unnamed(plans: Plans, stream: str, keys: Sequence[str]) -> list[str]:
     try:
         with plans.holding(stream) as plan:
-            named = checkpoint_needs.named(plan)
+            named = checkpoint_needs.recorded_keys(plan)
     except PlanUnusable as problem:  # whatever it names stays
         logger.info("%s", problem)
         return []

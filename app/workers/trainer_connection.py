@@ -86,7 +86,8 @@ class TrainerConnection:
     fault of ours. After `hang` and `crash` the process is gone. `TrainerKilled` when `kill` was called.
 
     pid: of the process, and of its process group. step: how many steps the model has been trained for, as far as was
-    heard. left: what others have left in the process where the model begins; see `stagetree.runtime.leftovers`.
+    heard. left: what others have left in the process where the model begins; see
+    `stagetree.runtime.exactness.process_changes`.
     """
 
     def __init__(self, connection: Wire, lifeline: Wire, pid: int) -> None:
@@ -160,7 +161,7 @@ class TrainerConnection:
 
     @property
     def uses(self) -> dict[str, list[Any]]:
-        """The files that it has `read` and `written`, as of `stagetree.runtime.file_uses`."""
+        """The files that it has `read` and `written`, as of `stagetree.runtime.reads.file_uses`."""
         return {kind: [file for each in self._uses for file in each[kind]] for kind in ("read", "written")}
 
     def take_uses(self) -> dict[str, list[Any]]:

@@ -50,11 +50,11 @@ class Task:
     def values(self, config: Config, step: int) -> dict[str, float]:
         """The hyper-parameters of step `step`, counted from 0."""
         if self.name == "ladder":
-            return {**CONSTANT, "lr": cooled(0.1, step, config["stable"], config["decay"])}
+            return {**CONSTANT, "lr": cooldown_hp(0.1, step, config["stable"], config["decay"])}
         return grid_values(config, step) if self.name == "grid" else {**config, "bs": 64}
 
 
-def cooled(peak: float, step: int, stable: int, decay: int) -> float:
+def cooldown_hp(peak: float, step: int, stable: int, decay: int) -> float:
     """A learning rate that climbs for four steps, holds, and falls to nothing by a square root."""
     if step < 4:
         return peak * (step + 1) / 4

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from stagetree.atomic_file import atomic_file
 from stagetree.backoff import Backoff
 from stagetree.errors import Conflict, Invalid, NotFound, ProblemError, StagetreeError, Unreachable
-from stagetree.whole_file import whole_file
 
 if TYPE_CHECKING:
     import httpx2
@@ -190,7 +190,7 @@ async def _written(response: httpx2.Response, folder: Path) -> Path:
     """The body in a file that has its name only once it is whole."""
     _, _, name = response.headers.get("Content-Disposition", "").partition("filename=")
     target = folder / (Path(name.strip('"')).name or "checkpoint.safetensors")
-    with whole_file(target) as file:
+    with atomic_file(target) as file:
         async for part in response.aiter_bytes():
             file.write(part)
     return target

@@ -1,7 +1,7 @@
-"""Modules written for other frameworks, trained exactly: their models and losses, in our loop.
+"""Trains models written for other frameworks exactly: by our loop, or in turn with the framework's own.
 
-Lightning, Transformers and PEFT import torchvision, which fails beside a torch for CPUs until we have been there. In a
-trainer's process we have; elsewhere, import what you need from here before them.
+Lightning, Transformers and PEFT import torchvision, which fails beside a CPU-only torch unless it is prepared. In a
+trainer's process it is; elsewhere, import from here before importing them.
 """
 
 from stagetree.vision import prepare_torchvision

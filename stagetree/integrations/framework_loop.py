@@ -1,8 +1,8 @@
-"""A framework's loop in turn with `run`, and what a study decides instead of the framework.
+"""A framework's loop in turn with `run`, and settings that a study decides instead of the framework.
 
-The framework calls back before each of its steps, where `run.steps()` is asked for the next one. A state is put in
-place as soon as it is loaded. To train on from there, the framework's loop is left, and begun anew with its own way of
-resuming, which finds the place in the data.
+The framework calls back before each of its steps, where `run.steps()` provides the next one. A loaded state is applied
+right away. To train on from it, the framework's loop is left and restarted with the framework's own resume, which finds
+the position in the data.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ Apply = Callable[[Hp], None]
 
 
 class _Left(Exception):
-    """The framework's loop is left: nothing went wrong. It goes on at another step, or is over."""
+    """Leaves the framework's loop, which is then restarted at another step or ends."""
 
 
 class FrameworkLoop(ABC):
-    """The loop of a framework in turn with `run`; `train` returns at the end of a run by hand."""
+    """A framework's loop in turn with `run`; `train` returns at the end of a run by hand."""
 
     name = ""
 
@@ -39,7 +39,7 @@ class FrameworkLoop(ABC):
         self._is_over = False
 
     def train(self) -> None:
-        """Errors of the script come through. Raises RuntimeError where the framework ends its loop by itself."""
+        """Raises the script's errors, and RuntimeError if the framework ends its loop itself."""
         self._run.state(save=self._save, load=self._load, evaluate=self.evaluate)
         self._steps = self._run.steps()
         while not self._is_over:
@@ -52,8 +52,8 @@ class FrameworkLoop(ABC):
             raise RuntimeError(f"the loop of {self.name} has ended by itself: {why}")
 
     def begin_step(self) -> None:
-        """To be called before each step, by the framework."""
-        if self._next is not None:  # the loop was begun anew for this step
+        """To be called by the framework before each step."""
+        if self._next is not None:  # the loop was restarted for this step
             (_, hp), mark = self._next
             self._next = self._loaded = None
             generators.go_back(mark, self._run.device)
@@ -64,7 +64,7 @@ class FrameworkLoop(ABC):
         self.apply(hp)
 
     def _wait(self) -> Hp:
-        """The values of the next step that is wanted here."""
+        """The values of the next step to take here."""
         try:
             step, hp = next(self._steps)
         except StopIteration:
@@ -79,16 +79,16 @@ class FrameworkLoop(ABC):
         return self.save() if self._loaded is None else self._loaded
 
     def _load(self, state: Any) -> None:
-        self._loaded = copy.deepcopy(state)  # the same may be loaded again
+        self._loaded = copy.deepcopy(state)  # the same state may be loaded again
         self.load(self._loaded)
 
     @abstractmethod
     def fit(self, folder: Path, state: Any) -> None:
-        """Run the framework's loop from a state, or from its beginning; `folder` is there as long as it runs."""
+        """Run the framework's loop from a state, or from the beginning; `folder` exists while it runs."""
 
     @abstractmethod
     def apply(self, hp: Hp) -> None:
-        """Bring the values of a step into force. Raises ValueError for one that it has no place for."""
+        """Apply the values of a step. Raises ValueError for an unknown name."""
 
     @abstractmethod
     def save(self) -> Any:
@@ -96,24 +96,24 @@ class FrameworkLoop(ABC):
 
     @abstractmethod
     def load(self, state: Any) -> None:
-        """Put a state in place, where it is measured and saved."""
+        """Apply a state for evaluating and saving it."""
 
     @abstractmethod
     def evaluate(self) -> dict[str, float]:
-        """The metrics; without a trace."""
+        """The metrics; must not change the state."""
 
 
 @contextmanager
 def in_a_folder() -> Iterator[Path]:
-    """A new one, which is gone after the block."""
+    """A temporary folder, deleted after the block."""
     with tempfile.TemporaryDirectory(prefix="stagetree-") as folder:
         yield Path(folder)
 
 
 class RateGroups:
-    """Puts the values of hyper-parameters into an optimizer's parameter groups, each of which keeps its own multiple.
+    """Sets hyper-parameters in an optimizer's parameter groups, each of which keeps its own multiple.
 
-    own: the values that its user has made it with, by name. Raises ValueError for a name that no group has.
+    own: the values that the user created it with, by name. Raises ValueError for a name that no group has.
     """
 
     def __init__(self, optimizer: Any, own: Mapping[str, float]) -> None:
@@ -128,7 +128,7 @@ class RateGroups:
         self._own = own
 
     def set(self, optimizer: Any, name: str, value: Any) -> None:
-        """From here on, it is in force."""
+        """Set a value from now on."""
         if name in self._own and name not in self._multiples:
             raise ValueError(
                 f"hyper-parameter {name}: it is 0 where the script says so, and which groups keep 0 is not known"
@@ -149,15 +149,15 @@ def refuse_stopping(callbacks: Iterable[Any], name: str) -> None:
 
 
 def refuse_schedule(own: str, instead: str) -> NoReturn:
-    """Raises ValueError for a schedule that the script owns, where the study has no `lr`. instead: the right way."""
+    """Raises ValueError for a script's own schedule when the study has no `lr`. instead: what to do."""
     raise ValueError(f"a schedule of the script's own ({own}) cannot be shared: {instead}")
 
 
 def refuse_name(name: str, has: str) -> NoReturn:
-    """Raises ValueError for a hyper-parameter that no optimizer has, where `apply` does not take it."""
+    """Raises ValueError for a hyper-parameter that no optimizer has, unless `apply` takes it."""
     raise ValueError(f"hyper-parameter {name}: {has}; `apply` is for others")
 
 
 def named(hp: Hp) -> Hp:
-    """The values by the names of parameter groups."""
+    """The values by their names in parameter groups."""
     return {"lr" if name == "learning_rate" else name: value for name, value in hp.items()}

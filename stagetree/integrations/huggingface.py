@@ -1,4 +1,4 @@
-"""A model of Transformers, with adapters of PEFT or without, in our loop."""
+"""A model of Transformers, with or without adapters of PEFT, in our loop."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NO_DECAY = ("bias", "norm")
 
 
 class HFTrainer(TorchTrainer):
-    """Trains a model that returns its loss when it is called with a batch, as those of Transformers do.
+    """Trains a model that returns its loss when it is called with a batch, as models of Transformers do.
 
         class Mine(HFTrainer):
             name = "mine"
@@ -29,8 +29,8 @@ class HFTrainer(TorchTrainer):
                 super().__init__(seed=seed, device=device, model=model, train_data=train, valid_data=valid)
 
     The optimizer is AdamW without weight decay on biases and norms; override `make_optimizer` for another. With
-    `trainable_only`, a checkpoint holds the parameters that are trained and no others, which must then be built the
-    same each time: from the seed, or from files.
+    `trainable_only`, a checkpoint holds only the trainable parameters; the others must then be built the same each
+    time, from the seed or from files.
     """
 
     def __init__(
@@ -39,14 +39,14 @@ class HFTrainer(TorchTrainer):
         """As `TorchTrainer`. collator: makes a batch of samples, such as one of Transformers' data collators.
 
         Raises:
-            ValueError: for arguments and methods of Transformers' Trainer, which are not called here.
+            ValueError: for arguments and methods of Transformers' Trainer, which would be ignored here.
         """
         _refuse_theirs(type(self), arguments)
         self._collator, self._trainable_only = collator, trainable_only
         super().__init__(**arguments)
 
     def make_optimizer(self, hp: dict[str, Any]) -> Optimizer:
-        """AdamW over what is trained."""
+        """AdamW over the trainable parameters."""
         trained = [(name, each) for name, each in self.model.named_parameters() if each.requires_grad]
         plain = [each for name, each in trained if not any(part in name.lower() for part in NO_DECAY)]
         rest = [each for name, each in trained if any(part in name.lower() for part in NO_DECAY)]
@@ -64,7 +64,7 @@ class HFTrainer(TorchTrainer):
         return dict(batch) if isinstance(batch, Mapping) else batch
 
     def loss(self, batch: Any) -> Mean:
-        """The model's own: of a language model as (sum, count of tokens), as `num_items_in_batch` has it."""
+        """The model's loss: for a language model as (sum, count of tokens), counted like `num_items_in_batch`."""
         loss: Tensor = self.model(**batch).loss
         count = _tokens(self.model, batch)
         if count is None:
@@ -72,7 +72,7 @@ class HFTrainer(TorchTrainer):
         return torch.where(count > 0, loss, torch.zeros_like(loss)) * count, count
 
     def export(self, folder: Path) -> None:
-        """See `Trainer.export`: what `from_pretrained` loads, with the collator's tokenizer, if it has one."""
+        """See `Trainer.export`: saved for `from_pretrained`, with the collator's tokenizer, if it has one."""
         super().export(folder)
         tokenizer = getattr(self._collator, "tokenizer", None)
         if tokenizer is not None:
@@ -87,7 +87,7 @@ class HFTrainer(TorchTrainer):
         return state
 
     def _load_model(self, saved: Mapping[str, Any]) -> None:
-        """Raises ValueError for a state of other parameters than those that are trained."""
+        """Raises ValueError for a state of other parameters than the trainable ones."""
         if not self._trainable_only:
             super()._load_model(saved)
             return
@@ -100,11 +100,11 @@ class HFTrainer(TorchTrainer):
 
 
 SHIFTED, IN_PLACE = ("ForCausalLM",), ("ForMaskedLM", "ForTokenClassification")
-"""Losses of Transformers that are means over tokens: the former predict no first label."""
+"""Losses of Transformers that are means over tokens; the former do not predict the first label."""
 
 
 def _tokens(model: nn.Module, batch: Mapping[str, Any]) -> Tensor | None:
-    """How many labels a loss of Transformers is the mean of; None where it is one over samples, or not known."""
+    """The number of labels that the loss averages over; None for a mean over samples, or if unknown."""
     whole = model.get_base_model() if hasattr(model, "get_base_model") else model  # type: ignore[operator]
     labels, kind = batch.get("labels"), getattr(whole, "loss_type", None)
     if not isinstance(labels, Tensor) or kind not in SHIFTED + IN_PLACE:
@@ -139,7 +139,7 @@ _THEIRS = {
 
 
 def _refuse_theirs(kind: type, arguments: Mapping[str, Any]) -> None:
-    """Arguments and methods of Transformers' Trainer would be dropped, and another model trained."""
+    """Refuse arguments and methods of Transformers' Trainer, which would be silently ignored."""
     from transformers import Trainer, TrainingArguments
 
     ours = vars(TorchTrainer.__init__).keys() | TorchTrainer.__init__.__annotations__.keys()

@@ -1,4 +1,4 @@
-"""Keras 3 on torch, as a trainer of studies: `model.fit` as it is.
+"""Keras 3 on torch, as a trainer of studies: `model.fit` unchanged.
 
     run = stagetree.attach("keras", ...)
     model.compile(optimizer, loss, metrics)
@@ -24,23 +24,23 @@ from stagetree.integrations.framework_loop import (
 )
 
 ENDLESS = 2**31 - 1
-"""Epochs: the study says where a trial ends."""
+"""Epochs: the study decides when a trial ends."""
 
 NAMES = {"lr": "learning_rate"}
-"""How hyper-parameters are called by the optimizers of Keras, where that differs from what a study may say."""
+"""Names of hyper-parameters in Keras optimizers where they differ from the study's."""
 
 
 def keras(run: Run, model: Any, *data: Any, validation_data: Any, apply: Apply | None = None, **fit: Any) -> None:
-    """Train a compiled model of Keras by its own `fit`, with callbacks and arguments.
+    """Train a compiled Keras model by its own `fit`, with callbacks and arguments.
 
-    A step is an epoch. `lr` or `learning_rate`, and what else the optimizer holds as an attribute, such as
-    `weight_decay`, come from the study. The metrics come from `model.evaluate(*validation_data)`, with `val_`
-    in front; what training measures is logged.
+    A step is an epoch. `lr` or `learning_rate`, and other attributes of the optimizer such as `weight_decay`, come from
+    the study. The metrics are those of `model.evaluate(*validation_data)`, prefixed with `val_`; training metrics are
+    logged.
 
-    data, fit: of `model.fit`. apply: brings all other hyper-parameters into force, before each epoch.
+    data, fit: arguments of `model.fit`. apply: applies all other hyper-parameters before each epoch.
 
-    Raises ValueError where Keras has another backend, and for what a study decides: `EarlyStopping`, and a schedule of
-    the optimizer's own.
+    Raises ValueError if Keras has another backend, and for what a study decides: `EarlyStopping`, and a schedule of the
+    optimizer's own.
     """
     _Keras(run, model, data, validation_data, apply, fit).train()
 
@@ -73,7 +73,7 @@ class _Keras(FrameworkLoop):
         self._model.fit(*self._data, callbacks=self._callbacks, **options)
 
     def begin(self, epoch: int) -> None:
-        """The epoch of that number begins."""
+        """An epoch begins."""
         self._epoch = epoch
         self.begin_step()
 
@@ -100,12 +100,12 @@ class _Keras(FrameworkLoop):
         return {f"val_{name}": float(value) for name, value in metrics.items()}
 
     def logged(self, values: dict[str, Any]) -> None:
-        """An epoch has measured these."""
+        """Log an epoch's training metrics."""
         for name, value in values.items():
             self._run.log(name, value)
 
     def _variables(self) -> Iterable[Any]:
-        """The weights, the optimizer's, and the seeds of layers that draw; not what metrics add up in an epoch."""
+        """Weights, optimizer variables, and seeds of random layers; not the accumulators of metrics."""
         metrics = {id(each) for each in self._model.metrics_variables}
         own = [each for each in self._model.variables if id(each) not in metrics]
         return [*own, *self._model.optimizer.variables]

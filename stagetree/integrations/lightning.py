@@ -1,4 +1,4 @@
-"""A LightningModule in our loop: its own would cost several times more a step, and not go on to the bit."""
+"""A LightningModule in our loop: Lightning's own takes several times longer a step, and does not resume bit for bit."""
 
 from __future__ import annotations
 
@@ -38,23 +38,23 @@ class LightningTrainer(TorchTrainer):
             def __init__(self, *, seed: int, device: str, width: int = 32) -> None:
                 super().__init__(seed=seed, device=device, module=MyModule(width), datamodule=MyDataModule())
 
-    What `validation_step` logs are the metrics: numbers as means over batches weighted by their size, a metric of
-    torchmetrics computed once over the whole pass. What `training_step` logs is logged as by `Trainer.log`. Epoch hooks
-    are called in Lightning's order: the end of an epoch comes before the next one's beginning, after validation.
-    `current_epoch`, `global_step` and `batch_idx` are Lightning's, also after a break, and so are numbers, words and
-    flags that hooks change in attributes of modules, and which parameters are frozen.
+    Values that `validation_step` logs are the metrics: numbers as means over batches weighted by their size, a metric
+    of torchmetrics computed once over the whole pass. Values that `training_step` logs are logged as by `Trainer.log`.
+    Epoch hooks are called in Lightning's order: an epoch ends after validation, before the next one begins.
+    `current_epoch`, `global_step` and `batch_idx` are Lightning's, also after a resume, and so are numbers, strings and
+    flags that hooks change in attributes of modules, and the set of frozen parameters.
 
-    Of `configure_optimizers`, one optimizer is taken; its schedulers are left out with a warning, since sequences are
-    the study's, and the study's rate takes the place of its own, of which groups keep their multiples. A method that
-    Lightning would call and we do not is refused by its name.
+    `configure_optimizers` must give one optimizer. Its schedulers are ignored with a warning, since the study has
+    sequences; the study's rate replaces its own, and groups keep their multiples. A method that Lightning would call
+    and we do not is refused by name.
     """
 
     def __init__(self, *, module: Any = None, datamodule: Any = None, **arguments: Any) -> None:
         """As `TorchTrainer`, whose `model` is the module.
 
-        datamodule: gives `train_data` and `valid_data`, or other arguments say what they are, or the module's own
-        loaders do. Of loaders are taken the data sets, `collate_fn`, `drop_last`, the size of validation's batches, and
-        the processes that read. Training's batches have the study's `bs`, or else the size of the loader's.
+        datamodule: provides `train_data` and `valid_data`, unless other arguments or the module's own loaders do. Data
+        sets, `collate_fn`, `drop_last`, validation's batch size and the worker processes are taken from the loaders.
+        Training batches have the study's `bs`, or else the loader's size.
 
         Raises:
             ValueError: for a loader with a sampler of its own, and for methods that would not be called.
@@ -83,11 +83,12 @@ class LightningTrainer(TorchTrainer):
             )
 
     def collate(self, samples: list[Any]) -> Any:
-        """By the `collate_fn` of the data module, if there is one."""
+        """By the data module's `collate_fn`, if there is one."""
         return super().collate(samples) if self._collate is None else self._collate(samples)
 
     def make_optimizer(self, hp: dict[str, Any]) -> Optimizer:
-        """The module's own, with the study's values to be brought into force. Raises ValueError: it cannot be used."""
+        """The module's own optimizer, to which the study's values are applied. Raises ValueError if it cannot be
+        used."""
         configured = self.model.configure_optimizers()  # type: ignore[operator]
         if _has_scheduler(configured):
             words = "has a scheduler, which is left out: the study's sequence of `lr` takes its place"
@@ -103,7 +104,7 @@ class LightningTrainer(TorchTrainer):
         return configured
 
     def loss(self, batch: Any) -> Mean:
-        """What `training_step` returns."""
+        """The result of `training_step`."""
         with Heard(self.model) as heard:
             output = _stepped(self.model.training_step, batch, self._place.batch_idx)
         self._tell(heard)
@@ -111,7 +112,7 @@ class LightningTrainer(TorchTrainer):
         return loss
 
     def measure(self, batch: Any) -> dict[str, Mean]:
-        """What `validation_step` logs, or returns as a dict; a metric of torchmetrics is told when all is measured."""
+        """The values that `validation_step` logs or returns as a dict; torchmetrics are computed after the pass."""
         batch = self._transferred(batch)
         with Heard(self.model) as heard:
             output = _stepped(self.model.validation_step, batch, self._place.batch_idx)
@@ -128,7 +129,8 @@ class LightningTrainer(TorchTrainer):
         super().train()
 
     def evaluate(self) -> dict[str, float]:
-        """See `Trainer.evaluate`. What validation changes in attributes is put back: training may not depend on it."""
+        """See `Trainer.evaluate`. Attributes that validation changes are restored, since training may depend on
+        them."""
         at, before = self._place.batch_idx, lightning_module.attributes(self.model, _metrics())
         self._place.training, self._place.validating, self._place.batch_idx = False, True, 0
         try:
@@ -138,7 +140,7 @@ class LightningTrainer(TorchTrainer):
             lightning_module.bring_back(self.model, before, _metrics())
 
     def state_dict(self) -> dict[str, Any]:
-        """See `Trainer.state_dict`. It has what Lightning's own loop counts, too."""
+        """See `Trainer.state_dict`. Includes the counters of Lightning's own loop."""
         counted = {name: getattr(self._place, name) for name in COUNTED}
         own = {
             "attributes": lightning_module.attributes(self.model, _metrics()),
@@ -160,7 +162,7 @@ class LightningTrainer(TorchTrainer):
     # Lightning's loop -----------------------------------------------------------------------------------------------
 
     def _take(self, model: nn.Module) -> None:
-        if vars(model).get("_trainer") is not self._place:  # it was built for hyper-parameters
+        if vars(model).get("_trainer") is not self._place:  # `build` has made a new one
             self._prepare(model)
         super()._take(model)
 
@@ -213,7 +215,7 @@ class LightningTrainer(TorchTrainer):
     def _tell(self, heard: Heard) -> None:
         for name, value in heard.values.items():
             self.log(name, value)
-        for name, metric in heard.metrics.items():  # of this batch, since training has no end
+        for name, metric in heard.metrics.items():  # computed a batch, since training has no end
             self.log(name, metric.compute())
             metric.reset()
 
@@ -242,7 +244,7 @@ class LightningTrainer(TorchTrainer):
 
 
 def _refuse_own_order(loader: Any) -> None:
-    """Which samples come when is ours to decide, as a function of seed and epoch."""
+    """Refuse samplers: the order of samples is a function of seed and epoch."""
     if not isinstance(loader, DataLoader):
         raise ValueError(f"a loader of the data module must be one DataLoader, not {type(loader).__name__}")
     samplers = type(loader.batch_sampler), type(loader.sampler)
@@ -254,7 +256,7 @@ def _refuse_own_order(loader: Any) -> None:
 
 
 def _stepped(step: Any, batch: Any, number: int) -> Any:
-    """A step of a module, which may leave `batch_idx` out."""
+    """Call a step of a module, which may not take `batch_idx`."""
     parameters = inspect.signature(step).parameters
     return step(batch, number) if len(parameters) > 1 else step(batch)
 
@@ -271,7 +273,7 @@ def _has_scheduler(configured: Any) -> bool:
 
 
 def _metrics() -> tuple[type, ...]:
-    """Metrics count what they have seen in attributes of their own, until a pass is over."""
+    """Metrics accumulate in attributes of their own until a pass is over."""
     from torchmetrics import Metric
 
     return (Metric,)

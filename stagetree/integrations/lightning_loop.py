@@ -4,7 +4,7 @@
     cli = LightningCLI(Model, Data, run=False)
     stagetree.integrations.lightning_loop.lightning(run, cli.trainer, cli.model, cli.datamodule)
 
-A step is an epoch: between two of them, Lightning's checkpoints are whole with any loader.
+A step is an epoch, since Lightning's checkpoints between epochs are complete with any loader.
 """
 
 from __future__ import annotations
@@ -27,34 +27,34 @@ from stagetree.integrations.framework_loop import (
 )
 
 BESIDE = ("hyper_parameters", "hparams_", "datamodule_", "pytorch-lightning_version")
-"""How names in a checkpoint of Lightning's begin that are beside the state: what the script builds its model from."""
+"""Prefixes of names in Lightning's checkpoints that are not state: the script builds its model from them."""
 
 KEEPERS = ("ModelCheckpoint", "SaveConfigCallback")
-"""Callbacks that write what the study keeps, to where all trials would write it."""
+"""Callbacks that write what the study keeps, and all trials to the same place."""
 
 CLOCK = "Timer"
-"""The callback whose state is the time that has passed: no step depends on it, unless it stops the training."""
+"""A callback whose state is the elapsed time; no step depends on it unless it stops the training."""
 
 LOGGED = "_batches_that_stepped"
-"""Under which number Lightning logs: it is the step, or one off after resuming."""
+"""The counter that Lightning logs by: the step, or one off after resuming."""
 
 ENDLESS = -1
-"""Epochs and steps: the study says where a trial ends."""
+"""Epochs and steps: the study decides when a trial ends."""
 
 
 def lightning(run: Run, trainer: Any, model: Any, datamodule: Any = None, apply: Apply | None = None) -> None:
     """Train a LightningModule by a `Trainer` of Lightning, as its user has made both, with hooks and callbacks.
 
-    A step is an epoch. `lr`, and what else the groups of the optimizers hold, come from the study; each group keeps its
+    A step is an epoch. `lr`, and other values of the optimizers' groups, come from the study; each group keeps its
     multiple of the first one's. The study evaluates by the module's validation, whose logged values are the metrics;
-    what training logs is logged. Validation of the trainer's own, `max_epochs` and `max_steps` have no effect, and a
-    `ModelCheckpoint` and the CLI's `SaveConfigCallback` are taken out: the study keeps states and configurations.
+    values that training logs are logged. The trainer's own validation, `max_epochs` and `max_steps` have no effect; a
+    `ModelCheckpoint` and the CLI's `SaveConfigCallback` are removed, since the study keeps states and configurations.
 
-    datamodule: with `train_dataloader` and `val_dataloader`; else the module has them. apply: brings all other
-    hyper-parameters into force, before each epoch.
+    datamodule: with `train_dataloader` and `val_dataloader`; otherwise the module has them. apply: applies all other
+    hyper-parameters before each epoch.
 
-    Raises ValueError for what a study decides: `EarlyStopping`, a `Timer` that stops, as `max_time` makes one, and a
-    scheduler of the module's own where the study has no `lr`.
+    Raises ValueError for what a study decides: `EarlyStopping`, a `Timer` that stops (as `max_time` makes one), and a
+    scheduler of the module's own if the study has no `lr`.
     """
     _Lightning(run, trainer, model, datamodule, apply).train()
 
@@ -82,7 +82,7 @@ class _Lightning(FrameworkLoop):
             import torch
 
             path = folder / "resumed.ckpt"
-            state["loops"]["fit_loop"]["epoch_loop.state_dict"][LOGGED] = state["global_step"] - 1  # one more is added
+            state["loops"]["fit_loop"]["epoch_loop.state_dict"][LOGGED] = state["global_step"] - 1  # Lightning adds one
             torch.save({**state, "pytorch-lightning_version": _version()}, path)
         self._trainer.fit(self._model, datamodule=self._data, ckpt_path=path)
 
@@ -124,7 +124,7 @@ class _Lightning(FrameworkLoop):
         loops = state["loops"]["fit_loop"]
         loops["epoch_loop.state_dict"].pop(LOGGED, None)
         epochs = loops["epoch_progress"]["current"]
-        epochs["ready"] = epochs["completed"] + 1  # where Lightning resumes, it does not count this one
+        epochs["ready"] = epochs["completed"] + 1  # a resumed loop does not count the epoch as begun
         for each in self._trainer.callbacks:
             if type(each).__name__ == CLOCK:
                 state["callbacks"].pop(each.state_key, None)
@@ -148,14 +148,14 @@ class _Lightning(FrameworkLoop):
         return metrics
 
     def logged(self, values: Mapping[str, Any]) -> None:
-        """An epoch has logged these."""
+        """Log an epoch's values."""
         for name, value in values.items():
             if name not in self._measured:
                 self._run.log(name, value)
 
 
 class _WhenAsked:
-    """A loader whose pass begins when its first batch is asked for: so Lightning may make the iterator at any time."""
+    """A loader whose pass begins with its first batch, since Lightning may create the iterator earlier."""
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader

@@ -1,7 +1,7 @@
 """A LightningModule without Lightning's Trainer: which overridden methods are called, and stand-ins for the Trainer.
 
-Each method of Lightning's base classes that an author may override is called here, harmless, or refused with what to do
-instead.
+Each method of Lightning's base classes that an author may override is either called here, harmless, or refused with
+what to do instead.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ Plain = bool | int | float | str | None
 
 
 def overridden(thing: Any, base: type, package: str, allowed: Collection[str]) -> list[str]:
-    """The public names of `base` that an object, or its class, has in another form, but for those that are allowed.
+    """The public names of `base` that an object or its class overrides, except those in `allowed`.
 
-    package: the framework's; what `base` inherits from elsewhere, such as from torch, is called as ever.
+    package: the framework's; what `base` inherits from elsewhere, such as torch, is called as usual.
     """
     kind = thing if isinstance(thing, type) else type(thing)
     bases = [each for each in base.__mro__ if each.__module__.split(".")[0] in package.split("|")]
@@ -31,12 +31,12 @@ def overridden(thing: Any, base: type, package: str, allowed: Collection[str]) -
 
 
 def _function(method: Any) -> Any:
-    """What a bound method of a class is made of, since each look at one makes another."""
+    """The function of a bound method, since each access makes another method object."""
     return getattr(method, "__func__", method)
 
 
 def attributes(model: nn.Module, without: tuple[type, ...] = ()) -> dict[str, dict[str, Plain]]:
-    """The numbers, words and flags that the modules of a model have as attributes, by module.
+    """The plain values that the modules of a model have as attributes, by module.
 
     Hooks change these, and no `state_dict` has them: the rate of a dropout, a counter, a temperature.
     """
@@ -45,7 +45,7 @@ def attributes(model: nn.Module, without: tuple[type, ...] = ()) -> dict[str, di
 
 
 def bring_back(model: nn.Module, by_module: Mapping[str, Mapping[str, Plain]], without: tuple[type, ...] = ()) -> None:
-    """Give the modules of a model the attributes that `attributes` returned, and no others of this kind."""
+    """Restore attributes that `attributes` returned, and delete all others of this kind."""
     for name, module in _modules(model, without):
         values = by_module.get(name, {})
         for each in _plain(module).keys() - values.keys():
@@ -56,12 +56,12 @@ def bring_back(model: nn.Module, by_module: Mapping[str, Mapping[str, Plain]], w
 
 
 def frozen(model: nn.Module) -> list[str]:
-    """The parameters that do not learn."""
+    """The frozen parameters."""
     return [name for name, each in model.named_parameters() if not each.requires_grad]
 
 
 def freeze(model: nn.Module, names: Collection[str]) -> None:
-    """These parameters do not learn; all others do."""
+    """Freeze exactly these parameters."""
     for name, each in model.named_parameters():
         if each.requires_grad is (name in names):
             each.requires_grad_(name not in names)
@@ -85,7 +85,7 @@ _TORCHS = vars(nn.Module()).keys() | {
     *("_metric_attributes", "_device_mesh", "_log_hyperparams", "_automatic_optimization", "_strict_loading"),
     "_example_input_array",
 }
-"""Attributes of torch's and Lightning's own."""
+"""Attributes of torch and Lightning themselves."""
 
 
 PACKAGES = "lightning|pytorch_lightning"
@@ -102,7 +102,7 @@ HARMLESS = frozenset(
         *("CHECKPOINT_HYPER_PARAMS_KEY", "CHECKPOINT_HYPER_PARAMS_NAME", "CHECKPOINT_HYPER_PARAMS_TYPE", "forward"),
     }
 )
-"""Not called by training or validation in Lightning either, or called by whoever calls the module itself."""
+"""Methods that training and validation in Lightning do not call either, or only the module's own code."""
 
 CALLED = frozenset(
     {
@@ -142,7 +142,7 @@ INSTEAD = {
     **dict.fromkeys(("log", "log_dict"), "call the inherited one where a number is to be logged"),
     **dict.fromkeys(("current_epoch", "global_step", "trainer"), "give what you mean another name"),
 }
-"""What to do where a method is not called; of all others, the batch's."""
+"""What to do instead of a method that is not called; otherwise `_BATCH`."""
 
 
 def instead_of(name: str) -> str:
@@ -150,7 +150,7 @@ def instead_of(name: str) -> str:
 
 
 def refuse_own_loop(module: Any) -> None:
-    """What a module does itself around its optimizer would be left out without a word."""
+    """Refuse a module with an optimization loop of its own, which would be ignored."""
     base = base_of(module, "LightningModule")
     if not module.automatic_optimization:
         raise ValueError(
@@ -160,7 +160,7 @@ def refuse_own_loop(module: Any) -> None:
 
 
 def refuse(thing: Any, base: type, called: frozenset[str]) -> None:
-    """A method that only Lightning's own loop calls is refused by its name. Raises ValueError."""
+    """Raises ValueError for methods that only Lightning's own loop calls, by name."""
     own = overridden(thing, base, PACKAGES, called | HARMLESS)
     if own:
         names = ", ".join(own)
@@ -171,7 +171,7 @@ def refuse(thing: Any, base: type, called: frozenset[str]) -> None:
 
 
 def refuse_steps_here(kind: type) -> None:
-    """A method of the module's that was written into the trainer would never be called."""
+    """Refuse methods of a module written into the trainer, where they would never be called."""
     names = ("training_step", "validation_step", "configure_optimizers", "on_train_epoch_start", "on_train_epoch_end")
     own = [name for name in names if hasattr(kind, name)]
     if own:
@@ -179,7 +179,7 @@ def refuse_steps_here(kind: type) -> None:
 
 
 def base_of(thing: Any, name: str) -> type:
-    """The class of Lightning's that an object's own is made from. Raises ValueError."""
+    """The Lightning base class of an object. Raises ValueError."""
     base = next((each for each in type(thing).__mro__ if each.__name__ == name), None)
     if base is None:
         raise ValueError(f"{type(thing).__name__} is no {name}: give one of lightning's")
@@ -190,7 +190,7 @@ COUNTED = ("current_epoch", "global_step", "batch_idx", "is_within_epoch")
 
 
 class TrainerStandIn:
-    """Stands where a module looks for its Trainer of Lightning's: what is true of our loop, and no more."""
+    """Stands in for a module's Trainer of Lightning, with the attributes that are true of our loop."""
 
     def __init__(self) -> None:
         self.current_epoch, self.global_step, self.batch_idx = 0, 0, 0
@@ -207,10 +207,10 @@ class TrainerStandIn:
 
 
 class Heard:
-    """What a module logs, which else wants a Trainer of Lightning's.
+    """Captures what a module logs, which would otherwise need a Trainer of Lightning.
 
-    values: the numbers, by name. metrics: those of torchmetrics. means: the numbers, with the size of the batch where
-    the module gives one.
+    values: numbers by name. metrics: of torchmetrics. means: the numbers, weighted with the batch size if the module
+    gives one.
     """
 
     def __init__(self, module: Any) -> None:

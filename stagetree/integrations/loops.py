@@ -1,4 +1,4 @@
-"""`Trainer` of Transformers and TRL, which own their loop, as trainers of studies.
+"""`Trainer` of Transformers and TRL, with their own loop, as trainers of studies.
 
 run = stagetree.attach("sft", ...)
 trainer = SFTTrainer(model, args=SFTConfig(...), train_dataset=..., callbacks=[...])
@@ -27,26 +27,26 @@ from stagetree.integrations.framework_loop import (
 
 
 def transformers(run: Run, trainer: Any, apply: Apply | None = None) -> None:
-    """Train by the `Trainer` of Transformers, or one of TRL's, as its user has made it, with callbacks and arguments.
+    """Train by a `Trainer` of Transformers or TRL as its user has made it, with callbacks and arguments.
 
-    A step is an update of the weights. `lr` or `learning_rate`, and what else the optimizer's groups hold, such as
+    A step is an update of the weights. `lr` or `learning_rate`, and other values of the optimizer's groups such as
     `weight_decay`, come from the study; each group keeps its multiple of the arguments' own. The study evaluates by
     `trainer.evaluate()`, and logs what the trainer logs; `eval_strategy`, `save_strategy` and `max_steps` have no
-    effect. Of a model with adapters of PEFT, the state has the trained weights only.
+    effect. With adapters of PEFT, the state has the trained weights only.
 
-    apply: brings all other hyper-parameters into force, before each step.
+    apply: applies all other hyper-parameters before each step.
 
-    Raises ValueError for what a study decides: a callback that stops early, the best model at the end, and a schedule
-    of the trainer's own where the study has no learning rate.
+    Raises ValueError for what a study decides: an early-stopping callback, the best model at the end, and a schedule of
+    the trainer's own if the study has no learning rate.
     """
     _Transformers(run, trainer, apply).train()
 
 
 NOISE = ("runtime", "per_second", "epoch", "num_tokens", "preparation_time")
-"""Ends of names that a `Trainer` returns beside its metrics: times, and counts of this process."""
+"""Endings of names that a `Trainer` returns besides its metrics: times, and counts of this process."""
 
 ENDLESS = 2**31 - 1
-"""Steps: the study says where a trial ends."""
+"""Steps: the study decides when a trial ends."""
 
 
 class _Transformers(FrameworkLoop):
@@ -80,7 +80,7 @@ class _Transformers(FrameworkLoop):
             trainer.train(**resume)
         finally:
             hook = getattr(trainer, "neftune_hook_handle", None)
-            if hook is not None:  # `train` removes it at its end only, and adds another each time it begins
+            if hook is not None:  # `train` adds one each time, and removes it only at its regular end
                 hook.remove()
 
     def begin_step(self) -> None:
@@ -125,7 +125,7 @@ class _Transformers(FrameworkLoop):
             trainer.accelerator.scaler.load_state_dict(state["scaler"])
 
     def _trained(self) -> dict[str, Any]:
-        """By name: everything, or, where PEFT has frozen the rest, trained weights and buffers."""
+        """All weights and buffers by name; with PEFT, without the frozen weights."""
         model = self._trainer.model
         state: dict[str, Any] = model.state_dict()
         if not hasattr(model, "peft_config"):
@@ -145,20 +145,20 @@ class _Transformers(FrameworkLoop):
         return {name: value for name, value in metrics.items() if not name.endswith(NOISE)}
 
     def logged(self, values: Mapping[str, Any]) -> None:
-        """The trainer has logged these."""
+        """Log the trainer's values."""
         for name, value in values.items() if not self._is_measuring else ():
             if isinstance(value, int | float) and not name.endswith(NOISE):
                 self._run.log(name, value)
 
 
 class _StudyRate:
-    """What a `Trainer` calls its schedule, where the study says the learning rate."""
+    """Stands in for a `Trainer`'s schedule when the study sets the learning rate."""
 
     def __init__(self, optimizer: Any) -> None:
         self._optimizer = optimizer
 
     def step(self, *_: Any) -> None:
-        """The next value comes with the next step."""
+        """Nothing to do: the next value is set with the next step."""
 
     def get_last_lr(self) -> list[float]:
         return [group["lr"] for group in self._optimizer.param_groups]

@@ -8,5 +8,5 @@ from stagetree.packing.constants import own_constants as own_constants
 from stagetree.packing.constants import share_constants as share_constants
 from stagetree.packing.lane import Lane as Lane
 from stagetree.packing.pack import Pack as Pack
+from stagetree.packing.packability import NotPackable as NotPackable
 from stagetree.packing.profiling import Profile as Profile
-from stagetree.packing.refusals import NotPackable as NotPackable

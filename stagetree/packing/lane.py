@@ -1,4 +1,4 @@
-"""One trainer of a pack, its random generators, and what its loss may depend on besides its tensors."""
+"""One trainer of a pack: its random generators, and the non-tensor values that its loss may depend on."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch import nn
 
 from stagetree.limits import BATCH_SIZES, DATA, DATA_SEED
 from stagetree.packing.constants import has_constants
-from stagetree.packing.refusals import NotPackable, refuse
-from stagetree.packing.rows import OwnBatches, form_of
+from stagetree.packing.packability import NotPackable, require_packable
+from stagetree.packing.rows import LaneBatches, batch_structure
 from stagetree.trainer import Trainer, generators
 from stagetree.trainer.base import MetricSums
 from stagetree.trainer.data_order import BatchSpan, parts
@@ -24,26 +24,25 @@ from stagetree.trainer.values import Recorded
 Generators = dict[str, Any]
 BatchKey = tuple[Any, ...]
 
-PRODUCTS: tuple[Any, ...] = (torch.backends.cudnn, torch.backends.cuda.matmul)
-"""What may multiply in TF32, with ten bits of a number: convolutions do unless they are told otherwise."""
+TF32_BACKENDS: tuple[Any, ...] = (torch.backends.cudnn, torch.backends.cuda.matmul)
+"""The backends that may multiply in TF32, with a 10-bit mantissa. Convolutions do by default."""
 
-PLACE = frozenset({"epoch", "offset", "batch_size", "hp", "seed", DATA_SEED})
-"""Attributes of a trainer that are compared by themselves, or are equal within a plan."""
+POSITION_ATTRIBUTES = frozenset({"epoch", "offset", "batch_size", "hp", "seed", DATA_SEED})
+"""Trainer attributes that are compared separately, or that are equal within a plan."""
 
 
 class Lane:
-    """A trainer that has been set up; `Pack.join` makes it.
+    """A set-up trainer in a pack, made by `Pack.join`.
 
-    device: as torch writes it. generators: the states of the global random generators at its next step. number: its row
-    in the stack. updates_itself: whether it has an `update` of its own. has_hooks: whether it does something of its own
-    between two batches, which may draw random numbers. is_excluded: whether it shares no pass with others, because its
-    loss depends on a value in which they differ. unpackable_reason: why it takes part in no pass any more, if one of
-    its own has failed. other_draws: the name of the first module that draws other random numbers in a pack than in the
-    model alone; empty if none does.
+    device: as torch writes it. generators: the global generator states at its next step. number: its row in the stack.
+    updates_itself: it overrides `update`. has_hooks: it runs code of its own between batches, which may draw random
+    numbers. is_excluded: it shares no pass, because its loss depends on a value in which lanes differ.
+    unpackable_reason: why it left all passes, after one of its own failed. other_draws: the first module that draws
+    other random numbers in a pack than alone; empty if none does.
     """
 
     def __init__(self, trainer: Trainer, device: str, generators: Generators, number: int) -> None:
-        self.trainer: TorchTrainer = refuse(trainer)
+        self.trainer: TorchTrainer = require_packable(trainer)
         self.device, self.generators, self.number = device, generators, number
         self.updates_itself = type(self.trainer).update is not TorchTrainer.update
         self.has_hooks = self.updates_itself or type(self.trainer).after_step is not TorchTrainer.after_step
@@ -61,18 +60,18 @@ class Lane:
     # ------------------------------------------------------------------------------------------------ its way
 
     def setup(self, hp: Mapping[str, Any]) -> None:
-        """Bring values into force, as the trainer's own `setup` does."""
+        """Apply hyper-parameters, as the trainer's own `setup` does."""
         self._batch_key, self._parts = None, []
-        self.by_itself(lambda: self.trainer.setup(dict(hp)))
+        self.run_with_generators(lambda: self.trainer.setup(dict(hp)))
 
-    def by_itself(self, do: Callable[[], None]) -> None:
-        """Do something with the generators of this lane."""
+    def run_with_generators(self, do: Callable[[], None]) -> None:
+        """Call `do` with the generators of this lane."""
         generators.restore(self.generators, self.device)
         do()
         self.generators = generators.state(self.device)
 
     def batches(self) -> int:
-        """How many there are in the coming step."""
+        """The number of batches in the coming step."""
         return self.trainer._batches_in_step()
 
     def next_batch(self) -> BatchSpan:
@@ -83,21 +82,21 @@ class Lane:
         """The hyper-parameters that decide which samples are in its batches."""
         return {name: self.trainer.hp[name] for name in BATCH_SIZES if name in self.trainer.hp}
 
-    def pass_by(self, span: BatchSpan) -> None:
-        """It has been learned from."""
+    def advance(self, span: BatchSpan) -> None:
+        """Move the data position past a batch that has been learned from."""
         self.trainer._pass(span)
 
     def follow(self, lead: Lane, span: BatchSpan) -> None:
-        """Be behind a batch of the size of another lane's, which is behind its own."""
+        """Move past a batch of the same size as the one that another lane has just passed."""
         if self.is_mixed:
-            self.pass_by(span)
+            self.advance(span)
         else:
             self.trainer.epoch, self.trainer.offset = lead.trainer.epoch, lead.trainer.offset
 
     def read_ahead(self) -> object:
-        """Have the parts of the next batch; equal of lanes that may learn from theirs in one pass."""
+        """Read the parts of the next batch. Lanes with equal results can learn from theirs in one pass."""
         self._parts = list(self.read(self.next_batch()))
-        return tuple((form_of(batch), share) for batch, share in self._parts)
+        return tuple((batch_structure(batch), share) for batch, share in self._parts)
 
     def read(self, span: BatchSpan) -> Iterator[tuple[Any, float]]:
         """The parts of a batch, each with its share of the samples."""
@@ -109,23 +108,23 @@ class Lane:
             yield self.trainer._batch(part), len(part.indices) / len(span.indices)
 
     def first_batch(self) -> tuple[Any, float]:
-        """The first part of its next batch as a pass has it for this lane, and its share of the samples."""
+        """The first part of the next batch in the form that a pass takes, and its share of the samples."""
         batch, share = next(self.read(self.next_batch()))
-        return OwnBatches({self.number: batch}) if self.has_own_batches else batch, share
+        return LaneBatches({self.number: batch}) if self.has_own_batches else batch, share
 
     @property
     def is_read_ahead(self) -> bool:
-        """Whether other processes read its batches while it learns."""
+        """Whether worker processes prefetch its batches while it learns."""
         return isinstance(self.trainer._train_reader, Ahead)
 
     @property
     def has_own_batches(self) -> bool:
-        """Whether a pass has a row of samples for each lane: at the same place others may read other ones."""
+        """Whether a pass needs samples for each lane: other lanes may read other samples at the same position."""
         return self.is_mixed or DATA_SEED in self.trainer.hp
 
     @property
     def is_mixed(self) -> bool:
-        """Whether its samples come from several streams, in shares of its own."""
+        """Whether its samples come from several streams with weights of its own."""
         return self.trainer._mixed is not None
 
     @property
@@ -133,46 +132,46 @@ class Lane:
         return has_constants(self.trainer)
 
     @property
-    def is_coarse(self) -> bool:
+    def has_reduced_precision(self) -> bool:
         """Whether it computes in less than single precision."""
         return self.trainer._precision.is_reduced
 
     @property
-    def is_rounded(self) -> bool:
-        """Whether its products have fewer digits than its parameters: `is_coarse`, or by a GPU's TF32."""
-        return self.is_coarse or (self.device != "cpu" and any(each.allow_tf32 for each in PRODUCTS))
+    def has_rounded_products(self) -> bool:
+        """Whether its products have fewer digits than its parameters, by reduced precision or TF32."""
+        return self.has_reduced_precision or (self.device != "cpu" and any(each.allow_tf32 for each in TF32_BACKENDS))
 
     @contextmanager
-    def in_single(self) -> Iterator[None]:
-        """For a while it computes in its parameters' own precision."""
-        before, allowed = self.trainer._precision, [each.allow_tf32 for each in PRODUCTS]
+    def full_precision(self) -> Iterator[None]:
+        """Within the context it computes in its parameters' own precision."""
+        before, allowed = self.trainer._precision, [each.allow_tf32 for each in TF32_BACKENDS]
         self.trainer._precision = Precision("fp32", self.device)
         try:
-            for each in PRODUCTS:
+            for each in TF32_BACKENDS:
                 each.allow_tf32 = False
             yield
         finally:
             self.trainer._precision = before
-            for each, was in zip(PRODUCTS, allowed, strict=True):
+            for each, was in zip(TF32_BACKENDS, allowed, strict=True):
                 each.allow_tf32 = was
 
     def finish(self, is_stepped: bool) -> None:
-        """Do what the trainer does with a gradient that is there; is_stepped: what is left after the optimizer's."""
+        """Apply the gradients. is_stepped: the stacked optimizer has made the step; only the rest is left."""
         if is_stepped and not self.has_hooks and not self.trainer._average:
             return
-        act = self._after_optimizer if is_stepped else self.trainer.update
+        act = self._finish_step if is_stepped else self.trainer.update
         if self.has_hooks:
-            self.by_itself(act)
+            self.run_with_generators(act)
         else:
             act()
 
-    def _after_optimizer(self) -> None:
+    def _finish_step(self) -> None:
         if self.trainer._average:
             self.trainer._average.update()
         self.trainer.after_step()
 
     @property
-    def logged(self) -> MetricSums:
+    def logged_sums(self) -> MetricSums:
         """The values that it has logged."""
         sums: MetricSums = vars(self.trainer).setdefault("_logged", MetricSums())
         return sums
@@ -193,10 +192,10 @@ class Lane:
 
     @property
     def batch_key(self) -> BatchKey:
-        """What the loss and the batches may depend on besides tensors and place.
+        """The non-tensor values that the loss and the batches may depend on, besides the data position.
 
-        These are the hyper-parameters that are not the optimizer's or are read all the same, the kinds of the modules,
-        and the plain values that trainer and modules have.
+        These are hyper-parameters that are not the optimizer's or are read by the loss, the types of the modules, and
+        the plain attributes of trainer and modules.
         """
         if self._batch_key is None:
             owned = {key for group in self.trainer.optimizer.param_groups for key in group}
@@ -213,8 +212,8 @@ class Lane:
         return self._batch_key
 
     @contextmanager
-    def watched(self) -> Iterator[None]:
-        """Note what is read of the hyper-parameters meanwhile. Raises `NotPackable` if the trainer changes itself."""
+    def record_reads(self) -> Iterator[None]:
+        """Record which hyper-parameters are read. Raises `NotPackable` if the trainer's own attributes change."""
         before, hp = _plain(vars(self.trainer)), self.trainer.hp
         self.trainer.hp = recorded = Recorded(hp)
         try:
@@ -230,5 +229,7 @@ class Lane:
 def _plain(values: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     kinds = bool | int | float | str | None
     return tuple(
-        (name, repr(value)) for name, value in values.items() if name not in PLACE and isinstance(value, kinds)
+        (name, repr(value))
+        for name, value in values.items()
+        if name not in POSITION_ATTRIBUTES and isinstance(value, kinds)
     )

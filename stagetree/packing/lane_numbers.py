@@ -1,8 +1,8 @@
-"""Numbers that an optimizer's code takes for one, and of which each lane has its own.
+"""Scalars of an optimizer's code that have one value a lane.
 
-An optimizer that treats each number by itself does so with a row of tensors for each lane, too. Its rate is no tensor,
-though, but a number of Python's: here one for each lane. Where it meets a tensor, it becomes a column; where the code
-asks which of two ways to go, lanes that answer otherwise go by themselves.
+An elementwise optimizer works on a tensor with a row for each lane too, but its learning rate is a Python number. Here
+that number holds one value a lane. It becomes a column where it meets a tensor. Where the code branches on it, lanes
+with different answers are run separately.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 
-class Disagreement(Exception):
-    """Lanes do not go the same way. answers: of each of them."""
+class LaneDisagreement(Exception):
+    """Lanes take different branches. answers: one a lane."""
 
     def __init__(self, answers: Iterable[bool]) -> None:
         super().__init__("lanes do not go the same way")
         self.answers = tuple(answers)
 
 
-class Misunderstood(Exception):
-    """The code does what only one lane's can: with a number of one, or with several numbers of a tensor at once."""
+class UnsupportedOperation(Exception):
+    """The code needs a single lane: it uses a number as one value, or combines several numbers of a tensor."""
 
 
 class LaneNumber(float):
-    """A number of each lane. For what knows nothing of lanes, such as `math.sqrt`, it is NaN."""
+    """One number a lane. Code that does not know lanes, such as `math.sqrt`, sees NaN."""
 
     numbers: tuple[float, ...]
 
@@ -43,7 +43,7 @@ class LaneNumber(float):
         return made
 
     def __bool__(self) -> bool:
-        return agreed(map(bool, self.numbers))
+        return common_answer(map(bool, self.numbers))
 
     def __hash__(self) -> int:
         return hash(self.numbers)
@@ -53,7 +53,7 @@ class LaneNumber(float):
 
 
 class LaneScalar(Tensor):
-    """What lanes remember in a tensor of one number each. As a tensor it is nothing: see `OnRows`."""
+    """Scalar tensor state, one number a lane. Its tensor value is unused: see `RowMode`."""
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
     numbers: tuple[float, ...]
@@ -68,11 +68,11 @@ class LaneScalar(Tensor):
         return LaneNumber(self.numbers)
 
 
-def agreed(answers: Iterable[bool]) -> bool:
-    """What all lanes answer. Raises `Disagreement`."""
+def common_answer(answers: Iterable[bool]) -> bool:
+    """The answer of all lanes. Raises `LaneDisagreement`."""
     each = tuple(answers)
     if len(set(each)) != 1:
-        raise Disagreement(each)
+        raise LaneDisagreement(each)
     return each[0]
 
 
@@ -90,7 +90,7 @@ def _operation(operate: Callable[..., float], is_reversed: bool = False) -> Call
     return of
 
 
-def _in_place(operate: Callable[..., float]) -> Callable[..., Any]:
+def _in_place_operation(operate: Callable[..., float]) -> Callable[..., Any]:
     def of(self: LaneScalar, other: Any) -> Any:
         self.numbers = tuple(map(operate, self.numbers, _numbers(other)))
         return self
@@ -99,26 +99,25 @@ def _in_place(operate: Callable[..., float]) -> Callable[..., Any]:
 
 
 def _comparison(compare: Callable[[Any, Any], bool]) -> Callable[[LaneNumber, Any], bool]:
-    return lambda self, other: agreed(map(compare, self.numbers, _numbers(other)))
+    return lambda self, other: common_answer(map(compare, self.numbers, _numbers(other)))
 
 
 for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"):
     _operate = getattr(operator, _name)
     setattr(LaneNumber, f"__{_name}__", _operation(_operate))
     setattr(LaneNumber, f"__r{_name}__", _operation(_operate, is_reversed=True))
-    setattr(LaneScalar, f"__i{_name}__", _in_place(_operate))
+    setattr(LaneScalar, f"__i{_name}__", _in_place_operation(_operate))
 for _name in ("neg", "pos", "abs"):
     setattr(LaneNumber, f"__{_name}__", _operation(getattr(operator, _name)))
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
     setattr(LaneNumber, f"__{_name}__", _comparison(getattr(operator, _name)))
 
 
-class OnRows(TorchFunctionMode):
-    """While it is entered, a `LaneNumber` may stand where torch wants a number. like: a tensor of [lanes, numbers].
+class RowMode(TorchFunctionMode):
+    """A mode in which a `LaneNumber` may stand for a number in torch calls. like: a tensor of [lanes, numbers].
 
-    Only functions of each number by itself are called: others raise `Misunderstood`. Where torch makes one operation
-    of several, such as a sum with a multiple, each is done by itself: it has one right result then (IEEE 754),
-    wherever a lane lies.
+    Only elementwise functions are allowed; others raise `UnsupportedOperation`. A fused operation, such as an addition
+    of a multiple, is split into its parts: each has one correct result (IEEE 754), whichever row a lane has.
     """
 
     def __init__(self, like: Tensor) -> None:
@@ -133,25 +132,25 @@ class OnRows(TorchFunctionMode):
         if name == "__get__":
             return self._attribute(func, args[0])
         if name.endswith("_") and isinstance(args[0], LaneScalar):
-            raise Misunderstood(name)
+            raise UnsupportedOperation(name)
         plain = name.strip("_")
         if plain not in ELEMENTWISE:
             if any(isinstance(each, Tensor | float) for each in tree_leaves((args, kwargs))):
-                raise Misunderstood(name)
+                raise UnsupportedOperation(name)
             return func(*args, **kwargs)
-        args = (self._as_column(args[0]) if isinstance(args[0], LaneScalar) else args[0], *args[1:])
-        apart = APART.get(plain)
+        args = (self._column(args[0]) if isinstance(args[0], LaneScalar) else args[0], *args[1:])
+        apart = DECOMPOSITIONS.get(plain)
         parts = None if apart is None else apart(self, *args, **kwargs)
         if parts is not None:
             done: Tensor = getattr(args[0], parts[0] + "_" * name.endswith("_"))(parts[1])
             return done
-        args, kwargs = tree_map(self._as_column, (args, kwargs))
+        args, kwargs = tree_map(self._column, (args, kwargs))
         return func(*args, **kwargs)
 
     def _attribute(self, func: Callable[..., Any], tensor: Tensor) -> Any:
         name = getattr(getattr(func, "__self__", None), "__name__", "")
         if name not in ATTRIBUTES:
-            raise Misunderstood(name)
+            raise UnsupportedOperation(name)
         return tensor if name == "data" else func(tensor)
 
     def add(self, one: Tensor, other: Any, *, alpha: Any = None) -> Parts | None:
@@ -170,19 +169,20 @@ class OnRows(TorchFunctionMode):
         return "add", self._times(end - one, weight)
 
     def _times(self, tensor: Any, number: Any) -> Tensor:
-        made: Tensor = self._as_column(tensor) * self._as_column(number)
+        made: Tensor = self._column(tensor) * self._column(number)
         return made
 
-    def _as_column(self, number: Any) -> Any:
-        """[lanes, 1] of a `LaneNumber`. Raises `Misunderstood` for what has become of one that was taken for one."""
+    def _column(self, number: Any) -> Any:
+        """[lanes, 1] of a `LaneNumber`. Raises `UnsupportedOperation` for a NaN, the result of using one as a single
+        number."""
         if not isinstance(number, LaneNumber | LaneScalar):
             if isinstance(number, float) and isnan(number):
-                raise Misunderstood("NaN")
+                raise UnsupportedOperation("NaN")
             return number
         bits = array("d", number.numbers).tobytes()
         if bits not in self._made:
             if any(map(isnan, number.numbers)):
-                raise Misunderstood("NaN")
+                raise UnsupportedOperation("NaN")
             column = torch.tensor(number.numbers, dtype=self._like.dtype).unsqueeze(1)
             if self._like.device.type != "cpu":
                 column = column.pin_memory().to(self._like.device, non_blocking=True)
@@ -191,10 +191,10 @@ class OnRows(TorchFunctionMode):
 
 
 Parts = tuple[str, Tensor]
-"""An operation, and with what it is done to the first operand."""
+"""An in-place operation, and its second operand."""
 
-APART: dict[str, Callable[..., Parts | None]] = {
-    each.__name__: each for each in (OnRows.add, OnRows.sub, OnRows.addcmul, OnRows.addcdiv, OnRows.lerp)
+DECOMPOSITIONS: dict[str, Callable[..., Parts | None]] = {
+    each.__name__: each for each in (RowMode.add, RowMode.sub, RowMode.addcmul, RowMode.addcdiv, RowMode.lerp)
 }
 
 ARITHMETIC = ("add", "sub", "mul", "div", "truediv", "pow")
@@ -209,7 +209,7 @@ ELEMENTWISE = frozenset(
         *("is_complex", "is_floating_point"),
     ]
 )
-"""Functions of each number by itself, and their names as operators."""
+"""Elementwise functions, also by their operator names."""
 
 ATTRIBUTES = frozenset({"data", "grad", "dtype", "device", "is_sparse", "requires_grad", "is_cuda"})
-"""What may be asked of a tensor."""
+"""Tensor attributes that may be read."""

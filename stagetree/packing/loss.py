@@ -1,4 +1,4 @@
-"""The gradients of many models on one batch, by one call of the user's own `loss`."""
+"""Gradients of many models on one batch, by one call of the user's `loss`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.func import functional_call, vmap
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from stagetree.packing.batched import Batched, attention_apart
-from stagetree.packing.refusals import NotPackable
-from stagetree.packing.rows import OwnBatches, batch_of
+from stagetree.packing.batched import Batched, decompose_attention
+from stagetree.packing.packability import NotPackable
+from stagetree.packing.rows import LaneBatches, lane_batch
 from stagetree.packing.stack import StackRows
 from stagetree.trainer.base import MetricSums
 from stagetree.trainer.tensors import Mean, one_mean
@@ -26,10 +26,10 @@ Tensors = Mapping[str, Tensor]
 
 @dataclass(frozen=True, slots=True)
 class BackwardResult:
-    """Gradients by parameter, the buffers afterwards, and the sums and counts of logged values, by name.
+    """Gradients by parameter, the buffers afterwards, and the sums and counts of logged values by name.
 
-    Of packed models each tensor has a row per model. numbers: of their lanes, row by row; of a model by itself there
-    are none. flat_buffers: as of `StackRows`.
+    Packed results have a row a lane. numbers: the lanes of the rows; empty for a single model. flat_buffers: see
+    `StackRows`.
     """
 
     gradients: Tensors
@@ -40,12 +40,12 @@ class BackwardResult:
     flat_buffers: Sequence[Tensor] = ()
 
     def rows(self, lanes: Sequence[int]) -> Sequence[int]:
-        """Of these lanes, which are the only ones where there are no numbers."""
+        """The rows of these lanes. Without numbers, the lanes are all rows in order."""
         return [self.numbers.index(lane) for lane in lanes] if self.numbers else range(len(lanes))
 
 
 class Loss(nn.Module):
-    """The loss of one trainer, as a module of which the model is a part, so that the model's tensors can be others."""
+    """A trainer's loss as a module that contains the model, so that `functional_call` can replace its tensors."""
 
     def __init__(self, trainer: TorchTrainer) -> None:
         super().__init__()
@@ -56,64 +56,64 @@ class Loss(nn.Module):
         with self._trainer.autocast():
             return self._trainer.loss(batch)
 
-    def packed(self, rows: StackRows, batch: Any, share: float = 1.0) -> BackwardResult:
-        """The gradients of the lanes in `rows` on one batch, times `share`. Raises whatever the loss raises.
+    def run_packed(self, rows: StackRows, batch: Any, share: float = 1.0) -> BackwardResult:
+        """The gradients of the lanes in `rows` on one batch, times `share`. Raises the errors of the loss.
 
-        batch: or `OwnBatches` of one form. Every lane draws the same random numbers from the global generators, as
-        each would alone with the generators as they are.
+        batch: shared, or `LaneBatches` of one structure. All lanes draw the same random numbers, those that each would
+        draw alone with the current generators.
         """
-        gradients, sums = self._by_row(rows, batch, share)
+        gradients, sums = self._compute_rows(rows, batch, share)
         return BackwardResult(gradients, rows.buffers, sums, self._counts, rows.numbers, rows.flat_buffers)
 
-    def _by_row(self, rows: StackRows, batch: Any, share: float) -> tuple[Tensors, Tensors]:
+    def _compute_rows(self, rows: StackRows, batch: Any, share: float) -> tuple[Tensors, Tensors]:
         """The gradients, and the sums of logged values. Buffers are changed in place."""
 
         def loss(named: dict[str, Tensor], batch: Any) -> tuple[Tensor, Tensors]:
-            with logging(self._trainer) as logged, self._in_lanes(rows):
-                value = _shared(functional_call(self, named, (batch,)), share)
+            with capture_logs(self._trainer) as logged, self._lane_context(rows):
+                value = _weighted_loss(functional_call(self, named, (batch,)), share)
             sums, self._counts = _totals(logged)
             return value, sums
 
-        losses, sums = self._of_each(loss, rows, batch)
+        losses, sums = self._map_lanes(loss, rows, batch)
         ones = torch.ones_like(losses)  # no lane's loss depends on another's parameters
         gradients = torch.autograd.grad(losses, list(rows.parameters.values()), ones, materialize_grads=True)
         return dict(zip(rows.parameters, gradients, strict=True)), sums
 
-    def _of_each(self, compute: Callable[[dict[str, Tensor], Any], Any], rows: StackRows, batch: Any) -> Any:
-        """What is computed of the tensors of each lane, by their names in this module, and of its batch: with rows."""
-        leaves, nest = tree_flatten(batch_of(batch, rows.numbers[0]))
+    def _map_lanes(self, compute: Callable[[dict[str, Tensor], Any], Any], rows: StackRows, batch: Any) -> Any:
+        """Map `compute` over the lanes, with each lane's tensors by their names in this module, and its batch."""
+        leaves, nest = tree_flatten(lane_batch(batch, rows.numbers[0]))
         at = [number for number, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
         own = list[Tensor]()
-        if isinstance(batch, OwnBatches):
+        if isinstance(batch, LaneBatches):
             each = {number: tree_flatten(batch[number])[0] for number in rows.numbers}
             own = [torch.stack([each[number][leaf] for number in rows.numbers]) for leaf in at]
 
-        def of_one(*tensors: Tensor) -> Any:
+        def compute_lane(*tensors: Tensor) -> Any:
             replaced = leaves.copy()
             for leaf, tensor in zip(at if own else (), tensors[len(tensors) - len(own) :], strict=True):
                 replaced[leaf] = tensor
-            named = _named(rows, tensors[: len(tensors) - len(own)])
+            named = _named_tensors(rows, tensors[: len(tensors) - len(own)])
             return compute(named, tree_unflatten(replaced, nest))
 
-        with attention_apart():
-            return vmap(of_one, randomness="same")(*rows.parameters.values(), *rows.buffers.values(), *own)
+        with decompose_attention():
+            return vmap(compute_lane, randomness="same")(*rows.parameters.values(), *rows.buffers.values(), *own)
 
     @contextmanager
-    def _in_lanes(self, rows: StackRows) -> Iterator[None]:
-        """Within a function that `vmap` calls."""
+    def _lane_context(self, rows: StackRows) -> Iterator[None]:
+        """The context inside a function under `vmap`."""
         whole = [self.model.get_submodule(name) for name in rows.opaque]
-        with Batched(len(rows.numbers)) as batched, batched.in_one(whole):
+        with Batched(len(rows.numbers)) as batched, batched.lanes_as_samples(whole):
             yield
 
-    def alone(self, batch: Any, share: float = 1.0, has_zeros: bool = False) -> BackwardResult:
+    def run_alone(self, batch: Any, share: float = 1.0, has_zeros: bool = False) -> BackwardResult:
         """The gradients of the model alone on one batch, times `share`.
 
-        has_zeros: whether parameters without a gradient have zeros; else they are left out. Nothing is changed: its
-        buffers are restored, and nothing is logged. Raises whatever the loss raises.
+        has_zeros: parameters without a gradient get zeros; otherwise they are left out. Buffers are restored and
+        nothing is logged. Raises the errors of the loss.
         """
         named = {name: each for name, each in self.model.named_parameters() if each.requires_grad}
-        with self._keeping_buffers() as buffers, logging(self._trainer) as logged:
-            value = _shared(self.forward(batch), share)  # without torch's lines in a traceback
+        with self._restoring_buffers() as buffers, capture_logs(self._trainer) as logged:
+            value = _weighted_loss(self.forward(batch), share)  # no torch frames in the user's traceback
             computed = torch.autograd.grad(value, list(named.values()), allow_unused=True)
             after = {name: each.clone() for name, each in buffers.items()}
         gradients = {
@@ -124,8 +124,8 @@ class Loss(nn.Module):
         sums, counts = _totals(logged)
         return BackwardResult(gradients, after, sums, counts)
 
-    def kept_bytes(self, batch: Any) -> int:
-        """Of what the model alone keeps of a batch for its backward pass. Raises whatever the loss raises."""
+    def saved_bytes(self, batch: Any) -> int:
+        """Bytes that autograd saves for the model's backward pass on a batch. Raises the errors of the loss."""
         sizes: dict[int, int] = {}
 
         def note(kept: Tensor) -> Tensor:
@@ -134,41 +134,48 @@ class Loss(nn.Module):
             return kept
 
         with saved_tensors_hooks(note, lambda kept: kept):
-            self.alone(batch)
+            self.run_alone(batch)
         for each in (*self.model.parameters(), *self.model.buffers()):
             sizes.pop(each.untyped_storage().data_ptr(), None)
         return sum(sizes.values())
 
     def outputs(self, batch: Any, rows: StackRows | None = None) -> dict[str, Tensor]:
-        """What each module of the model gives, by its name, in the order in which they are done: only real numbers.
+        """The floating-point output of each module by name, in the order of the calls.
 
-        rows: of the lanes of a pass, of which the first one's are told; None for the model alone. Raises whatever the
-        loss does.
+        rows: the lanes of a pass, whose first lane is returned; None for the model alone. Raises the errors of the
+        loss.
         """
         if rows is None:
-            with torch.no_grad(), self._keeping_buffers(), logging(self._trainer), _noted(self.model) as outputs:
+            with (
+                torch.no_grad(),
+                self._restoring_buffers(),
+                capture_logs(self._trainer),
+                _record_outputs(self.model) as outputs,
+            ):
                 self.forward(batch)
             return outputs
         names: dict[str, None] = {}
 
-        def seen(named: dict[str, Tensor], batch: Any) -> tuple[Tensor, ...]:
-            with logging(self._trainer), _noted(self.model) as outputs, self._in_lanes(rows):
+        def compute(named: dict[str, Tensor], batch: Any) -> tuple[Tensor, ...]:
+            with capture_logs(self._trainer), _record_outputs(self.model) as outputs, self._lane_context(rows):
                 functional_call(self, named, (batch,))
             names.update(dict.fromkeys(outputs))
             return tuple(outputs.values())
 
         with torch.no_grad():
-            values = self._of_each(seen, rows, batch)
+            values = self._map_lanes(compute, rows, batch)
         return {name: each[0] for name, each in zip(names, values, strict=True)}
 
-    def by_itself(self, batch: Any, share: float) -> BackwardResult:
-        """As `packed`, for the one lane whose model this is, computed as without a pack."""
-        one = self.alone(batch, share, has_zeros=True)
-        return BackwardResult(_as_row(one.gradients), _as_row(one.buffers), _as_row(one.sums), one.counts)
+    def run_separately(self, batch: Any, share: float) -> BackwardResult:
+        """As `run_packed`, for this one model, computed without a pack."""
+        one = self.run_alone(batch, share, has_zeros=True)
+        return BackwardResult(
+            _add_row_dim(one.gradients), _add_row_dim(one.buffers), _add_row_dim(one.sums), one.counts
+        )
 
     @contextmanager
-    def _keeping_buffers(self) -> Iterator[dict[str, Tensor]]:
-        """The buffers of the model, by name, are afterwards as they are now."""
+    def _restoring_buffers(self) -> Iterator[dict[str, Tensor]]:
+        """Restore the model's buffers on exit."""
         buffers = dict(self.model.named_buffers())
         before = [each.clone() for each in buffers.values()]
         try:
@@ -178,8 +185,8 @@ class Loss(nn.Module):
                 each.copy_(was)
 
 
-def _shared(value: Mean, share: float) -> Tensor:
-    """The loss times a part's share of the samples. Raises `NotPackable` for a part whose share is another."""
+def _weighted_loss(value: Mean, share: float) -> Tensor:
+    """The loss times a part's share of the samples. Raises `NotPackable` for (sum, count) losses of parts."""
     if share == 1.0:
         return one_mean("the loss", value)
     if isinstance(value, tuple | list):
@@ -187,31 +194,31 @@ def _shared(value: Mean, share: float) -> Tensor:
     return one_mean("the loss", value) * share
 
 
-def _named(rows: StackRows, each_lanes: Sequence[Tensor]) -> dict[str, Tensor]:
-    """The tensors of one lane, by their names in the module. Constants have no rows: all lanes have the same."""
+def _named_tensors(rows: StackRows, each_lanes: Sequence[Tensor]) -> dict[str, Tensor]:
+    """One lane's tensors by their names in the module. Constants have no rows: all lanes share them."""
     own = zip((*rows.parameters, *rows.buffers), each_lanes, strict=True)
     return {f"model.{name}": each for name, each in (*own, *rows.constants.items())}
 
 
-def _as_row(tensors: Tensors) -> Tensors:
+def _add_row_dim(tensors: Tensors) -> Tensors:
     return {name: each.unsqueeze(0) for name, each in tensors.items()}
 
 
 def _totals(logged: MetricSums) -> tuple[dict[str, Tensor], dict[str, int]]:
-    """The sums of what was logged, and how often it was."""
+    """Sums and counts of the logged values."""
     totals = logged.totals()
     sums = {name: torch.as_tensor(total) for name, (total, _) in totals.items()}
     return sums, {name: count for name, (_, count) in totals.items()}
 
 
 @contextmanager
-def _noted(model: nn.Module) -> Iterator[dict[str, Tensor]]:
-    """Copies of what its modules give for a while, of the last time that each is called; the model itself is ''."""
+def _record_outputs(model: nn.Module) -> Iterator[dict[str, Tensor]]:
+    """Record copies of the modules' outputs, of the last call of each; the model itself is ''."""
     outputs: dict[str, Tensor] = {}
 
     def note(name: str, output: Any) -> None:
         if isinstance(output, Tensor) and output.is_floating_point():
-            outputs[name] = output.clone()  # what comes next may write into it
+            outputs[name] = output.clone()  # a later module may write into it
 
     handles = [
         module.register_forward_hook(lambda _, __, output, name=name: note(name, output))
@@ -225,8 +232,8 @@ def _noted(model: nn.Module) -> Iterator[dict[str, Tensor]]:
 
 
 @contextmanager
-def logging(trainer: TorchTrainer) -> Iterator[MetricSums]:
-    """What the trainer logs goes there for a while."""
+def capture_logs(trainer: TorchTrainer) -> Iterator[MetricSums]:
+    """Redirect what the trainer logs."""
     logged, before = MetricSums(), vars(trainer).get("_logged")
     vars(trainer)["_logged"] = logged
     try:

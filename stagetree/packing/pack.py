@@ -1,7 +1,7 @@
-"""Trainers that make their steps together: a lane of the pack each, none of which notices the others.
+"""Trainers that make their steps together, each in an independent lane.
 
-What a lane computes is to the bit the same whoever else is there: see `stagetree.packing.loss`. Lanes that are
-at the same batch with the same random numbers share a pass, for which the batch is read once.
+A lane computes the same bits whichever other lanes there are: see `stagetree.packing.loss`. Lanes at the same batch
+with the same random numbers share a pass, for which the batch is read once.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from stagetree.packing.lane import Generators, Lane
+from stagetree.packing.packability import explain_error
 from stagetree.packing.packed_step import Failures, PackedStep, Unpackable
 from stagetree.packing.profiling import Profile
-from stagetree.packing.refusals import meaning
 from stagetree.trainer import Trainer, generators
 
 
 class Pack:
-    """width: for how many lanes there is room. lanes: those that are there."""
+    """width: the number of lanes there is room for. lanes: the current ones."""
 
     def __init__(self, width: int) -> None:
         self.width = width
@@ -25,17 +25,17 @@ class Pack:
         self._step: PackedStep | None = None
 
     def join(self, trainer: Trainer, device: str, at: Generators) -> Lane | None:
-        """A trainer that has been set up, and loaded, trains with the others from its next step on.
+        """Add a trainer that has been set up and loaded; it trains in the pack from its next step.
 
-        None if its model has another shape. at: where the global generators must be then. Raises `NotPackable`, also
-        where there is no memory for the pack; the trainer is as it was.
+        None if its model has another shape. at: the global generator states for its next step. Raises `NotPackable`,
+        also when memory is short; the trainer is then unchanged.
         """
         numbers = {lane.number for lane in self.lanes}
         number = next((number for number in range(self.width) if number not in numbers), None)
         if number is None:
             raise ValueError(f"all {self.width} lanes of the pack are taken")
         lane = Lane(trainer, device, at, number)
-        self._step = self._step or _room_for(lane, self.width)
+        self._step = self._step or _make_step(lane, self.width)
         if not self._step.hold(lane):
             return None
         self._step.adopt(lane)
@@ -43,48 +43,49 @@ class Pack:
         return lane
 
     def leave(self, lane: Lane) -> None:
-        """Its trainer goes on alone, or is no more."""
+        """Remove a lane. Its trainer continues alone, or is dropped."""
         self.lanes.remove(lane)
-        assert self._step is not None  # or it would not be here
+        assert self._step is not None  # the lane is in the pack
         self._step.release(lane)
 
     def unpackable(self, lanes: Sequence[Lane]) -> Unpackable:
-        """Those of these lanes that cannot be trained in a pack, and why, before their next step."""
+        """The lanes that cannot be trained in a pack, with the reasons, checked before their next step."""
         assert self._step is not None
         return {
             lane: reason for bucket in group_by_batch_key(lanes) for lane, reason in self._step.check(bucket).items()
         }
 
     def train(self, lanes: Sequence[Lane]) -> Failures:
-        """One step of each of these lanes; those that failed, which are somewhere within that step.
+        """Train one step of each of these lanes. Returns the lanes that failed; they are left in the middle of the
+        step.
 
-        A lane that could learn only without the others has an `unpackable_reason` from here on: see `FallbackStep`.
+        A lane that could learn only outside a pass gets an `unpackable_reason`: see `FallbackStep`.
         """
         failures: Failures = {}
         left = {lane: lane.batches() for lane in lanes}
         while left:
             for bucket in group_by_batch_key(left):
                 done = 1 if any(lane.has_hooks or lane.has_own_batches for lane in bucket) else left[bucket[0]]
-                for alike in self._by_form(bucket, failures):
+                for alike in self._group_by_structure(bucket, failures):
                     failures |= self._run(alike, done)
                 left.update({lane: left[lane] - done for lane in bucket})
             left = {lane: batches for lane, batches in left.items() if batches and lane not in failures}
         return failures
 
     def profile(self, lane: Lane) -> Profile:
-        """Of models like that of a lane that has made a step. Nothing is changed."""
+        """The cost for models like that of a lane that has made a step. Changes nothing."""
         assert self._step is not None
         return self._step.profiler.profile(lane)
 
     def measure(self, lane: Lane, widest: int) -> Profile:
-        """As `profile`, of packs of up to so many lanes, for a lane before its first step. Raises `NotPackable`."""
+        """As `profile`, for packs of up to `widest` lanes, before the lane's first step. Raises `NotPackable`."""
         assert self._step is not None
         for reason in self.unpackable([lane]).values():
             raise reason
         return self._step.profiler.measure(lane, widest)
 
-    def _by_form(self, bucket: list[Lane], failures: Failures) -> list[list[Lane]]:
-        """Lanes with batches of their own, in buckets of which all learn from equal shapes, and draw as much."""
+    def _group_by_structure(self, bucket: list[Lane], failures: Failures) -> list[list[Lane]]:
+        """Group lanes with batches of their own by batch shapes and random draws."""
         if len(bucket) == 1 or not bucket[0].has_own_batches:
             return [bucket]
         generators.restore(bucket[0].generators, bucket[0].device)
@@ -97,7 +98,7 @@ class Pack:
         return list(buckets.values())
 
     def _run(self, bucket: list[Lane], batches: int) -> Failures:
-        """So many batches, for lanes that are alike, and stay so at least between them."""
+        """Train a number of batches of lanes that share passes."""
         assert self._step is not None
         failures, device = Failures(), bucket[0].device
         generators.restore(bucket[0].generators, device)
@@ -116,15 +117,15 @@ class Pack:
         assert self._step is not None
         try:
             return self._step.backward(bucket)
-        except Exception as error:  # the batch cannot be read, and they have the same one
+        except Exception as error:  # reading the shared batch failed
             return dict.fromkeys(bucket, error)
 
 
-def _room_for(lane: Lane, width: int) -> PackedStep:
+def _make_step(lane: Lane, width: int) -> PackedStep:
     try:
         return PackedStep(lane, width)
     except Exception as error:
-        raise meaning(error) from error
+        raise explain_error(error) from error
 
 
 def _stand_at(at: Generators, lanes: Iterable[Lane]) -> None:
@@ -133,7 +134,7 @@ def _stand_at(at: Generators, lanes: Iterable[Lane]) -> None:
 
 
 def group_by_batch_key(lanes: Iterable[Lane]) -> list[list[Lane]]:
-    """The lanes in buckets, each of lanes that can share a pass, in the order of their rows."""
+    """Group the lanes that can share a pass, in the order of their rows."""
     buckets: list[list[Lane]] = []
     for lane in sorted(lanes, key=lambda lane: lane.number):
         bucket = next((bucket for bucket in buckets if bucket[0].shares_batch_with(lane)), None)

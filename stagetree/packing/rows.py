@@ -1,4 +1,4 @@
-"""What has a row for each lane of a pack: several tensors in a row, some of the rows, batches, and sums by row."""
+"""Tensors with a row for each lane of a pack: segments of parameters, buffers, selections of rows, batches and sums."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from torch.utils._pytree import tree_flatten
 
 from stagetree.trainer.base import MetricSums
 
-GRAIN = 128
-"""Every lane's row begins at a multiple of so many bytes, two vectors of AVX-512: which lane a model has must not
-decide how it is read."""
+ALIGNMENT = 128
+"""Each lane's row begins at a multiple of this many bytes, two AVX-512 vectors, so that the lane does not decide how
+a kernel reads it."""
 
 
 class Selection:
-    """Some rows of tensors with a row for each lane: a view where they follow each other, and else a copy.
+    """Some rows of tensors with a row for each lane: a view if they are consecutive, else a copy.
 
-    The index is made once, on the device, so that using it waits for nothing.
+    The index is created on the device once, so that its use does not synchronize.
     """
 
     def __init__(self, numbers: Sequence[int], device: torch.device) -> None:
@@ -30,73 +30,73 @@ class Selection:
         self._run = slice(first, first + len(self.numbers))
         self._index = torch.tensor(self.numbers, device=device)
 
-    def of(self, tensor: Tensor) -> Tensor:
+    def select(self, tensor: Tensor) -> Tensor:
         return tensor[self._run] if self.is_run else tensor.index_select(0, self._index)
 
     def copy(self, tensor: Tensor) -> Tensor:
-        """As `of`, and never a view; without gaps."""
-        return self.of(tensor).clone(memory_format=torch.contiguous_format) if self.is_run else self.of(tensor)
+        """As `select`, but always a contiguous copy."""
+        return self.select(tensor).clone(memory_format=torch.contiguous_format) if self.is_run else self.select(tensor)
 
     def write(self, tensor: Tensor, rows: Tensor) -> None:
-        """Have other rows in their place."""
+        """Overwrite the selected rows."""
         if self.is_run:
             tensor[self._run].copy_(rows)
         else:
             tensor.index_copy_(0, self._index, rows)
 
     def write_back(self, tensor: Tensor, rows: Tensor) -> None:
-        """Have rows in their place that `of` gave, and that were changed since."""
+        """Store rows that `select` returned and that were changed since."""
         if not self.is_run:
             self.write(tensor, rows)
 
 
 class StackSegment:
-    """The parameters that one group of an optimizer holds, one after the other in a row for each lane.
+    """The parameters of one optimizer group, concatenated in a row for each lane.
 
-    So what an optimizer does to each number has one tensor to change, and not one a parameter.
+    An elementwise optimizer so has one tensor to change instead of one a parameter.
 
-    values, grads: of the parameters, [lanes, numbers in a row]. places: name, where it begins in a row, and its shape.
+    values, grads: [lanes, numbers in a row]. places: name, offset in a row, and shape.
     """
 
     def __init__(self, parameters: Mapping[str, Tensor], width: int, in_blocks: Mapping[str, int]) -> None:
-        """in_blocks: the names of what `blocks` copies, and before which of its dimensions a copy has the lanes."""
+        """in_blocks: the parameters that `blocks` copies, and the dimension before which the lanes are inserted."""
         first = next(iter(parameters.values()))
         self.places: list[tuple[str, int, torch.Size]] = []
         end = 0
         for name, each in parameters.items():
             self.places.append((name, end, each.shape))
-            end += rounded(each)
+            end += aligned_size(each)
         self.values = torch.zeros(width, end, dtype=first.dtype, device=first.device)
         self.grads = torch.zeros_like(self.values)
-        self._gaps = [first.new_zeros(1, rounded(each) - each.numel()) for each in parameters.values()]
+        self._gaps = [first.new_zeros(1, aligned_size(each) - each.numel()) for each in parameters.values()]
         self._in_blocks = [
             (*place, dim)
             for place in self.places
-            if (dim := in_blocks.get(place[0])) is not None and prod(place[2][dim:]) % _in_a_grain(first) == 0
+            if (dim := in_blocks.get(place[0])) is not None and prod(place[2][dim:]) % _numbers_per_piece(first) == 0
         ]
-        self._grains: dict[int, Tensor] = {}
+        self._piece_indices: dict[int, Tensor] = {}
 
     def parts(self, rows: Tensor) -> Iterator[tuple[str, Tensor]]:
-        """What lies in rows like these, or in one row, by name: views in the tensor's own shape."""
+        """The parameters in rows like these, or in one row, by name: views in their own shapes."""
         for name, begin, shape in self.places:
             yield name, rows[..., begin : begin + prod(shape)].view((*rows.shape[:-1], *shape))
 
     def blocks(self, rows: Tensor) -> Iterator[tuple[str, Tensor]]:
-        """As `parts`, of what fills whole grains, in blocks: without gaps between lanes, copied by one operation."""
+        """As `parts`, for the block parameters: contiguous over lanes, all copied by one operation."""
         if not self._in_blocks:
             return
-        if len(rows) not in self._grains:
-            self._grains[len(rows)] = self._grains_of(rows)
-        copies = rows.view(-1, _in_a_grain(rows)).index_select(0, self._grains[len(rows)]).view(-1)
+        if len(rows) not in self._piece_indices:
+            self._piece_indices[len(rows)] = self._block_indices(rows)
+        copies = rows.view(-1, _numbers_per_piece(rows)).index_select(0, self._piece_indices[len(rows)]).view(-1)
         begin = 0
         for name, _, shape, dim in self._in_blocks:
             end = begin + len(rows) * prod(shape)
             yield name, copies[begin:end].view(*shape[:dim], len(rows), *shape[dim:]).movedim(dim, 0)
             begin = end
 
-    def _grains_of(self, rows: Tensor) -> Tensor:
-        """Which ones of rows like these are in blocks, one block after the other."""
-        size, blocks = _in_a_grain(rows), list[Tensor]()
+    def _block_indices(self, rows: Tensor) -> Tensor:
+        """Indices of the aligned pieces of the block parameters, one parameter after the other."""
+        size, blocks = _numbers_per_piece(rows), list[Tensor]()
         lanes = torch.arange(len(rows), device=rows.device).unsqueeze(1) * (rows.shape[1] // size)
         for _, begin, shape, dim in self._in_blocks:
             inner = prod(shape[dim:]) // size
@@ -105,7 +105,7 @@ class StackSegment:
         return torch.cat(blocks)
 
     def join(self, tensors: Mapping[str, Tensor], out: Tensor | None = None) -> Tensor:
-        """Rows like `values` from tensors with a row for each lane each."""
+        """Concatenate tensors with a row for each lane to rows like `values`."""
         pieces = list[Tensor]()
         for (name, _, shape), gap in zip(self.places, self._gaps, strict=True):
             each = tensors[name]
@@ -116,9 +116,9 @@ class StackSegment:
 
 
 class StackBuffers:
-    """Buffers of all kinds of numbers, in a block with a row for each lane each, all in one tensor of bytes, `flat`.
+    """Buffers of all dtypes, each with a row for each lane, in one byte tensor, `flat`.
 
-    So a pass, which may write into them, has copies of all by one operation.
+    A pass may write into buffers, and so copies all of them by one operation.
     """
 
     def __init__(self, buffers: Mapping[str, Tensor], width: int) -> None:
@@ -127,66 +127,66 @@ class StackBuffers:
         self._places: list[tuple[str, int, int, torch.Size, torch.dtype]] = []
         end = 0
         for name, each in buffers.items():
-            self._places.append((name, end, rounded(each), each.shape, each.dtype))
-            end += width * rounded(each) * each.itemsize
+            self._places.append((name, end, aligned_size(each), each.shape, each.dtype))
+            end += width * aligned_size(each) * each.itemsize
         self.flat = torch.zeros(end, dtype=torch.uint8, device=first.device)
 
     def parts(self, flat: Tensor) -> Iterator[tuple[str, Tensor]]:
         """The buffers in a tensor like `flat`, by name: views with a row for each lane.
 
-        Each has a version of its own: writing into one says nothing of another.
+        Each view has its own version counter.
         """
         for name, begin, size, shape, dtype in self._places:
             rows = flat[begin : begin + self._width * size * dtype.itemsize].view(dtype).view(self._width, size)
             yield name, rows[:, : prod(shape)].view(self._width, *shape).data
 
 
-def rounded(tensor: Tensor) -> int:
-    """How many numbers it takes in a row, with the gap behind it."""
-    return tensor.numel() + -tensor.numel() % _in_a_grain(tensor)
+def aligned_size(tensor: Tensor) -> int:
+    """The numbers that a tensor takes in a row, with the padding behind it."""
+    return tensor.numel() + -tensor.numel() % _numbers_per_piece(tensor)
 
 
-def _in_a_grain(tensor: Tensor) -> int:
-    """How many numbers of this kind fill one."""
-    return max(GRAIN // tensor.element_size(), 1)
+def _numbers_per_piece(tensor: Tensor) -> int:
+    """Numbers of this dtype in an aligned piece."""
+    return max(ALIGNMENT // tensor.element_size(), 1)
 
 
-class OwnBatches(dict[int, Any]):
-    """Batches of lanes that read the same data in orders of their own: one for each, by their numbers.
+class LaneBatches(dict[int, Any]):
+    """Batches by lane number, for lanes that read the same data in orders of their own.
 
-    A pass has a row of samples for each of them. Rows that nobody reads learn from the first of them.
+    A pass has samples for every row. Other rows get the first batch.
     """
 
     def __missing__(self, number: int) -> Any:
         return next(iter(self.values()))
 
-    def of(self, numbers: Sequence[int]) -> OwnBatches:
-        return OwnBatches((number, self[number]) for number in numbers)
+    def select(self, numbers: Sequence[int]) -> LaneBatches:
+        return LaneBatches((number, self[number]) for number in numbers)
 
 
-def batch_of(batch: Any, number: int) -> Any:
-    """What a lane learns from, of what all or each of some learn from."""
-    return batch[number] if isinstance(batch, OwnBatches) else batch
+def lane_batch(batch: Any, number: int) -> Any:
+    """A lane's batch."""
+    return batch[number] if isinstance(batch, LaneBatches) else batch
 
 
-def form_of(batch: Any) -> tuple[object, ...]:
-    """Equal of batches that have a row each in one pass: all but the numbers in their tensors."""
-    if isinstance(batch, OwnBatches):
-        return tuple((number, form_of(each)) for number, each in batch.items())
+def batch_structure(batch: Any) -> tuple[object, ...]:
+    """A key equal for batches that fit into one pass: everything except the numbers in tensors."""
+    if isinstance(batch, LaneBatches):
+        return tuple((number, batch_structure(each)) for number, each in batch.items())
     leaves, nest = tree_flatten(batch)
-    return repr(nest), *(_form(leaf) for leaf in leaves)  # older ones of torch have no hash
+    return repr(nest), *(_leaf_structure(leaf) for leaf in leaves)  # in older versions of torch it is not hashable
 
 
-def _form(leaf: object) -> object:
+def _leaf_structure(leaf: object) -> object:
     if isinstance(leaf, Tensor):
         return leaf.shape, leaf.dtype
     return (type(leaf), leaf) if isinstance(leaf, bool | int | float | str | None) else id(leaf)
 
 
 class RowSums:
-    """What several lanes have logged, added up for all of them at once, until one of them is asked for its own.
+    """Logged sums of several lanes, added for all of them at once until one lane asks for its own.
 
-    rows: of each, in the tensors that are added, which are like `like`. What a lane has logged before comes first.
+    rows: the row of each in the added tensors, which are like `like`. Values that a lane logged before are included.
     """
 
     def __init__(self, rows: Mapping[MetricSums, int], like: Tensor) -> None:
@@ -200,29 +200,29 @@ class RowSums:
                 self._sums.setdefault(name, torch.zeros_like(like))[row] = total
             self._before[each] = {name: count for name, (_, count) in totals.items()}
             each.clear()
-            each.elsewhere = self
+            each.row_sums = self
 
-    def is_of(self, rows: Mapping[MetricSums, int], size: int) -> bool:
-        """Whether all that have a part in this are among these, in the same rows of as many."""
+    def covers(self, rows: Mapping[MetricSums, int], size: int) -> bool:
+        """Whether all of these lanes are among `rows`, in the same rows of tensors of this size."""
         return self._size == size and self._rows.items() <= rows.items()
 
     def add(self, sums: Mapping[str, Tensor], counts: Mapping[str, int]) -> None:
-        """By name: the sums of a pass, a row for each lane, and of how many values each is."""
+        """Add the sums of a pass, a row a lane, and the number of values in each."""
         for name, total in sums.items():
             self._sums[name] = self._sums[name] + total if name in self._sums else total
             self._counts[name] = self._counts.get(name, 0) + counts[name]
 
     def leave(self, who: MetricSums) -> Iterator[tuple[str, Tensor, int]]:
-        """Name, sum and count of each of its values; later ones are no more its own."""
+        """Remove a lane. Yields name, sum and count of each of its values."""
         row, before = self._rows.pop(who), self._before.pop(who)
         counts = {name: before.get(name, 0) + self._counts.get(name, 0) for name in self._sums}
         return ((name, self._sums[name][row], count) for name, count in counts.items() if count)
 
 
-def log(rows: Mapping[MetricSums, int], sums: Mapping[str, Tensor], counts: Mapping[str, int]) -> None:
-    """Hand lanes the values that they have logged in a pass. rows: of each, in the sums."""
+def log_rows(rows: Mapping[MetricSums, int], sums: Mapping[str, Tensor], counts: Mapping[str, int]) -> None:
+    """Log the sums of a pass. rows: each lane's row in the sums."""
     like = next(iter(sums.values()))
-    shared = {each.elsewhere for each in rows if each.elsewhere is not None and each.elsewhere.is_of(rows, len(like))}
-    others = {each: row for each, row in rows.items() if each.elsewhere not in shared}
+    shared = {each.row_sums for each in rows if each.row_sums is not None and each.row_sums.covers(rows, len(like))}
+    others = {each: row for each, row in rows.items() if each.row_sums not in shared}
     for place in (*shared, *([RowSums(others, like)] if others else [])):
         place.add(sums, counts)

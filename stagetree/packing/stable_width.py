@@ -1,8 +1,8 @@
-"""How many rows a pass has, and which of them are for lanes: those that make the same of the same numbers, to the bit.
+"""Searches the number of rows of a pass for which all lanes compute the same bits from the same numbers.
 
-torch's kernels for a CPU take a tensor by whole vectors, and what is left over at its end number by number: there a sum
-is added up in another order, and a function is another approximation. In a pass these are numbers of its last rows, so
-behind those of lanes it has some that nobody reads. How many is looked for with the same weights in every row.
+CPU kernels process a tensor in whole vectors, and the remainder at its end number by number, where sums have another
+order and functions another approximation. In a pass that remainder is in the last rows. A pass therefore has padding
+rows behind those of the lanes. Their number is searched with equal weights in every row.
 """
 
 from __future__ import annotations
@@ -17,62 +17,61 @@ from torch import Tensor
 from stagetree.packing.constants import opaque_modules
 from stagetree.packing.lane import Lane
 from stagetree.packing.loss import BackwardResult, Loss
-from stagetree.packing.rows import batch_of
+from stagetree.packing.rows import lane_batch
 from stagetree.packing.stack import Stack
 from stagetree.trainer import generators
 from stagetree.trainer.tensors import map_tensors
 
-DRAWS = 6
-"""Of weights: rows that add up in another order agree on at most a quarter of them."""
+WEIGHT_DRAWS = 6
+"""Random weights tried: rows that add in another order agree on at most a quarter of them."""
 
-BEHIND = (0, 1, 2, 4, 8, 16, 32, 64)
-"""How many rows behind those of lanes are tried."""
+PADDING_ROWS = (0, 1, 2, 4, 8, 16, 32, 64)
+"""Numbers of padding rows to try."""
 
-AT_ONCE = 128
-"""Bytes: kernels take two vectors of AVX-512 at once."""
+VECTOR_BYTES = 128
+"""Bytes: CPU kernels process two AVX-512 vectors at once."""
 
-APART = 1 << 22
-"""Bytes that a lane keeps of a batch for its backward pass, for each core: with more, several lanes do not fit into a
-cache, and what they compute together takes longer than one after the other."""
+MAX_SAVED_BYTES = 1 << 22
+"""Bytes a core that a lane saves for its backward pass. Above it, several lanes do not fit into a cache, and are slower
+together than one after the other."""
 
 Shapes = tuple[tuple[torch.Size, torch.dtype], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class StableWidth:
-    """rows: of a pass. lanes: how many of the first ones are for lanes. exact: whether these have, on all weights that
-    were tried, the gradients and buffers that a model alone has, to the bit. is_apart: whether a pass is that of one
-    model alone."""
+    """rows: of a pass. lanes: how many of the first rows lanes may use. exact: these rows have the gradients and
+    buffers of a model alone, bit for bit, for all weights tried. is_single: each lane has a pass of its own model."""
 
     rows: int
     lanes: int
     exact: bool
-    is_apart: bool = False
+    is_single: bool = False
 
 
-_found: dict[tuple[object, ...], StableWidth] = {}
+_cache: dict[tuple[object, ...], StableWidth] = {}
 
 
 def stable_width(stack: Stack, lane: Lane, batch: Any) -> StableWidth:
-    """The rows of passes over batches of this shape, for lanes like this one; searched for once in a process.
+    """The rows of passes over batches of this shape, for lanes like this one; searched once a process.
 
-    The result does not depend on the weights of the lane. Nothing is changed. Raises whatever the loss raises.
+    Does not depend on the lane's weights and changes nothing. Raises the errors of the loss.
     """
-    shapes = _shapes(batch_of(batch, lane.number))
+    shapes = _shapes(lane_batch(batch, lane.number))
     key = (type(lane.trainer), lane.batch_key, stack.shape, stack.width, shapes)
-    if key not in _found:
+    if key not in _cache:
         with generators.kept(lane.device):
-            _found[key] = _looked_for(stack, lane, batch, shapes)
-    return _found[key]
+            _cache[key] = _search(stack, lane, batch, shapes)
+    return _cache[key]
 
 
-def _looked_for(stack: Stack, lane: Lane, batch: Any, shapes: Shapes) -> StableWidth:
-    if _is_large(stack, lane, batch_of(batch, lane.number)):
-        return StableWidth(1, 1, exact=True, is_apart=True)
+def _search(stack: Stack, lane: Lane, batch: Any, shapes: Shapes) -> StableWidth:
+    if _is_large(stack, lane, lane_batch(batch, lane.number)):
+        return StableWidth(1, 1, exact=True, is_single=True)
     samples = min((shape[0] for shape, _ in shapes if shape), default=1)
     best = StableWidth(stack.width, 0, False)
-    for rows in _candidates(stack, samples * (2 if lane.is_coarse else stack.dtype.itemsize)):
-        agreeing, exact = _agreeing(stack, lane, batch, rows)
+    for rows in _candidates(stack, samples * (2 if lane.has_reduced_precision else stack.dtype.itemsize)):
+        agreeing, exact = _count_agreeing(stack, lane, batch, rows)
         if agreeing > best.lanes:
             best = StableWidth(rows, min(agreeing, stack.width), exact)
         if agreeing >= stack.width:
@@ -81,35 +80,35 @@ def _looked_for(stack: Stack, lane: Lane, batch: Any, shapes: Shapes) -> StableW
 
 
 def _is_large(stack: Stack, lane: Lane, batch: Any) -> bool:
-    """Whether a core of a CPU has no room for what several lanes compute."""
+    """Whether the activations of several lanes do not fit into a CPU core's cache."""
     if stack.device.type != "cpu" or opaque_modules(lane.model):
         return False
-    with stack.drawn(lane.number, 0):  # a loss may write into what all lanes have, and be refused for it later
-        return Loss(lane.trainer).kept_bytes(batch) > APART * torch.get_num_threads()
+    with stack.random_weights(lane.number, 0):  # a loss may write into shared tensors; it is refused for that later
+        return Loss(lane.trainer).saved_bytes(batch) > MAX_SAVED_BYTES * torch.get_num_threads()
 
 
 def _candidates(stack: Stack, size: int) -> Iterator[int]:
-    """Numbers of rows of which no lane has what is left over of a tensor with so many bytes in a row.
+    """Numbers of rows for which the remainder of a tensor with `size` bytes a row lies in padding rows.
 
-    Nor of one with a multiple of them, as all have that hold numbers of each sample. That is not left to looking: most
-    numbers are the same by either approximation of a function. A GPU has one approximation for all numbers.
+    The same holds for multiples of `size`, as tensors with numbers of each sample have. Testing alone does not find
+    that: most numbers are equal in either approximation. A GPU has no such remainder.
     """
     has_leftovers = stack.device.type == "cpu"
-    for behind in BEHIND:
-        if not has_leftovers or (stack.width + behind) * size % AT_ONCE <= behind * size:
+    for behind in PADDING_ROWS:
+        if not has_leftovers or (stack.width + behind) * size % VECTOR_BYTES <= behind * size:
             yield stack.width + behind
 
 
-def _agreeing(stack: Stack, lane: Lane, batch: Any, rows: int) -> tuple[int, bool]:
-    """How many of the first rows have the same, and whether it is what the model alone has."""
+def _count_agreeing(stack: Stack, lane: Lane, batch: Any, rows: int) -> tuple[int, bool]:
+    """The number of first rows that agree, and whether they agree with the model alone."""
     loss, at = Loss(lane.trainer), generators.state(lane.device)
     agree, exact = torch.ones(rows, dtype=torch.bool, device=stack.device), True
-    for draw in range(DRAWS):
-        with stack.drawn(lane.number, draw):
+    for draw in range(WEIGHT_DRAWS):
+        with stack.random_weights(lane.number, draw):
             generators.restore(at, lane.device)
-            packed = loss.packed(stack.rows([lane.number] * rows), batch)
+            packed = loss.run_packed(stack.rows([lane.number] * rows), batch)
             generators.restore(at, lane.device)
-            alone = loss.alone(batch_of(batch, lane.number))
+            alone = loss.run_alone(lane_batch(batch, lane.number))
         for each in _results(packed):
             bits = _bits(each)
             agree &= (bits == bits[:1]).all(dim=1)
@@ -122,7 +121,7 @@ def _results(packed: BackwardResult) -> Iterable[Tensor]:
 
 
 def _is_same(packed: BackwardResult, alone: BackwardResult) -> bool:
-    """Whether the first row has what the model alone has."""
+    """Whether the first row equals the model alone."""
     pairs = ((packed.gradients, alone.gradients), (packed.buffers, alone.buffers))
     return all(
         name in one and bool((_bits(each[:1]) == _bits(one[name].unsqueeze(0))).all())
@@ -132,7 +131,7 @@ def _is_same(packed: BackwardResult, alone: BackwardResult) -> bool:
 
 
 def _bits(tensor: Tensor) -> Tensor:
-    """Row by row, so that a NaN is what it is."""
+    """The bytes of each row, so that NaNs compare by their bits."""
     return tensor.detach().contiguous().view(len(tensor), -1).view(torch.uint8)
 
 

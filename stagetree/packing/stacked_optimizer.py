@@ -1,7 +1,7 @@
-"""The optimizers of many lanes, as far as there are `rules` for them: one step over the rows of their stack.
+"""The optimizers of many lanes, where an update rule supports them: one step over the rows of their stack.
 
-Their state goes in and out as torch's. Rates and other hyper-parameters are read where the host has them, and go to the
-device without waiting for it.
+The state is imported from and exported to torch's optimizers. Hyper-parameters are read on the host and copied to the
+device without synchronizing.
 """
 
 from __future__ import annotations
@@ -17,70 +17,72 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from stagetree.packing.lane import Lane
-from stagetree.packing.lane_numbers import Disagreement, Misunderstood
+from stagetree.packing.lane_numbers import LaneDisagreement, UnsupportedOperation
 from stagetree.packing.lane_optimizer import NotStackable, RowGroup, has_hooks
-from stagetree.packing.rules import DTYPES, RULES, TRIED, Group, OptimizerRows, Rule
-from stagetree.packing.segment_memory import Place, SegmentMemory
+from stagetree.packing.segment_state import Place, SegmentState
 from stagetree.packing.stack import Stack
 from stagetree.packing.traced_optimizer import rule_of
+from stagetree.packing.update_rules import DTYPES, PROBE_SIZE, RULES, Group, OptimizerRows, UpdateRule
 
-Kind = tuple[Rule, tuple[bool, ...], Place]
-"""Lanes with an equal one make their steps by one expression: rule, terms, and where steps are counted."""
+StepKind = tuple[UpdateRule, tuple[bool, ...], Place]
+"""Lanes with an equal kind are updated together: rule, terms, and where step counts are kept."""
 
 
 class LaneState(RowGroup):
-    """What one lane's optimizer remembers of one segment, in a row of tensors that all lanes have.
+    """One lane's optimizer state for one segment, in a row of tensors that all lanes share.
 
-    steps: how many there were that remembered something. Raises `NotStackable` where the state is not torch's.
+    steps: the number of steps that changed the state. Raises `NotStackable` for a state that is not torch's.
     """
 
-    def __init__(self, memory: SegmentMemory, lane: int, model: nn.Module, optimizer: Optimizer, rule: Rule) -> None:
+    def __init__(
+        self, memory: SegmentState, lane: int, model: nn.Module, optimizer: Optimizer, rule: UpdateRule
+    ) -> None:
         super().__init__(memory.segment, lane, model, optimizer)
         self.rule, self._memory = rule, memory
-        self._shown = frozenset[str]()
+        self._exported = frozenset[str]()
         self._seen: list[Any] = []
         self._names: tuple[str, ...] = ()
         self.coefficients: tuple[float, ...] = ()
         self.products = self._products = tuple(rule.products.values())  # after the coming step, and before it
-        self.steps = self._taken_over()
-        self.kind: Kind = (rule, (), self.place)
+        self.steps = self._import_state()
+        self.kind: StepKind = (rule, (), self.place)
 
     @property
     def place(self) -> Place:
-        """Where its optimizer says how many steps there were."""
+        """The dtype and device of its optimizer's step count."""
         return self._like.dtype, self._like.device
 
     def is_ready(self) -> bool:
-        """Whether its coming step can be made here; its coefficients and its kind are known then."""
-        group, before, is_new = self.group, self.coefficients, not self._is_as_before()
+        """Whether the coming step can be made here. Sets its coefficients and its kind."""
+        group, before, is_new = self.group, self.coefficients, not self._is_group_unchanged()
         if is_new and (group.get("capturable") or group.get("differentiable")):
             return False
         try:
             if self._products:
-                self.products = self.rule.multiplied(group, self.steps, self._products, self.place[0])
+                self.products = self.rule.next_products(group, self.steps, self._products, self.place[0])
             self.coefficients = self.rule.coefficients(group, self.steps, *self.products)
         except (ArithmeticError, TypeError, ValueError):
             return False
         if is_new:
             self.kind, self._names = (self.rule, self.rule.terms(group), self.place), self.rule.moments(group)
             self._seen = [*group.values()]
-        return self.coefficients == before or all(map(self._memory.has, self.coefficients))
+        return self.coefficients == before or all(map(self._memory.can_hold, self.coefficients))
 
-    def _is_as_before(self) -> bool:
-        """Whether all in its group is the same."""
+    def _is_group_unchanged(self) -> bool:
+        """Whether the values of the group are unchanged."""
         return len(self.group) == len(self._seen) and all(map(is_, self.group.values(), self._seen))
 
-    def passed(self) -> None:
-        """The step was made."""
+    def advance(self) -> None:
+        """Update the counts after a step."""
         self.steps += bool(self._names)
         self._products = self.products
-        for each in self.parameters.values() if self.rule.counts_by_number else ():
+        for each in self.parameters.values() if self.rule.counts_with_int else ():
             self.optimizer.state[each]["step"] = self.steps
-        if not self._shown.issuperset(self._names):
-            self._show(self._shown.union(self._names))
+        if not self._exported.issuperset(self._names):
+            self._export_state(self._exported.union(self._names))
 
-    def _taken_over(self) -> int:
-        """Have what there is in the lane's rows; how many steps it comes from."""
+    def _import_state(self) -> int:
+        """Copy the optimizer's state into the lane's rows. Returns its step count."""
         states = [
             {key: value for key, value in self.optimizer.state.get(each, {}).items() if value is not None}
             for each in self.parameters.values()
@@ -88,7 +90,7 @@ class LaneState(RowGroup):
         if any(state.keys() != states[0].keys() for state in states):
             raise NotStackable
         names = states[0].keys() - {"step", *self.rule.products}
-        if not names <= self.rule.remembered:
+        if not names <= self.rule.state_names:
             raise NotStackable
         if any(state.get(name) != states[0].get(name) for state in states for name in self.rule.products):
             raise NotStackable
@@ -106,23 +108,23 @@ class LaneState(RowGroup):
             for (_, part), state in zip(self._memory.segment.parts(row), states, strict=True):
                 part.copy_(state[name])
         if names:
-            self._show(frozenset(names))
+            self._export_state(frozenset(names))
         return steps
 
-    def _show(self, names: frozenset[str]) -> None:
-        """The lane's optimizer has views of these rows as its state, so once is enough."""
-        self._shown = names
+    def _export_state(self, names: frozenset[str]) -> None:
+        """Make the optimizer's state views of these rows; they stay valid."""
+        self._exported = names
         for name in names:
             for key, part in self._memory.segment.parts(self._memory.moment(name)[self.lane]):
                 self.optimizer.state[self.parameters[key]][name] = part
-        is_shown = self.rule.counts and not self.rule.counts_by_number
+        is_shown = self.rule.counts_steps and not self.rule.counts_with_int
         for each in self.parameters.values() if is_shown else ():
             for count in ("step", *self.rule.products):
                 self.optimizer.state[each][count] = self._memory.counts(self.place, count)[self.lane]
 
 
 def _counter(group: Group, parameters: Mapping[str, Tensor]) -> Tensor:
-    """As torch's optimizers begin to count with."""
+    """A step count as torch's optimizers create it."""
     if group.get("fused"):
         return torch.zeros((), dtype=torch.float32, device=next(iter(parameters.values())).device)
     is_double = torch.get_default_dtype() == torch.float64
@@ -130,56 +132,58 @@ def _counter(group: Group, parameters: Mapping[str, Tensor]) -> Tensor:
 
 
 class StackedOptimizer:
-    """The optimizers of a stack's lanes, as far as there is a rule for them."""
+    """The optimizers of a stack's lanes that have an update rule."""
 
     def __init__(self, stack: Stack) -> None:
         self._stack = stack
-        self._memory = [SegmentMemory(each) for each in stack.segments]
+        self._memory = [SegmentState(each) for each in stack.segments]
         self._lanes: dict[int, list[LaneState]] = {}
-        self._of: dict[int, Optimizer] = {}
+        self._optimizers: dict[int, Optimizer] = {}
 
     def join(self, lane: int, model: nn.Module, optimizer: Optimizer) -> bool:
-        """Whether the coming step of a lane's optimizer is made here; its state is a view into rows then."""
-        if self._of.get(lane) is not optimizer:
+        """Whether the coming step of a lane's optimizer is made here; its state is then a view of rows."""
+        if self._optimizers.get(lane) is not optimizer:
             self.leave(lane)
-            self._of[lane] = optimizer
+            self._optimizers[lane] = optimizer
             try:
-                self._lanes[lane] = self._joined(lane, model, optimizer)
+                self._lanes[lane] = self._make_lane_states(lane, model, optimizer)
             except NotStackable:
                 return False
         if lane in self._lanes and not all(part.is_ready() for part in self._lanes[lane]):
             self.leave(lane)
         return lane in self._lanes
 
-    def is_torchs(self, optimizer: Optimizer) -> bool:
-        """Whether the steps that are made here for an optimizer are its own to the bit, as far as is known."""
-        return type(optimizer) in RULES and _is_torchs(optimizer, self._stack.segments[0].values)
+    def matches_torch(self, optimizer: Optimizer) -> bool:
+        """Whether steps made here equal the optimizer's own bit for bit, on the numbers that are tried."""
+        return type(optimizer) in RULES and _matches_torch(optimizer, self._stack.segments[0].values)
 
     def leave(self, lane: int) -> None:
-        self._of.pop(lane, None)
+        self._optimizers.pop(lane, None)
         for part in self._lanes.pop(lane, []):
             part.release()
 
     def step(self, lanes: Iterable[int]) -> dict[int, Exception]:
-        """Change the parameters of these lanes by their gradients; the errors of those whose optimizer failed."""
+        """Update the parameters of these lanes. Returns the errors of lanes whose optimizer failed."""
         joined = {lane: self._lanes[lane] for lane in lanes}
         errors: dict[int, Exception] = {}
         for number, memory in enumerate(self._memory):
-            alike = defaultdict[Kind, dict[int, LaneState]](dict)
+            alike = defaultdict[StepKind, dict[int, LaneState]](dict)
             for lane in joined.keys() - errors.keys():
                 part = joined[lane][number]
                 alike[part.kind][lane] = part
             for kind, members in alike.items():
-                errors |= self._made(memory, kind, dict(sorted(members.items())))
-        return {lane: error for lane, error in errors.items() if not self._goes_by_itself(lane, error)}
+                errors |= self._step_members(memory, kind, dict(sorted(members.items())))
+        return {lane: error for lane, error in errors.items() if not self._step_separately(lane, error)}
 
-    def _made(self, memory: SegmentMemory, alike: Kind, lanes: Mapping[int, LaneState]) -> dict[int, Exception]:
-        """Lanes that go other ways make their steps apart, as those do of which one raises."""
+    def _step_members(
+        self, memory: SegmentState, alike: StepKind, lanes: Mapping[int, LaneState]
+    ) -> dict[int, Exception]:
+        """Make the step of lanes of one kind. Splits them where they take different branches or one of them raises."""
         members, (rule, terms, place) = list(lanes), alike
         try:
             numbers = [each.coefficients for each in lanes.values()]
             memory.step(rule, terms, lanes[members[0]].group, numbers, self._stack.selection(members))
-        except Disagreement as other:
+        except LaneDisagreement as other:
             ways = [
                 [lane for lane, way in zip(members, other.answers, strict=True) if way is go] for go in (True, False)
             ]
@@ -188,30 +192,30 @@ class StackedOptimizer:
                 return {members[0]: error}
             ways = [[lane] for lane in members]
         else:
-            if rule.counts:
+            if rule.counts_steps:
                 at, counts = self._stack.selection(members, place[1]), memory.counts(place)
-                at.write_back(counts, at.of(counts).add_(1))
+                at.write_back(counts, at.select(counts).add_(1))
             products = zip(*(each.products for each in lanes.values()), strict=True)
             for name, numbers_after in zip(rule.products, products, strict=True):
                 at = self._stack.selection(members, place[1])
                 at.write(memory.counts(place, name), torch.tensor(numbers_after, dtype=place[0]))
             for each in lanes.values():
-                each.passed()
+                each.advance()
             return {}
-        made = [self._made(memory, alike, {lane: lanes[lane] for lane in way}) for way in ways]
+        made = [self._step_members(memory, alike, {lane: lanes[lane] for lane in way}) for way in ways]
         return {lane: error for errors in made for lane, error in errors.items()}
 
-    def _goes_by_itself(self, lane: int, error: Exception) -> bool:
-        """Whether a lane whose code could not be run here has made its step otherwise."""
-        optimizer = self._of[lane]
+    def _step_separately(self, lane: int, error: Exception) -> bool:
+        """Make the step by the lane's own optimizer if its code does not work on rows. Returns whether it was made."""
+        optimizer = self._optimizers[lane]
         self.leave(lane)
-        if not isinstance(error, Misunderstood):
+        if not isinstance(error, UnsupportedOperation):
             return False
         optimizer.step()
         return True
 
-    def rehearsed(self, model: nn.Module, optimizer: Optimizer, lanes: int) -> Callable[[], object] | None:
-        """The step of so many lanes like one, on numbers of no meaning; None where it is not made here."""
+    def rehearse_step(self, model: nn.Module, optimizer: Optimizer, lanes: int) -> Callable[[], object] | None:
+        """A step of `lanes` lanes on dummy numbers, for measurements; None where it is not made here."""
         rule, steps = self._rule_of(optimizer), list[Callable[[], None]]()
         if rule is None:
             return None
@@ -226,16 +230,16 @@ class StackedOptimizer:
             moments = {name: torch.zeros_like(like) for name in rule.moments(group)}
             values, grads, *scratch = (torch.zeros_like(like) for _ in range(4))
             rows = OptimizerRows(values, grads, moments, scratch)
-            factors: Any = numbers if rule.is_own_code else table
+            factors: Any = numbers if rule.is_traced else table
             steps.append(partial(rule.step, rule.terms(group), rows, factors))
         return lambda: [step() for step in steps]
 
-    def _rule_of(self, optimizer: Optimizer) -> Rule | None:
+    def _rule_of(self, optimizer: Optimizer) -> UpdateRule | None:
         dtypes = {each.values.dtype for each in self._stack.segments}
         is_left = has_hooks(optimizer) or not dtypes <= DTYPES
         return None if is_left else rule_of(optimizer, self._stack.segments[0].values)
 
-    def _joined(self, lane: int, model: nn.Module, optimizer: Optimizer) -> list[LaneState]:
+    def _make_lane_states(self, lane: int, model: nn.Module, optimizer: Optimizer) -> list[LaneState]:
         rule = self._rule_of(optimizer)
         if rule is None:
             raise NotStackable
@@ -243,19 +247,17 @@ class StackedOptimizer:
 
 
 def joins(optimizer: StackedOptimizer, lane: Lane) -> bool:
-    """Whether the coming step of a lane's optimizer is made there."""
+    """Whether the coming step of a lane's optimizer is made in the stack."""
     return optimizer.join(lane.number, lane.model, lane.trainer.optimizer)
 
 
-def _is_torchs(optimizer: Optimizer, like: Tensor) -> bool:
-    """Whether the steps of an optimizer that there is a rule for are its own to the bit, on numbers that are tried.
-
-    like: of the kind that they are, on the device.
-    """
+def _matches_torch(optimizer: Optimizer, like: Tensor) -> bool:
+    """Whether the rule gives the optimizer's own steps bit for bit, on random numbers of the dtype and device of
+    `like`."""
     rule, chance = RULES[type(optimizer)], torch.Generator().manual_seed(0)
     kind: Any = type(optimizer)
     for group in optimizer.param_groups:
-        values, grads = (torch.randn(1, TRIED, generator=chance).to(like) for _ in range(2))
+        values, grads = (torch.randn(1, PROBE_SIZE, generator=chance).to(like) for _ in range(2))
         parameter = nn.Parameter(values[0].clone())
         parameter.grad = grads[0].clone()
         stock = kind([parameter], lr=group["lr"])
@@ -264,7 +266,7 @@ def _is_torchs(optimizer: Optimizer, like: Tensor) -> bool:
         products = tuple(rule.products.values())
         for steps in range(2):
             stock.step()
-            products = rule.multiplied(group, steps, products, torch.get_default_dtype())
+            products = rule.next_products(group, steps, products, torch.get_default_dtype())
             table = torch.tensor([rule.coefficients(group, steps, *products)]).to(like).unsqueeze(2).unbind(1)
             scratch = torch.empty_like(values), torch.empty_like(values)
             rule.change(rule.terms(group), OptimizerRows(values, grads, moments, scratch), table)

@@ -1,7 +1,7 @@
-"""The step of an optimizer without a rule of ours, by its own code: run once, over tensors with a row for each lane.
+"""The steps of an optimizer without an update rule: its own code, run once over tensors with a row for each lane.
 
-That is sound for code that treats each number by itself, as Lion's does, and AdamW's in any hand. Whether it does is
-seen by what it calls (`OnRows`), and its first steps are compared with those that it makes of one parameter.
+This is valid for elementwise code, such as Lion's or a custom AdamW. `RowMode` observes the functions that it calls,
+and its first steps are compared with those for one parameter.
 """
 
 from __future__ import annotations
@@ -17,135 +17,139 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from stagetree.packing.lane_numbers import LaneNumber, LaneScalar, Misunderstood, OnRows
+from stagetree.packing.lane_numbers import LaneNumber, LaneScalar, RowMode, UnsupportedOperation
 from stagetree.packing.lane_optimizer import NotStackable, shallow_copy
-from stagetree.packing.rules import RULES, TRIED, Group, OptimizerRows, Rule
+from stagetree.packing.update_rules import PROBE_SIZE, RULES, Group, OptimizerRows, UpdateRule
 
-STEPS = 3
-"""So many first ones are compared."""
+VERIFIED_STEPS = 3
+"""First steps to compare."""
 
-NEAR = {torch.float32: 1e-4, torch.float64: 1e-9}
-"""By so much of its length may what they change differ."""
+TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9}
+"""The allowed relative difference of the compared update."""
 
-WAYS = frozenset({"foreach", "fused"})
-"""In which torch's optimizers have fewer operations: not on rows."""
+FUSED_OPTIONS = frozenset({"foreach", "fused"})
+"""Options by which torch's optimizers use fused operations, which do not work on rows."""
 
 
 @dataclass(frozen=True, slots=True)
-class Remembered:
-    """What an optimizer remembers of each number, by name; and in what kind of number, if in any, its steps."""
+class StateLayout:
+    """The state names that an optimizer has for each parameter, and the type of its step count, if any."""
 
     names: tuple[str, ...]
     step: type | None
 
 
-class OwnCode(Rule):
-    """like: a tensor of the kind that parameters are, on the device."""
+class TracedUpdate(UpdateRule):
+    """like: a tensor with the dtype and device of the parameters."""
 
-    is_own_code = True
+    is_traced = True
 
     def __init__(self, optimizer: Optimizer, like: Tensor) -> None:
         self._optimizer, self._like = shallow_copy(optimizer), like
         self._optimizer.defaults = {name: each for name, each in optimizer.defaults.items() if not _numbers({"": each})}
-        self._seen: dict[Any, Remembered | None] = {}
+        self._layouts: dict[Any, StateLayout | None] = {}
         self._groups: dict[Any, dict[str, Any]] = {}
 
     @property
-    def remembered(self) -> frozenset[str]:  # type: ignore[override]
-        return frozenset(name for each in self._seen.values() if each is not None for name in each.names)
+    def state_names(self) -> frozenset[str]:  # type: ignore[override]
+        return frozenset(name for each in self._layouts.values() if each is not None for name in each.names)
 
     @property
-    def counts(self) -> bool:  # type: ignore[override]
-        return any(each is not None and each.step is not None for each in self._seen.values())
+    def counts_steps(self) -> bool:  # type: ignore[override]
+        return any(each is not None and each.step is not None for each in self._layouts.values())
 
     @property
-    def counts_by_number(self) -> bool:  # type: ignore[override]
-        return any(each is not None and each.step is int for each in self._seen.values())
+    def counts_with_int(self) -> bool:  # type: ignore[override]
+        return any(each is not None and each.step is int for each in self._layouts.values())
 
-    def knows(self, group: Group) -> bool:
-        """Whether its step with such hyper-parameters was seen to be made here as by itself: whoever came first."""
+    def supports(self, group: Group) -> bool:
+        """Whether steps with such hyper-parameters have been verified on rows; the first use verifies them."""
         terms = self.terms(group)
-        if terms not in self._seen:
+        if terms not in self._layouts:
             try:
-                self._seen[terms] = self._tried(_with(self._groups[terms], map(_like, _numbers(group))), terms)
-            except Exception:  # its own step raises it again, if it is its own
-                self._seen[terms] = None
-        return self._seen[terms] is not None
+                self._layouts[terms] = self._verify(
+                    _replace_numbers(self._groups[terms], map(_like, _numbers(group))), terms
+                )
+            except Exception:  # if its own step is at fault, it raises again there
+                self._layouts[terms] = None
+        return self._layouts[terms] is not None
 
     def moments(self, group: Group) -> tuple[str, ...]:
-        return self._remembered(self.terms(group)).names
+        return self._layout(self.terms(group)).names
 
     def terms(self, group: Group) -> tuple[Any, ...]:
-        """All but the numbers, and which of these are zero."""
+        """The group's values, with its floats replaced by whether they are zero."""
         key = tuple(_kind_of(value) for name, value in group.items() if name != "params")
         if key not in self._groups:
-            self._groups[key] = {name: False if name in WAYS else group[name] for name in group if name != "params"}
+            self._groups[key] = {
+                name: False if name in FUSED_OPTIONS else group[name] for name in group if name != "params"
+            }
         return key
 
     def coefficients(self, group: Group, steps: int, *products: float) -> tuple[float, ...]:
         """Raises ValueError where a step is not made here."""
         numbers = _numbers(group)
-        if not (self.knows(group) and all(map(math.isfinite, numbers))):
+        if not (self.supports(group) and all(map(math.isfinite, numbers))):
             raise ValueError("it goes by itself")
         return steps, *numbers
 
     def change(self, terms: tuple[Any, ...], rows: OptimizerRows, factors: Any) -> None:
-        """factors: the coefficients of each lane. Where it raises, as it does `Disagreement`, nothing is changed."""
-        remembered, (steps, *numbers) = self._remembered(terms), zip(*factors, strict=True)
+        """factors: the coefficients of each lane. Nothing is changed if it raises, for example `LaneDisagreement`."""
+        layout, (steps, *numbers) = self._layout(terms), zip(*factors, strict=True)
         values = rows.values.clone()
         values.grad = rows.grads.clone()
-        state: dict[str, Any] = {name: rows.moments[name].clone() for name in remembered.names}
-        if remembered.step is not None:
-            state["step"] = LaneNumber(steps) if remembered.step is int else LaneScalar(steps)
-        joint = self._over(values, _with(self._groups[terms], map(LaneNumber, numbers)))
+        state: dict[str, Any] = {name: rows.moments[name].clone() for name in layout.names}
+        if layout.step is not None:
+            state["step"] = LaneNumber(steps) if layout.step is int else LaneScalar(steps)
+        joint = self._make_optimizer(values, _replace_numbers(self._groups[terms], map(LaneNumber, numbers)))
         joint.state[values].update(state)
         elsewhere = {**vars(joint)}, {**joint.param_groups[0]}
-        with torch.no_grad(), OnRows(values):
+        with torch.no_grad(), RowMode(values):
             joint.step()
         after = joint.state[values]
         if after.keys() != state.keys() or not all(map(_is_unchanged, elsewhere, (vars(joint), joint.param_groups[0]))):
-            raise Misunderstood("it remembers something elsewhere")
+            raise UnsupportedOperation("it remembers something elsewhere")
         rows.values.copy_(values)
-        for name in remembered.names:
+        for name in layout.names:
             rows.moments[name].copy_(after[name])
 
-    def _over(self, parameter: Tensor, group: Mapping[str, Any]) -> Optimizer:
+    def _make_optimizer(self, parameter: Tensor, group: Mapping[str, Any]) -> Optimizer:
         optimizer = shallow_copy(self._optimizer)
         optimizer.param_groups, optimizer.state = [{**group, "params": [parameter]}], defaultdict(dict)
         return optimizer
 
-    def _tried(self, group: Mapping[str, Any], terms: Any) -> Remembered | None:
-        """What it remembers, if its first steps are those of one parameter. Raises what the code does."""
+    def _verify(self, group: Mapping[str, Any], terms: Any) -> StateLayout | None:
+        """The state layout, if the first steps equal those of one parameter. Raises the errors of the code."""
         chance = torch.Generator().manual_seed(0)
-        values, grads = (torch.randn(1, TRIED, generator=chance).to(self._like) for _ in range(2))
+        values, grads = (torch.randn(1, PROBE_SIZE, generator=chance).to(self._like) for _ in range(2))
         parameter, before = nn.Parameter(values[0].clone()), values.clone()
         parameter.grad = grads[0].clone()
-        own = self._over(parameter, group)
+        own = self._make_optimizer(parameter, group)
         own.defaults = dict(group)
         own.step()
-        remembered = _remembered_in(own.state[parameter], parameter)
-        self._seen[terms] = remembered
-        rows = OptimizerRows(values, grads, {name: torch.zeros_like(values) for name in remembered.names}, ())
-        for steps in range(STEPS):
-            self.change(terms, rows, [(steps * bool(remembered.names), *_numbers(group))])
-        for _ in range(STEPS - 1):
+        layout = _state_layout(own.state[parameter], parameter)
+        self._layouts[terms] = layout
+        rows = OptimizerRows(values, grads, {name: torch.zeros_like(values) for name in layout.names}, ())
+        for steps in range(VERIFIED_STEPS):
+            self.change(terms, rows, [(steps * bool(layout.names), *_numbers(group))])
+        for _ in range(VERIFIED_STEPS - 1):
             own.step()
         far, way = (torch.linalg.vector_norm(each - parameter.detach()) for each in (values[0], before[0]))
-        return remembered if bool(far <= NEAR[values.dtype] * way) else None
+        return layout if bool(far <= TOLERANCE[values.dtype] * way) else None
 
-    def _remembered(self, terms: tuple[Any, ...]) -> Remembered:
-        remembered = self._seen[terms]
-        assert remembered is not None  # or there were no coefficients
-        return remembered
+    def _layout(self, terms: tuple[Any, ...]) -> StateLayout:
+        layout = self._layouts[terms]
+        assert layout is not None  # `coefficients` has checked it
+        return layout
 
 
-def _remembered_in(state: Mapping[str, Any], parameter: Tensor) -> Remembered:
-    """Raises `NotStackable` for what is neither of each number nor its steps."""
+def _state_layout(state: Mapping[str, Any], parameter: Tensor) -> StateLayout:
+    """Raises `NotStackable` for state that is neither elementwise nor a step count."""
     names = tuple(name for name, each in state.items() if isinstance(each, Tensor) and each.shape == parameter.shape)
     step = type(state["step"]) if "step" in state else None
     if state.keys() - {*names, "step"} or "step" in names or step not in (None, int, Tensor):
         raise NotStackable
-    return Remembered(names, step)
+    return StateLayout(names, step)
 
 
 def _is_unchanged(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
@@ -153,7 +157,7 @@ def _is_unchanged(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
 
 
 def _kind_of(value: Any) -> object:
-    """Of a hyper-parameter, in which lanes that go together are equal."""
+    """A key of a hyper-parameter, equal for lanes that are updated together."""
     if type(value) is float:
         return "0" if value == 0 else "number"
     if type(value) is tuple:
@@ -162,7 +166,7 @@ def _kind_of(value: Any) -> object:
 
 
 def _numbers(group: Mapping[str, Any]) -> list[float]:
-    """Its hyper-parameters of which each lane may have its own, one after the other."""
+    """The group's float hyper-parameters, which may differ between lanes, in order."""
     numbers: list[float] = []
     for name, value in group.items():
         each = value if isinstance(value, tuple) and value else (value,)
@@ -172,12 +176,12 @@ def _numbers(group: Mapping[str, Any]) -> list[float]:
 
 
 def _like(number: float) -> float:
-    """The one that is tried for it."""
+    """The number that is used to verify steps with this one."""
     return 0.0 if number == 0 else 1 / 64
 
 
-def _with(group: Mapping[str, Any], numbers: Iterator[Any]) -> dict[str, Any]:
-    """The group with these in the place of its own."""
+def _replace_numbers(group: Mapping[str, Any], numbers: Iterator[Any]) -> dict[str, Any]:
+    """The group with its floats replaced by `numbers`."""
     made = dict(group)
     for name, value in group.items():
         if isinstance(value, tuple) and _numbers({name: value}):
@@ -187,32 +191,35 @@ def _with(group: Mapping[str, Any], numbers: Iterator[Any]) -> dict[str, Any]:
     return made
 
 
-_rules: WeakKeyDictionary[type[Optimizer], dict[Any, OwnCode]] = WeakKeyDictionary()
+_rules: WeakKeyDictionary[type[Optimizer], dict[Any, TracedUpdate]] = WeakKeyDictionary()
 
 
-def rule_of(optimizer: Optimizer, like: Tensor) -> Rule | None:
-    """How its steps are made on rows; None where they are not. like: of the kind that parameters are, on the device."""
+def rule_of(optimizer: Optimizer, like: Tensor) -> UpdateRule | None:
+    """The update rule for an optimizer; None if its steps are not made on rows. like: has the parameters' dtype and
+    device."""
     kind = type(optimizer)
     if kind in RULES:
         return RULES[kind]
     try:
-        attributes = [(name, _attribute(value)) for name, value in vars(optimizer).items() if name not in OF_LANES]
+        attributes = [
+            (name, _attribute(value)) for name, value in vars(optimizer).items() if name not in PER_LANE_ATTRIBUTES
+        ]
     except NotStackable:
         return None
     of_kind = _rules.setdefault(kind, {})
     key = repr(attributes), like.dtype, like.device
     if key not in of_kind:
-        of_kind[key] = OwnCode(optimizer, like[:1, :1])
+        of_kind[key] = TracedUpdate(optimizer, like[:1, :1])
     rule = of_kind[key]
-    return rule if all(map(rule.knows, optimizer.param_groups)) else None
+    return rule if all(map(rule.supports, optimizer.param_groups)) else None
 
 
-OF_LANES = frozenset({"defaults", "param_groups", "state"})
+PER_LANE_ATTRIBUTES = frozenset({"defaults", "param_groups", "state"})
 """Attributes of which each lane has its own."""
 
 
 def _attribute(value: Any) -> Any:
-    """In which lanes of one rule are equal."""
+    """A key equal for lanes that share a rule."""
     if isinstance(value, bool | int | float | str | None) or (isinstance(value, Sized) and not len(value)):
         return value
     raise NotStackable

@@ -1,7 +1,7 @@
-"""The mean of several states of a trainer, which come one after the other.
+"""The mean of several states of a trainer, which arrive one after the other.
 
-`Trainer.average` goes through them in a loop of its own. It runs in turn with the runner, as a script does that owns
-its loop, and waits where it asks for the next one: so only one state is in memory, beside the sums.
+`Trainer.average` iterates over them in its own loop. The loop runs in a greenlet and waits for each next state, so that
+only one state is in memory beside the sums.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Weighted = tuple[Saved, float]
 
 
 class Averaging:
-    """One mean after the other. All but the trainer's part, such as the generators, comes from the first state."""
+    """Computes means, one after the other. All but the trainer's part is taken from the first state."""
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
@@ -27,11 +27,11 @@ class Averaging:
         self._first, self._left = Saved(), 0
 
     def add(self, saved: Saved, weight: float, left: int) -> Saved:
-        """One more state, as it was saved; behind the last one, what would have been saved of the mean.
+        """Add a saved state. With the last one, returns the mean in the form of a saved state.
 
-        left: how many are still to come. Raises `TrainerFailed`.
+        left: the number of states still to come. Raises `TrainerFailed`.
         """
-        if self._fiber is None or self._left != left + 1:  # else another mean has come to no end
+        if self._fiber is None or self._left != left + 1:  # otherwise an earlier mean was broken off
             self._fiber, self._first = _Average(self._trainer), saved
         self._left = left
         with user_code():
@@ -43,14 +43,15 @@ class Averaging:
 
 
 class _Average(greenlet):
-    """A trainer's `average`, on its way from one state to the next."""
+    """A trainer's `average`, paused between states."""
 
     def __init__(self, trainer: Trainer) -> None:
         super().__init__(self._run)
         self._trainer = trainer
 
     def take(self, last: Weighted | None) -> Any:
-        """Go on with one more state; with None, to the end: then it answers. Raises what `average` raises."""
+        """Continue with one more state, or with None to the end, which returns the mean. Raises the errors of
+        `average`."""
         if self.dead:
             raise RuntimeError(f"average of trainer {self._trainer.name!r} must go through all states that it is given")
         self.parent = getcurrent()

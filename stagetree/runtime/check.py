@@ -1,9 +1,9 @@
-"""Is a trainer exact? It is trained for some steps in several ways that must agree to the bit, each in a fresh process.
+"""Checks that a trainer is exact: several trainings of a few steps must agree bit for bit, each in a fresh process.
 
     python -P -m stagetree.runtime.check RESULT < JOB
 
-JOB is the JSON of a `Job`, RESULT the file for the JSON of a `Report`. The trainer prints on stdout and stderr. This
-process imports torch once, with what torch imports later, and forks for each way; it runs no code of the trainer.
+JOB is the JSON of a `Job`, RESULT the file for the JSON of a `Report`. The trainer prints to stdout and stderr. This
+process imports torch once and forks for each training. It runs no code of the trainer itself.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from stagetree.runtime import inexact_reasons, machine, state_format
-from stagetree.runtime.differences import Leaves, causes, first_difference, leaves
+from stagetree.runtime import inexact_reasons, machine
+from stagetree.runtime.check_forks import Way, forked, forked_ranks, warned_once
+from stagetree.runtime.checkpoints import state_format
+from stagetree.runtime.exactness.differences import Leaves, causes, first_difference, leaves
+from stagetree.runtime.exactness.held_values import differing, holdings
 from stagetree.runtime.failures import TrainerFailed, user_code
-from stagetree.runtime.forks import Way, forked, forked_ranks, warned_once
-from stagetree.runtime.held_objects import differing, holdings
 from stagetree.runtime.loading import code_modules, load_trainer, script_of
 from stagetree.runtime.machine import Machine
 from stagetree.runtime.model import HpTimeline, Model
-from stagetree.runtime.undeclared_reads import reads_of, watch_reads
+from stagetree.runtime.reads.undeclared_reads import reads_of, watch_reads
 from stagetree.runtime.warm import import_before_forking
 from stagetree.trainer.divided_tensors import Parted, map_parted
 from stagetree.trainer.ranks import group as ranks
@@ -44,9 +45,11 @@ _MEASURED = (
 
 @dataclass(frozen=True)
 class Job:
-    """Train the trainer `name` of `file` for `steps` steps, with a break after `broken`. hp: JSON of its sequences.
+    """What to check.
 
-    shards, parallel: of the study, see `stagetree.trainer.ranks.group`. ranks: how many must have the bits of one.
+    file, name: the trainer. steps: the length of each training. broken: the step after which a training is resumed. hp:
+    JSON of its sequences. shards, parallel: of the study, see `stagetree.trainer.ranks.group`. ranks: the numbers of
+    ranks that must agree with one process.
     """
 
     file: str
@@ -66,14 +69,14 @@ class Job:
 
 @dataclass
 class Report:
-    """What was found. differences: the first leaf that differs, of how many, and the likely cause, by way: `split`
-    in two processes, `watched` by evaluations after each step, or merely trained `again`; by 2 `ranks` (`ranks 2`),
-    without a break or on from the state of one process; or a metric where no leaf differs.
+    """The result of a check.
 
-    failed: the trainer's own error, with which nothing could be compared. not_exact: what has no deterministic form.
-    unread: hyper-parameters that it has not read. reads: data, code and variables beside its version.
-    first_step_seconds: with what happens once, such as compiling.
-    save_seconds: for `checkpoint_bytes`.
+    differences: by kind of training, the first leaf that differs (or a metric, if no leaf does), the number of leaves
+    that do, and the likely cause. Kinds: `split` in two processes; `watched`, evaluated and saved after each step;
+    `again`, a plain repetition; `ranks 2`, trained by 2 ranks, without a break or from the state of one process.
+    failed: the trainer's own error, which prevented a comparison. not_exact: operations without a deterministic form.
+    unread: hyper-parameters that were not read. reads: undeclared data, code and variables. first_step_seconds:
+    includes one-time work such as compiling. save_seconds: the time to save `checkpoint_bytes`.
     """
 
     steps: int
@@ -93,7 +96,7 @@ class Report:
 
 
 def check(job: Job) -> Report:
-    """Train in all ways and compare. This process must not have started CUDA, nor threads."""
+    """Run and compare all trainings. This process must not have started CUDA or threads."""
     import_before_forking([job.file])
     report = Report(job.steps, job.broken)
     with tempfile.TemporaryDirectory() as folder, warned_once():
@@ -134,14 +137,14 @@ def _compare(ways: _Ways, report: Report) -> None:
 
 
 def _cause(way: str, is_unrepeatable: bool, names: Sequence[str]) -> str:
-    """The likely cause of a state that differs. names: of what did not come back with the state."""
+    """The likely cause of a state that differs. names: held values that were not restored with the state."""
     if is_unrepeatable:
         return inexact_reasons.UNREPEATABLE
     return inexact_reasons.WATCHED if way == "watched" else inexact_reasons.not_in_state(names) or inexact_reasons.LOST
 
 
 class _Ways:
-    """The trainings, each for a process of its own. States are left in `folder`, by the name of the way."""
+    """The trainings, each for a process of its own. Their states are written to `folder` by name."""
 
     def __init__(self, job: Job, folder: Path) -> None:
         self._job, self._folder = job, folder
@@ -149,19 +152,19 @@ class _Ways:
         self.worlds, self.device = [each for each in job.ranks if each > 1], job.device
 
     def forked(self, way: Way) -> dict[str, Any]:
-        """What a training found, in a fork, or in one of each rank where their number is part of the results."""
+        """Run a training in a fork, or in one fork a rank if their number is part of the results."""
         _, _, number = self._job.parallel.partition(":")
         return forked_ranks(way, int(number), self.device) if number else forked(way)
 
     def first(self) -> dict[str, Any]:
-        """The part before the break."""
+        """Train up to the break."""
         model = self._built()
         self._train(model, self._job.broken)
         self._keep(model, "first")
         return {"done": True}
 
     def whole(self) -> dict[str, Any]:
-        """Without a break."""
+        """Train without a break."""
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             watch_reads()
@@ -189,11 +192,11 @@ class _Ways:
         return {"done": True}
 
     def split(self) -> dict[str, Any]:
-        """Resumed from the state at the break, in a process of its own."""
+        """Resume from the state at the break, in a new process."""
         return self._resumed(self._built(), "split")
 
     def watched(self) -> dict[str, Any]:
-        """Evaluated and saved after each step."""
+        """Evaluate and save after each step."""
         model, metrics = self._built(), dict[str, float | None]()
         for step in range(1, self._job.steps + 1):
             self._train(model, step)
@@ -202,7 +205,7 @@ class _Ways:
         return {"metrics": metrics}
 
     def in_ranks(self, world: int) -> dict[str, Any]:
-        """In one of several ranks: without a break, and then from the state of one process on."""
+        """As one of several ranks: train without a break, then from the state of one process."""
         model = self._built()
         self._train(model, self._job.steps)
         self._keep(model, f"ranks {world}")
@@ -211,11 +214,11 @@ class _Ways:
         return {"metrics": metrics}
 
     def difference(self, way: str) -> str:
-        """Where the state at the end of a way differs first from that of the whole; nothing if it does not."""
+        """The first difference of the final state from the unbroken training; empty if there is none."""
         return first_difference(self.leaves("whole"), self.leaves(way))
 
     def leaves(self, way: str) -> Leaves:
-        """Of the state at its end."""
+        """The leaves of the final state."""
         return leaves(map_parted(self._kept(way), Parted.whole))
 
     def _built(self) -> Model:
@@ -249,7 +252,7 @@ class _Ways:
             return holdings(model.trainer, code_modules(self._job.file))
 
     def _keep(self, model: Model, name: str) -> tuple[int, float]:
-        """Save the state under a name; its size, and how long it took. Of ranks, each saves its part."""
+        """Save the state by name; returns its size and duration. Each rank saves its part."""
         begun_at, rank = time.monotonic(), ranks.here().rank
         state = {**model.state(), "machine": {}}
         layout = state_format.Layout.of_part(state) if rank else state_format.Layout.of(state)
@@ -263,14 +266,14 @@ class _Ways:
         return size, seconds
 
     def _kept(self, name: str) -> Any:
-        """The state under a name, of all ranks that saved some of it."""
+        """The state by name, merged from all ranks."""
         files = [self._folder / name, *sorted(self._folder.glob(f"{glob.escape(name)}.*"))]
         return state_format.unpack(*(file.read_bytes() for file in files))
 
 
 def main() -> None:
     job = Job(**json.load(sys.stdin))
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C is told by the command, and not by each process of it
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the command reports Ctrl-C, once for all of its processes
     faulthandler.enable()
     machine.refuse_breakpoints()
     Path(sys.argv[1]).write_text(json.dumps(asdict(check(job))))

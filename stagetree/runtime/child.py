@@ -1,4 +1,4 @@
-"""The process that trains: it does what it is told over a connection, one command after the other, with one trainer."""
+"""The trainer process: carries out the slot's commands, one after the other, with one trainer."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from stagetree.runtime import inexact_reasons, machine, state_format
-from stagetree.runtime.buffers import Buffers
+from stagetree.runtime import inexact_reasons, machine
+from stagetree.runtime.checkpoints import state_format
+from stagetree.runtime.checkpoints.buffers import Buffers
 from stagetree.runtime.command_channel import Conversation
-from stagetree.runtime.comparison import HOLDINGS, compare, leaf_digests
+from stagetree.runtime.exactness.comparison import HOLDINGS, compare, leaf_digests
+from stagetree.runtime.exactness.held_values import LAUNCHED, RESTARTED, WORKERS, Holdings, differing, holdings
+from stagetree.runtime.exactness.process_changes import Leftovers
 from stagetree.runtime.failures import TrainerFailed, plain, user_code
-from stagetree.runtime.held_objects import LAUNCHED, RESTARTED, WORKERS, Holdings, differing, holdings
-from stagetree.runtime.leftovers import Leftovers
 from stagetree.runtime.loading import code_modules, imports_of, load_trainer, package_versions
 from stagetree.runtime.machine import Machine, print_to
 from stagetree.runtime.model import HpTimeline, LaunchedTrainer, Model
-from stagetree.runtime.undeclared_reads import reads_of, watch_reads
+from stagetree.runtime.reads.undeclared_reads import reads_of, watch_reads
 from stagetree.runtime.wire import Message, Wire
 from stagetree.trainer.base import TrainsAhead
 from stagetree.trainer.data import DataTrainer
@@ -34,7 +35,7 @@ COMMANDS = (
 
 
 def run(wire: Wire) -> int:
-    """Serve until told to exit, or until the other side is gone."""
+    """Serve commands until `exit`, or until the slot is gone."""
     machine.log_to_stderr()
     machine.refuse_breakpoints()
     machine.prefer_for_killing()
@@ -49,7 +50,7 @@ def run(wire: Wire) -> int:
 
 
 class Child(Conversation):
-    """commands: what can be asked for, by name. The model is there from `build` on."""
+    """The commands of a trainer process. There is a model from `build` on."""
 
     def __init__(self, wire: Wire) -> None:
         super().__init__(wire)
@@ -63,7 +64,7 @@ class Child(Conversation):
     # ------------------------------------------------------------------------------------------------ commands
 
     def _start(self, message: Message, fds: list[int]) -> Message:
-        """Its file gets the stacks of all threads when the process crashes, and whenever SIGUSR1 arrives."""
+        """Prepare the machine. The file gets the stacks of all threads on a crash and on SIGUSR1."""
         machine.write_stacks_to(fds[0])
         self._device = message["device"]
         self._buffers = Buffers(self._device)
@@ -98,8 +99,8 @@ class Child(Conversation):
         return {"version": code.version, "left": left}
 
     def _become_template(self, message: Message, fds: list[int]) -> Message:
-        """From here on, each chain trains in a fork of this process, if that is safe: what it says follows from
-        `TemplateRole.ask`. What it prints itself goes to the file that comes along."""
+        """From now on each chain trains in a fork of this process, if that is safe; see `TemplateRole.ask`. This
+        process's own output goes to the file that comes along."""
         answer = self._template.ask(self._device, fds)
         if self._template.is_asked_for:
             print_to(os.dup(fds[0]))
@@ -130,7 +131,7 @@ class Child(Conversation):
             model.advance_some(timeline, until, say)
             self._journal.look(model, time.monotonic())
             say(model.step)
-            until = self._new_end(until)  # of the ranks of a trial, the leader alone is told
+            until = self._new_end(until)  # the slot talks only to the leader of several ranks
             if until not in (0, end):
                 end = until
                 model.expect(timeline, end, end, message["ahead"][1])
@@ -165,13 +166,14 @@ class Child(Conversation):
     # ------------------------------------------------------------------------------------------------ packs
 
     def _join(self, message: Message, fds: list[int]) -> Message:
-        """The model that was built last is a lane of a pack from here on."""
+        """Make the model that was built last a lane of a pack."""
         self._lanes.put(message["lane"], self._built, message["width"])
         self._model = None
         return {"step": self._lanes[message["lane"]].step}
 
     def _train_together(self, message: Message, fds: list[int]) -> Message:
-        """So many steps of each; all of them stop where one fails. Its `step` is how many they took."""
+        """Train up to `until` steps of each lane; all stop when one fails. `step` in the answer is the number of
+        steps."""
         timelines = {int(lane): HpTimeline(hp) for lane, hp in message["hps"].items()}
         until, steps = message["until"], 0
         failed: dict[int, TrainerFailed] = {}
@@ -194,7 +196,7 @@ class Child(Conversation):
         }
 
     def _measure(self, message: Message, fds: list[int]) -> Message:
-        """Measure what packs of up to so many lanes would cost the model of a lane, and train nothing."""
+        """Measure packs of up to `widest` lanes for the model of a lane, without training it."""
         profile = self._lanes.measure(message["lane"], HpTimeline(message["hp"]), message["widest"])
         return {"profile": profile, "unpackable_reason": self._lanes.unpackable_reason}
 
@@ -208,14 +210,14 @@ class Child(Conversation):
         return compare(fds[: message["mine"]], fds[message["mine"] :], message["ignored"])
 
     def _seen(self, message: Message, fds: list[int]) -> Message:
-        """What the trainer has read, and which hyper-parameters it has not."""
+        """The undeclared inputs that the trainer has read, and the hyper-parameters that it has not."""
         files = reads_of(self._built.trainer, self._file)
         return {"unread": list(map(plain, self._built.unread())), "files": files}
 
     # ------------------------------------------------------------------------------------------------ their parts
 
     def _holdings(self, model: Model) -> Holdings:
-        with model.given.looked_at():  # to look at values is not to read them
+        with model.given.looked_at():  # these looks do not count as reads of hyper-parameters
             held = holdings(model.trainer, code_modules(self._file), state=model.state()["trainer"])
         unseen = {
             RESTARTED: isinstance(model.trainer, TrainsAhead),
@@ -239,11 +241,11 @@ class Child(Conversation):
         return self._timeline
 
     def _drop(self) -> None:
-        """Free the memory of the model; in a cycle of references it would wait for the collector."""
+        """Free the model's memory at once; a reference cycle would delay that."""
         if self._model is not None:
             try:
                 self._model.trainer.close()
-            except Exception:  # the next model, which may be another trial's, is not to blame
+            except Exception:  # the next model may be another trial's, which this error does not concern
                 traceback.print_exc()
             self._model = None
             self._buffers.forget()

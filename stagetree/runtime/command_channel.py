@@ -1,8 +1,7 @@
-"""The trainer's side of the conversation with its slot: commands, answers, and progress while it trains.
+"""The trainer's side of its conversation with the slot: commands, answers, and progress while it trains.
 
-Every command is answered with `done`, or with `failed` and what failed; and with the files that it has opened. While
-it trains it says by itself how far it is, and looks between two steps whether it is wanted to train for longer, or
-shorter.
+Each command is answered by `done`, or by `failed` with the error, and with the files that were opened meanwhile. While
+it trains, the process reports its step on its own, and checks between steps whether its last step was changed.
 """
 
 from __future__ import annotations
@@ -12,24 +11,25 @@ import time
 import traceback
 from collections.abc import Callable
 
-from stagetree.runtime import file_reads, machine
+from stagetree.runtime import machine
 from stagetree.runtime.failures import TrainerFailed, kind_of, plain, signature_of
 from stagetree.runtime.machine import print_to
 from stagetree.runtime.model import Journal, Model
 from stagetree.runtime.packed import Lanes
+from stagetree.runtime.reads import file_reads
+from stagetree.runtime.reads.undeclared_reads import uses_of
 from stagetree.runtime.template import TemplateRole
-from stagetree.runtime.undeclared_reads import uses_of
 from stagetree.runtime.wire import Message, Wire
 from stagetree.trainer.ranks import group
 
 PROGRESS_SECONDS = 0.1
-"""How often it says how far it is; after each step, if steps are longer."""
+"""The interval of progress reports; longer steps are reported one by one."""
 
 Command = Callable[[Message, list[int]], Message]
 
 
 class Conversation:
-    """Of a process that has at most one model, or the models of a pack. commands: by name."""
+    """A process with one model, or with the models of a pack. `_commands`: the handlers by command name."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
@@ -79,25 +79,25 @@ class Conversation:
             os.close(fd)
 
     def _serve_forks(self) -> None:
-        """What follows is done in each fork, which has a connection of its own. The template itself does not return."""
+        """Serve forks. Returns only in a fork, with its own connection."""
         self._journal.write_to(-1)
         self._wire = self._template.serve(self._wire)
         if self._model is not None:
             self._model.touch()
 
     def _new_end(self, until: int) -> int:
-        """Where the training must end now."""
+        """The step at which the training must end now."""
         while (arrived := self._wire.receive()) is not None:
             message, fds = arrived
             if message["do"] == "until":
                 until = message["until"]
-            elif not self._heeds(message, fds):  # whoever wants something else has given this training up
+            elif not self._heeds(message, fds):  # a new command ends this training
                 self._waiting = arrived
                 return 0
         return until
 
     def _heeds(self, message: Message, fds: list[int]) -> bool:
-        """Whether it is something that has no answer, and may come at any time."""
+        """Handle a message that needs no answer and may come at any time. Returns whether it was one."""
         if message["do"] == "log":
             print_to(fds[0])  # the second file, if there is one, is for logged numbers
             journal = self._lanes.journal(message["lane"]) if "lane" in message else self._journal
@@ -110,7 +110,7 @@ class Conversation:
         return message["do"] in ("log", "patience", "take_over")
 
     def _say(self, number: int, step: int) -> bool:
-        """Say from time to time how far that command is. Whether the slot has said nothing meanwhile."""
+        """Report the step from time to time. Returns whether the slot has sent nothing meanwhile."""
         if (now := time.monotonic()) - self._said_at >= PROGRESS_SECONDS:
             self._wire.send({"number": number, "step": step})
             self._said_at = now

@@ -1,6 +1,6 @@
-"""Train one trial in the calling process and terminal, for `stagetree debug`, or have its trainer export a state.
+"""Trains one trial in the caller's terminal, for `stagetree debug`, or has its trainer export a checkpoint.
 
-There `breakpoint()` stops at the prompt of the user, and an exception comes through as it was raised.
+`breakpoint()` opens a prompt there, and exceptions are raised as they are.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from stagetree.errors import StagetreeError
-from stagetree.runtime import state_format
+from stagetree.runtime.checkpoints import state_format
+from stagetree.runtime.checkpoints.weight_files import export_weights
 from stagetree.runtime.failures import TrainerFailed, user_code
 from stagetree.runtime.loading import load_trainer
 from stagetree.runtime.machine import Machine
 from stagetree.runtime.model import HpTimeline, Model
-from stagetree.runtime.weight_files import export_weights
 from stagetree.trainer import Trainer
 from stagetree.trainer.ranks import group
 
@@ -27,8 +27,8 @@ from stagetree.trainer.ranks import group
 class DebugTrial:
     """A trial, and the settings of the slot that would train it.
 
-    file, name: the trainer. hp: JSON of its sequences. begin: a file with the weights that the trial begins with, or
-    empty. whole: whether that file holds the whole state. The other fields are as in a slot.
+    file, name: the trainer. hp: JSON of its sequences. begin: a file with the trial's initial weights, or empty. whole:
+    that file holds a whole state. For the other fields see `stagetree.runtime.machine.Machine`.
     """
 
     file: str
@@ -46,11 +46,11 @@ class DebugTrial:
 
 
 def run_in_terminal(trial: DebugTrial, steps: int) -> dict[str, float | None]:
-    """Train a trial exactly as a slot does, from step 0, and evaluate it.
+    """Train a trial from step 0 exactly as a slot does, and evaluate it.
 
-    Returns: the metrics by name; None for one that is no finite number.
+    Returns: the metrics by name; None for one that is not finite.
 
-    Raises whatever the trainer's code raises, `TrainerFileError`, `SequenceError`.
+    Raises the errors of the trainer's code, `TrainerFileError`, `SequenceError`.
     """
     timeline = HpTimeline(trial.hp)
     with _as_it_was_raised():
@@ -64,10 +64,10 @@ def run_in_terminal(trial: DebugTrial, steps: int) -> dict[str, float | None]:
 
 
 def export_state(trial: DebugTrial, image: Path, step: int, folder: Path) -> bool:
-    """Have a trial's trainer write its model, from the checkpoint after `step` steps, into an empty folder.
+    """Export a trial's model from the checkpoint after `step` steps into an empty folder.
 
-    image: the file with the checkpoint. Returns whether the trainer has an `export` of its own. Raises as
-    `run_in_terminal` does, `StagetreeError` if it holds no tensors, OSError.
+    image: the checkpoint's file. Returns whether the trainer has an `export` of its own. Raises as `run_in_terminal`,
+    `StagetreeError` if there are no tensors, OSError.
     """
     with _as_it_was_raised():
         model = _built(trial)

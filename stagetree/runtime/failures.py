@@ -1,6 +1,6 @@
-"""What the user's code raises, told apart from what goes wrong with us, as text that any database takes.
+"""Errors of the user's code, told apart from our own, as text that any database accepts.
 
-Keeps what the service is set up with from trainers, and secrets of the environment from what errors say.
+Also keeps the service's settings from trainers, and secrets of the environment out of error texts.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from stagetree.trainer.program import ProgramKilled
 SECRET = re.compile("pass|secret|token|key|credential", re.IGNORECASE)
 PASSWORD = re.compile("://[^/@:]*:([^/@]{3,})@")
 SHORTEST_SECRET = 8
-"""Shorter values are words that texts are full of."""
+"""Shorter values may be ordinary words of a text."""
 
 SERVICE = "STAGETREE_"
 STACK = f"{SERVICE}STACK"
-"""The folder of the stack below which a process began: the next one ends what is left of it."""
+"""The variable with the folder of the stack that started a process. The next stack ends the processes left in it."""
 
 KEPT: tuple[str, ...] = (
     "PATH",
@@ -55,18 +55,19 @@ KEPT += (
     "OMP_*",
     "MKL_*",
 )
-"""What every trainer gets, besides what the operator lists: variables of the machine and of libraries."""
+"""Variables that every trainer gets: those of the machine and of libraries."""
 
 SAME_ORDER = {"PYTHONHASHSEED": "0"}
-"""For the environment of processes that train: a set of strings then has the same order in all, on every machine.
+"""Variables of training processes: a set of strings has the same order in all of them, on every machine.
 
-Forks of one interpreter agree anyway, so no comparison would notice; the next stack would resume with another order."""
+Forks of one interpreter agree anyway, so no comparison would notice; but the next stack would resume in another order.
+"""
 
 
 def keep_for_trainers(environment: MutableMapping[str, str]) -> None:
-    """Take out what is not for trainers: what the service itself is set up with, such as the database's password.
+    """Remove the service's own variables, such as the database's password.
 
-    `STAGETREE_TRAINER_ENV` lists, separated by commas, what trainers get besides `KEPT`; all if it is not set.
+    `STAGETREE_TRAINER_ENV` is a comma-separated list of what trainers get besides `KEPT`; by default everything.
     """
     allowed = [*KEPT, *environment.get(f"{SERVICE}TRAINER_ENV", "*").replace(" ", "").split(",")]
     for name in list(environment):
@@ -75,9 +76,9 @@ def keep_for_trainers(environment: MutableMapping[str, str]) -> None:
 
 
 def masked(text: str, environment: Mapping[str, str]) -> str:
-    """The text without the values of variables that sound secret, and without passwords in URLs among them.
+    """Mask the values of variables with secret-sounding names, and passwords in URLs among the variables.
 
-    What an error says is shown to all who may look at the study.
+    Everybody with access to the study can read error texts.
     """
     secrets = {value for name, value in environment.items() if SECRET.search(name) and len(value) >= SHORTEST_SECRET}
     secrets |= {password for value in environment.values() for password in PASSWORD.findall(value)}
@@ -90,32 +91,32 @@ OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
 IMPORTING = ("<frozen importlib", importlib.__file__)
 LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 LONGEST = 100_000
-"""A longer text of an error loses its middle."""
+"""A longer error text loses its middle."""
 
 NO_MEMORY = "DefaultCPUAllocator: can't allocate memory"
-"""Of torch's RuntimeError where the machine's memory is out; that of a device has a class."""
+"""Part of torch's RuntimeError when host memory is exhausted. Device memory has an exception class."""
 
 DEVICE_ERRORS = ("CUDA error", "CUBLAS_STATUS_", "CUDNN_STATUS_", "cuDNN error", "HIP error")
-"""How the messages of a device that no longer works begin, where torch has no class for them."""
+"""The beginnings of messages of a broken device for which torch has no class."""
 
 PEER_ERRORS = ("DistBackendError", "DistNetworkError", "DistStoreError")
-"""Classes of torch for what another process of the same trial no longer answers."""
+"""torch's exception classes for another process of the trial that no longer answers."""
 
 PEER_SIGNS = ("closed by peer", "reset by peer", "Read error", "Write error", "Broken pipe", "Timed out waiting")
-"""In the messages of gloo, for which it has no class."""
+"""Parts of gloo's messages for the same, which has no class."""
 
 
 UNSAVABLE = "unsavable"
-"""The signature of a failure where the trainer's state holds something that cannot be saved."""
+"""The signature of a state that holds something that cannot be saved."""
 
 
 class TrainerFailed(Exception):
-    """A trainer cannot go on.
+    """A trainer cannot continue.
 
-    kind: `exception`, `out_of_memory` or `device` out of its code; `hang` or `crash` of its process; `rank` if another
-    process of the same trial is gone, or can no longer be reached; `internal` is our own fault. error: a text for its
-    user. step: how many steps it has been trained for. signature: equal for equal errors, in whatever process on
-    whatever machine. may_divide: where it is out of memory, whether each of more ranks may need less.
+    kind: `exception`, `out_of_memory` or `device` for errors of its code; `hang` or `crash` of its process; `rank` if
+    another process of the same trial is gone or unreachable; `internal` for our own errors. error: the text for the
+    user. step: the number of steps trained. signature: equal for equal errors in any process on any machine.
+    may_divide: if out of memory, whether more ranks would need less each.
     """
 
     def __init__(self, kind: str, error: str, step: int = 0, signature: str = "", *, may_divide: bool = False) -> None:
@@ -125,20 +126,20 @@ class TrainerFailed(Exception):
 
     @property
     def is_final(self) -> bool:
-        """Whether the same would happen in any other process, so that another try is of no use."""
+        """Whether it would fail the same way in any other process, so that a retry is useless."""
         return self.signature == UNSAVABLE
 
     @classmethod
     def of(cls, error: BaseException) -> TrainerFailed:
-        """What the user's code raised."""
+        """An error of the user's code."""
         return cls(kind_of(error), text_of(error), signature=signature_of(error))
 
 
 @contextmanager
 def user_code(but: tuple[type[Exception], ...] | type[Exception] = ()) -> Iterator[None]:
-    """An error of the user's code in the block is raised as a `TrainerFailed`. but: classes that pass as they are.
+    """Raise errors of the user's code in the block as `TrainerFailed`.
 
-    So does a failure that is one already, which another process of the same trial has told of.
+    but: classes to pass through, as `TrainerFailed` itself is, which another process of the trial may have reported.
     """
     try:
         yield
@@ -151,7 +152,7 @@ def user_code(but: tuple[type[Exception], ...] | type[Exception] = ()) -> Iterat
 
 
 def kind_of(error: BaseException) -> str:
-    """`out_of_memory`, `rank`, `crash`, `device` or `exception`: what an error is, or was before it was wrapped."""
+    """`out_of_memory`, `rank`, `crash`, `device` or `exception`, by the error and its causes."""
     chain = list(_chain(error))
     if any(isinstance(each, (MemoryError, *_of_torch("OutOfMemoryError"))) or NO_MEMORY in str(each) for each in chain):
         return "out_of_memory"
@@ -163,17 +164,17 @@ def kind_of(error: BaseException) -> str:
 
 
 def text_of(error: BaseException) -> str:
-    """The traceback from the user's first line on. What we refuse before any of theirs is a sentence."""
+    """The traceback from the user's first frame on. A refusal of ours has a message only."""
     outside = _outside(error.__traceback__)
     if outside is None and not _is_refusal(error):
-        outside = error.__traceback__  # a fault of ours
+        outside = error.__traceback__  # our own error
     return plain("".join(traceback.format_exception(type(error), error, outside)))
 
 
 def signature_of(error: BaseException) -> str:
-    """The type of an error and where it was raised: the innermost line that is no library's, without its folder.
+    """The type of an error, and the innermost line that is no library's, without the folder.
 
-    Not its message, which may hold an address or a time.
+    The message is left out, since it may hold an address or a time.
     """
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<frozen")]
     users = [frame for frame in frames if not frame.filename.startswith((OURS, *LIBRARIES))]
@@ -182,7 +183,7 @@ def signature_of(error: BaseException) -> str:
 
 
 def ending(code: int | None) -> str:
-    """How a process ended, by its exit code as Python gives it; what goes on after `the process`."""
+    """How a process ended, by its exit code as Python gives it; continues "the process"."""
     if code is None or code >= 0:
         return f"ended by itself, with exit code {code}"
     more = ": the machine may have run out of memory" if -code == signal.SIGKILL else ""
@@ -190,7 +191,7 @@ def ending(code: int | None) -> str:
 
 
 def plain(text: str) -> str:
-    """The same text, of bounded length, without secrets, with what a database may refuse written as escapes."""
+    """The text with secrets masked, its length bounded, and characters that databases refuse escaped."""
     text = masked(text, os.environ)
     if len(text) > LONGEST:
         text = f"{text[: LONGEST // 4]}\n[...]\n{text[-3 * LONGEST // 4 :]}"
@@ -198,7 +199,7 @@ def plain(text: str) -> str:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """An error, and those that it came from."""
+    """The error and its causes."""
     ids = set[int]()
     each: BaseException | None = error
     while each is not None and id(each) not in ids:
@@ -208,13 +209,13 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _of_torch(name: str) -> tuple[type[BaseException], ...]:
-    """A class of torch, if it has it. Where torch is not imported, as in a slot's process, nothing is of that class."""
+    """A class of torch. Empty where torch is not imported, as in a slot's process."""
     error: type[BaseException] | None = getattr(sys.modules.get("torch"), name, None)
     return () if error is None else (error,)
 
 
 def _is_refusal(error: BaseException) -> bool:
-    """Whether an error that we have raised may be meant for the user: of a usual class, or of our own."""
+    """Whether an error of ours may be meant for the user: a common class, or one of our own."""
     return isinstance(error, TypeError | ValueError | RuntimeError) or type(error).__module__.startswith("stagetree.")
 
 
@@ -232,7 +233,7 @@ def _is_of_peer(error: BaseException) -> bool:
 
 
 def _outside(trace: TracebackType | None) -> TracebackType | None:
-    """A traceback without our own frames, and those of the import system, at its beginning."""
+    """The traceback without the leading frames of stagetree and of the import system."""
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith((OURS, *IMPORTING)):
         trace = trace.tb_next
     return trace

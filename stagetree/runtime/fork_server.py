@@ -1,7 +1,12 @@
-"""An interpreter that forks for others: it serves forks on request and looks after them until they end.
+"""How a trainer process starts: it is forked from an interpreter that has imported torch.
 
-Each ends with all that it started, and none by accident. The warm interpreter is one, and so is a template: see
-`stagetree.runtime.template`.
+1. A worker launches the warm interpreter (`stagetree.runtime.warm`), which imports torch and runs this `ForkServer`.
+2. A slot sends a request with two descriptors, a connection and a lifeline. The server forks, and the fork serves the
+   slot's commands over the connection (`stagetree.runtime.child`).
+3. On a CPU, a fork that has built the trainer may become a template (`stagetree.runtime.template`): it runs a
+   `ForkServer` too, and each chain trains in a fork of it.
+
+The server reports on the lifeline how a fork ended, and kills the fork with all its processes when the lifeline closes.
 """
 
 from __future__ import annotations
@@ -25,20 +30,19 @@ from stagetree.runtime.wire import Message, Wire, pair
 PR_SET_PDEATHSIG = 1
 
 MOST_EARLY_BYTES = 2**20
-"""No more bytes from before the log was known go there."""
+"""The most bytes of early output to copy to the log."""
 
 
 def end(code: int, ours: frozenset[str]) -> NoReturn:
-    """As Python ends, but that the kernel frees what is left: to take all of torch apart, it needs 0.25 s.
+    """End as Python would, but let the kernel free the rest: deleting all of torch takes 0.25 s.
 
-    Threads are waited for, what was registered for the end is done, files that are open are written to the last byte,
-    and what the modules hold that are not `ours` is let go.
+    Joins threads, runs exit handlers, flushes open files, and drops the contents of modules that are not in `ours`.
     """
     threading._shutdown()  # type: ignore[attr-defined]  # as in the processes of multiprocessing
     atexit._run_exitfuncs()
     for each in gc.get_objects():
         if issubclass(type(each), io.IOBase):
-            with contextlib.suppress(Exception):  # it is closed, or nobody reads there any more
+            with contextlib.suppress(Exception):  # it is closed, or its reader is gone
                 each.flush()
     for name in sys.modules.keys() - ours:
         vars(sys.modules[name]).clear()
@@ -47,14 +51,14 @@ def end(code: int, ours: frozenset[str]) -> NoReturn:
 
 
 def leave_sigterm_to_the_worker() -> None:
-    """Slurm and systemd send it to every process of a worker: the main one stops at the next step, and saves."""
-    signal.signal(signal.SIGTERM, lambda *_: None)  # unlike SIG_IGN, it is not handed on to programs that are started
+    """Ignore SIGTERM, which Slurm and systemd send to all processes: the main process stops at a step and saves."""
+    signal.signal(signal.SIGTERM, lambda *_: None)  # unlike SIG_IGN, this is not inherited by started programs
 
 
 def end_forks_by_sigterm() -> None:
-    """What the user's code forks ends by it as ever: a pool waits for that.
+    """Let SIGTERM end processes that the user's code forks, as pools expect.
 
-    It is held back meanwhile, since Python forgets in a fork what has come before it could be handled.
+    It is blocked while forking, since Python drops signals in a fork that it had not handled before.
     """
     held = {signal.SIGTERM}
 
@@ -70,11 +74,11 @@ def end_forks_by_sigterm() -> None:
 
 
 def reaped(pid: int) -> int | None:
-    """The exit code of a child that has ended, when its group is killed; None while it runs."""
+    """Reap a child that has ended and kill its process group. Returns its exit code; None while it runs."""
     if hasattr(os, "waitid"):  # macOS has it since Python 3.13
         if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
             return None
-        kill_group(pid)  # before it is reaped: until then, the id is its own
+        kill_group(pid)  # before reaping, while the id cannot be reused
     ended, status = os.waitpid(pid, os.WNOHANG)
     return os.waitstatus_to_exitcode(status) if ended else None
 
@@ -85,11 +89,11 @@ def kill_group(pid: int) -> None:
     except ProcessLookupError:
         os.kill(pid, signal.SIGKILL)  # a fork that has no group of its own yet
     except PermissionError:
-        return  # macOS says so of a group of which only a zombie is left
+        return  # macOS, for a group with only a zombie left
 
 
 class ForkServer:
-    """The forks of a process, by process id, with their lifelines: of the warm interpreter, or of a template."""
+    """Serves forks of this process and tracks them by process id with their lifelines."""
 
     def __init__(self, owner: Wire, listener: socket.socket | None = None) -> None:
         self._pid, self._libc = os.getpid(), ctypes.CDLL(None)
@@ -107,14 +111,15 @@ class ForkServer:
             self._watch(listener, lambda: self._listen_to(Wire(listener.accept()[0])))
 
     def told(self) -> Iterator[str]:
-        """The files of trainers, when the owner knows them. Its log comes along, and has all that was printed so far.
+        """Wait for the owner to name the trainers' files. Redirects output to the log that comes along, early output
+        included.
 
         Raises EOFError when the owner is gone.
         """
         while (arrived := self._owner.receive(timeout=None)) is None:
             continue
         message, (log,) = arrived
-        with contextlib.suppress(OSError):  # it printed to a terminal
+        with contextlib.suppress(OSError):  # early output went to a terminal
             os.write(log, os.pread(sys.stdout.fileno(), MOST_EARLY_BYTES, 0))
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
@@ -123,7 +128,7 @@ class ForkServer:
         yield from message["files"]
 
     def serve(self) -> Wire | None:
-        """In a fork, its connection. Here, None when nobody can ask any more and all forks have ended."""
+        """Serve until there are no clients and no forks: returns None. In a fork, returns its connection."""
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wakeup.fileno(), warn_on_full_buffer=False)
         self._watch(self._signals, self._reap)
@@ -135,7 +140,7 @@ class ForkServer:
         return self._child
 
     def refuse(self, reason: str) -> int:
-        """Answer a request with the reason why there is no trainer's process. The next request may have more luck."""
+        """Answer one request with the reason why no process can start, and exit. A new interpreter may succeed."""
         self._refusal = reason
         self.serve()
         return 1
@@ -155,7 +160,7 @@ class ForkServer:
                 while self._child is None and (arrived := wire.receive()):
                     if arrived[1]:
                         self._answer(*(Wire(socket.socket(fileno=fd)) for fd in arrived[1]))
-                    else:  # a template is told to end as any trainer's process is
+                    else:  # templates are told to exit like any trainer process
                         self._is_over = self._is_over or is_owner
             except EOFError:
                 self._forget(wire)
@@ -170,7 +175,7 @@ class ForkServer:
             return
         try:
             pid = os.fork()
-        except OSError as problem:  # no memory, or too many processes: the others go on
+        except OSError as problem:  # out of memory or processes; existing forks continue
             _refuse(f"no process can be forked: {problem.strerror}", connection, lifeline)
             return
         if pid == 0:
@@ -181,20 +186,20 @@ class ForkServer:
     def _look_after(self, pid: int, connection: Wire, lifeline: Wire) -> None:
         connection.close()
         self._lifelines[pid] = lifeline
-        self._watch(lifeline, lambda: self._kill(pid))  # nothing is ever said on it but that it is over
+        self._watch(lifeline, lambda: self._kill(pid))  # readable means closed: nothing is ever sent on it
         _say(lifeline, {"pid": pid})
 
     def _become(self, connection: Wire, lifeline: Wire) -> None:
-        """In a fork: end with the parent, and hold nothing of what it holds."""
+        """In a fork: die with the parent, and close everything inherited."""
         os.setsid()
         if sys.platform == "linux":
             self._libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != self._pid:  # it died before that was said
+        if os.getppid() != self._pid:  # the parent died before prctl
             os._exit(1)
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for key in list(self._selector.get_map().values()):
-            key.fileobj.close()  # type: ignore[union-attr]  # to unregister it would do so in the parent as well
+            key.fileobj.close()  # type: ignore[union-attr]  # unregistering would also affect the parent
         self._selector.close()
         self._wakeup.close()
         lifeline.close()
@@ -203,8 +208,8 @@ class ForkServer:
     # ------------------------------------------------------------------------------------------------ ending
 
     def _kill(self, pid: int) -> None:
-        """A fork and all that it started. While it is not reaped, its id is its own."""
-        if pid in self._lifelines:  # else it has ended at the same moment
+        """Kill a fork with its process group. Its id is valid until it is reaped."""
+        if pid in self._lifelines:  # it may just have ended
             self._selector.unregister(self._lifelines[pid])
             kill_group(pid)
 
@@ -218,7 +223,7 @@ class ForkServer:
     def _let_go(self, pid: int, status: int) -> None:
         lifeline = self._lifelines.pop(pid)
         _say(lifeline, {"ended": status})
-        with contextlib.suppress(KeyError):  # it was killed because its lifeline was closed
+        with contextlib.suppress(KeyError):  # `_kill` has unregistered it
             self._selector.unregister(lifeline)
         lifeline.close()
 
@@ -230,5 +235,5 @@ def _refuse(reason: str, connection: Wire, lifeline: Wire) -> None:
 
 
 def _say(lifeline: Wire, message: Message) -> None:
-    with contextlib.suppress(ConnectionError):  # nobody is there to be told
+    with contextlib.suppress(ConnectionError):  # the client is gone
         lifeline.send(message)

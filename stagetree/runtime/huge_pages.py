@@ -1,6 +1,6 @@
-"""Large pages for a process that forks often: for each fork, the kernel copies the tables of all its pages.
+"""Large memory pages for a process that forks often: each fork copies the page tables.
 
-With small ones, that and the end of the fork take 20 ms for a process that has imported torch; with large ones, half.
+With small pages, a fork and its exit take 20 ms after importing torch; with large ones, half of that.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ HUGE = 2**21
 MADV_COLLAPSE = 25
 
 MOST_BYTES = 2**29
-"""No more is moved: that takes a second for each gigabyte."""
+"""The most to move: it takes a second a gigabyte."""
 
 
 def gather_memory() -> None:
-    """Move the process's own memory into large pages, the heap and the areas beside it. Where the system has none, or
-    does not do that, nothing changes."""
+    """Move the process's private memory into large pages, if the system supports it."""
     libc, left = ctypes.CDLL(None), MOST_BYTES
     with suppress(OSError, AttributeError, ValueError):
         for begin, end in _own_areas():
@@ -30,7 +29,7 @@ def gather_memory() -> None:
 
 
 def _own_areas() -> Iterator[tuple[int, int]]:
-    """Begin and end of each area of memory that is written and belongs to no file."""
+    """The address ranges of writable memory that belongs to no file."""
     for line in Path("/proc/self/maps").read_text(errors="surrogateescape").splitlines():
         place, rights, _, _, inode, *name = line.split(maxsplit=5)
         if rights.startswith("rw") and rights[3] == "p" and inode == "0" and name in ([], ["[heap]"]):

@@ -1,7 +1,7 @@
-"""Why a result may differ in its last bits from that of the same trial trained alone: reasons, in words.
+"""Reasons why a result may differ in its last bits from the same trial trained alone.
 
-Each goes on after "3 stages": operations without a deterministic form, which `determinism: warn` lets through, and
-a state that was made under another torch, on another device or with other threads.
+Each continues "3 stages": an operation without a deterministic form that `determinism: warn` allows, or a state made
+with another torch, on another device or with another number of threads.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WORDS = {
     "processor": "processor",
     "threads": "number of threads",
 }
-"""What is told of a machine, in the order in which a difference is; see `stagetree.runtime.machine.Machine`."""
+"""Machine properties to report, in order; see `stagetree.runtime.machine.Machine`."""
 
 UNREPEATABLE = (
     "Likely: training is not repeatable even without a break: an operation without a deterministic form, a clock, a "
@@ -30,7 +30,7 @@ WATCHED = "Likely: evaluate() or state_dict() changes what train() reads"
 OF_METRICS = (
     "Likely: evaluate() changes what it reads, or reads something that load_state_dict() does not bring back as it was"
 )
-"""The cause of a metric that differs where no weight does."""
+"""The cause when a metric differs and no weight does."""
 
 STRAY = "did not come back with the state"
 STATE_LOADED = "after load_state_dict not what it was"
@@ -44,7 +44,7 @@ OF_SCRIPTS = {
     ),
     STATE_LOADED: "after load() of run.state not what it was",
 }
-"""The same in words of scripts that own their loop, which have none of a class's methods."""
+"""The same causes for scripts that own their loop, which have no methods."""
 
 _MEASURED = "of equal weights, "
 _SIGN = "does not have a deterministic"
@@ -54,7 +54,7 @@ _seen: dict[str, None] = {}
 
 
 def watch() -> None:
-    """From here on, note each operation that torch warns of. Each is shown once; other warnings are shown as ever."""
+    """Record each operation that torch warns of, and show its warning once. Other warnings are shown as usual."""
     shown = warnings.showwarning
 
     def show(message: Any, *args: Any, **kwargs: Any) -> None:
@@ -65,49 +65,49 @@ def watch() -> None:
             _seen[operation] = None
         shown(message, *args, **kwargs)
 
-    warnings.filterwarnings("always", message=_ANY)  # or a second model in the process would not be warned of
+    warnings.filterwarnings("always", message=_ANY)  # otherwise only a process's first model is warned of
     warnings.showwarning = show
 
 
 def forget() -> None:
-    """Another model begins."""
+    """Forget the operations when another model begins."""
     _seen.clear()
 
 
 def note(operations: Iterable[str]) -> None:
-    """Another process of the same trial has seen these."""
+    """Record operations that another process of the trial has reported."""
     _seen.update(dict.fromkeys(operations))
 
 
 def seen() -> list[str]:
-    """As torch calls them, in the order in which they came."""
+    """The recorded operations, by torch's names, in order."""
     return list(_seen)
 
 
 def operation_in(warning: str) -> str:
-    """The operation that a warning of torch is about; nothing if it is about something else."""
+    """The operation that a warning of torch is about; empty for other warnings."""
     if _SIGN in warning:
         return warning.partition(_SIGN)[0].strip()
     return warning.partition(". ")[0].strip() if any(sign in warning for sign in _MORE) else ""
 
 
 def used(operation: str) -> str:
-    """The reason that an operation is."""
+    """The reason for an operation."""
     return f"used {operation}, which has no deterministic form"
 
 
 def changes(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
-    """The reasons that there are when a state made `there` goes on `here`; of what either does not tell, none."""
+    """The reasons when a state made `there` is continued `here`. Properties that either side lacks are skipped."""
     return [f"went on under another {name} ({now} after {before})" for name, before, now in _told(there, here)]
 
 
 def others(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
-    """The same as what goes on after "made under": another torch (2.12.0, and 2.13.0 here)."""
+    """The same in the form that follows "made under": another torch (2.12.0, and 2.13.0 here)."""
     return [f"another {name} ({before}, and {now} here)" for name, before, now in _told(there, here)]
 
 
 def _told(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-    """The words for each difference, with the value before and now; packages have their own names."""
+    """Each differing property, with its values before and now; packages by their names."""
     named = [(word, there[name], here[name]) for name, word in WORDS.items() if name in there and name in here]
     before, now = there.get("packages", {}), here.get("packages", {})
     packages = [(name, before[name], now[name]) for name in sorted(before.keys() & now.keys())]
@@ -117,7 +117,7 @@ def _told(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[tuple[str, 
 def other_metrics(
     one: Mapping[str, float | None], other: Mapping[str, float | None], *, of_equal_weights: bool = True
 ) -> str:
-    """What is measured differently; nothing if all is equal. of_equal_weights: whether the weights are the same."""
+    """The first metric that differs; empty if none does. of_equal_weights: whether the weights are equal."""
     name = next((name for name in dict.fromkeys([*one, *other]) if one.get(name) != other.get(name)), None)
     if name is None:
         return ""
@@ -125,22 +125,22 @@ def other_metrics(
 
 
 def is_of_metrics(difference: str) -> bool:
-    """Whether a difference is one of those, and not one of weights."""
+    """Whether a difference is one of metrics."""
     return difference.startswith(_MEASURED)
 
 
 _OF_THE_STATE = ("._modules", "._parameters", "._buffers", ".state", ".param_groups")
-"""What holds tensors of the state is named last."""
+"""Attributes that hold tensors of the state are named last."""
 
 
 def not_in_state(names: Iterable[str]) -> str:
-    """The likely cause that these attributes are; nothing if there are none."""
+    """The likely cause when these values were not restored; empty for none."""
     named = ", ".join(sorted(names, key=lambda name: any(part in name for part in _OF_THE_STATE))[:3])
     return f"Likely: {named} not in the state: {STATE_LOADED}" if named else ""
 
 
 def of_metrics(stray: Iterable[str] = ()) -> str:
-    """The likely cause of metrics that differ while the weights are equal. stray: what did not come back."""
+    """The likely cause of differing metrics with equal weights. stray: names of values that were not restored."""
     return not_in_state(stray) or OF_METRICS
 
 
@@ -148,7 +148,7 @@ NOT_LOOKED_AT = "the variables of the processes that `launch` starts were not lo
 
 
 def in_words_of_scripts(text: str, is_launched: bool = False) -> str:
-    """A difference with its cause, as it is said of a script that owns its loop, or is launched in processes."""
+    """A difference and its cause in the words of a script that owns its loop. is_launched: in several processes."""
     for words, others in OF_SCRIPTS.items():
         text = text.replace(words, others)
     return f"{text}; {NOT_LOOKED_AT}" if text and is_launched else text

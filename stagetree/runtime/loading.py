@@ -1,17 +1,16 @@
-"""The trainer class out of a user's file. A process serves one such file, so that no two users' modules ever meet.
+"""Loads the trainer class from a user's file. A process serves one file, so that different users' modules never mix.
 
-The file is imported as Python would if its user ran it: its folder, or the folder that holds its package, comes first
-on the path, and the module has its natural name. So its neighbours and relative imports are found, and a process that
-it starts can import it by that name. What is imported are the very bytes that its version is over. torchvision can be
-imported there beside any torch.
+The file is imported as if its user ran it: its folder, or the folder of its package, comes first on the path, and the
+module has its natural name. So it finds its neighbours and relative imports, and processes that it starts can import
+it. The imported bytes are exactly those of its version. torchvision works beside any torch.
 
-A script that owns its loop is not imported but run: see `stagetree.runtime.attached`.
+A script that owns its loop is run instead: see `stagetree.runtime.scripts.script_trainer`.
 
-Some imports of trainers' files are made once, in the interpreter that their processes are forked from: scikit-learn
-alone takes more than a second of CPU, and a study starts a process for each slot, each check and each proof. Only
-`PACKAGES` are imported there, as their import starts no thread, opens no device and draws no random number. They read
-the environment at most, as `SCIPY_ARRAY_API`: so nothing is imported where one of the files may change that.
-Lightning, Transformers and their like read more when they are imported, and are left to the user.
+Some imports are made in advance, in the interpreter that trainer processes are forked from: scikit-learn alone takes
+more than a second of CPU, and a study starts many processes. Only `PACKAGES` are imported there, since their import
+starts no thread, opens no device and draws no random number. They read at most environment variables, such as
+`SCIPY_ARRAY_API`: nothing is imported in advance if a trainer's file may set one. Lightning, Transformers and the like
+read more on import, and are left to the user.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from stagetree.runtime import launched
-from stagetree.runtime.attached import script_trainer
+from stagetree.runtime.scripts import launched_trainer as launched
+from stagetree.runtime.scripts.script_trainer import script_trainer
 from stagetree.source.discovery import scripts
 from stagetree.source.importing import Imports, import_exactly
+from stagetree.source.undeclared_input import PYTHON, UndeclaredInput
 from stagetree.source.versions import SourceError, module_files, root
 from stagetree.trainer import Trainer, generators
 from stagetree.trainer.command import CommandTrainer
-from stagetree.undeclared_input import PYTHON, Unnamed
 from stagetree.vision import prepare_torchvision
 
 
@@ -43,7 +42,7 @@ class TrainerFileError(Exception):
 
 
 def load_trainer(path: str | Path, name: str) -> type[Trainer]:
-    """The trainer of that name in a file. Raises `TrainerFileError`; whatever the file raises comes through."""
+    """The trainer of that name in a file. Raises `TrainerFileError`, and the file's own errors."""
     imports = imports_of(Path(path).resolve())
     if name in (scripts_here := scripts(path, imports.files)):
         launch = scripts_here[name].get("launch")
@@ -57,23 +56,23 @@ def load_trainer(path: str | Path, name: str) -> type[Trainer]:
 
 
 def script_of(path: str | Path, name: str) -> Mapping[str, Any] | None:
-    """The literal arguments of `attach`, where the trainer of that name is a script that owns its loop; else None.
+    """The literal arguments of `attach`, if the trainer of that name is a script that owns its loop; else None.
 
-    Nothing is run. Raises `SourceError`.
+    Runs no code. Raises `SourceError`.
     """
     return scripts(path, module_files(path)).get(name)
 
 
 @cache
 def imports_of(file: Path) -> Imports:
-    """What this process imports of a trainer's code: as it was when it was first asked. Raises `TrainerFileError`."""
+    """The imports of a trainer's code, cached at the first call. Raises `TrainerFileError`."""
     if not file.is_file():
         raise TrainerFileError(f"{file}: there is no such file on the machine of this worker")
     prepare_torchvision()
     try:
         imports = import_exactly(file, module_files(file))
     except SourceError as error:
-        raise (error.__cause__ or TrainerFileError(str(error))) from None  # as Python itself would say it
+        raise (error.__cause__ or TrainerFileError(str(error))) from None  # a SyntaxError is raised as Python does
     generators.undo_draws_of_imports()
     if sys.path[:1] != [str(imports.base)]:
         sys.path.insert(0, str(imports.base))
@@ -81,14 +80,14 @@ def imports_of(file: Path) -> Imports:
 
 
 def code_modules(file: str) -> list[ModuleType]:
-    """The modules of the user's code that are imported."""
+    """The imported modules of the user's code."""
     names = _names_of_code(file, len(sys.modules), next(reversed(sys.modules)))
     return [sys.modules[name] for name in names if name in sys.modules]
 
 
 @lru_cache(maxsize=4)
 def _names_of_code(file: str, count: int, newest: str) -> list[str]:
-    """count, newest: of all modules, among which there are a thousand others: they tell whether one was imported."""
+    """count, newest: of all modules, as a cheap sign of new imports among a thousand."""
     imports = imports_of(Path(file).resolve())
     files = {str(imports.base / name) for name in imports.files}
     nothing: dict[str, Any] = {}
@@ -99,7 +98,7 @@ def _names_of_code(file: str, count: int, newest: str) -> list[str]:
 def _launched_trainer(
     name: str, launch: str, defaults: Mapping[str, Any], imports: Imports
 ) -> type[launched.LaunchedTrainer]:
-    """The trainer of that name that a script is in processes of its own."""
+    """The trainer class of a script that is launched as several processes."""
     members = {"__module__": __name__, "name": name, "file": imports.path, "version": imports.version}
     return type("Script", (launched.LaunchedTrainer,), {**members, "launch": launch, "defaults": defaults})
 
@@ -107,58 +106,58 @@ def _launched_trainer(
 PACKAGES = frozenset({"PIL", "numpy", "pandas", "scipy", "sklearn", "torchvision"})
 
 ENVIRONMENT = (b"environ", b"putenv")
-"""Words of files that may change how a package is imported."""
+"""Words in files that may change how a package is imported."""
 
 
 def import_for(trainers: Iterable[str]) -> None:
-    """Import what these trainers' files would, as far as that is sound; what cannot be imported is left to them."""
+    """Import the trainers' packages in advance where that is safe; errors are left to the trainers."""
     names = modules_for(trainers)
     if names:
-        prepare_torchvision()  # as the trainer's process does: beside a CPU-only torch it cannot be imported else
+        prepare_torchvision()  # it may be imported beside a CPU-only torch
     for name in names:
-        with contextlib.suppress(Exception):  # the trainer's process meets it, too, and can say whose it is
+        with contextlib.suppress(Exception):  # the trainer's process raises it again, with its file
             importlib.import_module(name)
 
 
 def modules_for(trainers: Iterable[str]) -> list[str]:
-    """The names of modules of `PACKAGES` that trainers' files import; none for a file that is not there.
+    """The modules of `PACKAGES` that trainers' files import; none for a missing file.
 
-    None at all where one of the files may set environment variables: all processes have the same interpreter.
+    None at all if one of the files may set environment variables: all processes share the interpreter.
     """
     modules: dict[str, None] = {}
     own: set[str] = set()
     for path in trainers:
         try:
             files = module_files(path)
-        except SourceError:  # whoever loads it says so
+        except SourceError:  # loading the trainer reports it
             continue
         if any(word in content for content in files.values() for word in ENVIRONMENT):
             return []
-        own |= {each.stem for each in root(Path(path).resolve())[0].iterdir()}  # where an import looks first
+        own |= {each.stem for each in root(Path(path).resolve())[0].iterdir()}  # these would shadow a package
         modules |= dict.fromkeys(_imported(files))
     return [name for name in modules if name.partition(".")[0] in PACKAGES - own]
 
 
 @cache
 def package_versions(file: Path) -> dict[str, str]:
-    """The version of each package that a trainer's files import, by its name, if it tells one.
+    """The version of each package that a trainer's files import, by name.
 
-    torch and Python have places of their own where machines are compared. Raises `TrainerFileError`.
+    torch and Python are recorded separately with the machine. Raises `TrainerFileError`.
     """
     found = {name: _version_of(name) for name in _imported_packages(file) if name != "torch"}
     return {name: version for name, version in found.items() if version}
 
 
 def packages_used(file: Path) -> list[str]:
-    """Python, torch and the packages that a trainer's files import, as `Unnamed` has them.
+    """Python, torch and the packages that a trainer's files import, as paths of `UndeclaredInput`.
 
     Raises `TrainerFileError`.
     """
-    return [Unnamed.package(name).path for name in dict.fromkeys([PYTHON, "torch", *_imported_packages(file)])]
+    return [UndeclaredInput.package(name).path for name in dict.fromkeys([PYTHON, "torch", *_imported_packages(file)])]
 
 
 def _imported_packages(file: Path) -> list[str]:
-    """The modules that a trainer's files import and that are neither its own nor Python's, nor stagetree."""
+    """The third-party modules that a trainer's files import."""
     imports = imports_of(file)
     names = {name.partition(".")[0] for name in _imported(imports.files)} - {"stagetree"}
     return [name for name in sorted(names - sys.stdlib_module_names) if not _is_own(name, imports)]
@@ -169,7 +168,7 @@ def _is_own(name: str, imports: Imports) -> bool:
 
 
 def _version_of(name: str) -> str:
-    """As the module says, if it is imported, or else as the distribution of that name does."""
+    """The version by the imported module, or else by the distribution of that name."""
     told = getattr(sys.modules.get(name), "__version__", None)
     if isinstance(told, str):
         return told
@@ -180,7 +179,7 @@ def _version_of(name: str) -> str:
 
 
 def _imported(files: Mapping[str, bytes]) -> Iterator[str]:
-    """The modules that files name in their imports, wherever these stand."""
+    """The modules that files import, at any place."""
     for content in (content for name, content in files.items() if name.endswith(".py")):
         for node in ast.walk(ast.parse(content)):
             match node:

@@ -1,4 +1,4 @@
-"""What a process that trains asks of its machine, before anything of CUDA is started in it."""
+"""The settings of a training process on its machine, made before CUDA starts: devices, threads, determinism, memory."""
 
 from __future__ import annotations
 
@@ -18,25 +18,24 @@ from typing import Any
 
 import torch
 
-from stagetree.packing.recordings import set_recorded
+from stagetree.packing.recordings import enable_recording
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-"""Of glibc's malloc.h."""
+"""Constants of glibc's malloc.h."""
 
 MOST_HELD, SMALL_BYTES, BYTES_OF_EMPTY = 251, 512, sys.getsizeof(b"")
-"""Of each size, at most so many; up to so many bytes Python keeps memory of its own."""
+"""The most objects of a size to hold; up to SMALL_BYTES Python allocates from memory of its own."""
 
 BLAS = ("scipy_openblas_set_num_threads64_", "openblas_set_num_threads64_", "openblas_set_num_threads")
-"""How OpenBLAS, which NumPy comes with, is told its threads; it reads the environment only once."""
+"""Functions that set the threads of OpenBLAS, which NumPy ships; it reads the environment only once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """device: as torch writes it, `cpu` or `cuda:0`. visible_devices: for CUDA_VISIBLE_DEVICES; None leaves that alone.
+    """device: as torch writes it, `cpu` or `cuda:0`. visible_devices: for CUDA_VISIBLE_DEVICES; None leaves it alone.
 
-    threads: of the CPU. determinism: of what is built first, see `set_determinism`. memory_fraction: how much of
-    a GPU's memory torch may take; of more, it says that there is none. cuda_graphs: whether the passes of packs are
-    recorded, see `stagetree.packing.recordings`.
+    threads: of the CPU. determinism: for the first model, see `set_determinism`. memory_fraction: the share of a GPU's
+    memory that torch may use. cuda_graphs: record the passes of packs, see `stagetree.packing.recordings`.
     """
 
     device: str
@@ -47,11 +46,11 @@ class Machine:
     cuda_graphs: bool = False
 
     def prepare(self) -> dict[str, Any]:
-        """Make it so for this process and those that it starts; what to tell of it. RuntimeError: no such device."""
+        """Apply the settings to this process and its children. Returns a description. RuntimeError: no such device."""
         self._set_environment()
         self._set_threads()
         set_determinism(self.determinism)
-        set_recorded(self.cuda_graphs)
+        enable_recording(self.cuda_graphs)
         software = {"python": "{}.{}".format(*sys.version_info), "torch": torch.__version__}
         if self.device == "cpu":
             _keep_freed_memory()
@@ -63,7 +62,7 @@ class Machine:
             os.environ["CUDA_VISIBLE_DEVICES"] = self.visible_devices
         for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
             os.environ[name] = str(self.threads)
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA starts, whatever comes later
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # only read when CUDA starts
 
     def _set_threads(self) -> None:
         torch.set_num_threads(self.threads)
@@ -74,7 +73,7 @@ class Machine:
                     getattr(library, name)(self.threads)
 
     def _start_device(self) -> str:
-        """Start CUDA and let the device do something: one that cannot must not be given work."""
+        """Start CUDA and run a small computation, so that a broken device gets no work."""
         if not torch.cuda.is_available():
             visible = os.environ.get("CUDA_VISIBLE_DEVICES", "all")
             raise RuntimeError(f"CUDA error: torch {torch.__version__} finds no GPU here (visible devices: {visible})")
@@ -86,9 +85,9 @@ class Machine:
 
 
 def processor() -> str:
-    """The processor's name, its microarchitecture and instructions, by which kernels and the order of their sums go."""
+    """The processor's name, microarchitecture and vector instructions, which decide the kernels and their sums."""
     about = dict[str, str]()
-    with contextlib.suppress(OSError):  # no Linux
+    with contextlib.suppress(OSError):  # not Linux
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             name, _, value = line.partition(":")
             about.setdefault(name.strip(), value.strip())
@@ -101,9 +100,9 @@ def processor() -> str:
 
 
 def set_determinism(mode: str) -> None:
-    """`strict` makes an operation that has no deterministic form an error, `warn` a warning; `off` allows all.
+    """`strict` makes an operation without a deterministic form an error, `warn` a warning; `off` allows all.
 
-    Of attention, torch has backward passes that are deterministic under `strict` only: not with a warning.
+    torch's attention has deterministic backward passes under `strict` only.
     """
     torch.use_deterministic_algorithms(mode != "off", warn_only=mode == "warn")
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # it costs 5 %
@@ -111,22 +110,21 @@ def set_determinism(mode: str) -> None:
 
 
 def log_to_stderr() -> None:
-    """What is printed or logged appears at once, and any text may be."""
+    """Print and log without delay, and escape text that cannot be encoded."""
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
 
 
 def write_stacks_to(fd: int) -> None:
-    """Where the stacks of all threads go when this process crashes, and whenever SIGUSR1 arrives. It stays the
-    caller's."""
+    """Write the stacks of all threads to a file on a crash and on SIGUSR1. The descriptor stays the caller's."""
     stacks = os.fdopen(os.dup(fd), "wb", buffering=0)
     faulthandler.enable(stacks)
     faulthandler.register(signal.SIGUSR1, stacks)
 
 
 def refuse_breakpoints() -> None:
-    """`breakpoint()` says where it can stop: nobody sits in front of this process."""
+    """Make `breakpoint()` explain how to debug, since this process has no terminal."""
 
     def refuse(*_: Any, **__: Any) -> None:
         raise RuntimeError("breakpoint() has no terminal here: `stagetree debug STUDY TRIAL` trains a trial in yours")
@@ -135,15 +133,15 @@ def refuse_breakpoints() -> None:
 
 
 def prefer_for_killing() -> None:
-    """When memory runs out, let the kernel end this process rather than the one that looks after it. Linux only."""
+    """Let the kernel kill this process before its supervisor when memory runs out. Linux only."""
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("500")
 
 
 def _keep_freed_memory() -> None:
-    """Let the C library keep what a training step frees for the next one, instead of asking the kernel for it anew.
+    """Let the C library keep freed memory for the next step instead of returning it to the kernel.
 
-    Without it a slot of the CPU may spend a tenth of its time on page faults (docs/decisions/0008-determinism.md).
+    Otherwise a CPU slot may spend a tenth of its time on page faults (docs/decisions/0008-determinism.md).
     """
     with contextlib.suppress(AttributeError, OSError):  # mallopt is glibc's
         mallopt = ctypes.CDLL(None).mallopt
@@ -152,7 +150,7 @@ def _keep_freed_memory() -> None:
 
 
 def _libraries(name: str) -> set[str]:
-    """The files of the shared libraries with that in their name that this process has loaded. Linux only."""
+    """The loaded shared libraries with `name` in their path. Linux only."""
     try:
         with open("/proc/self/maps") as maps:
             paths = {line.split(maxsplit=5)[-1].strip() for line in maps if name in line}
@@ -162,11 +160,12 @@ def _libraries(name: str) -> set[str]:
 
 
 def spread_addresses() -> list[object]:
-    """Small objects to hold as long as the process lives: how many of each size there are follows from its id.
+    """Allocate small objects, to hold as long as the process lives; their number of each size depends on the process
+    id.
 
-    Processes are forked from one interpreter, so equal objects would lie at equal addresses in all of them. Then a
-    trainer that goes by addresses, as by the order of a set of modules, would come out the same wherever it is
-    compared, and otherwise on the next machine. Arrays are too large for the memory that this moves in.
+    Forks of one interpreter have equal objects at equal addresses. A trainer that depends on addresses, for example by
+    the order of a set of modules, would agree in all comparisons and differ on the next machine. Arrays are too large
+    for the memory that this shifts.
     """
     number = os.getpid()
     held: list[object] = [object() for _ in range(number % MOST_HELD)]
@@ -177,7 +176,7 @@ def spread_addresses() -> list[object]:
 
 
 def free_bytes(device: str) -> int:
-    """The memory that is free on a GPU, or on this machine and in its container; 0 where that is not known."""
+    """The free memory of a GPU, or of this machine and its container; 0 if unknown."""
     if device != "cpu":
         return int(torch.cuda.mem_get_info(device)[0])
     with contextlib.suppress(OSError, StopIteration):
@@ -188,16 +187,16 @@ def free_bytes(device: str) -> int:
 
 
 def _left_in_container() -> Iterator[int]:
-    """What a limit on this process's control group leaves, where there is one."""
-    with contextlib.suppress(OSError, ValueError):  # no limit is told as `max`
+    """The memory left under the limit of this process's control group, if there is one."""
+    with contextlib.suppress(OSError, ValueError):  # "max": no limit
         limit, used = (int(Path("/sys/fs/cgroup", f"memory.{name}").read_text()) for name in ("max", "current"))
         yield limit - used
 
 
 def peak_bytes(device: str) -> int:
-    """The most memory in use since it was asked last: what torch had on a GPU or, on a CPU, all of this process.
+    """The peak of memory in use since the last call: torch's on a GPU; on a CPU, that of the process.
 
-    0 where that is not known. On a CPU it is Linux that counts.
+    0 if unknown; only Linux counts it for a process.
     """
     if device != "cpu":
         peak = torch.cuda.max_memory_allocated(device)
@@ -207,14 +206,14 @@ def peak_bytes(device: str) -> int:
         with open("/proc/self/status") as status:
             kilobytes = next((line.split()[1] for line in status if line.startswith("VmHWM:")), "0")
         with open("/proc/self/clear_refs", "w") as counters:
-            counters.write("5")  # begins the count anew: see proc(5)
+            counters.write("5")  # resets the peak: see proc(5)
     except OSError:
         return 0
     return int(kilobytes) * 1024
 
 
 def collect(device: str) -> None:
-    """Free what nothing holds any more; the peak of the memory is that from here on."""
+    """Free unreferenced memory and reset the peak."""
     gc.collect()
     if device != "cpu":
         torch.cuda.empty_cache()
@@ -222,7 +221,7 @@ def collect(device: str) -> None:
 
 
 def print_to(fd: int) -> None:
-    """From here on, what this process prints goes to that file, which is closed."""
+    """Redirect this process's output to a file, and close the descriptor."""
     sys.stdout.flush()
     sys.stderr.flush()
     os.dup2(fd, 1)

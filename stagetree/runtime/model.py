@@ -1,8 +1,7 @@
-"""A trainer at a place in a plan: it takes the next step, evaluates, and gives or takes back its whole state.
+"""A trainer at a position in a plan: it takes steps, evaluates, and saves and loads its whole state.
 
-Law 3 of CONTRIBUTING.md lives here: a step depends only on the state, the values of the hyper-parameters and the
-generators, and nothing that happens between steps disturbs them.
-Values of hyper-parameters come from the pieces that nodes are named by. What is logged is rows in a file, not facts.
+Implements law 3 of CONTRIBUTING.md: a step depends only on the state, the hyper-parameters' values and the generators,
+and nothing between steps disturbs them.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from stagetree.runtime import state_format
 from stagetree.runtime.averaging import Averaging
-from stagetree.runtime.buffers import Buffer, Buffers
+from stagetree.runtime.checkpoints import state_format
+from stagetree.runtime.checkpoints.buffers import Buffer, Buffers
+from stagetree.runtime.checkpoints.weight_files import load_weights
 from stagetree.runtime.failures import UNSAVABLE, TrainerFailed, plain, user_code
-from stagetree.runtime.launched import LaunchedTrainer as LaunchedTrainer
-from stagetree.runtime.scripted import Script, place_text
-from stagetree.runtime.weight_files import load_weights
+from stagetree.runtime.scripts.interface import Script, place_text
+from stagetree.runtime.scripts.launched_trainer import LaunchedTrainer as LaunchedTrainer
 from stagetree.sequences import Form, Scalar, is_same_value, parse
 from stagetree.trainer import Trainer, generators
 from stagetree.trainer.base import MetricSums, TrainsAhead, finite_metrics
@@ -30,7 +29,7 @@ from stagetree.trainer.values import GivenValues
 
 
 class HpTimeline:
-    """All hyper-parameters of a trial. hp: the JSON of its sequences. Raises `stagetree.sequences.SequenceError`."""
+    """A trial's hyper-parameters. hp: the JSON of their sequences. Raises `stagetree.sequences.SequenceError`."""
 
     def __init__(self, hp: Mapping[str, Any]) -> None:
         self._hp, self._tracks = hp, {name: _Track(hp[name]) for name in sorted(hp)}
@@ -43,13 +42,13 @@ class HpTimeline:
         return {name: track.at(step) for name, track in self._tracks.items()}
 
     def changes(self, step: int) -> dict[str, Scalar]:
-        """The values that are new at a step: all of them at the first."""
+        """The values that are new at a step: all of them at step 0."""
         now, before = self.at(step), self.at(max(0, step - 1))
         return {name: value for name, value in now.items() if step == 0 or not is_same_value(value, before[name])}
 
 
 class _Track:
-    """One hyper-parameter. Its pieces may be endless, so they are computed as far as they are needed."""
+    """One hyper-parameter. Its pieces may be endless, so they are computed on demand."""
 
     def __init__(self, sequence: Any) -> None:
         self._pieces = parse(sequence).pieces()
@@ -65,13 +64,13 @@ class _Track:
 
 
 class Model:
-    """One trainer object on one device. `step` is how many steps it has been trained for."""
+    """One trainer object on one device. step: the number of steps trained."""
 
     def __init__(self, trainer: Trainer, device: str) -> None:
         self.trainer, self.device, self.step = trainer, device, 0
         vars(trainer)["_is_driven"] = True
         self._generators, self.averaging = generators.state(device), Averaging(trainer)
-        self._set_up_at = -1  # the step that it was set up for without taking it
+        self._set_up_at = -1  # the step for which `set_up` was called in advance
         self.given = GivenValues()
 
     @classmethod
@@ -82,13 +81,13 @@ class Model:
             return cls(kind(seed=seed, device=device, **args), device)
 
     def unread(self) -> list[str]:
-        """The hyper-parameters that the trainer has read in no step so far."""
+        """The hyper-parameters that the trainer has not read so far."""
         return self.trainer.unread() if isinstance(self.trainer, Script) else self.given.unread()
 
     def load(self, saved: dict[str, Any], timeline: HpTimeline, step: int) -> None:
-        """Become the model that was saved after `step` steps of training on `timeline`. Raises `TrainerFailed`.
+        """Load the state after `step` steps of training on `timeline`. Raises `TrainerFailed`.
 
-        saved: what `state_format.read` or `unpack` made of the image.
+        saved: the result of `state_format.read` or `unpack`.
         """
         with user_code():
             self.trainer.setup(self.given.give(timeline.at(step - 1)))
@@ -97,7 +96,7 @@ class Model:
         self._forget_logged()
 
     def begin(self, fd: int, timeline: HpTimeline, *, is_whole: bool) -> None:
-        """Take over the weights in a file before the first step or, if it is whole, all of the state in it.
+        """Load initial weights from a file before the first step, or a whole state.
 
         Raises `TrainerFailed`.
         """
@@ -106,7 +105,7 @@ class Model:
                 saved = state_format.read(fd)
                 self.trainer.setup(self.given.give(timeline.at(0)))
                 self.trainer.load_state_dict(saved["trainer"])
-            self._generators = saved["generators"]  # what the study's own values are is set up again at the step
+            self._generators = saved["generators"]  # the study's own values are set up again at the step
             self._forget_logged()
             return
         self.set_up(timeline.changes(0))
@@ -126,9 +125,9 @@ class Model:
         self.advanced(generators.state(self.device))
 
     def advance_some(self, timeline: HpTimeline, until: int, goes_on: Callable[[int], bool]) -> None:
-        """Train one step, or several of a script in processes of its own, up to `until`. Raises `TrainerFailed`.
+        """Train one step, or several of a launched script, up to `until`. Raises `TrainerFailed`.
 
-        goes_on: asked meanwhile, with the number of steps that are done, whether more are wanted.
+        goes_on: called meanwhile with the number of finished steps; returns whether to continue.
         """
         if not isinstance(self.trainer, LaunchedTrainer):
             return self.advance(timeline)
@@ -142,8 +141,8 @@ class Model:
     def expect(
         self, timeline: HpTimeline, until: int, stop: int, evaluate: Collection[int], passed: Collection[int] = ()
     ) -> None:
-        """Tell a trainer that trains ahead what comes: `until` is where it stops first, and `stop` where its state may
-        be asked for, if nothing but the steps `evaluate` lies between. Raises `TrainerFailed`.
+        """Announce the coming steps to a trainer that trains ahead. until: the first stop. stop: where its state may be
+        requested, if only the steps `evaluate` lie between. Raises `TrainerFailed`.
         """
         if isinstance(self.trainer, TrainsAhead):
             stop = stop if until in evaluate or until in passed else until
@@ -151,8 +150,9 @@ class Model:
                 self.trainer.expect(stop, frozenset(step for step in evaluate if step <= stop), timeline.at)
 
     def settle(self, timeline: HpTimeline) -> list[tuple[int, dict[str, float | None]]]:
-        """The training ends before the step that was expected, here or further on; the metrics of the steps
-        between. Raises `TrainerFailed`.
+        """End the training before the announced step. Returns the metrics of evaluated steps in between.
+
+        Raises `TrainerFailed`.
         """
         if not isinstance(self.trainer, TrainsAhead):
             return []
@@ -164,19 +164,19 @@ class Model:
             return [(step, _metrics(each)) for step, each in sorted(passed.items())]
 
     def touch(self) -> None:
-        """Use what each step uses, and change nothing: in a fork, memory is slow when it is used first."""
+        """Use what each step uses, without changing it: in a fork, the first use of memory is slow."""
         generators.restore(self._generators, self.device)
         HpTimeline({"": 0.0}).changes(0)
 
-    # What is done of a step where models take it together: see `stagetree.runtime.packed`
+    # The parts of a step, for models that take steps together: see `stagetree.runtime.packed`
 
     @property
     def generators(self) -> dict[str, Any]:
-        """Where the global generators must be at the next step."""
+        """The states of the global generators at the next step."""
         return self._generators
 
     def set_up(self, values: Mapping[str, Any]) -> None:
-        """Bring values into force for the coming step, without taking it, once. Raises `TrainerFailed`."""
+        """Set up the values of the coming step, once, without taking it. Raises `TrainerFailed`."""
         if self._set_up_at == self.step:
             return
         generators.restore(self._generators, self.device)
@@ -185,14 +185,14 @@ class Model:
         self._generators, self._set_up_at = generators.state(self.device), self.step
 
     def advanced(self, at: dict[str, Any]) -> None:
-        """A step was taken, and left the global generators there."""
+        """Record that a step was taken. at: the global generators after it."""
         self._generators = at
         self.step += 1
 
     def logged(self) -> dict[str, float | None]:
-        """The means of what the trainer has logged since the last time. Raises `TrainerFailed`."""
+        """The means of values logged since the last call. Raises `TrainerFailed`."""
         logged = vars(self.trainer).get("_logged")
-        with user_code():  # a device says so late that a step has failed
+        with user_code():  # an asynchronous device error of a step may appear here
             return logged.means() if isinstance(logged, MetricSums) else {}
 
     def _forget_logged(self) -> None:
@@ -200,35 +200,34 @@ class Model:
             logged.clear()
 
     def evaluate(self) -> dict[str, float | None]:
-        """The metrics as they stand; None for one that is not a finite number. Raises `TrainerFailed`."""
+        """The current metrics; None for one that is not finite. Raises `TrainerFailed`."""
         generators.restore(self._generators, self.device)
         with user_code():
             finite = _metrics(self.trainer.evaluate())
-        self._forget_logged()  # what is said while measuring is not about training
+        self._forget_logged()  # values logged while evaluating are not about training
         return finite
 
     def state(self) -> dict[str, Any]:
-        """The whole state as it stands; training on may change it. Raises `TrainerFailed`."""
+        """The whole current state; training changes its tensors. Raises `TrainerFailed`."""
         generators.restore(self._generators, self.device)
         with user_code():
             return {"trainer": self.trainer.state_dict(), "generators": self._generators}
 
     def save(self, machine: Mapping[str, Any] | None = None, **more: Any) -> tuple[int, int]:
-        """The whole state in a file without a name: its descriptor and size. Raises `TrainerFailed`, OSError.
+        """Save the whole state in an anonymous file: its descriptor and size. Raises `TrainerFailed`, OSError.
 
-        machine: what must be known of where it was made; it changes nothing of what is loaded. more: is saved beside
-        the state.
+        machine: where the state was made, for information only. more: values to save beside the state.
         """
         with self._unsavable():
             return state_format.write({**self.state(), "machine": dict(machine or {}), **more})
 
     def save_in(self, buffers: Buffers, machine: Mapping[str, Any], **more: Any) -> tuple[Buffer, int]:
-        """As `save`, in a buffer that is used again once it is given back."""
+        """As `save`, in a reusable buffer."""
         with self._unsavable():
             return _filled(state_format.Layout.of({**self.state(), "machine": dict(machine), **more}), buffers)
 
     def save_part_in(self, buffers: Buffers) -> tuple[Buffer, int] | None:
-        """The divided tensors of a rank that does not lead; None where none is divided."""
+        """Save the divided tensors of a rank that does not lead; None if there are none."""
         with self._unsavable():
             layout = state_format.Layout.of_part(self.state())
             return None if layout is None else _filled(layout, buffers)
@@ -241,7 +240,7 @@ class Model:
         except state_format.Unsavable as error:
             words = f"{place_text(self.trainer, error.place)} {error.problem}"
             raise TrainerFailed("exception", plain(words), signature=UNSAVABLE) from error
-        except RuntimeError as error:  # torch's: the device, for one
+        except RuntimeError as error:  # of torch, for example a device error
             raise TrainerFailed.of(error) from error
 
 
@@ -260,16 +259,16 @@ def _metrics(metrics: Any) -> dict[str, float | None]:
 
 
 DRAIN_SECONDS = 1.0
-"""How often what was logged is fetched from the device; after each step, if steps are longer."""
+"""The interval for fetching logged values from the device; longer steps are fetched one by one."""
 
 MOST_BYTES = 2**24
-"""Of one file; nothing is added to one that is longer."""
+"""The most bytes in a file of logged values."""
 
 
 class Journal:
-    """Appends a row for each time that it is drained. A file that cannot be written costs rows, and no training.
+    """Appends rows of logged values to a file. If the file cannot be written, rows are lost and training continues.
 
-    drained_at: when that was last, by the monotonic clock.
+    drained_at: the time of the last row, by the monotonic clock.
     """
 
     def __init__(self) -> None:
@@ -277,18 +276,18 @@ class Journal:
         self.drained_at = time.monotonic()
 
     def write_to(self, file: int) -> None:
-        """From here on, rows go there; the descriptor is the journal's to close."""
+        """Write rows to another file; the journal closes the descriptor."""
         if self._file >= 0:
             os.close(self._file)
         self._file = file
 
     def look(self, model: Model, now: float) -> None:
-        """Write what was logged, if the last time is long enough ago. Raises `TrainerFailed`."""
+        """Write logged values if `DRAIN_SECONDS` have passed. Raises `TrainerFailed`."""
         if now - self.drained_at >= DRAIN_SECONDS:
             self.write(model, now)
 
     def write(self, model: Model, now: float) -> None:
-        """Write what was logged since the last time. Raises `TrainerFailed`."""
+        """Write the values logged since the last row. Raises `TrainerFailed`."""
         self.drained_at = now
         if metrics := model.logged():
             self._append({"step": model.step, "metrics": metrics})

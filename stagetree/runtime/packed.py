@@ -1,4 +1,4 @@
-"""The pack of a trainer's process: models that take their steps together, each at its own place in the plan."""
+"""The pack of a trainer process: models that take their steps together, each at its own position in the plan."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from stagetree.runtime.failures import TrainerFailed, user_code
 from stagetree.runtime.model import HpTimeline, Journal, Model
 
 Failed = dict[int, TrainerFailed]
-"""By the number of the lane: why its model cannot go on. The others are not concerned."""
+"""Errors by lane number. Other lanes are not affected."""
 
 
 class PackedModels:
-    """width: how many there is room for. A model joins a pack with its first step here, and can leave between steps.
+    """Models by the caller's numbers, with a pack for each of their shapes. width: the room for models.
 
-    Numbers name the models; they are the caller's. There is a pack for each shape that they have. What cannot be packed
-    is trained by itself, whoever else is there: with the same numbers as without any pack.
+    A model joins a pack with its first step here and can leave between steps. A model that cannot be packed is trained
+    separately, with the same numbers as without any pack.
     """
 
     def __init__(self, width: int) -> None:
@@ -35,7 +35,7 @@ class PackedModels:
         return self._models[number]
 
     def put(self, number: int, model: Model) -> None:
-        """A model that is where its next step begins. Constants that others have, too, are held once from here on."""
+        """Add a model before its next step. Constants that others have too are shared."""
         share_constants(model.trainer, [each.trainer for each in self._models.values()])
         self._models[number] = model
 
@@ -46,19 +46,16 @@ class PackedModels:
 
     @property
     def evicted(self) -> list[int]:
-        """Those that are not packed, though they could be: their numbers are not those that they have in a pack."""
+        """The models that are not packed although others like them are: their last bits differ from a pack's."""
         return sorted(self._evicted)
 
     def profile(self) -> Profile | None:
-        """As `Pack.profile`, after a step; None where they cannot be packed, or all have left."""
+        """As `Pack.profile`, after a step; None if there is no packed model."""
         lane = next(iter(self._packs), None)
         return None if lane is None else self._packs[lane].profile(lane)
 
     def measure(self, number: int, timeline: HpTimeline, widest: int) -> Profile | None:
-        """As `Pack.measure`, of a model before its first step; None where it cannot be packed. Raises `TrainerFailed`.
-
-        It is trained no further.
-        """
+        """As `Pack.measure`, for a model before its first step; None if it cannot be packed. Raises `TrainerFailed`."""
         for failure in self._set_up({number: timeline}).values():
             raise failure
         if (lane := self._lanes.get(number)) is not None:
@@ -70,7 +67,7 @@ class PackedModels:
         return None
 
     def leave(self, number: int) -> Model:
-        """The model goes on by itself, or is no more. Before it is loaded anew it must have its own constants."""
+        """Remove a model, which then has its own constants only after `own_constants`."""
         self._part(number)
         self._unpackable.pop(number, None)
         self._evicted.discard(number)
@@ -83,13 +80,13 @@ class PackedModels:
 
     @property
     def numbers(self) -> list[int]:
-        """Of the models that are there."""
+        """The numbers of the models."""
         return list(self._models)
 
     def advance(self, timelines: Mapping[int, HpTimeline]) -> Failed:
-        """Train one step of each of these; those whose own code failed have left.
+        """Train one step of each of these models. Those whose own code failed are removed.
 
-        Raises `TrainerFailed` for what concerns all.
+        Raises `TrainerFailed` for errors that concern all.
         """
         failed = self._set_up(timelines)
         failed |= self._together([number for number in timelines if number not in failed and number in self._lanes])
@@ -103,7 +100,7 @@ class PackedModels:
         return failed
 
     def _set_up(self, timelines: Mapping[int, HpTimeline]) -> Failed:
-        """Have their lanes where the coming step begins."""
+        """Prepare the lanes for the coming step."""
         failed: Failed = {}
         for number, timeline in timelines.items():
             try:
@@ -120,7 +117,7 @@ class PackedModels:
         model = self._models[number]
         changes = timeline.changes(model.step)
         if model.step == 0 and number not in self._lanes:
-            model.set_up(changes)  # only now there is an optimizer
+            model.set_up(changes)  # creates the optimizer
             changes = {}
         if number not in self._lanes:
             self._join(number, model)
@@ -137,13 +134,13 @@ class PackedModels:
 
     def _refuse(self, number: int, reason: NotPackable) -> None:
         self._part(number)
-        own_constants(self._models[number].trainer)  # which its own code may write into, by itself
-        self._unpackable[number] = str(reason)  # an error holds on to the memory of what it came from
+        own_constants(self._models[number].trainer)  # its own code may write into them
+        self._unpackable[number] = str(reason)  # as text: the error would keep tensors alive
         if not reason.is_own:
             self._evicted.add(number)
 
     def _together(self, numbers: Sequence[int]) -> Failed:
-        """A step of those that can be packed."""
+        """Train a step of the packed models."""
         failed: Failed = {}
         for pack in dict.fromkeys(self._packs.values()):
             lanes = {self._lanes[number]: number for number in numbers if self._packs[self._lanes[number]] is pack}
@@ -167,7 +164,7 @@ class PackedModels:
 
 
 def _failure(error: Exception) -> TrainerFailed:
-    """Raises it where the device is broken, for all that are on it."""
+    """A lane's failure. Raised for a broken device, which all share."""
     failure = TrainerFailed.of(error)
     if failure.kind == "device":
         raise failure
@@ -175,11 +172,11 @@ def _failure(error: Exception) -> TrainerFailed:
 
 
 Kind = tuple[object, ...]
-"""What a model was built from, and the names of the hyper-parameters that it was set up with."""
+"""What a model was built from, and the names of its hyper-parameters."""
 
 
 class Lanes:
-    """At most one pack at a time; the next one begins where nobody is left of the one before."""
+    """The lanes of one pack at a time; the next begins when all models of the last one have left."""
 
     def __init__(self) -> None:
         self._models = PackedModels(0)
@@ -196,7 +193,7 @@ class Lanes:
 
     @property
     def unpackable_reason(self) -> str:
-        """Why some of them are trained by themselves, if they are."""
+        """Why some models are trained separately."""
         return self._models.unpackable_reason
 
     @property
@@ -205,7 +202,7 @@ class Lanes:
         return self._models.evicted
 
     def begin(self, kind: Kind, is_resumed: bool) -> Model | None:
-        """A lane of a kind must be built: one that has left, if it must be loaded and there is one."""
+        """Start a lane of a kind. Returns an idle model to load, if there is one of the same kind."""
         if kind == self._kind and is_resumed and self._idle:
             model = self._idle.pop()
             own_constants(model.trainer)
@@ -213,7 +210,7 @@ class Lanes:
         if self._idle:
             _close(self._idle)
             self._idle.clear()
-            gc.collect()  # or a cycle of references would keep their memory from the one that is built
+            gc.collect()  # free the idle models' reference cycles before the next model is built
         self._kind = kind
         return None
 
@@ -226,7 +223,7 @@ class Lanes:
         return self._journals.setdefault(lane, Journal())
 
     def advance(self, timelines: Mapping[int, HpTimeline]) -> Failed:
-        """As `PackedModels.advance`; what is logged is written from time to time."""
+        """As `PackedModels.advance`; also writes logged values from time to time."""
         failed = self._models.advance(timelines)
         now = time.monotonic()
         for lane in timelines.keys() - failed.keys():
@@ -234,11 +231,11 @@ class Lanes:
         return failed
 
     def profile(self) -> dict[str, object]:
-        """What packs cost and whether they are exact, as JSON; nothing where the models cannot be packed."""
+        """The cost of packs and whether they are exact, as JSON; empty if the models cannot be packed."""
         return _as_json(self._models.profile())
 
     def measure(self, lane: int, timeline: HpTimeline, widest: int) -> dict[str, object]:
-        """The same of packs of up to so many lanes, before the first step."""
+        """The same for packs of up to `widest` lanes, before the first step."""
         return _as_json(self._models.measure(lane, timeline, widest))
 
     def write_journals(self) -> None:
@@ -247,7 +244,7 @@ class Lanes:
             self.journal(lane).write(self._models[lane], time.monotonic())
 
     def drop(self, lanes: Iterable[int]) -> None:
-        """These leave, and wait for being loaded anew. One that failed has left by itself."""
+        """Remove these models and keep them for later loads. Failed ones have been removed before."""
         for lane in set(lanes) & set(self._models.numbers):
             self._idle.append(self._models.leave(lane))
             if (journal := self._journals.pop(lane, None)) is not None:
@@ -271,5 +268,5 @@ def _close(models: Iterable[Model]) -> None:
     for model in models:
         try:
             model.trainer.close()
-        except Exception:  # the next model, which may be another trial's, is not to blame
+        except Exception:  # the next model may be another trial's, which this error does not concern
             traceback.print_exc()

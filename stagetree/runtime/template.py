@@ -1,8 +1,8 @@
-"""A trainer's process as a template: it has imported the file and built the trainer, and each chain trains in a fork.
+"""A trainer process as a template: it has built the trainer, and each chain trains in a fork of it.
 
-A fork has all that the template has in memory, and nothing that another chain has trained. It shares what the kernel
-keeps for the template: the position in an open file, a socket, memory that is mapped to be shared. It has no threads
-but one. So a process whose build left any of these is no template, and each chain has a process that builds for itself.
+A fork inherits the template's memory and nothing that another chain has trained. But it shares kernel objects: file
+offsets, sockets, shared memory mappings. It has one thread. A process whose build left any of these is no template, and
+each chain gets a process of its own.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ from typing import Any
 
 import torch
 
-from stagetree.runtime import file_reads
 from stagetree.runtime.fork_server import ForkServer
 from stagetree.runtime.huge_pages import gather_memory
+from stagetree.runtime.reads import file_reads
 from stagetree.runtime.wire import Wire
 
 STANDARD = (0, 1, 2)
-"""What a trainer prints goes there: each fork is told where."""
+"""The standard streams, which each fork redirects."""
 
 HARMLESS_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
 OURS = ("/memfd:stagetree", "anon_inode:inotify")
-"""The files of buffers, and what watches folders."""
+"""Our own files: checkpoint buffers, and the folder watch."""
 
 TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 
 
 Identity = tuple[int, int, int]
-"""Of an open file: its descriptor, its device and its inode."""
+"""An open file: its descriptor, device and inode."""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelState:
-    """What a process has of the kernel that its forks would share: open files, memory mapped to be shared and written,
-    and how many temporary files and folders it has made."""
+    """Kernel objects that forks would share: open files and writable shared mappings, and the number of temporary files
+    and folders made."""
 
     files: frozenset[Identity]
     mappings: frozenset[str]
@@ -56,27 +56,27 @@ class KernelState:
 
     @classmethod
     def now(cls) -> KernelState:
-        """Raises OSError where the system is not Linux."""
+        """Raises OSError outside of Linux."""
         return cls(frozenset(_identities()), frozenset(_shared_mappings()), len(file_reads.temporary_files()))
 
 
 class TemplateRole:
-    """Of one process. is_asked_for: whether it must serve forks from here on."""
+    """A process's role as a template. is_asked_for: it must serve forks next."""
 
     def __init__(self) -> None:
-        self._before: KernelState | None = None  # before the trainer's file was imported
-        self._at_fork: frozenset[Identity] | None = None  # which files were open when this fork began
-        self._ends = 0  # how many functions were registered for the end when the forks began
+        self._before: KernelState | None = None  # taken before the trainer's file is imported
+        self._at_fork: frozenset[Identity] | None = None  # the files open when this fork began
+        self._ends = 0  # the number of exit handlers when the first fork began
         self.is_asked_for = False
 
     def begin(self) -> None:
-        """The trainer's file is about to be imported."""
+        """Record the kernel state before the trainer's file is imported."""
         if self._before is None and sys.platform == "linux":
             self._before = KernelState.now()
 
     def ask(self, device: str, fds: Collection[int]) -> dict[str, Any]:
-        """Why this process cannot be a template, in words that follow "it"; or none, and the files that it has read,
-        which forks will not read again. fds: descriptors that came with the question."""
+        """Why this process cannot be a template, in words that follow "it", or an empty text; and the files that it has
+        read, which forks will not read again. fds: descriptors that came with the command."""
         if self._before is None:
             return {"unsafe": "runs on a system that does not tell what forks would share", "files": []}
         unsafe = "trains on a GPU" if device != "cpu" else why_unsafe(self._before, fds)
@@ -84,25 +84,25 @@ class TemplateRole:
         return {"unsafe": unsafe, "files": [] if unsafe else file_reads.read_files()}
 
     def serve(self, owner: Wire) -> Wire:
-        """In each fork, its connection. The template itself ends here, when its owner has gone."""
+        """Serve forks. Returns only in a fork, with its connection; the template exits when its owner is gone."""
         self.is_asked_for = False
         ends_by, drawn = signal.getsignal(signal.SIGTERM), random.getstate()
         gather_memory()
-        gc.freeze()  # all objects stay shared with the forks: no look for garbage touches them
+        gc.freeze()  # keeps objects shared with the forks: garbage collection would copy their pages
         self._ends = atexit._ncallbacks()
         connection = ForkServer(owner).serve()
         if connection is None:
-            os._exit(0)  # nothing was trained here, so no function that is registered for the end runs
-        signal.signal(signal.SIGTERM, ends_by)  # else it would end by it: see `end_forks_by_sigterm`
-        random.setstate(drawn)  # Python begins it anew in each fork
+            os._exit(0)  # nothing was trained here, so no exit handler should run
+        signal.signal(signal.SIGTERM, ends_by)  # undo the handler of `end_forks_by_sigterm`
+        random.setstate(drawn)  # Python reseeds it in each fork
         file_reads.watch_on()
         self._at_fork = frozenset(_identities())
         return connection
 
     def end_at_once(self) -> None:
-        """End this fork, where it has opened nothing, started nothing and registered nothing since.
+        """Exit this fork right away, if it has opened, started and registered nothing.
 
-        The way in which Python ends would copy thousands of pages, to let go of what the kernel frees anyway.
+        A regular exit of Python would copy thousands of pages only to free them.
         """
         is_quiet = len(os.listdir("/proc/self/task")) == 1 and not _has_children()
         if self._at_fork is None or not is_quiet or self._ends != atexit._ncallbacks():
@@ -117,9 +117,9 @@ class TemplateRole:
 
 
 def why_unsafe(before: KernelState, fds: Collection[int] = ()) -> str:
-    """Why forks of this process would not train as a process of their own: words that follow "it"; empty if they would.
+    """Why forks would not train like a process of their own, in words that follow "it"; empty if they would.
 
-    before: what it held before the trainer's file was imported. fds: descriptors that are not the trainer's.
+    before: the state before the trainer's file was imported. fds: descriptors that are not the trainer's.
     """
     _settle()
     if (threads := len(os.listdir("/proc/self/task"))) > 1:
@@ -143,7 +143,7 @@ def why_unsafe(before: KernelState, fds: Collection[int] = ()) -> str:
 
 
 def _settle() -> None:
-    """Let go of garbage, and of threads that a library ends before each fork and starts again when it needs them."""
+    """Collect garbage, and stop threads that a library ends before each fork and restarts on demand."""
     gc.collect()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
@@ -164,7 +164,7 @@ def _has_children() -> bool:
 
 def _open_files() -> Iterator[tuple[int, os.stat_result]]:
     for name in os.listdir("/proc/self/fd"):
-        with suppress(OSError):  # the one by which this list was read
+        with suppress(OSError):  # the descriptor of this listing itself
             if int(name) not in STANDARD:
                 yield int(name), os.fstat(int(name))
 
@@ -174,7 +174,7 @@ def _identities() -> Iterator[Identity]:
 
 
 def _shared_mappings() -> Iterator[str]:
-    """The writable ones: the address of each, and its file."""
+    """Writable shared mappings: address and file."""
     for line in _mappings():
         place, rights, _, device, inode, *name = line.split(maxsplit=5)
         if rights[1] == "w" and rights[3] == "s":
@@ -186,8 +186,8 @@ def _mappings() -> list[str]:
 
 
 def _is_harmless(number: int, status: os.stat_result) -> bool:
-    """Whether nothing can be read through it that forks would read in turns: a device without a position, or the file
-    of a mapping, such as `np.memmap` keeps open."""
+    """Whether forks cannot disturb each other through it: a device without an offset, or the file of a mapping such as
+    `np.memmap` keeps open."""
     if stat.S_ISCHR(status.st_mode):
         return os.readlink(f"/proc/self/fd/{number}") in HARMLESS_DEVICES
     if not stat.S_ISREG(status.st_mode) or not _is_read_only(number):
@@ -206,7 +206,7 @@ def _mapped_inodes() -> Collection[str]:
 
 
 def _python_files() -> set[int]:
-    """The descriptors that Python's own files have."""
+    """The descriptors of Python's file objects."""
     found = set[int]()
     for each in gc.get_objects():
         if issubclass(type(each), io.FileIO):

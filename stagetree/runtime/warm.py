@@ -1,15 +1,13 @@
-"""An interpreter that has imported torch, and forks a process that trains for whoever asks: in milliseconds.
+"""The warm interpreter: it has imported torch, and forks trainer processes in milliseconds.
 
     python -P -m stagetree.runtime.warm FD [LISTENING_FD] [TRAINER.py ... | told]
 
-FD is a connected Unix socket; when its other side is closed the interpreter ends, after the last of its forks. On a
-second one that listens, any number of processes may connect. A request brings two file descriptors: the connection to
-the trainer's process, and a lifeline. On the lifeline the interpreter says the process id and, in the end, how the
-process ended. When the other end of the lifeline is closed or shut down, however that comes, the process and all that
-it started are killed. Some libraries that the trainers' files name are imported beforehand, too: see `loading`. Who
-does not know the files yet says `told`, and sends them, with the descriptor of a log, as the first message.
+For what happens next see `stagetree.runtime.fork_server`. FD is a connected Unix socket; when its other side is closed,
+the interpreter ends after the last of its forks. On the optional listening socket any number of clients may connect.
+Some libraries that the trainers' files import are imported in advance, see `loading`. With `told`, the files come in
+the first message, with the descriptor of a log.
 
-No user's code runs here, there is one thread, and CUDA is never started: so a fork is sound.
+No user code runs here, there is one thread, and CUDA is never started, so that forking is safe.
 """
 
 from __future__ import annotations
@@ -30,38 +28,39 @@ from stagetree.runtime.wire import Wire, pair
 from stagetree.source.importing import know_modules
 
 MODULES = ("stagetree.runtime.child", "torch._inductor.config", "torch._dynamo", "torch.utils.data")
-"""The second and third are what torch imports when it is told to be deterministic, and for the first optimizer."""
+"""The trainer process, and modules that torch imports for determinism, for the first optimizer, and for data
+loaders."""
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-ONE_THREAD |= {"JE_ARROW_MALLOC_CONF": "background_thread:false"}  # of Arrow, which pandas imports where it is
-"""The environment in which libraries start no threads when they are imported: a process that forks must have none."""
+ONE_THREAD |= {"JE_ARROW_MALLOC_CONF": "background_thread:false"}  # Arrow, which pandas imports if it is installed
+"""Variables that keep libraries from starting threads on import: a process that forks must have none."""
 
 TOLD = "told"
-"""In the place of the trainers' files: the owner sends them when it knows them."""
+"""Instead of the trainers' files: the owner will send them."""
 
 
 def import_before_forking(files: Iterable[str] = ()) -> None:
-    """Import what a process that trains needs, so that none of the forks has to. Raises ImportError.
+    """Import what trainer processes need, before forking. Raises ImportError.
 
-    files: those of trainers, of which some imports are made as well; see `loading`.
+    files: of trainers, some of whose imports are made too; see `loading`.
     """
     os.environ |= ONE_THREAD
-    gc.disable()  # an import makes next to no garbage, and a look for it takes 0.2 s
+    gc.disable()  # imports make hardly any garbage, and collecting takes 0.2 s
     for name in MODULES:
         importlib.import_module(name)
-    importlib.import_module("stagetree.runtime.loading").import_for(files)  # it has torch: not for who launches us
+    importlib.import_module("stagetree.runtime.loading").import_for(files)  # by name: callers of `launch` need no torch
     know_modules()
     gc.enable()
-    gc.freeze()  # what is there now stays shared with the forks
+    gc.freeze()  # keeps objects shared with the forks
 
 
 def launch(
     path: str = "", log: IO[bytes] | None = None, files: Iterable[str] = (), **how: Any
 ) -> tuple[subprocess.Popen[bytes], socket.socket]:
-    """Start the interpreter, which can be asked at once; the other end of the socket that keeps it alive.
+    """Start the interpreter, which takes requests at once. Returns the process, and the socket that keeps it alive.
 
-    path: where it listens for others, if anywhere. log: what it, and a trainer without a log, print; else as we do.
-    files: those of trainers, or `TOLD` alone. how: more of `Popen`.
+    path: of a socket to listen on, or empty. log: for its output and that of trainers without a log; ours by default.
+    files: of trainers, or `TOLD`. how: more arguments of `Popen`.
     """
     ours, theirs = pair()
     with theirs, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
@@ -77,7 +76,7 @@ def launch(
             stdout=log,
             stderr=log,
             env={**SAME_ORDER, **os.environ, **how.pop("env", {})},
-            start_new_session=True,  # Ctrl-C is not for it
+            start_new_session=True,  # keeps Ctrl-C away from it
             **how,
         )
     return process, ours
@@ -97,7 +96,7 @@ def main() -> int:
         return warm.refuse(f"{type(error).__name__}: {error}")
     ours = frozenset(sys.modules)
     for each in list(getattr(weakref.finalize, "_registry", ())):
-        each.atexit = False  # torch would take each of its operators apart
+        each.atexit = False  # torch would delete its operators one by one
     wire = warm.serve()
     if wire is None:
         return end(0, ours)

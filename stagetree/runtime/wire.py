@@ -1,6 +1,6 @@
-"""Messages between two processes: JSON with its length in front, and file descriptors beside it. Nothing is pickled.
+"""Messages between two processes: JSON with a length prefix, and file descriptors beside it. Nothing is pickled.
 
-Large payloads are handed over as a descriptor of memory: see `anonymous_file`.
+Large payloads are passed as descriptors of memory: see `anonymous_file`.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from typing import Any
 Message = dict[str, Any]
 
 HEAD = struct.Struct(">IB")
-"""How many bytes the JSON has, and how many file descriptors come with it."""
+"""The length of the JSON, and the number of file descriptors."""
 
 CHUNK = 2**16
 MOST_FDS = 4
 
 
 class WireTimeout(TimeoutError):
-    """The other side did not take a message in time."""
+    """The other side did not accept a message in time."""
 
 
 class Wire:
-    """One end of a connected Unix stream socket. Used by one thread at a time."""
+    """One end of a connected Unix stream socket. Not thread-safe."""
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
@@ -40,7 +40,7 @@ class Wire:
         return self._socket.fileno()
 
     def send(self, message: Mapping[str, Any], *fds: int, timeout: float | None = None) -> None:
-        """Send all of a message. Raises `WireTimeout`, and ConnectionError when the other side is gone."""
+        """Send a whole message. Raises `WireTimeout`, and ConnectionError when the other side is gone."""
         body = json.dumps(message).encode()
         rest = memoryview(HEAD.pack(len(body), len(fds)) + body)
         ends = None if timeout is None else time.monotonic() + timeout
@@ -53,7 +53,7 @@ class Wire:
                     raise WireTimeout(f"the other process did not take a message for {timeout:.0f} s") from None
 
     def receive(self, timeout: float | None = 0.0) -> tuple[Message, list[int]] | None:
-        """The next message and its file descriptors, which are the caller's to close; None if there is none in time.
+        """The next message and its file descriptors, which the caller must close; None if there is none in time.
 
         Raises EOFError when the other side is gone.
         """
@@ -74,21 +74,21 @@ class Wire:
         return arrived
 
     def is_silent(self) -> bool:
-        """Whether the other side has said nothing since the last `receive` that gave None, and is there."""
+        """Whether nothing has arrived since the last `receive` that returned None, and the other side is there."""
         return not is_ready(self._socket, select.POLLIN, 0.0)
 
     def finish(self) -> None:
-        """Tell the other side that nothing more comes; it can still answer. Harmless at any time, from any thread."""
+        """Signal that nothing more will be sent; the other side can still answer. Safe at any time, from any thread."""
         try:
             self._socket.shutdown(socket.SHUT_WR)
         except OSError:
-            return  # the other side was faster
+            return  # already closed by the other side
 
     def close(self) -> None:
         self._socket.close()
 
     def _next(self) -> tuple[Message, list[int]] | None:
-        """A message that has arrived whole."""
+        """The next complete message."""
         if len(self._bytes) < HEAD.size:
             return None
         length, number = HEAD.unpack_from(self._bytes)
@@ -101,12 +101,12 @@ class Wire:
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
-    """Two ends of a new connection."""
+    """A new connection's two ends."""
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
 
 
 def is_ready(sock: socket.socket, event: int, ends: float | None) -> bool:
-    """Whether the socket is ready before the time is over."""
+    """Whether the socket becomes ready before the deadline `ends`."""
     poll = select.poll()
     poll.register(sock, event)
     left = None if ends is None else 1000 * (ends - time.monotonic())
@@ -114,7 +114,7 @@ def is_ready(sock: socket.socket, event: int, ends: float | None) -> bool:
 
 
 def anonymous_file(size: int) -> int:
-    """The descriptor of a new file in memory, or else of one on disk without a name. Raises OSError: no room."""
+    """The descriptor of a new file in memory, or of an unlinked one on disk. Raises OSError if there is no room."""
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create("stagetree")
     else:
@@ -122,7 +122,7 @@ def anonymous_file(size: int) -> int:
         os.unlink(path)
     try:
         if size and hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(fd, 0, size)  # without it, no room would be a SIGBUS while writing
+            os.posix_fallocate(fd, 0, size)  # otherwise a full memory would be a SIGBUS while writing
         else:
             os.ftruncate(fd, size)
     except BaseException:

@@ -1,7 +1,7 @@
-"""The source of a trainer that lives in a notebook's cell or a script: a folder that a worker can run by itself.
+"""The source of a trainer in a notebook cell or a script, as a folder that a worker can run.
 
-It holds the class, the definitions that the class uses from around it, and copies of the user's own modules that it
-imports. The folder is named by its content, so that changed code is another trainer.
+It contains the class, the definitions that the class uses, and copies of the user's own modules that it imports. The
+folder is named by a hash of its content, so that changed code is another trainer.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
+from stagetree.atomic_file import atomic_file
 from stagetree.errors import StagetreeError
 from stagetree.functions import FunctionTrainer
 from stagetree.source.definitions import (
@@ -32,21 +33,20 @@ from stagetree.source.definitions import (
 )
 from stagetree.source.discovery import ENTRIES
 from stagetree.trainer import Trainer
-from stagetree.whole_file import whole_file
 
 _LONGEST = 100_000
 """The most characters of a value that is written into the source."""
 
 
 class Gathered:
-    """Definitions by name, those before others that those need; and the user's own modules, by their paths."""
+    """Definitions by name, in order of dependence, and the user's own modules by path."""
 
     def __init__(self) -> None:
         self.texts: dict[str, str] = {}
         self.modules: dict[str, str] = {}
 
     def trainer(self, cls: type) -> str:
-        """The class itself, with the name it is known by."""
+        """The class itself, renamed to its trainer name."""
         if is_imported(cls, cls.__name__):
             self.add(cls.__name__, cls, cls.__name__)
             text = f"{self.texts.pop(cls.__name__)}\n\n\nclass Renamed({cls.__name__}):\n    pass"
@@ -56,7 +56,7 @@ class Gathered:
         return renamed(text)
 
     def functions(self, cls: type[FunctionTrainer]) -> str:
-        """A class of functions, written out."""
+        """The source of a function trainer, as a class."""
         lines = []
         for field in ("build", "step", "measure"):
             function = inspect.getattr_static(cls, field).__func__
@@ -66,10 +66,10 @@ class Gathered:
         return f'{head}\n\n\nclass Functions(FunctionTrainer):\n    name = "{UNNAMED}"\n' + "\n".join(lines)
 
     def add(self, name: str, value: Any, user: str) -> None:
-        """What makes `name` mean `value`. `user` needs it, and is named where that cannot be."""
+        """Add a definition of `name` as `value`. user: what needs it, for error messages."""
         if name in self.texts:
             return
-        self.texts[name] = ""  # it may need itself
+        self.texts[name] = ""  # it may refer to itself
         text = self._text(name, value, user)
         del self.texts[name]
         self.texts[name] = text
@@ -106,7 +106,7 @@ class Gathered:
                 self.add(name, namespace[name], user)
 
     def _keep(self, name: str) -> None:
-        """Copy a module of the user's own, and those of them that it imports."""
+        """Copy a module of the user's own, and the user's modules that it imports."""
         for part in packages(name):
             module = sys.modules.get(part)
             path = own_file(module)
@@ -122,7 +122,7 @@ class Gathered:
 
 @dataclass(frozen=True, slots=True)
 class SourceFolder:
-    """`name` is what a study calls the trainer, `folder` what the folder is called, `entry` which file the trainer is.
+    """name: of the trainer in studies. folder: the name of the folder. entry: the file with the trainer.
 
     files: by their paths in the folder.
     """
@@ -133,16 +133,16 @@ class SourceFolder:
     files: Mapping[str, str]
 
     def write(self, under: Path) -> None:
-        """Put the folder there, the trainer's file last; if it is there, it is the same."""
+        """Write the folder, the trainer's file last, unless it exists."""
         for path, text in sorted(self.files.items(), key=lambda file: file[0] == self.entry):
             target = under / self.folder / path
             if not target.exists():
-                with whole_file(target) as file:
+                with atomic_file(target) as file:
                     file.write(text.encode())
 
 
 def source_of(cls: type[Trainer]) -> SourceFolder:
-    """The source of a trainer's class. Raises `StagetreeError` where it cannot be had, with what to do about it."""
+    """The source of a trainer class. Raises `StagetreeError` if it is not available, with what to do about it."""
     if not (isinstance(cls, type) and issubclass(cls, Trainer)):
         raise StagetreeError(f"a trainer must be a class that is a Trainer, got {cls!r}")
     name = str(cls.__dict__.get("name", cls.__name__))

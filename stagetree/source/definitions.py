@@ -1,4 +1,4 @@
-"""The text of a class or function as it was written, the names that it takes from around it, and its imports."""
+"""The source text of a class or function, the global names that it uses, and its imports."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from stagetree.errors import StagetreeError
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """The trainer_args and runtime_args that a trainer's constructor takes. is_open: any others as well."""
+    """The trainer_args and runtime_args that a trainer's constructor takes. is_open: it takes any others too."""
 
     names: tuple[str, ...] = ()
     required: tuple[str, ...] = ()
@@ -30,14 +30,14 @@ class Arguments:
 
     @classmethod
     def of_calls(cls, calls: Iterable[ast.Call], own: Collection[str]) -> Arguments:
-        """The arguments that calls give by name, with their defaults; without the `own` ones of that function."""
+        """The keyword arguments of some calls, which have defaults there; without the function's `own` ones."""
         names = [keyword.arg for call in calls for keyword in call.keywords]
         told = dict.fromkeys(name for name in names if name is not None and name not in own)
         return cls(tuple(told), is_open=None in names)
 
     @classmethod
     def of(cls, function: ast.FunctionDef, bound: int = 1) -> Arguments:
-        """Those of an `__init__`, without `self` and what the runner gives; of a plain function, with `bound` 0."""
+        """The arguments of an `__init__` that users set; with `bound` 0, of a plain function."""
         supplied, args = {"seed", "device"}, function.args
         plain = [each.arg for each in [*args.posonlyargs, *args.args][bound:]]
         optional = {*plain[len(plain) - len(args.defaults) :]} if args.defaults else set[str]()
@@ -48,7 +48,7 @@ class Arguments:
 
 
 def is_imported(value: Any, name: str) -> bool:
-    """Whether a class or function is had by an import, rather than defined in a cell or script."""
+    """Whether a class or function can be imported, as opposed to one defined in a cell or script."""
     module = sys.modules.get(value.__module__)
     is_main = value.__module__ == "__main__" or module is None or getattr(module, "__file__", None) is None
     is_built_in = value.__module__ in sys.builtin_module_names
@@ -57,16 +57,16 @@ def is_imported(value: Any, name: str) -> bool:
 
 
 def home_of(value: Any, name: str) -> str:
-    """The module in which some other value is by that name; empty if there is none, or it is a plain value."""
+    """The module that has the value by that name; empty if none has, or if it is a plain value."""
     if is_plain(value):
         return ""
     module = pickle.whichmodule(value, name)  # type: ignore[attr-defined]
-    is_there = getattr(sys.modules.get(module), name, None) is value  # a tensor says that it is of torch
+    is_there = getattr(sys.modules.get(module), name, None) is value  # a tensor claims to be torch's
     return module if is_there and module != "__main__" and getattr(sys.modules[module], "__file__", None) else ""
 
 
 def is_plain(value: Any) -> bool:
-    """Whether the value's text in Python is the value."""
+    """Whether the value equals its `repr` as Python source."""
     if isinstance(value, list | tuple | set | frozenset):
         return type(value) in (list, tuple, set, frozenset) and all(map(is_plain, value))
     if isinstance(value, dict):
@@ -75,7 +75,7 @@ def is_plain(value: Any) -> bool:
 
 
 def own_file(module: ModuleType | None) -> Path | None:
-    """The file of a module that the user has written; None for what is installed."""
+    """The file of a module that the user has written; None for installed modules."""
     file = getattr(module, "__file__", None)
     if module is None or file is None or not file.endswith(".py") or module.__name__.partition(".")[0] == "stagetree":
         return None
@@ -91,7 +91,7 @@ def packages(name: str) -> Iterator[str]:
 
 
 def imports_in(text: str, package: str) -> Iterator[str]:
-    """The modules that a source imports, wherever it does; `from x import y` may mean the module `x.y`."""
+    """The modules that a source imports, at any place; `from x import y` may mean the module `x.y`."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -106,7 +106,7 @@ UNNAMED = "the name of this trainer goes here"
 
 
 def definition_of(value: type | FunctionType, user: str) -> str:
-    """The text of a class or function, as it was written. Raises `StagetreeError`."""
+    """The source text of a class or function. Raises `StagetreeError`."""
     if value.__name__ == "<lambda>":
         raise StagetreeError(f"{user} is given a lambda, whose source cannot be taken alone: write it as a def")
     if "<locals>" in value.__qualname__:
@@ -122,7 +122,7 @@ def definition_of(value: type | FunctionType, user: str) -> str:
 
 
 def _places(value: Any) -> Iterator[tuple[str, int | None]]:
-    """Where a definition may be: where its code says, and for a class without any in cells, the last one first."""
+    """Places to look for a definition: its code's, or for a class without code in a cell, the newest cells first."""
     codes = [code for code in _codes(value) if linecache.getlines(code.co_filename)]
     yield from ((code.co_filename, code.co_firstlineno) for code in codes)
     if not codes and isinstance(value, type):
@@ -133,7 +133,7 @@ def _places(value: Any) -> Iterator[tuple[str, int | None]]:
 
 
 def _codes(value: Any) -> Iterator[Any]:
-    """The code of a function, or of the methods of a class."""
+    """The code of a function, or of a class's methods."""
     members = [value] if isinstance(value, FunctionType) else list(vars(value).values())
     for member in members:
         function = inspect.unwrap(getattr(member, "__func__", getattr(member, "fget", None) or member))
@@ -144,7 +144,7 @@ def _codes(value: Any) -> Iterator[Any]:
 def _node(
     lines: list[str], name: str, line: int | None
 ) -> ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef | None:
-    """The definition of a name at the top of a source, around a line; the last one, if that is not known."""
+    """The definition of a name at the top level, around a line; the last one if the line is unknown."""
     try:
         tree = ast.parse("".join(lines))
     except SyntaxError:
@@ -158,12 +158,12 @@ def _node(
 
 
 def _first_line(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """The line of a definition, or of the first of its decorators."""
+    """The line of a definition, or of its first decorator."""
     return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
 
 
 def renamed(text: str) -> str:
-    """The source with the name that must be filled in as the last class's own."""
+    """The source with a placeholder as the last class's `name`."""
     tree = ast.parse(text)
     cls = next(node for node in reversed(tree.body) if isinstance(node, ast.ClassDef))
     lines = text.splitlines()
@@ -180,7 +180,7 @@ def renamed(text: str) -> str:
 
 
 def global_names(text: str) -> set[str]:
-    """The names that a source takes from around it."""
+    """The global names that a source uses."""
     waiting, names = [symtable.symtable(text, "cell", "exec")], set[str]()
     while waiting:
         table = waiting.pop()
@@ -193,7 +193,7 @@ def global_names(text: str) -> set[str]:
 
 
 def namespace_of(value: Any) -> Mapping[str, Any]:
-    """The names around a class or function."""
+    """The global namespace of a class or function."""
     members = [value] if isinstance(value, FunctionType) else list(vars(value).values())
     for member in members:
         function = getattr(member, "__func__", member)

@@ -1,8 +1,7 @@
-"""Which classes of a file are trainers, from its source: nothing is run.
+"""Finds the trainer classes of a file from its source, without running it.
 
-A class is one when it has a literal `name = "..."` in its body and may be a subclass of `Trainer`: its bases are
-followed through the files of the trainer. One that ends outside of them is given the benefit of the doubt, unless it
-is of a library that is known to have no trainers of ours.
+A trainer class has a literal `name = "..."` in its body and may be a subclass of `Trainer`: its bases are followed
+through the trainer's files. If they lead outside, it counts as one unless the base is of a library without trainers.
 """
 
 from __future__ import annotations
@@ -15,36 +14,36 @@ from pathlib import Path
 from typing import Any
 
 from stagetree.source.definitions import Arguments
+from stagetree.source.syntax import dotted_name, string_attributes, syntax_tree
 from stagetree.source.versions import root
-from stagetree.syntax import dotted_name, string_attributes, syntax_tree
 from stagetree.trainer.program import placeholders
 
 ENTRIES = ("stagetree_trainer.py", "trainer.py")
-"""The file of a trainer in the folder that its source is kept in: the first where the second is the user's own."""
+"""The file of a trainer in its source folder: the first if the user has a module of the second's name."""
 
 NOT_OURS = frozenset(
     {"flax", "jax", "keras", "lightning", "numpy", "pydantic", "pytorch_lightning", "sklearn", "tensorflow", "torch"}
     | {"torchvision", "transformers"}
 )
-"""Libraries whose classes are bases of models, data and settings, and of no trainer."""
+"""Libraries whose classes are bases of models, data and settings, and never of trainers."""
 
 
 MOST_BASES = 20
-"""A class that has so many above it goes round in a circle."""
+"""A class with this many bases above it is in a cycle."""
 
 OF_ATTACH = ("name", "hp", "steps", "eval_every", "seed", "device", "launch", "caches")
-"""Its own arguments; all others are the script's."""
+"""The parameters of `attach` itself; all other arguments are the script's."""
 
 ATTACH = ("stagetree.attach", "stagetree.functions.attach")
 MAKERS = ("stagetree.function_trainer", "stagetree.functions.function_trainer")
 COMMANDS = ("stagetree.CommandTrainer", "stagetree.trainer.command.CommandTrainer")
 TRAINERS = ("stagetree.Trainer", "stagetree.trainer.Trainer", *COMMANDS)
 WHOLE_BATCH = {"train_batch", "accumulate"}
-"""Methods of `TorchTrainer` whose place a trainer by shards takes: see `stagetree.trainer.ranks.sharding`."""
+"""Methods of `TorchTrainer` that sharded training replaces: see `stagetree.trainer.ranks.sharding`."""
 
 
 def arguments(path: str | Path, files: Mapping[str, bytes]) -> dict[str, Arguments]:
-    """What each trainer's constructor takes, by the trainer's name; of one that is not in its body, anything."""
+    """The arguments of each trainer's constructor, by trainer name; open if the constructor is inherited."""
     sources, module = _opened(path, files)
     body = sources.tree(module).body
     named = {string_attributes(node).get("name"): node for node in body if isinstance(node, ast.ClassDef)}
@@ -59,7 +58,7 @@ def arguments(path: str | Path, files: Mapping[str, bytes]) -> dict[str, Argumen
 
 
 def without(path: str | Path, files: Mapping[str, bytes], method: str) -> frozenset[str]:
-    """The names of the trainers that certainly have no such method: neither they nor a base, up to `Trainer`."""
+    """The names of the trainers that certainly lack a method: neither they nor a base up to `Trainer` define it."""
     sources, module = _opened(path, files)
     nodes = [node for node in sources.tree(module).body if isinstance(node, ast.ClassDef)]
     names = {string_attributes(node).get("name") for node in nodes if sources.lacks(node, method)}
@@ -79,7 +78,7 @@ def _constructor(node: ast.ClassDef) -> Arguments:
 
 
 def _of_command(node: ast.ClassDef) -> Arguments:
-    """The arguments of a template, if the class has one and a base that takes it."""
+    """The arguments in a class's command template, if the class is a `CommandTrainer`."""
     command = string_attributes(node).get("command")
     if command is None or not any((dotted_name(base) or "").endswith("CommandTrainer") for base in node.bases):
         return Arguments()
@@ -93,7 +92,7 @@ def _of_command(node: ast.ClassDef) -> Arguments:
 
 
 def classes(path: str | Path, files: Mapping[str, bytes]) -> Iterator[tuple[str, str | None]]:
-    """The name and the literal version, if any, of each trainer in the file; `files` is what `module_files` gave."""
+    """The name and the literal version, if any, of each trainer in the file. files: from `module_files`."""
     sources, module = _opened(path, files)
     for node in sources.tree(module).body:
         literals = string_attributes(node) if isinstance(node, ast.ClassDef) else {}
@@ -103,10 +102,8 @@ def classes(path: str | Path, files: Mapping[str, bytes]) -> Iterator[tuple[str,
 
 
 def scripts(path: str | Path, files: Mapping[str, bytes]) -> dict[str, dict[str, Any]]:
-    """The names by which a file attaches itself to studies, `stagetree.attach("gpt")`: scripts that own their loop.
-
-    With each, the arguments of that call that are literals.
-    """
+    """The scripts that own their loop, by the name in `stagetree.attach("gpt")`, with the literal arguments of that
+    call."""
     return _scripts(*_opened(path, files))
 
 
@@ -121,7 +118,7 @@ def _scripts(sources: _Sources, module: str) -> dict[str, dict[str, Any]]:
 def _attached(sources: _Sources, module: str) -> dict[str, list[ast.Call]]:
     """The calls of `attach`, by the trainer's name."""
     found: dict[str, list[ast.Call]] = {}
-    if b"attach" in sources.files[module]:  # most files have none, and each model that is built asks
+    if b"attach" in sources.files[module]:  # a cheap test, since each new model asks
         for call in [node for node in ast.walk(sources.tree(module)) if isinstance(node, ast.Call)]:
             if sources.absolute(module, call.func) in ATTACH and (name := _name_in(call)):
                 found.setdefault(name, []).append(call)
@@ -133,7 +130,7 @@ def _functions(sources: _Sources, module: str) -> frozenset[str]:
 
 
 def _made(sources: _Sources, module: str) -> Iterator[tuple[str, ast.Call]]:
-    """The trainers that functions make: `Line = function_trainer("line", ...)` at the top of the file."""
+    """The trainers made by functions: `Line = function_trainer("line", ...)` at the top level."""
     values = (node.value for node in sources.tree(module).body if isinstance(node, ast.Assign | ast.AnnAssign))
     for call in values:
         if isinstance(call, ast.Call) and sources.absolute(module, call.func) in MAKERS and (name := _name_in(call)):
@@ -141,13 +138,13 @@ def _made(sources: _Sources, module: str) -> Iterator[tuple[str, ast.Call]]:
 
 
 def _name_in(call: ast.Call) -> str:
-    """The trainer's name, a call's first argument or the one called `name`; empty where it is no literal."""
+    """The trainer's name, a call's first argument or its `name`; empty if it is not a literal."""
     named = [*call.args[:1], *(each.value for each in call.keywords if each.arg == "name")]
     return next((each.value for each in named if isinstance(each, ast.Constant) and isinstance(each.value, str)), "")
 
 
 def single_rank(path: str | Path, files: Mapping[str, bytes]) -> dict[str, str]:
-    """Why several devices cannot train a trainer, by its name, where its source tells: it follows "trainer 'x'"."""
+    """Why several devices cannot train a trainer, by name, as far as its source shows; continues "trainer 'x'"."""
     sources, module = _opened(path, files)
     trees = [sources.tree(each) for each in files if each.endswith(".py")]
     uses = any(isinstance(node, ast.Attribute) and node.attr == "ranks" for tree in trees for node in ast.walk(tree))
@@ -163,8 +160,8 @@ def single_rank(path: str | Path, files: Mapping[str, bytes]) -> dict[str, str]:
 
 
 def _why_single(line: list[ast.ClassDef], base: str, uses: bool) -> str:
-    """line: a trainer's class and its bases among the trainer's files. base: the library's class that these end with.
-    uses: whether anything there is called `ranks`.
+    """line: a trainer's class and its bases among the trainer's files. base: the library class at their end. uses:
+    whether any attribute there is called `ranks`.
     """
     defined = {each.name for node in line for each in node.body if isinstance(each, ast.FunctionDef)}
     kind = base.rpartition(".")[2] if base.startswith("stagetree.") else ""
@@ -180,14 +177,14 @@ def _why_single(line: list[ast.ClassDef], base: str, uses: bool) -> str:
 
 
 def _opened(path: str | Path, files: Mapping[str, bytes]) -> tuple[_Sources, str]:
-    """The modules of a trainer's file, and which of them is the file."""
+    """The modules of a trainer's file, and the file's own path among them."""
     file = Path(path).resolve()
     base = root(file)[0]
     return _Sources(base, files), file.relative_to(base).as_posix()
 
 
 class _Sources:
-    """The modules of a trainer, by relative path, and what their names stand for."""
+    """A trainer's modules by relative path, and the meanings of their names."""
 
     def __init__(self, base: Path, files: Mapping[str, bytes]) -> None:
         self._base, self.files = base, files
@@ -200,12 +197,12 @@ class _Sources:
         return self._trees[module]
 
     def absolute(self, module: str, expression: ast.expr) -> str:
-        """What a dotted name in a module stands for, as far as its imports say."""
+        """The absolute dotted name of an expression in a module, by its imports."""
         first, _, rest = (dotted_name(expression) or "").partition(".")
         return ".".join(filter(None, (self._imports(module).get(first, first), rest)))
 
     def is_trainer(self, module: str, name: str, visited: frozenset[tuple[str, str]] = frozenset()) -> bool:
-        """Whether the class of that name in a module may be a subclass of `Trainer`."""
+        """Whether a class in a module may be a subclass of `Trainer`."""
         if (module, name) in visited:
             return False
         for node in ast.walk(self.tree(module)):
@@ -215,8 +212,8 @@ class _Sources:
         return self._outside(imported, visited | {(module, name)}) if imported else not hasattr(builtins, name)
 
     def line(self, module: str, node: ast.ClassDef) -> tuple[list[ast.ClassDef], str]:
-        """A class and its bases in these modules, and the one after them by its absolute name; "" where it is not sure:
-        one of them has several bases, or none.
+        """A class with its bases in these modules, and the absolute name of the next base outside; "" if it is
+        uncertain, since a class has several bases or none.
         """
         nodes = [node]
         while len(node.bases) == 1 and len(nodes) < MOST_BASES:
@@ -229,14 +226,14 @@ class _Sources:
         return nodes, ""
 
     def lacks(self, node: ast.ClassDef, method: str) -> bool:
-        """Whether a class whose only base is `stagetree.Trainer` itself does not define a method."""
+        """Whether a class directly below `stagetree.Trainer` does not define a method."""
         module = next(name for name, tree in self._trees.items() if node in tree.body)
         base = self.absolute(module, node.bases[0]) if len(node.bases) == 1 else ""
         defined = {each.name for each in node.body if isinstance(each, ast.FunctionDef)}
         return base in TRAINERS and method not in defined and not node.decorator_list
 
     def _class(self, module: str, dotted: str) -> tuple[str, ast.ClassDef] | None:
-        """The class of that absolute name, where it is in these modules, and in which."""
+        """The class of an absolute name and its module, if it is in these modules."""
         owner, _, name = dotted.rpartition(".")
         folder = owner.replace(".", "/")
         for place in (f"{folder}/__init__.py", f"{folder}.py") if owner else (module,):
@@ -249,7 +246,7 @@ class _Sources:
     def _may_be(self, module: str, base: ast.expr, visited: frozenset[tuple[str, str]]) -> bool:
         written = dotted_name(base)
         if written is None:
-            return True  # computed: nobody can say
+            return True  # a computed base is unknown
         first, _, rest = written.partition(".")
         if not rest:
             return self.is_trainer(module, first, visited)
@@ -257,7 +254,7 @@ class _Sources:
         return self._outside(f"{imported}.{rest}", visited)
 
     def _outside(self, dotted: str, visited: frozenset[tuple[str, str]]) -> bool:
-        """Of a class by its absolute name: in one of our modules, or in a library."""
+        """Whether a class may be a trainer, by its absolute name in our modules or a library."""
         owner, _, name = dotted.rpartition(".")
         folder = owner.replace(".", "/")
         for module in (f"{folder}/__init__.py", f"{folder}.py"):
@@ -267,7 +264,7 @@ class _Sources:
         return library not in NOT_OURS and library not in sys.stdlib_module_names
 
     def _imports(self, module: str) -> dict[str, str]:
-        """What the names that a module imports stand for, as absolute dotted names."""
+        """The absolute dotted names of a module's imported names."""
         if module not in self._imported:
             self._imported[module] = self._read_imports(module)
         return self._imported[module]

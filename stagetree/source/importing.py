@@ -1,4 +1,4 @@
-"""Has a process import the very bytes of a trainer's modules and no others, whatever becomes of the files later."""
+"""Makes a process import a trainer's modules from given bytes, whatever happens to the files later."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OURS = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2] / "app")]
 
 @dataclass(frozen=True)
 class Imports:
-    """A trainer's module as it is imported in this process: `files` by relative path, below `base`."""
+    """A trainer's imported module. files: contents by path relative to `base`."""
 
     path: Path
     base: Path
@@ -34,29 +34,29 @@ class Imports:
 
     @property
     def version(self) -> str:
-        """Of the very bytes that are imported."""
+        """The version of exactly the imported bytes."""
         return version_of(self.files)
 
     def others(self) -> dict[Path, bytes]:
-        """The files beside the trainer's own, which other processes may read."""
+        """The files other than the trainer's own, which other processes may read."""
         files = {self.base / name: content for name, content in self.files.items()}
         return {file: content for file, content in files.items() if file != self.path}
 
     def module(self) -> ModuleType:
-        """The trainer's own module; what it raises when it runs comes through."""
+        """The trainer's own module. Raises the module's errors."""
         present = sys.modules.get(self.name)
         if "." not in self.path.stem and (present is None or _is_at(present, self.path)):
             return importlib.import_module(self.name)
         return self._under_another_name()
 
     def beyond(self) -> list[str]:
-        """The files of the modules that were imported so far and are neither in `files` nor installed."""
+        """The files of imported modules that are neither in `files` nor installed."""
         covered, installed = {str(self.base / name) for name in self.files}, installed_folders()
         files = {_file(module) for module in list(sys.modules.values())} - covered
         return sorted(file for file in files if file is not None and not is_installed(file, installed))
 
     def _under_another_name(self) -> ModuleType:
-        """A file called as a module that is there already, such as json.py: that one must stay what it is."""
+        """Import a file whose name is taken by another module, such as json.py, by another name."""
         other = f"trainer_{self.name.replace('.', '_')}"
         if other not in sys.modules:
             spec = _spec(other, self.path, self.files[self.path.relative_to(self.base).as_posix()])
@@ -70,10 +70,10 @@ class Imports:
 
 
 def import_exactly(path: str | Path, files: Mapping[str, bytes]) -> Imports:
-    """From here on this process imports the modules of `files`, as `module_files(path)` gave them, from their bytes.
+    """Make this process import the modules of `files`, the result of `module_files(path)`, from their bytes.
 
-    They come before all others of their names. The folder is last on the path, so that what is beyond them is found
-    too, and shadows nothing; whoever wants it first puts it there.
+    They take precedence over other modules of their names. The folder is appended to the path, so that modules beyond
+    `files` are found without shadowing others; callers may put it first.
     """
     file = Path(path).resolve()
     base, name = root(file)
@@ -85,7 +85,7 @@ def import_exactly(path: str | Path, files: Mapping[str, bytes]) -> Imports:
 
 
 class _Finder(MetaPathFinder):
-    """Finds the modules of a trainer in memory, by their natural names."""
+    """Finds a trainer's modules in memory by their natural names."""
 
     def __init__(self, base: Path, files: Mapping[str, bytes]) -> None:
         self._specs = {module_name(name): (base / name, content) for name, content in files.items()}
@@ -98,7 +98,7 @@ class _Finder(MetaPathFinder):
 
 
 class _Loader(InspectLoader):
-    """A module from bytes, with the file they come from in its tracebacks."""
+    """Loads a module from bytes, with its file in tracebacks."""
 
     def __init__(self, file: Path, content: bytes) -> None:
         self._file, self._content = file, content
@@ -130,14 +130,14 @@ def _spec(name: str, file: Path, content: bytes) -> ModuleSpec:
 
 
 def installed_folders() -> tuple[str, ...]:
-    """Where the system, Python, packages and stagetree lie, each with a slash at its end."""
+    """The folders of the system, Python, packages and stagetree, each with a trailing slash."""
     packages = [path for path in sys.path if Path(path).name in PACKAGES]
     folders = [sys.prefix, sys.base_prefix, os.path.dirname(os.__file__), *packages, *OURS]
     return tuple({f"{folder.rstrip('/')}/": None for folder in (*SYSTEM, *folders, *map(os.path.realpath, folders))})
 
 
 def is_installed(file: str, folders: tuple[str, ...]) -> bool:
-    """folders: as of `installed_folders`."""
+    """Whether a file is installed. folders: from `installed_folders`."""
     return file.startswith(folders) or not PACKAGES.isdisjoint(file.split("/"))
 
 
@@ -147,16 +147,16 @@ def _is_at(module: ModuleType, path: Path) -> bool:
 
 def _file(module: ModuleType) -> str | None:
     file = getattr(module, "__file__", None)
-    return _resolved(file) if isinstance(file, str) and os.path.isabs(file) else None  # torch makes up some names
+    return _resolved(file) if isinstance(file, str) and os.path.isabs(file) else None  # some of torch are invented
 
 
 def know_modules() -> None:
-    """Look up where all modules are that are imported so far: what is forked later need not do that again."""
+    """Cache the paths of all imported modules, so that forks need not resolve them."""
     for module in list(sys.modules.values()):
         _file(module)
 
 
 @cache
 def _resolved(file: str) -> str:
-    """Once for each: there are thousands of modules, and every new model asks where all of them are."""
+    """Cached, since each new model resolves thousands of modules."""
     return os.path.realpath(file)

@@ -1,6 +1,6 @@
-"""The loop of a script over `run.steps()`, as far as its source tells: nothing is run.
+"""Analyzes a script's loop over `run.steps()` from its source, without running it.
 
-The names that it sets anew in each step, and the hyper-parameters that it reads.
+Finds the names that the loop sets in each step, and the hyper-parameters that the script reads.
 """
 
 from __future__ import annotations
@@ -9,18 +9,18 @@ import ast
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from stagetree.source.syntax import syntax_tree
 from stagetree.source.versions import root
-from stagetree.syntax import syntax_tree
 
 BEHIND = frozenset({"eval", "exec", "globals", "locals", "vars"})
-"""Functions by which a name may be read that stands nowhere."""
+"""Functions that can read a name without naming it."""
 
 
 def read_in_steps(path: str | Path, files: Mapping[str, bytes]) -> frozenset[str] | None:
-    """The hyper-parameters that a script may read; None where the source does not tell.
+    """The hyper-parameters that a script may read; None if the source does not show.
 
-    It does where the script loops over its steps itself, and reads values by names that are written there, as in
-    `hp["lr"]`. Where it hands all of them on, or the run, anything may be read.
+    It does if the script loops over its steps itself and reads values by literal names, such as `hp["lr"]`. If it
+    passes the dict or the run on, anything may be read.
     """
     tree = _tree(path, files)
     loops = [node for node in ast.walk(tree) if isinstance(node, ast.For) and _is_over_steps(node.iter)]
@@ -36,7 +36,7 @@ def read_in_steps(path: str | Path, files: Mapping[str, bytes]) -> frozenset[str
 
 
 def _read(tree: ast.Module, values: set[str], runs: set[str]) -> frozenset[str] | None:
-    """The constants by which variables called `values` are read, if nothing else is done with these and with `runs`."""
+    """The keys read from variables in `values`; None if these or `runs` are used in another way."""
     found, seen = set[str](), set[ast.AST]()
     for node in ast.walk(tree):
         for variable, name in _readings(node):
@@ -52,7 +52,7 @@ def _read(tree: ast.Module, values: set[str], runs: set[str]) -> frozenset[str] 
 
 
 def _readings(node: ast.AST) -> Iterator[tuple[ast.expr, str]]:
-    """Of an expression that reads a value by a name that is written there: of which mapping, and the name."""
+    """The mapping and the literal key of an expression that reads a value."""
     match node:
         case ast.Subscript(value=mapping, slice=ast.Constant(value=str(name))):
             yield mapping, name
@@ -65,7 +65,7 @@ def _readings(node: ast.AST) -> Iterator[tuple[ast.expr, str]]:
 def set_in_each_step(path: str | Path, files: Mapping[str, bytes]) -> frozenset[str]:
     """The names that a script's loop over `steps()` sets in each step before it reads them: no step depends on them.
 
-    A name counts if its first place in the loop is an assignment that is under no condition.
+    A name counts if its first occurrence in the loop is an unconditional assignment.
     """
     loops = (node for node in ast.walk(_tree(path, files)) if isinstance(node, ast.For) and _is_over_steps(node.iter))
     return frozenset(name for loop in loops for name, is_set in _first_places(loop).items() if is_set)
@@ -98,7 +98,7 @@ _MAYBE = (ast.If, ast.While, ast.Try, ast.Match, ast.IfExp, ast.BoolOp, ast.Func
 
 
 def _as_run(node: ast.AST) -> list[ast.AST]:
-    """The parts of a statement in the order in which they are run: what is assigned is reckoned first."""
+    """The parts of a statement in the order of execution: values before their targets."""
     match node:
         case ast.AugAssign(target=ast.Name(id=name), value=value):
             return [ast.Name(name, ast.Load()), value]

@@ -1,12 +1,12 @@
-"""Which code a trainer is: the bytes of its file and of all modules below its folder that it imports.
+"""The code that belongs to a trainer: its file and all modules below its folder that it imports.
 
-`module_files` reads them without running anything, and `version_of` makes a version of them. `importing` lets a process
-import those very bytes.
+`module_files` reads them without running anything, and `version_of` computes a version of them. `importing` makes a
+process import exactly these bytes.
 
-What is imported is read from the source: `import x`, `from x import y`, relative imports, wherever they stand, and
-`import_module("x")` with a literal name. The files that the `command` of a `CommandTrainer` names belong to it, too. A
-module whose name is computed, a package that is installed in place, other data files and compiled extensions are out of
-reach; `Imports.beyond` tells which modules were imported and are not covered.
+Imports are found in the source: `import x`, `from x import y` and relative imports at any place, and
+`import_module("x")` with a literal name. Files named in the `command` of a `CommandTrainer` are included. Modules with
+computed names, editable installs, other data files and compiled extensions are not; `Imports.beyond` lists the imported
+modules that are not covered.
 """
 
 from __future__ import annotations
@@ -19,19 +19,20 @@ from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 
-from stagetree.syntax import syntax_tree
+from stagetree.source.syntax import syntax_tree
 
 PACKAGE = "__init__.py"
 
 
 class SourceError(Exception):
-    """A file that cannot be read, or is not Python; the message says which and why."""
+    """A file that cannot be read or is not Python; the message says which and why."""
 
 
 def module_files(path: str | Path) -> dict[str, bytes]:
-    """The file and every module below its folder that it imports, by their paths relative to `root(path)[0]`.
+    """The contents of the file and of every module below its folder that it imports, by path relative to
+    `root(path)[0]`.
 
-    Of a file in a package, all below the package's topmost folder. Raises `SourceError`.
+    For a file in a package, of all modules below the topmost package folder. Raises `SourceError`.
     """
     file = Path(path).resolve()
     base, name = root(file)
@@ -41,7 +42,7 @@ def module_files(path: str | Path) -> dict[str, bytes]:
 
 
 def candidates(path: str | Path, files: Mapping[str, bytes]) -> list[Path]:
-    """Every file whose change could change `module_files(path)`: those there are, and those that could be imported."""
+    """All files whose change could affect `module_files(path)`: existing ones, and places of possible imports."""
     base, _ = root(Path(path).resolve())
     paths = {base / name: None for name in files}
     for name, content in files.items():
@@ -53,7 +54,7 @@ def candidates(path: str | Path, files: Mapping[str, bytes]) -> list[Path]:
 
 
 def version_of(files: Mapping[str, bytes]) -> str:
-    """A hash over names and bytes. Of a single file over its bytes alone, so that it may be called and lie anywhere."""
+    """A hash of names and contents; of a single file only its content, so that it may be renamed and moved."""
     if len(files) == 1:
         return hashlib.sha256(*files.values()).hexdigest()[:16]
     whole = hashlib.sha256()
@@ -63,7 +64,7 @@ def version_of(files: Mapping[str, bytes]) -> str:
 
 
 def root(file: Path) -> tuple[Path, str]:
-    """The folder that a file is imported from, and the name it is imported by: `package.module` in a package."""
+    """The folder that a file is imported from, and its import name: `package.module` in a package."""
     parts = [] if file.name == PACKAGE else [file.stem]
     folder = file.parent
     while (folder / PACKAGE).exists():
@@ -73,13 +74,13 @@ def root(file: Path) -> tuple[Path, str]:
 
 
 def module_name(relative: str) -> str:
-    """The name that a file is imported by, from its relative path."""
+    """The import name of a file, from its relative path."""
     parts = relative.removesuffix(".py").split("/")
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 class _Closure:
-    """The modules below `below` that are reached from the first one, named as they are when `base` is searched."""
+    """The modules below `below` that the first one reaches, by their paths relative to `base`."""
 
     def __init__(self, base: Path, below: Path) -> None:
         self._base, self._below = base, below
@@ -93,26 +94,26 @@ class _Closure:
             if relative not in self.files:
                 self.files[relative] = _read(file)
                 if file.suffix != ".py":
-                    continue  # a program, or a file that it reads
+                    continue  # not Python: a program, or a file that it reads
                 tree = _parsed(self.files[relative], file)
                 waiting += self._named(tree, file.parent)
                 for module in _imported(tree, _package(self._base, file)):
                     waiting += self._found(module)
 
     def _named(self, tree: ast.Module, folder: Path) -> Iterator[Path]:
-        """The files that the commands of `CommandTrainer`s name."""
+        """The files named in the commands of `CommandTrainer`s."""
         for word in _commands(tree):
             if (file := (folder / word).resolve()).is_file() and file.is_relative_to(self._below):
                 yield file
 
     def _found(self, module: str) -> Iterator[Path]:
-        """The file of a module, and those of the packages it is in."""
+        """The files of a module and of its packages."""
         for places in _places(self._base, module):
             yield from [place for place in places if place.is_file() and place.is_relative_to(self._below)][:1]
 
 
 def _places(base: Path, module: str) -> Iterator[tuple[Path, Path]]:
-    """Where a module may lie, in the order in which Python looks; of the packages it is in first."""
+    """The possible files of each package of a module and of the module, in import order."""
     folder = base
     for part in module.split("."):
         folder = folder / part
@@ -154,7 +155,7 @@ def _imported(tree: ast.Module, package: Sequence[str]) -> Iterator[str]:
 
 
 def _commands(tree: ast.Module) -> Iterator[str]:
-    """The words of all `command = "..."` in the bodies of classes."""
+    """The words of all `command = "..."` in class bodies."""
     statements = (each for node in tree.body if isinstance(node, ast.ClassDef) for each in node.body)
     for each in statements:
         match each:
@@ -162,7 +163,7 @@ def _commands(tree: ast.Module) -> Iterator[str]:
                 ast.Assign(targets=[ast.Name(id="command")], value=ast.Constant(value=str(command)))
                 | ast.AnnAssign(target=ast.Name(id="command"), value=ast.Constant(value=str(command)))
             ):
-                with suppress(ValueError):  # it is refused where it is used
+                with suppress(ValueError):  # reported when the command is used
                     yield from shlex.split(command)
 
 

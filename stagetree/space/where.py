@@ -18,7 +18,7 @@ from dataclasses import fields
 from typing import Any
 
 from stagetree.sequences import FAMILIES, Constant, Part, Sequence, SequenceError, did_you_mean
-from stagetree.syntax import syntax_tree
+from stagetree.source.syntax import syntax_tree
 
 __all__ = ["Where", "WhereError", "compile_where", "number_of", "parse_expression", "read_where"]
 

@@ -1,4 +1,4 @@
-"""What users write trainers with: `Trainer`, and `TorchTrainer` with the parts that it is made of.
+"""The classes that users write trainers with: `Trainer`, and `TorchTrainer` and its parts.
 
 Importing this package imports no torch.
 """

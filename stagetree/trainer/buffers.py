@@ -1,4 +1,5 @@
-"""A model's buffers while a batch is learned from by shards: as before each, and the sum of the changes after all."""
+"""A model's buffers while a batch is learned in shards: reset before each shard; their changes are added up at the
+end."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 class ModelBuffers:
     """A model's buffers as they were before a batch.
 
-    floats: the names of the buffers that change by a sum.
+    floats: the names of the buffers whose changes are added up.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -23,15 +24,15 @@ class ModelBuffers:
         self.floats = [name for name, each in self._before.items() if _is_float(each)]
 
     def put_back(self) -> None:
-        """For the next shard, they are as they were."""
-        if self._is_first:  # they are
+        """Reset the buffers for the next shard."""
+        if self._is_first:  # unchanged so far
             return
         with torch.no_grad():
             for name, each in self._now():
                 each.copy_(self._before[name])
 
     def deltas(self, share: float) -> Iterator[Tensor]:
-        """By how much a shard has changed each of `floats`, times its share of the batch."""
+        """The change of each of `floats` by a shard, times its share of the batch."""
         if not share:
             yield from (torch.zeros_like(self._before[name]) for name in self.floats)
             return
@@ -46,13 +47,13 @@ class ModelBuffers:
         self._is_first = False
 
     def changed(self, known: set[str]) -> set[str]:
-        """The names in `floats` that some shard has changed, but for the known ones."""
+        """The names in `floats` that a shard has changed and that are not in `known`."""
         names = [name for name in self._is_moved if name not in known]
         flags = torch.stack([self._is_moved[name] for name in names]).tolist() if names else []
         return {name for name, is_moved in zip(names, flags, strict=True) if is_moved}
 
     def finish(self, changes: dict[str, Tensor]) -> None:
-        """They are as after the batch."""
+        """Set the buffers to their values after the batch."""
         with torch.no_grad():
             for name, each in self._now():
                 each.copy_(self._first.get(name, self._before[name]))
@@ -60,7 +61,7 @@ class ModelBuffers:
                     each.add_(changes[name])
 
     def whole_numbers(self) -> list[Tensor]:
-        """The other buffers, which are as the first shard has left them."""
+        """The integer buffers, with the values of the first shard."""
         return [each.detach() for _, each in self._now() if not _is_float(each)]
 
     def _now(self) -> Iterator[tuple[str, Tensor]]:

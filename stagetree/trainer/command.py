@@ -1,12 +1,12 @@
-"""Trainers that are programs: any command that goes on from a checkpoint and trains up to a step.
+"""Trainers that are programs: any command that resumes from a checkpoint and trains up to a step.
 
     class GPT(CommandTrainer):
         name = "gpt"
         command = "python train.py --from {from} --to {to} ... --width {width}"
         defaults = {"width": 64}
 
-One process trains one stage. It reads the values of the hyper-parameters from a table, so that no schedule is computed
-twice, and says how far it is by adding lines to a file.
+One process trains one stage. It reads the hyper-parameters' values from a table, so that schedules are computed in one
+place only, and reports its progress by appending lines to a file.
 """
 
 from __future__ import annotations
@@ -27,41 +27,40 @@ from stagetree.trainer.program import Program, ProgramOrder, Values, folder_for_
 __all__ = ["CommandTrainer"]
 
 METADATA = ".metadata"
-"""The file of a distributed checkpoint of torch's that says where its tensors are."""
+"""The file of a `torch.distributed.checkpoint` folder with the places of its tensors."""
 
 
 class CommandTrainer(TrainsAhead):
-    """A trainer whose work a program does, which is started once for each stage.
+    """A trainer whose work is done by a program, started once a stage.
 
-    The program trains from step START, where the checkpoint `{from}` was made, up to step STOP, and writes its
-    checkpoint to `{to}`: a file or a folder. At step 0 there is none, and `{from}` is empty. `{schedule}` is a file
-    with a line for each step from START on: `{"step": 12, "lr": 0.01}`. It appends lines to `{metrics}`, each when that
-    many steps are done: `{"step": 13}`, with `"log": {...}` where there is something to log, and with
-    `"metrics": {...}` after each of the steps in `{evaluate}`, such as `20,40`. Where START is STOP it only measures.
-    The last line is about the step of the checkpoint.
+    The program trains from step START, at which the checkpoint `{from}` was made, up to step STOP, and writes its
+    checkpoint to `{to}`: a file or a folder. At step 0, `{from}` is empty. `{schedule}` is a file with a line for each
+    step from START on: `{"step": 12, "lr": 0.01}`. The program appends lines to `{metrics}`, each when that many steps
+    are done: `{"step": 13}`, with `"log": {...}` to log values, and with `"metrics": {...}` after each of the steps in
+    `{evaluate}`, such as `20,40`. If START is STOP it only evaluates. The last line is for the step of the checkpoint.
 
-    SIGTERM means: stop after the step under way, write the checkpoint, and exit with 0. A program that ends at once
-    instead trains these steps once more. An exit code other than 0 fails the trial, with the last lines of stderr.
+    SIGTERM means: stop after the current step, write the checkpoint, and exit with 0. If a program dies instead, its
+    steps are trained again. An exit code other than 0 fails the trial, with the last lines of stderr.
 
-    The program must depend on nothing but these arguments and its own files: then trials that share a stage end with
-    the same bits as trials that were trained alone.
+    The program must depend only on these arguments and its own files: then trials that share a stage end with the same
+    bits as trials that were trained alone.
     """
 
     command: ClassVar[str]
     """The template: words as in a shell, without a shell. `{name}` is one of `trainer_args` or of the names above.
-    Files of the trainer's folder that it names are part of the trainer's version, with the modules that they import."""
+    Files of the trainer's folder named in it belong to the trainer's version, with the modules that they import."""
 
     defaults: ClassVar[Mapping[str, Any]] = {}
     """The defaults of `trainer_args`."""
 
     checkpoint: ClassVar[str] = "checkpoint"
-    """The name of the file or folder that the program writes: some libraries look at its ending."""
+    """The name of the file or folder that the program writes, since some libraries depend on its ending."""
 
     sources: ClassVar[Mapping[Path, bytes]] = {}
-    """The files of the trainer's version, and what stood in them; set where the trainer is loaded."""
+    """The files of the trainer's version with their contents; set when the trainer is loaded."""
 
     folder: ClassVar[Path] = Path()
-    """Where the program is started: the folder of the trainer's file."""
+    """The working directory of the program: the folder of the trainer's file."""
 
     caches = ("_programs",)
 
@@ -106,7 +105,7 @@ class CommandTrainer(TrainsAhead):
 class _Programs:
     """The programs that a trainer starts, one after the other, and the checkpoints between them.
 
-    step: where the runner is. hp: the values in force there.
+    step: the runner's. hp: the values in force at it.
     """
 
     def __init__(self, kind: type[CommandTrainer], words: Sequence[str], args: Values) -> None:
@@ -114,21 +113,21 @@ class _Programs:
         self.step, self.hp = 0, dict[str, Any]()
         self._expected: tuple[int, frozenset[int], Callable[[int], Values]] = (0, frozenset(), lambda step: {})
         self._program: Program | None = None
-        self._base: tuple[int, Path | None] = (0, None)  # the newest checkpoint here, and its step
+        self._base: tuple[int, Path | None] = (0, None)  # the newest checkpoint and its step
         self._trained: list[Values] = []  # the values of the steps since then
         self._measured: dict[int, dict[str, float]] = {}
         self._number = 0
         self._folder = folder_for_programs()
 
     def expect(self, stop: int, evaluate: frozenset[int], at: Callable[[int], Values]) -> None:
-        """As `CommandTrainer.expect`. A program that would go further is stopped, and another goes on to there."""
+        """As `CommandTrainer.expect`. A program that would go too far is stopped, and another one started."""
         self._expected = (stop, evaluate, at)
         program = self._program
         if program is not None and self.step < stop < program.order.stop and program.stop() is None:
             self._end()
 
     def train(self) -> None:
-        """One more step."""
+        """Train one step."""
         program = self._program
         if program is None or not program.order.trains(self.step, self.hp):
             self.reach()
@@ -138,7 +137,7 @@ class _Programs:
         self._trained.append(self.hp)
 
     def logged(self) -> list[tuple[str, Any]]:
-        """The values that were logged up to the runner's step, each once."""
+        """The values logged up to the runner's step, each once."""
         return [] if self._program is None else list(self._program.logged_until(self.step))
 
     def evaluate(self) -> dict[str, float]:
@@ -155,8 +154,9 @@ class _Programs:
         return self._measured[self.step]
 
     def settle(self) -> dict[int, dict[str, float]]:
-        """Stop a program that is under way, and go to where it came; the metrics of the way there. If it kept no
-        state, the runner stays where it is.
+        """Stop a running program and advance to the step that it reached. Returns the metrics of the steps in between.
+
+        If it saved no state, the runner's step stays.
         """
         program, before = self._program, self.step
         if program is None or program.order.stop <= before:
@@ -170,7 +170,7 @@ class _Programs:
         return passed
 
     def reach(self) -> Path | None:
-        """The checkpoint at the runner's step; None at the beginning. Steps whose state is gone are trained again."""
+        """The checkpoint at the runner's step; None at the beginning. Steps whose state is lost are trained again."""
         program = self._program
         if program is not None and program.order.stop == self.step:
             program.finish()
@@ -183,7 +183,7 @@ class _Programs:
         return self._base[1]
 
     def load(self, step: int, checkpoint: Mapping[str, Any] | None) -> None:
-        """Be where a checkpoint was made."""
+        """Continue from a saved checkpoint."""
         self._end()
         path = None
         if checkpoint is not None:
@@ -197,7 +197,7 @@ class _Programs:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _coming(self) -> tuple[list[Values], frozenset[int]]:
-        """The values of the steps to train in one go, and where to measure."""
+        """The values of the steps to train in one go, and the steps to evaluate."""
         stop, evaluate, at = self._expected
         if self.step >= stop or not is_same_value(at(self.step), self.hp):
             return [self.hp], frozenset()
@@ -216,7 +216,7 @@ class _Programs:
         return self._program
 
     def _adopt(self, program: Program) -> None:
-        """Go on from the checkpoint of a program that has ended."""
+        """Continue from the checkpoint of a program that has ended."""
         self._measured = {step: metrics for step, metrics in program.measured.items() if step == program.step}
         self._end()
         self._become(program.step, program.order.checkpoint)
@@ -228,7 +228,7 @@ class _Programs:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _end(self) -> None:
-        """Nothing more is wanted of the program that was started last."""
+        """Kill the running program, if there is one."""
         if self._program is not None:
             self._program.kill()
             self._program = None
@@ -244,7 +244,7 @@ class _Programs:
 
 
 def _words(kind: type[CommandTrainer], args: Mapping[str, Any]) -> list[str]:
-    """The template's words. Raises ValueError for arguments that it does not take, or lacks."""
+    """The template's words. Raises ValueError for unknown or missing arguments."""
     takes = placeholders(kind.command)
     for name in args:
         if name not in takes:
@@ -268,13 +268,13 @@ def _bytes(path: Path) -> np.ndarray[Any, Any]:
         return np.zeros(0, np.uint8)
     if path.name == METADATA and (content := _timeless(path)):
         return np.frombuffer(content, np.uint8)
-    return np.asarray(np.memmap(path, np.uint8, "r"))  # read where it is needed: it may be larger than the memory
+    return np.asarray(np.memmap(path, np.uint8, "r"))  # mapped, since it may be larger than memory
 
 
 def _timeless(path: Path) -> bytes:
-    """The metadata of a distributed checkpoint of torch's without its folder and the id of that one time.
+    """The metadata of a `torch.distributed.checkpoint` without its folder and the id of the save.
 
-    Nothing for another file of that name. The program itself has just run here: its pickles are no more of a risk.
+    Empty for another file of that name. Unpickling adds no risk: the program that wrote it has just run here.
     """
     try:
         metadata = pickle.loads(path.read_bytes())
@@ -285,7 +285,7 @@ def _timeless(path: Path) -> bytes:
 
 
 def _write(path: Path, checkpoint: Mapping[str, Any]) -> None:
-    """The checkpoint that a state has."""
+    """Write the checkpoint of a state to disk."""
     for name, content in checkpoint["files"].items():
         file = path / name if checkpoint["is_folder"] else path
         if not file.resolve().is_relative_to(path.resolve()):

@@ -1,4 +1,4 @@
-"""A trainer's way through its data: the place in it, and batches."""
+"""A trainer's position in its data, and its batches."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ from stagetree.trainer.tensors import shortened, whole_number
 
 
 class DataTrainer(MeasuringTrainer):
-    """What `stagetree.TorchTrainer` knows about data; arguments, methods and attributes are described there.
+    """The data part of `stagetree.TorchTrainer`, which describes arguments, methods and attributes.
 
-    The place in the data is two integers, the epoch and the number of its samples seen. A stream has its own; of
-    several by name it is how many samples each has given.
+    The position in the data is two integers, the epoch and the number of samples seen in it. A stream has a position of
+    its own; with several named data sets it is the number of samples drawn from each.
     """
 
     caches = ("_mixed", "_orders", "_sharding", "_stream", "_train_samples", "_valid_samples")
 
     batch_size: int = 32
-    """Used where the study has no hyper-parameter `bs` or `batch_size`."""
+    """Used if the study has no hyper-parameter `bs` or `batch_size`."""
     seq_len: int | None = None
-    """Positions of a training sample that are learned from; None for all of them."""
+    """Positions of a training sample to learn from; None for all of them."""
 
     def __init__(
         self,
@@ -87,24 +87,24 @@ class DataTrainer(MeasuringTrainer):
         return MixedOrder(streams, self.seed)
 
     def close(self) -> None:
-        """End the processes that read."""
+        """End the worker processes."""
         self._train_reader.restart()
         self._valid_reader.restart()
         if self._stream is not None:
             self._stream.stream.close()
 
-    # What a subclass says -------------------------------------------------------------------------------------------
+    # To be overridden -------------------------------------------------------------------------------------------------
 
     def transform(self, sample: Any, generator: Generator) -> Any:
         """Augment one training sample of a map-style data set, or of a stream.
 
-        The global generators of Python, NumPy and torch are the sample's own here as well. It may run in a process that
-        reads ahead, with this object as it was at the latest change of a hyper-parameter that is not the optimizer's.
+        The global generators of Python, NumPy and torch are also seeded for the sample. This may run in a worker
+        process, with this object as it was when a hyper-parameter that is not the optimizer's last changed.
 
         Args:
-            sample: what the data set holds.
-            generator: seeded by (seed, epoch, index of the sample), so batches and workers make no difference. Of a
-                stream, the index is the sample's place in the epoch.
+            sample: an item of the data set.
+            generator: seeded by (seed, epoch, index of the sample), so that batches and workers make no
+                difference. For a stream, the index is the sample's place in the epoch.
         """
         return sample
 
@@ -113,22 +113,22 @@ class DataTrainer(MeasuringTrainer):
         return default_collate(samples)
 
     def shorten(self, batch: Any, seq_len: int) -> Any:
-        """A training batch of samples cut to a study's `seq_len`: of each tensor (B, T, ...), T. Raises ValueError."""
+        """Cut a training batch to a study's `seq_len`: of each tensor (B, T, ...), T. Raises ValueError."""
         return shortened(batch, seq_len)
 
     def transform_batch(self, batch: Any, generator: Generator) -> Any:
-        """Augment one training batch, already on the device: the fast way for data in memory.
+        """Augment one training batch on the device: the fast way for data in memory.
 
         Args:
             batch: one tensor for each of the `TensorDataset`, or the collated samples.
-            generator: on the CPU, seeded by the place in the data.
+            generator: on the CPU, seeded by the position in the data.
         """
         return batch
 
     def order(self, generator: Generator) -> Indices:
-        """The indices of an epoch's samples, in the order of training; as many in each epoch. By default shuffled.
+        """The indices of an epoch's samples in training order, equally many in each epoch. By default shuffled.
 
-        A tensor, or a sequence that gives tensors for its slices.
+        A tensor, or a sequence whose slices are tensors.
         """
         return shuffled(len(self._train_data), generator)
 
@@ -140,7 +140,7 @@ class DataTrainer(MeasuringTrainer):
     def _indices(self, epoch: int) -> Indices:
         if epoch not in self._orders:
             order = self.order(generator_of(self.data_seed, "order", epoch))
-            self._orders = {**dict(sorted(self._orders.items())[-2:]), epoch: order}  # readers are ahead of training
+            self._orders = {**dict(sorted(self._orders.items())[-2:]), epoch: order}  # readers may be an epoch ahead
         return self._orders[epoch]
 
     def _batches_in_step(self) -> int:
@@ -166,7 +166,7 @@ class DataTrainer(MeasuringTrainer):
         return self._order().batch(self.epoch, self.offset)
 
     def _pass(self, span: BatchSpan) -> None:
-        """It has been learned from."""
+        """Move the position past a batch that has been learned from."""
         if self._stream is not None:
             self.epoch, self.offset = self._stream.stream.epoch, self._stream.stream.offset
         elif self._mixed is not None:
@@ -185,7 +185,7 @@ class DataTrainer(MeasuringTrainer):
         return self.transform_batch(batch, generator_of(self.data_seed, "batch", span.epoch, span.offset))
 
     def _following(self, first: BatchSpan) -> Iterator[BatchSpan]:
-        """What is read from a span on, forever, unless a hyper-parameter or the place changes."""
+        """The spans to read from a position on, endlessly, unless a hyper-parameter or the position changes."""
         order, mixed, size = self._order(), self._mixed, self._batching.micro_size
         for batch in mixed.batches(self.batch_size) if mixed else order.batches(self.epoch, self.offset):
             for part in parts(batch, size) if self._sharding is None else self._sharding.own(batch, size):
@@ -193,14 +193,14 @@ class DataTrainer(MeasuringTrainer):
                     yield part
 
     def _fetch_train(self, span: BatchSpan) -> Any:
-        self.epoch, self.offset = span.epoch, span.offset  # of a copy that is behind, in a process that reads ahead
+        self.epoch, self.offset = span.epoch, span.offset  # in a worker, whose copy of this object lags
         return self.collate(self._train_samples.read(span.epoch, span.indices))
 
     def _fetch_valid(self, span: BatchSpan) -> Any:
         return self.collate(self._valid_samples.read(0, span.indices))
 
     def _data_place(self) -> dict[str, Any]:
-        """Where it is in the data, as a part of the state."""
+        """The position in the data, as a part of the state."""
         place: dict[str, Any] = {"epoch": self.epoch, "offset": self.offset}
         if self._stream is not None:
             place["stream"] = self._stream.stream.state_dict()
@@ -211,7 +211,7 @@ class DataTrainer(MeasuringTrainer):
         return place
 
     def _go_to(self, place: Mapping[str, Any]) -> None:
-        """Be there, with the next batch. Raises ValueError for a place in data that was read in another way."""
+        """Go to a position. Raises ValueError for a position in data that was read in another way."""
         if (self._stream is not None, self._mixed is not None) != ("stream" in place, "mix" in place):
             raise ValueError("the checkpoint is of a trainer whose data was read in another way: begin the study anew")
         if self._is_computed() and place.get("order") != ORDER:
@@ -225,11 +225,11 @@ class DataTrainer(MeasuringTrainer):
             self._mixed.mixture.load_state_dict(place["mix"])
 
     def _is_computed(self) -> bool:
-        """Whether the order of the data is computed, not drawn."""
+        """Whether the order of the data is computed by index instead of drawn."""
         return self._mixed is None and self._inherits("order") and len(self._train_data) >= LARGE
 
     def _forget_orders(self) -> None:
-        """An `order` of the user's may go by values of another trial, or by some that have changed."""
+        """Drop cached orders: a user's `order` may depend on hyper-parameters that have changed."""
         if not self._inherits("order"):
             self._orders = {}
 
@@ -242,7 +242,7 @@ class DataTrainer(MeasuringTrainer):
         self.batch_size = whole_number(name, value)
 
     def _take_data_seed(self, name: str, value: Any) -> None:
-        """Go on in another order, from the same place of it."""
+        """Continue in the order of another seed, at the same position."""
         if self._stream is not None:
             raise ValueError(f"{name}: train_data is a stream, which comes in one order: give data with an index")
         seed = whole_number(name, value, least=0)
@@ -254,7 +254,7 @@ class DataTrainer(MeasuringTrainer):
             self._train_reader.restart()
 
     def _take_data(self, name: str, value: Any) -> None:
-        """Learn from streams in other shares, of which each goes on where it is."""
+        """Learn from streams with other weights, each from its current position."""
         source = self._mixed or (self._stream.stream if self._stream else None)
         if not isinstance(source, MixedOrder | MixedStream):
             raise ValueError(f"{name}: train_data has no names of streams: give a dict, such as {{'web': train_data}}")
@@ -263,5 +263,5 @@ class DataTrainer(MeasuringTrainer):
     def _learn_by_shards(
         self, whole: BatchSpan, model: nn.Module, optimizer: Optimizer, part: Callable[[BatchSpan], None]
     ) -> None:
-        """Have the gradient of a batch in the parameters. part: adds that of a span of it."""
+        """Compute the gradient of a batch. part: adds the gradient of a span."""
         return part(whole) if self._sharding is None else self._sharding.learn(whole, model, optimizer, part)

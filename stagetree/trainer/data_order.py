@@ -1,7 +1,7 @@
 """The order of the data: which samples of an epoch are in which batch, and which batches in which step.
 
-It is a function of (seed, epoch), so the place in it is two integers. A permutation of a small data set is drawn as a
-whole; of a large one, the sample at each place is computed when wanted.
+It is a function of (seed, epoch), so that a position is two integers. The permutation of a small data set is drawn as a
+whole; for a large one, the sample at each position is computed on demand.
 """
 
 from __future__ import annotations
@@ -19,38 +19,38 @@ from torch import Generator, Tensor
 from stagetree.trainer.tensors import whole_number
 
 LARGE = 2**24
-"""From so many samples on, an epoch's order is computed: drawn, it would take 128 MiB and more. It is another order, so
-the number is a part of what a plan's results depend on."""
+"""The number of samples from which an epoch's order is computed; drawing it would take 128 MiB and more. The two orders
+differ, so this number affects a plan's results."""
 
 ORDER = "feistel"
-"""What such an order is called in a state."""
+"""The name of the computed order in a state."""
 
 ROUNDS = 8
-"""Of the network that computes an order. Four are enough if its hash is as good as chance (Luby and Rackoff, 1988)."""
+"""Rounds of the network that computes an order. Four suffice with an ideal round function (Luby and Rackoff, 1988)."""
 
 
 Numbers = np.ndarray[tuple[int], np.dtype[np.uint64]]
 
 
 class Indices(Protocol):
-    """The indices of an epoch's samples, as they come: a tensor, or a sequence that gives tensors for its slices."""
+    """The indices of an epoch's samples, in order: a tensor, or a sequence whose slices are tensors."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, places: slice, /) -> Tensor: ...
 
 
 def shuffled(samples: int, generator: Generator, large: int = LARGE) -> Indices:
-    """All of them, in an order that the generator decides. large: from how many on it takes no memory."""
+    """All indices in an order that the generator decides. large: the number from which the order takes no memory."""
     return Shuffled(samples, generator) if samples >= large else torch.randperm(samples, generator=generator)
 
 
 class Shuffled:
-    """A permutation of 0, 1, ..., computed piece by piece.
+    """A permutation of 0, 1, ..., computed on demand.
 
-    A Feistel network is a bijection of all numbers with as many bits as the largest index. One that leads out of the
-    indices is put in again until it leads back to one, less than once on average: that is a permutation of the
-    indices, since the network's cycles lose the numbers in between and nothing else (Black and Rogaway, "Ciphers with
-    arbitrary finite domains", CT-RSA 2002).
+    A Feistel network is a bijection of all numbers with as many bits as the largest index. Results outside of the
+    indices are put through the network again until they are inside, less than once on average. That is a permutation of
+    the indices: the network's cycles only lose the numbers in between (Black and Rogaway, "Ciphers with arbitrary
+    finite domains", CT-RSA 2002).
     """
 
     def __init__(self, samples: int, generator: Generator) -> None:
@@ -70,7 +70,7 @@ class Shuffled:
         return torch.from_numpy(indices.astype(np.int64))
 
     def _passed(self, numbers: Numbers) -> Numbers:
-        """Through the network, whose halves may differ by one bit: they take turns."""
+        """Apply the network, whose halves may differ by one bit, alternating between them."""
         halves = [numbers & self._masks[0], numbers >> self._low]
         for turn, key in enumerate(self._keys):
             mine, other = turn % 2, 1 - turn % 2
@@ -79,7 +79,7 @@ class Shuffled:
 
 
 def _mixed(numbers: Numbers) -> Numbers:
-    """Each number's hash: the finalizer of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014)."""
+    """Hash each number by the finalizer of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014)."""
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         numbers = (numbers ^ numbers >> np.uint64(shift)) * np.uint64(factor)
     return numbers ^ numbers >> np.uint64(31)
@@ -87,7 +87,7 @@ def _mixed(numbers: Numbers) -> Numbers:
 
 @dataclass(frozen=True, slots=True)
 class BatchSpan:
-    """The samples `indices` of an epoch, from the `offset`-th in its order on."""
+    """The samples `indices` of an epoch, which begin at `offset` in its order."""
 
     epoch: int
     offset: int
@@ -96,10 +96,10 @@ class BatchSpan:
 
 @dataclass(frozen=True, slots=True)
 class Batching:
-    """How batches make steps: `per_step` of them, or as many as make an epoch one step, or `steps_per_epoch`.
+    """How batches make steps: `per_step` of them, or `steps_per_epoch` steps an epoch, or one step an epoch.
 
-    drop_last: as of a DataLoader. micro_size: samples of a batch that are learned from at once, if not all. shards,
-    parallel: see `stagetree.trainer.ranks.sharding` and `dividing`. Raises ValueError.
+    drop_last: as in a DataLoader. micro_size: samples to learn from at once, if not the whole batch. shards, parallel:
+    see `stagetree.trainer.ranks.sharding` and `parallel`. Raises ValueError.
     """
 
     per_step: int | None = None
@@ -120,9 +120,9 @@ class Batching:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What comes after a place in the data.
+    """The batches from a position on.
 
-    of_epoch: the indices of all samples of an epoch, as they come. batch_size, drop_last: as of a DataLoader.
+    of_epoch: returns the indices of an epoch's samples, in order. batch_size, drop_last: as in a DataLoader.
     """
 
     of_epoch: Callable[[int], Indices]
@@ -130,7 +130,7 @@ class Order:
     drop_last: bool
 
     def place(self, epoch: int, offset: int) -> tuple[int, int]:
-        """Where the next batch begins: here, or with the next epoch if this one has none left. Raises ValueError."""
+        """The beginning of the next batch: here, or in the next epoch if this one has no more. Raises ValueError."""
         if self._left(epoch, offset):
             return epoch, offset
         if not self._left(epoch + 1, 0):
@@ -139,18 +139,18 @@ class Order:
         return epoch + 1, 0
 
     def batches_left(self, epoch: int, offset: int, end: int | None = None) -> int:
-        """How many batches begin before the `end`-th sample of an epoch; None is its end."""
+        """The number of batches that begin before the `end`-th sample of an epoch; None for its end."""
         if end is None:
             return self._left(epoch, offset)
         return min(self._left(epoch, offset), -(-(end - offset) // self.batch_size))
 
     def batch(self, epoch: int, offset: int) -> BatchSpan:
-        """The batch that begins at a place that `place` gave."""
+        """The batch at a position returned by `place`."""
         indices = self.of_epoch(epoch)[offset : offset + self.batch_size]
         return BatchSpan(epoch, offset, tuple(indices.tolist()))
 
     def batches(self, epoch: int, offset: int) -> Iterator[BatchSpan]:
-        """All batches from a place on, forever."""
+        """All batches from a position on, endlessly."""
         while True:
             epoch, offset = self.place(epoch, offset)
             yield self.batch(epoch, offset)
@@ -162,26 +162,26 @@ class Order:
 
 
 def parts(span: BatchSpan, size: int | None) -> Iterator[BatchSpan]:
-    """A batch in pieces of at most `size` samples."""
+    """A batch in parts of at most `size` samples."""
     size = size or max(len(span.indices), 1)
     for start in range(0, len(span.indices), size):
         yield BatchSpan(span.epoch, span.offset + start, span.indices[start : start + size])
 
 
 def seed_of(seed: int, purpose: str, *place: int) -> int:
-    """A seed of 32 bits for each purpose and place: nothing that is drawn by it has a state to save."""
+    """A 32-bit seed for each purpose and position, so that random draws need no saved state."""
     digest = blake2b(repr((seed, purpose, *place)).encode(), digest_size=4).digest()
     return int.from_bytes(digest)
 
 
 def generator_of(seed: int, purpose: str, *place: int) -> Generator:
-    """A generator of its own for each purpose and place."""
+    """A separate generator for each purpose and position."""
     return Generator().manual_seed(seed_of(seed, purpose, *place))
 
 
 @contextmanager
 def noting_one_sample(span: BatchSpan) -> Iterator[None]:
-    """What is raised in the block gets a note if the batch has one sample: batch normalisation cannot learn from it."""
+    """Add a note to errors for a batch of one sample, which batch normalization cannot learn from."""
     try:
         yield
     except ValueError as error:

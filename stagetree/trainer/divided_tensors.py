@@ -1,8 +1,8 @@
-"""Tensors that are divided among ranks, and their way from one number of ranks to another.
+"""Tensors that are divided among ranks, and their conversion between numbers of ranks.
 
-A divided tensor is a `DTensor` of torch on a mesh of one dimension, as `fully_shard` makes them: each rank has some of
-its rows. A checkpoint has the rows of each rank in a part of its own. A reader takes the rows that it needs, whether
-it is one process, as many as before, or more.
+A divided tensor is a torch `DTensor` on a one-dimensional mesh, as `fully_shard` makes them: each rank has some of its
+rows. A checkpoint stores each rank's rows in a part of its own. A reader takes the rows that it needs, with one
+process, the same number of ranks, or more.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ class Unsavable(TypeError):
 
 
 def in_brackets(name: str, place: Sequence[Any]) -> str:
-    """Where something is in an object of that name: `state["opt"][0]`."""
+    """The place of a value in an object of that name: `state["opt"][0]`."""
     return name + "".join(f"[{json.dumps(each) if isinstance(each, str) else repr(each)}]" for each in place)
 
 
 class Parted:
     """A tensor of a checkpoint that was divided when it was saved. shape: of the whole.
 
-    parts: of each rank, where its part begins in the whole, and the part.
+    parts: the offset in the whole of each rank's part, and the part.
     """
 
     def __init__(self, shape: Sequence[int], parts: Sequence[tuple[Sequence[int], Tensor]]) -> None:
         self.shape, self._parts = tuple(shape), parts
 
     def whole(self) -> Tensor:
-        """All of it, in memory of its own where it has several parts. Raises ValueError."""
+        """The whole tensor, copied if it has several parts. Raises ValueError."""
         return self.take([0] * len(self.shape), self.shape)
 
     def take(self, begin: Sequence[int], shape: Sequence[int]) -> Tensor:
-        """A block of it, which lies where a part lies if it has just that. Raises ValueError: a part is missing."""
+        """A block of the tensor, without a copy if it is exactly one part. Raises ValueError if a part is missing."""
         for at, part in self._parts:
             if tuple(at) == tuple(begin) and tuple(part.shape) == tuple(shape):
                 return part
@@ -66,24 +66,24 @@ class Parted:
 
 
 def is_divided(tensor: Tensor) -> bool:
-    """Whether this process has only some of its numbers."""
+    """Whether this process has only some of the tensor's numbers."""
     return any(not each.is_replicate() for each in getattr(tensor, "placements", ()))
 
 
 def local(tensor: Any) -> Tensor:
-    """What this process has of a tensor: its rows of one that is divided, and all of any other."""
+    """This process's rows of a divided tensor, or any other tensor itself."""
     mine: Tensor = tensor.to_local() if hasattr(tensor, "placements") else tensor
     return mine
 
 
 def whole_of(tensor: Any) -> Tensor:
-    """All of a tensor, in every rank; all of them must ask for it."""
+    """The whole tensor, on every rank; all of them must call this."""
     all_of_it: Tensor = tensor.full_tensor() if hasattr(tensor, "placements") else tensor
     return all_of_it
 
 
 def place_of(tensor: Any, name: str = "a tensor") -> dict[str, list[int]]:
-    """The shape of a divided tensor, and where the rows that this process has begin in it. Raises `Unsavable`."""
+    """The shape of a divided tensor, and the offset of this process's rows. Raises `Unsavable`."""
     mesh, (placement, *others) = tensor.device_mesh, tensor.placements
     if others or type(placement).__name__ != "Shard":
         problem = f"is divided as {tensor.placements}, and only a mesh of one dimension is known"
@@ -95,20 +95,20 @@ def place_of(tensor: Any, name: str = "a tensor") -> dict[str, list[int]]:
 
 
 def like(saved: Tensor | Parted, tensor: Tensor) -> Tensor:
-    """A saved tensor, divided as another one is. Raises ValueError where they are of different shapes."""
+    """A saved tensor, divided like another one. Raises ValueError if their shapes differ."""
     if not is_divided(tensor):
         return whole(saved)
     if tuple(saved.shape) != tuple(tensor.shape):
         raise ValueError(f"a tensor of shape {list(saved.shape)} cannot be one of shape {list(tensor.shape)}")
     if isinstance(saved, Tensor) and is_divided(saved):
-        return saved  # in this very process
+        return saved  # saved by this very process
     source = saved if isinstance(saved, Parted) else Parted(saved.shape, [((0,) * saved.dim(), saved)])
     mine = local(tensor)
     return divided_like(source.take(place_of(tensor)["begin"], mine.shape).to(mine.device), tensor)
 
 
 def divided_like(mine: Tensor, tensor: Tensor) -> Tensor:
-    """What this process has of a tensor that is divided as another one is; itself, where that is not divided."""
+    """Combine this process's rows to a tensor divided like another one, if that is divided."""
     if not is_divided(tensor):
         return mine
     from torch.distributed.tensor import DTensor
@@ -118,7 +118,7 @@ def divided_like(mine: Tensor, tensor: Tensor) -> Tensor:
 
 
 def whole(saved: Tensor | Parted) -> Tensor:
-    """All of a saved tensor, in this process alone."""
+    """The whole saved tensor, in this process alone."""
     return saved.whole() if isinstance(saved, Parted) else saved
 
 

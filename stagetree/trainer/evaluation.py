@@ -1,4 +1,4 @@
-"""The metrics of a model over all of the validation data, on however many ranks."""
+"""The metrics of a model over all validation data, on any number of ranks."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from stagetree.trainer.tensors import Mean, one_number, sum_and_count
 
 
 class MeasuringTrainer(Trainer):
-    """What `stagetree.TorchTrainer` knows about validation."""
+    """The validation part of `stagetree.TorchTrainer`."""
 
     eval_batch_size: int = 1000
-    """Samples measured at once. It is no hyper-parameter: a metric does not depend on how a trial is trained."""
+    """Samples to evaluate at once. Not a hyper-parameter, since a metric does not depend on how a trial is trained."""
 
     _valid_data: TensorDataset | Samples
     _valid_reader: BatchReader
@@ -45,22 +45,22 @@ class MeasuringTrainer(Trainer):
         return means
 
     def _means_by_shards(self, shards: int) -> dict[str, float]:
-        """Each rank measures its share of the batches, which are as many as shards, or more."""
+        """Each rank measures its share of the batches, of which there are at least as many as shards."""
         size = min(self.eval_batch_size, -(-len(self._valid_data) // shards))
         spans = list(parts(BatchSpan(0, 0, tuple(range(len(self._valid_data)))), size))
         rank, world = self.ranks.rank, self.ranks.world
         by_name = self._values_in_spans(spans[rank::world], range(rank, len(spans), world))
         if self._sharding is not None and self._sharding.is_divided and rank >= len(spans) % world > 0:
-            self._values_in_spans(spans[-1:], [len(spans) - 1])  # parameters are gathered by all ranks, equally often
+            self._values_in_spans(spans[-1:], [len(spans) - 1])  # all ranks must gather parameters equally often
         by_rank = self.ranks.gather({name: _numbers(name, *pair) for name, pair in by_name.items()})
         means = {}
-        for name in max(by_rank, key=len):  # a rank may have nothing to measure
+        for name in max(by_rank, key=len):  # a rank may have no batch
             values, counts = (_dealt([each[name][at] for each in by_rank if name in each]) for at in (0, 1))
             means[name] = _mean(values, sum(counts) if counts else None, spans)
         return means
 
     def _values_in_spans(self, spans: list[BatchSpan], numbers: Iterable[int] = ()) -> dict[str, _Values]:
-        """By name, the value of each span, and its count where that is said. numbers: of the spans, in shards."""
+        """By name, the value of each span, and its count if it has one. numbers: of the spans, in shards."""
         by_name = defaultdict[str, _Values](lambda: ([], []))
         for at, (span, number) in enumerate(zip_longest(spans, numbers)):
             if self._sharding is not None:
@@ -69,7 +69,7 @@ class MeasuringTrainer(Trainer):
             measured = self.measure(batch)
             if not isinstance(measured, Mapping):
                 raise TypeError(f"measure must return a dict of metrics, got {type(measured).__name__}")
-            for name, mean in measured.items():  # it is asked for its value in the end only
+            for name, mean in measured.items():  # read at the end, so that nothing waits for the device here
                 values, counts = by_name[name]
                 if pair := sum_and_count(f"{name} of measure", mean):
                     values.append(pair[0])
@@ -83,14 +83,14 @@ _Values = tuple[list[Tensor], list[Tensor]]
 
 
 def _numbers(name: str, values: list[Tensor], counts: list[Tensor]) -> tuple[list[float], list[float]]:
-    """The numbers of a metric. Raises TypeError if only some of them count something."""
+    """The numbers of a metric. Raises TypeError if only some of them have counts."""
     if counts and len(counts) != len(values):
         raise TypeError(f"{name} of measure must be a mean in every batch, or (sum, count) in every batch")
     return torch.stack(values).tolist(), torch.stack(counts).tolist() if counts else []
 
 
 def _mean(numbers: list[float], count: float | None, spans: list[BatchSpan]) -> float:
-    """Over all batches: of means by the sizes of the batches, of sums by their count; NaN if they count nothing."""
+    """The mean over all batches: weighted by batch sizes, or sums divided by the count; NaN for a count of 0."""
     if count is None:
         sizes = [len(span.indices) for span in spans]
         return sum(value * size for value, size in zip(numbers, sizes, strict=True)) / sum(sizes)
@@ -98,5 +98,5 @@ def _mean(numbers: list[float], count: float | None, spans: list[BatchSpan]) -> 
 
 
 def _dealt(hands: list[list[float]]) -> list[float]:
-    """The values that were dealt out one by one, in their order."""
+    """Interleave the ranks' values, which were dealt out one by one."""
     return [value for row in zip_longest(*hands) for value in row if value is not None]

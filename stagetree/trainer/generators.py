@@ -1,4 +1,4 @@
-"""The global random generators: Python's, NumPy's and torch's on the CPU and on one device, as one state."""
+"""The states of the global random generators: Python's, NumPy's, and torch's on the CPU and on one device."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Mark = tuple[Any, ...]
 
 
 def seed(value: int) -> None:
-    """Put every generator where a study with this seed begins."""
+    """Seed all generators for the beginning of a study."""
     random.seed(value)
     np.random.seed(value % 2**32)
     torch.manual_seed(value)
@@ -29,7 +29,7 @@ def seed(value: int) -> None:
 
 @contextmanager
 def kept(device: str) -> Iterator[None]:
-    """Whatever is drawn in the block, the generators are where they were after it."""
+    """Restore the generators on exit."""
     before = state(device)
     try:
         yield
@@ -38,7 +38,7 @@ def kept(device: str) -> Iterator[None]:
 
 
 def state(device: str) -> dict[str, Any]:
-    """Where the generators are, as tensors and JSON values; of the GPUs, only that of `device`."""
+    """The states of the generators, as tensors and JSON values; of GPUs, only that of `device`."""
     version, numbers, gauss = random.getstate()
     kind, keys, position, has_gauss, cached = cast(tuple[Any, ...], np.random.get_state(legacy=True))
     return {
@@ -50,7 +50,7 @@ def state(device: str) -> dict[str, Any]:
 
 
 def restore(saved: dict[str, Any], device: str) -> None:
-    """Put the generators back where `state` found them."""
+    """Set the generators to states that `state` returned."""
     version, numbers, gauss = saved["python"]
     random.setstate((version, tuple(numbers), gauss))
     kind, keys, *rest = saved["numpy"]
@@ -61,7 +61,7 @@ def restore(saved: dict[str, Any], device: str) -> None:
 
 
 def are_equal(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether two states are of generators at the same place."""
+    """Whether two states are equal."""
     if one is other:
         return True
     (_, keys, *rest), (_, other_keys, *other_rest) = one["numpy"], other["numpy"]
@@ -72,13 +72,13 @@ def are_equal(one: dict[str, Any], other: dict[str, Any]) -> bool:
 
 
 def mark(device: str) -> Mark:
-    """Where the generators are, for `go_back` in this process: it costs half of what `state` does."""
+    """The states of the generators, for `go_back` in this process; half as expensive as `state`."""
     on_device = torch.cuda.get_rng_state(device) if device.startswith("cuda") else None
     return random.getstate(), np.random.get_state(), torch.get_rng_state(), on_device
 
 
 def go_back(to: Mark, device: str) -> None:
-    """Put the generators back where `mark` found them."""
+    """Set the generators to states that `mark` returned."""
     python, numpy, cpu, on_device = to
     random.setstate(python)
     np.random.set_state(numpy)
@@ -88,7 +88,7 @@ def go_back(to: Mark, device: str) -> None:
 
 
 def are_at(place: Mark) -> bool:
-    """Whether nothing was drawn on the CPU since `mark` found them there."""
+    """Whether nothing was drawn on the CPU since `mark`."""
     python, numpy, cpu, _ = place
     kind, keys, *rest = numpy
     now_kind, now_keys, *now_rest = np.random.get_state()
@@ -97,7 +97,8 @@ def are_at(place: Mark) -> bool:
 
 
 class _StillImports:
-    """A finder of modules, the first one of `sys.meta_path`: it has the others find them, and undoes their draws."""
+    """The first finder in `sys.meta_path`: it delegates to the others, and undoes random draws of the imported
+    modules."""
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: Any = None) -> ModuleSpec | None:
         others = (each for each in sys.meta_path if each is not self)
@@ -112,7 +113,7 @@ _importing = set[str]()
 
 
 def _executed(execute: Callable[[ModuleType], None], module: ModuleType) -> None:
-    """Of modules that import others, the outermost undoes it. Other threads than the one that trains undo nothing."""
+    """Run a module and undo its draws; only for outermost modules, and in the training thread."""
     if _importing or current_thread() is not main_thread():
         return execute(module)
     before = mark("cpu")
@@ -125,18 +126,18 @@ def _executed(execute: Callable[[ModuleType], None], module: ModuleType) -> None
 
 
 def undo_draws_of_imports() -> None:
-    """From here on, an import leaves the generators of this process where they are.
+    """Make imports leave the generators of this process unchanged, from now on.
 
-    Packages draw random numbers while they are imported. A trainer may import some in its constructor, and the first
-    one that a process builds would begin with other numbers than the next. Where finders are added to `sys.meta_path`,
-    this has to be called again.
+    Some packages draw random numbers when they are imported. A trainer may import them in its constructor, so that the
+    first model of a process would begin with other numbers than the next. Call this again after adding finders to
+    `sys.meta_path`.
     """
-    mark("cpu")  # NumPy imports its generators when it is first asked for them
+    mark("cpu")  # NumPy imports its generators on first use
     sys.meta_path[:] = [_StillImports(), *(each for each in sys.meta_path if not isinstance(each, _StillImports))]
 
 
 def _restore_gpu(saved: dict[str, Any], device: str) -> None:
-    """A state of a CPU has no generator of a GPU: one that is a function of the state, wherever it goes on."""
+    """Restore a GPU's generator; a state of a CPU has none, and seeds it by a hash of the state."""
     if saved["cuda"] is not None:
         torch.cuda.set_rng_state(saved["cuda"], device)
     else:

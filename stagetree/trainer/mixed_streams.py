@@ -1,11 +1,11 @@
-"""Several streams of data, of which a hyper-parameter `data` says in which shares they are learned from.
+"""Several data streams, mixed by the weights in a hyper-parameter `data`.
 
-Which stream the n-th sample comes from is a function of n, the shares and a seed; which sample of that stream it is
-follows from how many it gave before. So the place is a number for each stream, and other shares go on from there.
+The stream of the n-th sample is a function of n, the weights and a seed; its sample follows from the number of samples
+that the stream gave before. A position is therefore one number a stream, and training can continue with other weights.
 
-The n-th number of a Weyl sequence, n times the golden ratio without its whole part, says the stream. Any numbers of it
-in a row lie evenly between 0 and 1 (Knuth, "The Art of Computer Programming", volume 3, section 6.4), so that each
-batch has of each stream what its share comes to, but for a sample or two.
+The stream is chosen by the n-th number of a Weyl sequence, the fractional part of n times the golden ratio. Consecutive
+numbers of it are evenly distributed in [0, 1) (Knuth, "The Art of Computer Programming", volume 3, section 6.4), so
+that each batch has each stream's share up to a sample or two.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ Numbers = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 
 class Mixture:
-    """In which order streams give samples.
+    """The order in which streams give samples.
 
-    names: of the streams, in order. seen: how many samples they gave together. taken: how many each of them gave.
+    names: of the streams, in order. seen: the number of samples from all of them. taken: the number from each.
     """
 
     def __init__(self, names: Iterable[str], seed: int) -> None:
@@ -47,11 +47,11 @@ class Mixture:
             self.mix(self.names[0])
 
     def draw_from(self, seed: int) -> None:
-        """Go on in the order of another seed."""
+        """Continue in the order of another seed."""
         self._first = np.uint64(seed_of(seed, "mix") << 32)
 
     def mix(self, value: Any) -> None:
-        """Go on with other shares: the value of a hyper-parameter. Raises ValueError."""
+        """Continue with other weights: the value of a hyper-parameter. Raises ValueError."""
         parts = _read(value)
         for name in parts:
             if name not in self.names:
@@ -63,7 +63,7 @@ class Mixture:
         self._bounds = np.array([int(each * 2**64) for each in sums], dtype=np.uint64)
 
     def following(self, number: int) -> Numbers:
-        """The streams of the next samples, by their numbers. Raises ValueError where no value says the shares."""
+        """The streams of the next samples, by their indices. Raises ValueError if no weights are set."""
         if not len(self._drawn):
             raise ValueError(
                 f"train_data has the streams {', '.join(self.names)}: the hyper-parameter data must say which are "
@@ -73,7 +73,7 @@ class Mixture:
         return self._drawn[np.searchsorted(self._bounds, places * _GOLDEN + self._first, side="right")]
 
     def advance(self, streams: Numbers) -> None:
-        """Samples of these were given."""
+        """Count samples that were drawn from these streams."""
         self.seen += len(streams)
         counts = np.bincount(streams, minlength=len(self.names)).tolist()
         self.taken = [before + count for before, count in zip(self.taken, counts, strict=True)]
@@ -82,7 +82,7 @@ class Mixture:
         return {"seen": self.seen, "taken": dict(zip(self.names, self.taken, strict=True))}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Raises ValueError where the state is of other streams."""
+        """Raises ValueError if the state is of other streams."""
         if sorted(state["taken"]) != self.names:
             was = ", ".join(sorted(state["taken"]))
             raise ValueError(f"the checkpoint is of the streams {was}, not {', '.join(self.names)}: begin anew")
@@ -99,10 +99,10 @@ def _read(value: Any) -> dict[str, float]:
 
 
 class MixedOrder:
-    """The batches of streams that are read by index, as spans of indices of `data`, in which all of them are one.
+    """The batches of streams that are read by index, as spans of indices into `data`, their concatenation.
 
-    A stream's own order is another permutation in each pass over it, decided by (seed, its name, the pass). An index
-    says the pass as well, where samples are drawn for by index.
+    Each pass over a stream has its own permutation, decided by (seed, name, pass). If samples are read by index, the
+    index also encodes the pass.
     """
 
     def __init__(self, streams: Mapping[str, Any], seed: int) -> None:
@@ -118,7 +118,7 @@ class MixedOrder:
         self._orders: list[dict[int, Indices]] = [{} for _ in parts]
 
     def draw_from(self, seed: int) -> None:
-        """Go on in the order of another seed, from the same places."""
+        """Continue in the order of another seed, from the same positions."""
         self._seed, self._orders = seed, [{} for _ in self._orders]
         self.mixture.draw_from(seed)
 
@@ -127,11 +127,11 @@ class MixedOrder:
         return self._batch(self.mixture, size)
 
     def advance(self, span: BatchSpan) -> None:
-        """The batch that was the next one has been learned from."""
+        """Move past the next batch."""
         self.mixture.advance(self.mixture.following(len(span.indices)))
 
     def batches(self, size: int) -> Iterator[BatchSpan]:
-        """All batches from here on, forever, if the shares stay."""
+        """All batches from here on, endlessly, if the weights stay."""
         ahead = copy(self.mixture)
         while True:
             yield self._batch(ahead, size)
@@ -145,7 +145,7 @@ class MixedOrder:
         return BatchSpan(0, mixture.seen, tuple(indices.tolist()))
 
     def _indices(self, stream: int, taken: int, number: int) -> Numbers:
-        """Of the samples that a stream gives after so many."""
+        """The indices of the next `number` samples of a stream that has given `taken`."""
         parts: list[Numbers] = []
         while number:
             turn, offset = divmod(taken, self._lengths[stream])
@@ -164,7 +164,8 @@ class MixedOrder:
 
 
 class MixedStream:
-    """The items of several streams as one, without an end. Loaders give batches, so that shares are of batches then.
+    """The items of several streams as one endless stream. With loaders the items are batches, and weights are of
+    batches.
 
     streams: by name. Raises ValueError.
     """
@@ -182,11 +183,11 @@ class MixedStream:
 
     @property
     def offset(self) -> int:
-        """How many items there were."""
+        """The number of items so far."""
         return self.mixture.seen
 
     def mix(self, value: Any) -> None:
-        """Go on with other shares: the value of a hyper-parameter `data`. Raises ValueError."""
+        """Continue with other weights: the value of a hyper-parameter `data`. Raises ValueError."""
         self.mixture.mix(value)
 
     def __iter__(self) -> MixedStream:
@@ -196,7 +197,7 @@ class MixedStream:
         return self.take(1)[1][0]
 
     def take(self, number: int, *, only_whole: bool = False) -> tuple[BatchSpan, list[Any]]:
-        """So many items, and where they are. There are always as many."""
+        """The next `number` items, and their positions."""
         streams, begin = self.mixture.following(number), self.mixture.seen
         counts = np.bincount(streams, minlength=len(self._streams)).tolist()
         batches = [iter(self._items(*each)) for each in zip(self._streams, counts, strict=True)]
@@ -205,24 +206,24 @@ class MixedStream:
         return BatchSpan(0, begin, tuple(range(begin, begin + number))), items
 
     def state_dict(self) -> dict[str, Any]:
-        """The place of each stream, and of all."""
+        """The position of each stream, and of the mixture."""
         places = dict(zip(self.mixture.names, (each.state_dict() for each in self._streams), strict=True))
         return {"mix": self.mixture.state_dict(), "streams": places}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Raises ValueError where the state is of other streams."""
+        """Raises ValueError if the state is of other streams."""
         self.mixture.load_state_dict(state["mix"])
         for name, stream in zip(self.mixture.names, self._streams, strict=True):
             stream.load_state_dict(state["streams"][name])
 
     def close(self) -> None:
-        """End the processes that read."""
+        """End the worker processes."""
         for stream in self._streams:
             stream.close()
 
     @staticmethod
     def _items(stream: Stream, number: int) -> list[Any]:
-        """The next items of a stream, through the ends of its passes."""
+        """The next items of a stream, across the ends of its passes."""
         items: list[Any] = []
         while len(items) < number:
             items += stream.take(number - len(items))[1]
@@ -235,14 +236,14 @@ def is_named(data: object) -> TypeGuard[Mapping[str, Any]]:
 
 
 def source_of(data: Any, seed: int) -> Stream | MixedStream | None:
-    """What a stream gives, or several by name; None of data with an index."""
+    """The source of a stream's items, or of several named streams'; None for data with an index."""
     if is_named(data):
         return MixedStream(data, seed) if all(map(is_stream, data.values())) else None
     return Stream(data, seed) if is_stream(data) else None
 
 
 class Joined(Dataset[Any]):
-    """Map-style data sets one after the other; behind the end it begins anew."""
+    """Map-style data sets, concatenated; indices beyond the end wrap around."""
 
     def __init__(self, parts: Sequence[Any]) -> None:
         self._parts, self._ends = parts, list(accumulate(map(len, parts)))
@@ -255,7 +256,7 @@ class Joined(Dataset[Any]):
         return self._parts[part][own]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        """Samples that are asked for together, as their data sets like it."""
+        """Samples that are read together, by the data sets' own batch reads if they have them."""
         places = [self._found(index) for index in indices]
         items = {part: iter(self._several(part, [own for of, own in places if of == part])) for part, _ in places}
         return [next(items[part]) for part, _ in places]
@@ -281,7 +282,7 @@ def _check(name: str, data: Any) -> None:
 
 
 def _stacked(streams: Mapping[str, TensorDataset], names: Sequence[str]) -> TensorDataset:
-    """The tensors of all streams, one below the other."""
+    """The tensors of all streams, concatenated."""
     forms = {name: [(each.shape[1:], each.dtype) for each in streams[name].tensors] for name in names}
     if odd := next((name for name in names if forms[name] != forms[names[0]]), None):
         raise ValueError(

@@ -1,11 +1,11 @@
-"""What goes with an optimizer: a hyper-parameter in each of its groups, and the precision of the loss.
+"""The parts of an optimizer: the hyper-parameters of its groups, and the precision of the loss.
 
-A group that has a `name` may have values of its own: `lr.GROUP` is the `lr` of that group, and `lr` that of the others.
+A group with a `name` may have values of its own: `lr.GROUP` is the `lr` of that group, and `lr` that of the others.
 
-How a group's rate follows from the study's is read off `make_optimizer` itself, by calling it with two values. It must
-not be read off the values in force: those differ between a trial and its continuation, and may be 0 in both. Where it
-looks at neither, as that of a module written for another loop, the study's value takes the place of the optimizer's
-own, and groups that have another keep their multiple of that.
+Each group's multiple of the study's rate is found by calling `make_optimizer` with two values. It must not be computed
+from the values in force: those differ between a trial and its continuation, and may be 0 in both. If `make_optimizer`
+ignores the value, as in a module written for another loop, the study's value replaces the optimizer's default, and
+groups with another value keep their multiple of the default.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from stagetree.trainer.ranks.group import here
 
 Make = Callable[[dict[str, Any]], Optimizer]
 PROBE = 0.5
-"""Any momentum, beta, or the like may be that."""
+"""A valid value for momentum, betas and the like."""
 
 RATES = ("lr", "weight_decay")
-"""What groups usually differ in, as a multiple of the study's value."""
+"""Values that groups usually have as multiples of the study's."""
 
 
 class Rates:
-    """What each group of an optimizer makes of a value. Every method raises ValueError where that cannot be told."""
+    """Applies values to the groups of an optimizer. Raises ValueError if a group's multiple cannot be determined."""
 
     def __init__(self, optimizer: Optimizer, make: Make) -> None:
         if not isinstance(optimizer, Optimizer):
@@ -40,7 +40,7 @@ class Rates:
         self._scales: dict[str, list[float | None]] = {}
 
     def apply(self, name: str, hp: dict[str, Any]) -> None:
-        """Bring the value of `name` in `hp` into force. `momentum` is the first beta of an optimizer of Adam's kind."""
+        """Apply the value of `name` in `hp`. `momentum` is the first beta of Adam-like optimizers."""
         groups, value = self._optimizer.param_groups, hp[name]
         if "." in name:
             for group in _of_that_name(name, groups):
@@ -54,7 +54,7 @@ class Rates:
 
 
 def _of_that_name(name: str, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The groups that `lr.GROUP` is about: make_optimizer has written `name` into them."""
+    """The groups of `lr.GROUP`, which `make_optimizer` has given this `name`."""
     group_name = name.partition(".")[2]
     if not (matching := [group for group in groups if group.get("name") == group_name]):
         names = ", ".join(sorted({str(group["name"]) for group in groups if "name" in group})) or "none with a name"
@@ -65,7 +65,7 @@ def _of_that_name(name: str, groups: list[dict[str, Any]]) -> list[dict[str, Any
 
 
 def _scales(name: str, groups: list[dict[str, Any]], make: Make, hp: dict[str, Any]) -> list[float | None]:
-    """By what each group multiplies the study's value; None where a group has a value of its own."""
+    """Each group's factor for the study's value; None for groups with a value of their own."""
     if len(groups) == 1 or any(f"{name}_scale" in group for group in groups):
         return [float(group.get(f"{name}_scale", 1.0)) for group in groups]
     if name not in RATES or not _is_number(hp[name]):
@@ -81,17 +81,17 @@ def _scales(name: str, groups: list[dict[str, Any]], make: Make, hp: dict[str, A
 
 
 def _told_apart(name: str, values: list[Any], make: Make, hp: dict[str, Any]) -> list[Any]:
-    """The values of groups that are all 0 now, if the study's were another one: a group may keep its 0."""
+    """The groups' values for a nonzero study value, when all are 0 now: some groups may stay at 0."""
     try:
         return _values(name, make, {**hp, name: PROBE})[1]
-    except Exception:  # the user's code may refuse a value that no trial has
+    except Exception:  # the user's code may refuse the probe value
         return values
 
 
 def _alike(name: str, values: list[Any], base: float | None = None) -> list[float | None]:
-    """Of values that do not follow the study's: all get it, but for those that are 0 where others are not.
+    """Factors for values that ignore the study's: all get it, except that zeros among nonzero values stay 0.
 
-    base: what groups have that say nothing; others get as much more or less than the study's as they have of that.
+    base: the optimizer's default; groups with other values keep their multiple of it.
     """
     if all(value == values[0] for value in values):
         return [1.0] * len(values)
@@ -106,7 +106,7 @@ def _alike(name: str, values: list[Any], base: float | None = None) -> list[floa
 
 
 def _values(name: str, make: Make, hp: dict[str, Any]) -> tuple[float | None, list[float]]:
-    """An optimizer's own value, if it has one, and those of its groups."""
+    """The optimizer's default, if it has one, and the values of its groups."""
     rng_state = torch.get_rng_state()
     try:
         optimizer = make(hp)
@@ -126,7 +126,7 @@ def _set(group: dict[str, Any], name: str, value: Any) -> None:
             "shapes the model, override `apply` if it changes while it trains; what all trials have in common is in "
             f"`trainer_args`{did_you_mean(name, names)}"
         )
-    elif isinstance(group[name], torch.Tensor):  # as compiled and capturable optimizers want it
+    elif isinstance(group[name], torch.Tensor):  # compiled and capturable optimizers need a tensor
         group[name].fill_(value)
     else:
         group[name] = value
@@ -144,7 +144,7 @@ DTYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class RankedScaler(torch.amp.GradScaler):
-    """As torch's, for gradients that are divided: what one rank finds in its rows is found by all of them."""
+    """torch's gradient scaler for divided gradients: an overflow on one rank counts on all of them."""
 
     def _unscale_grads_(self, optimizer: Any, inv_scale: Tensor, found_inf: Tensor, allow_fp16: bool) -> Any:
         found_by_device = super()._unscale_grads_(_LocalGradients(optimizer), inv_scale, found_inf, allow_fp16)  # type: ignore
@@ -155,7 +155,7 @@ class RankedScaler(torch.amp.GradScaler):
 
 
 class _LocalGradients:
-    """An optimizer as a scaler looks at it, with what this process has of each gradient."""
+    """Presents an optimizer to a scaler with the local rows of its gradients."""
 
     def __init__(self, optimizer: Optimizer) -> None:
         parameters = (each for group in optimizer.param_groups for each in group["params"] if each.grad is not None)
@@ -169,9 +169,9 @@ def _local(parameter: Tensor) -> Tensor:
 
 
 class Precision:
-    """name: `fp32`, or what autocast computes in: `bf16`, or `fp16` with its losses scaled.
+    """name: `fp32`, or the dtype of autocast: `bf16`, or `fp16` with scaled losses.
 
-    is_reduced: whether it is less than single precision. is_scaled: whether losses are. Raises ValueError.
+    is_reduced: less than single precision. is_scaled: losses are scaled. Raises ValueError.
     """
 
     def __init__(self, name: str, device: str) -> None:
@@ -182,24 +182,24 @@ class Precision:
         self.is_reduced, self.is_scaled = self._dtype is not None, self._scaler.is_enabled()
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """Where the model computes in it."""
+        """The context in which the model computes in this precision."""
         return torch.autocast(self._device_type, self._dtype) if self._dtype else nullcontext()
 
     def backward(self, loss: Tensor) -> None:
-        """Add the gradient of a loss, by the scale, to what is there."""
+        """Add the scaled gradient of a loss."""
         self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
 
     def unscale(self, optimizer: Optimizer) -> None:
-        """Take the scale out of the gradients that are there; `step` does it where this was not called."""
+        """Undo the scale of the gradients; otherwise `step` does it."""
         self._scaler.unscale_(optimizer)
 
     def step(self, optimizer: Optimizer) -> None:
-        """Change the parameters, unless a gradient is no finite number; then the scale is less the next time."""
+        """Update the parameters, unless a gradient is not finite; then the scale is reduced."""
         self._scaler.step(optimizer)
         self._scaler.update()
 
     def state_dict(self) -> dict[str, Any]:
-        """Empty where losses are not scaled."""
+        """Empty if losses are not scaled."""
         return self._scaler.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""A trainer's one model: where it comes from, how it is divided among devices, and how a state is put into it."""
+"""A trainer's model: its construction, its division among devices, and loading a state."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from stagetree.trainer.values import Recorded
 
 
 class ModelTrainer(DataTrainer):
-    """What `stagetree.TorchTrainer` knows about its model; arguments, methods and attributes are described there."""
+    """The model part of `stagetree.TorchTrainer`, which describes arguments, methods and attributes."""
 
     model: nn.Module
     optimizer: Optimizer
     hp: dict[str, Any]
-    _is_driven = False  # by the runner, which sets it; else a user has made it, and calls it
+    _is_driven = False  # set by the runner; False in the hands of a user
 
-    # What a subclass says -------------------------------------------------------------------------------------------
+    # To be overridden -------------------------------------------------------------------------------------------------
 
     def build(self, hp: dict[str, Any]) -> nn.Module:
-        """Build the model, if `__init__` was given none. Hyper-parameters that are read here cannot change later.
+        """Build the model if `__init__` was given none. Hyper-parameters that are read here cannot change later.
 
-        The global generators begin at the seed here, so that the model is the same whenever it is built.
+        The global generators are seeded with the study's seed, so that the model is the same whenever it is built.
         """
         raise ValueError(f"{type(self).__name__} gives no model to super().__init__, and has no method `build`")
 
     def shard(self, model: nn.Module, mesh: Any) -> None:
         """Divide the parameters of the model among the devices of `mesh`, by `torch.distributed.fsdp.fully_shard`.
 
-        Called for `parallel: fsdp`, once the model is on the device. Here, each item of an `nn.ModuleList` is a unit
-        whose parameters are gathered at once, and so is the rest. Override it for other units.
+        Called for `parallel: fsdp`, once the model is on the device. By default, each item of an `nn.ModuleList` is a
+        unit whose parameters are gathered at once, and so is the rest. Override it for other units.
         """
         fully_shard_blocks(model, mesh)
 
@@ -54,9 +54,9 @@ class ModelTrainer(DataTrainer):
 
     @abstractmethod
     def loss(self, batch: Any) -> Mean:
-        """The scalar to minimise: the mean over the samples of one batch.
+        """The scalar to minimize: the mean over the samples of one batch.
 
-        A mean over something else, such as tokens, is given as (sum, count): then `micro_batch_size` changes nothing.
+        Return a mean over something else, such as tokens, as (sum, count): then `micro_batch_size` does not change it.
         """
 
     # The model ------------------------------------------------------------------------------------------------------
@@ -78,15 +78,15 @@ class ModelTrainer(DataTrainer):
             self.model.register_load_state_dict_post_hook(_Loaded(self._follow_loaded))  # type: ignore[no-untyped-call]
 
     def _follow_loaded(self) -> None:
-        """Weights were put into the model. Where a user did that by hand, they are what is averaged, and measured.
+        """Handle weights that were loaded into the model. If a user did so, the average restarts from them.
 
-        In a run, a trainer may load weights for a while, to measure others: then only the first ones count.
+        In a run, a trainer may load other weights temporarily to evaluate them: then only the first ones count.
         """
         if self._average and (self._average.is_new or not self._is_driven):
             self._average.restart()
 
     def _keep_or_build(self) -> bool:
-        """Whether the model is there, in the shape that the hyper-parameters give it; else it is built."""
+        """Whether the model exists with the shape that the hyper-parameters give it; otherwise builds it."""
         if hasattr(self, "model") and (self._shape is None or self._shape.fits(self.hp)):
             return True
         self._is_without_state = hasattr(self, "model")
@@ -104,16 +104,16 @@ class ModelTrainer(DataTrainer):
 
     @abstractmethod
     def _learn(self, whole: BatchSpan) -> None:
-        """Have the gradient of a batch in the parameters."""
+        """Compute the gradient of a batch."""
 
     def _warm_up(self) -> None:
-        """Before a state is loaded, which undoes it: have DDP sum in the order in which it sums from the second on."""
+        """Make DDP's first pass before a state is loaded: it sums in another order than all later ones."""
         if isinstance(self._sharding, ReplicatedSharding) and not self._sharding.is_warm:
             self._learn(self._next_batch())
             self.optimizer.zero_grad()
 
     def _means_of_model(self) -> dict[str, float]:
-        """The metrics, after which each rank has its own part of the parameters again."""
+        """The metrics; afterwards each rank has only its own part of the parameters again."""
         try:
             return self._means()
         finally:
@@ -122,7 +122,7 @@ class ModelTrainer(DataTrainer):
 
 
 class _Loaded:
-    """What a model calls when it has loaded a state dict. A copy of the model, or one in a file, calls nothing."""
+    """A hook for when a model has loaded a state dict. It is dropped from copies and pickles of the model."""
 
     def __init__(self, act: Callable[[], None] | None = None) -> None:
         self._act = act
@@ -136,16 +136,16 @@ class _Loaded:
 
 
 def load_model(model: nn.Module, saved: Mapping[str, Any], is_whole: bool = True) -> None:
-    """As `load_state_dict`, of whatever number of ranks has saved it, in the way in which the model is divided.
+    """As `load_state_dict`, from any number of ranks into a model that is divided in any way.
 
-    is_whole: else what was not saved stays as it is.
+    is_whole: otherwise missing names keep their values.
     """
     there = model.state_dict()
     model.load_state_dict({name: _placed(value, there.get(name)) for name, value in saved.items()}, strict=is_whole)
 
 
 def load_optimizer(optimizer: Optimizer, saved: Mapping[str, Any], device: str) -> None:
-    """As `load_state_dict`; a tensor of a parameter's shape is divided as the parameter."""
+    """As `load_state_dict`; a tensor with a parameter's shape is divided like the parameter."""
     parameters = [each for group in optimizer.param_groups for each in group["params"]]
     state = {
         number: {name: _placed(value, parameters[number]) for name, value in values.items()}
@@ -155,7 +155,7 @@ def load_optimizer(optimizer: Optimizer, saved: Mapping[str, Any], device: str) 
 
 
 def _placed(value: Any, tensor: Any) -> Any:
-    """A saved value, divided as a tensor of this shape is; in this process alone, where there is none."""
+    """A saved value, divided like a tensor of its shape; whole if there is none."""
     if not isinstance(value, Tensor | Parted):
         return value
     is_alike = isinstance(tensor, Tensor) and tuple(value.shape) == tuple(tensor.shape)
@@ -163,13 +163,13 @@ def _placed(value: Any, tensor: Any) -> Any:
 
 
 def clip_grad_norm(parameters: Iterable[nn.Parameter], longest: float) -> None:
-    """As torch's. The length of divided gradients is measured as one process has it, so the bits are the same."""
+    """As torch's. The norm of divided gradients is computed as in one process, so that the bits are the same."""
     having = [each for each in parameters if each.grad is not None]
     if not any(map(is_divided, having)):
         nn.utils.clip_grad_norm_(having, longest)
         return
     gradients = [each.grad for each in having if each.grad is not None]
-    lengths = [torch.linalg.vector_norm(whole_of(each)) for each in gradients]  # one after the other is whole here
+    lengths = [torch.linalg.vector_norm(whole_of(each)) for each in gradients]  # gathers one gradient at a time
     factor = torch.clamp(longest / (torch.linalg.vector_norm(torch.stack(lengths)) + 1e-6), max=1.0)
     for each in gradients:
         local(each).mul_(factor)

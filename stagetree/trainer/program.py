@@ -1,4 +1,4 @@
-"""A program at work: a process that trains some steps, reads their values in a file, and says how far it is."""
+"""A running program: it trains some steps with the values in a file, and reports its progress."""
 
 from __future__ import annotations
 
@@ -24,40 +24,41 @@ from stagetree.sequences import is_same_value
 Values = Mapping[str, Any]
 
 GIVEN = ("from", "to", "start", "stop", "schedule", "metrics", "evaluate", "seed", "device")
-"""What each process of a `CommandTrainer` is told, by the names of its template."""
+"""Names in a `CommandTrainer`'s template that are set for each process."""
 
 FOLDERS = "stagetree-program-"
 
 LAST_WORDS = 4000
-"""Bytes of what a program said on stderr that are part of its error."""
+"""Bytes of a program's stderr in its error message."""
 
 OUT_OF_MEMORY = "MemoryError"
-"""As Python and torch, which writes `OutOfMemoryError`, end such a program."""
+"""How Python's and torch's errors name exhausted memory; torch's is `OutOfMemoryError`."""
 
 PAUSES = (0.001, 0.05)
-"""Seconds between two looks at what a program says: the shortest and the longest."""
+"""The shortest and longest interval of reading a program's progress, in seconds."""
 
 PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)
 
 
 class ProgramFailed(RuntimeError):
-    """A program ended as it should not, or said something that makes no sense; the message says which and why."""
+    """A program failed or wrote an invalid line; the message says which and why."""
 
 
 class ProgramKilled(ProgramFailed):
-    """A program that was ended by a signal, as an accident of the machine would."""
+    """A program that was killed by a signal, for example by an accident of the machine."""
 
 
 class ProgramOutOfMemory(ProgramFailed, MemoryError):
-    """A program that ran out of memory, of the machine or of a device, by its own words."""
+    """A program that ran out of memory of the machine or a device, by its own error."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramOrder:
-    """What a program is to do: train from step `start` on, with these values step by step, and measure where it says.
+    """A program's task: train from step `start` with these values, step by step, and evaluate at some steps.
 
-    checkpoint: where it writes its state. evaluate: the steps after which it measures. Without values it measures only.
+    checkpoint: where it writes its state. evaluate: the steps after which it evaluates. Without values it only
+    evaluates.
     """
 
     start: int
@@ -71,23 +72,23 @@ class ProgramOrder:
 
     @property
     def files(self) -> dict[str, Path]:
-        """What the program reads and appends to, by their names in a template."""
+        """The files that the program reads and appends to, by their names in a template."""
         folder = self.checkpoint.parent
         return {"schedule": folder / "schedule.jsonl", "metrics": folder / "metrics.jsonl"}
 
     def trains(self, step: int, hp: Values) -> bool:
-        """Whether that step is a part of it, with those values."""
+        """Whether that step is part of the task, with those values."""
         return self.start <= step < self.stop and is_same_value(self.values[step - self.start], hp)
 
 
 class Program:
     """A process that carries out an order.
 
-    step: how many steps are done, as it says; -1 as long as it has said nothing. measured: its metrics so far, by step.
+    step: the reported number of steps; -1 before the first report. measured: its metrics so far, by step.
     """
 
     def __init__(self, words: Sequence[str], order: ProgramOrder, cwd: Path) -> None:
-        """Start it. Raises `ProgramFailed`, OSError: no room for its files."""
+        """Start it. Raises `ProgramFailed`, and OSError if there is no room for its files."""
         self.order, self.step = order, -1
         self._name = " ".join(words[:2])
         self.measured = dict[int, dict[str, float]]()
@@ -112,23 +113,23 @@ class Program:
             raise ProgramFailed(f"{words[0]} cannot be started in {cwd}: {error.strerror}") from None
 
     def wait_for(self, step: int) -> None:
-        """Until it has done that many steps. Raises `ProgramFailed` if it ends before."""
+        """Wait until it has done `step` steps. Raises `ProgramFailed` if it ends before."""
         self._wait(lambda: self.step >= step)
 
     def metrics(self, step: int) -> dict[str, float]:
-        """The metrics of a step that it was asked to measure. Raises `ProgramFailed`."""
+        """The metrics of a step in its order. Raises `ProgramFailed`."""
         self._wait(lambda: step in self.measured or self.step > step)
         if step not in self.measured:
             self._refuse(f"went on after step {step}, one of {{evaluate}}, without a line that has its metrics")
         return self.measured[step]
 
     def logged_until(self, step: int) -> Iterator[tuple[str, Any]]:
-        """The values that it logged up to that step, each once."""
+        """The values logged up to that step, each once."""
         while self._logged and self._logged[0][0] <= step:
             yield from self._logged.popleft()[1].items()
 
     def finish(self) -> None:
-        """Wait for its end, and its checkpoint. Raises `ProgramFailed`."""
+        """Wait for its end and its checkpoint. Raises `ProgramFailed`."""
         order = self.order
         if code := self._code_at_its_end():
             self._refuse(self._ended(code), code)
@@ -138,10 +139,10 @@ class Program:
             self._refuse(f"{self._ended(0)}, and wrote no checkpoint to {order.checkpoint}")
 
     def stop(self) -> int | None:
-        """Have it stop: its order ends at the step of its checkpoint; None without one. Raises `ProgramFailed`."""
+        """Stop it and shorten its order to the step of its checkpoint; None without one. Raises `ProgramFailed`."""
         order = self.order
         self._read()
-        if self.step < order.stop and self._process.poll() is None:  # else it is about to end, and hears no signal
+        if self.step < order.stop and self._process.poll() is None:  # otherwise it is about to end anyway
             self._process.terminate()
         if self._code_at_its_end() or not order.checkpoint.exists() or self.step <= order.start:
             return None
@@ -150,17 +151,17 @@ class Program:
         return self.step
 
     def kill(self) -> None:
-        """End it, wherever it is."""
+        """Kill it and close its files."""
         self._end()
         self._lines.close()
         self._stderr.close()
 
-    # ------------------------------------------------------------------------------------------------ its lines
+    # ------------------------------------------------------------------------------------------------ progress
 
     def _wait(self, is_there: Callable[[], bool]) -> None:
         pause, longest = PAUSES
         while not is_there():
-            code = self._process.poll()  # asked before its last lines are read
+            code = self._process.poll()  # before its last lines are read
             if self._read():
                 pause = PAUSES[0]
             elif code is not None:
@@ -179,7 +180,7 @@ class Program:
         return code
 
     def _read(self) -> bool:
-        """Take its new lines; whether there were any."""
+        """Read new lines. Returns whether there were any."""
         self._pass_on()
         if not (new := self._lines.read()):
             return False
@@ -205,13 +206,13 @@ class Program:
         self.step = step
 
     def _pass_on(self) -> None:
-        """Its words on stderr belong into the log, too."""
+        """Copy new output on stderr to the log."""
         self._stderr.seek(self._told)
         if new := self._stderr.read():
             self._told += len(new)
             os.write(2, new)
 
-    # ------------------------------------------------------------------------------------------------ how it ends
+    # ------------------------------------------------------------------------------------------------ ending
 
     def _end(self) -> None:
         self._process.kill()
@@ -231,13 +232,13 @@ class Program:
 
 
 def placeholders(command: str) -> list[str]:
-    """The names in the template of a command that stand for `trainer_args`. Raises ValueError for a bad template."""
+    """The names in a command's template that stand for `trainer_args`. Raises ValueError for a bad template."""
     names = dict.fromkeys(name for _, name, _, _ in Formatter().parse(command) if name is not None)
     return [name for name in names if name not in GIVEN]
 
 
 def end_with_us() -> None:
-    """In the new process, since the reader of its lines may be killed. How signals are taken is inherited."""
+    """In the new process: die with the parent, and reset inherited signal handlers."""
     if sys.platform == "linux":
         _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     for each in (signal.SIGTERM, signal.SIGINT):
@@ -245,13 +246,13 @@ def end_with_us() -> None:
 
 
 def folder_for_programs() -> Path:
-    """A new one of this process. Raises OSError: no room."""
+    """A new temporary folder of this process. Raises OSError if there is no room."""
     _remove_those_of_the_dead()
     return Path(tempfile.mkdtemp(prefix=f"{FOLDERS}{os.getpid()}-"))
 
 
 def _remove_those_of_the_dead() -> None:
-    """The folders of processes that were killed."""
+    """Remove the folders of processes that were killed."""
     for folder in Path(tempfile.gettempdir()).glob(f"{FOLDERS}*"):
         pid = folder.name.removeprefix(FOLDERS).partition("-")[0]
         if pid.isdigit() and not _is_alive(int(pid)):

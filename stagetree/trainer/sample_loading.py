@@ -1,8 +1,8 @@
-"""Reading samples by index, in this process or ahead of it in others: the same batches.
+"""Reads samples by index, in this process or ahead of it in worker processes, with the same batches.
 
-Python's, NumPy's and torch's generators are seeded for each sample by (seed, epoch, index), so what a data set or an
-augmentation draws from them is the sample's own, whichever process reads it, and training's generators never notice.
-Where nothing is drawn, seeding would change nothing, and is left out.
+Python's, NumPy's and torch's generators are seeded for each sample by (seed, epoch, index). Random numbers of a data
+set or an augmentation therefore do not depend on the process, and do not disturb the generators of training. Data that
+draws nothing is not seeded, which saves time.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class Samples(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Loading:
-    """How to read, none of which changes what is read. Raises ValueError.
+    """Settings of reading; none of them changes what is read. Raises ValueError.
 
-    num_workers: processes that read ahead; 0 reads when a batch is wanted. prefetch_factor: batches that each reads
-    ahead. pin_memory: whether batches wait in memory that a GPU copies from by itself.
+    num_workers: processes that read ahead; 0 reads on demand. prefetch_factor: batches that each reads ahead.
+    pin_memory: keep these batches in pinned memory, for faster copies to a GPU.
     """
 
     num_workers: int = 0
@@ -50,7 +50,7 @@ class Loading:
 
 
 def seed_sample(number: int) -> None:
-    """Give the global generators of the CPU to the next sample."""
+    """Seed the global CPU generators for the next sample."""
     random.seed(number)
     np.random.seed(number)
     torch.default_generator.manual_seed(number)
@@ -60,11 +60,11 @@ Change = Callable[[Any, Generator], Any]
 
 
 class SampleReader:
-    """Samples of a map-style data set. What is drawn for one depends on (seed, purpose, epoch, index).
+    """Reads samples of a map-style data set, seeded by (seed, purpose, epoch, index).
 
-    change: what becomes of each; its generator has the same seed. Which data draws nothing is found out: the first
-    sample is read twice, with other seeds, and is the same. Then there is no seeding, and the samples of a batch are
-    asked for together (`__getitems__`), until some batch has drawn something all the same: it is read again.
+    change: applied to each sample; its generator has the same seed. To find out whether the data draws anything, the
+    first sample is read twice with different seeds. If both are equal, samples are no longer seeded, and those of a
+    batch are read together (`__getitems__`). If a batch draws all the same, it is read again with seeds.
     """
 
     def __init__(self, data: Samples, seed: int, purpose: str, change: Change | None = None) -> None:
@@ -72,11 +72,11 @@ class SampleReader:
         self._is_tried, self._draws = False, True
 
     def draw_from(self, seed: int) -> None:
-        """Read on with another seed."""
+        """Continue with another seed."""
         self._seed = seed
 
     def read(self, epoch: int, indices: Sequence[int]) -> list[Any]:
-        """The samples at these indices, in an epoch."""
+        """The samples at these indices in an epoch."""
         if not self._draws:
             samples, has_drawn = self._watched(epoch, indices)
             if not has_drawn:
@@ -93,17 +93,17 @@ class SampleReader:
         return self._changed(self._data[index], epoch, index)
 
     def _is_drawn(self, sample: Any, epoch: int, index: int) -> bool:
-        """Whether that sample is another one with another seed."""
+        """Whether the sample differs with another seed."""
         try:
             before = _content(sample)
             seed_sample(seed_of(self._seed, "another", epoch, index))
             (again,), has_drawn = self._watched(epoch, [index])
             return has_drawn or _content(again) != before
-        except Exception:  # it cannot be compared, or its data set answers one of both questions only
+        except Exception:  # samples cannot be compared, or the data set supports only one kind of read
             return True
 
     def _watched(self, epoch: int, indices: Sequence[int]) -> tuple[list[Any], bool]:
-        """The samples as they are read without a seed, and whether anything was drawn."""
+        """Read the samples without seeds. Returns whether anything was drawn."""
         before, several = generators.mark("cpu"), getattr(self._data, "__getitems__", None)
         samples = [self._data[index] for index in indices] if several is None else several(list(indices))
         if self._change is not None:
@@ -117,24 +117,24 @@ class SampleReader:
 
 
 def _content(sample: Any) -> bytes:
-    """The same for equal samples. A tensor's own pickle names the address of its memory."""
+    """Bytes that are equal for equal samples. A tensor's own pickle would include its address."""
     return pickle.dumps(map_tensors(sample, lambda each: each.detach().reshape(-1).view(torch.uint8).numpy()))
 
 
 class BatchReader(Protocol):
-    """Gives the batches it is asked for."""
+    """Reads batches on demand."""
 
     def read(self, span: BatchSpan, following: Callable[[], Iterator[BatchSpan]]) -> Any:
-        """The batch of a span, on the device. following: it and all that will be asked for after it, as things are."""
+        """The batch of a span, on the device. following: it and all spans expected after it."""
 
     def restart(self) -> None:
-        """What is read from here on depends on what has changed in this process."""
+        """Drop everything read ahead, because something that reading depends on has changed."""
 
 
 def reader(
     data: TensorDataset | Samples, fetch: Callable[[BatchSpan], Any], device: str, loading: Loading
 ) -> BatchReader:
-    """The reader for some data. fetch: the collated batch of a span, wherever it is called. Raises TypeError."""
+    """The reader for some data. fetch: reads and collates a span, in any process. Raises TypeError."""
     if isinstance(data, TensorDataset):
         return InMemory(data, device)
     if not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
@@ -150,7 +150,7 @@ def reader(
 
 
 class InMemory:
-    """Tensors that lie on the device as a whole. Nothing here waits for it: it computes while it is given more."""
+    """Tensors that are on the device as a whole. Indexing does not synchronize with it."""
 
     def __init__(self, data: TensorDataset, device: str) -> None:
         self._tensors, self._device = [tensor.to(device) for tensor in data.tensors], device
@@ -164,7 +164,7 @@ class InMemory:
 
 
 class AsWanted:
-    """Reads in this process, when a batch is asked for."""
+    """Reads in this process, on demand."""
 
     def __init__(self, fetch: Callable[[BatchSpan], Any], device: str) -> None:
         self._fetch, self._device = fetch, device
@@ -179,7 +179,7 @@ class AsWanted:
 
 
 class Ahead:
-    """Reads in worker processes, ahead of what is asked for. They live as long as nothing they have read by changes."""
+    """Reads ahead in worker processes, which are kept until something that they depend on changes."""
 
     def __init__(self, fetch: Callable[[BatchSpan], Any], device: str, loading: Loading) -> None:
         self._fetch, self._device, self._loading = fetch, device, loading
@@ -189,22 +189,22 @@ class Ahead:
 
     def read(self, span: BatchSpan, following: Callable[[], Iterator[BatchSpan]]) -> Any:
         there, batch = (None, None) if self._batches is None else next(self._batches, (None, None))
-        if there != span:  # the first one, another batch size, or another place
+        if there != span:  # the first batch, another batch size, or another position
             there, batch = next(self._from(following))
         if there != span:
             raise RuntimeError(f"the workers read {there} where {span} was asked for")
         return map_tensors(batch, lambda tensor: tensor.to(self._device, non_blocking=True))
 
     def restart(self) -> None:
-        """End the workers: each has a copy of this process as it was when the worker began."""
+        """End the workers, which have copies of this process at the time they were started."""
         loader, self._loader, self._batches = self._loader, None, None
         iterator: Any = None if loader is None else loader._iterator
-        if iterator is not None:  # the collector would wait for each, and perhaps in the middle of a fork
+        if iterator is not None:  # otherwise garbage collection would join the workers, perhaps during a fork
             iterator._shutdown_workers()
 
     def _from(self, following: Callable[[], Iterator[BatchSpan]]) -> Iterator[tuple[BatchSpan, Any]]:
         self._spans.following = following
-        if self._loader is None:  # a loader of endless data has no truth value
+        if self._loader is None:  # not by truth value: the loader has no length
             self._loader = self._started()
         self._batches = iter(self._loader)
         return self._batches
@@ -221,17 +221,17 @@ class Ahead:
             collate_fn=_as_it_is,
             persistent_workers=True,
             multiprocessing_context=context,
-            generator=torch.Generator(),  # else it would draw from the one that training draws from
+            generator=torch.Generator(),  # otherwise it would draw from training's generator
         )
 
 
 class _Spans(Sampler[Any]):
-    """What the workers are to read. `following` is asked whenever they begin anew."""
+    """The spans for the workers to read. `following` is called whenever they restart."""
 
     following: Callable[[], Iterator[BatchSpan]]
 
     def __init__(self) -> None:
-        pass  # an older torch warns of its own __init__
+        pass  # an older torch warns about its own __init__
 
     def __iter__(self) -> Iterator[BatchSpan]:
         return self.following()
@@ -252,5 +252,5 @@ def _as_it_is(value: Any) -> Any:
 
 
 def is_ours(loader: DataLoader[Any]) -> bool:
-    """Whether it is a loader of `TorchTrainer`, whose workers may live as long as they like."""
+    """Whether it is a loader of `TorchTrainer`, whose workers may stay alive."""
     return isinstance(loader.dataset, _Fetched)

@@ -1,11 +1,11 @@
-"""Data that comes as a stream: an iterable that says where it is, and can be put back there.
+"""Data that comes as a stream: an iterable with a position that can be saved and restored.
 
-The protocol is that of torchdata's `StatefulDataLoader`, of the loader of MosaicML's streaming data sets, and of
-iterable data sets of Hugging Face: `state_dict()` is where the next item comes from, and after `load_state_dict` the
-next `iter()` begins there. So the place in a stream is a part of a model's state, as an optimizer's memory is.
+The protocol is that of torchdata's `StatefulDataLoader`, MosaicML's streaming loader and Hugging Face's iterable data
+sets: `state_dict()` is the position of the next item, and after `load_state_dict` the next `iter()` begins there. The
+position is part of a model's state, like an optimizer's.
 
-What a stream draws in this process is decided by (seed, epoch, offset), and training's generators never notice. What
-its own workers draw has to be in its state.
+Random numbers that a stream draws in this process are seeded by (seed, epoch, offset), and do not disturb training's
+generators. Those of its own workers must be in its state.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from stagetree.trainer.tensors import first_tensor, map_tensors
 
 @runtime_checkable
 class Resumable(Protocol):
-    """An iterable whose place can be kept."""
+    """An iterable whose position can be saved."""
 
     def __iter__(self) -> Iterator[Any]: ...
     def state_dict(self) -> dict[str, Any]: ...
@@ -35,11 +35,11 @@ class Resumable(Protocol):
 
 
 TrainData = TensorDataset | Samples | Resumable | Mapping[str, TensorDataset | Samples | Resumable]
-"""What can be learned from: one stream of data, or several by name."""
+"""Training data: one data set or stream, or several by name."""
 
 
 class ItemSource(Protocol):
-    """Items, pass after pass. is_loader: whether they are batches. kind: of the data, for sentences."""
+    """Items, pass after pass. is_loader: the items are batches. kind: the data's type, for messages."""
 
     @property
     def is_loader(self) -> bool: ...
@@ -56,20 +56,20 @@ class ItemSource(Protocol):
 
 
 def is_stream(data: object) -> TypeGuard[Resumable]:
-    """Whether it has a place of its own, and is not simply read by index."""
+    """Whether the data has a position of its own and is not read by index."""
     return isinstance(data, Resumable) and not (hasattr(data, "__len__") and hasattr(data, "__getitem__"))
 
 
 def gives_batches(data: object) -> bool:
-    """Whether its items are batches already: it is a loader."""
+    """Whether the items are batches, as a loader's are."""
     return isinstance(data, DataLoader) or (hasattr(data, "batch_size") and hasattr(data, "dataset"))
 
 
 class Stream:
-    """The items of a stream, pass after pass, without an end.
+    """The items of a stream, pass after pass, endlessly.
 
-    data: in which order its items come may depend on how many workers it has (`num_workers`), so that number is kept
-    with the place. seed: for what is drawn meanwhile. epoch, offset: the place, as passes finished and items since.
+    data: the order of its items may depend on its number of workers (`num_workers`), which is saved with the position.
+    seed: for random draws. epoch, offset: the position, as finished passes and items since.
     """
 
     def __init__(self, data: Resumable, seed: int) -> None:
@@ -82,7 +82,7 @@ class Stream:
         self.is_loader, self.kind = gives_batches(data), type(data).__name__
         self.epoch = self.offset = 0
         self._items: Iterator[Any] | None = None
-        self._loaded: dict[str, Any] | None = None  # a place to which the data goes when it is read next
+        self._loaded: dict[str, Any] | None = None  # the position to restore before the next read
 
     def __iter__(self) -> Stream:
         return self
@@ -91,12 +91,12 @@ class Stream:
         return self.take(1)[1][0]
 
     def take(self, number: int, *, only_whole: bool = False) -> tuple[BatchSpan, list[Any]]:
-        """So many items, or what is left of a pass, and where they are. only_whole: too few are passed over.
+        """The next `number` items, or the rest of a pass, and their positions. only_whole: skip an incomplete rest.
 
         Raises ValueError.
         """
         least = number if only_whole else 1
-        for _ in range(2):  # at the end of a pass, where the first time gives nothing
+        for _ in range(2):  # the first attempt may find the end of a pass
             span, items = self._taken(number)
             if len(items) >= least:
                 return span, items
@@ -104,12 +104,12 @@ class Stream:
         raise ValueError(f"{count}, and a batch has {least}" if only_whole else count)
 
     def state_dict(self) -> dict[str, Any]:
-        """The place, for `load_state_dict` of this stream or one like it."""
+        """The position, for `load_state_dict` of this stream or one like it."""
         place = self._loaded if self._loaded is not None else self._data.state_dict()
         return {"epoch": self.epoch, "offset": self.offset, "workers": self._workers, "place": place}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go to a place. Raises ValueError if it was reached with another number of workers."""
+        """Go to a position. Raises ValueError if it was reached with another number of workers."""
         if state["workers"] != self._workers:
             raise ValueError(
                 f"the data was read by {state['workers']} workers up to here, and would be by {self._workers} from "
@@ -119,7 +119,7 @@ class Stream:
         self._loaded, self._items = deepcopy(state["place"]), None
 
     def close(self) -> None:
-        """End the processes that read."""
+        """End the worker processes."""
         iterator: Any = getattr(self._data, "_iterator", None) if isinstance(self._data, DataLoader) else None
         self._items = None
         if hasattr(iterator, "_shutdown_workers"):
@@ -130,7 +130,7 @@ class Stream:
         return int(getattr(self._data, "num_workers", 0))
 
     def _taken(self, number: int) -> tuple[BatchSpan, list[Any]]:
-        """The next items of this pass. With the last one, the pass is over."""
+        """The next items of this pass. The last one ends the pass."""
         if self._items is None:
             with self._drawing("pass", self.epoch):
                 self._items = self._begun()
@@ -140,7 +140,7 @@ class Stream:
         self.offset += len(items)
         if len(items) < number:
             self._items = None
-            if self.offset:  # else a place was loaded at which the pass before was over
+            if self.offset:  # otherwise the loaded position was at the end of a pass
                 self.epoch, self.offset = self.epoch + 1, 0
         return span, items
 
@@ -164,10 +164,10 @@ class Stream:
 
 
 class StreamBatches:
-    """What a trainer learns from: the batches of a stream of samples, or of a loader.
+    """The batches of a stream of samples, or of a loader.
 
-    change: what becomes of each sample, if anything. own: the trainer's methods, `collate` or `order`, that are not
-    from its base. Raises ValueError for what a stream cannot do, and for what a loader has done already.
+    change: applied to each sample. own: the trainer's overridden methods among `collate` and `order`. Raises ValueError
+    for settings that a stream does not support, or that a loader has already decided.
     """
 
     def __init__(
@@ -193,7 +193,7 @@ class StreamBatches:
         self._span = BatchSpan(0, 0, ())
 
     def next(self, batch_size: int) -> BatchSpan:
-        """The next batch, which is read now: a stream does not say before how much is left of it."""
+        """The next batch, read right away: a stream does not know how much is left."""
         if self.is_loader:
             span, self._items = self.stream.take(1)
             first = first_tensor(self._items[0])
@@ -204,7 +204,7 @@ class StreamBatches:
         return self._span
 
     def read(self, part: BatchSpan) -> Any:
-        """A part of the batch that was the next one, on the device."""
+        """A part of the next batch, on the device."""
         if self.is_loader:
             (batch,) = self._items
         else:

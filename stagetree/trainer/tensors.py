@@ -1,4 +1,4 @@
-"""Nests of tensors, means over parts of a batch, a model's modes, and running averages of its parameters."""
+"""Helpers for tensors: nests of them, means over parts of a batch, module modes, and averages of parameters."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from stagetree.trainer.divided_tensors import Parted, is_divided, like, local
 
 Mean = Tensor | tuple[Tensor, Tensor | int]
-"""A mean in one number, or as the sum and the count that make it."""
+"""A mean, as one number or as (sum, count)."""
 
 
 def whole_number(name: str, value: Any, least: int = 1) -> int:
-    """A whole number that is large enough; 32.0 is one. Raises ValueError."""
+    """An integer of at least `least`; 32.0 counts as one. Raises ValueError."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or value < least or not float(value).is_integer():
         raise ValueError(f"{name} must be a whole number from {least} on, not {value!r}")
@@ -36,7 +36,7 @@ def map_tensors(value: Any, change: Callable[[Tensor], Any]) -> Any:
 
 
 def shortened(batch: Any, length: int) -> Any:
-    """The first positions of each sample: of each tensor (B, T, ...), T. Raises ValueError where there are fewer."""
+    """Cut samples to their first positions: of each tensor (B, T, ...), T. Raises ValueError if they are shorter."""
     there: list[int] = []
     map_tensors(batch, lambda tensor: there.extend(tensor.shape[1:2]))
     if length > max(there, default=0):
@@ -45,7 +45,7 @@ def shortened(batch: Any, length: int) -> Any:
 
 
 def first_tensor(value: Any) -> Tensor | None:
-    """The first of a nest's tensors, if there is one."""
+    """The first tensor of a nest, if there is one."""
     if isinstance(value, Tensor):
         return value
     items = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
@@ -53,12 +53,12 @@ def first_tensor(value: Any) -> Tensor | None:
 
 
 def owned(state: Any, device: str) -> Any:
-    """The state of an optimizer, with copies where it would else go on working in the tensors that it is given."""
+    """An optimizer's state with copies of the tensors that the optimizer would otherwise change in place."""
     return map_tensors(state, lambda tensor: tensor.clone() if device == "cpu" or tensor.dim() == 0 else tensor)
 
 
 def one_number(subject: str, value: Any) -> Tensor:
-    """A tensor that holds one number, without dimensions. Raises TypeError."""
+    """A tensor with one element, without dimensions. Raises TypeError."""
     if not isinstance(value, Tensor) or value.numel() != 1:
         got = f"one of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
         raise TypeError(f"{subject} must be a tensor that holds one number, got {got}")
@@ -66,7 +66,7 @@ def one_number(subject: str, value: Any) -> Tensor:
 
 
 def sum_and_count(subject: str, value: Any) -> tuple[Tensor, Tensor] | None:
-    """The two tensors of a mean that is given as (sum, count); None for a mean in one number. Raises TypeError."""
+    """The two tensors of a mean given as (sum, count); None for a mean given as one number. Raises TypeError."""
     if not isinstance(value, tuple | list):
         return None
     if len(value) != 2:
@@ -77,16 +77,16 @@ def sum_and_count(subject: str, value: Any) -> tuple[Tensor, Tensor] | None:
 
 
 def one_mean(subject: str, value: Any) -> Tensor:
-    """A mean, or (sum, count), as one number without dimensions; of a count of 0 it is the sum. Raises TypeError."""
+    """A mean, or (sum, count), as one number without dimensions; the sum if the count is 0. Raises TypeError."""
     pair = sum_and_count(subject, value)
     return one_number(subject, value) if pair is None else _divided(*pair)
 
 
 class PartMeans:
-    """Makes the gradients of a batch's parts add up to that of the mean over all the whole batch counts.
+    """Makes the gradients of a batch's parts add up to that of the mean over the whole batch.
 
-    How much the whole counts is known after its last part. So parts are divided by an estimate, which keeps losses
-    near the mean for scaled half precision, and what has added up is put right in the end.
+    The count of the whole batch is known after its last part. Until then parts are divided by an estimate, which keeps
+    losses near the mean for scaled half precision; the accumulated gradient is corrected at the end.
     """
 
     _shares: float
@@ -95,7 +95,7 @@ class PartMeans:
         self._forget()
 
     def take(self, subject: str, value: Any, share: float) -> Tensor:
-        """What to learn from in a part with this share of the samples. Raises TypeError."""
+        """The loss of a part with this share of the samples. Raises TypeError."""
         pair = sum_and_count(subject, value)
         if pair is None or share == 1.0:
             mean = one_mean(subject, value)
@@ -107,7 +107,7 @@ class PartMeans:
         return _divided(total, self._estimate)
 
     def put_right(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Once the last part of a batch has added its gradient, divide by what the whole batch counts."""
+        """After the last part of a batch, correct the gradients for the count of the whole batch."""
         if self._shares < 1 - 1e-6:
             return
         factor = self._estimate / self._count.clamp(min=1)
@@ -120,7 +120,7 @@ class PartMeans:
         self._shares, self._estimate, self._count = 0.0, torch.ones(()), torch.zeros(())
 
     def refuse_rest(self) -> None:
-        """Raises ValueError where parts of a batch are missing."""
+        """Raises ValueError if parts of a batch are missing."""
         if self._shares:
             raise ValueError(
                 f"the loss is (sum, count), and the shares given to `accumulate` add up to {self._shares:.3g}: "
@@ -129,22 +129,22 @@ class PartMeans:
 
 
 class ShardMeans:
-    """Makes the losses of shards add up to the mean over the whole batch, in the place of `PartMeans`.
+    """Makes the losses of shards add up to the mean over the whole batch; replaces `PartMeans`.
 
-    How much the batch counts is known when all is added up; until then a sum is divided by the samples of the batch.
+    The count of the batch is known after the sum over all shards; until then a sum is divided by the batch's samples.
 
-    samples: of the whole batch. count: how much the losses of this shard counted so far.
+    samples: of the whole batch. count: the counts of this shard's losses so far.
     """
 
     def __init__(self) -> None:
         self.forget()
 
     def forget(self) -> None:
-        """The batch is over."""
+        """Reset after a batch."""
         self.samples, self.count, self.is_counted = 1, torch.zeros(()), False
 
     def take(self, subject: str, value: Any, share: float) -> Tensor:
-        """The loss to learn from, in a part with this share of the samples. Raises TypeError."""
+        """The loss of a part with this share of the samples. Raises TypeError."""
         pair = sum_and_count(subject, value)
         if pair is None:
             return one_mean(subject, value) * share
@@ -154,10 +154,10 @@ class ShardMeans:
         return total / self.samples
 
     def put_right(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Nothing: the batch is not over with a shard."""
+        """Nothing to do: the batch does not end with a shard."""
 
     def refuse_rest(self) -> None:
-        """Nothing is ever missing: all ranks have come together."""
+        """Nothing to do: all ranks' parts are always complete."""
 
 
 def _divided(total: Tensor, count: Tensor) -> Tensor:
@@ -166,7 +166,7 @@ def _divided(total: Tensor, count: Tensor) -> Tensor:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode for a while; a part that was frozen in it before stays so."""
+    """Switch to evaluation mode in the block, and restore each module's mode."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -177,11 +177,11 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def mean_of(states: Iterable[tuple[dict[str, Any], float]], names: Iterable[str]) -> dict[str, Any]:
-    """The first of some states, with the means of all floating tensors in these of its parts.
+    """The first state, with the means of all floating-point tensors in the named parts.
 
-    They are added up in double precision, in order, each times its weight, and divided by the sum of the weights: for
-    equal weights, that is `sum(tensor.double() for tensor in tensors) / len(tensors)`, rounded to the tensor's type.
-    Raises ValueError where they are not of one shape.
+    Tensors are added in double precision, in order, each times its weight, and divided by the sum of the weights: with
+    equal weights this is `sum(tensor.double() for tensor in tensors) / len(tensors)`, rounded to the tensor's dtype.
+    Raises ValueError if shapes differ.
     """
     sums, first, weights = dict[tuple[str, str], Tensor](), dict[str, Any](), 0.0
     for state, weight in states:
@@ -204,7 +204,7 @@ def _has_mean(value: Any) -> bool:
 
 
 def _refuse_others(first: Mapping[str, Any], other: Mapping[str, Any]) -> None:
-    """Raises ValueError where two states are not of the same names and shapes."""
+    """Raises ValueError if two states differ in names or shapes."""
     shapes, others = ({name: getattr(each, "shape", ()) for name, each in part.items()} for part in (first, other))
     if odd := next((name for name in {**shapes, **others} if shapes.get(name) != others.get(name)), None):
         text = " and ".join("missing" if odd not in each else f"of shape {[*each[odd]]}" for each in (shapes, others))
@@ -212,10 +212,10 @@ def _refuse_others(first: Mapping[str, Any], other: Mapping[str, Any]) -> None:
 
 
 class Average:
-    """An exponential moving average of a model's trainable parameters; its buffers are the model's own.
+    """An exponential moving average of a model's trainable parameters. Buffers are not averaged.
 
-    decay: what is left of the average after each update. Raises ValueError.
-    is_new: whether it has not moved yet, and no state was loaded: it is the parameters that training begins with.
+    decay: the weight of the old average in an update. Raises ValueError.
+    is_new: it still equals the initial parameters.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
@@ -225,13 +225,13 @@ class Average:
         self._values = {name: parameter.detach().clone() for name, parameter in self._parameters()}
 
     def restart(self) -> None:
-        """Begin anew at the parameters as they are now."""
+        """Restart from the current parameters."""
         self.is_new = True
         for name, parameter in self._parameters():
             local(self._values[name]).copy_(local(parameter.detach()))
 
     def update(self) -> None:
-        """Move towards the parameters as they are now."""
+        """Update from the current parameters."""
         self.is_new = False
         with torch.no_grad():
             for name, parameter in self._parameters():
@@ -240,7 +240,7 @@ class Average:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """The model has the averages for a while; nothing is copied."""
+        """Swap the averages into the model in the block; nothing is copied."""
         self._swap()
         try:
             yield
@@ -257,7 +257,7 @@ class Average:
 
     def _swap(self) -> None:
         for name, parameter in self._parameters():
-            if is_divided(parameter):  # torch has it in other places, too
+            if is_divided(parameter):  # torch keeps further references to its memory
                 mine, other = local(parameter.detach()), local(self._values[name])
                 copy = mine.clone()
                 mine.copy_(other)
@@ -270,11 +270,11 @@ class Average:
 
 
 def export_model(model: nn.Module, folder: Path, average: Average | None) -> None:
-    """Write a model, with its averages if there are any, into a folder: as its own library would, or as safetensors."""
+    """Write a model, or its averages if there are any, into a folder: by `save_pretrained`, or as safetensors."""
     with average.in_place() if average else nullcontext():
         if hasattr(model, "save_pretrained"):
             model.save_pretrained(folder)  # type: ignore[operator]
         else:
-            from safetensors.torch import save_model  # most trainers never export
+            from safetensors.torch import save_model  # imported late: most trainers never export
 
             save_model(model, str(folder / "model.safetensors"))

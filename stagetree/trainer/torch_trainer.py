@@ -1,4 +1,4 @@
-"""Training with PyTorch: give a model, an optimizer, data and a loss; `TorchTrainer` does the rest."""
+"""Training with PyTorch: provide a model, an optimizer, data and a loss; `TorchTrainer` does the rest."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from stagetree.trainer.values import changed
 
 
 class TorchTrainer(ModelTrainer):
-    """A trainer for one PyTorch model. A whole one:
+    """A trainer for one PyTorch model. A complete example:
 
         class Digits(TorchTrainer):
             name = "digits"
@@ -42,18 +42,18 @@ class TorchTrainer(ModelTrainer):
                 return cross_entropy(self.model(images), labels)
 
     Hyper-parameters it knows: `bs` or `batch_size`, `data`, `data_seed`, `seq_len`, `optimizer` (a change makes a new
-    one), the ones that `build` reads, and the fields of the optimizer's parameter groups, such as `lr`,
-    `momentum` and `weight_decay`. For more, override `apply`.
+    one), those that `build` reads, and the fields of the optimizer's parameter groups, such as `lr`, `momentum` and
+    `weight_decay`. For more, override `apply`.
 
     Data is a `TensorDataset`, moved to the device once, any map-style data set, or a stream with a `state_dict`; or a
-    dict of such, of which `data` says the one that is learned from, or the weights of a mix.
+    dict of these, where `data` names one of them or gives the weights of a mix.
 
     Attributes:
         model: the model, on `device`.
-        optimizer: what `make_optimizer` returned; there from the first `setup` on.
+        optimizer: the result of `make_optimizer`; set by the first `setup`.
         hp: the hyper-parameters in force.
         batch_size: samples in a training batch.
-        epoch, offset: the place in the data: passes finished, and samples seen since.
+        epoch, offset: the position in the data: finished passes, and samples seen since.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class TorchTrainer(ModelTrainer):
         """Take the model and the data that the subclass has built.
 
         Args:
-            seed: orders the data and feeds the generators given to the transforms.
+            seed: orders the data and seeds the generators of the transforms.
             device: where model and tensors go.
             train_data: the data to train on, in another order each epoch; or several data sets, by name.
             valid_data: the data that `evaluate` measures on.
@@ -90,11 +90,11 @@ class TorchTrainer(ModelTrainer):
             batches_per_step: batches in one step; None makes a step one pass over `train_data`.
             steps_per_epoch: steps in one pass over `train_data`, at any batch size; instead of `batches_per_step`.
             drop_last: leave out an incomplete batch at the end of an epoch.
-            micro_batch_size: samples on the device at once; the gradients of a larger batch are added up.
-            shards: into how many parts a batch is cut, for several devices to share; None takes the study's.
-            parallel: `tree`, or `fsdp` to divide the parameters among the devices, too; None takes the study's.
-            eval_batch_size, clip_grad_norm: samples measured at once; the largest norm of the whole gradient.
-            precision: `fp32`, or what autocast computes in: `bf16`, or `fp16` with its losses scaled.
+            micro_batch_size: samples on the device at once; the gradients of a larger batch are accumulated.
+            shards: the number of parts of a batch, for several devices to share; None takes the study's.
+            parallel: `tree`, or `fsdp` to also divide the parameters among the devices; None takes the study's.
+            eval_batch_size, clip_grad_norm: samples to evaluate at once; the largest norm of the whole gradient.
+            precision: `fp32`, or the dtype of autocast: `bf16`, or `fp16` with scaled losses.
             average_decay: of a moving average of the parameters, which `evaluate` measures, with the model's buffers.
             compile: whether to `torch.compile` the model, which may round differently.
             num_workers: processes that read a map-style data set ahead; like the next two, it changes no result.
@@ -102,7 +102,7 @@ class TorchTrainer(ModelTrainer):
             pin_memory: whether these batches wait in pinned memory; None: if there is a GPU.
 
         Raises:
-            TypeError, ValueError: for data that cannot be read by index, and for values that make no sense.
+            TypeError, ValueError: for data that cannot be read by index, and for invalid values.
         """
         super().__init__(
             seed=seed,
@@ -120,14 +120,14 @@ class TorchTrainer(ModelTrainer):
         self._parts = self._sharding.means if self._sharding else PartMeans()
         self._begin_with(model, average_decay, compile)
 
-    # What a subclass says -------------------------------------------------------------------------------------------
+    # To be overridden -------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def make_optimizer(self, hp: dict[str, Any]) -> Optimizer:
-        """An optimizer over `self.model` for these hyper-parameters; called at the first step, and to swap it.
+        """An optimizer over `self.model` for these hyper-parameters; called at the first step, and to replace it.
 
-        Groups may use different multiples of `hp["lr"]` and `hp["weight_decay"]`, or name them with `lr_scale` and
-        the like. It may be called several times, to find the multiples.
+        Groups may use different multiples of `hp["lr"]` and `hp["weight_decay"]`, or set them by `lr_scale` and the
+        like. It may be called several times, to find the multiples.
         """
 
     def measure(self, batch: Any) -> Mapping[str, Mean]:
@@ -135,18 +135,19 @@ class TorchTrainer(ModelTrainer):
         return {"val_loss": self.loss(batch)}
 
     def train_batch(self, batch: Any) -> None:
-        """Learn from one batch. Override it for what `clip_grad_norm`, `micro_batch_size` and `after_step` cannot."""
+        """Learn from one batch. Override it for what `clip_grad_norm`, `micro_batch_size` and `after_step` cannot
+        do."""
         self.optimizer.zero_grad()
         self.accumulate(batch)
         self.update()
 
     def after_step(self) -> None:
-        """Called each time the optimizer has changed the parameters."""
+        """Called after each update of the parameters by the optimizer."""
 
     def apply(self, name: str, value: Any) -> None:
-        """Bring one hyper-parameter into force. Override it for names of your own, and call this for the rest.
+        """Apply one hyper-parameter. Override it for names of your own, and call this for the rest.
 
-        `momentum` is the first beta of an optimizer of Adam's kind. A group of parameters that `make_optimizer` gave a
+        `momentum` is the first beta of Adam-like optimizers. A group of parameters to which `make_optimizer` gave a
         multiple of the rate keeps it.
 
         Raises:
@@ -164,10 +165,10 @@ class TorchTrainer(ModelTrainer):
             self._rates.apply(name, {**self.hp, name: value})
         self._known_names.add(name)
 
-    # What a subclass may call ---------------------------------------------------------------------------------------
+    # To be called by subclasses ---------------------------------------------------------------------------------------
 
     def accumulate(self, batch: Any, share: float = 1.0) -> None:
-        """Add the gradient of a batch to the gradients so far. share: its part of the samples of the step."""
+        """Accumulate the gradient of a batch. share: its part of the step's samples."""
         with self.autocast():
             loss = self.loss(batch) if self._sharding is None else self._sharding.loss_of(batch, self.loss)
             loss = self._parts.take("the loss", loss, share)
@@ -175,7 +176,7 @@ class TorchTrainer(ModelTrainer):
         self._parts.put_right(self.model.parameters())
 
     def update(self) -> None:
-        """Change the parameters by the gradient so far."""
+        """Update the parameters from the accumulated gradient."""
         self._parts.refuse_rest()
         if self.clip_grad_norm is not None:
             self._precision.unscale(self.optimizer)
@@ -186,10 +187,10 @@ class TorchTrainer(ModelTrainer):
         self.after_step()
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """Where the model computes in `precision`."""
+        """The context in which the model computes in `precision`."""
         return self._precision.autocast()
 
-    # What the runner calls ------------------------------------------------------------------------------------------
+    # Called by the runner ---------------------------------------------------------------------------------------------
 
     def setup(self, hp: dict[str, Any]) -> None:
         """See `Trainer.setup`. A new `optimizer` starts without the old one's state."""
@@ -205,12 +206,12 @@ class TorchTrainer(ModelTrainer):
         for name, value in (hp if is_same else self.hp).items():
             if name not in self._shaping():
                 self.apply(name, value)
-        if changed(hp.keys() - self._known_names, before, hp):  # what processes that read ahead must know of
+        if changed(hp.keys() - self._known_names, before, hp):  # worker processes need the new values
             self._train_reader.restart()
             self._forget_orders()
 
     def begin(self, weights: dict[str, Any]) -> None:
-        """See `Trainer.begin`. All names of the model's `state_dict` must be there; override it to take some."""
+        """See `Trainer.begin`. All names of the model's `state_dict` must be there; override it to load only some."""
         load_model(self.model, weights)
 
     def train(self) -> None:
@@ -244,7 +245,7 @@ class TorchTrainer(ModelTrainer):
         self._learn_by_shards(whole, self.model, self.optimizer, learn)
 
     def _passes(self, whole: BatchSpan, span: BatchSpan) -> Iterator[BatchSpan]:
-        """The pieces of a batch, or of a shard of it, that are learned from at once."""
+        """The parts of a batch, or of a shard of it, to learn from at once."""
         if self._sharding is None:
             yield from parts(span, self._batching.micro_size)
             return
@@ -254,24 +255,24 @@ class TorchTrainer(ModelTrainer):
             yield part
 
     def evaluate(self) -> dict[str, float]:
-        """See `Trainer.evaluate`. Every module is in evaluation mode here, and in its own mode again afterwards."""
+        """See `Trainer.evaluate`. Modules are in evaluation mode here, and restored to their own mode afterwards."""
         averaged = self._average.in_place() if self._average else nullcontext()
         with evaluating(self.model), torch.no_grad(), averaged, self.autocast():
             return self._means_of_model()
 
     def export(self, folder: Path) -> None:
-        """See `Trainer.export`. A model with `save_pretrained`, as of Transformers and PEFT, writes itself."""
+        """See `Trainer.export`. A model with `save_pretrained`, as in Transformers and PEFT, writes itself."""
         export_model(self.model, folder, self._average)
 
     def average(self, states: Iterable[tuple[dict[str, Any], float]]) -> dict[str, Any]:
-        """See `Trainer.average`. Floating parameters and buffers have means; all else is as in the first."""
+        """See `Trainer.average`. Floating-point parameters and buffers are averaged; the rest is the first state's."""
         mean = mean_of(states, ("model", "average"))
         if any(name.endswith("num_batches_tracked") for name in mean["model"]):
             print("--- running statistics of batch normalization are averaged: they may not fit the averaged weights")
         return mean
 
     def state_dict(self) -> dict[str, Any]:
-        """See `Trainer.state_dict`. It holds the live tensors."""
+        """See `Trainer.state_dict`. The result holds the live tensors."""
         state: dict[str, Any] = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
         if self._precision.is_scaled:
             state["scaler"] = self._precision.state_dict()

@@ -1,4 +1,4 @@
-"""Hyper-parameters that shape a model, and whether they change; and hyper-parameters that a trainer has read."""
+"""Dicts of hyper-parameters that record which names are read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stagetree.sequences import is_same_value
 
 
 class Recorded(dict[str, Any]):
-    """Hyper-parameters that remember which of them were read."""
+    """Hyper-parameters that record which of them were read."""
 
     def __init__(self, hp: Mapping[str, Any]) -> None:
         super().__init__(hp)
@@ -32,22 +32,22 @@ class Recorded(dict[str, Any]):
         return super().get(name, default)
 
     def fits(self, hp: Mapping[str, Any]) -> bool:
-        """Whether a model that was built from these is what would be built from others."""
+        """Whether a model built from these values is the same as one built from `hp`."""
         return all(is_same_value(hp.get(name), super(Recorded, self).get(name)) for name in self.read)
 
 
 def changed(names: Iterable[str], before: Mapping[str, Any], hp: Mapping[str, Any]) -> bool:
-    """Whether one of the names has another value than before."""
+    """Whether one of the names has a new value."""
     return any(name in hp and not is_same_value(hp[name], before.get(name)) for name in names)
 
 
 class ReadValues(Recorded):
-    """The values of a step. read: where the names that are read are added; whoever goes through all has read all."""
+    """The values of a step. read: the set to add read names to; iterating reads all."""
 
     def __init__(self, hp: Mapping[str, Any], read: set[str]) -> None:
         super().__init__(hp)
         self.read = read
-        if (yaml := sys.modules.get("yaml")) is not None:  # it writes no classes that it does not know
+        if (yaml := sys.modules.get("yaml")) is not None:  # it only dumps classes that it knows
             for dumper in (yaml.SafeDumper, getattr(yaml, "CSafeDumper", yaml.SafeDumper)):
                 dumper.add_representer(ReadValues, dumper.represent_dict)
 
@@ -77,7 +77,7 @@ class ReadValues(Recorded):
         return {name: copy.deepcopy(value, memo) for name, value in self.items()}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return OrderedDict, (), None, None, iter(self.items())  # `torch.load` knows that class, and not this one
+        return OrderedDict, (), None, None, iter(self.items())  # a class that `torch.load` allows
 
     def __reversed__(self) -> Iterator[str]:
         return reversed(list[str](self.keys()))
@@ -113,13 +113,13 @@ class ReadValues(Recorded):
 
 
 class GivenValues:
-    """The hyper-parameters that a trainer was given for its `setup`, and which of them it has read."""
+    """The hyper-parameters that a trainer was given in `setup`, and those that it has read."""
 
     def __init__(self) -> None:
         self._names, self._read = set[str](), set[str]()
 
     def give(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The values for a `setup`. They note which names are read, until all were."""
+        """The values for a `setup`, which record the names that are read until all have been."""
         self._names.update(values)
         return dict(values) if self._read.issuperset(values) else ReadValues(values, self._read)
 
@@ -128,7 +128,7 @@ class GivenValues:
 
     @contextmanager
     def looked_at(self) -> Iterator[None]:
-        """Within the block, values are read that the trainer keeps, and not by its own code."""
+        """Ignore reads in the block, which are not the trainer's own."""
         before = set(self._read)
         yield
         self._read.intersection_update(before)

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from torch.distributed import checkpoint
 
 from app.domain import events as e
-from app.domain.terms import ChainId, NodeId, ProofKind, StudyId
+from app.domain.terms import ChainId, NodeId, StudyId, VerificationKind
 from app.service.services import Services
 from app.storage.object_store import open_store
 from app.undeclared_inputs import look_at_found
@@ -264,7 +264,7 @@ def test_a_preview_tells_of_a_changed_file_that_its_study_leaves_out(
     path = files / "rows.csv"
     path.write_text("1,2")
     stream = use.find(http.post("/studies", json=changed()).json()["study"]).stream
-    about = {"chain": ChainId("c"), "proof": ProofKind.CHECK, "device": "cpu", "node": NodeId("n")}
+    about = {"chain": ChainId("c"), "proof": VerificationKind.CHECK, "device": "cpu", "node": NodeId("n")}
     test = e.ExactnessTested(**about, begin=0, step=2, files=look_at_found([str(path)]))  # type: ignore[arg-type]
     use.log.append(stream, [test], expected=None, at=1.0)
     assert told(http, path) == []

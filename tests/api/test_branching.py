@@ -14,7 +14,7 @@ from app.domain.decide import decide
 from app.domain.pricing import price
 from app.domain.schedule import path
 from app.domain.terms import Refused, StateConflict
-from app.domain.trial_requests import branched
+from app.domain.trial_requests import branch_hp
 from app.search.replay import replay
 from app.simulation.simulator import Simulator
 from stagetree.sequences import parse
@@ -49,7 +49,7 @@ def test_a_branch_is_the_trial_that_writes_its_parts(at: int, more: int, tail: A
     wanted = branch(at, at + more, {"lr": tail})
     trunk, hp = (
         world.plan.studies[STUDY].trials[0],
-        branched(world.plan.studies[STUDY].trials[0], at, {"lr": tail}, at + more),
+        branch_hp(world.plan.studies[STUDY].trials[0], at, {"lr": tail}, at + more),
     )
     before, after = (
         parse(TRUNK),

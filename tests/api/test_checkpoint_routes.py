@@ -18,7 +18,7 @@ from app.service.services import Services
 from app.storage.object_store import PART, open_store
 from app.workers.state import State
 from stagetree import AsyncStudy, Client, Conflict, NotFound, Study, load_state
-from stagetree.runtime import state_format
+from stagetree.runtime.checkpoints import state_format
 from tests.api.world import Workers
 from tests.plans import METRIC, Story
 

@@ -8,7 +8,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from app.domain import events as e
-from app.domain.terms import ChainId, ChainOutcome, ProofKind, StudyId
+from app.domain.terms import ChainId, ChainOutcome, StudyId, VerificationKind
 from app.service.services import Services
 from app.service.slot_use import lanes_at_once
 from tests.api.test_moments import answers, position
@@ -34,7 +34,7 @@ def isolated(before: object, tuned: str, workers: Workers) -> str:
     return tuned
 
 
-def proof(workers: Workers, study: str, kind: ProofKind = ProofKind.WHOLE) -> ChainId:
+def proof(workers: Workers, study: str, kind: VerificationKind = VerificationKind.WHOLE) -> ChainId:
     """A slot trains the first trial once more, to compare."""
     plan, chain = workers.plan(study), ChainId(f"proof-{kind}")
     first, second = (plan.nodes[name] for name in plan.studies[StudyId(study)].trials[0].path)
@@ -81,9 +81,9 @@ def test_a_study_says_which_of_its_hyper_parameters_a_script_did_not_read(
     http: TestClient, tuned: str, workers: Workers
 ) -> None:
     assert http.get(f"/studies/{tuned}").json()["unread"] == []
-    chain, node = proof(workers, tuned, ProofKind.CHECK), next(iter(workers.plan(tuned).nodes))
+    chain, node = proof(workers, tuned, VerificationKind.CHECK), next(iter(workers.plan(tuned).nodes))
     tested = {"device": "cpu", "begin": 0, "step": 2, "unread": ["bs", "of another study"]}
-    workers.record(tuned, e.ExactnessTested(chain=chain, proof=ProofKind.CHECK, node=node, **tested))  # type: ignore[arg-type]
+    workers.record(tuned, e.ExactnessTested(chain=chain, proof=VerificationKind.CHECK, node=node, **tested))  # type: ignore[arg-type]
     assert http.get(f"/studies/{tuned}").json()["unread"] == ["bs"]
 
 
@@ -117,9 +117,9 @@ def test_what_is_trained_to_compare_is_no_lane_of_a_pack(use: Services, tuned: s
 def test_comparisons_are_told_to_those_who_read_an_isolated_study(
     http: TestClient, before: object, tuned: str, workers: Workers
 ) -> None:
-    chain, node = proof(workers, tuned, ProofKind.HANDOVER), next(iter(workers.plan(tuned).nodes))
+    chain, node = proof(workers, tuned, VerificationKind.HANDOVER), next(iter(workers.plan(tuned).nodes))
     tested = {"device": "cpu", "begin": 10, "step": 20, "difference": WHY}
-    workers.record(tuned, e.ExactnessTested(chain=chain, proof=ProofKind.HANDOVER, node=node, **tested))  # type: ignore[arg-type]
+    workers.record(tuned, e.ExactnessTested(chain=chain, proof=VerificationKind.HANDOVER, node=node, **tested))  # type: ignore[arg-type]
     end(workers, tuned, chain)
     workers.record(tuned, e.StudyIsolated(study=StudyId(tuned), reason=WHY, at=2.0))
     told = [each["type"] for each in http.get(f"/studies/{tuned}/events").json()["items"]]

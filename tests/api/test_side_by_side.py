@@ -40,11 +40,11 @@ def test_both_sides_add_up_to_the_waterfall(trials: list[Trial], turns: int, acc
     history, cost = PlanHistory(), accounting.cost(simulated.plan, study)
     history.take_all(simulated.log())
     both = side_by_side(simulated.plan, study, history, simulated.plan.version)
-    assert (both.shared.steps, both.alone.steps) == (cost.run, cost.taken)
+    assert (both.shared.steps, both.alone.steps) == (cost.run, cost.steps_taken)
     busy(both.shared)
     if both.slots and both.seconds_per_step:
         pace, rounding = both.seconds_per_step, 2e-3 * (1 + len(both.alone.slot))
-        assert abs(busy(both.alone) - cost.taken * pace) <= rounding + 1e-6 * cost.taken
+        assert abs(busy(both.alone) - cost.steps_taken * pace) <= rounding + 1e-6 * cost.steps_taken
         again = zip(both.alone.begun, both.alone.ended, both.alone.again, strict=True)
         assert abs(sum(end - begin for begin, end, is_again in again if is_again) - cost.shared * pace) <= rounding
 

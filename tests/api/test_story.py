@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain import events as e
-from app.domain.terms import ChainId, ProofKind, StudyId
+from app.domain.terms import ChainId, StudyId, VerificationKind
 from app.service.views import documents
 from stagetree.text import rough
 from tests.domain.test_accounting import asha, simulator, submit
@@ -139,7 +139,7 @@ def test_what_changes_nothing_is_said_instead_of_repeats() -> None:
     assert told(story.plan, study)["noise"] == idle
     node = story.path(study)[-1].id
     test = {"device": "cpu", "node": node, "begin": 0, "step": 2}
-    story.happen(e.ExactnessTested(chain=ChainId("c"), proof=ProofKind.CHECK, **test, unread=["bs", "lr"]))
+    story.happen(e.ExactnessTested(chain=ChainId("c"), proof=VerificationKind.CHECK, **test, unread=["bs", "lr"]))
     unread = "`lr` changes nothing: `setup` never reads it, nor do the first steps."
     assert told(story.plan, study)["noise"] == unread
 

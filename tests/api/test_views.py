@@ -49,13 +49,13 @@ def evaluate(plan: SearchPlan, trial: int, step: int, value: float | None) -> No
 def test_the_value_is_that_of_the_last_step_asked_for_that_has_one() -> None:
     plan = plan_of(({"lr": 0.1}, 10))
     evaluate(plan, 0, 5, 0.9)
-    assert results.last(plan, plan.studies[S], plan.studies[S].trials[0]) is None
+    assert results.last_value(plan, plan.studies[S], plan.studies[S].trials[0]) is None
     evaluate(plan, 0, 10, 0.4)
     give(plan, c.ApplyTunerActions(study=S, actions=(c.Extend(trial=0, steps=20),)))
     evaluate(plan, 0, 15, 0.8)
-    assert results.last(plan, plan.studies[S], plan.studies[S].trials[0]) == results.MeasuredValue(10, 0.4)
+    assert results.last_value(plan, plan.studies[S], plan.studies[S].trials[0]) == results.MeasuredValue(10, 0.4)
     evaluate(plan, 0, 20, 0.6)
-    assert results.last(plan, plan.studies[S], plan.studies[S].trials[0]) == results.MeasuredValue(20, 0.6)
+    assert results.last_value(plan, plan.studies[S], plan.studies[S].trials[0]) == results.MeasuredValue(20, 0.6)
 
 
 @pytest.mark.parametrize(("mode", "best"), [("max", 1), ("min", 0)])

@@ -55,7 +55,7 @@ def store(tmp_path: Path) -> tuple[Path, Study]:
 @pytest.mark.slow
 def test_predictions_are_in_the_list_and_at_a_trial(stagetree: Stagetree, store: tuple[Path, Study]) -> None:
     folder, study = store
-    judged = [trial for trial in study.trials if trial.standing and trial.state != TrialState.STOPPED]
+    judged = [trial for trial in study.trials if trial.priority_reason and trial.state != TrialState.STOPPED]
     listed = stagetree("trials", STUDY, "--dir", folder)
     assert listed.out.splitlines()[0].split()[5:9] == ["class", "p", "seconds", "to"]
     shown = {
@@ -63,13 +63,13 @@ def test_predictions_are_in_the_list_and_at_a_trial(stagetree: Stagetree, store:
         for trial in stagetree("trials", STUDY, "--dir", folder, "-o", "json").json
     }
     for trial in judged:
-        numbers = {name: trial.standing[name] for name in ("class", "p", "expected_seconds", "target", "proven")}
+        numbers = {name: trial.priority_reason[name] for name in ("class", "p", "expected_seconds", "target", "proven")}
         numbers |= {} if numbers["proven"] else {"p": None, "expected_seconds": None}
-        assert shown[trial.number] == numbers | {"step": trial.standing["steps"]}
+        assert shown[trial.number] == numbers | {"step": trial.priority_reason["steps"]}
         said = stagetree("trial", STUDY, trial.number, "--dir", folder).out
         reaches = ": reaches 0.799 with p " if numbers["proven"] else ", p not yet known"
-        assert f"predicted {trial.standing['class']} at step {trial.standing['steps']}{reaches}" in said
-    assert not all(trial.standing["proven"] for trial in judged) and "not yet known" in listed.out
+        assert f"predicted {trial.priority_reason['class']} at step {trial.priority_reason['steps']}{reaches}" in said
+    assert not all(trial.priority_reason["proven"] for trial in judged) and "not yet known" in listed.out
     ranked = stagetree("trials", STUDY, "--dir", folder, "--sort", "p", "-o", "json").json
     chances = [trial["prediction"]["p"] or 0.0 for trial in ranked if "prediction" in trial]
     assert judged and chances == sorted(chances, reverse=True)

@@ -17,8 +17,8 @@ import pytest
 import torch
 from docs_pages import DOCS, Block, blocks
 
-from stagetree.runtime import state_format
-from stagetree.runtime.weight_files import load_weights
+from stagetree.runtime.checkpoints import state_format
+from stagetree.runtime.checkpoints.weight_files import load_weights
 from stagetree.trainer.divided_tensors import is_divided
 from stagetree.trainer.ranks.group import Ranks
 

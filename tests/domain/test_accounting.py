@@ -50,7 +50,7 @@ def submit(simulated: Simulator, spec: dict[str, Any]) -> Study:
 
 
 def adds_up(found: Waterfall) -> bool:
-    rest = found.taken - found.shared - found.known + found.repeated + found.retried + found.lost
+    rest = found.steps_taken - found.shared - found.known + found.repeated + found.retried + found.lost
     return rest == found.run and min(vars_of(found)) >= 0
 
 
@@ -134,7 +134,7 @@ def test_what_another_study_has_trained_is_known() -> None:
     third = submit(simulated, asha())
     simulated.run()
     again = cost(simulated.plan, third)
-    assert (again.run, again.known + again.shared, again.by_sharing) == (0, again.taken, 1.0)
+    assert (again.run, again.known + again.shared, again.saved_by_sharing) == (0, again.steps_taken, 1.0)
 
 
 def test_steps_that_sharing_had_run_again_are_no_savings() -> None:
@@ -142,8 +142,8 @@ def test_steps_that_sharing_had_run_again_are_no_savings() -> None:
     waterfall = Waterfall(
         alone=100, stopped_early=0, unfinished=0, shared=70, known=10, repeated=6, retried=3, lost=2, struck=1, run=32
     )
-    assert (waterfall.spared, waterfall.by_sharing) == (73, 0.73)
-    assert replace(waterfall, struck=99).spared == 0
+    assert (waterfall.steps_saved, waterfall.saved_by_sharing) == (73, 0.73)
+    assert replace(waterfall, struck=99).steps_saved == 0
 
 
 def test_a_study_that_ended_without_a_result_saved_nothing() -> None:
@@ -152,7 +152,7 @@ def test_a_study_that_ended_without_a_result_saved_nothing() -> None:
     study = submit(simulated, study_of([({"lr": 0.1}, 4), ({"lr": 0.1}, 8)], max_restarts=0).to_json())
     simulated.run()
     assert study.is_final and not study.num_results
-    assert cost(simulated.plan, study).spared == 0
+    assert cost(simulated.plan, study).steps_saved == 0
 
 
 def test_the_start_of_a_process_is_no_pace() -> None:

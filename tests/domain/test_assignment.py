@@ -7,7 +7,7 @@ import json
 import pytest
 from assignments import stage, work
 
-from app.domain.chain_assignment import FORMAT, ChainAssignment, Comparison, ProofOrder, ResumePoint, Unreadable
+from app.domain.chain_assignment import FORMAT, ChainAssignment, Comparison, ResumePoint, Unreadable, VerificationOrder
 from app.domain.events import StoredPart
 
 POINT = ResumePoint("n", 2, "k", "ab", (StoredPart("k.1", "cd", 3),), is_cached=True)
@@ -19,7 +19,7 @@ COMPARISON = Comparison("n", 4, "k4", "ef", since=2, metrics={"loss": None}, par
     [
         work(stage()),
         work(stage(), branches_inside=((1, 2),), keep_at=(3,), members=("gpu1",), mean=((POINT, 0.5),)),
-        work(stage(), proof=ProofOrder("handover", (COMPARISON,), 8, ("loss",), origin=POINT)),
+        work(stage(), proof=VerificationOrder("handover", (COMPARISON,), 8, ("loss",), origin=POINT)),
     ],
 )
 def test_an_assignment_comes_back_from_its_json(assignment: ChainAssignment) -> None:

@@ -63,7 +63,7 @@ def test_it_is_evaluated_where_the_last_of_its_states_is_and_costs_no_step() -> 
     assert (node.parent, node.start, list(node.checkpoints)) == (None, 20, [20]) and node.id not in world.plan.roots
     assert world.plan.studies[STUDY].executed == executed
     found = cost(world.plan, world.plan.studies[STUDY])
-    assert (found.run, found.taken, found.unfinished) == (executed, 56, 0)
+    assert (found.run, found.steps_taken, found.unfinished) == (executed, 56, 0)
     assert replay(numbered(world.events), STUDY).identical
 
 
@@ -144,7 +144,7 @@ def test_whatever_is_lost_it_comes_to_an_end_and_its_states_stay_until_then(seed
     average = world.plan.nodes[trial.path[0]]
     while world.advance():
         if trial.state == "active" and not average.checkpoints:
-            shares, used = world.plan.means[average.id], checkpoint_needs.must_stay(world.plan)
+            shares, used = world.plan.means[average.id], checkpoint_needs.required_keys(world.plan)
             kept = [world.plan.nodes[share.node].checkpoints.get(share.step) for share in shares]
             assert {each.key for each in kept if each is not None} <= used
         places = list(checkpoint_needs.checkpoints(world.plan))

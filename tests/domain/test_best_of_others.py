@@ -22,7 +22,7 @@ def best(*, is_shared: bool, **fields: Any) -> tuple[int, int, float]:
         story.evaluate(first.id, 5, 0.80)
     story.evaluate(first.id, 10, 0.70)
     story.evaluate(second.id, 10, 0.75)
-    trial, value = results.ranked(story.plan, story.plan.studies[mine])[0]
+    trial, value = results.rank_trials(story.plan, story.plan.studies[mine])[0]
     return trial.number, value.step, value.value
 
 

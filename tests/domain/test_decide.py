@@ -260,7 +260,7 @@ def test_a_tuner_says_how_urgent_a_trial_is_and_why(story: Story) -> None:
     assert prioritize(0.0, p=0.1) == ()
     assert prioritize(0.7, p=0.7)[0].priority == 0.7
     trial = story.plan.studies[S].trials[0]
-    assert (trial.priority, trial.standing) == (0.7, {"p": 0.7})
+    assert (trial.priority, trial.priority_reason) == (0.7, {"p": 0.7})
     last = story.plan.studies[S].history[-1]
     assert (last.kind, last.trial, last.priority, last.reason) == ("prioritize", 0, 0.7, {"p": 0.7})
     story.give(c.CancelTrial(study=S, trial=0))

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from app.domain.inputs import left_out
+from app.domain.inputs import undeclared_inputs
 from app.domain.search_plan import SearchPlan
 
 
@@ -15,7 +15,7 @@ def told(path: str, before: dict[str, Any], now: dict[str, Any], *inputs: str) -
     """The paths of a study with the arguments `now`, where a check with those `before` saw that path."""
     tests = [SimpleNamespace(files=[{"path": path, "stamp": "1"}])]
     plan = cast(SearchPlan, SimpleNamespace(tests=tests, studies={"a": SimpleNamespace(runtime_args=before)}))
-    return [each["path"] for each in left_out(plan, [{"path": each} for each in inputs], now)]
+    return [each["path"] for each in undeclared_inputs(plan, [{"path": each} for each in inputs], now)]
 
 
 @pytest.mark.parametrize(

@@ -5,14 +5,14 @@ from __future__ import annotations
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.search_plan import Study
-from app.domain.terms import ChainId, ProofKind, StudyId
+from app.domain.terms import ChainId, StudyId, VerificationKind
 from tests.plans import Story
 
 
 def isolated(story: Story, study: StudyId) -> Study:
     found = {"begin": 2, "step": 4, "difference": "1 of 2 leaves differ", "device": "cpu"}
     node = story.trial(study).path[0]
-    story.happen(e.ExactnessTested(chain=ChainId("c"), proof=ProofKind.HANDOVER, node=node, **found))  # type: ignore[arg-type]
+    story.happen(e.ExactnessTested(chain=ChainId("c"), proof=VerificationKind.HANDOVER, node=node, **found))  # type: ignore[arg-type]
     story.give(c.IsolateStudy(study=study, at=1.0))
     return story.plan.studies[study]
 

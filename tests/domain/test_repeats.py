@@ -66,7 +66,7 @@ def test_repeats_are_as_many_trials_by_hand(trials: list[Trial], count: int, beg
         if merge:
             assert [run.path for run in trial.runs] == [each.path for each in same]
             values = {n.id: n.metrics[trial.steps][METRIC] for one in same for n in [plain.node_of(one, one.steps)]}
-            found = results.last(plan, study, trial)
+            found = results.last_value(plan, study, trial)
             assert found is not None and found.repeats == len(values)
             assert found.value == pytest.approx(fmean(values.values()))
             assert found.deviation == (pytest.approx(stdev(values.values())) if len(values) > 1 else None)
@@ -81,7 +81,7 @@ def test_before_they_part_repeats_have_one_value() -> None:
     simulated = run(study_of([(WSD, 25)], repeats={"seeds": 3, "from": "branch"}, value="best", eval_every=10))
     study = simulated.plan.studies[StudyId("study")]
     assert [step for step, _ in simulated.plan.curve(study.trials[0])] == [10, 20, 25]
-    assert [len(simulated.plan.measured_at(study.trials[0], step)) for step in (10, 20, 25)] == [1, 1, 3]
+    assert [len(simulated.plan.metrics_by_run(study.trials[0], step)) for step in (10, 20, 25)] == [1, 1, 3]
 
 
 @pytest.mark.parametrize("repeats", [3, {"seeds": 2, "from": "branch"}, {"seeds": 2, "from": 7}])
@@ -118,7 +118,7 @@ def test_equal_repeats_are_remarked_where_they_are_numbers(loss: float | None, s
     study = story.submit(({"lr": 0.1}, 5), repeats=2)
     for node in story.plan.nodes_of(story.plan.studies[study].trials[0], 5):
         story.happen(e.Evaluated(node=node.id, step=5, metrics={METRIC: loss, "recall": 0.1}))
-    remarks = results.inexact_in_study(story.plan, story.plan.studies[study])
+    remarks = results.study_inexactness(story.plan, story.plan.studies[study])
     assert any("data_seed" in each for each in remarks) is says
 
 

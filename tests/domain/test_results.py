@@ -8,7 +8,7 @@ import pytest
 
 from app.domain import commands as c
 from app.domain import results
-from app.domain.leaderboard import RungRanking, Standing, decisions, meaning, prediction, standing
+from app.domain.leaderboard import Leaderboard, RungRanking, decisions, meaning, prediction, standing
 from app.domain.search_plan import SearchPlan, Study, TrialEvent
 from app.domain.terms import TrialEventKind, TrialState
 from app.service.views.story import story as told
@@ -31,7 +31,7 @@ def evaluated(**fields: Any) -> tuple[SearchPlan, Study]:
 def test_the_last_and_the_best_result_have_their_steps() -> None:
     plan, study = evaluated()
     trial = study.trials[0]
-    assert results.last(plan, study, trial)[:2] == (10, 0.4)
+    assert results.last_value(plan, study, trial)[:2] == (10, 0.4)
     assert results.best_of_curve(plan, study, trial)[:2] == (5, 0.9)
 
 
@@ -68,9 +68,9 @@ def failed_with_a_result(*failed: int, **fields: Any) -> Story:
 def test_trials_that_failed_come_last(failed: tuple[int, ...], order: list[int]) -> None:
     story = failed_with_a_result(*failed, value="best")
     [study] = story.plan.studies.values()
-    assert [trial.number for trial, _ in results.ranked(story.plan, study)] == order
-    assert [trial.number for trial, _ in results.front(story.plan, study)] == order[:1]
-    assert results.best_of(study, {number: {"accuracy": 0.9 - number / 10} for number in range(3)}) == order[0]
+    assert [trial.number for trial, _ in results.rank_trials(story.plan, study)] == order
+    assert [trial.number for trial, _ in results.pareto_front(story.plan, study)] == order[:1]
+    assert results.best_trial(study, {number: {"accuracy": 0.9 - number / 10} for number in range(3)}) == order[0]
     shown = [{"trial": each.number, "value": 0.9 - each.number / 10, "state": str(each.state)} for each in study.trials]
     assert [trial["trial"] for trial in sort_trials(shown, "value", "max")] == order
     assert [trial["trial"] for trial in ranked(shown, "max")] == order
@@ -137,7 +137,7 @@ def test_a_trial_that_was_passed_over_waits_at_its_rung_and_then_stayed_there() 
 )
 def test_the_rung_that_tells_most_is_far_and_has_enough(results: list[int], rung: int | None) -> None:
     """Pictures of what a result depends on were of the first rung, unless thirty trials came to a later one."""
-    assert ladder_of(results).telling() == rung
+    assert ladder_of(results).default_rung() == rung
 
 
 @pytest.mark.parametrize(
@@ -146,12 +146,12 @@ def test_the_rung_that_tells_most_is_far_and_has_enough(results: list[int], rung
 def test_dependence_is_asked_for_where_thirty_trials_are_though_fewer_are_shown(
     results: list[int], rung: int | None
 ) -> None:
-    assert ladder_of(results).weighable() == rung
+    assert ladder_of(results).importance_rung() == rung
 
 
-def ladder_of(results: list[int]) -> Standing:
+def ladder_of(results: list[int]) -> Leaderboard:
     """So many trials have a result at each rung."""
-    stands = Standing(1)
+    stands = Leaderboard(1)
     for number, trials in enumerate(results):
         values = dict.fromkeys(range(trials), 0.5)
         stands.rungs[0, number] = RungRanking(0, number, steps=3**number, values=values)

@@ -11,8 +11,8 @@ from plans import Story, steps
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.search_plan import Node, resumption_at
-from app.domain.terms import ChainId, NodeId, ProofKind, Verdict
-from app.exactness import Judgement, judge, marks_of, open_suspicions, resumptions_of, text_of
+from app.domain.terms import ChainId, NodeId, Verdict, VerificationKind
+from app.exactness import Judgement, judge, open_suspicions, resumptions_of, trial_marks, verdict_text
 
 Json = dict[str, Any]
 
@@ -101,7 +101,7 @@ def test_a_trial_rests_on_the_steps_at_which_its_training_resumed() -> None:
     told = Parting()
     rests = [{each.step for each in resumptions_of(told.plan, trial)} for trial in told.it.trials]
     assert rests == [set(), {8}, {11}, {13}]
-    assert [each.step for each in told.plan.uncompared] == [8, 11, 13]
+    assert [each.step for each in told.plan.uncompared_resumptions] == [8, 11, 13]
 
 
 def test_a_trial_that_ends_where_others_resume_rests_on_nothing() -> None:
@@ -112,7 +112,7 @@ def test_a_trial_that_ends_where_others_resume_rests_on_nothing() -> None:
     story.finish(story.assign((leaf, 8, 16)))
     short, long = story.trial(study, 1), story.trial(study, 0)
     assert resumptions_of(story.plan, short) == set() and len(resumptions_of(story.plan, long)) == 1
-    assert marks_of(story.plan, story.plan.studies[study])(short) == ""
+    assert trial_marks(story.plan, story.plan.studies[study])(short) == ""
 
 
 def test_a_state_that_was_loaded_only_to_be_evaluated_counts_for_the_trial_that_ends_there() -> None:
@@ -128,7 +128,7 @@ def test_one_comparison_covers_its_own_step_and_no_other() -> None:
     """Gradients are accumulated over 4 steps: what is sound at step 8 is wrong at 11 and 13, and had no mark there."""
     told = Parting()
     told.compare(1)
-    assert [each.step for each in told.plan.uncompared] == [11, 13]
+    assert [each.step for each in told.plan.uncompared_resumptions] == [11, 13]
     marks = told.marks()
     assert (marks[0], marks[1]) == ("", "")
     assert marks[2] == "unchecked: it resumed from the state of step 11, which was not compared"
@@ -140,7 +140,7 @@ def test_one_comparison_covers_its_own_step_and_no_other() -> None:
 def test_a_comparison_from_the_record_that_never_stopped_covers_the_step_where_it_begins() -> None:
     told = compared_but(2)
     told.compare(0, begin=11, step=20, since=0)
-    assert told.plan.uncompared == [] and told.judged().verdict == Verdict.CHECKED
+    assert told.plan.uncompared_resumptions == [] and told.judged().verdict == Verdict.CHECKED
 
 
 def test_a_comparison_that_trains_through_several_resumptions_covers_all_of_them() -> None:
@@ -150,9 +150,9 @@ def test_a_comparison_that_trains_through_several_resumptions_covers_all_of_them
     story.finish(story.assign((trunk, 0, 4)))
     story.finish(story.assign((branch, 4, 9)))
     story.finish(story.assign((leaf, 9, 12)))
-    how: Json = {"chain": ChainId("x"), "proof": ProofKind.WHOLE, "device": "cpu", "node": leaf.id, "begin": 0}
+    how: Json = {"chain": ChainId("x"), "proof": VerificationKind.WHOLE, "device": "cpu", "node": leaf.id, "begin": 0}
     story.happen(e.ExactnessTested(**how, step=12, since=9))
-    assert story.plan.uncompared == []
+    assert story.plan.uncompared_resumptions == []
 
 
 def test_a_comparison_of_other_values_covers_only_their_kinds() -> None:
@@ -164,9 +164,9 @@ def test_a_comparison_of_other_values_covers_only_their_kinds() -> None:
     story.finish(story.assign((trunk, 0, 8)))
     for nodes in chains.values():
         story.finish(story.assign((nodes[-1], 8, 20)))
-    how: Json = {"chain": ChainId("x"), "proof": ProofKind.HANDOVER, "device": "cpu", "begin": 0}
+    how: Json = {"chain": ChainId("x"), "proof": VerificationKind.HANDOVER, "device": "cpu", "begin": 0}
     story.happen(e.ExactnessTested(**how, node=chains[0][-1].id, step=20, since=8))
-    mark = marks_of(story.plan, story.plan.studies[study])
+    mark = trial_marks(story.plan, story.plan.studies[study])
     assert mark(story.trial(study, 0)) == ""
     assert mark(story.trial(study, 1)).startswith("unchecked: it resumed from the state of step 8")
 
@@ -175,15 +175,15 @@ def test_a_comparison_of_other_values_covers_only_their_kinds() -> None:
     "found",
     [
         {"unproven": "the check ended with a crash"},
-        {"proof": ProofKind.CHECK},
-        {"proof": ProofKind.EVALUATION, "begin": 20, "since": 0, "step": 20},
+        {"proof": VerificationKind.CHECK},
+        {"proof": VerificationKind.EVALUATION, "begin": 20, "since": 0, "step": 20},
     ],
     ids=["unproven", "a check", "an evaluation"],
 )
 def test_what_compares_no_training_behind_a_resumption_covers_none(found: Json) -> None:
     told = compared_but(1)
     told.compare(1, **found)
-    assert [each.step for each in told.plan.uncompared] == [8]
+    assert [each.step for each in told.plan.uncompared_resumptions] == [8]
 
 
 def test_an_evaluation_of_a_state_that_is_kept_covers_no_resumption() -> None:
@@ -192,7 +192,7 @@ def test_an_evaluation_of_a_state_that_is_kept_covers_no_resumption() -> None:
     told.keep(told.leaf(1), 16)
     told.happen(
         e.ExactnessTested(
-            chain=ChainId("x"), proof=ProofKind.EVALUATION, device="cpu", node=told.leaf(1), begin=16, step=16
+            chain=ChainId("x"), proof=VerificationKind.EVALUATION, device="cpu", node=told.leaf(1), begin=16, step=16
         )
     )
     assert 16 not in told.plan.compared
@@ -202,7 +202,7 @@ def test_equal_metrics_where_no_state_is_kept_cover_nothing() -> None:
     told = compared_but(1)
     told.drop(told.leaf(1), 20)
     told.compare(1)
-    assert [each.step for each in told.plan.uncompared] == [8]
+    assert [each.step for each in told.plan.uncompared_resumptions] == [8]
 
 
 # ------------------------------------------------------------------------------------------------ words
@@ -228,14 +228,14 @@ def test_what_was_compared_has_no_mark_and_one_word() -> None:
     told = compared_but()
     assert not any(told.marks().values())
     assert told.judged() == Judgement(Verdict.CHECKED, compared=3)
-    assert text_of(told.it, told.judged()) == "checked: every step at which trials part was compared"
+    assert verdict_text(told.it, told.judged()) == "checked: every step at which trials part was compared"
 
 
 def test_a_whole_trial_of_the_study_verifies_it() -> None:
     told = compared_but()
-    told.compare(2, proof=ProofKind.WHOLE)
+    told.compare(2, proof=VerificationKind.WHOLE)
     assert told.judged().verdict == Verdict.VERIFIED
-    assert text_of(told.it, told.judged()).startswith("verified: ")
+    assert verdict_text(told.it, told.judged()).startswith("verified: ")
 
 
 @pytest.mark.parametrize("found", [{"begin": 11}, {"unproven": "no memory left"}, {"step": 17}])
@@ -243,14 +243,14 @@ def test_a_trial_is_verified_by_nothing_less(found: Json) -> None:
     told = compared_but()
     if "step" in found:
         told.keep(told.leaf(2), 17)
-    told.compare(2, proof=ProofKind.WHOLE, **found)
+    told.compare(2, proof=VerificationKind.WHOLE, **found)
     assert told.judged().verdict == Verdict.CHECKED
 
 
 def test_a_whole_trial_of_another_study_verifies_only_that() -> None:
     told = compared_but()
     other = told.submit(({"lr": steps(0.1, 0.3, milestones=[8])}, 14), ({"lr": 0.1}, 20))
-    told.compare(2, proof=ProofKind.WHOLE)
+    told.compare(2, proof=VerificationKind.WHOLE)
     assert told.judged().verdict == Verdict.VERIFIED
     assert judge(told.plan, told.plan.studies[other]).verdict != Verdict.VERIFIED
 
@@ -262,8 +262,8 @@ def test_a_study_that_shares_nothing_says_so() -> None:
         story.finish(story.assign((story.path(study, number)[0], 0, 4)))
     it = story.plan.studies[study]
     assert judge(story.plan, it) == Judgement(Verdict.UNSHARED)
-    assert text_of(it, judge(story.plan, it)) == "nothing is shared: no result rests on a saved state"
-    assert not any(map(marks_of(story.plan, it), it.trials))
+    assert verdict_text(it, judge(story.plan, it)) == "nothing is shared: no result rests on a saved state"
+    assert not any(map(trial_marks(story.plan, it), it.trials))
 
 
 def test_a_difference_makes_the_trainer_inexact_and_marks_what_rests_on_sharing() -> None:
@@ -275,7 +275,7 @@ def test_a_difference_makes_the_trainer_inexact_and_marks_what_rests_on_sharing(
     assert all(mark.startswith("may be wrong: the trainer is not exact: 1 of 2") for mark in told.marks().values())
     its_own = told.plan.studies[lone]
     assert judge(told.plan, its_own).verdict == Verdict.UNSHARED
-    assert marks_of(told.plan, its_own)(its_own.trials[0]) == ""
+    assert trial_marks(told.plan, its_own)(its_own.trials[0]) == ""
 
 
 def test_what_is_trained_alone_since_has_no_mark() -> None:
@@ -283,7 +283,7 @@ def test_what_is_trained_alone_since_has_no_mark() -> None:
     told.compare(2, difference="1 of 2 leaves differ")
     told.give(c.IsolateStudy(study=told.study, at=1.0))
     assert told.it.isolated and not any(told.marks().values())
-    assert text_of(told.it, told.judged()) == "inexact, so each trial is trained alone: 1 of 2 leaves differ"
+    assert verdict_text(told.it, told.judged()) == "inexact, so each trial is trained alone: 1 of 2 leaves differ"
 
 
 def test_a_few_steps_are_named_and_the_others_counted() -> None:
@@ -291,9 +291,9 @@ def test_a_few_steps_are_named_and_the_others_counted() -> None:
     ends = [*range(2, 16, 2)]
     ladder = [({"lr": steps(*range(1, 9), milestones=ends)}, 20)]
     study = story.submit(*ladder, *(({"lr": steps(*range(1, n), milestones=ends[: n - 2])}, 20) for n in range(2, 9)))
-    for node, end in story.plan.way(story.trial(study).path[-1], 20):
+    for node, end in story.plan.path_to(story.trial(study).path[-1], 20):
         story.finish(story.assign((node, node.start, end)))
-    mark = marks_of(story.plan, story.plan.studies[study])(story.trial(study))
+    mark = trial_marks(story.plan, story.plan.studies[study])(story.trial(study))
     assert mark == "unchecked: it resumed from the state of step 2, 4, 6, 8, 10 and 2 more, which was not compared"
 
 
@@ -309,7 +309,7 @@ def suspected(**more: Any) -> Parting:
 
 def test_a_suspicion_is_no_difference_and_stands_at_the_trials_that_it_concerns() -> None:
     told = suspected()
-    assert told.plan.uncompared == []
+    assert told.plan.uncompared_resumptions == []
     [suspicion] = open_suspicions(told.plan)
     assert (suspicion.step, suspicion.names) == (11, {"self.sched"})
     assert [number for number, mark in told.marks().items() if mark] == [2]
@@ -321,21 +321,21 @@ def test_a_suspicion_is_no_difference_and_stands_at_the_trials_that_it_concerns(
 
 def test_a_whole_trial_through_it_settles_a_suspicion() -> None:
     told = suspected()
-    told.compare(2, proof=ProofKind.WHOLE)
+    told.compare(2, proof=VerificationKind.WHOLE)
     assert open_suspicions(told.plan) == [] and not any(told.marks().values())
     assert told.judged().verdict == Verdict.VERIFIED
 
 
 def test_a_whole_trial_elsewhere_settles_none() -> None:
     told = suspected()
-    told.compare(1, proof=ProofKind.WHOLE)
+    told.compare(1, proof=VerificationKind.WHOLE)
     assert len(open_suspicions(told.plan)) == 1 and told.marks()[2]
 
 
 def test_what_is_settled_is_no_suspicion_where_training_resumed_later() -> None:
     told = suspected()
     told.compare(3, stray={"self.sched": "did not come back with the state"})
-    told.compare(2, proof=ProofKind.WHOLE)
+    told.compare(2, proof=VerificationKind.WHOLE)
     assert open_suspicions(told.plan) == []
 
 
@@ -343,14 +343,14 @@ def test_what_is_settled_where_training_resumed_late_is_open_where_more_steps_li
     """A whole trial with one step behind its resumption lifted the mark of one with 13 steps, whose values differed."""
     told = suspected()
     told.compare(3, stray={"self.sched": "did not come back with the state"})
-    told.compare(3, proof=ProofKind.WHOLE)
+    told.compare(3, proof=VerificationKind.WHOLE)
     [left] = open_suspicions(told.plan)
     assert left.step == 11 and [number for number, mark in told.marks().items() if mark] == [2]
 
 
 def test_what_is_settled_for_short_trials_is_open_for_longer_ones() -> None:
     told = suspected()
-    told.compare(2, proof=ProofKind.WHOLE)
+    told.compare(2, proof=VerificationKind.WHOLE)
     told.give(c.AddTrial(study=told.study, hp=told.trial(told.study, 2).hp, steps=30))
     assert [number for number, mark in told.marks().items() if mark] == [4]
     assert told.marks()[4].startswith("unchecked: self.sched did not come back with the state of step 11")
@@ -359,13 +359,13 @@ def test_what_is_settled_for_short_trials_is_open_for_longer_ones() -> None:
 def test_other_names_at_another_step_remain() -> None:
     told = suspected()
     told.compare(3, stray={"self.other": "did not come back with the state"})
-    told.compare(2, proof=ProofKind.WHOLE)
+    told.compare(2, proof=VerificationKind.WHOLE)
     assert [each.names for each in open_suspicions(told.plan)] == [{"self.other"}]
 
 
 def evaluated_late(story: Parting, step: int = 16) -> None:
     """Another study has the branch at 8 evaluated there, which changes something in the state."""
-    how: Json = {"chain": ChainId("x"), "proof": ProofKind.EVALUATION, "device": "cpu"}
+    how: Json = {"chain": ChainId("x"), "proof": VerificationKind.EVALUATION, "device": "cpu"}
     changed = {"trainer.calls": "is changed by evaluate()"}
     story.happen(e.ExactnessTested(**how, node=story.leaf(1), begin=step, step=step, stray=changed))
 
@@ -375,7 +375,7 @@ def test_an_evaluation_that_changes_the_state_is_a_suspicion_of_those_who_did_no
     evaluated_late(told)
     assert [number for number, mark in told.marks().items() if mark] == [1]
     assert told.marks()[1] == "unchecked: evaluate() changed trainer.calls at step 16, and no whole trial was compared"
-    told.compare(1, proof=ProofKind.WHOLE)
+    told.compare(1, proof=VerificationKind.WHOLE)
     assert not any(told.marks().values())
 
 

@@ -122,7 +122,7 @@ def test_whoever_fails_is_who_a_naive_reading_of_the_rule_says(raised: list[Any]
         assert raise_once(story, studies[number], **fields) is not has_ended
         if has_ended and counts:
             ended[step, line] = max(used, ended.get((step, line), 0))
-    assert fold(story.events).given_up == story.plan.given_up
+    assert fold(story.events).final_failures == story.plan.final_failures
 
 
 def test_what_was_run_again_after_errors_has_its_own_line() -> None:
@@ -131,7 +131,7 @@ def test_what_was_run_again_after_errors_has_its_own_line() -> None:
     raise_once(story, study, 1)
     found = cost(story.plan, story.plan.studies[study])
     assert (found.run, found.retried, found.repeated, found.lost) == (12, 6, 0, 0)
-    assert (found.alone, found.unfinished, found.taken) == (20, 14, 6)
+    assert (found.alone, found.unfinished, found.steps_taken) == (20, 14, 6)
     assert [last_step(story.plan, story.trial(study, number)) for number in (0, 1)] == [3, 3]
 
 

@@ -17,7 +17,7 @@ import pytest
 from stacks import ROOT, wait_for
 
 Json = dict[str, Any]
-RANK, FORK = "stagetree.runtime.ranked", "stagetree.runtime.warm"
+RANK, FORK = "stagetree.runtime.script_rank", "stagetree.runtime.warm"
 
 
 @pytest.mark.night

@@ -14,7 +14,7 @@ from cluster import Cluster
 from toys import switch
 
 from app.domain.search_plan import SearchPlan, Study, Trial
-from app.exactness import judge, marks_of
+from app.exactness import judge, trial_marks
 from app.registry import TrainerSource
 from stagetree import Trainer
 
@@ -164,7 +164,7 @@ def held(cluster: Cluster, kinds: Mapping[str, type[Any]], alone: Alone, rounds:
 
 def hold(plan: SearchPlan, study: Study, alone: Alone, file: str) -> Held:
     """Compare every value of every trial."""
-    judgement, marks = judge(plan, study), marks_of(plan, study)
+    judgement, marks = judge(plan, study), trial_marks(plan, study)
     found = Held(study.state, study.isolated, judgement.verdict)
     for trial in study.trials:
         found.marks[trial.number] = marks(trial)

@@ -15,7 +15,7 @@ from toys import switch
 
 from app.domain.events import ExactnessTested
 from app.domain.search_plan import SearchPlan
-from app.domain.terms import ChainId, ProofKind, StudyId
+from app.domain.terms import ChainId, StudyId, VerificationKind
 from app.events.database import Database
 from app.registry import TrainerSource
 
@@ -78,5 +78,5 @@ def test_trials_with_one_optimizer_are_proven_by_each_other(cluster: Cluster, al
     shown = list(islice(after_rounds(cluster, submitted, alone), 14))
     assert not any(shown[-1].other.values()) and shown[-1].verdict in ("checked", "verified")
     assert {number: mark for number, mark in shown[-1].marks.items() if mark} == {}
-    wholes = [test for test in cluster.events(ExactnessTested) if test.proof == ProofKind.WHOLE]
+    wholes = [test for test in cluster.events(ExactnessTested) if test.proof == VerificationKind.WHOLE]
     assert len({test.node for test in wholes}) == 2  # on the way of one trial

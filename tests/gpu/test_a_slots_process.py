@@ -13,10 +13,10 @@ from app.workers.slot.device import device_of, visible_gpus
 from app.workers.trainer_connection import Deadline
 from app.workers.trainer_process import TrainerProcess
 from app.workers.warm import TrainerSettings, Warm
-from stagetree.runtime import state_format
-from stagetree.runtime.buffers import Buffers
+from stagetree.runtime.checkpoints import state_format
+from stagetree.runtime.checkpoints.buffers import Buffers
+from stagetree.runtime.checkpoints.state_format import Layout
 from stagetree.runtime.failures import TrainerFailed
-from stagetree.runtime.state_format import Layout
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA here")]
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from gpu_trainers import TRAINERS
 
-from stagetree.packing.recordings import set_recorded
+from stagetree.packing.recordings import enable_recording
 from stagetree.runtime.loading import load_trainer
 from stagetree.runtime.machine import set_determinism
 from stagetree.runtime.model import HpTimeline, Model
@@ -35,9 +35,9 @@ def strict() -> Iterator[None]:
 
 @pytest.fixture
 def recorded() -> Iterator[None]:
-    set_recorded(True)
+    enable_recording(True)
     yield
-    set_recorded(False)
+    enable_recording(False)
 
 
 def trained(

@@ -15,7 +15,7 @@ from app.workers.trainer_connection import Deadline
 from app.workers.trainer_group import TrainerGroup
 from app.workers.trainer_process import TrainerProcess
 from app.workers.warm import TrainerSettings, Warm
-from stagetree.runtime.weight_files import joined
+from stagetree.runtime.checkpoints.weight_files import joined
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there are no two GPUs here")]
 

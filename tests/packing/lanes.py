@@ -15,7 +15,7 @@ from torch.optim import SGD, AdamW, Optimizer
 from torch.utils.data import TensorDataset
 
 from stagetree import TorchTrainer
-from stagetree.runtime import state_format
+from stagetree.runtime.checkpoints import state_format
 from stagetree.runtime.model import HpTimeline, Model
 from stagetree.runtime.packed import Failed, PackedModels
 

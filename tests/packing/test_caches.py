@@ -14,8 +14,8 @@ from torch.optim import SGD, AdamW
 
 from stagetree.packing import Lane
 from stagetree.packing.loss import Loss
-from stagetree.packing.rules import RULES, OptimizerRows
-from stagetree.packing.stable_width import APART
+from stagetree.packing.stable_width import MAX_SAVED_BYTES
+from stagetree.packing.update_rules import RULES, OptimizerRows
 from stagetree.trainer import generators
 
 LANES, IN_A_ROW = 5, 24
@@ -41,7 +41,7 @@ def test_a_step_in_pieces_has_the_same_bits(
 
     whole, pieces = rows(), rows()
     rule.change(rule.terms(groups[0]), whole, table)
-    monkeypatch.setattr("stagetree.packing.rules.AT_ONCE", 4 * most)
+    monkeypatch.setattr("stagetree.packing.update_rules.AT_ONCE", 4 * most)
     rule.step(rule.terms(groups[0]), pieces, table)
     assert pieces.values.equal(whole.values) and pieces.grads.equal(whole.grads)
     assert all(pieces.moments[name].equal(each) for name, each in whole.moments.items())
@@ -58,7 +58,7 @@ class LargeAndMoody(Moody):
 
 
 def test_large_models_are_computed_one_by_one_as_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stagetree.packing.stable_width.APART", 0)
+    monkeypatch.setattr("stagetree.packing.stable_width.MAX_SAVED_BYTES", 0)
     hps = {number: {"lr": 0.01 * (1 + number), "bs": 8, "optimizer": "asgd"} for number in range(3)}
     pack = fresh(3, hps, Large, net="dropping")
     assert not packed(pack, hps, 3) and not pack.unpackable_reason
@@ -83,7 +83,7 @@ class Counting(Moody):
 
 def test_no_gradient_of_a_lane_is_held_while_the_next_one_learns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its memory is in the cache, and the next one's; 5 % of the time of large models went there."""
-    monkeypatch.setattr("stagetree.packing.stable_width.APART", 0)
+    monkeypatch.setattr("stagetree.packing.stable_width.MAX_SAVED_BYTES", 0)
     pack = fresh(3, range(3), Counting, batches_per_step=1)
     assert not packed(pack, dict.fromkeys(range(3), STEADY), 3)
     Counting.counts.clear()
@@ -96,7 +96,7 @@ def test_of_a_large_model_with_adamw_no_equal_bits_are_claimed_that_its_steps_ha
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """torch's groups for AdamW have an entry that it does not take as an argument."""
-    monkeypatch.setattr("stagetree.packing.stable_width.APART", 0)
+    monkeypatch.setattr("stagetree.packing.stable_width.MAX_SAVED_BYTES", 0)
     hp = {"lr": 0.01, "bs": 8, "optimizer": "adamw"}
     pack = fresh(2, [0], Large, net="dropping")
     assert not packed(pack, {0: hp}, 3) and not pack.unpackable_reason
@@ -105,7 +105,7 @@ def test_of_a_large_model_with_adamw_no_equal_bits_are_claimed_that_its_steps_ha
 
 
 def test_one_of_them_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stagetree.packing.stable_width.APART", 0)
+    monkeypatch.setattr("stagetree.packing.stable_width.MAX_SAVED_BYTES", 0)
     hps = {number: {**STEADY, "lr": lr} for number, lr in enumerate((0.05, 6.0, 0.02))}
     pack = fresh(3, hps, LargeAndMoody)
     assert packed(pack, hps, 2).keys() == {1}
@@ -126,4 +126,4 @@ def test_what_is_large(path: str, name: str, is_large: bool) -> None:
     model = trainer(path, name)(seed=0, device="cpu")
     model.setup({"lr": 0.01, "bs": 32})
     batch, _ = Lane(model, "cpu", generators.state("cpu"), 0).first_batch()
-    assert (Loss(model).kept_bytes(batch) > APART) == is_large
+    assert (Loss(model).saved_bytes(batch) > MAX_SAVED_BYTES) == is_large

@@ -206,7 +206,7 @@ def test_only_constants_of_fewer_digits_are_widened_for_a_comparison(base: torch
     net = nn.Sequential(still, nn.Linear(3, 3))
     stack = Stack(net, [list(net[1].parameters())], WIDTH)
     assert stack.coarse == coarse
-    with stack.widened(net):
+    with stack.upcast_constants(net):
         assert still.weight.dtype == (torch.float32 if coarse else base)
     assert still.weight.dtype == base
 

@@ -14,8 +14,8 @@ from torch.overrides import TorchFunctionMode
 
 from stagetree import TorchTrainer
 from stagetree.packing import Profile
-from stagetree.packing.batched import Batched, attention_apart
-from stagetree.packing.draws import Draws
+from stagetree.packing.batched import Batched, decompose_attention
+from stagetree.packing.draw_recorder import DrawRecorder
 
 WIDTH = 4
 FIRST_OTHER = "encoder.dropout1" if DEVICE == "cpu" else "encoder.self_attn"
@@ -126,7 +126,7 @@ class Kernels(TorchFunctionMode):
 def test_attention_that_drops_is_taken_apart_wherever_it_is_called() -> None:
     """Met on an H100: within `nn.MultiheadAttention` its one kernel drew other numbers, and the model was refused."""
     layer, numbers = nn.MultiheadAttention(8, 2, dropout=0.5, batch_first=True), torch.randn(2, 3, 8)
-    with Kernels() as kernels, Draws(layer).naming():
+    with Kernels() as kernels, DrawRecorder(layer).record_modules():
         layer(numbers, numbers, numbers, need_weights=False)
         layer.eval()(numbers, numbers, numbers, need_weights=False)
     assert kernels.may_be_one == [False, True]
@@ -140,7 +140,11 @@ def test_attention_that_drops_has_the_digits_that_autocast_gives_it_alone() -> N
         with Batched(3):
             return scaled_dot_product_attention(numbers, numbers, numbers, dropout_p=0.3)
 
-    with torch.autocast(numbers.device.type, torch.bfloat16), attention_apart(), Draws(nn.Identity()).naming():
+    with (
+        torch.autocast(numbers.device.type, torch.bfloat16),
+        decompose_attention(),
+        DrawRecorder(nn.Identity()).record_modules(),
+    ):
         torch.manual_seed(0)
         packed = torch.func.vmap(attention, randomness="same")(numbers)
         torch.manual_seed(0)

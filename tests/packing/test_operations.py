@@ -25,8 +25,8 @@ from stagetree.trainer import generators
 def as_a_gpu_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """A CPU is given what its cache holds; see `test_caches.py`."""
     monkeypatch.setattr("stagetree.packing.batched.BY_NUMBER", frozenset())
-    monkeypatch.setattr("stagetree.packing.rules.AT_ONCE", 1 << 40)
-    monkeypatch.setattr("stagetree.packing.stable_width.APART", 1 << 40)
+    monkeypatch.setattr("stagetree.packing.update_rules.AT_ONCE", 1 << 40)
+    monkeypatch.setattr("stagetree.packing.stable_width.MAX_SAVED_BYTES", 1 << 40)
 
 
 MORE = 15
@@ -154,7 +154,7 @@ def test_a_pass_can_be_captured(net: str) -> None:
     batch, _ = next(lane.read(lane.next_batch()))
 
     def gradients(parameters: Weights, buffers: Weights, batch: Any) -> Weights:
-        return Loss(lane.trainer).packed(StackRows(range(3), parameters, stack.constants, buffers), batch).gradients
+        return Loss(lane.trainer).run_packed(StackRows(range(3), parameters, stack.constants, buffers), batch).gradients
 
     with generators.kept("cpu"):
         graph = make_fx(gradients, tracing_mode="fake")(stack.rows().parameters, stack.rows().buffers, batch)

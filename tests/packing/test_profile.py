@@ -13,7 +13,7 @@ from torch import Generator, OutOfMemoryError, Tensor, nn
 
 from stagetree import TorchTrainer
 from stagetree.packing import Lane, Profile
-from stagetree.packing.profiling import PackCost, timed
+from stagetree.packing.profiling import PackCost, measure_cost
 from stagetree.packing.stable_width import StableWidth
 from stagetree.runtime.model import HpTimeline
 from stagetree.trainer import generators
@@ -145,7 +145,7 @@ def test_what_is_measured_is_the_whole_step_and_nothing_is_changed(
     pack = fresh(4, [0, 1], Usual, net="relu", batches_per_step=1)
     hps = {number: {"lr": 0.3, "bs": 8, "optimizer": optimizer} for number in range(2)}
     assert not packed(pack, hps, 2)
-    monkeypatch.setattr("stagetree.packing.profiling.timed", noted)
+    monkeypatch.setattr("stagetree.packing.profiling.measure_cost", noted)
     before = weights(pack[0]), weights(pack[1])
     assert pack.profile() is not None
     assert counts == ([6, 24, 12] if optimizer == "asgd" else [6, 1, 1])  # tensors; alone, packs of 4 and 2
@@ -156,8 +156,8 @@ def test_what_is_measured_is_the_whole_step_and_nothing_is_changed(
 def test_what_takes_long_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a round in which the device gets ready for it."""
     calls = list[int]()
-    monkeypatch.setattr("stagetree.packing.profiling.SECONDS", 0.0)
-    assert timed(lambda: calls.append(1), "cpu").seconds > 0
+    monkeypatch.setattr("stagetree.packing.profiling.MIN_SECONDS", 0.0)
+    assert measure_cost(lambda: calls.append(1), "cpu").seconds > 0
     assert len(calls) == 2
 
 
@@ -175,7 +175,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, *seconds: float | Exception, wides
             raise found
         return PackCost(found, 0)
 
-    monkeypatch.setattr("stagetree.packing.profiling.timed", cost)
+    monkeypatch.setattr("stagetree.packing.profiling.measure_cost", cost)
     pack = fresh(1, [0], Usual, net="relu", batches_per_step=1)
     profile = pack.measure(0, HpTimeline({"lr": 0.3, "bs": 8}), widest)
     assert (profile is None) == bool(pack.unpackable_reason)

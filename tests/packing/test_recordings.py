@@ -17,8 +17,16 @@ from torch import Tensor
 
 from stagetree.packing import fallback
 from stagetree.packing.loss import BackwardResult
-from stagetree.packing.recordings import CHECK_EVERY, MOST, MOST_KEYS, TIMES_BEFORE, Pass, Recordings, copied
-from stagetree.packing.rows import OwnBatches
+from stagetree.packing.recordings import (
+    CHECK_EVERY,
+    MAX_KEYS,
+    MAX_RECORDINGS,
+    WARMUP_PASSES,
+    Pass,
+    Recordings,
+    clone_batch,
+)
+from stagetree.packing.rows import LaneBatches
 from stagetree.packing.stable_width import StableWidth
 
 CPU = torch.device("cpu")
@@ -58,12 +66,12 @@ def test_a_pass_is_recorded_once_and_compared_ever_less_often() -> None:
     scale, calls = [2.0], list[int]()
     recorder = Recorder(scale)
     recordings, compute = Recordings(CPU, recorder), passes(scale, calls)
-    for number in range(TIMES_BEFORE + CHECK_EVERY):
+    for number in range(WARMUP_PASSES + CHECK_EVERY):
         batch = torch.full((3,), float(number))
         assert recordings.result("key", compute, batch).gradients["weight"].equal(batch * 2)
     assert (recorder.made, recorder.played) == (1, CHECK_EVERY)
     powers = CHECK_EVERY.bit_length()
-    assert len(calls) == TIMES_BEFORE + 1 + powers  # of which one is what was recorded
+    assert len(calls) == WARMUP_PASSES + 1 + powers  # of which one is what was recorded
 
 
 @pytest.mark.parametrize("late", [0, 2, 100])
@@ -73,7 +81,7 @@ def test_what_a_recording_does_not_see_ends_it(late: int, caplog: pytest.LogCapt
     recorder = Recorder(scale)
     recordings, compute = Recordings(CPU, recorder), passes(scale, calls)
     batch = torch.ones(3)
-    for _ in range(TIMES_BEFORE + 1 + late):
+    for _ in range(WARMUP_PASSES + 1 + late):
         recordings.result("key", compute, batch)
     scale[0] = 3.0
     results = [recordings.result("key", compute, batch).gradients["weight"][0].item() for _ in range(300)]
@@ -108,28 +116,28 @@ def test_a_pass_that_cannot_be_recorded_is_computed(caplog: pytest.LogCaptureFix
 def test_the_recordings_that_were_played_last_are_kept() -> None:
     recorder = Recorder([1.0])
     recordings, compute = Recordings(CPU, recorder), passes([1.0], [])
-    for key in (*range(MOST + 1), MOST):
-        for _ in range(TIMES_BEFORE + 1):
+    for key in (*range(MAX_RECORDINGS + 1), MAX_RECORDINGS):
+        for _ in range(WARMUP_PASSES + 1):
             recordings.result(key, compute, torch.ones(3))
-    assert recorder.made == MOST + 1
-    for _ in range(TIMES_BEFORE + 1):
+    assert recorder.made == MAX_RECORDINGS + 1
+    for _ in range(WARMUP_PASSES + 1):
         recordings.result(0, compute, torch.ones(3))
-    assert recorder.made == MOST + 2
+    assert recorder.made == MAX_RECORDINGS + 2
 
 
 def test_keys_that_come_seldom_are_forgotten() -> None:
     """Else a hyper-parameter that the loss reads, with another value at each step, would fill the memory."""
     recorder = Recorder([1.0])
     recordings, compute = Recordings(CPU, recorder), passes([1.0], [])
-    for key in (*["seldom"] * TIMES_BEFORE, *range(MOST_KEYS), "seldom"):
+    for key in (*["seldom"] * WARMUP_PASSES, *range(MAX_KEYS), "seldom"):
         recordings.result(key, compute, torch.ones(3))
     assert recorder.made == 0
-    for key in range(MOST + 2):  # recordings from before that are put away as ever
-        for _ in range(TIMES_BEFORE + 1):
+    for key in range(MAX_RECORDINGS + 2):  # recordings from before that are put away as ever
+        for _ in range(WARMUP_PASSES + 1):
             recordings.result(f"{key}", compute, torch.ones(3))
-        for other in range(MOST_KEYS // 4):
+        for other in range(MAX_KEYS // 4):
             recordings.result(f"{key}/{other}", compute, torch.ones(3))
-    assert recorder.made == MOST + 2
+    assert recorder.made == MAX_RECORDINGS + 2
 
 
 def test_without_a_recorder_a_pass_is_computed_each_time() -> None:
@@ -140,9 +148,9 @@ def test_without_a_recorder_a_pass_is_computed_each_time() -> None:
 
 
 def test_a_batch_is_copied_with_its_form() -> None:
-    batch = OwnBatches({3: (torch.ones(2), {"name": "a"}), 5: (torch.zeros(2), {"name": "b"})})
-    other = copied(batch)
-    assert isinstance(other, OwnBatches) and isinstance(other[3], tuple) and other[5][1] == {"name": "b"}
+    batch = LaneBatches({3: (torch.ones(2), {"name": "a"}), 5: (torch.zeros(2), {"name": "b"})})
+    other = clone_batch(batch)
+    assert isinstance(other, LaneBatches) and isinstance(other[3], tuple) and other[5][1] == {"name": "b"}
     batch[3][0].zero_()
     assert other[3][0].equal(torch.ones(2))
 

@@ -14,9 +14,9 @@ from lanes import DEVICE, STEADY, Tiny, alone, distance, fresh, packed, through_
 from torch import Tensor, nn
 from torch.optim import ASGD, SGD, Adadelta, Adagrad, Adam, Adamax, AdamW, NAdam, Optimizer, RAdam, RMSprop, Rprop
 
-from stagetree.packing.rules import RULES, OptimizerRows
 from stagetree.packing.stack import Stack
 from stagetree.packing.stacked_optimizer import StackedOptimizer
+from stagetree.packing.update_rules import RULES, OptimizerRows
 from tests.plans import MORE
 
 WIDTH = 5

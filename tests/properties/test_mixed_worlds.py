@@ -193,7 +193,7 @@ def counters_are_right(world: World, study: Study) -> None:
     passed = {
         (name, step)
         for trial in study.trials
-        for name, end in world.plan.ends(trial)
+        for name, end in world.plan.path_ends(trial)
         for step in range(world.plan.nodes[name].start, end)
     }
     assert study.unique == len(passed)

@@ -15,7 +15,7 @@ from torch.nn.functional import mse_loss
 from torch.utils.data import TensorDataset
 
 from stagetree import TorchTrainer
-from stagetree.runtime.forks import forked_ranks
+from stagetree.runtime.check_forks import forked_ranks
 from stagetree.runtime.warm import import_before_forking
 from stagetree.trainer.ranks import summing
 from stagetree.trainer.ranks.group import here

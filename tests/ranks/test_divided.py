@@ -22,9 +22,9 @@ from app.workers.trainer_connection import Deadline
 from app.workers.trainer_group import TrainerGroup
 from app.workers.trainer_process import TrainerProcess
 from app.workers.warm import Warm
-from stagetree.runtime import state_format
+from stagetree.runtime.checkpoints import state_format
+from stagetree.runtime.checkpoints.weight_files import is_divided, joined
 from stagetree.runtime.failures import TrainerFailed
-from stagetree.runtime.weight_files import is_divided, joined
 from stagetree.trainer.data_order import BatchSpan
 from stagetree.trainer.divided_tensors import Parted
 from stagetree.trainer.ranks.parallel import DividedSharding

@@ -30,8 +30,8 @@ from app.workers.state import State
 from app.workers.trainer_group import TrainerGroup
 from app.workers.trainer_process import TrainerProcess
 from app.workers.warm import Warm
+from stagetree.runtime.checkpoints.weight_files import joined
 from stagetree.runtime.failures import TrainerFailed
-from stagetree.runtime.weight_files import joined
 from stagetree.runtime.wire import HEAD, anonymous_file
 
 SECRET, CHAIN = "they know", "chain"

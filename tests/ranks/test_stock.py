@@ -16,8 +16,8 @@ from app.workers.trainer_connection import Deadline
 from app.workers.trainer_group import TrainerGroup
 from app.workers.warm import Warm
 from stagetree.runtime import inexact_reasons
+from stagetree.runtime.checkpoints.weight_files import joined
 from stagetree.runtime.failures import TrainerFailed
-from stagetree.runtime.weight_files import joined
 from stagetree.trainer.ranks import group as ranks
 
 FILE = str(Path(__file__).parent / "in_ddp.py")

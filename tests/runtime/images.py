@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from app.workers.state import State
-from stagetree.runtime.state_format import write
+from stagetree.runtime.checkpoints.state_format import write
 
 
 def image_of(state: Any) -> bytes:

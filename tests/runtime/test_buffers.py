@@ -10,8 +10,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from app.workers.state import State
-from stagetree.runtime import buffers, state_format
-from stagetree.runtime.buffers import Buffers
+from stagetree.runtime.checkpoints import buffers, state_format
+from stagetree.runtime.checkpoints.buffers import Buffers
 
 
 def saved(pool: Buffers, value: float, given_back: list[int]) -> State:

@@ -14,7 +14,7 @@ import pytest
 import torch
 from forks import checked
 
-from stagetree.runtime.differences import first_difference, leaves
+from stagetree.runtime.exactness.differences import first_difference, leaves
 
 FILE = Path(__file__).with_name("inexact.py")
 

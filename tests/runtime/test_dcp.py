@@ -19,8 +19,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
 from stagetree import load_weights
-from stagetree.runtime.dcp import METADATA, NotDcp, PackedFolder
-from stagetree.runtime.weight_files import kind_of
+from stagetree.runtime.checkpoints.dcp import METADATA, NotDcp, PackedFolder
+from stagetree.runtime.checkpoints.weight_files import kind_of
 
 
 def model() -> nn.Module:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from stagetree.runtime.differences import causes, leaves
+from stagetree.runtime.exactness.differences import causes, leaves
 
 STATE = leaves({"trainer": {"net": {"0.weight": torch.zeros(1)}, "count": 1, "opt": {"param_groups": [{"lr": 0.1}]}}})
 

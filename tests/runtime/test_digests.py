@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from stagetree.runtime.digests import digest
+from stagetree.runtime.exactness.digests import digest
 
 
 def test_the_storage_of_a_tensor_can_be_resized_after_a_look() -> None:

@@ -22,10 +22,10 @@ import torch
 from torch import nn
 from torch.utils.data import ConcatDataset, DataLoader, Dataset
 
-from stagetree.runtime import held_objects as holdings_module
-from stagetree.runtime.digests import MOST_VALUES, Digest
-from stagetree.runtime.held_objects import differing, holdings
-from stagetree.runtime.scripted import OpenScript
+from stagetree.runtime.exactness import held_values as holdings_module
+from stagetree.runtime.exactness.digests import MOST_VALUES, Digest
+from stagetree.runtime.exactness.held_values import differing, holdings
+from stagetree.runtime.scripts.interface import OpenScript
 
 Pair = namedtuple("Pair", ["a", "b"])
 Change = Callable[[Any], object]

@@ -17,10 +17,10 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from app.workers.state import State
-from stagetree.runtime.image_layout import DTYPES
-from stagetree.runtime.safetensors_header import ALIGNMENT, LARGE
-from stagetree.runtime.state_format import read, unpack, write
-from stagetree.runtime.weight_files import export_weights, weight_parts
+from stagetree.runtime.checkpoints.image_layout import DTYPES
+from stagetree.runtime.checkpoints.safetensors_header import ALIGNMENT, LARGE
+from stagetree.runtime.checkpoints.state_format import read, unpack, write
+from stagetree.runtime.checkpoints.weight_files import export_weights, weight_parts
 
 SIZES = st.one_of(st.integers(0, 70), st.sampled_from([LARGE - 1, LARGE, LARGE + 1, LARGE + 64, 3 * LARGE + 7]))
 

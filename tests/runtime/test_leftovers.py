@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from stagetree.runtime.leftovers import Leftovers
+from stagetree.runtime.exactness.process_changes import Leftovers
 from stagetree.runtime.loading import load_trainer
 
 CODE = """

@@ -18,8 +18,8 @@ from images import image_of
 from opened import opened
 from safetensors.torch import load, save
 
-from stagetree.runtime import state_format
-from stagetree.runtime.state_format import DTYPES, Layout, Unsavable, read, unpack, write
+from stagetree.runtime.checkpoints import state_format
+from stagetree.runtime.checkpoints.state_format import DTYPES, Layout, Unsavable, read, unpack, write
 
 
 def same(one: Any, other: Any) -> bool:

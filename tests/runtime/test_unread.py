@@ -15,7 +15,7 @@ import torch
 import yaml
 
 from stagetree import Trainer
-from stagetree.runtime.held_objects import holdings
+from stagetree.runtime.exactness.held_values import holdings
 from stagetree.runtime.model import HpTimeline, Model
 from stagetree.trainer.values import ReadValues
 

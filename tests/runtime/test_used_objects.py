@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from stagetree import TorchTrainer, function_trainer
-from stagetree.runtime import state_format
+from stagetree.runtime.checkpoints import state_format
 from stagetree.runtime.model import HpTimeline, Model
 from stagetree.trainer import Trainer
 

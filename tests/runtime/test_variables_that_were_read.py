@@ -27,7 +27,7 @@ def read_all():
 """
 READ = """
 import importlib, json, os, sys
-from stagetree.runtime import variables
+from stagetree.runtime.reads import environment as variables
 
 variables.watch()
 sys.path.append(sys.argv[1])

@@ -8,8 +8,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from stagetree.runtime import state_format
-from stagetree.runtime.weight_files import kind_of, load_weights
+from stagetree.runtime.checkpoints import state_format
+from stagetree.runtime.checkpoints.weight_files import kind_of, load_weights
 
 WEIGHTS = {"weight": torch.arange(12.0).reshape(3, 4), "bias": torch.ones(3)}
 

@@ -85,11 +85,11 @@ def test_nothing_is_drawn_that_was_suggested(told: list[Any], later: list[Any], 
     had = [keyed(trial.hp) for trial in world.plan.studies[STUDY].trials]
     suggest(world, *(each for each in later if len(each) == 1 or keyed(each) not in had))
     before = world.plan.studies[STUDY]
-    for number in sorted(gone & set(before.suggested()) - before.trials_by_suggestion().keys()):
+    for number in sorted(gone & set(before.open_suggestions()) - before.trials_by_suggestion().keys()):
         world.give(c.WithdrawSuggestion(study=STUDY, suggestion=number, at=world.now))
     world.run()
     study = world.plan.studies[STUDY]
-    assert len(study.trials) == 12 and tuple(study.trials_by_suggestion()) == study.suggested()
+    assert len(study.trials) == 12 and tuple(study.trials_by_suggestion()) == study.open_suggestions()
     repeated = 12 - len({keyed(trial.hp) for trial in study.trials})
     whole = sum(len(each.hp) == 3 for each in study.suggestions)
     assert repeated <= whole, "a part may have been completed to a whole one that comes after it"

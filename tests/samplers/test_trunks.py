@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.evolve import fold
-from app.domain.pricing import tree_of
+from app.domain.pricing import trained_tree
 from app.domain.search_plan import Node, TrialEvent
 from app.domain.terms import TrialEventKind, TrialState
 from app.search.replay import replay
@@ -78,7 +78,7 @@ def test_the_price_of_a_trial_is_what_is_trained_for_it(before: list[Any], then:
     simulator.submit(STUDY, StudySpec.from_dict(study).to_json())
     for fields in (*before, then):
         plan, known = simulator.plan, simulator.plan.studies[STUDY]
-        price, executed = tree_of(plan, known).price(hp(fields), 20), known.executed
+        price, executed = trained_tree(plan, known).price(hp(fields), 20), known.executed
         simulator.give(c.AddTrial(study=STUDY, hp=hp(fields), steps=20))
         simulator.run()
         assert simulator.plan.studies[STUDY].executed - executed == price
@@ -138,10 +138,10 @@ def test_of_a_budget_is_left_what_was_neither_run_nor_asked_for(slots: int, data
         (name, step)
         for trial in study.trials
         if trial.state == TrialState.ACTIVE
-        for name, end in plan.ends(trial)
+        for name, end in plan.path_ends(trial)
         for step in range(plan.nodes[name].reached, end)
     }
-    assert tree_of(plan, study).left == max(0, 90 - study.executed - len(waiting))
+    assert trained_tree(plan, study).left == max(0, 90 - study.executed - len(waiting))
 
 
 def test_a_study_that_does_not_merge_pays_for_every_step() -> None:

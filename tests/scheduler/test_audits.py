@@ -14,8 +14,8 @@ from toy_worker import ToyWorkers, proving
 from app.domain import checkpoint_needs
 from app.domain import commands as c
 from app.domain import events as e
-from app.domain.terms import NodeId, ProofKind, StudyId, StudyState
-from app.exactness import marks_of, whole_trials
+from app.domain.terms import NodeId, StudyId, StudyState, VerificationKind
+from app.exactness import trial_marks, whole_trials
 from tests.plans import steps, tried
 
 Json = dict[str, Any]
@@ -68,7 +68,7 @@ def crossed(workers: ToyWorkers) -> set[tuple[NodeId, int]]:
     """The same of those inside a comparison that began at step 0 and had no break."""
     plan, whole = workers.scene.plan(), set[str]()
     for chain in workers.scene.events(e.ChainAssigned):
-        if chain.proof == ProofKind.WHOLE:
+        if chain.proof == VerificationKind.WHOLE:
             assert chain.stages[0].start == 0 and plan.nodes[chain.stages[0].node].parent is None
             assert all(one.end == other.start for one, other in zip(chain.stages, chain.stages[1:], strict=False))
             whole.add(chain.chain)
@@ -108,7 +108,7 @@ def test_a_right_trainer_is_exact_in_every_trial(
     plan, study = workers.scene.plan(), workers.scene.study()
     assert plan.first_difference is None
     if not share:
-        assert [*map(marks_of(plan, study), study.trials)] == [""] * len(study.trials)
+        assert [*map(trial_marks(plan, study), study.trials)] == [""] * len(study.trials)
 
 
 @st.composite
@@ -142,7 +142,7 @@ def test_a_trial_that_ends_on_the_way_of_another_costs_nothing() -> None:
     tuner = {"kind": "trials", "trials": [{"hp": {"lr": 1.0}, "steps": at} for at in (4, 8, 12)]}
     workers = trained(tuner, None)
     audit(workers)
-    whole = [each for each in workers.scene.events(e.ChainAssigned) if each.proof == ProofKind.WHOLE]
+    whole = [each for each in workers.scene.events(e.ChainAssigned) if each.proof == VerificationKind.WHOLE]
     assert len(whole) <= 1
 
 
@@ -170,4 +170,4 @@ def test_an_audit_is_not_over_while_another_kind_of_device_is_busy() -> None:
 def wholes(workers: ToyWorkers) -> list[tuple[str, str]]:
     """The chains that trained a trial alone to compare, and their slots."""
     assigned = workers.scene.events(e.ChainAssigned)
-    return [(each.chain, each.slot) for each in assigned if each.proof == ProofKind.WHOLE]
+    return [(each.chain, each.slot) for each in assigned if each.proof == VerificationKind.WHOLE]

@@ -76,7 +76,7 @@ def test_after_the_database_was_away_and_once_in_a_lease_all_is_read_again() -> 
 
 def standing(cluster: Cluster) -> Any:
     slots = cluster.candidates()
-    timely = [list(rows) for rows in (cluster.slots.values(), slots.well, slots.free)]
+    timely = [list(rows) for rows in (cluster.slots.values(), slots.healthy, slots.free)]
     return timely, cluster.expired, cluster.undelivered, cluster.live, cluster.versions
 
 

@@ -14,12 +14,12 @@ from test_idle import Counted
 from app.domain import checkpoint_needs
 from app.domain import commands as c
 from app.domain import events as e
-from app.domain.search_plan import KeptAt, SearchPlan
+from app.domain.search_plan import PlacedCheckpoint, SearchPlan
 from app.domain.terms import StudyId
 from app.events.archive import Archived
 from app.events.log import Append
 from app.events.plans import PlanUnusable
-from app.scheduling.retention import chosen_of
+from app.scheduling.retention import checkpoints_to_release
 from app.storage.object_store import ObjectStore
 from app.workers.scheduler.retention import MOST_FOLDED, MOST_OBJECTS, Retention
 
@@ -188,11 +188,11 @@ def test_that_the_budget_cannot_be_held_is_said_until_it_can() -> None:
 def test_of_what_nothing_may_go_is_not_chosen_again_until_something_happens(monkeypatch: pytest.MonkeyPatch) -> None:
     world, chosen = Deleting(budget=1), list[SearchPlan]()
 
-    def choose(plan: SearchPlan, excess: int, most: int) -> list[KeptAt]:
+    def choose(plan: SearchPlan, excess: int, most: int) -> list[PlacedCheckpoint]:
         chosen.append(plan)
-        return list(chosen_of(plan, excess, most))
+        return list(checkpoints_to_release(plan, excess, most))
 
-    monkeypatch.setattr("app.workers.scheduler.retention.chosen_of", choose)
+    monkeypatch.setattr("app.workers.scheduler.retention.checkpoints_to_release", choose)
     for name in ("a", "b"):
         world.train(name, keep_best=1)
     for _ in range(3):
@@ -210,7 +210,7 @@ def test_what_a_row_names_stays_until_its_chain_is_over(is_named: bool) -> None:
     world.train("plan")
     world.scene.register("gpu1")
     (kept,) = checkpoint_needs.checkpoints(world.scene.plan("plan"))
-    world.scene.give(c.ReleaseCheckpoints(checkpoints=(kept,), reason="budget", named=frozenset()))
+    world.scene.give(c.ReleaseCheckpoints(checkpoints=(kept,), reason="budget", assigned_keys=frozenset()))
     with world.scene.records.write() as rows:
         rows.chains.assign("x", "plan", "gpu1", work(resume=kept.key if is_named else None), LEASE)
     world.retention.look()

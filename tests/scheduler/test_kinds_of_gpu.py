@@ -8,7 +8,7 @@ import pytest
 from scenes import Scene
 
 from app.domain import events as e
-from app.domain.chain_assignment import gpu_of, is_one_of
+from app.domain.chain_assignment import gpu_of, matches_device
 
 Json = dict[str, Any]
 A100, H100, L40S = "NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3", "NVIDIA L40S"
@@ -46,7 +46,7 @@ def assigned(scene: Scene) -> list[tuple[str, int]]:
     ],
 )
 def test_a_kind_is_named_word_by_word(kind: str, devices: list[str], is_so: bool) -> None:
-    assert is_one_of(kind, devices) is is_so
+    assert matches_device(kind, devices) is is_so
 
 
 @pytest.mark.parametrize(

@@ -140,7 +140,7 @@ def test_what_is_named_then_or_later_stays(
     world.do_all(after)
     for worker in range(SLOTS):
         world.say(worker)
-    assert not checkpoint_needs.named(world.plan()) & set(gone)
+    assert not checkpoint_needs.recorded_keys(world.plan()) & set(gone)
 
 
 @given(st.lists(MOVES, max_size=12))
@@ -150,7 +150,7 @@ def test_what_nobody_named_goes_in_the_end(moves: list[Move]) -> None:
     for worker in range(SLOTS):
         world.end(worker)
     world.at += AGE + 1
-    assert set(world.sweep()) == world.store.objects.keys() - checkpoint_needs.named(world.plan())
+    assert set(world.sweep()) == world.store.objects.keys() - checkpoint_needs.recorded_keys(world.plan())
 
 
 def test_what_belongs_to_no_plan_of_this_log_is_left_alone() -> None:

@@ -11,9 +11,9 @@ from toy_worker import ToyWorkers
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.chain_assignment import ChainAssignment
-from app.domain.terms import ProofKind, StudyId, Verdict
+from app.domain.terms import StudyId, Verdict, VerificationKind
 from app.exactness import judge
-from app.scheduling.gangs import kinds_that_prove
+from app.scheduling.gangs import verification_kinds
 from app.search.replay import replay
 
 DDP = e.PlanOpened(trainer="toy", trainer_version="1", trainer_args={}, seed=0, parallel="ddp:2")
@@ -46,8 +46,10 @@ def test_torchs_own_sums_are_tried_compared_and_audited_by_as_many_slots_as_trai
     made = chains(at)
     assert {len(slots) for _, slots in made} == {2}
     kinds = [kind for kind, _ in made]
-    assert kinds[0] == ProofKind.CHECK and kinds.count(ProofKind.CHECK) == 1, "once for a kind, not for each GPU"
-    assert {ProofKind.HANDOVER, ProofKind.WHOLE} <= set(kinds)
+    assert kinds[0] == VerificationKind.CHECK and kinds.count(VerificationKind.CHECK) == 1, (
+        "once for a kind, not for each GPU"
+    )
+    assert {VerificationKind.HANDOVER, VerificationKind.WHOLE} <= set(kinds)
     assert judge(at.plan(), at.study()).verdict == Verdict.VERIFIED
     ended = [each for each in at.events(e.ChainEnded) if each.seconds]
     trained = sum(each.seconds for each in at.events(e.StageCompleted))
@@ -67,7 +69,7 @@ def test_slots_of_several_machines_make_a_proof_where_none_has_enough() -> None:
     at = scene({"a": 1, "b": 1}, reached=True, proofs=True)
     by_two(at)
     at.scheduler.tick()
-    assert chains(at) == [(ProofKind.CHECK, ("a-gpu0", "b-gpu0"))]
+    assert chains(at) == [(VerificationKind.CHECK, ("a-gpu0", "b-gpu0"))]
     assert [slot for *_, slot in at.messages] == ["a-gpu0"] and [slot for _, slot in at.invited] == ["b-gpu0"]
     with at.records.read() as rows:
         row = rows.chains.get(at.messages[0][0])
@@ -87,7 +89,7 @@ def test_slots_are_held_for_a_trial_of_the_trainer() -> None:
     assert chains(at, "third") == [], "the free slot is held"
     at.train()
     at.scheduler.tick()
-    assert chains(at) == [(ProofKind.CHECK, ("a-gpu0", "a-gpu1"))]
+    assert chains(at) == [(VerificationKind.CHECK, ("a-gpu0", "a-gpu1"))]
     assert chains(at, "third") == []
 
 
@@ -105,9 +107,9 @@ def test_no_study_waits_for_proofs_on_a_kind_of_which_too_few_slots_are_left() -
     by_two(at)
     with at.records.read() as rows:
         slots = list(rows.slots.all())
-    assert kinds_that_prove(at.plan(), 2, slots) == ["H200"]
-    assert kinds_that_prove(at.plan(), 2, slots[:1]) == []
-    assert kinds_that_prove(at.plan(), 1, slots[:1]) == ["H200"]
+    assert verification_kinds(at.plan(), 2, slots) == ["H200"]
+    assert verification_kinds(at.plan(), 2, slots[:1]) == []
+    assert verification_kinds(at.plan(), 1, slots[:1]) == ["H200"]
 
 
 @pytest.mark.parametrize("is_held", [True, False])
@@ -119,7 +121,7 @@ def test_what_nobody_waits_for_makes_room_for_a_gang(is_held: bool) -> None:
     workers.run()
     at.give(c.RequestAudit(study=StudyId("study"), at=at.at))
     at.scheduler.tick()
-    proofs = [chain.id for chain in at.plan().chains.values() if chain.proof == ProofKind.WHOLE]
+    proofs = [chain.id for chain in at.plan().chains.values() if chain.proof == VerificationKind.WHOLE]
     assert len(proofs) == 1
     if is_held:
         at.submit(trials(10), name="two", plan="second", opened=DDP, parallel="ddp", ranks=2, check=False)

@@ -14,9 +14,9 @@ from toy_worker import ToyWorkers, proving
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.search_plan import Study, Trial
-from app.domain.terms import ChainId, ProofKind, StateConflict, StudyId, StudyState, Verdict
-from app.domain.trainer_check import fails_on, is_checked
-from app.exactness import Judgement, judge, marks_of, text_of
+from app.domain.terms import ChainId, StateConflict, StudyId, StudyState, Verdict, VerificationKind
+from app.domain.trainer_check import check_error_on, is_checked
+from app.exactness import Judgement, judge, trial_marks, verdict_text
 from app.search.replay import replay
 from app.simulation.what_if import what_if
 from app.workers.scheduler.tick import Scheduler
@@ -43,7 +43,7 @@ def kinds(workers: ToyWorkers) -> list[str]:
 
 def mark(workers: ToyWorkers, trial: Trial) -> str:
     plan = workers.scene.plan()
-    return marks_of(plan, plan.studies[trial.study])(trial)
+    return trial_marks(plan, plan.studies[trial.study])(trial)
 
 
 def judged(workers: ToyWorkers, name: str = "study") -> Judgement:
@@ -89,7 +89,7 @@ def in_the_middle_of_a_check(slots: int, tuner: Json, **how: Any) -> tuple[ToyWo
     [(chain, _, _)] = workers.scene.messages
     workers.scene.claim()
     [stage] = workers.scene.plan().chains[ChainId(chain)].stages
-    place = {"proof": ProofKind.CHECK, "device": "cpu", "node": stage.node, "begin": 0, "step": stage.end}
+    place = {"proof": VerificationKind.CHECK, "device": "cpu", "node": stage.node, "begin": 0, "step": stage.end}
     told = e.ExactnessTested(chain=ChainId(chain), **place, goes_on=True)  # type: ignore[arg-type]
     workers.scene.record(chain, [told], lambda rows: rows.chains.guard(chain, 1))
     return workers, chain
@@ -209,7 +209,7 @@ def test_a_paused_study_holds_up_no_other() -> None:
 
 
 def _tried_on(workers: ToyWorkers) -> list[str]:
-    return [event.slot for event in workers.scene.events(e.ChainAssigned) if event.proof == ProofKind.CHECK]
+    return [event.slot for event in workers.scene.events(e.ChainAssigned) if event.proof == VerificationKind.CHECK]
 
 
 def test_a_slot_that_cannot_train_is_given_nothing_and_fails_no_study_that_others_train() -> None:
@@ -225,12 +225,12 @@ def test_a_slot_that_cannot_train_is_given_nothing_and_fails_no_study_that_other
         workers.scene.scheduler.tick()
         while workers.scene.messages:
             workers.work()
-    assert fails_on(workers.scene.plan(), "T4").startswith("ModuleNotFoundError")
-    assert not fails_on(workers.scene.plan(), "cpu")
+    assert check_error_on(workers.scene.plan(), "T4").startswith("ModuleNotFoundError")
+    assert not check_error_on(workers.scene.plan(), "cpu")
     workers.run()
     assert workers.scene.study().state == StudyState.COMPLETED
     assigned = workers.scene.events(e.ChainAssigned)
-    assert {event.slot for event in assigned if event.proof != ProofKind.CHECK} == {"gpu0"}
+    assert {event.slot for event in assigned if event.proof != VerificationKind.CHECK} == {"gpu0"}
     assert _tried_on(workers) == ["gpu0", "gpu1", "gpu1"], "two tries are enough"
 
 
@@ -248,7 +248,7 @@ def test_each_resumption_of_a_right_trainer_is_compared_before_its_study_ends(sl
     workers.run()
     study, plan = workers.scene.study(), workers.scene.plan()
     resumed = {each.step for each in plan.resumptions}
-    assert resumed and plan.uncompared == [] and not any(mark(workers, trial) for trial in study.trials)
+    assert resumed and plan.uncompared_resumptions == [] and not any(mark(workers, trial) for trial in study.trials)
     assert judged(workers).verdict in (Verdict.CHECKED, Verdict.VERIFIED) and judged(workers).compared == len(resumed)
     assert kinds(workers)[0] == "check" and kinds(workers).count("handover") <= len(resumed)
     assert study.executed == study.unique, "what is trained to compare is no progress"
@@ -327,7 +327,7 @@ def test_a_trainer_that_forgets_is_found_out_and_its_trials_are_trained_alone(sl
     assert study.state == StudyState.COMPLETED and study.isolated
     assert [value(workers, trial) for trial in study.trials] == [workers.alone(t.hp, 12) for t in study.trials]
     assert not any(mark(workers, trial) for trial in study.trials)
-    assert text_of(study, judged(workers)) == (
+    assert verdict_text(study, judged(workers)) == (
         "inexact, so each trial is trained alone: 1 of 2 leaves differ, the first is x"
     )
 
@@ -547,7 +547,7 @@ def test_what_was_trained_alone_has_nothing_to_audit() -> None:
 
 def test_a_proof_that_nobody_waits_for_makes_room() -> None:
     workers = beside_a_long_trial(steps=40, slots=2)
-    (whole,) = (chain for chain in workers.scene.plan().chains.values() if chain.proof == ProofKind.WHOLE)
+    (whole,) = (chain for chain in workers.scene.plan().chains.values() if chain.proof == VerificationKind.WHOLE)
     lone = {"kind": "trials", "trials": [{"hp": {"lr": lr}, "steps": 9} for lr in (3.0, 4.0, 5.0, 6.0)]}
     workers.scene.submit(lone, name="urgent")
     workers.scene.scheduler.tick()
@@ -569,7 +569,7 @@ def test_a_proof_for_a_study_that_was_cancelled_is_stopped() -> None:
 
 
 def test_proofs_are_told_apart() -> None:
-    assert [*ProofKind] == ["check", "handover", "whole", "audit", "evaluation"]
+    assert [*VerificationKind] == ["check", "handover", "whole", "audit", "evaluation"]
 
 
 ASHA = {"kind": "asha", "num_trials": 9, "min_steps": 2, "max_steps": 18, "reduction_factor": 3}

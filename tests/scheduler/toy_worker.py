@@ -8,9 +8,9 @@ from typing import Any
 from scenes import Scene
 
 from app.domain import events as e
-from app.domain.chain_assignment import ChainAssignment, kind_of_proofs
+from app.domain.chain_assignment import ChainAssignment, verification_device
 from app.domain.schedule import segment_at
-from app.domain.terms import ChainId, FailureKind, NodeId, ProofKind
+from app.domain.terms import ChainId, FailureKind, NodeId, VerificationKind
 
 
 @dataclass
@@ -93,7 +93,9 @@ class ToyWorkers:
             slot = rows.slots.get(row.slot) if row is not None else None
         assert row is not None and slot is not None and isinstance(row.assignment, ChainAssignment)
         work = row.assignment
-        facts = self._prove(chain, work, kind_of_proofs(slot)) if work.proof is not None else self._train(chain, work)
+        facts = (
+            self._prove(chain, work, verification_device(slot)) if work.proof is not None else self._train(chain, work)
+        )
         facts = [replace(each, **shown) if isinstance(each, e.ExactnessTested) else each for each in facts]
         end = "end" if isinstance(facts[-1], e.StageFailed) else "finish"
         self.scene.record(chain, facts, lambda rows: getattr(rows.chains, end)(chain, 1))
@@ -129,13 +131,13 @@ class ToyWorkers:
     def _prove(self, chain: str, work: ChainAssignment, device: str) -> list[e.Event]:
         order, name = work.proof, chain
         assert order is not None
-        kind, node, begin = ProofKind(order.kind), work.stages[0].node, work.stages[0].start
+        kind, node, begin = VerificationKind(order.kind), work.stages[0].node, work.stages[0].start
         stray = (
             {"self.count": "did not come back with the state"}
             if (self.forgets or self.every) and self.sees_stray
             else {}
         )
-        if kind == ProofKind.CHECK:
+        if kind == VerificationKind.CHECK:
             if self.check_error and self.check_fails_at in (None, segment_at(work.hp, 0).values(0)["lr"]):
                 return self._failed(name, FailureKind.EXCEPTION, self.check_error)
             if device == self.breaks_on:
@@ -149,7 +151,7 @@ class ToyWorkers:
                 model.train(dict(work.hp), each.step)
                 is_equal = str(model.saved()) == each.sha256 if each.key else each.metrics == {"loss": model.x}
                 difference = "" if is_equal else "1 of 2 leaves differ, the first is x"
-                shown = stray if kind == ProofKind.HANDOVER else {}
+                shown = stray if kind == VerificationKind.HANDOVER else {}
                 tested = self._tested(name, kind, NodeId(each.node), begin, each.step, difference, shown)
                 facts.append(replace(tested, since=each.since))
         unproven = "its bits change" if device == self.cannot_compare else ""
@@ -164,7 +166,14 @@ class ToyWorkers:
         return [failed]
 
     def _tested(
-        self, chain: str, kind: ProofKind, node: NodeId, begin: int, step: int, difference: str, stray: dict[str, str]
+        self,
+        chain: str,
+        kind: VerificationKind,
+        node: NodeId,
+        begin: int,
+        step: int,
+        difference: str,
+        stray: dict[str, str],
     ) -> e.ExactnessTested:
         return e.ExactnessTested(
             chain=chain,  # type: ignore[arg-type]

@@ -14,9 +14,9 @@ from app.domain import events as e
 from app.domain.schedule import ScheduleSegment
 from app.domain.search_plan import Node, SearchPlan
 from app.domain.terms import ChainId, NodeId
-from app.scheduling.costs import Costs, Timed, hindsight
+from app.scheduling.costs import Costs, TimedStage, hindsight_errors
 from app.scheduling.frontier import Frontier, Span
-from app.scheduling.gangs import until
+from app.scheduling.gangs import fitting_spans
 from tests.plans import Story, tried
 
 
@@ -45,8 +45,10 @@ def test_steps_cost_what_they_took_on_the_kind_where_they_go_on() -> None:
     assert costs.seconds_in_gang(story.plan, node, "NVIDIA A100, a share of 2", 1) == 2.0
     assert costs.seconds_per_step(node, "NVIDIA L4") == 1.5  # of all that is known
     frontier, rest = Frontier(story.plan, costs), [Span(node.id, 20, 40, study)]
-    assert until(frontier, rest, 30.0, "NVIDIA H100") == rest, "held slots take what ends in time on their own kind"
-    assert until(frontier, rest, 30.0, "NVIDIA A100") == []
+    assert fitting_spans(frontier, rest, 30.0, "NVIDIA H100") == rest, (
+        "held slots take what ends in time on their own kind"
+    )
+    assert fitting_spans(frontier, rest, 30.0, "NVIDIA A100") == []
 
 
 def test_a_gang_takes_what_it_took_or_what_was_measured_of_so_many() -> None:
@@ -144,19 +146,19 @@ def test_of_few_settings_the_error_of_estimates_is_not_told() -> None:
     assert costs.error is None
 
 
-def timed(story: Story, rows: list[tuple[int, float, int, int]]) -> list[Timed]:
+def timed(story: Story, rows: list[tuple[int, float, int, int]]) -> list[TimedStage]:
     """Stages of ten steps: of a batch size, in seconds a step, begun with one event and ended so many later."""
-    stages = list[Timed]()
+    stages = list[TimedStage]()
     for bs, seconds, begun, events in rows:
         (node,) = story.path(story.submit(({"bs": bs}, 10)))
-        stages.append(Timed(f"gpu{bs % 2}", node.id, "", 10, 10 * seconds, begun, begun + events))
+        stages.append(TimedStage(f"gpu{bs % 2}", node.id, "", 10, 10 * seconds, begun, begun + events))
     return stages
 
 
 def test_each_stage_is_held_against_what_was_known_when_it_began() -> None:
     story = Story()
     rows = [(16, 1.0, 1, 3), (17, 1.0, 2, 4), (18, 1.0, 4, 6), (19, 3.0, 6, 9), (16, 0.5, 9, 9)]
-    off = hindsight(story.plan, timed(story, rows))
+    off = hindsight_errors(story.plan, timed(story, rows))
     assert off.keys() == {"gpu0", "gpu1"}, "two of the stages began before anything was known"
     assert off["gpu1"] == pytest.approx([2.0], rel=0.01), "it took three times as long as all before"
     assert off["gpu0"] == pytest.approx([0.0, 1.0], abs=0.01), "one as long; one half as long as the first time"
@@ -170,7 +172,7 @@ STAGES = st.lists(st.tuples(st.integers(1, 8), st.floats(0.01, 10), st.integers(
 def test_what_ends_later_changes_no_error_of_before(rows: list[tuple[int, float, int, int]]) -> None:
     story = Story()
     stages = sorted(timed(story, rows), key=lambda stage: stage.ended)
-    off, before = hindsight(story.plan, stages), hindsight(story.plan, stages[:-1])
+    off, before = hindsight_errors(story.plan, stages), hindsight_errors(story.plan, stages[:-1])
     assert all(off[slot][: len(parts)] == parts for slot, parts in before.items())
 
 

@@ -11,19 +11,19 @@ from plans import METRIC, Story, steps
 
 from app.domain import events as e
 from app.domain.evolve import evolve
-from app.domain.terms import ChainId, ProofKind, Verdict
+from app.domain.terms import ChainId, Verdict, VerificationKind
 from app.events import SlotRecord
 from app.exactness.verification import (
-    MOST_IN_VAIN,
+    MAX_FAILED_VERIFICATIONS,
     PROOF_SHARE,
-    Proof,
+    Verification,
     comparison,
     keep_at,
     most_steps,
     steps_behind,
     trained_again,
 )
-from app.exactness.verification_choice import in_idle_slot, is_due
+from app.exactness.verification_choice import is_due, next_for_idle_slot
 from app.scheduling.frontier import Frontier, Span
 from app.simulation.what_if import RecordedResults
 
@@ -31,18 +31,18 @@ HERE: dict[str, Any] = {"owner": "", "device": "cpu", "host": "", "pid": 1, "see
 SLOTS = (SlotRecord(name="gpu0", **HERE, trainers={"digits": "1"}),)
 
 
-def resumption(proof: Proof) -> int:
+def resumption(proof: Verification) -> int:
     """The step that it compares: where it begins, or where the record does, whichever is later."""
     return max(proof.order.comparisons[0].since, proof.resume.step if proof.resume else 0)
 
 
-def cost(proof: Proof) -> int:
+def cost(proof: Verification) -> int:
     return sum(stage.end - stage.start for stage in proof.stages)
 
 
-def made(story: Parting, most: int = 50) -> list[Proof]:
+def made(story: Parting, most: int = 50) -> list[Verification]:
     """All comparisons that are begun, one after the other, each of which finds no difference."""
-    found = list[Proof]()
+    found = list[Verification]()
     while (proof := comparison(story.plan, "cpu")) is not None:
         found.append(proof)
         story.make(proof)
@@ -57,7 +57,7 @@ def test_each_step_at_which_a_state_was_resumed_is_compared_once() -> None:
     """The comparison at step 8 lifted the mark of trials that had parted at 11 and 13."""
     story = Parting(is_watched=True)
     assert sorted(map(resumption, made(story))) == [8, 11, 13]
-    assert story.plan.uncompared == [] and story.judged().verdict == Verdict.CHECKED
+    assert story.plan.uncompared_resumptions == [] and story.judged().verdict == Verdict.CHECKED
 
 
 def test_what_many_trials_resumed_alike_is_compared_once() -> None:
@@ -76,7 +76,7 @@ def test_each_kind_of_values_is_compared() -> None:
     story.finish(story.assign((story.path(study)[0], 0, 8)))
     for number in range(2):
         story.finish(story.assign((story.path(study, number)[-1], 8, 12)))
-    assert [each.step for each in story.plan.uncompared] == [8, 8]
+    assert [each.step for each in story.plan.uncompared_resumptions] == [8, 8]
 
 
 def test_one_comparison_is_made_at_a_time() -> None:
@@ -121,9 +121,9 @@ def test_a_proof_begins_on_the_way_to_what_it_compares() -> None:
 def resumed_in(story: Story) -> Any:
     """The proof that compares the resumption at a step, if there is one that costs no more than a few steps."""
 
-    def found(step: int) -> Proof | None:
+    def found(step: int) -> Verification | None:
         witnesses = [each for each in story.plan.witnesses.get(step, ()) if each.begin == step]
-        tried = (trained_again(story.plan, ProofKind.HANDOVER, each, "cpu") for each in witnesses)
+        tried = (trained_again(story.plan, VerificationKind.HANDOVER, each, "cpu") for each in witnesses)
         return next(filter(None, tried), None)
 
     return found
@@ -217,7 +217,7 @@ def test_what_was_compared_needs_no_further_state() -> None:
 
 def checked(story: Parting) -> Parting:
     """The trainer was tried before anything was trained."""
-    how: Any = {"chain": ChainId("check"), "proof": ProofKind.CHECK, "device": "cpu", "node": story.trunk}
+    how: Any = {"chain": ChainId("check"), "proof": VerificationKind.CHECK, "device": "cpu", "node": story.trunk}
     story.happen(e.ExactnessTested(**how, begin=0, step=2))
     return story
 
@@ -253,12 +253,12 @@ def test_it_waits_for_nothing_that_cannot_be_afforded() -> None:
     story = checked(Parting())
     for at in (8, 11, 13):
         story.drop(story.trunk, at)
-    assert story.plan.uncompared and not is_due(story.plan, story.it, SLOTS)
+    assert story.plan.uncompared_resumptions and not is_due(story.plan, story.it, SLOTS)
 
 
 def test_after_three_accidents_nothing_is_begun_again_and_no_study_waits() -> None:
     story = checked(Parting(is_watched=True))
-    for number in range(MOST_IN_VAIN):
+    for number in range(MAX_FAILED_VERIFICATIONS):
         proof = comparison(story.plan, "cpu")
         assert proof is not None and is_due(story.plan, story.it, SLOTS)
         chain = ChainId(f"dies-{number}")
@@ -275,7 +275,7 @@ def test_once_something_differs_nothing_more_is_waited_for() -> None:
     assert proof is not None
     story.make(proof, difference="1 of 2 leaves differ")
     assert not is_due(story.plan, story.it, SLOTS)
-    assert in_idle_slot(story.plan, "cpu") is None
+    assert next_for_idle_slot(story.plan, "cpu") is None
 
 
 def test_it_does_not_wait_for_a_device_that_is_not_there() -> None:

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from app.domain import checkpoint_needs, results
 from app.domain import commands as c
 from app.domain import events as e
-from app.domain.search_plan import KeptAt, Node, SearchPlan
+from app.domain.search_plan import Node, PlacedCheckpoint, SearchPlan
 from app.scheduling.costs import Costs
 from app.scheduling.frontier import Frontier
-from app.scheduling.retention import dispensable, to_release
+from app.scheduling.retention import dispensable, select_checkpoints
 from tests.plans import METRIC, Story, steps, tried
 from tests.tuners.worlds import STUDY, simulator, spec
 
@@ -33,7 +33,7 @@ def going(story: Story) -> list[tuple[str, int]]:
     return [(kept.node, kept.step) for kept in dispensable(story.plan, Seconds())]
 
 
-def release(story: Story, *chosen: KeptAt) -> tuple[e.Event, ...]:
+def release(story: Story, *chosen: PlacedCheckpoint) -> tuple[e.Event, ...]:
     return story.give(c.ReleaseCheckpoints(checkpoints=chosen, reason="budget"))
 
 
@@ -118,7 +118,7 @@ def test_what_a_chain_begins_with_stays_and_so_does_what_is_waited_from() -> Non
         assert chain is not None and (trunk.id, 4) not in going(story), number
         if number == 1:
             story.finish(chain)
-    kept = KeptAt(trunk.id, 4, trunk.checkpoints[4])
+    kept = PlacedCheckpoint(trunk.id, 4, trunk.checkpoints[4])
     assert not release(story, kept)  # the last one begins with it
     story.finish(chain)
     assert release(story, kept)
@@ -127,7 +127,7 @@ def test_what_a_chain_begins_with_stays_and_so_does_what_is_waited_from() -> Non
 def test_a_checkpoint_that_a_chains_row_names_stays() -> None:
     story = trained(({"lr": 1}, 5), keep_best=0)
     [kept] = checkpoint_needs.checkpoints(story.plan)
-    named = c.ReleaseCheckpoints(checkpoints=(kept,), reason="budget", named=frozenset([kept.key]))
+    named = c.ReleaseCheckpoints(checkpoints=(kept,), reason="budget", assigned_keys=frozenset([kept.key]))
     assert not story.give(named)
 
 
@@ -153,9 +153,9 @@ def test_of_two_states_at_one_place_the_first_is_released() -> None:
 
 def test_no_more_goes_than_must() -> None:
     story = trained(*(({"lr": number}, number) for number in range(1, 6)), keep_best=0)
-    assert len(to_release(story.plan, Seconds(), excess=3, most=10)) == 3
-    assert len(to_release(story.plan, Seconds(), excess=3, most=2)) == 2
-    assert to_release(story.plan, Seconds(), excess=0, most=10) == []
+    assert len(select_checkpoints(story.plan, Seconds(), excess=3, most=10)) == 3
+    assert len(select_checkpoints(story.plan, Seconds(), excess=3, most=2)) == 2
+    assert select_checkpoints(story.plan, Seconds(), excess=0, most=10) == []
 
 
 def test_what_only_a_deleted_study_passed_is_nobodys() -> None:
@@ -163,11 +163,11 @@ def test_what_only_a_deleted_study_passed_is_nobodys() -> None:
     deleted = next(iter(story.plan.studies))
     other = story.submit(TRUNK[1], TRUNK[2], keep_best=0)
     story.drain(Frontier(story.plan))
-    assert not list(checkpoint_needs.unowned(story.plan))
+    assert not list(checkpoint_needs.orphaned_checkpoints(story.plan))
     story.give(c.CloseStudy(study=deleted, at=1.0))
     story.give(c.DeleteStudy(study=deleted, at=2.0))
     own = story.plan.studies[deleted].trials[0].path[-1]
-    assert [(kept.node, kept.step) for kept in checkpoint_needs.unowned(story.plan)] == [(own, 10)]
+    assert [(kept.node, kept.step) for kept in checkpoint_needs.orphaned_checkpoints(story.plan)] == [(own, 10)]
     assert story.plan.metrics(story.trial(other), 10)
 
 
@@ -205,7 +205,7 @@ def test_what_a_study_wants_kept_stays_until_it_is_deleted(data: st.DataObject) 
     study = story.submit(*zip(hps, lengths, strict=True), keep_best=0, **{k: v for k, v in fields.items() if v})
     story.drain(Frontier(story.plan))
     for kept in story.plan.nodes.values():  # as its chains are told to
-        for step in checkpoint_needs.kept_on_purpose(story.plan, kept.id, kept.start, 12):
+        for step in checkpoint_needs.steps_to_keep(story.plan, kept.id, kept.start, 12):
             story.keep(kept.id, step)
     wanted = {*fields["keep_at"], *range(fields["keep_every"] or 99, 13, fields["keep_every"] or 99)}
     for number, length in enumerate(lengths):
@@ -222,10 +222,10 @@ def test_what_a_study_wants_kept_stays_until_it_is_deleted(data: st.DataObject) 
 def test_nothing_is_kept_twice_or_behind_the_end_of_a_trial() -> None:
     story = trained(({"lr": 1}, 10), keep_best=0, keep_every=4)
     [node] = [node for study in story.plan.studies for node in story.path(study)]
-    assert checkpoint_needs.kept_on_purpose(story.plan, node.id, 0, 99) == [4, 8]
+    assert checkpoint_needs.steps_to_keep(story.plan, node.id, 0, 99) == [4, 8]
     story.keep(node.id, 4)
-    assert checkpoint_needs.kept_on_purpose(story.plan, node.id, 0, 99) == [8]
-    assert checkpoint_needs.kept_on_purpose(story.plan, node.id, 4, 7) == []
+    assert checkpoint_needs.steps_to_keep(story.plan, node.id, 0, 99) == [8]
+    assert checkpoint_needs.steps_to_keep(story.plan, node.id, 4, 7) == []
 
 
 @tried(30)
@@ -253,15 +253,15 @@ def test_the_best_state_that_was_lost_is_kept_when_it_is_trained_again() -> None
     [node] = story.path(story.submit(({"lr": 1}, 10), value="best", eval_every=2))
     for step, value in ((2, 0.5), (4, 0.9), (6, 0.3)):
         story.happen(e.Evaluated(node=node.id, step=step, metrics={METRIC: value}))
-    assert checkpoint_needs.kept_on_purpose(story.plan, node.id, 0, 10) == [4]
-    assert checkpoint_needs.kept_on_purpose(story.plan, node.id, 4, 10) == []
+    assert checkpoint_needs.steps_to_keep(story.plan, node.id, 0, 10) == [4]
+    assert checkpoint_needs.steps_to_keep(story.plan, node.id, 4, 10) == []
     [best] = checkpoint_needs.best_so_far(story.plan, [node.id], 3)
     assert best.metrics == {METRIC: 0.5} and best.is_beaten_at(4, {METRIC: 0.6})
     assert not best.is_beaten_at(4, {METRIC: 0.5})
     assert not best.is_beaten_at(5, {METRIC: 0.9}), "another study has asked for that result"
     assert not best.is_beaten_at(12, {METRIC: 0.9}), "no trial of the study comes so far"
     story.keep(node.id, 4)
-    assert checkpoint_needs.kept_on_purpose(story.plan, node.id, 0, 10) == []
+    assert checkpoint_needs.steps_to_keep(story.plan, node.id, 0, 10) == []
     [study] = story.plan.studies.values()
     study.isolated = "saving changes its trials"
     assert checkpoint_needs.best_so_far(story.plan, [node.id], 3) == ()

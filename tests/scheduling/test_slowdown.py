@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.scheduling.slowdowns import MOSTLY, Ran, Slowdown, slowdowns
+from app.scheduling.slowdowns import MOSTLY, Slowdown, StageTiming, slowdowns
 
 TIMES = {1: 1.0, 2: 1.3, 3: 2.1}
 Work = Sequence[tuple[float, str, int]]
@@ -28,9 +28,9 @@ works = st.lists(
 )
 
 
-def played(works: Sequence[Work], times: Mapping[int, float]) -> list[Ran]:
+def played(works: Sequence[Work], times: Mapping[int, float]) -> list[StageTiming]:
     """The stages of slots of one GPU, on which all steps slow down as soon as another slot begins."""
-    now, ran = 0.0, list[Ran]()
+    now, ran = 0.0, list[StageTiming]()
     todo = [list(work) for work in works]
     waits = [work[0][0] for work in works]
     begun, left = [-1.0] * len(works), [0.0] * len(works)
@@ -49,7 +49,7 @@ def played(works: Sequence[Work], times: Mapping[int, float]) -> list[Ran]:
                 waits[each] -= passed
         if slot in pace:
             _, kind, steps = todo[slot].pop(0)
-            ran.append(Ran(f"gpu0{'abc'[slot]}", kind, steps, now - begun[slot], begun[slot], now))
+            ran.append(StageTiming(f"gpu0{'abc'[slot]}", kind, steps, now - begun[slot], begun[slot], now))
             begun[slot], waits[slot] = -1.0, todo[slot][0][0] if todo[slot] else 0.0
         else:
             begun[slot], left[slot] = now, float(todo[slot][0][2])
@@ -72,8 +72,8 @@ def test_where_nobody_is_slower_beside_others_nothing_else_is_found(works: Seque
         assert found.times == pytest.approx(1.0) and found.gain == pytest.approx(found.slots)
 
 
-def ran(slot: str, begun_at: float, ended_at: float, steps: int = 10, kind: str = "small") -> Ran:
-    return Ran(slot, kind, steps, ended_at - begun_at, begun_at, ended_at)
+def ran(slot: str, begun_at: float, ended_at: float, steps: int = 10, kind: str = "small") -> StageTiming:
+    return StageTiming(slot, kind, steps, ended_at - begun_at, begun_at, ended_at)
 
 
 ALONE, BESIDE = ran("gpu0a", 0, 10), [ran("gpu0a", 20, 33), ran("gpu0b", 20, 33)]

@@ -12,13 +12,13 @@ from plans import Story, steps
 
 from app.domain import commands as c
 from app.domain import events as e
-from app.domain.terms import ChainId, ProofKind, Verdict
-from app.domain.trainer_check import MOST_IN_VAIN
+from app.domain.terms import ChainId, Verdict, VerificationKind
+from app.domain.trainer_check import MAX_FAILED_VERIFICATIONS
 from app.events import SlotRecord
 from app.exactness import judge
-from app.exactness.verification import Proof, comparison
-from app.exactness.verification_choice import can_wait, first, in_idle_slot, is_due, is_wanted
-from app.exactness.whole_trials import SHARE_OF_SAVINGS, audited, due_trials, due_whole
+from app.exactness.verification import Verification, comparison
+from app.exactness.verification_choice import can_wait, first, is_due, is_wanted, next_for_idle_slot
+from app.exactness.whole_trials import SHARE_OF_SAVINGS, due_trials, next_audited_trial, next_due_trial
 
 Json = dict[str, Any]
 
@@ -27,10 +27,10 @@ SLOTS = (SlotRecord(name="gpu0", **HERE, trainers={"digits": "1"}),)
 STRAY = {"self.sched": "did not come back with the state"}
 
 
-def parted(more: int = 0, found: Callable[[Proof], Json] = lambda proof: {}) -> Parting:
+def parted(more: int = 0, found: Callable[[Verification], Json] = lambda proof: {}) -> Parting:
     """A study whose trainer was tried and whose resumptions were compared. found: what each comparison shows."""
     story = Parting(is_watched=True, more=more)
-    how: Json = {"chain": ChainId("check"), "proof": ProofKind.CHECK, "device": "cpu", "node": story.trunk}
+    how: Json = {"chain": ChainId("check"), "proof": VerificationKind.CHECK, "device": "cpu", "node": story.trunk}
     story.happen(e.ExactnessTested(**how, begin=0, step=2))
     while (proof := comparison(story.plan, "cpu")) is not None:
         story.make(proof, **found(proof))
@@ -42,9 +42,9 @@ def saving() -> Parting:
     return parted(more=8)
 
 
-def is_whole(story: Story, proof: Proof | None) -> bool:
+def is_whole(story: Story, proof: Verification | None) -> bool:
     """Whether it trains a trial from step 0 to its end, and compares there."""
-    assert proof is not None and proof.kind == ProofKind.WHOLE and proof.resume is None
+    assert proof is not None and proof.kind == VerificationKind.WHOLE and proof.resume is None
     stages, trial = proof.stages, proof.trial
     assert stages[0].start == 0 and all(one.end == then.start for one, then in pairwise(stages))
     last = proof.order.comparisons[-1]
@@ -58,17 +58,17 @@ def is_whole(story: Story, proof: Proof | None) -> bool:
 def test_a_study_ends_with_a_whole_trial_where_that_costs_little_beside_what_sharing_saved(slots: int) -> None:
     story = saving()
     assert story.it.requested - story.it.unique > 16 / SHARE_OF_SAVINGS
-    whole = due_whole(story.plan, "cpu", slots)
+    whole = next_due_trial(story.plan, "cpu", slots)
     assert whole is not None and is_whole(story, whole) and whole.trial.study == story.study
     assert is_due(story.plan, story.it, SLOTS)
     story.make(whole)
-    assert due_whole(story.plan, "cpu", slots) is None and not is_due(story.plan, story.it, SLOTS)
+    assert next_due_trial(story.plan, "cpu", slots) is None and not is_due(story.plan, story.it, SLOTS)
 
 
 def test_it_verifies_that_study_and_not_another_one() -> None:
     story = saving()
     other = story.submit(({"lr": 0.1}, 19), ({"lr": steps(0.1, 0.2, milestones=[11])}, 19), name="other")
-    whole = due_whole(story.plan, "cpu")
+    whole = next_due_trial(story.plan, "cpu")
     assert whole is not None and whole.trial.study == story.study
     story.make(whole)
     assert story.judged().verdict == Verdict.VERIFIED
@@ -78,7 +78,7 @@ def test_it_verifies_that_study_and_not_another_one() -> None:
 def test_none_is_due_where_sharing_saved_less() -> None:
     story = Parting(is_watched=True)
     assert 0 < story.it.requested - story.it.unique < 20 / SHARE_OF_SAVINGS
-    assert due_whole(story.plan, "cpu") is None
+    assert next_due_trial(story.plan, "cpu") is None
 
 
 def test_none_is_due_where_nothing_is_shared() -> None:
@@ -86,21 +86,21 @@ def test_none_is_due_where_nothing_is_shared() -> None:
     study = story.submit(*(({"lr": rate / 100}, 4) for rate in range(1, 20)))
     for number in range(19):
         story.finish(story.assign((story.path(study, number)[0], 0, 4)))
-    assert due_whole(story.plan, "cpu") is None and in_idle_slot(story.plan, "cpu") is None
+    assert next_due_trial(story.plan, "cpu") is None and next_for_idle_slot(story.plan, "cpu") is None
 
 
 def test_it_is_due_only_when_the_study_is_near_its_end() -> None:
     """With other slots, while the last of them trains; alone, when nothing is left to train."""
     story = saving()
     story.give(c.AddTrial(study=story.study, hp={"lr": 0.9}, steps=16))
-    assert [due_whole(story.plan, "cpu", slots) is not None for slots in (1, 2)] == [False, True]
+    assert [next_due_trial(story.plan, "cpu", slots) is not None for slots in (1, 2)] == [False, True]
     story.give(c.AddTrial(study=story.study, hp={"lr": 0.95}, steps=16))
-    assert [due_whole(story.plan, "cpu", slots) is not None for slots in (1, 2, 3)] == [False, False, True]
+    assert [next_due_trial(story.plan, "cpu", slots) is not None for slots in (1, 2, 3)] == [False, False, True]
 
 
 def test_resumptions_are_compared_before_a_whole_trial() -> None:
     story = Parting(is_watched=True, more=8)
-    how: Json = {"chain": ChainId("check"), "proof": ProofKind.CHECK, "device": "cpu", "node": story.trunk}
+    how: Json = {"chain": ChainId("check"), "proof": VerificationKind.CHECK, "device": "cpu", "node": story.trunk}
     story.happen(e.ExactnessTested(**how, begin=0, step=2))
     kinds = list[str]()
     while (proof := first(story.frontier, "cpu")) is not None:
@@ -120,22 +120,22 @@ def test_the_trial_with_the_most_resumptions_is_taken() -> None:
 
 def test_after_three_accidents_none_is_begun_again_and_no_study_waits() -> None:
     story = saving()
-    for number in range(MOST_IN_VAIN):
-        whole = due_whole(story.plan, "cpu")
+    for number in range(MAX_FAILED_VERIFICATIONS):
+        whole = next_due_trial(story.plan, "cpu")
         assert whole is not None
         chain = ChainId(f"dies-{number}")
         story.happen(e.ChainAssigned(chain=chain, slot="p", stages=whole.stages, at=0.0, proof=whole.kind))
         assert is_due(story.plan, story.it, SLOTS)
         story.happen(e.ChainEnded(chain=chain, outcome="lost"))
-    assert due_whole(story.plan, "cpu") is None and not is_due(story.plan, story.it, SLOTS)
+    assert next_due_trial(story.plan, "cpu") is None and not is_due(story.plan, story.it, SLOTS)
 
 
 def test_what_cannot_be_told_on_this_device_is_not_begun_again() -> None:
     story = saving()
-    whole = due_whole(story.plan, "cpu")
+    whole = next_due_trial(story.plan, "cpu")
     assert whole is not None
     story.make(whole, unproven="the trainer used cumsum")
-    then = due_whole(story.plan, "cpu")
+    then = next_due_trial(story.plan, "cpu")
     assert then is None or then.trial != whole.trial
     assert not is_due(story.plan, story.it, SLOTS) or then is not None
 
@@ -143,16 +143,16 @@ def test_what_cannot_be_told_on_this_device_is_not_begun_again() -> None:
 def test_once_something_differs_no_whole_trial_is_due() -> None:
     story = saving()
     story.compare(2, difference="1 of 2 leaves differ")
-    assert due_whole(story.plan, "cpu") is None and in_idle_slot(story.plan, "cpu") is None
+    assert next_due_trial(story.plan, "cpu") is None and next_for_idle_slot(story.plan, "cpu") is None
 
 
 # ------------------------------------------------------------------------------------------------ suspicions
 
 
-def behind(step: int) -> Callable[[Proof], Json]:
+def behind(step: int) -> Callable[[Verification], Json]:
     """What the trainer holds besides differs behind the resumption at that step, and nowhere else."""
 
-    def found(proof: Proof) -> Json:
+    def found(proof: Verification) -> Json:
         begin = proof.resume.step if proof.resume else 0
         return {"stray": STRAY} if max(proof.order.comparisons[0].since, begin) == step else {}
 
@@ -165,18 +165,18 @@ def suspected() -> Parting:
 
 def test_a_suspicion_asks_for_a_whole_trial_through_it_whatever_that_costs() -> None:
     story = suspected()
-    whole = due_whole(story.plan, "cpu")
+    whole = next_due_trial(story.plan, "cpu")
     assert whole is not None and is_whole(story, whole) and whole.trial.number == 2
     assert is_due(story.plan, story.it, SLOTS)
     story.make(whole)
-    assert due_whole(story.plan, "cpu") is None and not is_due(story.plan, story.it, SLOTS)
+    assert next_due_trial(story.plan, "cpu") is None and not is_due(story.plan, story.it, SLOTS)
     assert not any(story.marks().values()) and story.judged().verdict == Verdict.VERIFIED
 
 
 def test_one_whole_trial_settles_the_same_suspicion_at_all_steps() -> None:
     story = parted(found=lambda proof: {"stray": STRAY})
     made = 0
-    while (whole := due_whole(story.plan, "cpu")) is not None:
+    while (whole := next_due_trial(story.plan, "cpu")) is not None:
         story.make(whole)
         made += 1
     assert made == 1 and not any(story.marks().values())
@@ -184,17 +184,17 @@ def test_one_whole_trial_settles_the_same_suspicion_at_all_steps() -> None:
 
 def test_the_trial_with_the_most_steps_behind_a_suspicion_is_taken_once_it_is_over() -> None:
     story = parted(found=lambda proof: {"stray": STRAY})
-    whole = due_whole(story.plan, "cpu")
+    whole = next_due_trial(story.plan, "cpu")
     assert whole is not None and whole.trial.number == 1, "it resumed at 8, the others later"
     story.give(c.AddTrial(study=story.study, hp={"lr": steps(0.1, 0.9, milestones=[8])}, steps=24))
     longer = story.trial(story.study, 4)
     story.assign((story.plan.nodes[longer.path[-1]], 8, 24))
-    assert due_whole(story.plan, "cpu") is None, "that one settles more, and is still trained"
+    assert next_due_trial(story.plan, "cpu") is None, "that one settles more, and is still trained"
 
 
 def test_a_suspicion_that_shows_makes_the_trainer_inexact() -> None:
     story = suspected()
-    whole = due_whole(story.plan, "cpu")
+    whole = next_due_trial(story.plan, "cpu")
     assert whole is not None
     story.make(whole, difference="1 of 2 leaves differ")
     assert story.judged().verdict == Verdict.INEXACT
@@ -202,8 +202,8 @@ def test_a_suspicion_that_shows_makes_the_trainer_inexact() -> None:
 
 def test_where_the_whole_trial_always_ends_by_an_accident_the_mark_remains() -> None:
     story = suspected()
-    for number in range(MOST_IN_VAIN):
-        whole = due_whole(story.plan, "cpu")
+    for number in range(MAX_FAILED_VERIFICATIONS):
+        whole = next_due_trial(story.plan, "cpu")
         assert whole is not None
         chain = ChainId(f"dies-{number}")
         story.happen(e.ChainAssigned(chain=chain, slot="p", stages=whole.stages, at=0.0, proof=whole.kind))
@@ -216,9 +216,9 @@ def test_leaves_that_evaluations_change_are_left_out_of_whole_trials() -> None:
     """A trial alone is not evaluated where another study had it evaluated."""
     story = saving()
     changed = {"trainer.calls": "is changed by evaluate()"}
-    how: Json = {"chain": ChainId("x"), "proof": ProofKind.EVALUATION, "device": "cpu", "node": story.leaf(1)}
+    how: Json = {"chain": ChainId("x"), "proof": VerificationKind.EVALUATION, "device": "cpu", "node": story.leaf(1)}
     story.happen(e.ExactnessTested(**how, begin=15, step=15, stray=changed))
-    whole = due_whole(story.plan, "cpu")
+    whole = next_due_trial(story.plan, "cpu")
     assert whole is not None and whole.order.ignored == ("trainer.calls",)
     hand_over = Parting(is_watched=True)
     proof = comparison(hand_over.plan, "cpu")
@@ -228,7 +228,7 @@ def test_leaves_that_evaluations_change_are_left_out_of_whole_trials() -> None:
 # ------------------------------------------------------------------------------------------------ idle slots, audits
 
 
-def under_way(story: Parting, proof: Proof) -> Any:
+def under_way(story: Parting, proof: Verification) -> Any:
     chain = ChainId("now")
     story.happen(e.ChainAssigned(chain=chain, slot="p", stages=proof.stages, at=0.0, proof=proof.kind))
     return story.plan.chains[chain]
@@ -236,31 +236,31 @@ def under_way(story: Parting, proof: Proof) -> Any:
 
 def test_what_a_study_waits_for_makes_no_room_and_what_none_waits_for_does() -> None:
     story = saving()
-    whole = due_whole(story.plan, "cpu")
+    whole = next_due_trial(story.plan, "cpu")
     assert whole is not None
     chain = under_way(story, whole)
     assert not can_wait(story.plan, chain) and is_wanted(story.plan, chain)
     idle = parted()
-    spare = in_idle_slot(idle.plan, "cpu")
-    assert spare is not None and spare.kind == ProofKind.WHOLE
+    spare = next_for_idle_slot(idle.plan, "cpu")
+    assert spare is not None and spare.kind == VerificationKind.WHOLE
     assert can_wait(idle.plan, under_way(idle, spare))
 
 
 def test_an_idle_slot_verifies_one_trial_of_a_study() -> None:
     story = parted()
-    spare = in_idle_slot(story.plan, "cpu")
+    spare = next_for_idle_slot(story.plan, "cpu")
     assert spare is not None and is_whole(story, spare)
     story.make(spare)
     assert story.judged().verdict == Verdict.VERIFIED
-    then = in_idle_slot(story.plan, "cpu")
-    assert then is None or then.kind != ProofKind.WHOLE
+    then = next_for_idle_slot(story.plan, "cpu")
+    assert then is None or then.kind != VerificationKind.WHOLE
 
 
 def test_an_audit_trains_each_trial_that_rests_on_sharing_and_then_ends() -> None:
     story = Parting(is_watched=True)
     story.it.is_audited = True
     made = set[int]()
-    while (proof := audited(story.plan, "cpu")) is not None:
+    while (proof := next_audited_trial(story.plan, "cpu")) is not None:
         assert is_whole(story, proof) and proof.trial.number not in made
         made.add(proof.trial.number)
         story.make(proof)

@@ -15,7 +15,7 @@ from app.domain import events as e
 from app.domain.evolve import fold
 from app.domain.search_plan import SearchPlan
 from app.domain.terms import ChainId, StudyId
-from app.scheduling.widths import NEAR, WORTHWHILE, batch_of, chosen, covers, peaks, widest
+from app.scheduling.widths import NEAR, WORTHWHILE, batch_of, choose_width, covers, peaks, widest
 from app.search.replay import replay
 from app.search.tuners import TunerDriver
 from app.simulation.simulator import Simulator
@@ -81,27 +81,27 @@ def test_packs_are_as_wide_as_trials_can_fill_and_no_wider(trials: int, slots: i
     seconds = {**DOUBLING_EFFICIENCY, str(trials): 1.0}
     most = -(-trials // slots)
     assert widest(planned(flat(trials)), slots) == most
-    assert chosen(planned(flat(trials)), profile(seconds), slots)[0] == min(width, most)
+    assert choose_width(planned(flat(trials)), profile(seconds), slots)[0] == min(width, most)
 
 
 def test_of_widths_that_are_nearly_as_fast_the_narrowest_is_chosen() -> None:
     plan = planned(flat(8))
-    assert chosen(plan, profile({"0": 1.0, "2": 1.0, "4": 1.04, "8": 1.9}), 1)[0] == 8
-    assert chosen(plan, profile({"0": 1.0, "2": 1.0, "4": 1.04, "8": 2.0}), 1)[0] == 4
+    assert choose_width(plan, profile({"0": 1.0, "2": 1.0, "4": 1.04, "8": 1.9}), 1)[0] == 8
+    assert choose_width(plan, profile({"0": 1.0, "2": 1.0, "4": 1.04, "8": 2.0}), 1)[0] == 4
 
 
 def test_what_is_not_a_tenth_faster_is_trained_alone() -> None:
     plan = planned(flat(8))
-    assert chosen(plan, profile({"0": 1.0, "2": 1.82}), 1)[0] == 0
-    assert chosen(plan, profile({"0": 1.0, "2": 1.81}), 1)[0] == 2
+    assert choose_width(plan, profile({"0": 1.0, "2": 1.82}), 1)[0] == 0
+    assert choose_width(plan, profile({"0": 1.0, "2": 1.81}), 1)[0] == 2
 
 
 def test_trunks_that_are_shared_speak_for_none() -> None:
     """Eight trials that part at the last of a hundred steps would fill no pack before."""
     late = [({"lr": steps(0.1, 0.2 + number, milestones=[99])}, 100) for number in range(8)]
     slower = profile({"0": 1.0, "8": 1.2})
-    assert chosen(planned(late), slower, 1)[0] == 0
-    assert chosen(planned(flat(8)), slower, 1)[0] == 8
+    assert choose_width(planned(late), slower, 1)[0] == 0
+    assert choose_width(planned(flat(8)), slower, 1)[0] == 8
 
 
 def test_batches_of_other_sizes_fill_no_pack() -> None:
@@ -119,7 +119,7 @@ def test_where_rungs_get_narrow_packs_are_no_wider_than_usual() -> None:
 
 def test_why_trials_are_trained_alone_is_said() -> None:
     refused = profile({}, refusal="it is no TorchTrainer")
-    width, reason = chosen(planned(flat(4)), refused, 1)
+    width, reason = choose_width(planned(flat(4)), refused, 1)
     assert width == 0 and reason.endswith("cannot be packed: it is no TorchTrainer")
 
 
@@ -137,7 +137,7 @@ def test_nothing_is_chosen_that_was_not_measured_or_that_trials_cannot_fill(
     trials: list[Trial], slots: int, seconds: dict[str, float]
 ) -> None:
     plan = planned(trials)
-    width, _ = chosen(plan, profile(seconds), slots)
+    width, _ = choose_width(plan, profile(seconds), slots)
     assert width in (0, *map(int, WIDTHS)) and width <= widest(plan, slots)
 
 
@@ -147,7 +147,7 @@ def test_of_equal_trials_the_width_is_near_the_fastest_or_nothing_is_a_tenth_fas
     trials: int, slots: int, seconds: dict[str, float]
 ) -> None:
     plan = planned(flat(trials))
-    width, _ = chosen(plan, profile(seconds), slots)
+    width, _ = choose_width(plan, profile(seconds), slots)
     possible = [each for each in map(int, WIDTHS) if each <= widest(plan, slots)]
     took = {each: ceil(trials / (slots * each)) * seconds[str(each)] for each in possible}
     best, alone = min(took.values(), default=inf), max(trials / slots, 1) * seconds["0"]

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stagetree.runtime import grant as grants
-from stagetree.runtime.grant import Grant, GrantLost
+from stagetree.runtime.scripts import step_grant as grants
+from stagetree.runtime.scripts.step_grant import Grant, GrantLost
 
 CUTS = st.lists(st.sampled_from([0.0, 0.001]), max_size=3)
 PAUSES = st.lists(st.sampled_from([0.0, 0.0, 0.0002, 0.003]), min_size=1, max_size=5)

@@ -9,7 +9,7 @@ import pytest
 
 from app.domain import commands as c
 from app.domain import events as e
-from app.domain.terms import ChainId, ChainOutcome, ProofKind, StudyId
+from app.domain.terms import ChainId, ChainOutcome, StudyId, VerificationKind
 from stagetree.study import AsyncStudy, Result, Study
 from tests.api.world import Workers, changed
 from tests.stagetree.test_study import FIELDS, asked, train, trials_of, until, working
@@ -30,8 +30,8 @@ def isolate(workers: Workers, study: str) -> None:
     tested: Any = {"device": "cpu", "begin": 0, "step": 1, "difference": WHY}
     workers.record(
         study,
-        e.ChainAssigned(chain=chain, slot="gpu9", stages=(stage,), at=1.0, proof=ProofKind.HANDOVER),
-        e.ExactnessTested(chain=chain, proof=ProofKind.HANDOVER, node=node, **tested),
+        e.ChainAssigned(chain=chain, slot="gpu9", stages=(stage,), at=1.0, proof=VerificationKind.HANDOVER),
+        e.ExactnessTested(chain=chain, proof=VerificationKind.HANDOVER, node=node, **tested),
         e.ChainEnded(chain=chain, outcome=ChainOutcome.DONE, steps=1, seconds=1.0),
     )
     workers.decide(study, c.IsolateStudy(study=StudyId(study), at=2.0))

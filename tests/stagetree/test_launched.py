@@ -17,7 +17,7 @@ import torch
 from built_models import advanced, image
 from stacks import wait_for
 
-from stagetree.runtime import state_format
+from stagetree.runtime.checkpoints import state_format
 from stagetree.runtime.failures import TrainerFailed
 from stagetree.runtime.loading import load_trainer
 from stagetree.runtime.model import HpTimeline, Model

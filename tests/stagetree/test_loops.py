@@ -11,7 +11,7 @@ import pytest
 from built_models import advanced, image
 
 import stagetree.integrations  # noqa: F401 - torchvision can be imported from here on
-from stagetree.runtime import state_format
+from stagetree.runtime.checkpoints import state_format
 from stagetree.runtime.failures import TrainerFailed
 from stagetree.runtime.loading import imports_of, load_trainer
 from stagetree.runtime.model import HpTimeline, Model

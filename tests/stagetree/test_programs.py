@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from stacks import wait_for
 
 from app.registry import Catalogue
-from stagetree.runtime import differences, state_format
+from stagetree.runtime.checkpoints import state_format
+from stagetree.runtime.exactness import differences
 from stagetree.runtime.failures import TrainerFailed
 from stagetree.runtime.loading import imports_of, load_trainer
 from stagetree.runtime.model import HpTimeline, Model

@@ -15,9 +15,10 @@ from forks import checked
 from app.cli.check import report_lines
 from app.registry import Catalogue
 from stagetree import attach
-from stagetree.runtime import inexact_reasons, state_format
+from stagetree.runtime import inexact_reasons
+from stagetree.runtime.checkpoints import state_format
+from stagetree.runtime.exactness.held_values import differing, holdings
 from stagetree.runtime.failures import TrainerFailed
-from stagetree.runtime.held_objects import differing, holdings
 from stagetree.runtime.loading import code_modules, load_trainer
 from stagetree.runtime.model import HpTimeline, Model
 from stagetree.source.discovery import scripts

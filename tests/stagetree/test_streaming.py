@@ -18,7 +18,7 @@ from torch.optim import SGD, Optimizer
 from torch.utils.data import DataLoader, IterableDataset
 
 from stagetree import TorchTrainer
-from stagetree.packing.refusals import NotPackable, refuse
+from stagetree.packing.packability import NotPackable, require_packable
 from stagetree.trainer.streaming import Stream
 
 
@@ -200,7 +200,7 @@ def test_a_place_in_other_data_is_refused() -> None:
 
 def test_models_that_stream_are_not_packed() -> None:
     with pytest.raises(NotPackable, match="its data is a stream"):
-        refuse(trained(Streaming(), 0, 1))
+        require_packable(trained(Streaming(), 0, 1))
 
 
 # What is out there ----------------------------------------------------------------------------------------------------

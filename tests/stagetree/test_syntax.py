@@ -12,8 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from stagetree import syntax
-from stagetree.syntax import syntax_tree
+from stagetree.source import syntax
+from stagetree.source.syntax import syntax_tree
 
 SOURCE = Path(syntax.__file__).with_name("study.py").read_bytes()
 

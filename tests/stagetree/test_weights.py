@@ -19,11 +19,11 @@ from torch import nn
 from app.workers.state import State
 from stagetree import export_weights, load_state
 from stagetree.errors import StagetreeError
-from stagetree.runtime import state_format
+from stagetree.runtime.checkpoints import state_format
+from stagetree.runtime.checkpoints.weight_files import like_the_model
 from stagetree.runtime.debug import DebugTrial, export_state
 from stagetree.runtime.loading import load_trainer
 from stagetree.runtime.model import Model
-from stagetree.runtime.weight_files import like_the_model
 
 
 def checkpoint_of(trainer_state: Any) -> bytes:
@@ -152,7 +152,7 @@ def test_a_state_can_be_loaded_from_its_file(tmp_path: Path) -> None:
 
 
 def test_exporting_imports_no_torch() -> None:
-    imports = "import sys, stagetree.runtime.weight_files; from stagetree import export_weights"
+    imports = "import sys, stagetree.runtime.checkpoints.weight_files; from stagetree import export_weights"
     check = f"{imports}; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", check], check=True)
 

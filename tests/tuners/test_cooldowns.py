@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from app.domain import commands as c
 from app.domain import results
 from app.domain.accounting import cost
-from app.domain.checkpoint_needs import must_stay, states_of
+from app.domain.checkpoint_needs import required_keys, states_of
 from app.domain.commands import Extend, Start
-from app.domain.cooldowns import cooled
+from app.domain.cooldowns import cooldown_hp
 from app.domain.leaderboard import meaning, standing
 from app.domain.schedule import path
 from app.domain.search_plan import Node, Study, TrialEvent
@@ -162,7 +162,7 @@ def test_a_failed_cooldown_is_the_worst_and_a_cancelled_one_does_not_count() -> 
 )
 def test_a_cooldown_of_a_constant_rate_is_the_decay_of_wsd(at: int, steps: int, shape: str, peak: float) -> None:
     """By name: whoever wrote such a schedule shares it."""
-    made = cooled({"lr": peak, "bs": 8}, at, steps, falling=["lr"], shape=shape, final=0)
+    made = cooldown_hp({"lr": peak, "bs": 8}, at, steps, falling=["lr"], shape=shape, final=0)
     wsd = {"family": "wsd", "peak": peak, "warmup": 0, "stable_until": at, "decay": steps, "shape": shape}
     end = at + steps
     assert path(made, end, "") == path({"lr": parse(wsd).to_json(), "bs": parse(8).to_json()}, end, "")
@@ -180,7 +180,7 @@ def test_a_cooldown_of_a_constant_rate_is_the_decay_of_wsd(at: int, steps: int, 
     final=st.sampled_from([0.0, 0.01]),
 )
 def test_a_cooldown_begins_as_its_trunk_and_never_rises(lr: dict[str, Any], at: int, final: float) -> None:
-    made = parse(cooled({"lr": lr}, at, 10, falling=["lr"], shape="linear", final=final)["lr"])
+    made = parse(cooldown_hp({"lr": lr}, at, 10, falling=["lr"], shape="linear", final=final)["lr"])
     trunk = parse(lr)
     assert [made.at(step) for step in range(at)] == [trunk.at(step) for step in range(at)]
     tail = [made.at(step) for step in range(at, at + 12)]
@@ -190,9 +190,9 @@ def test_a_cooldown_begins_as_its_trunk_and_never_rises(lr: dict[str, Any], at: 
 
 def test_what_cannot_fall_is_said() -> None:
     with pytest.raises(SequenceError, match="must be a number at step 3, where its cooldown begins, got 'adam'"):
-        cooled({"lr": "adam"}, 3, 2, falling=["lr"], shape="linear", final=0)
+        cooldown_hp({"lr": "adam"}, 3, 2, falling=["lr"], shape="linear", final=0)
     with pytest.raises(SequenceError, match="must have what falls in a cooldown in every configuration, got bs"):
-        cooled({"bs": 8}, 3, 2, falling=[], shape="linear", final=0)
+        cooldown_hp({"bs": 8}, 3, 2, falling=[], shape="linear", final=0)
 
 
 def test_groups_fall_with_their_sequence() -> None:
@@ -227,7 +227,7 @@ def test_the_winner_is_the_cooled_state_and_it_is_kept() -> None:
     assert (winner.cooldown_of, winner.steps, result.step) == (winner.cooldown_of, 99, 99)
     trunk = study.trials[winner.cooldown_of]
     assert parse(trunk.hp["lr"]).at(0) == 0.3 and trunk.steps == 90
-    assert states_of(plan, winner)[99].key in must_stay(plan)
+    assert states_of(plan, winner)[99].key in required_keys(plan)
 
 
 def test_what_is_shown_of_it() -> None:

@@ -17,7 +17,7 @@ from app.domain import events as e
 from app.domain import results
 from app.domain.leaderboard import standing
 from app.domain.objectives import FAILED, ResultScore, Scored
-from app.domain.pareto_fronts import FrontRanking, best_first, dominates, front_of, fronts
+from app.domain.pareto_fronts import ParetoRanking, best_first, dominates, fronts, pareto_front
 from app.domain.search_plan import Node
 from app.domain.terms import TrialEventKind
 from app.search.replay import replay
@@ -91,7 +91,7 @@ def test_the_order_is_a_function_of_the_results(scored: list[Scored], rng: Rando
 
 @given(scores(st.integers(2, 3)))
 def test_the_next_of_a_front_is_the_furthest_from_those_before_it(scored: list[Scored]) -> None:
-    front = front_of(scored)
+    front = pareto_front(scored)
     if not front:
         return
     assert front[0] == min(front)
@@ -128,7 +128,7 @@ def by_hand(scored: list[Scored]) -> list[Scored]:
 @given(scores(st.integers(1, 4)) | scores(st.integers(1, 3), top=40, most=40))
 def test_the_quick_order_is_that_of_all_comparisons(scored: list[Scored]) -> None:
     """However the results came: at once, or one by one with looks at the first of them in between."""
-    ranking = FrontRanking()
+    ranking = ParetoRanking()
     for count, each in enumerate(scored):
         ranking.add(each)
         assert [*islice(ranking.best_first(), 3)] == by_hand(scored[: count + 1])[:3]
@@ -201,7 +201,7 @@ def test_decisions_on_several_metrics_and_constraints_can_be_derived_again(kind:
         if line.kind == TrialEventKind.PROMOTE and "rung" in line.reason:
             assert len(line.reason["losses"]) == 2
             assert line.reason["rank"] <= line.reason["cut"]
-    found = results.front(world.plan, study)
+    found = results.pareto_front(world.plan, study)
     assert found
     assert all(results.score(world.plan, study, trial).is_feasible for trial, _ in found)
     assert results.best(world.plan, study) == found[0]

@@ -342,8 +342,8 @@ def test_the_priority_of_a_promising_trial_is_what_it_is_ordered_by(order_by: st
         if isinstance(event, e.TrialPrioritized):
             promising = event.reason["class"] == "promising"
             assert event.priority == (worth(event.reason, order_by) if promising else 0)
-    judged = [trial for trial in found.trials if trial.standing]
-    assert all(trial.priority in (0, worth(trial.standing, order_by)) for trial in judged)
+    judged = [trial for trial in found.trials if trial.priority_reason]
+    assert all(trial.priority in (0, worth(trial.priority_reason, order_by)) for trial in judged)
 
 
 @pytest.mark.slow

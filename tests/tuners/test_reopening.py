@@ -8,14 +8,14 @@ import pytest
 from hypothesis import strategies as st
 
 from app.domain import commands as c
-from app.domain.decide.studies import GROWS_BY
+from app.domain.decide.studies import SIZE_FIELDS
 from app.domain.terms import StateConflict
 from app.search.replay import replay
 from tests.tuners.test_every_tuner import KINDS, SEEDS, drawn, run, study_of
 from tests.tuners.worlds import STUDY, numbered
 
-GROWING = {name: tuner for name, tuner in KINDS.items() if tuner["kind"] in GROWS_BY}
-OTHERS = {name: tuner for name, tuner in KINDS.items() if tuner["kind"] not in GROWS_BY}
+GROWING = {name: tuner for name, tuner in KINDS.items() if tuner["kind"] in SIZE_FIELDS}
+OTHERS = {name: tuner for name, tuner in KINDS.items() if tuner["kind"] not in SIZE_FIELDS}
 
 
 @pytest.mark.slow
@@ -25,7 +25,7 @@ def test_it_goes_on_and_what_was_decided_stands(tuner: dict[str, Any], seed: int
     world = run(study_of(tuner, "apart"), seed, slots=slots)
     study = world.plan.studies[STUDY]
     before, trials = list(study.history), len(study.trials)
-    field = GROWS_BY[tuner["kind"]]
+    field = SIZE_FIELDS[tuner["kind"]]
     world.give(c.ReopenStudy(study=STUDY, trials=2 * tuner.get(field, 1), at=0.0))
     world.run()
     assert study.state == "completed" and study.history[: len(before)] == before

@@ -10,12 +10,12 @@ from app.workers.state import State
 from app.workers.trainer_connection import TrainerKilled
 from app.workers.trainer_process import Compared, Seen, TrainedTo
 from stagetree.runtime import inexact_reasons
-from stagetree.runtime.comparison import HOLDINGS, compare, leaf_digests
+from stagetree.runtime.checkpoints.state_format import read
+from stagetree.runtime.exactness.comparison import HOLDINGS, compare, leaf_digests
+from stagetree.runtime.exactness.held_values import differing, holdings
 from stagetree.runtime.failures import TrainerFailed, user_code
-from stagetree.runtime.held_objects import differing, holdings
 from stagetree.runtime.loading import code_modules, load_trainer
 from stagetree.runtime.model import HpTimeline, Model
-from stagetree.runtime.state_format import read
 from stagetree.trainer.ranks import group
 
 

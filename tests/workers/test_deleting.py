@@ -76,7 +76,7 @@ def test_the_store_stays_under_the_budget_and_no_result_is_another(database: Dat
     sizes = run(cluster, study, retention(cluster, budget))
     assert cluster.values(study) == wanted
     assert max(sizes) <= budget < without / 2
-    for trial, result in results.ranked(cluster.plan, cluster.study(study))[:2]:
+    for trial, result in results.rank_trials(cluster.plan, cluster.study(study))[:2]:
         kept = checkpoint_needs.states_of(cluster.plan, trial)[result.step]
         state = CheckpointStore(cluster.store).read(kept.key, kept.checkpoint.sha256)
         assert state.size == kept.checkpoint.size

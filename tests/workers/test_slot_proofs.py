@@ -13,9 +13,9 @@ from toys import switch
 
 from app.domain import events as e
 from app.domain.terms import StudyId, Verdict
-from app.domain.trainer_check import unread
+from app.domain.trainer_check import unread_hp
 from app.events.database import Database
-from app.exactness import judge, marks_of
+from app.exactness import judge, trial_marks
 from app.registry import Catalogue, TrainerSource
 from app.search.replay import replay
 from app.workers.trainer_process import TrainerProcess
@@ -114,7 +114,7 @@ def test_what_does_not_come_back_and_changes_nothing_is_compared_as_a_whole_and_
     strays = [set(each.stray) for each in found(proving, "handover") if each.stray]
     assert strays and strays[0] == {"self.seen"}, "of another one the trainer says that it does not matter"
     assert [each for each in found(proving, "whole") if each.difference] == [] != found(proving, "whole")
-    assert not done.isolated and not any(map(marks_of(proving.plan, done), done.trials))
+    assert not done.isolated and not any(map(trial_marks(proving.plan, done), done.trials))
     assert judge(proving.plan, done).verdict == Verdict.VERIFIED
 
 
@@ -168,7 +168,7 @@ def test_a_script_is_told_of_in_words_of_its_own(proving: Cluster, tmp_path: Pat
     proving.sources = Catalogue([str(file)]).describe()
     proving.run(proving.submit(study("script", inexact="refuse")))
     [check] = found(proving, "check")
-    assert check.unread == []
+    assert check.unread_hp == []
     assert check.difference.endswith(
         "Likely: data.rng (a global of script.py) not in the state: after load() of run.state not what it was"
     )
@@ -184,10 +184,10 @@ def test_hyper_parameters_that_a_script_does_not_read_are_on_record(proving: Clu
         trial["hp"]["decay"] = 0.1
     done = proving.run(proving.submit(asked))
     [check] = found(proving, "check")
-    assert (check.unread, check.difference) == (["decay"], "")
-    assert unread(proving.plan, done) == ["decay"]
+    assert (check.unread_hp, check.difference) == (["decay"], "")
+    assert unread_hp(proving.plan, done) == ["decay"]
     other = proving.study(proving.submit(study("script")))
-    assert unread(proving.plan, other) == [], "it has no such hyper-parameter"
+    assert unread_hp(proving.plan, other) == [], "it has no such hyper-parameter"
 
 
 @pytest.mark.slow

@@ -17,10 +17,10 @@ from toys import switch
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import decide
-from app.domain.terms import ProofKind, Verdict
+from app.domain.terms import Verdict, VerificationKind
 from app.events.database import Database
 from app.events.records import Write, transact
-from app.exactness import judge, text_of
+from app.exactness import judge, verdict_text
 from app.registry import TrainerSource
 from app.storage.owned_store import find_orphans
 from app.workers.scheduler.retention import Retention
@@ -295,7 +295,7 @@ def test_torchs_own_sums_are_of_a_plan_with_the_number_of_ranks_and_proven_there
     assert set(cluster.begun) == {2} and done.executed == done.unique < done.requested
     assert cluster.plan.opened is not None and cluster.plan.opened.parallel == f"{parallel}:2"
     proofs = {each.proof for each in cluster.events(e.ChainAssigned) if each.members} - {None}
-    assert {ProofKind.CHECK, ProofKind.HANDOVER} <= proofs
+    assert {VerificationKind.CHECK, VerificationKind.HANDOVER} <= proofs
     assert [each for each in cluster.events(e.ExactnessTested) if each.difference or each.unproven] == []
     assert judge(cluster.plan, done).verdict in (Verdict.CHECKED, Verdict.VERIFIED)
 
@@ -307,7 +307,7 @@ def test_what_is_inexact_in_two_ranks_alone_is_found_by_a_proof_in_two(make: Mak
     fields = {"ranks": 2, "inexact": "allow"}
     done = cluster.run(cluster.submit(added({"forgets": True}, *trials) | fields))
     assert (found := judge(cluster.plan, done)).verdict == Verdict.INEXACT
-    assert text_of(done, found).startswith("inexact, and what was shared may be wrong: ")
+    assert verdict_text(done, found).startswith("inexact, and what was shared may be wrong: ")
 
 
 @pytest.mark.slow
@@ -316,7 +316,7 @@ def test_a_proof_that_loses_a_rank_is_made_again_and_blames_nobody(make: Make) -
     cluster.kill_at = 0  # it is the check
     done = cluster.run(cluster.submit(study(2)))
     assert [trial.state for trial in done.trials] == ["completed", "completed"]
-    checks = [each.chain for each in cluster.events(e.ChainAssigned) if each.proof == ProofKind.CHECK]
+    checks = [each.chain for each in cluster.events(e.ChainAssigned) if each.proof == VerificationKind.CHECK]
     ends = {each.chain: each.outcome for each in cluster.events(e.ChainEnded)}
     assert [ends[chain] for chain in checks] == ["interrupted", "done"]
     assert judge(cluster.plan, done).verdict in (Verdict.CHECKED, Verdict.VERIFIED)

@@ -102,7 +102,7 @@ def facts_that_wait(patch: pytest.MonkeyPatch) -> None:
 
 def checkpoints_in_use(patch: pytest.MonkeyPatch) -> None:
     """What somebody waits for is deleted like the rest."""
-    patch.setattr(checkpoint_needs, "must_stay", lambda plan: set())
+    patch.setattr(checkpoint_needs, "required_keys", lambda plan: set())
 
 
 def facts_before_states(patch: pytest.MonkeyPatch) -> None:

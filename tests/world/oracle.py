@@ -75,7 +75,7 @@ def _check_results(world: World, number: int, spec: Json) -> None:
 
 def _is_without_pack(plan: SearchPlan, trial: Trial) -> bool:
     """Whether it says that passes of its packs have failed, and so promises other last bits."""
-    return any(reason == WITHOUT_PACK for node in plan.ends(trial) for _, reason in plan.nodes[node[0]].not_exact)
+    return any(reason == WITHOUT_PACK for node in plan.path_ends(trial) for _, reason in plan.nodes[node[0]].not_exact)
 
 
 def _agree(found: Metrics, right: Metrics, *, near: bool) -> bool:

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from unittest.mock import patch
 
 from app.workers.slot import surroundings
-from stagetree.runtime import file_reads
+from stagetree.runtime.reads import file_reads
 
 environment = cache(surroundings.environment)
 

@@ -72,10 +72,10 @@ def list_tokens(use: ServicesDep, who: Who, limit: Limit = 100, cursor: Cursor =
 def create_token(body: TokenBody, use: ServicesDep, who: Who) -> NewToken:
     """The name appears in the log from then on, so it is never reused."""
     wanted = parse(TokenWanted, body)
-    if not who.sees_all_of(wanted.project):
+    if not who.can_see_all_of(wanted.project):
         raise HttpProblem(403, f"{who.name} makes tokens of the project {who.project!r} alone.")
     try:
-        scope = Scope.of(wanted.scope)
+        scope = Scope.parse(wanted.scope)
         token = access.create(use.records, wanted.name, scope, wanted.project, wanted.days, use.clock())
     except access.TokenRefused as problem:
         raise HttpProblem(409, f"{problem}.") from None

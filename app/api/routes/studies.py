@@ -80,7 +80,7 @@ def list_studies(
     """Studies that are submitted meanwhile do not appear on later pages, and no study appears twice."""
 
     def is_meant(other: str) -> bool:
-        return who.sees(other) and project in (None, other)
+        return who.can_see(other) and project in (None, other)
 
     return queries.studies(use, limit, cursor, state, name, is_meant)
 

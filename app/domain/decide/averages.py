@@ -18,12 +18,12 @@ from math import isfinite
 from app.domain import checkpoint_needs, results
 from app.domain import events as e
 from app.domain.averages import MeanShare, name_of
-from app.domain.decide.studies import going_on
+from app.domain.decide.studies import reopen_if_ended
 from app.domain.pricing import Price, price
 from app.domain.schedule import path_from
-from app.domain.search_plan import SearchPlan, Study, Trial, trial_of
+from app.domain.search_plan import SearchPlan, Study, Trial, get_trial
 from app.domain.terms import NodeId, Place, Refused, TrialState
-from app.domain.trial_requests import AverageTrials, Json, Trials, branched
+from app.domain.trial_requests import AverageTrials, Json, Trials, branch_hp
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ def average(plan: SearchPlan, command: AverageTrials, trials: Trials) -> Iterato
     study = plan.studies[command.study]
     if study.isolated:
         raise Refused(f"each trial of study {study.id} is trained alone, and what others are made of is not kept")
-    sources = _ordered(_sources(plan, study, command))
+    sources = _merge_sources(_sources(plan, study, command))
     shares = tuple(source.share for source in sources)
     name, at, first = name_of(shares), shares[0].step, sources[0].trial
     hp = first.hp
@@ -48,8 +48,8 @@ def average(plan: SearchPlan, command: AverageTrials, trials: Trials) -> Iterato
     if command.steps is not None and command.steps <= at:
         raise Refused(f"steps: must be more than the {at} at which the average is, got {command.steps}")
     if command.hp and command.steps is not None:
-        hp = branched(first, at, command.hp, command.steps)
-    yield from going_on(study, command.time)
+        hp = branch_hp(first, at, command.hp, command.steps)
+    yield from reopen_if_ended(study, command.time)
     if name not in plan.means:
         yield e.AverageNamed(node=name, step=at, shares=shares)
     of = [{"trial": each.trial.number, "step": each.share.step, "weight": each.share.weight} for each in sources]
@@ -75,9 +75,9 @@ def _sources(plan: SearchPlan, study: Study, command: AverageTrials) -> Iterator
 
 def _places(plan: SearchPlan, study: Study, command: AverageTrials) -> Iterator[tuple[Trial, int]]:
     """The trials that are meant, each with the step of its state."""
-    chosen = _chosen(plan, study, command)
+    chosen = _choose_trials(plan, study, command)
     if command.last is None:
-        yield from ((trial, _measured_at(plan, study, trial)) for trial in chosen)
+        yield from ((trial, _result_step(plan, study, trial)) for trial in chosen)
         return
     if len(chosen) != 1:
         raise Refused(f"last: must be of one trial, got {len(chosen)}")
@@ -88,13 +88,13 @@ def _places(plan: SearchPlan, study: Study, command: AverageTrials) -> Iterator[
     yield from ((chosen[0], step) for step in states[-command.last :])
 
 
-def _chosen(plan: SearchPlan, study: Study, command: AverageTrials) -> list[Trial]:
+def _choose_trials(plan: SearchPlan, study: Study, command: AverageTrials) -> list[Trial]:
     if bool(command.trials) == (command.best is not None):
         raise Refused("trials: must name the trials to average, or best say how many of the best, and not both")
     if command.best is None:
-        chosen = [trial_of(study, number) for number in command.trials]
+        chosen = [get_trial(study, number) for number in command.trials]
     else:
-        chosen = [trial for trial, _ in _ranked(plan, study)[: command.best]]
+        chosen = [trial for trial, _ in _rank_candidates(plan, study)[: command.best]]
         if len(chosen) < command.best:
             raise Refused(f"best: must be at most the {len(chosen)} trials that have a result, got {command.best}")
     for trial in chosen:
@@ -103,20 +103,20 @@ def _chosen(plan: SearchPlan, study: Study, command: AverageTrials) -> list[Tria
     return chosen
 
 
-def _ranked(plan: SearchPlan, study: Study) -> list[tuple[Trial, results.MeasuredValue]]:
+def _rank_candidates(plan: SearchPlan, study: Study) -> list[tuple[Trial, results.MeasuredValue]]:
     """The trials to choose from, the best first: no averages, which would count their parts twice."""
     gone = (TrialState.FAILED, TrialState.CANCELLED)
-    ranked = results.ranked(plan, study)
+    ranked = results.rank_trials(plan, study)
     return [each for each in ranked if not is_average(plan, each[0]) and each[0].state not in gone]
 
 
-def _measured_at(plan: SearchPlan, study: Study, trial: Trial) -> int:
+def _result_step(plan: SearchPlan, study: Study, trial: Trial) -> int:
     """The step at which the trial has its value; without a value, the last step that was asked for."""
     measured = results.result(plan, study, trial)
     return trial.steps if measured is None else measured.step
 
 
-def _ordered(sources: Iterable[Source]) -> list[Source]:
+def _merge_sources(sources: Iterable[Source]) -> list[Source]:
     """Each state once, in the order in which they are added up. Equal weights are 1. Raises `Refused`."""
     by_place = dict[Place, Source]()
     for each in sources:
@@ -138,11 +138,11 @@ def is_average(plan: SearchPlan, trial: Trial) -> bool:
     return trial.path[0] in plan.means
 
 
-def branch_of(plan: SearchPlan, trial: Trial, at: int, hp: Json, steps: int) -> dict[NodeId, int] | None:
+def branch_path(plan: SearchPlan, trial: Trial, at: int, hp: Json, steps: int) -> dict[NodeId, int] | None:
     """The way of a branch of an average; None for one of any other trial. Raises `Refused`."""
     if not is_average(plan, trial):
         return None
-    begin, name = plan.begins(trial), trial.path[0]
+    begin, name = plan.start_step(trial), trial.path[0]
     if at < begin:
         raise Refused(f"at: must be at least {begin}, since trial {trial.number} begins there as an average, got {at}")
     return {name: begin, **path_from(hp, begin, steps, name)}
@@ -156,7 +156,7 @@ def price_of(
     node = plan.nodes.get(next(iter(ways[0])))
     for share in shares if node is None or not node.resumable else ():
         resumed = max((each.step for each in checkpoint_needs.latest_before(plan, share.node, share.step)), default=0)
-        for each, leaves in plan.way(share.node, share.step):
+        for each, leaves in plan.path_to(share.node, share.step):
             begin, end = max(each.start, resumed), min(leaves, each.reached)
             if end > begin:
                 first, last = spans.get(each.id, (begin, end))

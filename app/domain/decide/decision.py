@@ -11,11 +11,11 @@ from app.domain import commands as c
 from app.domain import events as e
 from app.domain.accounting import steps_left
 from app.domain.decide import averages, studies, study_annotations
-from app.domain.decide.studies import going_on, reopened
+from app.domain.decide.studies import reopen_event, reopen_if_ended
 from app.domain.pricing import Price
-from app.domain.search_plan import SearchPlan, Study, Trial, open_study_of, study_of, trial_of
+from app.domain.search_plan import SearchPlan, Study, Trial, get_open_study, get_study, get_trial
 from app.domain.terms import FailureKind, NodeId, Refused, StateConflict, StudyState, TrialState
-from app.domain.trial_requests import Trials, branched, suggest, withdraw
+from app.domain.trial_requests import Trials, branch_hp, suggest, withdraw
 from stagetree.limits import LIMITS, Limits
 
 EXTENDABLE = (TrialState.ACTIVE, TrialState.COMPLETED)
@@ -29,11 +29,11 @@ def tune(study: Study, actions: tuple[c.TunerAction, ...], trials: Trials) -> It
         match action:
             case c.Start():
                 yield trials.add(action.hp, action.steps, {"by": "tuner", **action.reason})
-            case c.Extend() if _may_extend(trial_of(study, action.trial), action.steps):
+            case c.Extend() if _may_extend(get_trial(study, action.trial), action.steps):
                 yield trials.extend(action.trial, action.steps, action.reason)
-            case c.Stop() if trial_of(study, action.trial).state in EXTENDABLE:
+            case c.Stop() if get_trial(study, action.trial).state in EXTENDABLE:
                 yield e.TrialStopped(study=study.id, trial=action.trial, reason=action.reason)
-            case c.Prioritize() if _may_prioritize(trial_of(study, action.trial), action):
+            case c.Prioritize() if _may_prioritize(get_trial(study, action.trial), action):
                 yield e.TrialPrioritized(
                     study=study.id, trial=action.trial, priority=action.priority, reason=action.reason
                 )
@@ -47,7 +47,7 @@ def _may_prioritize(trial: Trial, action: c.Prioritize) -> bool:
     """Whether that is news: a priority that stays what it is may have another reason."""
     if not isfinite(action.priority):
         raise Refused(f"priority: must be a finite number, got {action.priority} for trial {trial.number}")
-    before = (trial.priority, dict(trial.standing))
+    before = (trial.priority, dict(trial.priority_reason))
     return trial.state in EXTENDABLE and before != (action.priority, dict(action.reason))
 
 
@@ -61,7 +61,7 @@ def ask(study: Study, actions: tuple[c.Start | c.Extend, ...], trials: Trials) -
 
 def _users_trial(study: Study, number: int) -> Trial:
     """A trial of which its user may ask for more."""
-    trial = trial_of(study, number)
+    trial = get_trial(study, number)
     if trial.reason.get("by") != "user":
         raise StateConflict(
             f"trial {number} of study {study.id} belongs to the tuner, which alone decides how long it is trained"
@@ -73,10 +73,10 @@ def _users_trial(study: Study, number: int) -> Trial:
 
 def branch(plan: SearchPlan, study: Study, command: c.BranchTrial, trials: Trials) -> Iterator[e.Event]:
     """The trial that begins as another one did."""
-    of = trial_of(study, command.trial)
-    hp = branched(of, command.at, command.hp, command.steps)
-    way = averages.branch_of(plan, of, command.at, hp, command.steps)
-    yield from going_on(study, command.time)
+    of = get_trial(study, command.trial)
+    hp = branch_hp(of, command.at, command.hp, command.steps)
+    way = averages.branch_path(plan, of, command.at, hp, command.steps)
+    yield from reopen_if_ended(study, command.time)
     yield trials.add(hp, command.steps, {"by": "user", "branch_of": command.trial, "at": command.at}, way)
 
 
@@ -95,7 +95,7 @@ def price_of(plan: SearchPlan, command: c.BranchTrial | c.AverageTrials, limits:
 
 def retry(study: Study, command: c.RetryTrial) -> Iterator[e.Event]:
     """A failed trial is tried again, unless what it failed by is on record and would be so again."""
-    trial, name = trial_of(study, command.trial), f"trial {command.trial} of study {study.id}"
+    trial, name = get_trial(study, command.trial), f"trial {command.trial} of study {study.id}"
     kind = (trial.error or {}).get("kind")
     if trial.state != TrialState.FAILED:
         raise StateConflict(f"{name} is {trial.state}; only a failed trial can be tried again")
@@ -105,13 +105,13 @@ def retry(study: Study, command: c.RetryTrial) -> Iterator[e.Event]:
         text = "its metrics are on record, and would be the same again; ask for a trial with other values"
         raise StateConflict(f"{name} cannot be tried again: {text}")
     if study.is_final:
-        yield reopened(study, study.tuner, command.at)
+        yield reopen_event(study, study.tuner, command.at)
     yield e.TrialRetried(study=study.id, trial=trial.number)
 
 
 def cancel(study: Study, number: int) -> Iterator[e.Event]:
     """A trial can be removed as long as its tuner may ask for more of it."""
-    trial = trial_of(study, number)
+    trial = get_trial(study, number)
     if trial.state == TrialState.ACTIVE or (trial.state == TrialState.COMPLETED and not study.is_final):
         yield e.TrialCancelled(study=trial.study, trial=trial.number)
     elif trial.state != TrialState.CANCELLED:
@@ -195,7 +195,7 @@ def decide(plan: SearchPlan, command: c.Command, limits: Limits = LIMITS) -> tup
     """The events that follow from a command. Raises `Refused` with a sentence that says why."""
     match command:
         case _ if isinstance(command, c.TrialCommand):
-            return tuple(_of_trials(plan, command, limits))
+            return tuple(_decide_trial_command(plan, command, limits))
         case c.ChoosePacking():
             return tuple(choose_packing(plan, command))
         case c.AssignChain():
@@ -207,45 +207,45 @@ def decide(plan: SearchPlan, command: c.Command, limits: Limits = LIMITS) -> tup
         case c.SubmitStudy():
             return tuple(studies.submit(plan, command, limits))
         case _:
-            return tuple(_of_studies(plan, command, limits))
+            return tuple(_decide_study_command(plan, command, limits))
 
 
-def _of_trials(plan: SearchPlan, command: c.TrialCommand, limits: Limits) -> Iterator[e.Event]:
+def _decide_trial_command(plan: SearchPlan, command: c.TrialCommand, limits: Limits) -> Iterator[e.Event]:
     match command:
         case c.ApplyTunerActions():
-            study = study_of(plan, command.study)
+            study = get_study(plan, command.study)
             return tune(study, command.actions, Trials(plan, study, limits))
         case c.AddTrial():
-            study = open_study_of(plan, command.study)
+            study = get_open_study(plan, command.study)
             return iter([Trials(plan, study, limits).add(command.hp, command.steps, {"by": "user"})])
         case c.AskForTrials():
-            study = open_study_of(plan, command.study)
+            study = get_open_study(plan, command.study)
             return ask(study, command.actions, Trials(plan, study, limits))
         case c.SuggestConfigurations():
-            return suggest(open_study_of(plan, command.study), command)
+            return suggest(get_open_study(plan, command.study), command)
         case c.WithdrawSuggestion():
-            return withdraw(study_of(plan, command.study), command)
+            return withdraw(get_study(plan, command.study), command)
         case c.CancelTrial():
-            return cancel(study_of(plan, command.study), command.trial)
+            return cancel(get_study(plan, command.study), command.trial)
         case c.RetryTrial():
-            return retry(study_of(plan, command.study), command)
+            return retry(get_study(plan, command.study), command)
         case c.BranchTrial():
-            study = study_of(plan, command.study)
+            study = get_study(plan, command.study)
             return branch(plan, study, command, Trials(plan, study, limits))
         case c.AverageTrials():
-            study = study_of(plan, command.study)
+            study = get_study(plan, command.study)
             return averages.average(plan, command, Trials(plan, study, limits))
         case _:
             assert_never(command)
 
 
-def _of_studies(plan: SearchPlan, command: c.StudyCommand, limits: Limits) -> Iterator[e.Event]:
-    study = study_of(plan, command.study)
+def _decide_study_command(plan: SearchPlan, command: c.StudyCommand, limits: Limits) -> Iterator[e.Event]:
+    study = get_study(plan, command.study)
     match command:
         case c.PauseStudy():
-            return studies.pause(open_study_of(plan, study.id))
+            return studies.pause(get_open_study(plan, study.id))
         case c.ResumeStudy():
-            return studies.resume(open_study_of(plan, study.id))
+            return studies.resume(get_open_study(plan, study.id))
         case c.ReopenStudy():
             return studies.reopen(study, command.trials, command.at, limits)
         case c.CancelStudy():

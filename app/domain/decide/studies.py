@@ -11,17 +11,10 @@ from app.domain import events as e
 from app.domain.accounting import BUDGETS, spent
 from app.domain.failures import last_line
 from app.domain.schedule import path
-from app.domain.search_plan import SearchPlan, Study, Trial, still_open
-from app.domain.terms import (
-    FailureKind,
-    InexactPolicy,
-    Refused,
-    StateConflict,
-    StudyState,
-    TrialState,
-)
+from app.domain.search_plan import SearchPlan, Study, Trial, require_open
+from app.domain.terms import FailureKind, InexactPolicy, Refused, StateConflict, StudyState, TrialState
 from app.domain.trainer_check import check_error
-from app.domain.trial_requests import refusing, suggested
+from app.domain.trial_requests import refuse_sequence_errors, suggestion_events
 from stagetree.limits import DATA_SEED, Limits, check_size
 
 
@@ -36,13 +29,15 @@ def isolate(plan: SearchPlan, study: Study, at: float) -> Iterator[e.Event]:
             yield e.StudyFailed(study=study.id, error=text, at=at)
         case InexactPolicy.ALONE:
             yield e.StudyIsolated(study=study.id, reason=test.difference, at=at)
-            theirs = (trial for trial in study.trials if trial.reason.get("by") == "user" and not plan.begins(trial))
+            theirs = (
+                trial for trial in study.trials if trial.reason.get("by") == "user" and not plan.start_step(trial)
+            )
             users = [trial for trial in theirs if trial.state != TrialState.CANCELLED]
             for number, trial in enumerate(users):
-                yield from _again(study, trial, number)
+                yield from _restart_trial(study, trial, number)
 
 
-def _again(study: Study, trial: Trial, number: int) -> Iterator[e.Event]:
+def _restart_trial(study: Study, trial: Trial, number: int) -> Iterator[e.Event]:
     """What a user asked for is asked for once more, but averages; a tuner begins anew by itself."""
     seeds = [run.hp[DATA_SEED] for run in trial.runs] if len(trial.runs) > 1 else []
     lasts, before = [study.root_alone(number, run) for run in range(len(trial.runs))], 0
@@ -71,7 +66,7 @@ def end_audit(plan: SearchPlan, study: Study, at: float) -> Iterator[e.Event]:
 
 
 def submit(plan: SearchPlan, command: c.SubmitStudy, limits: Limits) -> Iterator[e.Event]:
-    with refusing("the study"):
+    with refuse_sequence_errors("the study"):
         check_size(command.spec, limits)
     if plan.opened is None:
         yield command.plan
@@ -93,7 +88,7 @@ def submit(plan: SearchPlan, command: c.SubmitStudy, limits: Limits) -> Iterator
         by=command.by,
     )
     yield from command.learned
-    yield from suggested(command.study, command.spec.get("suggestions", ()), command.at, command.by)
+    yield from suggestion_events(command.study, command.spec.get("suggestions", ()), command.at, command.by)
     yield from isolate(plan, Study(command.study, command.spec, command.at), command.at)
 
 
@@ -109,7 +104,7 @@ def resume(study: Study) -> Iterator[e.Event]:
 
 def cancel(study: Study, at: float) -> Iterator[e.Event]:
     if study.state != StudyState.CANCELLED:
-        yield e.StudyCancelled(study=still_open(study).id, at=at)
+        yield e.StudyCancelled(study=require_open(study).id, at=at)
 
 
 def complete(study: Study, at: float) -> Iterator[e.Event]:
@@ -133,7 +128,7 @@ def end(plan: SearchPlan, study: Study, command: c.EndStudy) -> Iterator[e.Event
         yield e.StudyCompleted(study=study.id, at=command.at, reason=command.reason)
 
 
-GROWS_BY = {
+SIZE_FIELDS = {
     "random": "num_trials",
     "asha": "num_trials",
     "async_hyperband": "num_trials",
@@ -146,37 +141,37 @@ GROWS_BY = {
 """The tuners that may go on, and the field that says how far: none of their decisions would have differed."""
 
 
-def grows_from(study: Study) -> int | None:
+def current_size(study: Study) -> int | None:
     """The value of that field now; None of a tuner that cannot go on."""
-    field = GROWS_BY.get(study.kind)
+    field = SIZE_FIELDS.get(study.kind)
     return None if field is None else int(study.tuner.get(field, 1))
 
 
 def reopen(study: Study, more: int, at: float, limits: Limits) -> Iterator[e.Event]:
     if study.state != StudyState.COMPLETED:
-        raise StateConflict(f"study {study.id} is {study.state}; only a completed study can be reopened")
-    if (had := grows_from(study)) is None:
-        raise StateConflict(f"a study with tuner {study.kind} cannot grow; these can: {', '.join(GROWS_BY)}")
-    field = GROWS_BY[study.kind]
+        raise StateConflict(f"study {study.id} is {study.state}; only a completed study can be reopen_event")
+    if (had := current_size(study)) is None:
+        raise StateConflict(f"a study with tuner {study.kind} cannot grow; these can: {', '.join(SIZE_FIELDS)}")
+    field = SIZE_FIELDS[study.kind]
     if more <= had:
         raise Refused(f"{field}: must be more than the {had} that the study had, got {more}")
     if more > limits.trials:
         raise Refused(f"{field}: must be at most {limits.trials:,}, got {more}")
-    yield reopened(study, {**study.tuner, field: more}, at)
+    yield reopen_event(study, {**study.tuner, field: more}, at)
 
 
-def reopened(study: Study, tuner: Mapping[str, Any], at: float) -> e.StudyReopened:
+def reopen_event(study: Study, tuner: Mapping[str, Any], at: float) -> e.StudyReopened:
     """A study that is over goes on, without that which ended it before its tuner did."""
     spec = {name: value for name, value in study.spec.items() if name != study.ending.get("by")}
     return e.StudyReopened(study=study.id, spec={**spec, "tuner": dict(tuner)}, at=at)
 
 
-def going_on(study: Study, at: float) -> Iterator[e.Event]:
+def reopen_if_ended(study: Study, at: float) -> Iterator[e.Event]:
     """A user asks for more: a study ended by a budget or a limit goes on without it; a cancelled study does not."""
     if study.state == StudyState.CANCELLED:
         raise StateConflict(f"study {study.id} was cancelled: nothing of it is trained any more")
     if study.is_final:
-        yield reopened(study, study.tuner, at)
+        yield reopen_event(study, study.tuner, at)
 
 
 def close(study: Study, at: float) -> Iterator[e.Event]:
@@ -185,7 +180,7 @@ def close(study: Study, at: float) -> Iterator[e.Event]:
     failed = [trial for trial in study.trials if trial.state == TrialState.FAILED]
     if failed and not study.num_results:
         which = "the only trial" if len(failed) == 1 else f"all {len(failed)} trials"
-        text = f"{which} failed; {_said_by(failed[0])}"
+        text = f"{which} failed; {_failure_message(failed[0])}"
         yield e.StudyFailed(study=study.id, error=text, at=at)
     else:
         yield e.StudyCompleted(study=study.id, at=at)
@@ -201,7 +196,7 @@ def check_failures(plan: SearchPlan, study: Study, at: float) -> Iterator[e.Even
     if study.is_final:
         return
     if (error := check_error(plan, study)) is not None:
-        yield e.StudyFailed(study=study.id, error=_of_check(error), at=at)
+        yield e.StudyFailed(study=study.id, error=_check_failure_message(error), at=at)
         return
     if not study.failed:
         return
@@ -209,19 +204,21 @@ def check_failures(plan: SearchPlan, study: Study, at: float) -> Iterator[e.Even
     without_metric = next(
         (trial.error for trial in failed if (trial.error or {}).get("kind") == FailureKind.METRIC), None
     )
-    if without_metric is not None and study.id in plan.unheard:
+    if without_metric is not None and study.id in plan.metric_unseen:
         yield e.StudyFailed(study=study.id, error=without_metric["error"], at=at)
     elif study.max_failures is not None and len(failed) > study.max_failures:
-        text = f"{len(failed)} trials failed, more than max_failures: {study.max_failures}; {_said_by(failed[-1])}"
+        text = (
+            f"{len(failed)} trials failed, more than max_failures: {study.max_failures}; {_failure_message(failed[-1])}"
+        )
         yield e.StudyFailed(study=study.id, error=text, at=at)
 
 
-def _of_check(error: Mapping[str, Any]) -> str:
+def _check_failure_message(error: Mapping[str, Any]) -> str:
     """That the user's code fails on a trainer's first steps, and how: nothing was trained for it."""
     return f"the trainer failed when it was tried, before anything was trained: {error['error'].strip()}"
 
 
-def _said_by(trial: Trial) -> str:
+def _failure_message(trial: Trial) -> str:
     """What a failed trial's error ends with."""
     return f"trial {trial.number}: {last_line(trial.error)}"
 

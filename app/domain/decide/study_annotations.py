@@ -9,7 +9,7 @@ from typing import Any
 
 from app.domain import commands as c
 from app.domain import events as e
-from app.domain.search_plan import Study, trial_of
+from app.domain.search_plan import Study, get_trial
 from app.domain.terms import Refused, Unknown
 
 MOST_CHARACTERS = 2_000
@@ -31,7 +31,7 @@ def add_note(study: Study, command: c.AddNote) -> Iterator[e.Event]:
     if len(study.notes) >= MOST_NOTES:
         raise Refused(f"study {study.id} has {MOST_NOTES:,} notes, the most that a study may have")
     if command.trial is not None:
-        trial_of(study, command.trial)
+        get_trial(study, command.trial)
     yield e.NoteAdded(study=study.id, trial=command.trial, text=text, at=command.at, by=command.by)
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from app.domain import events as e
 from app.domain import outstanding_requests
 from app.domain.chain_assignment import gpu_of
-from app.domain.failures import counts_elsewhere, raised, tried
-from app.domain.search_plan import MOST_FAILURES, Chain, GivenUp, Node, SearchPlan, Study
+from app.domain.failures import count_tries, counts_for_other_trials, error_location
+from app.domain.search_plan import MOST_FAILURES, Chain, FinalFailure, Node, SearchPlan, Study
 from app.domain.terms import ChainOutcome, FailureKind, TrialKey
 
 
@@ -77,10 +77,10 @@ LONG = 60.0
 def _take_pace(study: Study, chain: Chain, event: e.StageCompleted) -> None:
     """The stage tells how long a step takes, unless most of it may be the start of a process: the slot's first one."""
     stage = chain.stages[event.index]
-    if event.index > 0 or chain.slot in study.begun_on or event.seconds >= LONG:
+    if event.index > 0 or chain.slot in study.used_slots or event.seconds >= LONG:
         study.paced_steps += stage.end - stage.start
         study.paced_seconds += event.seconds * chain.ranks
-    study.begun_on.add(chain.slot)
+    study.used_slots.add(chain.slot)
 
 
 def _forgive(node: Node, stage: e.Stage) -> None:
@@ -111,7 +111,7 @@ def _charge(plan: SearchPlan, chain: Chain, stage: e.Stage, steps: int, seconds:
         plan.measured.append(node.id)
     plan.stages_run += 1
     if steps:
-        node.take_pace(gpu_of(chain.kind), steps, seconds * plan.times_faster(chain.kind, chain.ranks))
+        node.add_timing(gpu_of(chain.kind), steps, seconds * plan.speedup_of(chain.kind, chain.ranks))
     if steps and chain.members:
         before = node.paces.get((chain.kind, chain.ranks), (0, 0.0))
         node.paces[chain.kind, chain.ranks] = (before[0] + steps, before[1] + seconds)
@@ -149,7 +149,7 @@ def close(plan: SearchPlan, event: e.ChainEnded) -> None:
 def _await_upload(plan: SearchPlan, chain: Chain) -> None:
     """What went wrong may have been that the state of a host was not there: others wait until it is safe."""
     first = chain.stages[0]
-    begins = plan.beginning(plan.node(first.node), first.start)
+    begins = plan.start_node(plan.node(first.node), first.start)
     if begins is not None and first.start in begins.cached:
         del begins.cached[first.start]
         plan.touched.add(begins.id)
@@ -161,7 +161,7 @@ def _charge_proof(plan: SearchPlan, chain: Chain, event: e.ChainEnded) -> None:
     study.proof_steps += event.steps
     study.gpu_seconds += event.seconds * chain.ranks
     if chain.proof is not None and event.outcome not in (ChainOutcome.DONE, ChainOutcome.STOPPED):
-        plan.proofs_in_vain[chain.proof] = plan.proofs_in_vain.get(chain.proof, 0) + 1
+        plan.failed_verifications[chain.proof] = plan.failed_verifications.get(chain.proof, 0) + 1
 
 
 def _release(plan: SearchPlan, chain: Chain) -> None:
@@ -173,7 +173,7 @@ def _release(plan: SearchPlan, chain: Chain) -> None:
         if node.saving.get(stage.end) == chain.id:
             del node.saving[stage.end]
             node.cached.pop(stage.end, None)
-            outstanding_requests.leave_unevaluated(plan, node, stage.end)
+            outstanding_requests.drop_evaluations(plan, node, stage.end)
             plan.touched.add(node.id)
     plan.chains.end(chain)
 
@@ -205,30 +205,30 @@ def _fail_check(plan: SearchPlan, chain: Chain, event: e.StageFailed) -> None:
 
 def _fail_trials(plan: SearchPlan, node: Node, event: e.StageFailed, used: int | None, stage: e.Stage) -> None:
     """The trials that have no restart left fail. used: the tries in this node; None where there is no other one."""
-    may_count = used is not None and counts_elsewhere(event)
-    equal = plan.given_up.get(raised(event)) if may_count else None
+    may_count = used is not None and counts_for_other_trials(event)
+    equal = plan.final_failures.get(error_location(event)) if may_count else None
     counted = used if used is None or equal is None else max(used, equal.tries)
     if equal is not None and event.evaluated is not None:
         node.evaluations_given_up[event.evaluated] = equal.tries
-    error = {"kind": event.kind, "step": event.step, "error": event.error, "tries": tried(node, event, stage)}
+    error = {"kind": event.kind, "step": event.step, "error": event.error, "tries": count_tries(node, event, stage)}
     error |= {"place": event.signature} if event.signature else {}
     failed = []
-    for key, step in list(_concerned(plan, node, event)):
+    for key, step in list(_affected_trials(plan, node, event)):
         if counted is None or counted > plan.studies[key[0]].max_restarts:
             is_spared = used is not None and used <= plan.studies[key[0]].max_restarts
             why = {"equal_to": [*equal.trial]} if equal is not None and is_spared else {}
             outstanding_requests.fail_trial(plan, plan.trial(key), step, error | why)
             failed.append(key)
     if failed and may_count and used is not None and (equal is None or used > equal.tries):
-        plan.given_up[raised(event)] = GivenUp(used, failed[0])
+        plan.final_failures[error_location(event)] = FinalFailure(used, failed[0])
 
 
-def _concerned(plan: SearchPlan, node: Node, event: e.StageFailed) -> Iterator[tuple[TrialKey, int]]:
+def _affected_trials(plan: SearchPlan, node: Node, event: e.StageFailed) -> Iterator[tuple[TrialKey, int]]:
     """The trials that cannot go on, each with a step that it waits for.
 
     An evaluation that fails stops those who asked for it: for a result of this step, or for one every so many steps.
     """
-    for key, step in plan.waits_beyond(node, event.step):
+    for key, step in plan.waits_after(node, event.step):
         if event.evaluated is None or step == event.evaluated or plan.studies[key[0]].evaluates(event.evaluated):
             yield key, step
 

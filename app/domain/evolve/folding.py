@@ -42,7 +42,7 @@ def _ask(plan: SearchPlan, trial: Trial, event: e.TrialAdded | e.TrialExtended) 
     study, steps = plan.studies[trial.study], event.steps
     for run, path in zip(trial.runs, (event.path, *event.repeats), strict=True):
         _lengthen(plan, study, run, steps, path)
-    before = trial.requested_steps[-1] if trial.requested_steps else plan.begins(trial)
+    before = trial.requested_steps[-1] if trial.requested_steps else plan.start_step(trial)
     study.requested += (steps - before) * len(trial.runs)
     trial.requested_steps.append(steps)
     if trial.state != TrialState.ACTIVE:
@@ -50,7 +50,7 @@ def _ask(plan: SearchPlan, trial: Trial, event: e.TrialAdded | e.TrialExtended) 
     _count_unique(plan, study, trial)
     outstanding_requests.await_evaluations(plan, study, trial, before)
     if plan.metrics(trial, steps) is not None:
-        outstanding_requests.answer(plan, trial, steps)
+        outstanding_requests.record_result(plan, trial, steps)
     else:
         outstanding_requests.wait_for(plan, trial, steps)
 
@@ -66,7 +66,9 @@ def retry(plan: SearchPlan, trial: Trial) -> None:
     """It waits again for all that it was asked for and has not; what went wrong on its way is forgotten."""
     study, error = plan.studies[trial.study], trial.error or {}
     blamed = {trial.key, tuple(error.get("equal_to", ()))}
-    plan.given_up = {stage: failure for stage, failure in plan.given_up.items() if failure.trial not in blamed}
+    plan.final_failures = {
+        stage: failure for stage, failure in plan.final_failures.items() if failure.trial not in blamed
+    }
     for name, _ in plan.sources(trial):
         plan.nodes[name].forget_failures()
         plan.touched.add(name)
@@ -83,7 +85,7 @@ def retry(plan: SearchPlan, trial: Trial) -> None:
 def prioritize(plan: SearchPlan, event: e.TrialPrioritized) -> None:
     """A tuner says how urgent a trial is."""
     trial = plan.trial((event.study, event.trial))
-    trial.priority, trial.standing = event.priority, event.reason
+    trial.priority, trial.priority_reason = event.priority, event.reason
     line = TrialEvent(
         TrialEventKind.PRIORITIZE, trial.number, trial.steps, reason=event.reason, priority=event.priority
     )
@@ -104,7 +106,7 @@ def _lengthen(plan: SearchPlan, study: Study, run: TrialRun, steps: int, path: M
 
 
 def _grow(plan: SearchPlan, name: NodeId, parent: NodeId | None, start: int, hp: Mapping[str, Any]) -> None:
-    node = plan.aside.pop(name, None) or Node(name, parent, start, hp)
+    node = plan.detached.pop(name, None) or Node(name, parent, start, hp)
     node.parent, node.start, node.hp = parent, start, hp
     plan.nodes[name] = node
     if name not in plan.means:
@@ -124,7 +126,7 @@ def _average(plan: SearchPlan, event: e.AverageNamed) -> None:
 
 
 def _count_unique(plan: SearchPlan, study: Study, trial: Trial) -> None:
-    for name, end in plan.ends(trial):
+    for name, end in plan.path_ends(trial):
         before = study.max_step_by_node.setdefault(name, plan.nodes[name].start)
         if end > before:
             study.max_step_by_node[name] = end
@@ -196,8 +198,8 @@ def evolve(plan: SearchPlan, event: e.Event) -> None:
             results.drop_checkpoint(plan, event)
         case e.ExactnessLost() | e.ExactnessTested():
             results.take_exactness(plan, event)
-        case _ if isinstance(event, studies.SurroundingEvent):
-            studies.take_surroundings(plan, event)
+        case _ if isinstance(event, studies.EnvironmentEvent):
+            studies.take_environment(plan, event)
         case _:
             studies.take(plan, event)
 

@@ -16,19 +16,19 @@ from app.domain.search_plan import (
     CachedState,
     Chain,
     Checkpoint,
-    KeptAt,
     Node,
+    PlacedCheckpoint,
     SearchPlan,
     Study,
     Witness,
 )
-from app.domain.terms import ProofKind, TrialState, digest
+from app.domain.terms import TrialState, VerificationKind, digest
 
 MOST_WITNESSES = 8
 """Of each resumption, the cheapest that are noted: one is enough, but some of their states will be deleted."""
 
 
-def trained_by(plan: SearchPlan, node: Node, step: int) -> Chain | None:
+def chain_training(plan: SearchPlan, node: Node, step: int) -> Chain | None:
     """The chain that comes by there; None where none is on record."""
     if (name := node.saving.get(step)) is not None:
         return plan.chains.get(name)
@@ -46,11 +46,11 @@ def _take_comparison(plan: SearchPlan, test: e.ExactnessTested) -> None:
 
     Where only metrics were equal, since no state is kept, they say nothing of the steps that follow.
     """
-    if test.proof in (ProofKind.CHECK, ProofKind.EVALUATION) or test.difference or test.unproven:
+    if test.proof in (VerificationKind.CHECK, VerificationKind.EVALUATION) or test.difference or test.unproven:
         return
     if test.node not in plan.nodes or test.step not in plan.nodes[test.node].checkpoints:
         return
-    way = plan.way(test.node, test.step)
+    way = plan.path_to(test.node, test.step)
     steps = {step for node, _ in way for step in node.resumed if test.begin < step < test.step} | {test.since}
     for step in {test.begin} if test.begin > test.since else steps - {0}:
         plan.compared[step] = plan.compared.get(step, frozenset()) | plan.resumption(test.node, test.step, step).values
@@ -110,19 +110,19 @@ def take_metrics(plan: SearchPlan, event: e.Evaluated) -> None:
     for trial in [plan.trial(key) for key in sorted(node.waiting.pop(event.step, ()))]:
         if not outstanding_requests.waits_at(plan, trial, event.step):  # for another of its repeats
             outstanding_requests.take(plan, trial, event.step)
-    for study in [plan.studies[name] for name in plan.unheard if node.id in plan.studies[name].max_step_by_node]:
-        _listen(plan, node, study, event)
+    for study in [plan.studies[name] for name in plan.metric_unseen if node.id in plan.studies[name].max_step_by_node]:
+        _check_reported_metrics(plan, node, study, event)
     plan.touched.add(node.id)
 
 
-def _listen(plan: SearchPlan, node: Node, study: Study, event: e.Evaluated) -> None:
+def _check_reported_metrics(plan: SearchPlan, node: Node, study: Study, event: e.Evaluated) -> None:
     """The first evaluation on a study's way tells whether its metrics are reported at all."""
     missing = next((name for name in study.objectives.metrics if name not in event.metrics), None)
     if missing is None:
-        del plan.unheard[study.id]
+        del plan.metric_unseen[study.id]
         return
     problem = problem_of(missing, event.metrics, event.step)
-    for key in sorted(set(plan.waiting_beyond(node, event.step - 1))):
+    for key in sorted(set(plan.trials_waiting_after(node, event.step - 1))):
         if key[0] == study.id:
             outstanding_requests.end_trial(plan, plan.trial(key), TrialState.FAILED, problem)
 
@@ -132,7 +132,7 @@ def take_exactness(plan: SearchPlan, event: e.ExactnessLost | e.ExactnessTested)
     if isinstance(event, e.ExactnessTested):
         plan.tests.append(event)
         _take_comparison(plan, event)
-        if event.difference and event.proof != ProofKind.CHECK:  # which compares nothing that is on record
+        if event.difference and event.proof != VerificationKind.CHECK:  # which compares nothing that is on record
             plan.node(event.node).not_exact[event.step, TRAINED_TWICE] = None
     else:
         plan.node(event.node).not_exact[event.step, event.reason] = None
@@ -145,7 +145,7 @@ TRAINED_TWICE = "ended with other bits when trained again"
 def take_checkpoint(plan: SearchPlan, event: e.CheckpointKept | e.CheckpointCached) -> None:
     """A state is kept from here on; or is on its way, and can be begun with on one host until then."""
     node = plan.node(event.node)
-    chain = trained_by(plan, node, event.step)
+    chain = chain_training(plan, node, event.step)
     since = None if chain is None else chain.stages[0].start
     checkpoint = Checkpoint(event.key, event.sha256, event.size, since=since, parts=event.parts)
     if isinstance(event, e.CheckpointKept):
@@ -182,14 +182,14 @@ def release_checkpoint(plan: SearchPlan, event: e.CheckpointReleased) -> None:
     checkpoint = node.checkpoints.get(event.step)
     if checkpoint is not None and checkpoint.key == event.key:
         _withdraw(plan, node, event.step)
-        outstanding_requests.leave_unevaluated(plan, node, event.step)
+        outstanding_requests.drop_evaluations(plan, node, event.step)
     plan.touched.add(node.id)
 
 
 def _withdraw(plan: SearchPlan, node: Node, step: int) -> None:
     """Its object is still there, and must be deleted."""
     checkpoint = node.checkpoints[step]
-    plan.released[checkpoint.key] = KeptAt(node.id, step, checkpoint)
+    plan.released[checkpoint.key] = PlacedCheckpoint(node.id, step, checkpoint)
     _remove_checkpoint(plan, node, step)
 
 
@@ -200,7 +200,7 @@ def drop_checkpoint(plan: SearchPlan, event: e.CheckpointDropped) -> None:
     checkpoint = node.checkpoints.get(event.step)
     if checkpoint is not None and checkpoint.key == event.key:
         _remove_checkpoint(plan, node, event.step)
-        outstanding_requests.leave_unevaluated(plan, node, event.step)
+        outstanding_requests.drop_evaluations(plan, node, event.step)
     plan.touched.add(node.id)
 
 

@@ -9,8 +9,8 @@ from app.domain import events as e
 from app.domain import outstanding_requests
 from app.domain.inputs import is_unseen, mark
 from app.domain.search_plan import Checkpoint, Note, SearchPlan, Study
-from app.domain.study_annotations import Remark, ResultsLearned, SuggestionWithdrawn
-from app.domain.terms import ProofKind, StudyId, StudyState, TrialState
+from app.domain.study_annotations import Annotation, ResultsLearned, SuggestionWithdrawn
+from app.domain.terms import StudyId, StudyState, TrialState, VerificationKind
 
 StudyEvent = (
     e.StudySubmitted
@@ -25,14 +25,14 @@ StudyEvent = (
     | e.StudyIsolated
     | e.AuditRequested
     | e.AuditEnded
-    | Remark
+    | Annotation
 )
 
 
 def take(plan: SearchPlan, event: StudyEvent) -> None:
     """Take in what became of a study."""
-    if isinstance(event, Remark):
-        _remark(plan, plan.studies[event.study], event)
+    if isinstance(event, Annotation):
+        _annotate(plan, plan.studies[event.study], event)
         return
     match event:
         case e.StudySubmitted():
@@ -43,7 +43,7 @@ def take(plan: SearchPlan, event: StudyEvent) -> None:
             _set_state(plan, event.study, StudyState.RUNNING)
         case e.StudyReopened():
             _set_state(plan, event.study, StudyState.RUNNING)
-            _go_on(plan.studies[event.study], event)
+            _reopen(plan.studies[event.study], event)
         case e.StudyCompleted():
             _finish(plan, event.study, StudyState.COMPLETED, event.at)
             plan.studies[event.study].ending = event.reason
@@ -59,14 +59,14 @@ def take(plan: SearchPlan, event: StudyEvent) -> None:
             _isolate(plan, plan.studies[event.study], event.reason)
         case e.AuditRequested():
             plan.studies[event.study].is_audited = True
-            plan.proofs_in_vain.pop(ProofKind.WHOLE, None)  # a user who asks again has it tried again
+            plan.failed_verifications.pop(VerificationKind.WHOLE, None)  # a user who asks again has it tried again
         case e.AuditEnded():
             plan.studies[event.study].is_audited = False
         case _:
             assert_never(event)
 
 
-def _remark(plan: SearchPlan, study: Study, event: Remark) -> None:
+def _annotate(plan: SearchPlan, study: Study, event: Annotation) -> None:
     match event:
         case e.ConfigurationSuggested():
             study.suggestions.append(event)
@@ -88,7 +88,7 @@ def _submit(plan: SearchPlan, event: e.StudySubmitted) -> None:
     begin, version = event.begin, plan.version + 1
     study = Study(event.study, event.spec, event.at, version, begin=begin, inputs=event.inputs)
     study.project, study.owner, study.other_files = event.project, event.by, event.other_files
-    plan.studies[event.study], plan.unheard[event.study] = study, None
+    plan.studies[event.study], plan.metric_unseen[event.study] = study, None
     plan.check_failures = {}  # what was wrong may be mended: it is tried again
     if begin is not None and begin["key"] not in plan.weights:
         plan.weights[begin["key"]] = Checkpoint(begin["key"], begin["sha256"], begin["size"])
@@ -101,7 +101,7 @@ def _set_state(plan: SearchPlan, study: StudyId, state: StudyState) -> None:
     plan.touched.update(plan.studies[study].max_step_by_node)
 
 
-def _go_on(study: Study, event: e.StudyReopened) -> None:
+def _reopen(study: Study, event: e.StudyReopened) -> None:
     """The study is not over any more; the time in between is none that it took."""
     if study.finished_at is not None:
         study.idle_seconds += max(0.0, event.at - study.finished_at)
@@ -112,30 +112,30 @@ def _isolate(plan: SearchPlan, study: Study, reason: str) -> None:
     """What the study had is struck; what was run for it remains on its bill."""
     for trial in study.trials:
         for step in sorted({*trial.requested_steps, *trial.unevaluated}):
-            outstanding_requests.forget(plan, trial, step)
+            outstanding_requests.stop_waiting(plan, trial, step)
     plan.touched.update(study.max_step_by_node)
     study.isolated, study.spec = reason, dict(study.spec)  # another object: its tuner begins anew
     study.trials, study.history, study.failed, study.max_step_by_node = [], [], [], {}
     study.active = study.num_results = study.requested = study.unique = 0
     study.first, study.retried, study.lost, study.struck = 0, 0, 0, study.executed
-    plan.unheard[study.id] = None
+    plan.metric_unseen[study.id] = None
 
 
 def _finish(plan: SearchPlan, study: StudyId, state: StudyState, at: float, error: str | None = None) -> None:
     """The study is over: nobody waits for its trials any more."""
     for trial in plan.studies[study].trials:
         for step in sorted(trial.unevaluated):
-            outstanding_requests.leave_unevaluated_by(plan, trial, step)
+            outstanding_requests.drop_evaluation(plan, trial, step)
         if trial.state == TrialState.ACTIVE:
             outstanding_requests.end_trial(plan, trial, TrialState.CANCELLED)
     _set_state(plan, study, state)
     plan.studies[study].finished_at = at
     if error is not None:
         plan.studies[study].error = error
-    plan.unheard.pop(study, None)
+    plan.metric_unseen.pop(study, None)
 
 
-SurroundingEvent = (
+EnvironmentEvent = (
     e.PackingProfiled
     | e.PackingChosen
     | e.RanksProfiled
@@ -146,7 +146,7 @@ SurroundingEvent = (
 )
 
 
-def take_surroundings(plan: SearchPlan, event: SurroundingEvent) -> None:
+def take_environment(plan: SearchPlan, event: EnvironmentEvent) -> None:
     """Take in what was found about it."""
     match event:
         case e.PackingProfiled():

@@ -7,15 +7,24 @@ that are only ever added. `app.domain.evolve` makes it from events, and nothing 
 from __future__ import annotations
 
 from app.domain.search_plan.chain import NO_PROGRESS, Chain, ChainProgress, ChainsUnderWay, Progresses
-from app.domain.search_plan.node import MAX_LOST, MOST_FAILURES, CachedState, Checkpoint, GivenUp, KeptAt, Node, Raised
+from app.domain.search_plan.node import (
+    MAX_LOST,
+    MOST_FAILURES,
+    CachedState,
+    Checkpoint,
+    ErrorLocation,
+    FinalFailure,
+    Node,
+    PlacedCheckpoint,
+)
 from app.domain.search_plan.plan import (
     SearchPlan,
-    open_study_of,
-    speed_up,
-    study_of,
+    get_open_study,
+    get_study,
+    speedup,
 )
 from app.domain.search_plan.resumptions import Resumption, Value, Witness, resumption_at
-from app.domain.search_plan.study import MAX_RESTARTS, Study, still_open, trial_of
+from app.domain.search_plan.study import MAX_RESTARTS, Study, get_trial, require_open
 from app.domain.search_plan.trial import COOLDOWN_OF, Note, Trial, TrialEvent, TrialRun
 
 __all__ = [
@@ -29,12 +38,12 @@ __all__ = [
     "ChainProgress",
     "ChainsUnderWay",
     "Checkpoint",
-    "GivenUp",
-    "KeptAt",
+    "ErrorLocation",
+    "FinalFailure",
     "Node",
     "Note",
+    "PlacedCheckpoint",
     "Progresses",
-    "Raised",
     "Resumption",
     "SearchPlan",
     "Study",
@@ -43,10 +52,10 @@ __all__ = [
     "TrialRun",
     "Value",
     "Witness",
-    "open_study_of",
+    "get_open_study",
+    "get_study",
+    "get_trial",
+    "require_open",
     "resumption_at",
-    "speed_up",
-    "still_open",
-    "study_of",
-    "trial_of",
+    "speedup",
 ]

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from app.domain import events as e
-from app.domain.terms import ChainId, ProofKind, StudyId
+from app.domain.terms import ChainId, StudyId, VerificationKind
 
 
 @dataclass(slots=True)
@@ -24,7 +24,7 @@ class Chain:
     at: float
     index: int = 0
     seconds: float = 0.0
-    proof: ProofKind | None = None
+    proof: VerificationKind | None = None
     members: tuple[str, ...] = ()
     kind: str = ""
 

@@ -44,7 +44,7 @@ class CachedState:
 
 
 @dataclass(frozen=True, slots=True)
-class KeptAt:
+class PlacedCheckpoint:
     """A checkpoint, and the node and step whose state it holds."""
 
     node: NodeId
@@ -75,12 +75,12 @@ def tries(failures: Failures) -> int:
     return max(max(counts, default=0), sum(counts) // MOST_FAILURES)
 
 
-Raised = tuple[int, str, bool]
+ErrorLocation = tuple[int, str, bool]
 """An error of the user's code: after which step, what and at which line, and whether an evaluation raised it."""
 
 
 @dataclass(frozen=True, slots=True)
-class GivenUp:
+class FinalFailure:
     """An error that was raised in so many tries, all there were, and ended a trial."""
 
     tries: int
@@ -162,16 +162,16 @@ class Node:
         return _NONE if self.alone else self.checkpoints
 
     @property
-    def at_hand(self) -> frozenset[int]:
+    def available_steps(self) -> frozenset[int]:
         """The steps whose states a chain may begin with now, if only on some host."""
         return frozenset() if self.alone else frozenset((*self.checkpoints, *self.cached))
 
-    def is_at_hand(self, step: int) -> bool:
-        """Whether a step is in `at_hand`."""
+    def is_available(self, step: int) -> bool:
+        """Whether a step is in `available_steps`."""
         return not self.alone and (step in self.checkpoints or step in self.cached)
 
     def state_at(self, step: int) -> Checkpoint:
-        """What a chain begins with that begins at a step of `at_hand`."""
+        """What a chain begins with that begins at a step of `available_steps`."""
         return self.checkpoints[step] if step in self.checkpoints else self.cached[step].checkpoint
 
     def evaluation_tries(self, step: int) -> int:
@@ -179,13 +179,13 @@ class Node:
         own = tries({place: slots for place, slots in self.evaluation_failures.items() if place[0] == step})
         return max(own, self.evaluations_given_up.get(step, 0))
 
-    def times_failed(self, evaluated: int | None) -> int:
+    def count_failures(self, evaluated: int | None) -> int:
         """How often the user's code has raised: in this evaluation or, with None, in training since it went well."""
         if evaluated is None:
             return sum(map(len, self.failures.values()))
         return sum(len(slots) for (step, _), slots in self.evaluation_failures.items() if step == evaluated)
 
-    def take_pace(self, gpu: str, steps: int, seconds: float) -> None:
+    def add_timing(self, gpu: str, steps: int, seconds: float) -> None:
         """So many steps were run on a kind of GPU, in as many seconds of one device."""
         self.steps_run += steps
         self.seconds += seconds
@@ -206,7 +206,7 @@ class Node:
             _is_covered(step, start, end, progress.get(chain)) for (chain, _), (start, end) in self.running.items()
         )
 
-    def coming(self, progress: Progresses = NO_PROGRESS) -> Iterator[int]:
+    def upcoming_states(self, progress: Progresses = NO_PROGRESS) -> Iterator[int]:
         """The steps at which its state will be kept, once the stages under way are over and everything is saved."""
         if self.alone:
             return

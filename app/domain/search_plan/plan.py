@@ -1,4 +1,4 @@
-"""The plan as a whole, how its parts are found, its stages under way, and states that can prove something."""
+"""The plan as a whole: its nodes, studies, running chains and checkpoints, and queries over them."""
 
 from __future__ import annotations
 
@@ -10,75 +10,88 @@ from typing import Any
 from app.domain import events as e
 from app.domain.averages import MeanShare
 from app.domain.search_plan.chain import ChainsUnderWay
-from app.domain.search_plan.node import MAX_LOST, Checkpoint, GivenUp, KeptAt, Node, Raised
+from app.domain.search_plan.node import MAX_LOST, Checkpoint, ErrorLocation, FinalFailure, Node, PlacedCheckpoint
 from app.domain.search_plan.resumptions import Resumption, Value, Witness, resumption_at
-from app.domain.search_plan.study import Study, still_open
+from app.domain.search_plan.study import Study, require_open
 from app.domain.search_plan.trial import Trial
-from app.domain.terms import NodeId, Place, ProofKind, StudyId, TrialKey, Unknown
+from app.domain.terms import NodeId, Place, StudyId, TrialKey, Unknown, VerificationKind
 from stagetree.text import means
 
 
 @dataclass(slots=True)
 class SearchPlan:
-    """All trials of all studies on one trainer, version, arguments and seed.
-
-    measured: the nodes that have run steps, in the order of their first. version: of the stream, as of the last event
-    folded. touched: nodes whose outstanding work may have changed since whoever cares last emptied it. struck: the
-    studies whose events are not folded. aside: nodes that only they passed, which are no part of the tree. unheard: the
-    studies of which no evaluation has reported the metric yet. kept_bytes: of all checkpoints. released: those that
-    nothing begins with any more and whose objects must be deleted, by key. profiles: of packs, by kind of device.
-    packing: how many lanes packs have, 0 where each stage is trained alone, None as long as that must be chosen.
-    weights: the objects that studies begin with, by key. environments: what it was trained with, by kind of device.
-    ranks_profiles: how long steps take on several devices, by their kind; needs: how many had too little memory. gpus:
-    the kinds of GPU that were given any stages. means: of each average, its states; it has no parent, and only here the
-    tree is a graph. averages: the other way round, of each node's states, by step. packing_reason: why it was chosen
-    so. measurements: how many chains were assigned before, each to find that out. tests: what comparing states has
-    shown. resumptions: where training resumed from a saved state. compared: by the step of a resumption, the kinds of
-    values under which it came out as training without a break.
-    proofs_in_vain: how many chains of each kind ended before they could tell. check_failures: why the user's code
-    failed when it was tried, by the root whose values it had; unreported: by the study whose metric was missing then.
-    witnesses: by the step of the resumption that they compare, the cheapest states to train again in another way;
-    audits: those that began with a state that was kept, each with its place in a draw that is the same for everyone.
-    given_up: the errors that have ended a trial after all its tries, each with the most tries that one took. shared:
-    the nodes of stages that were trained in a process in which another chain had trained before.
-    """
+    """All trials of all studies on one trainer, version, arguments and seed."""
 
     opened: e.PlanOpened | None = None
+    version: int = 0
+    """Position in the event stream of the last folded event."""
+
     nodes: dict[NodeId, Node] = field(default_factory=dict)
     roots: list[NodeId] = field(default_factory=list)
+    means: dict[NodeId, tuple[MeanShare, ...]] = field(default_factory=dict)
+    """The averaged states of each average. Such a node has no parent: only here is the tree a graph."""
+    averages: dict[NodeId, dict[int, list[NodeId]]] = field(default_factory=dict)
+    """The inverse of `means`: the averages that each state is part of, by node and step."""
+    measured: list[NodeId] = field(default_factory=list)
+    """The nodes with trained steps, in the order of their first one."""
+    touched: set[NodeId] = field(default_factory=set)
+    """Nodes whose outstanding work may have changed. The frontier empties it."""
+
     studies: dict[StudyId, Study] = field(default_factory=dict)
+    struck: frozenset[StudyId] = frozenset()
+    """Studies whose events are not folded."""
+    detached: dict[NodeId, Node] = field(default_factory=dict)
+    """Nodes that only struck studies pass. They are not part of the tree."""
+    metric_unseen: dict[StudyId, None] = field(default_factory=dict)
+    """Studies without any evaluation so far that reported their metric."""
+
     chains: ChainsUnderWay = field(default_factory=ChainsUnderWay)
     stages_run: int = 0
-    measured: list[NodeId] = field(default_factory=list)
-    intermediate_bytes: int = 0
-    version: int = 0
-    touched: set[NodeId] = field(default_factory=set)
-    struck: frozenset[StudyId] = frozenset()
-    aside: dict[NodeId, Node] = field(default_factory=dict)
-    unheard: dict[StudyId, None] = field(default_factory=dict)
+    gpus: set[str] = field(default_factory=set)
+    """The kinds of GPU that have been given stages."""
+    environments: dict[str, e.EnvironmentSeen] = field(default_factory=dict)
+    """Software versions by kind of device."""
+    shared: set[NodeId] = field(default_factory=set)
+    """Nodes with stages that ran in a process in which another chain had trained before."""
+    final_failures: dict[ErrorLocation, FinalFailure] = field(default_factory=dict)
+    """Errors that ended a trial after all its tries."""
+
     kept_bytes: int = 0
-    released: dict[str, KeptAt] = field(default_factory=dict)
-    profiles: dict[str, e.PackingProfiled] = field(default_factory=dict)
+    """The size of all checkpoints."""
+    intermediate_bytes: int = 0
+    """The size of those inside stages."""
+    released: dict[str, PlacedCheckpoint] = field(default_factory=dict)
+    """Released checkpoints whose objects are still to be deleted, by key."""
+    weights: dict[str, Checkpoint] = field(default_factory=dict)
+    """The weights that studies begin with, by key."""
+
     packing: int | None = 0
+    """Lanes of a pack. 0: each stage is trained alone. None: not chosen yet."""
     packing_reason: str = ""
+    profiles: dict[str, e.PackingProfiled] = field(default_factory=dict)
+    """Measurements of packs, by kind of device."""
     measurements: int = 0
+    """Chains that were assigned to choose `packing`."""
+    ranks_profiles: dict[str, e.RanksProfiled] = field(default_factory=dict)
+    """Seconds a step on several devices, by their kind."""
+    needs: dict[str, list[e.NeedsMore]] = field(default_factory=dict)
+    """How many devices of a kind had too little memory."""
+
     tests: list[e.ExactnessTested] = field(default_factory=list)
     resumptions: dict[Resumption, None] = field(default_factory=dict)
+    """Where training has resumed from a saved state."""
     compared: dict[int, frozenset[Value]] = field(default_factory=dict)
-    proofs_in_vain: dict[ProofKind, int] = field(default_factory=dict)
-    check_failures: dict[NodeId, Mapping[str, Any]] = field(default_factory=dict)
-    unreported: dict[StudyId, Mapping[str, Any]] = field(default_factory=dict)
+    """By the step of a resumption, the kinds of values with which it was equal to uninterrupted training."""
     witnesses: dict[int, list[Witness]] = field(default_factory=dict)
+    """By the step of a resumption, the cheapest comparisons that would verify it."""
     audits: list[Witness] = field(default_factory=list)
-    given_up: dict[Raised, GivenUp] = field(default_factory=dict)
-    weights: dict[str, Checkpoint] = field(default_factory=dict)
-    environments: dict[str, e.EnvironmentSeen] = field(default_factory=dict)
-    ranks_profiles: dict[str, e.RanksProfiled] = field(default_factory=dict)
-    needs: dict[str, list[e.NeedsMore]] = field(default_factory=dict)
-    gpus: set[str] = field(default_factory=set)
-    means: dict[NodeId, tuple[MeanShare, ...]] = field(default_factory=dict)
-    averages: dict[NodeId, dict[int, list[NodeId]]] = field(default_factory=dict)
-    shared: set[NodeId] = field(default_factory=set)
+    """Stages that began with a saved state and may be sampled for an audit."""
+    failed_verifications: dict[VerificationKind, int] = field(default_factory=dict)
+    """How many verification chains of each kind ended without a result."""
+    check_failures: dict[NodeId, Mapping[str, Any]] = field(default_factory=dict)
+    """The error of the trainer's check, by the root whose values it used."""
+    unreported: dict[StudyId, Mapping[str, Any]] = field(default_factory=dict)
+    """The error of the trainer's check of studies whose metric it did not report."""
 
     @property
     def is_compared(self) -> bool:
@@ -89,7 +102,7 @@ class SearchPlan:
         """The node of that name; one that only a struck study passed is not in the tree. Raises KeyError."""
         if name in self.nodes or not self.struck:
             return self.nodes[name]
-        return self.aside.setdefault(name, Node(name, None, 0, {}))
+        return self.detached.setdefault(name, Node(name, None, 0, {}))
 
     def gpu_at(self, node: Node, step: int) -> str:
         """The kind of GPU on which the state where a chain begins was trained; "" for none, or an unknown one."""
@@ -100,11 +113,11 @@ class SearchPlan:
             at = self.nodes.get(at.parent) if at.parent else None
         return "" if at is None else at.gpu
 
-    def times_faster(self, kind: str, ranks: int) -> float:
+    def speedup_of(self, kind: str, ranks: int) -> float:
         """How many times as fast as one such device so many get on together; as many times before any profile."""
         profile = self.ranks_profiles.get(kind)
         seconds = {} if profile is None or ranks == 1 else profile.step_seconds
-        return speed_up(seconds, ranks) if str(ranks) in seconds else float(ranks)
+        return speedup(seconds, ranks) if str(ranks) in seconds else float(ranks)
 
     def ranks_needed(self, kind: str, batch: Mapping[str, Any]) -> int:
         """As few devices of a kind may train such a batch, for their memory, by what is known of smaller ones."""
@@ -119,7 +132,7 @@ class SearchPlan:
 
     def resumption(self, node: NodeId, end: int, step: int) -> Resumption:
         """What training depends on that resumes after `step` steps on the way to step `end` of a node."""
-        return resumption_at(self.way(node, end), step)
+        return resumption_at(self.path_to(node, end), step)
 
     def is_compared_at(self, resumption: Resumption) -> bool:
         """Whether training that resumed there was seen to end as training without a break does."""
@@ -132,7 +145,7 @@ class SearchPlan:
         return next((test for test in self.tests if test.difference), None)
 
     @property
-    def uncompared(self) -> list[Resumption]:
+    def uncompared_resumptions(self) -> list[Resumption]:
         """The resumptions that were not compared yet, by step."""
         return sorted((each for each in self.resumptions if not self.is_compared_at(each)), key=lambda each: each.step)
 
@@ -142,28 +155,28 @@ class SearchPlan:
             return [(share.node, share.step) for share in shares]
         return [] if node.parent is None else [(node.parent, node.start)]
 
-    def lacking(self, node: Node) -> list[Place]:
+    def missing_states(self, node: Node) -> list[Place]:
         """The states among them that are not at hand."""
-        return [(name, step) for name, step in self.origins(node) if not self.node(name).is_at_hand(step)]
+        return [(name, step) for name, step in self.origins(node) if not self.node(name).is_available(step)]
 
     def can_begin(self, node: Node, step: int) -> bool:
         """Whether a chain may train the node from this step on: with its own state, its parent's or, at 0, none; an
         average, with its states once they are in the store."""
-        if node.is_at_hand(step) or step != node.start:
-            return node.is_at_hand(step)
+        if node.is_available(step) or step != node.start:
+            return node.is_available(step)
         if node.id in self.means:
             return all(at in self.node(name).resumable for name, at in self.origins(node))
-        return not self.lacking(node)
+        return not self.missing_states(node)
 
-    def beginning(self, node: Node, step: int) -> Node | None:
+    def start_node(self, node: Node, step: int) -> Node | None:
         """The node whose state a chain begins with that trains `node` from this step on; None for none, at 0."""
-        if node.is_at_hand(step):
+        if node.is_available(step):
             return node
         return None if node.parent is None else self.nodes[node.parent]
 
-    def only_on(self, node: Node, step: int) -> str:
+    def required_host(self, node: Node, step: int) -> str:
         """The host whose slots alone may train the node from this step on; "" for any host."""
-        begins = self.beginning(node, step)
+        begins = self.start_node(node, step)
         cached = begins.cached.get(step) if begins is not None else None
         return "" if cached is None else cached.host
 
@@ -171,7 +184,7 @@ class SearchPlan:
         """Whether a stage that begins there must be trained with no other beside it: its process died too often."""
         return node in self.nodes and self.nodes[node].lost.get(start, 0) >= MAX_LOST
 
-    def wanted(self, node: Node, step: int) -> Iterator[Study]:
+    def waiting_studies(self, node: Node, step: int) -> Iterator[Study]:
         """The running studies of the trials that wait for a result at this step."""
         for study, _ in node.waiting.get(step, ()):
             if self.studies[study].is_running:
@@ -190,17 +203,17 @@ class SearchPlan:
         starts = [self.nodes[node].start for node in path]
         return self.nodes[path[max(0, bisect_right(starts, step - 1) - 1)]]
 
-    def begins(self, trial: Trial) -> int:
+    def start_step(self, trial: Trial) -> int:
         """The step at which the trial begins: 0 but of an average, and of what goes on from one."""
         return self.nodes[trial.path[0]].start
 
-    def ends(self, trial: Trial) -> Iterator[tuple[NodeId, int]]:
+    def path_ends(self, trial: Trial) -> Iterator[tuple[NodeId, int]]:
         """The nodes on the paths of the trial's runs, one path after the other, each with the last step taken there."""
         for run in trial.runs:
             ends = [*(self.nodes[name].start for name in run.path[1:]), trial.steps]
             yield from zip(run.path, ends, strict=True)
 
-    def measured_at(self, trial: Trial, step: int) -> list[Mapping[str, float | None]]:
+    def metrics_by_run(self, trial: Trial, step: int) -> list[Mapping[str, float | None]]:
         """The metrics after `step` steps of each of the trial's runs; of runs that share the step, once."""
         return [each for node in self.nodes_of(trial, step) if (each := node.metrics.get(step)) is not None]
 
@@ -208,19 +221,19 @@ class SearchPlan:
         """As `ends`, after the ways to the states that the trial is an average of."""
         places, ways = self.origins(self.nodes[trial.path[0]]), list[tuple[NodeId, int]]()
         while places:
-            way = self.way(*places.pop())
+            way = self.path_to(*places.pop())
             ways += [(node.id, end) for node, end in way]
             places += self.origins(way[0][0])
-        return iter(dict.fromkeys((*ways[::-1], *self.ends(trial))))
+        return iter(dict.fromkeys((*ways[::-1], *self.path_ends(trial))))
 
     def metrics(self, trial: Trial, step: int) -> Mapping[str, float | None] | None:
         """The metrics of the trial after `step` steps: the means, once all of its runs are measured there."""
-        measured = self.measured_at(trial, step)
+        measured = self.metrics_by_run(trial, step)
         return means(measured) if measured and len(measured) == len(self.nodes_of(trial, step)) else None
 
     def curve(self, trial: Trial) -> Iterator[tuple[int, Mapping[str, float | None]]]:
         """Every evaluation on the trial's path up to the steps it was asked for, in order of steps."""
-        for name, end in self.ends(next(trial.alone())):
+        for name, end in self.path_ends(next(trial.single_runs())):
             here = self.nodes[name].metrics
             for step in sorted(step for step in here if step <= end):
                 metrics = here[step] if len(trial.runs) == 1 else self.metrics(trial, step)
@@ -234,25 +247,25 @@ class SearchPlan:
             path.append(self.nodes[path[-1].parent])
         return path[::-1]
 
-    def way(self, name: NodeId, end: int) -> list[tuple[Node, int]]:
+    def path_to(self, name: NodeId, end: int) -> list[tuple[Node, int]]:
         """The ancestry of a node, each with the step at which the way to step `end` of that node leaves it.
 
         Beyond that step, an ancestor holds what belongs to other trials."""
         path = self.ancestry(name)
         return list(zip(path, [*(each.start for each in path[1:]), end], strict=True))
 
-    def waiting_beyond(self, node: Node, step: int) -> Iterator[TrialKey]:
+    def trials_waiting_after(self, node: Node, step: int) -> Iterator[TrialKey]:
         """The trials that wait for a result which takes training `node` past `step`."""
-        return (key for key, _ in self.waits_beyond(node, step))
+        return (key for key, _ in self.waits_after(node, step))
 
-    def waits_beyond(self, node: Node, step: int) -> Iterator[tuple[TrialKey, int]]:
-        """As `waiting_beyond`, each with the step that it waits for."""
-        for below in self.beyond(node, step):
+    def waits_after(self, node: Node, step: int) -> Iterator[tuple[TrialKey, int]]:
+        """As `trials_waiting_after`, each with the step that it waits for."""
+        for below in self.nodes_after(node, step):
             for at, keys in below.waiting.items():
                 if at > step:
                     yield from ((key, at) for key in sorted(keys))
 
-    def beyond(self, node: Node, step: int) -> Iterator[Node]:
+    def nodes_after(self, node: Node, step: int) -> Iterator[Node]:
         """The node and, each before its own children, all nodes below it that begin after `step`, however deep.
 
         So do averages that wait for such a state.
@@ -264,9 +277,9 @@ class SearchPlan:
                 ways.pop()
             else:
                 yield child
-                ways.append(self._behind(child, step))
+                ways.append(self._children_after(child, step))
 
-    def _behind(self, node: Node, step: int) -> Iterator[Node]:
+    def _children_after(self, node: Node, step: int) -> Iterator[Node]:
         yield from (self.nodes[name] for name in node.children if self.nodes[name].start > step)
         for at, names in self.averages.get(node.id, {}).items():
             if at > step and at not in node.resumable:
@@ -274,7 +287,7 @@ class SearchPlan:
                 yield from (average for average in averages if average.start not in average.resumable)
 
 
-def speed_up(step_seconds: Mapping[str, float], ranks: int) -> float:
+def speedup(step_seconds: Mapping[str, float], ranks: int) -> float:
     """How many times as fast as one so many are that were measured; the fewest of all count as fast as they can be."""
     fewest = min(map(int, step_seconds))
     return fewest * step_seconds[str(fewest)] / step_seconds[str(ranks)]
@@ -291,11 +304,11 @@ def _is_larger(one: object, other: object) -> bool:
     return isinstance(one, int | float) and isinstance(other, int | float) and one > other
 
 
-def study_of(plan: SearchPlan, study: StudyId) -> Study:
+def get_study(plan: SearchPlan, study: StudyId) -> Study:
     if study not in plan.studies or plan.studies[study].deleted:
         raise Unknown(f"there is no study {study}")
     return plan.studies[study]
 
 
-def open_study_of(plan: SearchPlan, study: StudyId) -> Study:
-    return still_open(study_of(plan, study))
+def get_open_study(plan: SearchPlan, study: StudyId) -> Study:
+    return require_open(get_study(plan, study))

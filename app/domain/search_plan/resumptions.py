@@ -19,7 +19,7 @@ from stagetree.sequences import Form
 Value = tuple[str, str]
 """The name of a hyper-parameter and a kind of value, or `CHANGED`."""
 
-Way = Sequence[tuple[Node, int]]
+NodePath = Sequence[tuple[Node, int]]
 """Nodes from the root on, each with the step at which the way leaves it: see `SearchPlan.way`."""
 
 CHANGED = "changed"
@@ -57,11 +57,11 @@ class Resumption:
     values: frozenset[Value] = frozenset()
 
 
-def resumption_at(way: Way, step: int) -> Resumption:
+def resumption_at(way: NodePath, step: int) -> Resumption:
     """What resuming after `step` steps on a way depends on: the values before and after, and which changed before."""
     around = (node for node, end in way if node.start <= step <= end)
     values = {(name, _kind(form)) for node in around for name, form in node.segment.forms.items()}
-    return Resumption(step, frozenset({*values, *_changed_before(way, step)}))
+    return Resumption(step, frozenset({*values, *_changed_values(way, step)}))
 
 
 def _kind(form: Form) -> str:
@@ -71,7 +71,7 @@ def _kind(form: Form) -> str:
     return "number" if value else "0"
 
 
-def _changed_before(way: Way, step: int) -> Iterator[Value]:
+def _changed_values(way: NodePath, step: int) -> Iterator[Value]:
     for (before, _), (node, _) in pairwise(way):
         if node.start < step:
             forms = before.segment.forms

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from app.domain.objectives import WANTS, Objectives, objectives_of
+from app.domain.objectives import OBJECTIVE_FIELDS, Objectives, objectives_of
 from app.domain.search_plan.trial import Note, Trial, TrialEvent
 from app.domain.study_annotations import SUGGESTION, ConfigurationSuggested, ResultsLearned
 from app.domain.terms import FINAL_STATES, InexactPolicy, NodeId, StateConflict, StudyId, StudyState, Unknown
@@ -28,7 +28,7 @@ class Study:
     submitted_version: of the plan, with the event that submitted it: what happened to the study is counted from there.
     ending: what ended it before its tuner did; empty where nothing did. deleted: it is not listed any more, and
     nothing is kept for it. isolated: why each of its trials is trained alone; empty where they may share.
-    begun_on: the slots that have trained for it. paced_steps, paced_seconds: of the stages that tell how long a step
+    used_slots: the slots that have trained for it. paced_steps, paced_seconds: of the stages that tell how long a step
     takes, see `app.domain.evolve.chains`.
     is_audited: whether a user wants all of it proven, and it is not yet. proof_steps: trained again for it, to compare.
     begin, inputs, other_files: as in `StudySubmitted`; of inputs that the server does not see, what the first slot saw.
@@ -65,7 +65,7 @@ class Study:
     lost: int = 0
     struck: int = 0
     gpu_seconds: float = 0.0
-    begun_on: set[str] = field(default_factory=set)
+    used_slots: set[str] = field(default_factory=set)
     paced_steps: int = 0
     paced_seconds: float = 0.0
     idle_seconds: float = 0.0
@@ -119,7 +119,7 @@ class Study:
         """The trials that came of suggestions, by the number of the suggestion."""
         return {trial.reason[SUGGESTION]: trial.number for trial in self.trials if SUGGESTION in trial.reason}
 
-    def suggested(self) -> tuple[int, ...]:
+    def open_suggestions(self) -> tuple[int, ...]:
         """The numbers of the suggestions that are not withdrawn, in the order in which they are taken up."""
         return tuple(number for number in range(len(self.suggestions)) if number not in self.withdrawn)
 
@@ -242,9 +242,9 @@ class Study:
         return bool(self.spec.get("keep_at") or self.spec.get("keep_every"))
 
     @property
-    def wants(self) -> dict[str, Any]:
+    def objective_fields(self) -> dict[str, Any]:
         """The fields of its file that say what a good result is."""
-        return {name: self.spec[name] for name in WANTS if self.spec.get(name)}
+        return {name: self.spec[name] for name in OBJECTIVE_FIELDS if self.spec.get(name)}
 
     @property
     def keeps_best_states(self) -> bool:
@@ -273,7 +273,7 @@ class Study:
         return self.state == StudyState.RUNNING
 
     @property
-    def may_be_proven(self) -> bool:
+    def can_be_verified(self) -> bool:
         """Whether steps may be trained again for it, to compare."""
         return (self.is_running or self.is_audited) and not self.isolated
 
@@ -282,13 +282,13 @@ class Study:
         return self.state in FINAL_STATES
 
 
-def still_open(study: Study) -> Study:
+def require_open(study: Study) -> Study:
     if study.is_final:
         raise StateConflict(f"study {study.id} is {study.state} and cannot be changed any more")
     return study
 
 
-def trial_of(study: Study, number: int) -> Trial:
+def get_trial(study: Study, number: int) -> Trial:
     if not 0 <= number < len(study.trials):
         raise Unknown(f"study {study.id} has no trial {number}: it has {len(study.trials)}, counted from 0")
     return study.trials[number]

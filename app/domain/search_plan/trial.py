@@ -60,7 +60,7 @@ class Trial:
     state: TrialState = TrialState.ACTIVE
     error: dict[str, Any] | None = None
     priority: float = 0.0
-    standing: Mapping[str, Any] = field(default_factory=dict)
+    priority_reason: Mapping[str, Any] = field(default_factory=dict)
     is_retried: bool = False
 
     @property
@@ -87,11 +87,11 @@ class Trial:
         """The nodes on the way of any of its runs."""
         return {name for run in self.runs for name in run.path}
 
-    def run_in(self, node: NodeId) -> TrialRun:
+    def run_through(self, node: NodeId) -> TrialRun:
         """The first of its runs that passes a node; of one that none of them passes, the first run."""
         return next((run for run in self.runs if node in run.path), self.runs[0])
 
-    def alone(self) -> Iterator[Trial]:
+    def single_runs(self) -> Iterator[Trial]:
         """The trial with each of its runs, as if that were the only one."""
         return (replace(self, runs=(run,)) for run in self.runs) if len(self.runs) > 1 else iter((self,))
 

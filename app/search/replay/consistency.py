@@ -227,7 +227,7 @@ def _check_stage(plan: SearchPlan, stage: e.Stage, before: e.Stage | None, *, is
         raise DoesNotFollow(f"there is no study {stage.study}")
     if not node.start <= stage.start <= stage.end:
         raise DoesNotFollow(f"there is no stage {where}")
-    if node.id in plan.aside:  # only a struck study passed it, and nothing is known of it
+    if node.id in plan.detached:  # only a struck study passed it, and nothing is known of it
         return
     if any(not stage.start <= step <= stage.end for step in stage.evaluate):
         raise DoesNotFollow(f"the stage {where} does not come by the steps {stage.evaluate}")

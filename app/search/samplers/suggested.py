@@ -64,7 +64,7 @@ class Suggested:
 
     def hear(self, study: Study) -> bool:
         """Take in what the study was told: suggestions, and results of other studies; whether any of it is new."""
-        before, self._order, learned = self._order, study.suggested(), study.learned[self._learned :]
+        before, self._order, learned = self._order, study.open_suggestions(), study.learned[self._learned :]
         self._suggestions = tuple(study.suggestions)
         self._learned += len(learned)
         if learned and isinstance(inner := self._inner(), Learns):

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from app.domain import schedule
-from app.domain.pricing import NOTHING, TrainedTree
+from app.domain.pricing import EMPTY_TREE, TrainedTree
 from app.domain.search_plan import TrialEvent
 from app.domain.terms import TrialEventKind
 from app.search.samplers.base import Knowledge, Made, Maker, Proposal, Values, to_json
@@ -91,7 +91,7 @@ class TrunkSampler:
         self._cube = Cube(self._free)
         self._maker = Maker(spec)
         self._known = dict[int, KnownTrial]()
-        self._tree = NOTHING
+        self._tree = EMPTY_TREE
         self._fixed: Values | None = None
         self._last: tuple[int, Proposal | None] | None = None
 

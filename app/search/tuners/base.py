@@ -40,10 +40,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar
 
-from app.domain.accounting import Spent, seconds_until_spent, spent
+from app.domain.accounting import Spent, seconds_to_budget, spent
 from app.domain.commands import Extend, Prioritize, Start, Stop
 from app.domain.objectives import FAILED, Objectives, ResultScore, objectives_of
-from app.domain.pricing import NOTHING, TrainedTree, tree_of
+from app.domain.pricing import EMPTY_TREE, TrainedTree, trained_tree
 from app.domain.search_plan import SearchPlan, Study, TrialEvent
 from app.domain.terms import TrialEventKind
 from stagetree.spec import Problem, SpecError, StudySpec
@@ -92,7 +92,7 @@ class Context:
     seconds_per_step: Callable[[int], float] = _unknown
     spent: Spent = field(default_factory=Spent)
     seconds_left: float = math.inf
-    tree: Callable[[], TrainedTree] = lambda: NOTHING
+    tree: Callable[[], TrainedTree] = lambda: EMPTY_TREE
 
     @classmethod
     def recorded(cls, reason: Mapping[str, Any]) -> Context:
@@ -174,9 +174,9 @@ def context_of(plan: SearchPlan, study: Study, now: float, slots: int) -> Contex
     Numbers are rounded, so that what is recorded of them is what was looked at.
     """
     elapsed = round(max(0.0, now - study.submitted_at), 3)
-    paid, left = spent(plan, study, now), seconds_until_spent(plan, study, now)
+    paid, left = spent(plan, study, now), seconds_to_budget(plan, study, now)
     seconds = partial(_seconds_per_step, plan, study)
-    return Context(elapsed, slots, seconds, paid, left, partial(tree_of, plan, study))
+    return Context(elapsed, slots, seconds, paid, left, partial(trained_tree, plan, study))
 
 
 def _seconds_per_step(plan: SearchPlan, study: Study, trial: int) -> float:

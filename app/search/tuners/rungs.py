@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Any
 
 from app.domain.objectives import ResultScore
-from app.domain.pareto_fronts import FrontRanking, best_first
+from app.domain.pareto_fronts import ParetoRanking, best_first
 from app.search.tuners.base import Key, Tuner
 
 Scored = tuple[Key, int]
@@ -63,7 +63,7 @@ class RungFronts(RungScores):
     def __init__(self) -> None:
         super().__init__()
         self._scored: dict[int, ResultScore] = {}
-        self._ranking = FrontRanking()
+        self._ranking = ParetoRanking()
         self._rest: Iterator[Scored] | None = None  # the order behind `scores`; None where that is of before
 
     def add(self, loss: Key, trial: int) -> None:
@@ -74,7 +74,7 @@ class RungFronts(RungScores):
 
     def remove(self, trial: int) -> None:
         if trial not in self.promoted and self._scored.pop(trial, None) is not None:
-            self._ranking = FrontRanking((score, trial) for trial, score in self._scored.items())
+            self._ranking = ParetoRanking((score, trial) for trial, score in self._scored.items())
             self._rest = None
 
     def __len__(self) -> int:

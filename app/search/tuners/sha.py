@@ -138,16 +138,16 @@ class Bracket:
     def __init__(self, steps: list[int], factor: int, rung: type[RungScores] = RungScores) -> None:
         self.steps, self.factor = steps, factor
         self.rungs = [rung() for _ in steps]
-        self.at: dict[int, int] = {}
+        self.demand_at: dict[int, int] = {}
 
     def observe(self, event: TrialEvent, loss: Key) -> None:
         """Take in an event about one of the bracket's trials."""
         match event.kind:
             case TrialEventKind.START:
-                self.at[event.trial] = 0
+                self.demand_at[event.trial] = 0
             case TrialEventKind.PROMOTE:
-                self.rungs[self.at[event.trial]].promote(event.trial)
-                self.at[event.trial] += 1
+                self.rungs[self.demand_at[event.trial]].promote(event.trial)
+                self.demand_at[event.trial] += 1
             case TrialEventKind.RESULT | TrialEventKind.FAIL:
                 self._arrive(event, loss)
             case TrialEventKind.CANCEL:
@@ -155,7 +155,7 @@ class Bracket:
                     rung.remove(event.trial)
 
     def _arrive(self, event: TrialEvent, loss: Key) -> None:
-        rung = self.at[event.trial]
+        rung = self.demand_at[event.trial]
         if event.kind == TrialEventKind.FAIL or event.steps == self.steps[rung]:
             self.rungs[rung].add(loss, event.trial)
 

@@ -13,14 +13,14 @@ from typing import Any, TypedDict, get_args
 
 from app.domain import accounting, results, search_plan
 from app.domain.accounting import Forecast
-from app.domain.decide.studies import GROWS_BY, grows_from
+from app.domain.decide.studies import SIZE_FIELDS, current_size
 from app.domain.events import Stage
 from app.domain.failures import Group, group_text, groups
-from app.domain.leaderboard import Standing, decisions, meaning, prediction, standing
+from app.domain.leaderboard import Leaderboard, decisions, meaning, prediction, standing
 from app.domain.search_plan import SearchPlan, Study
 from app.domain.study_annotations import learned_text
-from app.domain.terms import ChainId, ChainState, NodeId, ShownTrialState, StudyId, StudyState, TrialState
-from app.domain.trainer_check import unread
+from app.domain.terms import ChainId, ChainState, NodeId, StudyId, StudyState, TrialDisplayState, TrialState
+from app.domain.trainer_check import unread_hp
 from app.events import ChainRecord, StudyRecord
 from app.service.views import outcomes
 from app.service.views.exactness import exactness as proven
@@ -70,7 +70,7 @@ def study(
         error=json_safe(folded.error),
         project=folded.project,
         owner=folded.owner,
-        not_exact=json_safe(results.inexact_in_study(plan, folded)),
+        not_exact=json_safe(results.study_inexactness(plan, folded)),
         exactness=proven(plan, folded),
         ending=ending_text(folded),
         metric=folded.metric,
@@ -98,18 +98,18 @@ def study(
 def _counts(plan: SearchPlan, study: Study) -> dict[str, int]:
     """The number of trials in each displayed state."""
     busy = _busy(plan)
-    return dict.fromkeys(get_args(ShownTrialState), 0) | Counter(_state(plan, trial, busy) for trial in study.trials)
+    return dict.fromkeys(get_args(TrialDisplayState), 0) | Counter(_state(plan, trial, busy) for trial in study.trials)
 
 
 def _annotations(plan: SearchPlan, study: Study) -> dict[str, Any]:
     notes = [note(study, each) for each in study.notes]
     learned = [learned_text(each) for each in study.learned]
-    told = {"learned": learned, "unread": json_safe(unread(plan, study))}
+    told = {"learned": learned, "unread_hp": json_safe(unread_hp(plan, study))}
     return told | {"notes": notes, "tags": study.tags, "attributes": json_safe(study.attributes)}
 
 
 def _growth(study: Study) -> dict[str, Any]:
-    return {"grows_by": GROWS_BY.get(study.kind), "grows_from": grows_from(study)}
+    return {"grows_by": SIZE_FIELDS.get(study.kind), "grows_from": current_size(study)}
 
 
 def note(study: Study, note: search_plan.Note) -> Note:
@@ -125,10 +125,10 @@ def _cost(plan: SearchPlan, study: Study) -> Cost:
     parts = {name: steps for name, steps in asdict(cost).items() if name in Cost.model_fields}
     return Cost(
         **parts,
-        taken=cost.taken,
-        spared=cost.spared,
-        saved_by_sharing=cost.by_sharing and round(cost.by_sharing, 4),
-        saved_by_stopping=cost.by_stopping and round(cost.by_stopping, 4),
+        taken=cost.steps_taken,
+        spared=cost.steps_saved,
+        saved_by_sharing=cost.saved_by_sharing and round(cost.saved_by_sharing, 4),
+        saved_by_stopping=cost.saved_by_stopping and round(cost.saved_by_stopping, 4),
     )
 
 
@@ -207,7 +207,7 @@ def trial(plan: SearchPlan, trial: search_plan.Trial) -> TrialDetail:
         path=list(trial.path),
         repeats=[list(run.path) for run in trial.runs[1:]],
         curve=[point(step, metrics) for step, metrics in plan.curve(trial)],
-        not_exact=json_safe(results.inexact_in_trial(plan, trial)),
+        not_exact=json_safe(results.trial_inexactness(plan, trial)),
         notes=[note(study, each) for each in study.notes if each.trial == trial.number],
     ).with_fields(**more)
 
@@ -234,7 +234,7 @@ def _trial(
     study: Study,
     trial: search_plan.Trial,
     busy: Busy,
-    stands: Standing,
+    stands: Leaderboard,
     mark: str,
     front: Collection[int],
 ) -> Trial:
@@ -275,7 +275,7 @@ def _state(plan: SearchPlan, trial: search_plan.Trial, busy: Busy) -> str:
 
 def _stages_on_path(plan: SearchPlan, trial: search_plan.Trial, busy: Busy) -> Iterator[tuple[Stage, int]]:
     """The running stages on a trial's path, each with the step up to which the trial shares it."""
-    for name, end in plan.ends(trial):
+    for name, end in plan.path_ends(trial):
         yield from ((stage, end) for stage in busy.get(name, ()))
 
 

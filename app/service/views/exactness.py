@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from app.domain import results
 from app.domain.search_plan import SearchPlan, Study, Trial
-from app.exactness import judge, marks_of, text_of
+from app.exactness import judge, trial_marks, verdict_text
 from app.service.views.trial_order import json_safe
 from stagetree.models.studies import Exactness
 
@@ -16,13 +16,13 @@ SHARED = "some chains trained in a process that another chain had trained in, as
 def exactness(plan: SearchPlan, study: Study) -> Exactness:
     """The verdict on a study."""
     judgement = judge(plan, study)
-    text, marks = text_of(study, judgement), marks_of(plan, study)
+    text, marks = verdict_text(study, judgement), trial_marks(plan, study)
     shared = f"; {SHARED}" if text and plan.shares_processes(study) else ""
     mark = next((text for trial in study.trials if marks(trial)), "")
     return Exactness(
         verdict=judgement.verdict,
         text=json_safe(text + shared),
-        mark=json_safe(_join_reasons(mark, results.inexact_in_study(plan, study))),
+        mark=json_safe(_join_reasons(mark, results.study_inexactness(plan, study))),
         reason=json_safe(judgement.reason),
         unchecked=list(judgement.unchecked),
         compared=judgement.compared,
@@ -34,7 +34,7 @@ def exactness(plan: SearchPlan, study: Study) -> Exactness:
 
 def marks(plan: SearchPlan, study: Study) -> Callable[[Trial], str]:
     """The mark of a trial that was not compared or is known to be inexact; else ""."""
-    unchecked, inexact = marks_of(plan, study), results.inexact_in_trials(plan, study)
+    unchecked, inexact = trial_marks(plan, study), results.trial_inexactness_in(plan, study)
     return lambda trial: json_safe(_join_reasons(unchecked(trial), inexact(trial)))
 
 

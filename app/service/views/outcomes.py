@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypedDict
 
 from app.domain import results, search_plan
 from app.domain.search_plan import SearchPlan, Study
-from app.domain.trainer_check import unread
+from app.domain.trainer_check import unread_hp
 from app.service.views.exactness import marks
 from stagetree.models.answer import unchecked
 from stagetree.models.studies import Best
@@ -60,7 +60,7 @@ def idle_parameters_text(plan: SearchPlan, study: Study, equal: Sequence[search_
     """A note on hyper-parameters without effect among trials with equal results; "" if all may have one."""
     names = dict.fromkeys(name for trial in equal for name in trial.hp)
     differing = [name for name in names if len({repr(trial.hp.get(name)) for trial in equal}) > 1]
-    if idle := [name for name in unread(plan, study) if name in differing]:
+    if idle := [name for name in unread_hp(plan, study) if name in differing]:
         return unread_text(idle)
     first, *others = (dict(plan.curve(trial)) for trial in study.trials)
     shared = [first.keys() & other.keys() for other in others]
@@ -81,7 +81,7 @@ def pareto_fields(plan: SearchPlan, study: Study) -> dict[str, Any]:
     return {
         "metrics": metrics,
         "constraints": constraints,
-        "front": [_best(plan, study, mark_of, *each) for each in results.front(plan, study)],
+        "front": [_best(plan, study, mark_of, *each) for each in results.pareto_front(plan, study)],
     }
 
 
@@ -108,12 +108,12 @@ def pareto_trials(plan: SearchPlan, study: Study) -> frozenset[int]:
     """The trials of the Pareto front, if the study has one."""
     if study.objectives.is_plain:
         return frozenset()
-    return frozenset(trial.number for trial, _ in results.front(plan, study))
+    return frozenset(trial.number for trial, _ in results.pareto_front(plan, study))
 
 
 def outcomes_of(plan: SearchPlan, study: Study, trial: search_plan.Trial) -> tuple[Outcome | None, Outcome | None]:
     """The trial's last and best results, each with its step."""
-    return _outcome(results.last(plan, study, trial)), _outcome(results.best_of_curve(plan, study, trial))
+    return _outcome(results.last_value(plan, study, trial)), _outcome(results.best_of_curve(plan, study, trial))
 
 
 def _outcome(result: results.MeasuredValue | None) -> Outcome | None:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from app.domain.accounting import horizon
 from app.domain.leaderboard import RungRanking, standing
-from app.domain.results import measured, sign
+from app.domain.results import measured_value, sign
 from app.domain.search_plan import Node, SearchPlan, Study, Trial
 from app.domain.terms import NodeId
 from app.service.plan_history import DecisionMade, Measured, PlanHistory, SlotSpan
@@ -97,10 +97,10 @@ def _means(plan: SearchPlan, study: Study) -> dict[NodeId, list[tuple[int, float
     """By node of a trial's first repeat: step, mean and deviation over its repeats."""
     means: dict[NodeId, dict[int, tuple[int, float, float]]] = {}
     for trial in study.trials if study.repeats[0] > 1 else ():
-        for name, end in plan.ends(next(trial.alone())):
+        for name, end in plan.path_ends(next(trial.single_runs())):
             here = means.setdefault(name, {})
             for step in plan.nodes[name].metrics:
-                if step <= end and step not in here and (mean := measured(plan, study, trial, step)):
+                if step <= end and step not in here and (mean := measured_value(plan, study, trial, step)):
                     here[step] = (step, mean.value, mean.deviation or 0.0)
     return {name: [here[step] for step in sorted(here)] for name, here in means.items()}
 
@@ -161,7 +161,7 @@ def _forms(plan: SearchPlan, node: Node) -> dict[str, str]:
 def rungs(study: Study) -> Rungs:
     """Each rung with its trials, the best first and failed ones last, and the promoted ones."""
     stands = standing(study)
-    return Rungs(items=[_rung(rung, sign(study)) for rung in stands.ladder()], telling=stands.telling())
+    return Rungs(items=[_rung(rung, sign(study)) for rung in stands.ladder()], telling=stands.default_rung())
 
 
 def _rung(rung: RungRanking, sign: int) -> RankedRung:

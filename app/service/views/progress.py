@@ -11,7 +11,7 @@ from typing import Any
 from app.domain import accounting, results
 from app.domain.accounting import Forecast
 from app.domain.events import PackingProfiled
-from app.domain.leaderboard import RungRanking, rests, standing
+from app.domain.leaderboard import RungRanking, is_waiting_at_rung, standing
 from app.domain.search_plan import Chain, SearchPlan, Study, Trial, TrialEvent
 from app.domain.terms import ChainId, NodeId, StudyState, TrialEventKind, TrialState
 from app.scheduling.widths import better_width, times_faster
@@ -153,7 +153,7 @@ def progress(
     steps, stands = _steps(plan, study, running, expected), standing(study)
     trials = TrialsDone(
         done=sum(_is_tried(plan, trial) for trial in study.trials),
-        resting=sum(rests(study, trial, stands) for trial in study.trials),
+        resting=sum(is_waiting_at_rung(study, trial, stands) for trial in study.trials),
         expected=_expected_trials(study, expected),
     )
     return Progress(
@@ -182,7 +182,7 @@ def _expected_trials(study: Study, expected: Forecast | None) -> int | None:
 
 def _steps(plan: SearchPlan, study: Study, running: Sequence[UnderWay], expected: Forecast | None) -> StepsDone:
     """The unique steps that are trained, including running ones, and the expected total."""
-    trained, left = accounting.on_record(plan, study), _outstanding(plan, study)
+    trained, left = accounting.recorded_steps(plan, study), _outstanding(plan, study)
     under_way = sum(run.step - run.start for run in running if run.study == study.id)
     to_come = max(0, expected.steps - study.unique) if expected and not study.is_final else 0
     return StepsDone(done=trained + min(under_way, left), expected=trained + left + to_come)
@@ -193,7 +193,7 @@ def _outstanding(plan: SearchPlan, study: Study) -> int:
     ends: dict[NodeId, int] = {}
     for trial in study.trials:
         if trial.state == TrialState.ACTIVE:
-            for name, end in plan.ends(trial):
+            for name, end in plan.path_ends(trial):
                 ends[name] = max(end, ends.get(name, 0))
     return sum(max(0, end - plan.nodes[name].trained) for name, end in ends.items())
 

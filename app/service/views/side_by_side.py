@@ -96,7 +96,7 @@ def _blocks(blocks: Sequence[Block], steps: int) -> Blocks:
 def _recorded_blocks(plan: SearchPlan, study: Study, spans: Sequence[SlotSpan]) -> list[Block]:
     """The study's own stages. A row is a slot, or several slots that were busy at different times."""
     clock = Clock((span.begun_at, span.ended_at or span.begun_at) for span in spans)
-    need = Counter(name for trial in study.trials for name in {name for name, _ in plan.ends(trial)})
+    need = Counter(name for trial in study.trials for name in {name for name, _ in plan.path_ends(trial)})
     free: list[tuple[float, str]] = []  # by row: the end of its last block, and its slot
     blocks = []
     for span in sorted(spans, key=lambda span: (span.begun_at, span.slot)):
@@ -124,8 +124,8 @@ def _requests(plan: SearchPlan, study: Study, decisions: Iterable[DecisionMade])
 
 
 def _steps_between(plan: SearchPlan, study: Study, trial: int, since: int, until: int) -> Iterator[RequestedSteps]:
-    for number, run in enumerate(study.trials[trial].alone()):
-        ends = ((plan.nodes[name], end) for name, end in plan.ends(run))
+    for number, run in enumerate(study.trials[trial].single_runs()):
+        ends = ((plan.nodes[name], end) for name, end in plan.path_ends(run))
         parts = ((node.id, max(since, node.start), min(end, until, node.reached)) for node, end in ends)
         if trained := tuple(part for part in parts if part[1] < part[2]):
             yield RequestedSteps((trial, number), trained)

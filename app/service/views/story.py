@@ -33,13 +33,13 @@ class SharedBeginning(NamedTuple):
 
 def story(plan: SearchPlan, study: Study) -> StudyStory:
     """The lines, and their numbers."""
-    order = results.ranked(plan, study)
-    ranked = results.in_question(order)
+    order = results.rank_trials(plan, study)
+    ranked = results.contenders(order)
     beside, as_far = _equal_trials(plan, study, ranked), _count_as_far(plan, ranked)
     shared = _shared_beginning(plan, study, ranked[0][0]) if ranked else SharedBeginning()
     cost, pace = accounting.cost(plan, study), accounting.seconds_per_step(study)
     ways = ("sharing" if cost.shared else "sharing with other studies", "early stopping")
-    saved = [(cost.spared, pace * cost.spared), (cost.stopped_early, pace * cost.stopped_early)]
+    saved = [(cost.steps_saved, pace * cost.steps_saved), (cost.stopped_early, pace * cost.stopped_early)]
     noise = _noise_text(plan, study, ranked, beside, close := _trials_within_noise(plan, study, ranked))
     won = _best_text(plan, study, ranked, beside, as_far) + _failed_text(ranked, len(order) - len(ranked))
     lines = [
@@ -56,7 +56,7 @@ def story(plan: SearchPlan, study: Study) -> StudyStory:
         noise=noise,
         sharers=shared.sharers,
         shared_beginning=shared.steps,
-        steps_by_sharing=cost.spared,
+        steps_by_sharing=cost.steps_saved,
         seconds_by_sharing=round(saved[0][1], 3),
         steps_by_stopping=cost.stopped_early,
         seconds_by_stopping=round(saved[1][1], 3),
@@ -69,7 +69,7 @@ def story(plan: SearchPlan, study: Study) -> StudyStory:
 def _equal_trials(plan: SearchPlan, study: Study, ranked: Ranked) -> list[int]:
     """The trials with the same value as the best one, or on its Pareto front."""
     if len(study.objectives.goals) > 1:
-        return [trial.number for trial, _ in results.front(plan, study)[1:]]
+        return [trial.number for trial, _ in results.pareto_front(plan, study)[1:]]
     if not ranked or _violates(plan, study, ranked[0][0]):
         return []
     value = ranked[0][1].value
@@ -155,7 +155,7 @@ def _trials_within_noise(plan: SearchPlan, study: Study, ranked: Ranked) -> list
     """The trials that their repeats do not separate from the best one. Empty for several metrics."""
     if len(study.objectives.goals) > 1 or not ranked or _violates(plan, study, ranked[0][0]):
         return []
-    close = set(results.within_noise(ranked))
+    close = set(results.ties_with_best(ranked))
     return [trial.number for trial, _ in ranked if trial.number in close and not _violates(plan, study, trial)]
 
 
@@ -167,8 +167,8 @@ def _noise_text(plan: SearchPlan, study: Study, ranked: Ranked, equal: list[int]
         return f"{named[0].upper()}{named[1:]} may be as good: {differ} from trial {ranked[0][0].number} by {than}."
     if len(study.objectives.goals) > 1 or not equal or study.spec.get("repeats"):
         return ""
-    best = list(plan.ends(next(ranked[0][0].alone())))
-    if all(list(plan.ends(next(study.trials[each].alone()))) == best for each in equal):
+    best = list(plan.path_ends(next(ranked[0][0].single_runs())))
+    if all(list(plan.path_ends(next(study.trials[each].single_runs()))) == best for each in equal):
         return ""  # they are one training, so the tie is no chance
     if idle := idle_parameters_text(plan, study, [study.trials[each] for each in (ranked[0][0].number, *equal)]):
         return f"{idle}."
@@ -215,7 +215,7 @@ def _shared_beginning(plan: SearchPlan, study: Study, best: Trial) -> SharedBegi
     An average begins as the states do that it is made of.
     """
     ends = dict[NodeId, int]()
-    for name, end in plan.sources(next(best.alone())):
+    for name, end in plan.sources(next(best.single_runs())):
         ends[name] = max(end, ends.get(name, 0))
     common = sorted((_common(plan, trial, ends) for trial in study.trials if trial is not best), reverse=True)
     beginnings = (SharedBeginning(sharers, steps) for sharers, steps in enumerate(common, start=1) if steps)
@@ -225,7 +225,7 @@ def _shared_beginning(plan: SearchPlan, study: Study, best: Trial) -> SharedBegi
 def _common(plan: SearchPlan, trial: Trial, ends: Mapping[NodeId, int]) -> int:
     """How many trained steps the first run of a trial shares with a path, counted from its beginning."""
     steps = 0
-    for name, end in plan.ends(next(trial.alone())):
+    for name, end in plan.path_ends(next(trial.single_runs())):
         if name not in ends:
             break
         node = plan.nodes[name]

@@ -12,20 +12,35 @@ from functools import partial
 from typing import Any
 
 from app.domain import commands as c
-from app.domain.chain_assignment import ChainAssignment, SlotDescription, kind_of_proofs
+from app.domain.chain_assignment import ChainAssignment, SlotDescription, verification_device
 from app.domain.decide import decide
 from app.domain.events import PlanOpened
 from app.domain.search_plan import SearchPlan
 from app.domain.stage_tree import Place
 from app.domain.terms import ChainId, PlanId
-from app.domain.trainer_check import may_train
+from app.domain.trainer_check import can_train
 from app.events import RowsPort, SlotTaken, VersionConflict
 from app.exactness.verification import keep_at
-from app.scheduling.fair_share import NO_CONTENTION, Choice, FairShare, allowed
+from app.scheduling.fair_share import NO_CONTENTION, Choice, FairShare, slot_limits
 from app.scheduling.frontier import Frontier, Span
 from app.scheduling.gangs import GangPath, may_have_gangs
-from app.scheduling.packs import choose_leader, is_gathering, isolated, pack_members, until_branch, until_filled
-from app.scheduling.placement import Candidates, assign, has_trainer, place, resume_point, stages_of, without_trainer
+from app.scheduling.packs import (
+    choose_leader,
+    cut_at_branch,
+    cut_at_isolated,
+    cut_where_lanes_fill,
+    is_gathering,
+    pack_members,
+)
+from app.scheduling.placement import (
+    Candidates,
+    assign,
+    has_trainer,
+    missing_trainer_text,
+    place,
+    resume_point,
+    stages_of,
+)
 from app.scheduling.widths import batch_of, widest
 from app.workers.scheduler.gangs import Gangs
 from app.workers.scheduler.ports import Dispatch, FrontierCache, Ports, messages
@@ -82,7 +97,7 @@ class Assignment:
             is_settled = True
             with self._fence.around(placed.frontier.id, "giving its work to slots"):
                 is_settled = self._give(placed, len(slots.free))
-                slots = slots.without(placed.slots) if is_settled else slots
+                slots = slots.excluding(placed.slots) if is_settled else slots
             self._frontiers.refresh(placed.frontier.id, fresh=False)
             if not is_settled:
                 break
@@ -102,10 +117,10 @@ class Assignment:
         """The free slots on whose kinds of device the plan's trainer has trained: elsewhere, it is tried first."""
         if not self._ports.proofs:
             return slots
-        kinds = set(map(kind_of_proofs, slots.free))
-        checked = {kind for kind in kinds if may_train(frontier.plan, kind)}
-        free = [slot for slot in slots.free if kind_of_proofs(slot) in checked]
-        return slots if checked == kinds else Candidates(slots.well, free)
+        kinds = set(map(verification_device, slots.free))
+        checked = {kind for kind in kinds if can_train(frontier.plan, kind)}
+        free = [slot for slot in slots.free if verification_device(slot) in checked]
+        return slots if checked == kinds else Candidates(slots.healthy, free)
 
     def _is_undecided(self, frontier: Frontier) -> bool:
         return self._ports.packs and frontier.plan.packing is None
@@ -161,18 +176,18 @@ class Assignment:
         (frontier, spans), opened = choice, choice[0].plan.opened
         assert opened is not None  # or no slot would have taken it
         if self._is_undecided(frontier):
-            width = widest(frontier.plan, _with_trainer(slots.well, opened))
+            width = widest(frontier.plan, _with_trainer(slots.healthy, opened))
             return Placed(frontier, [spans[:1]], slot, is_pack=True, measure=width)
         is_alone = frontier.plan.nodes[spans[0].node].alone
         if is_alone or not (self._ports.packs and frontier.plan.packing):
-            return Placed(frontier, [isolated(frontier.plan, spans)], slot, is_pack=False)
+            return Placed(frontier, [cut_at_isolated(frontier.plan, spans)], slot, is_pack=False)
         if frontier.plan.is_isolated(spans[0].node, spans[0].start) or spans[0].node in frontier.plan.means:
             return Placed(frontier, [spans[:1]], slot, is_pack=True)
-        well, free = (_with_trainer(some, opened) for some in (slots.well, slots.free))
-        most, more = allowed(frontier, spans[0].study, well, free)
-        lead = until_branch(frontier, choose_leader(frontier, spans, passed_over, most, slot))
+        well, free = (_with_trainer(some, opened) for some in (slots.healthy, slots.free))
+        most, more = slot_limits(frontier, spans[0].study, well, free)
+        lead = cut_at_branch(frontier, choose_leader(frontier, spans, passed_over, most, slot))
         others = pack_members(frontier, lead, passed_over, more, slot)
-        return Placed(frontier, until_filled(frontier, [lead, *others], passed_over, more), slot, is_pack=True)
+        return Placed(frontier, cut_where_lanes_fill(frontier, [lead, *others], passed_over, more), slot, is_pack=True)
 
     def _offered(self, slots: Candidates) -> list[Frontier]:
         """The plans whose trainer a slot has; where none has, it is said."""
@@ -183,10 +198,10 @@ class Assignment:
         opened, about = frontier.plan.opened, f"trainer of {frontier.id}"
         if opened is None:
             return False
-        if any(has_trainer(slot, opened) for slot in slots.well):
+        if any(has_trainer(slot, opened) for slot in slots.healthy):
             self._ports.problems.clear(about)
             return True
-        self._ports.problems.report(about, f"plan {frontier.id} waits: {without_trainer(opened, slots.well)}")
+        self._ports.problems.report(about, f"plan {frontier.id} waits: {missing_trainer_text(opened, slots.healthy)}")
         return False
 
     def _give(self, placed: Placed, sharers: int) -> bool:
@@ -225,7 +240,7 @@ class Assignment:
         if placed.measure:
             how |= {"packing": 1, "measure": placed.measure}
         if (gathered := placed.gathered) is not None:
-            how |= {"most_ranks": gathered.most} | gathered.gang.lent(self._ports.new_id)
+            how |= {"most_ranks": gathered.most} | gathered.gang.assignment_fields(self._ports.new_id)
             if gathered.measures:
                 how["measures_ranks"] = batch_of(plan.nodes[placed.paths[0][0].node])
         return {chain: replace(assignment, **how, describe=chain in tells) for chain, assignment in by_chain.items()}

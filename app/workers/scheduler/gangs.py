@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from app.domain.chain_assignment import SlotDescription, kind_apart
+from app.domain.chain_assignment import SlotDescription, multi_machine_kind
 from app.domain.events import RanksProfiled
 from app.domain.search_plan import Chain, Study
 from app.domain.terms import ChainId, PlanId
@@ -22,8 +22,8 @@ from app.scheduling import gangs
 from app.scheduling.fair_share import Choice, slots_used
 from app.scheduling.frontier import Frontier, Span
 from app.scheduling.gangs import Gang, GangPath, Reservation
-from app.scheduling.packs import isolated, until_branch
-from app.scheduling.placement import Candidates, place, resume_point, takers, within_budget
+from app.scheduling.packs import cut_at_branch, cut_at_isolated
+from app.scheduling.placement import Candidates, cut_to_budget, place, resume_point, takers
 from app.scheduling.widths import batch_of
 from app.workers.scheduler.ports import FrontierCache, Ports
 
@@ -60,7 +60,7 @@ class Gangs:
             return
         wanting = [frontier for frontier in frontiers if frontier.id == held.plan]
         wanting = self._ports.fence.those(wanting, HOLDING, self._is_wanted)
-        if not wanting or not held.slots <= {slot.name for slot in slots.well}:
+        if not wanting or not held.slots <= {slot.name for slot in slots.healthy}:
             self._reservation = None
             return
         busy = self._ports.fence.among(frontiers, HOLDING, gangs.occupants)
@@ -75,20 +75,20 @@ class Gangs:
 
     def open(self, slots: Candidates) -> Candidates:
         """Without the free slots that are held."""
-        return slots if self._reservation is None else slots.without(self._reservation.slots)
+        return slots if self._reservation is None else slots.excluding(self._reservation.slots)
 
     def due(self, frontiers: Sequence[Frontier], able: Callable[[Frontier], Candidates]) -> GangPath | None:
         """The path for which slots are held, as soon as they are all free. able: the slots that may train a plan."""
         held = self._reservation
         frontier = next((each for each in frontiers if held is not None and each.id == held.plan), None)
-        if held is None or held.proves_on or frontier is None:
+        if held is None or held.verifies_on or frontier is None:
             return None
         with self._ports.fence.around(frontier.id, HOLDING):
             slots = able(frontier)
-            mine = Candidates(slots.well, [slot for slot in slots.free if slot.name in held.slots])
+            mine = Candidates(slots.healthy, [slot for slot in slots.free if slot.name in held.slots])
             if len(mine.free) == len(held.slots):
                 self._reservation = None
-                paths = within_budget(frontier.plan, [frontier.path(held.head, held.study)])
+                paths = cut_to_budget(frontier.plan, [frontier.path(held.head, held.study)])
                 return self._gathered(frontier, self._part(frontier, paths[0]), mine) if paths else None
         return None
 
@@ -101,7 +101,7 @@ class Gangs:
         """
         frontier, spans = choice[0], self._part(*choice)
         free = self.open(slots)
-        least = _least(frontier, spans, free.free or slots.well)
+        least = _least(frontier, spans, free.free or slots.healthy)
         if gangs.is_moldable(frontier.plan, spans[0]):
             if gangs.is_being_checked(frontier.plan):
                 return None  # in a moment that slot is free, too
@@ -110,9 +110,9 @@ class Gangs:
             if spare > least:
                 return self._widened(frontier, choice[1], free, spare) if may_widen else None
         gathered = self._gathered(frontier, spans, free)
-        if gathered is None and _least(frontier, spans, slots.well) > 1:
-            head, able = (spans[0].node, spans[0].start), list(takers(frontier.plan, spans, slots.well))
-            study = gangs.charged_to(spans)
+        if gathered is None and _least(frontier, spans, slots.healthy) > 1:
+            head, able = (spans[0].node, spans[0].start), list(takers(frontier.plan, spans, slots.healthy))
+            study = gangs.paying_study(spans)
             self._hold(frontier, spans, able, frontiers, lambda frontier: head in frontier.heads(study))
         return gathered
 
@@ -131,13 +131,13 @@ class Gangs:
         held for it, as long as it `is_wanted`.
         """
         held, ranks = self._reservation, gangs.least_ranks(frontier.plan, spans, kind)
-        is_ours = held is not None and (held.plan, held.proves_on) == (frontier.id, kind)
+        is_ours = held is not None and (held.plan, held.verifies_on) == (frontier.id, kind)
         free = slots.free
         if held is not None and ranks > 1:
             free = [slot for slot in free if (slot.name in held.slots) == is_ours]
-        gang = gangs.proof_gang(frontier.plan, ranks, free)
+        gang = gangs.verification_gang(frontier.plan, ranks, free)
         if gang is None and waiting:
-            self._hold(frontier, spans, slots.well, waiting, is_wanted, proves_on=kind)
+            self._hold(frontier, spans, slots.healthy, waiting, is_wanted, verifies_on=kind)
         if gang is not None and is_ours:
             self._reservation = None
         return gang
@@ -151,15 +151,15 @@ class Gangs:
         """A slot that is held, for what ends before it is due; of other studies, too."""
         frontier, spans = choice[0], self._part(*choice)
         plan, held = frontier.plan, self._reservation
-        if held is None or plan.packing != 0 or not plan.stages_run or study_of(frontier, spans).least_ranks > 1:
+        if held is None or plan.packing != 0 or not plan.stages_run or get_study(frontier, spans).least_ranks > 1:
             return None
         mine = [slot for slot in slots.free if slot.name in held.slots]
         left = held.until - self._ports.elapsed()
-        part = gangs.until(frontier, spans, left, mine[0].kind) if mine else ()
+        part = gangs.fitting_spans(frontier, spans, left, mine[0].kind) if mine else ()
         if not part or plan.nodes[part[0].node].alone:
             return None
         enough = [slot for slot in mine if gangs.least_ranks(plan, part, slot.kind) == 1]
-        return self._gathered(frontier, part, Candidates(slots.well, enough))
+        return self._gathered(frontier, part, Candidates(slots.healthy, enough))
 
     def note(self, gathered: GangPath, chain: str) -> None:
         """It was given a chain."""
@@ -170,9 +170,9 @@ class Gangs:
 
     def _part(self, frontier: Frontier, spans: Sequence[Span]) -> Sequence[Span]:
         """The stages of a path that are one chain: of what may have more slots next time, one."""
-        if study_of(frontier, spans).most_ranks > 1 and gangs.is_moldable(frontier.plan, spans[0]):
+        if get_study(frontier, spans).most_ranks > 1 and gangs.is_moldable(frontier.plan, spans[0]):
             return spans[:1]
-        return isolated(frontier.plan, spans)
+        return cut_at_isolated(frontier.plan, spans)
 
     def _gathered(
         self, frontier: Frontier, spans: Sequence[Span], slots: Candidates, ranks: int | None = None
@@ -184,23 +184,23 @@ class Gangs:
             return ranks or gangs.least_ranks(plan, spans, kind)
 
         alone = [slot for slot in slots.free if count(slot.kind) == 1]
-        slot = place(plan, frontier.id, spans, resume, Candidates(slots.well, alone)) if alone else None
+        slot = place(plan, frontier.id, spans, resume, Candidates(slots.healthy, alone)) if alone else None
         gang = Gang(slot) if slot else gangs.gather(plan, frontier.id, spans, resume, slots, count)
         if gang is None:
             return None
-        return GangPath(frontier, gang, spans, most=gangs.most_there(plan, spans, gang.leader.kind, slots.well))
+        return GangPath(frontier, gang, spans, most=gangs.largest_gang(plan, spans, gang.leader.kind, slots.healthy))
 
     def _widened(self, frontier: Frontier, spans: Sequence[Span], free: Candidates, spare: int) -> GangPath | None:
         """With as many slots as pay, of the machine and kind where most do; which these are, is measured first.
 
         Where it can never have more, the chain has its gang until others can begin as well.
         """
-        study = study_of(frontier, spans)
+        study = get_study(frontier, spans)
         used, best, whole = slots_used([frontier])[study.id], (0, free), spans[:1]
-        all_groups = gangs.groups_of(frontier.plan, free.well)
+        all_groups = gangs.groups_of(frontier.plan, free.healthy)
         for (host, device), group in gangs.groups_of(frontier.plan, takers(frontier.plan, spans, free.free)).items():
-            kind = device if host else kind_apart(device)
-            here, least = Candidates(free.well, group), gangs.least_ranks(frontier.plan, spans[:1], device)
+            kind = device if host else multi_machine_kind(device)
+            here, least = Candidates(free.healthy, group), gangs.least_ranks(frontier.plan, spans[:1], device)
             most = gangs.room_for(study, spare, len(group), used, least)
             profile = self._profile(frontier, spans[0], kind, most)
             if most > least and not gangs.is_measured(profile, most) and self._may_measure(frontier, kind, most):
@@ -211,7 +211,7 @@ class Gangs:
             if ranks > max(best[0], study.least_ranks):
                 most = gangs.room_for(study, study.most_ranks, len(all_groups[host, device]), 0, least)
                 is_best = ranks >= gangs.ranks_that_pay(profile, least, most)
-                best, whole = (ranks, here), until_branch(frontier, spans) if is_best else spans[:1]
+                best, whole = (ranks, here), cut_at_branch(frontier, spans) if is_best else spans[:1]
         return self._gathered(frontier, whole, best[1], best[0] or None) or self._gathered(frontier, spans[:1], free)
 
     def _may_measure(self, frontier: Frontier, kind: str, ranks: int) -> bool:
@@ -240,7 +240,7 @@ class Gangs:
         well: Sequence[SlotDescription],
         frontiers: Sequence[Frontier],
         is_wanted: IsWanted,
-        proves_on: str = "",
+        verifies_on: str = "",
     ) -> None:
         if self._reservation is not None:
             return
@@ -250,9 +250,9 @@ class Gangs:
         held = gangs.reserve(
             frontier, spans, lambda kind: gangs.least_ranks(plan, spans, kind), well, busy, self._ports.elapsed()
         )
-        self._reservation, self._is_wanted = held and replace(held, proves_on=proves_on), is_wanted
+        self._reservation, self._is_wanted = held and replace(held, verifies_on=verifies_on), is_wanted
         if held is None:
-            study, ranks = study_of(frontier, spans), _least(frontier, spans, well)
+            study, ranks = get_study(frontier, spans), _least(frontier, spans, well)
             says = f"says ranks: {ranks}" if ranks == study.least_ranks else f"needs {ranks} devices for its memory"
             self._ports.problems.report(
                 about,
@@ -263,9 +263,9 @@ class Gangs:
             self._ports.problems.clear(about)
 
 
-def study_of(frontier: Frontier, spans: Sequence[Span]) -> Study:
+def get_study(frontier: Frontier, spans: Sequence[Span]) -> Study:
     """The study on whose behalf a path was chosen."""
-    return frontier.plan.studies[gangs.charged_to(spans)]
+    return frontier.plan.studies[gangs.paying_study(spans)]
 
 
 def _least(frontier: Frontier, spans: Sequence[Span], slots: Sequence[SlotDescription]) -> int:

@@ -198,9 +198,9 @@ class FrontierCache:
                 self.refresh(stream)
         for name in moved:
             if (row := live.get(name)) is not None and row.stream in self._frontiers:
-                self._frontiers[row.stream].unheard.add(ChainId(name))
+                self._frontiers[row.stream].unread_chains.add(ChainId(name))
         for frontier in self._frontiers.values():
-            if frontier.unheard or frontier.in_flight:
+            if frontier.unread_chains or frontier.in_flight:
                 with self._fence.around(frontier.id, "taking in its chains"):
                     self._take_in_progress(frontier, live)  # of the stages in which the log has them now
         moved.clear()
@@ -230,7 +230,7 @@ class FrontierCache:
         of which is passed then, or at the one before, whose steps are not of this one.
         """
         with self._ports.plans.holding(frontier.id, fresh=False) as plan:
-            for name in frontier.take_unheard():
+            for name in frontier.take_unread_chains():
                 chain, row = plan.chains.get(name), live.get(name)
                 if chain is not None and row is not None:
                     frontier.set_in_flight(chain.id, _in_flight(plan, chain, row))

@@ -33,10 +33,10 @@ logger = logging.getLogger(__name__)
 
 ENDING = "ending its chains"
 
-MOST_IN_VAIN = 2
+MAX_FAILED_VERIFICATIONS = 2
 """So many chains in a row that a worker did not begin, and it is given none for a while."""
 
-DEAF = f"{MOST_IN_VAIN} chains in a row were sent here, and its worker began none: it may hear nothing"
+DEAF = f"{MAX_FAILED_VERIFICATIONS} chains in a row were sent here, and its worker began none: it may hear nothing"
 
 CLOCK_JUMP_LEASES = 0.5
 """The share of a lease by which two clocks may differ from one look to the next, as when the database answers late."""
@@ -90,9 +90,9 @@ class Reaper:
         if cluster.begun.get(slot.name, 0.0) >= row.dispatched_at - self._ports.lease_seconds:
             self._in_vain.pop(worker, None)
         self._in_vain[worker] += 1
-        since = row.dispatched_at - MOST_IN_VAIN * self._ports.lease_seconds
+        since = row.dispatched_at - MAX_FAILED_VERIFICATIONS * self._ports.lease_seconds
         others = any(sent >= since for name, sent in cluster.begun.items() if name != slot.name)
-        return slot.owner if others and self._in_vain[worker] >= MOST_IN_VAIN else None
+        return slot.owner if others and self._in_vain[worker] >= MAX_FAILED_VERIFICATIONS else None
 
     def _has_jumped(self, theirs: float, ours: float) -> bool:
         """Whether the database's clock went by much more or less than ours since the last look."""

@@ -19,9 +19,9 @@ from app.domain import checkpoint_needs
 from app.domain import commands as c
 from app.domain.decide import decide
 from app.domain.events import Event
-from app.domain.search_plan import KeptAt, SearchPlan
+from app.domain.search_plan import PlacedCheckpoint, SearchPlan
 from app.events import Plans, Records, Write, transact
-from app.scheduling.retention import chosen_of, garbage_of
+from app.scheduling.retention import checkpoints_to_release, unused_checkpoints
 from app.storage.object_store import ObjectStore
 from app.storage.owned_store import is_paused
 from app.workers.scheduler.fence import Fence
@@ -58,7 +58,7 @@ class PlanUse:
         studies = plan.studies.values()
         times = (study.finished_at or study.submitted_at for study in studies)
         is_open = bool(plan.chains) or any(not study.is_final for study in studies)
-        garbage = bool(plan.released) or bool(checkpoint_needs.idle_weights(plan)) or bool(garbage_of(plan))
+        garbage = bool(plan.released) or bool(checkpoint_needs.idle_weights(plan)) or bool(unused_checkpoints(plan))
         largest = (
             max((entry.checkpoint.size for entry in checkpoint_needs.checkpoints(plan)), default=0) if is_open else 0
         )
@@ -165,15 +165,15 @@ class Retention:
         while not self._survey(self._records.log.versions()):
             pass
 
-    def choose(self) -> dict[str, list[KeptAt]]:
+    def choose(self) -> dict[str, list[PlacedCheckpoint]]:
         """What would go now, by plan, after a `survey`."""
-        excess, chosen = self._excess(), dict[str, list[KeptAt]]()
+        excess, chosen = self._excess(), dict[str, list[PlacedCheckpoint]]()
         for stream in self._in_order():
             with self._plans.holding(stream) as plan:
                 going = [
                     *plan.released.values(),
                     *checkpoint_needs.idle_weights(plan),
-                    *chosen_of(plan, excess, sys.maxsize),
+                    *checkpoints_to_release(plan, excess, sys.maxsize),
                 ]
             if going:
                 chosen[stream] = going
@@ -254,7 +254,7 @@ class Retention:
             with self._plans.holding(stream) as plan:
                 if excess and self._exhausted.get(stream) == plan.version:
                     return 0, 0
-                chosen = tuple(chosen_of(plan, excess, most))
+                chosen = tuple(checkpoints_to_release(plan, excess, most))
                 if excess and not chosen:
                     self._exhausted[stream] = plan.version
             if chosen:
@@ -262,9 +262,9 @@ class Retention:
             return self._delete(stream, most)
         return 0, 0
 
-    def _release(self, stream: str, chosen: tuple[KeptAt, ...], reason: str) -> None:
+    def _release(self, stream: str, chosen: tuple[PlacedCheckpoint, ...], reason: str) -> None:
         def decided(plan: SearchPlan) -> Sequence[Event]:
-            return decide(plan, c.ReleaseCheckpoints(checkpoints=chosen, reason=reason, named=named))
+            return decide(plan, c.ReleaseCheckpoints(checkpoints=chosen, reason=reason, assigned_keys=named))
 
         named = self._named(stream, chosen)  # a chain that is given later is in the plan that is decided on
         self._transact(stream, decided)
@@ -280,7 +280,7 @@ class Retention:
             self._uses[stream] = PlanUse.of(plan)
         return len(gone), sum(entry.checkpoint.size for entry in gone)
 
-    def _named(self, stream: str, among: Sequence[KeptAt]) -> frozenset[str]:
+    def _named(self, stream: str, among: Sequence[PlacedCheckpoint]) -> frozenset[str]:
         """The keys of those with which chains under way begin, by their rows."""
         if not among:
             return frozenset()

@@ -43,7 +43,7 @@ class Sharing:
         """What is due to each study now; it is shown, too. Raises `DatabaseUnavailable`."""
         if self._balancing is None:
             return NO_CONTENTION
-        now, most = self._ports.elapsed(), len(slots.well)
+        now, most = self._ports.elapsed(), len(slots.healthy)
         requests = self._ports.fence.among(frontiers, REQUESTING, lambda plans: share_requests(plans, most))
         balance = self._balancing.look(requests, most, now)
         self._show({study: round(due, 2) for study, due in balance.due.items()}, now)
@@ -101,7 +101,7 @@ def _is_possible(takeover: Takeover, slots: Candidates) -> bool:
     if frontier.plan.studies[takeover.study].least_ranks > 1:
         return False
     head = frontier.longest(study=takeover.study)
-    slot = next((slot for slot in slots.well if slot.name == takeover.chain.slot), None)
+    slot = next((slot for slot in slots.healthy if slot.name == takeover.chain.slot), None)
     if slot is None:
         return False
     assert head is not None  # or it would not wait for a slot
@@ -111,7 +111,7 @@ def _is_possible(takeover: Takeover, slots: Candidates) -> bool:
     def takes(free: Candidates) -> bool:
         return place(frontier.plan, frontier.id, spans, resume, free) is not None
 
-    return not takes(slots) and takes(Candidates(slots.well, [slot]))
+    return not takes(slots) and takes(Candidates(slots.healthy, [slot]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,5 +192,5 @@ def _is_wanted(plan: SearchPlan, chain: Chain) -> bool:
     """Whether anybody waits for what the stage under way, or one after it, is for."""
     stage = chain.stages[chain.index]
     beyond = stage.start if stage.end > stage.start else stage.start - 1
-    waiting = plan.waiting_beyond(plan.node(stage.node), beyond)
+    waiting = plan.trials_waiting_after(plan.node(stage.node), beyond)
     return any(plan.studies[study].is_running for study, _ in waiting)

@@ -72,11 +72,11 @@ class Scheduler:
     def demand(self) -> Mapping[str, Any]:
         """After a tick: how many slots have work, and how many more would, also by kind; which could go."""
         idle = [slot.name for slot in self._left.free]
-        busy = Counter(slot.kind for slot in self._left.well) - Counter(slot.kind for slot in self._left.free)
+        busy = Counter(slot.kind for slot in self._left.healthy) - Counter(slot.kind for slot in self._left.free)
         wanting = self._tuning.wanting()
         more = self._sharing.wanted(self._frontiers.usable(), wanting) if self._may_write else Counter[str]()
         return {
-            "busy": len(self._left.well) - len(idle),
+            "busy": len(self._left.healthy) - len(idle),
             "more": more.total(),
             "idle": idle,
             "busy_by_kind": dict(busy),
@@ -95,7 +95,7 @@ class Scheduler:
         room, able = max(1, len(cluster.slots)), cluster.candidates()
         self._tuning.slots, self._tuning.is_due = room, partial(self._proving.is_due, able)
         self._tune(room)
-        self._choosing.look(able.well)
+        self._choosing.look(able.healthy)
         slots = self._with_room(able, len(cluster.live))
         waiting = able.free[len(slots.free) :]
         slots = self._proving.begin(slots)
@@ -105,7 +105,7 @@ class Scheduler:
             self._tune(2 * room)
             slots = self._proving.use_idle(self._assignment.assign(slots, balance))
         self._proving.make_room(slots, cluster.live)
-        slots = Candidates(slots.well, [*slots.free, *waiting])
+        slots = Candidates(slots.healthy, [*slots.free, *waiting])
         self._left, self._may_write = slots, not waiting
         self._sharing.make_room(self._frontiers.usable(), balance, cluster, slots)
         self._flags.send(self._frontiers.usable())
@@ -114,7 +114,7 @@ class Scheduler:
         """The first of them, whose chains may write beside those that live: the others wait until states have gone."""
         plans = {str(frontier.id): frontier.plan for frontier in self._frontiers.usable()}
         most = self._ports.chains_that_fit(plans, live, len(slots.free))
-        return Candidates(slots.well, slots.free[:most])
+        return Candidates(slots.healthy, slots.free[:most])
 
     def _tune(self, slots: int) -> None:
         """Have as many trials as so many slots can train."""

@@ -18,7 +18,7 @@ from app.domain.decide import decide
 from app.domain.events import Event
 from app.domain.search_plan import SearchPlan, Study
 from app.domain.terms import Refused, StudyId
-from app.domain.trial_requests import until_answered
+from app.domain.trial_requests import stop_at_known_result
 from app.events import OPTIMISTIC, Moved
 from app.search.tuners.base import context_of
 from app.search.tuners.driver import TunerDriver, TunerFailed
@@ -167,7 +167,7 @@ class Tuning:
             if self._observe(plan, study, driver) and next(attempts) <= OPTIMISTIC:
                 raise Moved(f"Study {name} has moved.")
             events = decide(plan, c.ApplyTunerActions(study=name, actions=driver.suggest(room)), self._ports.limits)
-            return tuple(until_answered(plan, events)) if driver.hangs_on_results else events
+            return tuple(stop_at_known_result(plan, events)) if driver.hangs_on_results else events
 
         return decided
 

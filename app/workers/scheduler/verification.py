@@ -14,12 +14,12 @@ from typing import Any
 from app.domain import commands as c
 from app.domain.decide import decide
 from app.domain.search_plan import Chain, SearchPlan, Study
-from app.domain.terms import ChainId, InexactPolicy, ProofKind
+from app.domain.terms import ChainId, InexactPolicy, VerificationKind
 from app.events import ChainRecord, RowsPort, SlotTaken, change
-from app.exactness.verification import Proof, proof_assignment, spans_of
-from app.exactness.verification_choice import can_wait, comes_to_something, first, in_idle_slot, is_due, is_wanted
+from app.exactness.verification import Verification, proof_assignment, spans_of
+from app.exactness.verification_choice import can_wait, first, is_due, is_wanted, is_worth_starting, next_for_idle_slot
 from app.scheduling.frontier import Frontier
-from app.scheduling.placement import Candidates, by_kind
+from app.scheduling.placement import Candidates, group_by_kind
 from app.workers.scheduler.gangs import Gangs
 from app.workers.scheduler.ports import Dispatch, FrontierCache, Ports
 
@@ -50,7 +50,7 @@ class Proving:
 
     def is_due(self, slots: Candidates, plan: SearchPlan, study: Study) -> bool:
         """Whether a study should not end yet, for a proof that these slots can make."""
-        return is_due(plan, study, slots.well)
+        return is_due(plan, study, slots.healthy)
 
     def begin(self, slots: Candidates) -> Candidates:
         """Give free slots what comes before other work: trials of new trainers, and the first hand-overs.
@@ -61,12 +61,12 @@ class Proving:
         """
         for frontier in self._frontiers() if slots.free else ():
             with self._fence.around(frontier.id, PROVING):
-                for kind, able in by_kind(frontier.plan, slots, partial(_has_first, frontier)):
+                for kind, able in group_by_kind(frontier.plan, slots, partial(_has_first, frontier)):
                     proof = None
                     if not _is_being_checked(frontier.plan, able, slots):
-                        proof = first(frontier, kind, len(able.well))
+                        proof = first(frontier, kind, len(able.healthy))
                     if proof is not None:
-                        is_urgent = proof.kind == ProofKind.CHECK or frontier.longest() is None
+                        is_urgent = proof.kind == VerificationKind.CHECK or frontier.longest() is None
                         slots = self._give(frontier, proof, kind, able, slots, is_urgent=is_urgent)
         return slots
 
@@ -74,12 +74,12 @@ class Proving:
         """Let slots prove something that have nothing else to do; the slots as they are then."""
         for frontier in self._frontiers() if slots.free else ():
             with self._fence.around(frontier.id, PROVING):
-                for kind, able in by_kind(frontier.plan, slots):
-                    proof = in_idle_slot(frontier.plan, kind)
-                    if proof is not None and comes_to_something(frontier, proof):
+                for kind, able in group_by_kind(frontier.plan, slots):
+                    proof = next_for_idle_slot(frontier.plan, kind)
+                    if proof is not None and is_worth_starting(frontier, proof):
                         slots = self._give(frontier, proof, kind, able, slots)
-                kinds = [kind for kind, _ in by_kind(frontier.plan, Candidates(slots.well, slots.well))]
-                if kinds and all(in_idle_slot(frontier.plan, kind) is None for kind in kinds):
+                kinds = [kind for kind, _ in group_by_kind(frontier.plan, Candidates(slots.healthy, slots.healthy))]
+                if kinds and all(next_for_idle_slot(frontier.plan, kind) is None for kind in kinds):
                     self._end_audits(frontier)
         return slots
 
@@ -132,7 +132,7 @@ class Proving:
     def _give(
         self,
         frontier: Frontier,
-        proof: Proof,
+        proof: Verification,
         kind: str,
         able: Candidates,
         slots: Candidates,
@@ -148,11 +148,11 @@ class Proving:
         gang = self._gangs.for_proof(frontier, spans_of(proof), kind, able, is_wanted, waiting)
         if gang is None:
             return slots
-        lent, kind = gang.lent(self._ports.new_id), gang.kind if gang.members else ""
+        lent, kind = gang.assignment_fields(self._ports.new_id), gang.kind if gang.members else ""
         self._record(frontier, proof, gang.leader.name, kind, lent)
-        return slots.without(gang.names)
+        return slots.excluding(gang.names)
 
-    def _record(self, frontier: Frontier, proof: Proof, slot: str, kind: str, lent: Mapping[str, Any]) -> None:
+    def _record(self, frontier: Frontier, proof: Verification, slot: str, kind: str, lent: Mapping[str, Any]) -> None:
         """kind: of the slots, where there are several. lent: those beside the first, as of `Gang`."""
         chain = self._ports.new_id()
         assignment = replace(proof_assignment(frontier, proof), **lent)
@@ -185,5 +185,5 @@ def _has_first(frontier: Frontier, kind: str) -> bool:
 
 def _is_being_checked(plan: SearchPlan, able: Candidates, slots: Candidates) -> bool:
     """Whether one of these slots, or one that is not well any more, tries the plan's trainer."""
-    others = {slot.name for slot in slots.well} - {slot.name for slot in able.well}
-    return any(chain.proof == ProofKind.CHECK and chain.slot not in others for chain in plan.chains.values())
+    others = {slot.name for slot in slots.healthy} - {slot.name for slot in able.healthy}
+    return any(chain.proof == VerificationKind.CHECK and chain.slot not in others for chain in plan.chains.values())

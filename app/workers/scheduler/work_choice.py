@@ -16,7 +16,7 @@ from app.domain.search_plan import SearchPlan
 from app.events import packs_on_record
 from app.scheduling.frontier import Frontier
 from app.scheduling.placement import has_trainer
-from app.scheduling.widths import batch_of, chosen, covers, widest
+from app.scheduling.widths import batch_of, choose_width, covers, widest
 from app.workers.scheduler.gangs import MOST_MEASUREMENTS
 from app.workers.scheduler.ports import FrontierCache, Ports
 
@@ -56,7 +56,7 @@ class Choosing:
         own = next(iter(plan.profiles.values()), None)
         profile = own or (self._on_record(plan, able, most) if most else None)
         if profile is not None:
-            width, reason = chosen(plan, profile, len(able))
+            width, reason = choose_width(plan, profile, len(able))
             return c.ChoosePacking(width=width, reason=reason, profile=None if own else profile)
         if plan.measurements >= MOST_MEASUREMENTS:
             why = f"trials are trained alone, since measuring packs came to no end {plan.measurements} times"

@@ -52,7 +52,7 @@ class Limits:
 class SlotDependencies:
     """What a slot works with.
 
-    start: a fresh process that trains; called with `ChainAssignment.lent`, a rank on each device of a gang, as one
+    start: a fresh process that trains; called with `work.lent_slots`, a rank on each device of a gang, as one
     process; with its `rank`, one of a gang on several machines. sources: the trainers that are here, by name. notify:
     tells the scheduler that something happened, without waiting. send_next: sends the message of the stage that follows
     the one under way, once and without waiting; by default it comes when that has ended. logs: the folder for what

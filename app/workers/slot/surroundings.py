@@ -31,7 +31,7 @@ from app.workers.slot.claim import Claim
 from app.workers.slot.outbox import FactOutbox
 from app.workers.slot.retry import Clock, Instant, monotonic
 from app.workers.slot.saver import Saver
-from stagetree.undeclared_input import Unnamed
+from stagetree.source.undeclared_input import UndeclaredInput
 
 logger = logging.getLogger(__name__)
 
@@ -199,7 +199,7 @@ def _change(record: Mapping[str, Any]) -> str:
 
 
 def _change_text(record: Mapping[str, Any]) -> str:
-    unnamed = Unnamed(record["path"])
+    unnamed = UndeclaredInput(record["path"])
     if unnamed.is_package:
         here = f"{unnamed.name} {version_of(unnamed.name)}"
         return f"used {here}, where this trainer was first seen to use {record['stamp']}"

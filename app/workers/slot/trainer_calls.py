@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Container
 from typing import TypeVar
 
-from app.domain.chain_assignment import Lent
+from app.domain.chain_assignment import LentSlots
 from app.workers.slot.beginnings import ModelMisplaced
 from app.workers.slot.claim import NoRanks, NoTrainerProcess, Stopped
 from app.workers.slot.retry import Clock, Instant
@@ -123,7 +123,7 @@ class TrainerCalls:
         """The process is used no more."""
         self.end_process()
 
-    def _start_process(self, lent: Lent) -> None:
+    def _start_process(self, lent: LentSlots) -> None:
         """Raises `NoTrainerProcess`, `NoRanks`."""
         try:
             self._process = self._start(*lent)

@@ -15,7 +15,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import Any
 
-from app.domain.chain_assignment import ProofOrder
+from app.domain.chain_assignment import VerificationOrder
 from app.domain.objectives import problem_of
 from app.domain.terms import FailureKind
 from app.undeclared_inputs import look_at_found
@@ -59,7 +59,7 @@ class Checked:
     files: Files = ()
 
 
-def check(bench: Bench, order: ProofOrder, steps: int, let_others_train: Callable[[Files], None]) -> Checked:
+def check(bench: Bench, order: VerificationOrder, steps: int, let_others_train: Callable[[Files], None]) -> Checked:
     """Try a trainer for so many steps. Raises `CheckFailed`, and `TrainerFailed` for an accident, as `Bench` does.
 
     let_others_train: called with the files when what follows only compares: the trainer can be trained, and its state
@@ -70,7 +70,7 @@ def check(bench: Bench, order: ProofOrder, steps: int, let_others_train: Callabl
 
 
 class _Check:
-    def __init__(self, bench: Bench, order: ProofOrder, steps: int, held: ExitStack) -> None:
+    def __init__(self, bench: Bench, order: VerificationOrder, steps: int, held: ExitStack) -> None:
         self._bench, self._order, self._steps, self._held = bench, order, steps, held
 
     def run(self, let_others_train: Callable[[Files], None]) -> Checked:

@@ -15,7 +15,7 @@ from contextlib import closing
 from functools import partial
 from typing import Any
 
-from app.domain.chain_assignment import ChainAssignment, Lent, ResumePoint
+from app.domain.chain_assignment import ChainAssignment, LentSlots, ResumePoint
 from app.registry import TrainerSource
 from app.workers.preparation import Preparation
 from app.workers.slot.beginnings import Built, ModelMisplaced, arguments, beginning, source_of, template_key
@@ -58,7 +58,7 @@ class TrainerHost(TrainerCalls):
         self._sources = sources
         self._memory, self._templates = MemoryWatch(growth_bytes), Templates()
         self._source: TrainerSource | None = None  # of what the process has imported
-        self._lent: Lent = ()  # the slots that are lent to it
+        self._lent: LentSlots = ()  # the slots that are lent to it
         self._built: Built | None = None
         self._template: TemplateKey | None = None  # of which the process is a fork
         self._key: TemplateKey | None = None  # of what the process has built for the first of its chains
@@ -116,7 +116,7 @@ class TrainerHost(TrainerCalls):
         source = source_of(work, self._sources())
         self.inexact_reasons, self.shares_process = (), False
         self.end_process()
-        self._lent = work.lent
+        self._lent = work.lent_slots
         self._build_here(work, Built.of(source, work), log)
         self.load(work, read)
 
@@ -190,7 +190,7 @@ class TrainerHost(TrainerCalls):
         self.close()
         self._start_process(self._lent)
 
-    def _start_process(self, lent: Lent) -> None:
+    def _start_process(self, lent: LentSlots) -> None:
         """Beside no fork that has not ended and nothing that is prepared, whose memory may be needed: by a pack, or by
         ranks, which begin on devices that are free."""
         self._drop_preparation()
@@ -199,7 +199,7 @@ class TrainerHost(TrainerCalls):
         self._templates.await_end()
         super()._start_process(lent)
 
-    def _end_another(self, source: TrainerSource, lent: Lent = ()) -> None:
+    def _end_another(self, source: TrainerSource, lent: LentSlots = ()) -> None:
         """A process serves one trainer, in one version, on the same devices."""
         if self._source != source or self._lent != lent:
             self.end_process()
@@ -211,7 +211,7 @@ class TrainerHost(TrainerCalls):
         if self._preparation is not None and self._preparation.key == key:
             return False
         seconds, most = self._fresh_seconds.get(key, 0.0), work.most_fresh_seconds
-        is_there = self._process is not None and self._key == key and self._lent == work.lent
+        is_there = self._process is not None and self._key == key and self._lent == work.lent_slots
         is_worth = most is not None and seconds > most and not self._templates.can_have(key)
         return is_there and is_worth and not self._memory.has_grown and work.proof is None
 
@@ -220,7 +220,7 @@ class TrainerHost(TrainerCalls):
         grown = self._memory.growth / 2**20
         if self._memory.has_grown:
             logger.warning("the trainer's process has grown by %.0f MiB since its first stages: it is replaced", grown)
-        return not (self._memory.has_grown or work.alone) and self._lent == work.lent
+        return not (self._memory.has_grown or work.alone) and self._lent == work.lent_slots
 
     def close(self) -> None:
         """End all processes."""
@@ -304,7 +304,7 @@ class TrainerHost(TrainerCalls):
         preparation, self._preparation = self._preparation, None
         if preparation is None:
             return None
-        if preparation.key != key or work.lent:
+        if preparation.key != key or work.lent_slots:
             preparation.drop()
             return None
         if (ready := preparation.take()) is not None:

@@ -12,7 +12,7 @@ from math import inf
 
 from app.domain import events as e
 from app.domain.chain_assignment import ResumePoint
-from app.domain.terms import ChainOutcome, FailureKind, NodeId, ProofKind
+from app.domain.terms import ChainOutcome, FailureKind, NodeId, VerificationKind
 from app.workers.slot.checkpoint_store import CheckpointUnreadable
 from app.workers.slot.claim import NoTrainerProcess
 from app.workers.slot.execution import (
@@ -116,7 +116,7 @@ class TrainingLane(Lane):
             self._facts.append(
                 e.ExactnessTested(
                     chain=self.claim.chain,
-                    proof=ProofKind.EVALUATION,
+                    proof=VerificationKind.EVALUATION,
                     device=self._slot.me.kind or self._slot.device,
                     node=stage.node,
                     begin=execution.step,

@@ -2,7 +2,7 @@
 
 A chain that trains nothing new: it trains steps that are on record again, in a fresh process, and compares.
 
-See `ProofKind`. What it finds goes on record as it is found; it keeps nothing, and may be stopped at any step.
+See `VerificationKind`. What it finds goes on record as it is found; it keeps nothing, and may be stopped at any step.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from contextlib import ExitStack, closing, suppress
 
 from app.domain import events as e
-from app.domain.chain_assignment import Comparison, ProofOrder
-from app.domain.terms import ChainOutcome, FailureKind, NodeId, ProofKind
+from app.domain.chain_assignment import Comparison, VerificationOrder
+from app.domain.terms import ChainOutcome, FailureKind, NodeId, VerificationKind
 from app.workers.slot.checkpoint_store import CheckpointUnreadable
 from app.workers.slot.execution import Progress
 from app.workers.slot.lane import Lane, Stage
@@ -35,8 +35,8 @@ class ProofLane(Lane):
 
     def _prepare(self) -> None:
         assert self.work.proof is not None
-        self._order: ProofOrder = self.work.proof
-        self._kind = ProofKind(self._order.kind)
+        self._order: VerificationOrder = self.work.proof
+        self._kind = VerificationKind(self._order.kind)
         self._begin = self.work.resume.step if self.work.resume else 0
         self.progress, self._has_begun = Progress(self.work.stages[0].start), False
         self._began_at = self._its.seconds()
@@ -97,7 +97,7 @@ class ProofLane(Lane):
 
     @property
     def _the_proof(self) -> str:
-        return "the check" if self._kind == ProofKind.CHECK else "training again to compare"
+        return "the check" if self._kind == VerificationKind.CHECK else "training again to compare"
 
     def _ended(self, outcome: ChainOutcome) -> e.ChainEnded:
         seconds = self._its.seconds() - self._began_at if self._has_begun else 0.0
@@ -135,7 +135,7 @@ class ProofLane(Lane):
     def _prove(self) -> None:
         bench = self._bench
         bench.print_to(self._slot.logs.begin(self.claim.chain, self.work, 0))
-        if self._kind == ProofKind.CHECK:
+        if self._kind == VerificationKind.CHECK:
             its = check(bench, self._order, self.work.stages[0].end, self._let_others_train)
             unread, files = list(its.unread), list(its.files)
             self._state(self._tested(difference=its.difference, unproven=its.unproven, unread=unread, files=files))
@@ -165,7 +165,7 @@ class ProofLane(Lane):
     def _train_again(self, bench: Bench) -> None:
         """The other way, in a fresh process, up to all that was not compared yet."""
         bench.build()
-        looks = self._kind == ProofKind.HANDOVER
+        looks = self._kind == VerificationKind.HANDOVER
         while self._waiting:
             at = self._waiting[0]
             bench.train(at.step)
@@ -188,7 +188,7 @@ class ProofLane(Lane):
     def _explained(self, bench: Bench, mine: State | None, at: Comparison, compared: Compared) -> str:
         """A difference with its likely cause."""
         text = compared.difference
-        if self._kind == ProofKind.WHOLE:
+        if self._kind == VerificationKind.WHOLE:
             return f"{text}. {self._cause_in_whole(text)}"
         stray: Sequence[str] = compared.stray
         with suppress(TrainerFailed, CheckpointUnreadable):  # it differs all the same

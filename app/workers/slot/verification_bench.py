@@ -130,7 +130,7 @@ class Bench:
         on_record = [at.sha256, *(part.sha256 for part in at.parts)]
         if [hashlib.sha256(each.view()).hexdigest() for each in mine.images] == on_record:
             return Compared("", ())
-        with closing(self.read(at.stored)) as stored:
+        with closing(self.read(at.resume_point)) as stored:
             return self.compare(mine, stored, self._work.proof.ignored)
 
     def compared(self, mine: State | None, at: Comparison) -> Compared:

@@ -1,8 +1,8 @@
-"""One trial on several devices: which rank has which part of a batch, and sums that do not depend on their number.
+"""One trial on several devices: the ranks and their shards, and sums that do not depend on the number of ranks.
 
 A batch is cut into *shards*, a power of two of them. The processes that train a trial, its *ranks*, have equally many
-shards each, side by side. Sums go up one binary tree over the shards: (0 + 1) + (2 + 3), and so on. Every addition is
-of the same two numbers in any process, so the bits are the same for 1, 2, 4, ... ranks.
+consecutive shards. Sums follow one binary tree over the shards: (0 + 1) + (2 + 3), and so on. Each addition has the
+same two operands in any process, so that the bits are the same for 1, 2, 4, ... ranks.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from torch.distributed.device_mesh import init_device_mesh
 from stagetree.trainer.ranks.summing import Exchanges, TreeSum, as_bytes, buckets, spread
 
 PINNED = {"NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple"}
-"""How GPUs add up by torch's own sums: NCCL would choose by size and by what connects them, and with that the order.
-What the environment says already stays."""
+"""Settings for torch's own sums on GPUs: otherwise NCCL chooses an algorithm, and with it the order of the sum, by size
+and topology. Variables of the environment take precedence."""
 
 
 class Ranks:
-    """The processes that train a trial, as one of them sees them; `self.ranks` of a trainer.
+    """The processes that train a trial, seen from one of them; a trainer's `self.ranks`.
 
-    All of them make the same calls in the same order, with tensors of the same shapes: none of the calls may depend on
-    `rank`, only the work in between. On one device there is one rank, and the same sums.
+    All of them must make the same calls in the same order, with tensors of the same shapes: only the work between calls
+    may depend on `rank`. On one device there is one rank, and the same sums.
 
-    rank: the number of this one; 0 is the leader, whose state is saved. world: how many there are, a power of two.
-    shards: in how many the study has each batch cut; 0 where it says nothing. parallel: how the study has them trained.
+    rank: the number of this process; 0 is the leader, whose state is saved. world: the number of ranks, a power of two.
+    shards: the number of shards of a batch; 0 if the study sets none. parallel: the study's way of training on them.
     """
 
     def __init__(self, rank: int = 0, world: int = 1, shards: int = 0, parallel: str = "tree") -> None:
@@ -40,7 +40,7 @@ class Ranks:
 
     @classmethod
     def alone(cls, shards: int = 0) -> Ranks:
-        """One process that has all shards."""
+        """One process with all shards."""
         return cls(shards=shards)
 
     @classmethod
@@ -56,15 +56,16 @@ class Ranks:
         port: int = 0,
         interface: str = "lo",
     ) -> Ranks:
-        """Wait until all are there. fd: a file that all can write to; or the leader's socket, at which it listens for
-        those on other machines, who know its host and port. seconds: for which any of them may be late, here and in
-        each call. interface: of the network on which they talk; empty for any. Raises ValueError, and RuntimeError if
-        one does not come.
+        """Wait until all ranks are there.
+
+        fd: a file that all can write to; or, for ranks on other machines that know host and port, the leader's
+        listening socket. seconds: how long to wait for a rank, here and in each call. interface: the network interface;
+        empty for any. Raises ValueError, and RuntimeError if a rank does not come.
         """
         if not is_power_of_two(world):
             raise ValueError(f"a trial has 1, 2, 4, 8, ... ranks, not {world}")
         for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if interface else ():
-            os.environ.setdefault(name, interface)  # all on one machine, say, which may have no other name
+            os.environ.setdefault(name, interface)  # the host name may not resolve, if all ranks are on one machine
         if device != "cpu":
             for name, value in PINNED.items():
                 os.environ.setdefault(name, value)
@@ -84,18 +85,18 @@ class Ranks:
         return cls(rank, world)
 
     def give_up_after(self, seconds: float) -> None:
-        """Wait so long for another rank in each call from here on, through gloo and through NCCL."""
+        """Set the time to wait for other ranks in each later call, by gloo and NCCL."""
         dist.distributed_c10d._set_pg_timeout(timedelta(seconds=seconds))
 
     def mesh(self, device: str) -> Any:
-        """All ranks in a row, as torch has its tensors divided; one process alone is a row as well."""
+        """A one-dimensional mesh of all ranks; also for one process."""
         if not dist.is_initialized():
             backend = "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl"
             dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
         return init_device_mesh(torch.device(device).type, (self.world,))
 
     def noted_in(self, machine: Mapping[str, Any], device: str) -> dict[str, Any]:
-        """What a state says of its machine, with how gradients are added up where their order is torch's to choose."""
+        """The machine description of a state, with the NCCL settings if torch chooses the order of sums."""
         others = {name: value for name, value in machine.items() if name != "nccl"}
         if device == "cpu" or ":" not in self.parallel:
             return others
@@ -105,7 +106,7 @@ class Ranks:
     # Which shards ---------------------------------------------------------------------------------------------------
 
     def own(self, shards: int) -> range:
-        """Which of so many shards this rank has. Raises ValueError: they cannot be divided equally."""
+        """The shards of this rank. Raises ValueError if they cannot be divided equally."""
         if not is_power_of_two(shards) or shards < self.world:
             raise ValueError(f"shards must be a power of two, one at least for each of {self.world} ranks: {shards}")
         each = shards // self.world
@@ -114,11 +115,10 @@ class Ranks:
     # Sums -----------------------------------------------------------------------------------------------------------
 
     def sum(self, parts: Iterable[Sequence[Tensor]]) -> list[Tensor]:
-        """The sum over all shards, in the order of the tree. Every rank has it.
+        """The sum over all shards, in the order of the tree, on every rank.
 
-        parts: for each shard of this rank, in their order, the tensors that are added up; taken one after the other,
-        so that a generator needs the memory of a few. The first of them may be overwritten. Raises ValueError if they
-        are not as many as a power of two.
+        parts: the tensors to add, for each shard of this rank in order; a generator keeps only a few of them in memory.
+        The first ones may be overwritten. Raises ValueError if their number is not a power of two.
         """
         tree = TreeSum()
         for part in parts:
@@ -126,7 +126,7 @@ class Ranks:
         return self.across(tree.take())
 
     def across(self, mine: list[Tensor]) -> list[Tensor]:
-        """The sum over all ranks, each of which brings that over its own shards; in place."""
+        """The sum over all ranks of each one's sum over its own shards, in place."""
         if self.world > 1:
             sums = Exchanges(self.world)
             for bucket in buckets(mine):
@@ -134,10 +134,10 @@ class Ranks:
             sums.finish()
         return mine
 
-    # What all must agree about --------------------------------------------------------------------------------------
+    # Agreement -------------------------------------------------------------------------------------------------------
 
     def broadcast(self, tensors: Sequence[Tensor], source: int = 0) -> None:
-        """Each rank has the tensors of `source`, in place."""
+        """Copy the tensors of `source` to all ranks, in place."""
         for bucket in buckets(tensors) if self.world > 1 else ():
             whole = torch.cat([each.reshape(-1) for each in bucket])
             dist.broadcast(as_bytes(whole), source)
@@ -152,7 +152,7 @@ class Ranks:
         return int(shared)
 
     def any(self, flags: Sequence[bool]) -> list[bool]:
-        """Of each flag, whether it is set in some rank."""
+        """For each flag, whether it is set on any rank."""
         if self.world == 1 or not flags:
             return list(flags)
         shared = torch.tensor(flags, dtype=torch.uint8)
@@ -160,7 +160,7 @@ class Ranks:
         return [bool(each) for each in shared.tolist()]
 
     def gather(self, value: Any) -> list[Any]:
-        """The JSON values of all ranks, in their order."""
+        """The JSON values of all ranks, in order."""
         if self.world == 1:
             return [value]
         text = json.dumps(value).encode()
@@ -173,7 +173,7 @@ class Ranks:
         return [json.loads(bytes(each.tolist())) for each in texts]
 
     def barrier(self) -> None:
-        """Wait until all are here."""
+        """Wait until all ranks are here."""
         self.agree(0)
         self.any([False])
 
@@ -186,16 +186,16 @@ _here = Ranks.alone()
 
 
 def here() -> Ranks:
-    """The ranks of which this process has a number."""
+    """The ranks of this process."""
     return _here
 
 
 def be(ranks: Ranks) -> None:
-    """From here on, these are the ranks of this process."""
+    """Set the ranks of this process."""
     global _here
     _here = ranks
 
 
 def cut(count: int, shards: int) -> list[tuple[int, int]]:
-    """Where each of so many shards of a batch begins and ends; of a small batch, some are empty."""
+    """The begin and end of each shard of a batch; some are empty for a small batch."""
     return [(count * shard // shards, count * (shard + 1) // shards) for shard in range(shards)]

@@ -1,13 +1,13 @@
-"""What the word `parallel` of a study means: how several ranks learn from a batch.
+"""The meanings of a study's `parallel`: how several ranks learn from a batch.
 
-By sums in the order of the tree, any number of ranks has the bits of one: `tree`, in `sharding`, and
-`fsdp`, where each rank has only its part of every parameter (FSDP2). There, every rank has each `world`-th shard, so
-the shards that all ranks are at are neighbours: torch reduces and scatters the sum of a branch of the tree after each,
-and the branches are added up, of which each rank has its own rows only.
+With sums in the order of the tree, any number of ranks gives the bits of one: `tree`, in `sharding`, and `fsdp`, where
+each rank has only its part of every parameter (FSDP2). For `fsdp`, each rank has every `world`-th shard, so that the
+ranks' current shards are neighbours: torch reduces and scatters the sum of a branch of the tree after each, and each
+rank adds up its own rows of the branches.
 
-By torch's own sums, `ddp:4` or `fsdp:4`, the bits depend on the number of ranks, so it is part of the plan. Each rank
-has one part of a batch, as one shard; its draws begin at a seed of their own, and the loss is the mean over all of the
-batch, as with shards.
+With torch's own sums, `ddp:4` or `fsdp:4`, the bits depend on the number of ranks, which is therefore part of the plan.
+Each rank has one part of a batch, as one shard, with a seed of its own; the loss is the mean over the whole batch, as
+with shards.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from stagetree.trainer.ranks.sharding import BatchInShards, Sharding, Sums, noti
 from stagetree.trainer.ranks.summing import TreeSum, as_bytes
 
 NEEDED = ("set_custom_reduce_scatter", "set_gradient_divide_factor", "set_force_sum_reduction_for_comms")
-"""What torch must have for sums in an order of ours."""
+"""Methods that torch must have to sum in the order of the tree."""
 
 
 def fully_shard_blocks(model: nn.Module, mesh: Any) -> None:
@@ -43,7 +43,8 @@ def fully_shard_blocks(model: nn.Module, mesh: Any) -> None:
 
 
 class TreeReduceScatter:
-    """In the place of torch's: each rank is sent its chunk of all ranks' gradients, and adds up in the tree's order."""
+    """Replaces torch's reduce-scatter: each rank gets its chunk of all ranks' gradients, and adds them in tree
+    order."""
 
     def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> Tensor:
         return torch.empty(*size, dtype=dtype, device=device)
@@ -60,17 +61,17 @@ class TreeReduceScatter:
 
 
 class DividedSharding(Sharding):
-    """As `Sharding`, with parameters that are divided among the ranks, as are gradients and the optimizer's state."""
+    """As `Sharding`, with parameters, gradients and optimizer state divided among the ranks."""
 
     is_divided = True
     comm: type | None = TreeReduceScatter
-    """What reduces and scatters gradients; None for torch's own."""
+    """The reduce-scatter of gradients; None for torch's own."""
 
     _divided: Sequence[Any] = ()
     """The modules that `fully_shard` was called on."""
 
     def own_shards(self) -> range:
-        """Every `world`-th one, from the rank's number on."""
+        """Every `world`-th shard, from the rank's number on."""
         self.ranks.own(self.shards)
         return range(self.ranks.rank, self.shards, self.ranks.world)
 
@@ -99,16 +100,16 @@ class DividedSharding(Sharding):
             module.set_force_sum_reduction_for_comms(True)
 
     def divide_again(self, model: nn.Module) -> None:
-        """Each rank has its part only, where all were gathered to measure."""
+        """Free the parameters that were gathered for evaluation."""
         for module in model.modules():
             if hasattr(module, "reshard"):
                 module.reshard()  # type: ignore[operator]
 
     def passes(self, whole: BatchSpan, shard: BatchSpan, size: int | None) -> list[BatchSpan]:
-        """As many as of any other shard of the batch, since all ranks gather parameters equally often.
+        """The passes of a shard, equally many for all shards, since all ranks must gather parameters equally often.
 
-        Where one of the others has a pass more, for its last sample, the last pass is halved. Raises ValueError: that
-        has one sample.
+        If another shard needs a pass more for its last sample, the last pass here is halved. Raises ValueError if that
+        pass has one sample.
         """
         passes, most = list(parts(shard, size)), -(-len(whole.indices) // self.shards)
         if size is None or len(passes) == -(-most // size):
@@ -122,7 +123,8 @@ class DividedSharding(Sharding):
         return [*passes, *parts(last, -(-len(last.indices) // 2))]
 
     def begin_pass(self, *, is_last: bool) -> None:
-        """Passes before the last one add to whole gradients, so the order of the sums depends on no rank."""
+        """Accumulate local gradients until the last pass, so that the order of the sums does not depend on the
+        ranks."""
         for module in self._divided:
             module.set_requires_gradient_sync(is_last, recurse=False)
 
@@ -136,28 +138,28 @@ class DividedSharding(Sharding):
         return nullcontext()
 
     def _add(self, leaf: list[Tensor], tree: TreeSum, batch: BatchInShards, *, is_last: bool) -> None:
-        """What the shards that all ranks are at add up to: torch has done so with the gradients of divided parameters,
-        of which each rank has its rows."""
+        """Add the ranks' current shards. torch has already summed the gradients of divided parameters, of which each
+        rank has its rows."""
         gradients, rest = leaf[: len(batch.parameters)], leaf[len(batch.parameters) :]
         pairs = zip(gradients, batch.parameters, strict=True)
         self.ranks.across([grad for grad, each in pairs if not is_divided(each)] + rest)  # in place
         tree.add(leaf)
 
     def _across(self, mine: list[Tensor], batch: BatchInShards) -> Sums:
-        """All ranks have been at every branch, so all that they have is added up."""
+        """The sums: all ranks have taken part in every branch, so nothing is left to add."""
         count, names = len(batch.parameters), batch.buffers.floats
         changes = dict(zip(names, mine[count:-1], strict=True))
         return Sums(mine[:count], batch.present, changes, mine[-1] if self.means.is_counted else None)
 
 
 class StockDivided(DividedSharding):
-    """FSDP2 as torch has it."""
+    """Plain FSDP2."""
 
     comm, is_fixed = None, True
 
 
 class _Loss(nn.Module):
-    """The loss as a module, which DDP can wrap: the trainer's `model` is not wrapped."""
+    """The loss as a module that DDP can wrap, so that the trainer's `model` stays unwrapped."""
 
     def __init__(self, model: nn.Module, loss: Callable[[Any], Any]) -> None:
         super().__init__()
@@ -168,10 +170,10 @@ class _Loss(nn.Module):
 
 
 class ReplicatedSharding(Sharding):
-    """DDP as torch has it: each rank has the model, and torch sums the gradients while they are computed.
+    """Plain DDP: each rank has the model, and torch sums the gradients while they are computed.
 
-    After its first backward pass, DDP puts gradients together in the order in which they came, and sums them in another
-    order from then on. Training that goes on from a state must not begin anew with that: it makes a pass before.
+    After its first backward pass, DDP rebuilds its buckets in the order in which gradients arrived, and sums in another
+    order from then on. Training that resumes from a state must not start with such a pass, so it makes one before.
     """
 
     is_fixed = True
@@ -191,7 +193,8 @@ class ReplicatedSharding(Sharding):
         self._wrapped, self.is_warm = replicate(_Loss(model, loss)), False
 
     def begin_pass(self, *, is_last: bool) -> None:
-        """As in `no_sync`: passes before the last one add to the rank's own gradients, so each may have its number."""
+        """As in `no_sync`: passes before the last one add to the rank's own gradients, so ranks may have different
+        numbers."""
         assert self._wrapped is not None
         self._wrapped.require_backward_grad_sync = is_last
 
@@ -212,7 +215,7 @@ class ReplicatedSharding(Sharding):
         with noting_memory(shards_in(whole, self.shards)[rank], self.shards):
             part(shards_in(whole, self.shards)[rank])
         generators.go_back(before, self._device)
-        factor: Any = self.shards  # DDP has divided by it
+        factor: Any = self.shards  # undo DDP's division
         if self.means.is_counted:
             (count,) = self.ranks.across([self.means.count.reshape(1)])
             factor = factor * self.means.samples / count.clamp(min=1)
@@ -225,11 +228,11 @@ class ReplicatedSharding(Sharding):
 
 
 FREE: dict[str, type[Sharding]] = {"tree": Sharding, "fsdp": DividedSharding}
-"""By sums in the order of a tree: any number of ranks has the same bits."""
+"""Modes with sums in tree order: any number of ranks gives the same bits."""
 
 
 def sharding_of(batching: Batching, seed: int, device: str) -> Sharding | None:
-    """How a trainer learns from a batch: by its own word, or else by the study's; None for all of it at once.
+    """How a trainer learns from a batch, by its own setting or else the study's; None for whole batches.
 
     Raises ValueError.
     """

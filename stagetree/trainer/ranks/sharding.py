@@ -1,8 +1,8 @@
-"""Learning from a batch by shards, so that any number of ranks learns the same, to the bit.
+"""Learning from a batch in shards, so that any number of ranks learns the same, bit for bit.
 
-Each shard is learned from as if it were alone: the generators begin at a seed of its own, and the model's buffers are
-as they were before the batch. Then the gradients, and the changes of the buffers, are added up in the order of the
-tree. A buffer of whole numbers, such as how many batches were seen, becomes as the first shard left it.
+Each shard is learned from separately: with generators seeded for it, and the model's buffers as they were before the
+batch. The gradients, and the changes of the buffers, are then added in the order of the tree. An integer buffer, such
+as the number of batches seen, gets the value that the first shard left.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from stagetree.trainer.ranks.summing import EarlySums, TreeSum
 from stagetree.trainer.tensors import ShardMeans
 
 OVERRIDDEN = ("train_batch", "accumulate")
-"""Methods of `TorchTrainer` in whose place a sharded trainer does its own."""
+"""Methods of `TorchTrainer` that sharded training replaces."""
 
 ACROSS = (nn.SyncBatchNorm, nn.DataParallel, nn.parallel.DistributedDataParallel)
-"""Modules that look at what other processes compute, so that the number of ranks changes the result."""
+"""Modules that use results of other processes, so that the number of ranks would change the result."""
 
 
 def shards_of(argument: int | None) -> int:
-    """In how many parts a trainer has its batches cut: its own number, or else that of the study; 0 for whole ones.
+    """The number of shards, by the trainer's own setting or else the study's; 0 for whole batches.
 
     Raises ValueError.
     """
@@ -48,7 +48,7 @@ def shards_of(argument: int | None) -> int:
 
 
 def refuse_inexact(trainer: object, base: type, model: nn.Module, *, is_fixed: bool) -> None:
-    """Raises ValueError where several ranks could not learn the same as one. is_fixed: as many ranks, always."""
+    """Raises ValueError if several ranks could not learn the same as one. is_fixed: the number of ranks is fixed."""
     for name in OVERRIDDEN:
         if getattr(type(trainer), name) is not getattr(base, name):
             raise ValueError(
@@ -64,7 +64,7 @@ def refuse_inexact(trainer: object, base: type, model: nn.Module, *, is_fixed: b
 
 
 def shards_in(whole: BatchSpan, shards: int) -> list[BatchSpan]:
-    """The shards of a batch, first to last; of a small one, some are empty."""
+    """The shards of a batch in order; some are empty for a small batch."""
     return [
         BatchSpan(whole.epoch, whole.offset + begin, whole.indices[begin:end])
         for begin, end in cut(len(whole.indices), shards)
@@ -72,10 +72,10 @@ def shards_in(whole: BatchSpan, shards: int) -> list[BatchSpan]:
 
 
 class Sharding:
-    """How a trainer learns by shards.
+    """How a trainer learns in shards.
 
-    seed: the study's. means: what the trainer's `accumulate` asks for the loss. is_divided: whether each rank has only
-    a part of each parameter. is_fixed: whether the number of ranks is a part of the results.
+    seed: the study's. means: combines the losses in the trainer's `accumulate`. is_divided: each rank has only a part
+    of each parameter. is_fixed: the number of ranks is part of the results.
     """
 
     is_divided = is_fixed = False
@@ -83,7 +83,7 @@ class Sharding:
     def __init__(self, shards: int, seed: int, device: str) -> None:
         self.shards, self._seed, self._device = shards, seed, device
         self.means = ShardMeans()
-        self._moving: set[str] = set()  # buffers that have changed so far: looking costs a wait for the device
+        self._moving: set[str] = set()  # buffers that have changed so far; testing one waits for the device
         self._early = EarlySums()
 
     @property
@@ -91,20 +91,20 @@ class Sharding:
         return here()
 
     def seed_part(self, number: int) -> None:
-        """A part of the measured data draws by itself, as in any other process."""
+        """Seed the generators for a part of the validation data, equally in any process."""
         generators.seed(seed_of(self._seed, "measure", number))
 
     def own(self, whole: BatchSpan, size: int | None) -> list[BatchSpan]:
-        """The passes over a batch that this rank makes, each of at most `size` samples."""
+        """The passes of this rank over a batch, each of at most `size` samples."""
         spans = shards_in(whole, self.shards)
         return [each for shard in self.own_shards() for each in self.passes(whole, spans[shard], size)]
 
     def passes(self, whole: BatchSpan, shard: BatchSpan, size: int | None) -> list[BatchSpan]:
-        """In which pieces a shard of a batch is learned from."""
+        """The parts of a shard to learn from at once."""
         return list(parts(shard, size))
 
     def begin_pass(self, *, is_last: bool) -> None:
-        """The next piece of a shard is learned from. is_last: of the shard."""
+        """Called before each part of a shard. is_last: the last part of the shard."""
 
     def prepare(
         self,
@@ -113,14 +113,14 @@ class Sharding:
         shard: Callable[[nn.Module, Any], None],
         replicate: Callable[[nn.Module], nn.parallel.DistributedDataParallel],
     ) -> None:
-        """Make a model, on its device, one of several ranks. The functions are the trainer's. Raises ValueError."""
+        """Prepare a model on its device for several ranks. The functions are the trainer's. Raises ValueError."""
 
     def loss_of(self, batch: Any, loss: Callable[[Any], Any]) -> Any:
         """The trainer's loss."""
         return loss(batch)
 
     def refuse_small(self, whole: BatchSpan, parts: str) -> None:
-        """Raises ValueError where all ranks must have some of a batch, and one would have nothing."""
+        """Raises ValueError if a rank would have no sample of a batch, where all ranks need one."""
         if len(whole.indices) < self.shards:
             raise ValueError(
                 f"a batch of {len(whole.indices)} samples is too small for {parts}, each of which needs one; "
@@ -128,13 +128,13 @@ class Sharding:
             )
 
     def own_shards(self) -> range:
-        """Their numbers."""
+        """The numbers of this rank's shards."""
         return self.ranks.own(self.shards)
 
     def learn(
         self, whole: BatchSpan, model: nn.Module, optimizer: Optimizer, part: Callable[[BatchSpan], None]
     ) -> None:
-        """Have the gradient of a whole batch in all parameters. part: adds the gradient of a shard."""
+        """Compute the gradient of a whole batch in all parameters. part: adds the gradient of a shard."""
         batch = BatchInShards(whole, shards_in(whole, self.shards), learned(model, optimizer), ModelBuffers(model))
         self.means.samples, self.means.is_counted = len(whole.indices), False
         before, tree = generators.mark(self._device), TreeSum()
@@ -151,12 +151,12 @@ class Sharding:
     def _watching(
         self, parameters: Sequence[nn.Parameter], tree: TreeSum, *, is_last: bool
     ) -> AbstractContextManager[None]:
-        """A shard is learned from inside: the sums over all ranks begin with the last one."""
+        """The context for learning from a shard: during the last one, sums over all ranks begin early."""
         world = self.ranks.world
         return self._early.during(parameters, tree, world) if is_last and world > 1 else nullcontext()
 
     def _leaf(self, batch: BatchInShards, shard: int, part: Callable[[BatchSpan], None]) -> list[Tensor]:
-        """A shard's gradients, the changes of all buffers that may move, and its count."""
+        """A shard's gradients, the changes of all buffers that may change, and its count."""
         span, whole, parameters = batch.spans[shard], batch.whole, batch.parameters
         self.means.count = torch.zeros((), device=self._device)
         for parameter in parameters:
@@ -174,13 +174,13 @@ class Sharding:
         return [*leaf, *batch.buffers.deltas(share), self.means.count]
 
     def _add(self, leaf: list[Tensor], tree: TreeSum, batch: BatchInShards, *, is_last: bool) -> None:
-        """What a shard has comes into the tree."""
+        """Add a shard to the tree."""
         if is_last:
             self._early.send_rest(leaf, tree)
         tree.add(leaf)
 
     def _across(self, mine: list[Tensor], batch: BatchInShards) -> Sums:
-        """Add up over all ranks; of what no rank has, nothing is sent."""
+        """Sum over all ranks. Values that no rank has are not sent."""
         parameters, buffers = batch.parameters, batch.buffers
         gradients, changes, count = mine[: len(parameters)], mine[len(parameters) : -1], mine[-1]
         names, late = list(buffers.floats), self._early.came_late(len(parameters))
@@ -198,7 +198,7 @@ class Sharding:
         return Sums(gradients, present, {name: by_name[name] for name in moving}, count if flags[-1] else None)
 
     def _put(self, batch: BatchInShards, sums: Sums) -> None:
-        """The sums are the gradients of the parameters, and the changes of the buffers."""
+        """Store the sums as gradients and in the buffers."""
         for parameter, gradient, is_there in zip(batch.parameters, sums.gradients, sums.present, strict=True):
             if is_there:
                 if sums.count is not None:
@@ -208,13 +208,13 @@ class Sharding:
 
 
 def learned(model: nn.Module, optimizer: Optimizer) -> list[nn.Parameter]:
-    """The parameters that have gradients: the model's, and what the loss may have besides."""
+    """The parameters with gradients: the model's, and others of the optimizer."""
     others = (each for group in optimizer.param_groups for each in group["params"])
     return list(dict.fromkeys(each for each in (*model.parameters(), *others) if each.requires_grad))
 
 
 class BatchInShards:
-    """A batch that is learned from. spans: its shards. present: of each parameter, whether it has a gradient so far."""
+    """A batch to learn from. spans: its shards. present: for each parameter, whether it has a gradient so far."""
 
     def __init__(
         self, whole: BatchSpan, spans: list[BatchSpan], parameters: list[nn.Parameter], buffers: ModelBuffers
@@ -225,8 +225,8 @@ class BatchInShards:
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """Over all shards of a batch: of gradients, with whether there is one, of the changes of buffers by their names,
-    and of what losses count; None where they count nothing."""
+    """Sums over all shards of a batch: gradients, whether each is present, changes of buffers by name, and the count of
+    the losses; None without counts."""
 
     gradients: list[Tensor]
     present: list[bool]
@@ -236,7 +236,7 @@ class Sums:
 
 @contextmanager
 def noting_memory(span: BatchSpan, shards: int) -> Iterator[None]:
-    """An error for want of memory gets a note: more ranks do not make a pass smaller."""
+    """Add a note to out-of-memory errors: more ranks do not make a pass smaller."""
     try:
         yield
     except (torch.OutOfMemoryError, MemoryError) as error:

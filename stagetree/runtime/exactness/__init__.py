@@ -1,0 +1,1 @@
+"""Comparing trainings of the same steps: states, and what trainers hold besides."""

@@ -1,0 +1,330 @@
+"""Digests of values and everything inside them, for comparing objects of two processes.
+
+A digest depends on no address, advances no iterator and runs no user code: overridden methods are bypassed by those of
+the base type. It stops after a bounded number of values, and at a deadline.
+"""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import datetime
+import decimal
+import io
+import itertools
+import os
+import random
+import time
+import warnings
+from collections import ChainMap, OrderedDict, deque
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from contextlib import suppress
+from contextvars import ContextVar
+from functools import cache, partial
+from hashlib import blake2b
+from math import inf
+from pathlib import PurePath
+from queue import SimpleQueue
+from types import BuiltinMethodType, CodeType, FunctionType, GeneratorType, MethodType, MethodWrapperType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+
+MOST_VALUES = 100_000
+"""The most values in one digest."""
+
+DEEPEST = 30
+
+MOST_BYTES, SAMPLES = 2**22, 2**16
+"""Longer arrays are sampled, by this many of their numbers."""
+
+BETWEEN_CLOCKS = 4096
+"""The number of values between two looks at the clock."""
+
+PLAIN: tuple[type, ...] = (bool, int, float, complex, str, bytes)
+BUFFERS = (bytearray, memoryview, array.array, ctypes._SimpleCData, ctypes.Array, ctypes.Structure, ctypes.Union)
+METHODS = (BuiltinMethodType, MethodWrapperType, MethodType)
+CODE = (type, ModuleType, property, classmethod, staticmethod, CodeType)
+SHOWN = frozenset(
+    {range, slice, decimal.Decimal, datetime.date, datetime.datetime, datetime.time, datetime.timedelta}
+    | {torch.dtype, torch.device, torch.layout}
+)
+"""Types whose `repr` shows their whole value."""
+
+STANDARD = frozenset({"builtins", "itertools", "_collections", "collections"})
+"""Modules whose iterators can be pickled without being advanced."""
+
+GENERATORS = (torch.Generator, np.random.Generator, np.random.BitGenerator, np.random.RandomState, random.Random)
+CONTAINERS = (dict, list, tuple, deque, set, frozenset)
+CACHED = type(cache(len))
+TRANSPARENT = frozenset(
+    {*STANDARD, "torch", "numpy", "re", "_thread", "threading", "weakref", "_weakref", "types", "typing", "functools"}
+    | {"operator", "_struct", "ctypes", "_io", "_contextvars", "contextvars", "_hashlib", "_abc", "_random", "greenlet"}
+    | {"datetime", "decimal", "zoneinfo", "enum", "_queue", "select", "posix", "collections", "uuid", "pathlib"}
+)
+"""Modules whose objects without attributes hold nothing that matters to a step, or are handled by type."""
+
+KNOWN = (
+    *(*PLAIN, *BUFFERS, *METHODS, *CODE, *GENERATORS, *CONTAINERS),
+    *(torch.Tensor, np.ndarray, np.generic, np.dtype, FunctionType, GeneratorType, PurePath, partial, io.IOBase),
+)
+"""Types whose values have more than attributes."""
+
+
+def digest(value: Any) -> str:
+    """The digest of one value and everything in it."""
+    return Digest().of(value)
+
+
+def attributes(value: Any) -> Iterator[tuple[str, Any]]:
+    """The attributes in an object's `__dict__` and slots."""
+    inside = None
+    with suppress(AttributeError):
+        inside = object.__getattribute__(value, "__dict__")
+    if isinstance(inside, dict):
+        yield from ((str(name), inner) for name, inner in list(inside.items()))
+    for kind in type(value).__mro__:
+        named = vars(kind).get("__slots__", ())
+        for name in [named] if isinstance(named, str) else named:
+            is_private = name.startswith("__") and not name.endswith("__")
+            slot = f"_{kind.__name__.lstrip('_')}{name}" if is_private else name
+            with suppress(AttributeError):  # nothing was put there yet
+                yield name, object.__getattribute__(value, slot)
+
+
+def is_ours(value: Any) -> bool:
+    return type(value).__module__.partition(".")[0] == "stagetree"
+
+
+def address(tensor: torch.Tensor) -> int:
+    with suppress(Exception):  # some kinds of tensors have no storage
+        return int(tensor.data_ptr())
+    return 0
+
+
+def is_opaque(value: Any, kind: type) -> bool:
+    """Whether an object of an extension module does not reveal its content."""
+    if kind is SimpleQueue:
+        return not value.empty()
+    if kind.__module__.partition(".")[0] in TRANSPARENT or issubclass(kind, KNOWN) or is_ours(value):
+        return False
+    with suppress(AttributeError):
+        object.__getattribute__(value, "__dict__")
+        return False
+    return not any("__slots__" in vars(each) for each in kind.__mro__)
+
+
+class Digest:
+    """in_state: addresses of tensors that are compared as state and skipped here. ends: the deadline, by
+    `time.monotonic`. left_out: objects to skip. is_wary: opaque objects get a random digest, so that they never compare
+    equal.
+    """
+
+    def __init__(
+        self,
+        in_state: frozenset[int] = frozenset(),
+        ends: float = inf,
+        left_out: Sequence[Any] = (),
+        *,
+        is_wary: bool = False,
+    ) -> None:
+        self._is_wary = is_wary
+        self._hash, self._left, self._in_state, self._ends = blake2b(digest_size=12), MOST_VALUES, in_state, ends
+        # values are kept alive, so that no new object gets the address of one that was met
+        self._met: MutableMapping[int, tuple[int, Any]] = {id(each): (-1, each) for each in left_out}
+
+    def of(self, value: Any) -> str:
+        with suppress(Exception):  # a library's object may raise when it is read; the rest of it is skipped
+            self._add(value, 0)
+        return self._hash.hexdigest()
+
+    def _say(self, *parts: bytes | str) -> None:
+        for part in parts:
+            self._hash.update(part if isinstance(part, bytes) else part.encode("utf-8", "backslashreplace"))
+            self._hash.update(b"\0")
+
+    def _add(self, value: Any, depth: int) -> None:
+        self._left -= 1
+        if self._left % BETWEEN_CLOCKS == 0 and time.monotonic() > self._ends:
+            self._left = 0
+        if self._left < 0 or depth > DEEPEST:
+            return
+        kind = type(value)
+        if value is None or kind in PLAIN:
+            self._say(kind.__name__, value if kind in (str, bytes) else repr(value))
+        elif id(value) in self._met:
+            self._say("met", str(self._met[id(value)][0]))
+        else:
+            self._met[id(value)] = (len(self._met), value)
+            self._say(kind.__qualname__)
+            self._add_inside(value, kind, depth + 1)
+
+    def _add_inside(self, value: Any, kind: type, depth: int) -> None:
+        if issubclass(kind, CODE):
+            self._say(type.__repr__(value) if issubclass(kind, type) else getattr(value, "__name__", ""))
+            return
+        if issubclass(kind, torch.Tensor):
+            with torch._C.DisableTorchFunctionSubclass():
+                self._add_tensor(value, depth)
+        elif issubclass(kind, np.ndarray):
+            self._add_array(value, depth)
+        elif issubclass(kind, (set, frozenset)):
+            self._add_set(value, kind, depth)
+        else:
+            self._add_all(_inside(value, kind), depth)
+        if self._is_wary and is_opaque(value, kind):
+            self._say(os.urandom(8))
+        if not (is_ours(value) or issubclass(kind, (*METHODS, *BUFFERS, *GENERATORS, PurePath, np.generic))):
+            self._add_attributes(value, depth)
+
+    def _add_all(self, values: Iterable[Any], depth: int) -> None:
+        for each in values:
+            if self._left < 0:
+                return
+            self._add(each, depth)
+
+    def _add_attributes(self, value: Any, depth: int) -> None:
+        for name, inner in attributes(value):
+            self._say(name)
+            self._add(inner, depth)
+
+    def _add_set(self, value: Any, kind: type, depth: int) -> None:
+        """Add a set, in an order independent of addresses. Of a huge set only the size counts."""
+        base = set if issubclass(kind, set) else frozenset
+        size = base.__len__(value)
+        self._say(str(size))
+        if size <= self._left:
+            self._say(*sorted(self._apart(each, depth) for each in base.__iter__(value)))
+
+    def _apart(self, value: Any, depth: int) -> str:
+        inner = Digest(self._in_state, self._ends, is_wary=self._is_wary)
+        inner._left, inner._met = self._left, ChainMap({}, self._met)
+        inner._add(value, depth)
+        self._left = inner._left
+        return inner._hash.hexdigest()
+
+    def _add_tensor(self, tensor: torch.Tensor, depth: int) -> None:
+        self._say(str(tensor.dtype), str(tuple(tensor.shape)), str(tensor.requires_grad))
+        if address(tensor) not in self._in_state:
+            with suppress(Exception):  # some kinds of tensors have no numbers
+                self._say(_bytes_of(tensor.detach()))
+        gradient = tensor.grad if tensor.is_leaf else None
+        if gradient is not None:
+            self._say("grad")
+            self._add(gradient, depth)
+
+    def _add_array(self, array: np.ndarray[Any, Any], depth: int) -> None:
+        self._say(str(array.dtype), str(array.shape))
+        if isinstance(array, np.ma.MaskedArray):
+            self._add(np.ma.getmaskarray(array), depth)
+        array = np.asarray(array)
+        if array.dtype.hasobject:
+            self._add_all(array.flat, depth)
+        elif array.nbytes <= MOST_BYTES:
+            self._say(array.tobytes())
+        else:
+            flat = array.reshape(-1)
+            self._say(np.ascontiguousarray(flat[:: max(1, flat.size // SAMPLES)]).tobytes())
+
+
+def _bytes_of(tensor: torch.Tensor) -> bytes:
+    last = tensor.storage_offset() + sum(
+        (size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True)
+    )
+    if tensor.untyped_storage().nbytes() < (last + 1) * tensor.element_size():
+        return b""  # FSDP frees the storages of parameters between steps
+    flat = tensor.reshape(-1)
+    if flat.numel() * flat.element_size() > MOST_BYTES:
+        flat = flat[:: max(1, flat.numel() // SAMPLES)]
+    if not flat.numel():
+        return b""
+    copy = flat.to("cpu", copy=True, memory_format=torch.contiguous_format)
+    return copy.view(torch.uint8).numpy().tobytes()  # a copy, since torch cannot resize a storage shared with NumPy
+
+
+def _inside(value: Any, kind: type) -> Iterable[Any]:
+    """The values inside a value, in an order that is equal in all processes."""
+    if kind in SHOWN or issubclass(kind, np.dtype):
+        return (repr(value),)
+    plain: Any = next((each for each in PLAIN if issubclass(kind, each)), None)
+    if plain is not None:
+        return (bytes(value) if plain is bytes else plain.__repr__(value),)
+    if issubclass(kind, np.generic):
+        return (value.tobytes(),)
+    if issubclass(kind, OrderedDict):
+        return (part for key in OrderedDict.__iter__(value) for part in (key, dict.__getitem__(value, key)))
+    if issubclass(kind, dict):
+        return (part for item in dict.items(value) for part in item)
+    for base in (list, tuple, deque):
+        if issubclass(kind, base):
+            return itertools.chain((base.__len__(value),), base.__iter__(value))
+    if issubclass(kind, GENERATORS):
+        return (_place_of(value),)
+    return _in_code_and_iterators(value, kind)
+
+
+def _in_code_and_iterators(value: Any, kind: type) -> Iterable[Any]:
+    if issubclass(kind, BUFFERS):
+        return (memoryview(value).tobytes(),)
+    if issubclass(kind, PurePath):
+        return (PurePath.__str__(value),)
+    if issubclass(kind, partial):
+        return (value.func, value.args, value.keywords)
+    if issubclass(kind, FunctionType):
+        cells = [cell.cell_contents for cell in value.__closure__ or () if not _is_empty(cell)]
+        return (value.__qualname__, value.__code__.co_firstlineno, value.__defaults__, value.__kwdefaults__, *cells)
+    if issubclass(kind, METHODS):
+        owner = value.__self__
+        return (value.__name__, None if isinstance(owner, ModuleType) else owner)
+    if issubclass(kind, GeneratorType):
+        frame = value.gi_frame
+        return () if frame is None else (frame.f_lasti, dict(frame.f_locals), value.gi_yieldfrom)
+    if kind is SimpleQueue:
+        return (value.qsize(),)
+    if kind is ContextVar:
+        return (value.get(None),)
+    if kind is CACHED:
+        return (value.__wrapped__, *value.cache_info())
+    if kind.__module__ == "_io":
+        return (_place_in(value),)
+    return _reduced(value, kind)
+
+
+def _is_empty(cell: Any) -> bool:
+    try:
+        return cell.cell_contents is cell
+    except ValueError:  # nothing was put there yet
+        return True
+
+
+def _reduced(value: Any, kind: type) -> Iterable[Any]:
+    """The state of an iterator of the standard library, as pickle would store it."""
+    bases = (each for each in kind.__mro__ if each.__module__ in STANDARD and "__reduce__" in vars(each))
+    base: Any = next((each for each in bases if each is not object), None)
+    if base is None or not ("__next__" in vars(base) or base.__module__ == "itertools"):
+        return ()
+    with warnings.catch_warnings():  # newer Python versions deprecate that
+        warnings.simplefilter("ignore")
+        return tuple(base.__reduce__(value)[1:])
+
+
+def _place_in(file: Any) -> int:
+    """The position in a file; -1 if it has none."""
+    with suppress(Exception):
+        return int(file.buffer.tell() if isinstance(file, io.TextIOWrapper) and file.writable() else file.tell())
+    return -1
+
+
+def _place_of(generator: Any) -> Any:
+    """The state of a random generator."""
+    match generator:
+        case torch.Generator():
+            return generator.get_state().numpy()  # an array, whose address cannot be that of a tensor of the state
+        case np.random.Generator():
+            return generator.bit_generator.state
+        case np.random.BitGenerator():
+            return generator.state
+        case np.random.RandomState():
+            return np.random.RandomState.get_state(generator, legacy=False)
+    return random.Random.getstate(generator)

@@ -1,0 +1,1 @@
+"""What a trainer reads besides its version: files, environment variables and packages."""

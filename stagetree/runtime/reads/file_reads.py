@@ -1,0 +1,279 @@
+"""Records which files a trainer reads, since its study may have left some out of `inputs`.
+
+Python's audit hook reports each file that Python opens, here and in forked data-loader workers. Libraries that open
+files themselves, such as HDF5 or safetensors, mostly keep or map them, which /proc shows. For files that a library
+closes again, the folder was mostly listed before: see `FolderWatch`. A check reads only some files of a data set of
+single images, so many files with one ending are reported as a pattern, such as `/data/train/*/*.png`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from stagetree.runtime.reads.file_uses import SPAWNING, FileUses, note_torch_files
+from stagetree.runtime.reads.folder_watch import FolderWatch
+from stagetree.source.importing import Imports, installed_folders, is_installed
+from stagetree.source.undeclared_input import UndeclaredInput
+
+MOST = 64
+"""The most files and patterns to report."""
+
+MANY = 16
+"""More files than this are reported as a pattern; other steps probably read other files beside them."""
+
+MOST_NOTED = 4096
+
+EVENTS = {"open", "os.listdir", "os.scandir"}
+TEMPORARY = {"tempfile.mkstemp", "tempfile.mkdtemp"}
+WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+ABOUT = (".dist-info/", ".egg-info/")
+CODE = {".py", ".pyc", ".pyi", ".so", ".pth", ".egg-link"}
+
+MOST_BYTES = 4096
+"""The longest message of a fork: pipes may interleave longer ones."""
+
+
+class _Forks:
+    """Collects what forks of this process read, through one pipe. When the pipe is full, reports are dropped."""
+
+    def __init__(self) -> None:
+        self._begin, self._end = os.pipe()
+        os.set_blocking(self._begin, False)
+        os.set_blocking(self._end, False)
+        self._identity = self._now()
+
+    def tell(self, kind: str, name: str) -> None:
+        """Report a file from a fork, which may have closed all of its descriptors and reused their numbers."""
+        message = os.fsencode(f"{kind}{name}\0")
+        with suppress(OSError):
+            if len(message) <= MOST_BYTES and self._now() == self._identity:
+                os.write(self._end, message)
+
+    def told(self) -> Iterator[tuple[str, str]]:
+        parts = list[bytes]()
+        with suppress(BlockingIOError):
+            while part := os.read(self._begin, 2**16):
+                parts.append(part)
+        yield from ((message[:1], message[1:]) for message in os.fsdecode(b"".join(parts)).split("\0") if message)
+
+    def renewed(self) -> _Forks:
+        """A new pipe for a process of its own, instead of this one."""
+        for end in (self._begin, self._end):
+            os.close(end)
+        return _Forks()
+
+    def _now(self) -> tuple[int, int]:
+        status = os.fstat(self._end)
+        return status.st_dev, status.st_ino
+
+
+class _Watch:
+    """The record of one process and its forks."""
+
+    def __init__(self) -> None:
+        self.owner, self.installed = os.getpid(), installed_folders()
+        self.forks, self.folders = _Forks(), FolderWatch()
+
+    @property
+    def is_in_a_fork(self) -> bool:
+        return self.owner != os.getpid()
+
+    def renew(self) -> None:
+        """Become the record of a fork that continues as a process of its own."""
+        self.owner, self.forks = os.getpid(), self.forks.renewed()
+        self.folders.renew()
+
+
+READ, WRITTEN = "r", "w"
+
+uses = FileUses()
+"""Uses since the slot has last asked, at the end of each stage."""
+
+_read: dict[str, None] = {}
+_written: set[str] = set()
+_temporary: list[str] = []
+_watch: list[_Watch] = []  # one, of this process or of the one that it is a fork of
+
+
+def watch() -> None:
+    """Start recording the files that this process and its forks open. The audit hook stays."""
+    is_first = not _watch
+    if is_first or _watch[0].is_in_a_fork:
+        _watch[:] = [_Watch()]
+    if is_first:
+        sys.addaudithook(_note)
+    note_torch_files(uses)
+
+
+def opened() -> int:
+    """The number of files in `uses`, after including those of forks."""
+    for watch in _watch:
+        for kind, name in watch.forks.told():
+            _enter(kind, name)
+            if not _is_foreign(name, watch.installed):
+                uses.opened(name, is_written=kind == WRITTEN)
+    return uses.count
+
+
+def watch_on() -> None:
+    """Keep recording in a fork that continues as a process of its own."""
+    for watch in _watch:
+        watch.renew()
+
+
+def temporary_files() -> list[str]:
+    """The temporary files and folders that this process has made, in order."""
+    return _temporary
+
+
+def data_files() -> list[str]:
+    """The data files that were read and not written, with patterns for many. Code, hidden, system and package files are
+    left out."""
+    return _told(read_files())
+
+
+def read_files() -> list[str]:
+    """As `data_files`, without patterns."""
+    opened()
+    for watch in _watch:
+        for is_written, name in watch.folders.closed():
+            _enter(WRITTEN if is_written else READ, name)
+    installed = installed_folders()
+    return [name for name in dict.fromkeys((*_read, *_held())) if name not in _written and _may_be(name, installed)]
+
+
+def code_files(code: Imports) -> list[str]:
+    """The user's imported module files that no version covers, such as those of an editable install, with patterns for
+    many."""
+    return _told([name for name in code.beyond() if "/." not in name])
+
+
+def _told(names: Iterable[str]) -> list[str]:
+    return list(
+        islice((each for each in _by_pattern(names) if UndeclaredInput(each).is_pattern or os.path.isfile(each)), MOST)
+    )
+
+
+def _note(event: str, arguments: tuple[Any, ...]) -> None:
+    """The audit hook. It must not raise: the error would come out of the trainer's own `open`."""
+    if event not in EVENTS:
+        if event in TEMPORARY:
+            _temporary.append(os.fsdecode(arguments[0]))
+        elif event in SPAWNING:
+            uses.spawned()
+        return
+    try:
+        name = os.path.abspath(os.fsdecode(arguments[0] or "."))
+    except (OSError, TypeError, ValueError):  # the working folder is gone, or this is no path
+        return
+    watch = _watch[0]
+    if event != "open":
+        if not watch.is_in_a_fork and not _is_foreign(name, watch.installed):
+            watch.folders.add(name)
+        return
+    kind = WRITTEN if arguments[2] & WRITES else READ
+    if not _is_foreign(name, watch.installed):
+        uses.opened(name, is_written=kind == WRITTEN)
+    if _enter(kind, name) and watch.is_in_a_fork:
+        watch.forks.tell(kind, name)
+
+
+def _enter(kind: str, name: str) -> bool:
+    """Record a file. Returns whether it is new and there is room."""
+    if name in (entered := _written if kind == WRITTEN else _read) or len(entered) > MOST_NOTED:
+        return False
+    if kind == WRITTEN:
+        _written.add(name)
+    else:
+        _read[name] = None
+    return True
+
+
+def _held() -> Iterator[str]:
+    """Files that this process and its children hold open read-only, or have mapped privately."""
+    with suppress(OSError):  # no Linux
+        children = [pid for task in Path("/proc/self/task").iterdir() for pid in _words(task / "children")]
+        for process in (Path("/proc") / pid for pid in ("self", *children)):
+            yield from _open_in(process)
+            yield from _mapped_in(process)
+
+
+def _open_in(process: Path) -> Iterator[str]:
+    with suppress(OSError):  # it has ended
+        for number in sorted(os.listdir(process / "fd"), key=int):
+            with suppress(OSError):
+                name = os.readlink(f"{process}/fd/{number}")
+                if not name.startswith("/"):
+                    continue  # a pipe or a socket
+                flags = _words(process / "fdinfo" / number)
+                if "flags:" in flags and not int(flags[flags.index("flags:") + 1], 8) & WRITES:
+                    yield name
+
+
+def _mapped_in(process: Path) -> Iterator[str]:
+    with suppress(OSError):
+        for line in (process / "maps").read_text(errors="surrogateescape").splitlines():
+            _, rights, _, _, _, *name = line.split(maxsplit=5)
+            if name and rights != "rw-s":
+                yield name[0]
+
+
+def _words(path: Path) -> list[str]:
+    with suppress(OSError):
+        return path.read_text().split()
+    return []
+
+
+def _may_be(name: str, installed: tuple[str, ...]) -> bool:
+    """Whether the name may be that of data. Python itself reads the metadata of packages."""
+    return _ending(name) not in CODE and not _is_foreign(name, installed) and not any(each in name for each in ABOUT)
+
+
+def _is_foreign(name: str, installed: tuple[str, ...]) -> bool:
+    """Whether it is hidden, not on a disk, or installed."""
+    return not name.startswith("/") or "/." in name or is_installed(name, installed)
+
+
+def _by_pattern(names: Iterable[str]) -> Iterable[str]:
+    """Replace many files with one ending by patterns: those in a folder, and those in the subfolders of a folder."""
+    names = _merged(names, _of_folders, os.path.dirname)  # with many classes, a few files were read of each
+    return _merged(_merged(names, _of_folder, str), _of_folders, str)
+
+
+def _merged(names: Iterable[str], pattern_of: Callable[[str], str], part_of: Callable[[str], str]) -> dict[str, None]:
+    """Replace parts by a pattern where there are many, unless a file that matches was written."""
+    parts = defaultdict[str, set[str]](set)
+    for name in names:
+        parts[pattern_of(name)].add(part_of(name))
+    written = set(map(pattern_of, tuple(_written)))  # other threads may open files
+    patterns = {pattern for pattern, its in parts.items() if len(its) > MANY and pattern not in written}
+    return dict.fromkeys(pattern if (pattern := pattern_of(name)) in patterns else name for name in names)
+
+
+def _of_folder(name: str) -> str:
+    """A name without an ending is its own pattern: it says too little about the files beside it."""
+    return _pattern(name, os.path.dirname(name), "")
+
+
+def _of_folders(name: str) -> str:
+    return _pattern(name, os.path.dirname(os.path.dirname(name)), "/*")
+
+
+def _pattern(name: str, folder: str, between: str) -> str:
+    ending = _ending(name)
+    return (
+        UndeclaredInput.files(folder, between + ending).path
+        if ending and not UndeclaredInput(name).is_pattern
+        else name
+    )
+
+
+def _ending(name: str) -> str:
+    return os.path.splitext(name)[1]
