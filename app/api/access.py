@@ -57,12 +57,12 @@ class AccessPolicy:
     instead: str = ""
     """A read-only server's advice on how to change studies; "" for other servers."""
 
-    def believes(self, peer: str | None) -> bool:
+    def trusts(self, peer: str | None) -> bool:
         """Whether the peer is a trusted proxy."""
         address = _address(peer)
         return address is not None and any(address in network for network in self.proxies)
 
-    def asks_nobody(self, peer: str | None, own: str | None, headers: Headers) -> bool:
+    def needs_no_token(self, peer: str | None, own: str | None, headers: Headers) -> bool:
         """Whether a request needs no token. peer, own: the ends of its connection, None for a Unix socket.
 
         Equal addresses at both ends are this machine's.
@@ -96,9 +96,9 @@ class Gate:
             await refusal(scope, receive, send)
             return
         scope.setdefault("state", {}).update(principal=who, instead=self._policy.instead)
-        await self._app(scope, receive, self._telling(send, who))
+        await self._app(scope, receive, self._with_scope_header(send, who))
 
-    def _telling(self, send: Send, who: Principal | None) -> Send:
+    def _with_scope_header(self, send: Send, who: Principal | None) -> Send:
         """Add the caller's scope to each answer, so that a page offers only allowed actions."""
         if who is None:
             return send
@@ -113,15 +113,15 @@ class Gate:
 
     async def _find(self, scope: Asgi, headers: Headers) -> Principal | None:
         peer, own = ((scope.get(end) or (None,))[0] for end in ("client", "server"))
-        if self._policy.believes(peer) and (user := headers.get("x-forwarded-user")):
+        if self._policy.trusts(peer) and (user := headers.get("x-forwarded-user")):
             groups = [each.strip() for each in headers.get("x-forwarded-groups", "").split(",")]
             return self._doorkeeper.user(user, groups)
         if (token := sent_token(headers)) and (principal := await self._recognise(token)):
             return principal
-        return ANONYMOUS_ADMIN if self._policy.asks_nobody(peer, own, headers) else None
+        return ANONYMOUS_ADMIN if self._policy.needs_no_token(peer, own, headers) else None
 
     async def _recognise(self, token: str) -> Principal | None:
-        is_fresh, who = self._doorkeeper.remembered(token)
+        is_fresh, who = self._doorkeeper.cached_principal(token)
         return who if is_fresh else await run_in_threadpool(self._doorkeeper.recognise, token)
 
 

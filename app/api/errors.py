@@ -144,7 +144,7 @@ def _key_reused(request: Request, error: log.KeyReused) -> Response:
     return answer(request, 422, str(error))
 
 
-def _crowded(request: Request, _: log.VersionConflict) -> Response:
+def _conflict(request: Request, _: log.VersionConflict) -> Response:
     return answer(request, 503, "Too many others are writing to this plan; try again.", TRY_AGAIN)
 
 
@@ -156,7 +156,7 @@ def _unusable(request: Request, error: PlanUnusable) -> Response:
     return answer(request, 500, str(error))
 
 
-def _unexpected(request: Request, _: Exception) -> Response:
+def _internal_error(request: Request, _: Exception) -> Response:
     return answer(request, 500, "The server made a mistake; its log says which.")
 
 
@@ -168,11 +168,11 @@ HANDLERS: dict[type[Exception], Any] = {
     HTTPException: _http,
     terms.Refused: _refusal_response,
     log.KeyReused: _key_reused,
-    log.VersionConflict: _crowded,
+    log.VersionConflict: _conflict,
     DatabaseUnavailable: _unavailable,
     StoreUnavailable: _unavailable,
     PlanUnusable: _unusable,
-    Exception: _unexpected,
+    Exception: _internal_error,
 }
 
 

@@ -149,17 +149,17 @@ class PackedAnswer:
     tag: str
     packed: bytes
 
-    def to(self, request: Request) -> Response:
+    def response(self, request: Request) -> Response:
         """The response: a 304 if the client has the answer already."""
         headers = {**caching_headers(self.tag), "Vary": "Accept-Encoding"}
         if client_has(request, self.tag):
             return Response(status_code=304, headers=headers)
-        if self.is_to_be_unpacked(request):
+        if self.needs_unpacking(request):
             return Response(gzip.decompress(self.packed), media_type="application/json", headers=headers)
         headers["Content-Encoding"] = "gzip"
         return Response(self.packed, media_type="application/json", headers=headers)
 
-    def is_to_be_unpacked(self, request: Request) -> bool:
+    def needs_unpacking(self, request: Request) -> bool:
         """Whether the client does not accept gzip. Decompressing is slow enough for a thread."""
         is_had = client_has(request, self.tag)
         return not (is_had or "gzip" in request.headers.get("accept-encoding", ""))

@@ -104,7 +104,7 @@ class Broadcast:
     """
 
     def __init__(self, feed: Feed, tail: Tail, is_stopping: Callable[[], bool]) -> None:
-        self._feed, self._tail, self.is_stopping = feed.from_head(), tail, is_stopping
+        self._feed, self._tail, self.is_stopping = feed.copy_at_head(), tail, is_stopping
         self.begin = self.version = self._feed.version
         self._kept, self._bytes = deque[tuple[int, bytes]](), 0
         self._moved = asyncio.Event()
@@ -117,7 +117,7 @@ class Broadcast:
         """The study's final state; None while more events may come."""
         return self._feed.state if self._feed.is_over else None
 
-    def since(self, version: int) -> bytes:
+    def texts_after(self, version: int) -> bytes:
         """The events after a version, which is `begin` or later."""
         return b"".join(text for at, text in self._kept if at > version)
 
@@ -169,12 +169,12 @@ class Broadcasts:
         """
         yield f"retry: {RECONNECT_MILLISECONDS}\n".encode()
         with suppress(DatabaseUnavailable):
-            async with self._joined(feed) as broadcast:
+            async with self._join(feed) as broadcast:
                 async for text in _texts(feed, broadcast):
                     yield text
 
     @asynccontextmanager
-    async def _joined(self, feed: Feed) -> AsyncIterator[Broadcast]:
+    async def _join(self, feed: Feed) -> AsyncIterator[Broadcast]:
         broadcast = self._of.get(feed.study)
         if broadcast is None or broadcast.reading.done():  # a study that was over may have been reopened
             broadcast = self._of[feed.study] = Broadcast(feed, self._tail, self._is_stopping)
@@ -195,7 +195,7 @@ async def _texts(feed: Feed, broadcast: Broadcast) -> AsyncIterator[bytes]:
             if batch := await run_in_threadpool(feed.read, BATCH):
                 yield _format_events(batch, feed.before)
         elif feed.version < broadcast.version:
-            text, feed.version = broadcast.since(feed.version), broadcast.version
+            text, feed.version = broadcast.texts_after(feed.version), broadcast.version
             if text:
                 yield text
         elif broadcast.end is not None:

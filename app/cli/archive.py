@@ -1,4 +1,4 @@
-"""The command that puts plans that are over out of the way, and brings them back."""
+"""`stagetree archive`: compress the events of plans that are over, and restore them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Back = Annotated[bool, typer.Option("--back", help="Bring the study's plan back 
 
 @dataclass(slots=True)
 class _Moved:
-    """A count. waiting: plans whose garbage must go first. kept_bytes: of the checkpoints that stay."""
+    """The archived plans. waiting: plans with garbage to collect first. kept_bytes: of the checkpoints that stay."""
 
     plans: int = 0
     events: int = 0

@@ -1,4 +1,4 @@
-"""`stagetree audit`: has each trial that shares steps trained again alone, and prints a verdict that can be cited."""
+"""`stagetree audit`: train each trial that shares steps again, alone, and print a verdict to cite."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from app.cli.watch import Standstill
 
 Json = dict[str, Any]
 LOOK_SECONDS = 0.5
-"""Between two looks at whether the audit is over."""
+"""The interval of polling the audit."""
 
 MARKS_SHOWN = 5
-"""Of the different marks that stand beside trials, the most frequent ones; the JSON has all."""
+"""The number of most frequent marks that are printed; the JSON has all."""
 
 OwnStore = Annotated[
     Path | None,
@@ -59,7 +59,7 @@ def audit(
 def _service(
     url: str | None, folder: Path | None, slots: int | None, trainers: list[str] | None, study: str
 ) -> Iterator[Service[Documents]]:
-    """A server, or slots of the command's own on the store that has the study."""
+    """A server, or slots of this command on the study's store."""
     from app.cli.own_stack import OwnStack, own_stack
     from app.cli.trainer_files import trainer_files
 
@@ -80,7 +80,7 @@ def _service(
 
 
 def _check_here(folder: Path, meant: str, files: list[str]) -> None:
-    """End with a sentence where slots of our own could not train the study: nobody else would come to do it."""
+    """Exit with a message if this command's slots lack the study's trainer: no other slots would train it."""
     from app.cli.store import Store
     from app.registry import Catalogue
 
@@ -95,7 +95,7 @@ def _check_here(folder: Path, meant: str, files: list[str]) -> None:
 
 
 def _run_audit(service: Service[Documents], id: str, timeout: float | None) -> Json:
-    """The verdict, once all was compared that can be."""
+    """Request the audit and wait for it; the verdict."""
 
     study = study_id(service.client, id)
     service.client.audit(study)
@@ -109,7 +109,7 @@ def _run_audit(service: Service[Documents], id: str, timeout: float | None) -> J
 
 
 def _follow_audit(service: Service[Documents], study: str, timeout: float | None) -> Json | None:
-    """The study when nothing is left to compare; None if that takes too long. What it waits for is said."""
+    """The study when nothing is left to compare; None after the timeout. Prints why it waits."""
 
     deadline = None if timeout is None else time.monotonic() + timeout
     standstill, last_reason = Standstill(service.client), ""
@@ -128,8 +128,9 @@ def _follow_audit(service: Service[Documents], study: str, timeout: float | None
 
 
 def _report_waiting_studies(service: Service[Documents], study: str, told: frozenset[str]) -> frozenset[str]:
-    """Say once of each other study of the folder that it stands still beside the audit, and why; all of which it was
-    said. A server has slots for other studies, too, and says nothing of them here.
+    """Report once why each other study in the folder waits; all studies reported so far.
+
+    A server has slots for other studies as well, so nothing is reported then.
     """
     if service.folder is None:
         return told
@@ -144,18 +145,18 @@ def _report_waiting_studies(service: Service[Documents], study: str, told: froze
 
 
 def _stop_waiting(service: Service[Documents], study: str, how: str, code: int) -> NoReturn:
-    """The audit remains asked for; of slots of our own, it is said by `own_stack` how it goes on."""
+    """Exit while the audit stays requested. For this command's slots, `own_stack` prints how to resume."""
     if service.folder is None:
         again = f"stagetree audit {study} {redact(service.place)}"
         print(f"\n{how}; the audit of {study} is still running. Wait for it again with: {again}", file=sys.stderr)
     else:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # on the way to the stack's end, which listens to it again
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # until the stack ends, which handles it again
         print(f"\n{how}; the audit of {study} stops with the slots of this command.", file=sys.stderr)
     raise typer.Exit(code) from None
 
 
 def _verdict(service: Service[Documents], document: Json) -> Json:
-    """What is known of the study now, and from which versions, devices and events."""
+    """The study's exactness, with the versions, devices and events behind it."""
     study = document["study"]
     events = list(service.client.events(study, 0))
     tested = [event["data"] for event in events if event["type"] == "ExactnessTested"]
@@ -182,7 +183,7 @@ def _verdict(service: Service[Documents], document: Json) -> Json:
 
 
 def _digest(events: list[Json]) -> str:
-    """Of what happened in the study, in order: equal for equal logs, wherever they are kept."""
+    """The hash of the study's events in order, equal for equal logs in any store."""
     from app.domain.terms import canonical_json
 
     facts = hashlib.sha256()

@@ -1,4 +1,4 @@
-"""`stagetree check` and `check-tuner`: whether a trainer, or a tuner, does what studies rely on."""
+"""`stagetree check` and `check-tuner`: check a trainer, or a tuner, for the properties that studies rely on."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def check(
 
 
 def report_lines(report: Json) -> list[str]:
-    """A report as text."""
+    """The lines of a report."""
     if report["failed"]:
         return ["The trainer failed:", report["failed"]]
     step, first = (_seconds(report[name]) for name in ("step_seconds", "first_step_seconds"))
@@ -102,7 +102,7 @@ def report_lines(report: Json) -> list[str]:
 
 
 def _reads(paths: Sequence[str]) -> list[str]:
-    """What a trainer reads and its study does not name: files, patterns of many, and variables."""
+    """A trainer's undeclared inputs: files, patterns of many files, and variables."""
     told = [f"reads             {_undeclared_text(path)}" for path in paths[:MOST_READ]]
     return told + ([f"                  and {len(paths) - MOST_READ} more"] if len(paths) > MOST_READ else [])
 
@@ -115,13 +115,13 @@ def _undeclared_text(path: str) -> str:
 
 
 def _is_left_out(path: str, inputs: Iterable[str]) -> bool:
-    """Whether a study could name it: it can name no package."""
+    """Whether the study could declare this input. It cannot declare packages."""
     is_named = any(Path(path).is_relative_to(os.path.abspath(each)) for each in inputs)
     return not (is_named or UndeclaredInput(path).is_package)
 
 
 def _worlds(text: str, parallel: str) -> list[int]:
-    """Several numbers of ranks, which must agree. parallel: as of a plan."""
+    """The numbers of ranks to compare. parallel: as in a plan."""
     try:
         worlds = sorted({int(each) for each in text.split(",")})
     except ValueError:
@@ -142,7 +142,7 @@ def _rank_lines(report: Json, worlds: list[int]) -> list[str]:
 
 
 def _success(report: Json) -> list[str]:
-    """How far the trainings went that agree; nothing where one of them does not."""
+    """The steps of the trainings, if all of them agree."""
     if report["failed"] or report["differences"]:
         return []
     steps = f"after {report['steps']} steps, with a break after {plural(report['broken'], 'step')}"
@@ -154,7 +154,7 @@ def _way(name: str) -> str:
 
 
 def check_job(spec: StudySpec, file: str, device: str) -> Json | None:
-    """What `stagetree.runtime.check` is asked, but for the steps; None where the study has no configuration yet."""
+    """The request to `stagetree.runtime.check`, without steps; None if the study has no configuration yet."""
     from app.settings import settings
     from stagetree.spec import sums
 
@@ -174,7 +174,7 @@ def check_job(spec: StudySpec, file: str, device: str) -> Json | None:
 
 
 def _configuration(spec: StudySpec) -> Json | None:
-    """Hyper-parameters that a trial of the study may have; None where nothing tells of any yet."""
+    """The hyper-parameters of a possible trial; None if the study has none yet."""
     if spec.space is None:
         chosen = next(spec.configurations(), None)
     else:
@@ -184,7 +184,7 @@ def _configuration(spec: StudySpec) -> Json | None:
 
 
 def _report(job: Json, study: Json) -> Json:
-    """What the check found, in a process of its own; what the trainer prints goes to stderr."""
+    """Run the check in a process of its own, with the trainer's output on stderr; its report."""
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "report"
         path = os.pathsep.join(filter(None, (home_first(), os.environ.get("PYTHONPATH"))))
@@ -199,7 +199,7 @@ def _report(job: Json, study: Json) -> Json:
 
 
 def _name_problem(report: Json, study: Json) -> None:
-    """Metrics among which a study has no result are a failure, too."""
+    """Metrics that do not include the study's own are a failure, too."""
     from app.domain.objectives import objectives_of
 
     if not report["failed"] and (problem := objectives_of(study).problem(report["metrics"], report["steps"])):
@@ -207,7 +207,7 @@ def _name_problem(report: Json, study: Json) -> None:
 
 
 def _seconds(seconds: float) -> str:
-    """A time as one reads it."""
+    """A time in ms or s."""
     return f"{1000 * seconds:.1f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
@@ -226,7 +226,7 @@ def check_tuner(
 
 
 def _check_tuners(file: Path, study: Path | None) -> bool:
-    """Try each tuner of a file and print what it passed; whether that was all of it."""
+    """Check each tuner of a file and print the results; whether all passed."""
     from app.simulation.tuner_suite import check_file
 
     passed = True

@@ -55,11 +55,11 @@ OTHER_WORDS = {
     "stop": "cancel ID",
     "ui": "open",
 }
-"""What people call commands that have other names here, and how these are called."""
+"""Names that other tools use, and the commands they correspond to."""
 
 
 class Grouped(TyperGroup):
-    """Help that lists the commands in groups, each with its whole sentence."""
+    """Help with the commands in groups, each with its full sentence."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         groups: dict[str, list[tuple[str, str]]] = {}

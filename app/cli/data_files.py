@@ -1,4 +1,4 @@
-"""Files that a trainer reads and its study does not name: their results count for others in their place, too."""
+"""Advice on undeclared inputs: data files that a trainer reads and its study does not list in `inputs`."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from stagetree.spec import StudySpec
 
 DATA = re.compile(r"\.(arrow|bin|csv|feather|gz|h5|hdf5|jsonl|mat|npy|npz|parquet|tar|tsv|txt|zip|zst)")
-"""How data files end that source code names. It names others, too, which a program writes."""
+"""The suffixes of data files in source code. Other paths there are often written, not read."""
 
 MOST_NAMED = 3
 
 
 def undeclared_advice(spec: StudySpec, source: TrainerSource) -> list[str]:
-    """What `inputs` should name, as far as the trainer's arguments and its source tell, in at most one sentence."""
+    """The missing `inputs`, by the trainer's arguments and source, in at most one sentence."""
     listed = [Path(abspath(each)) for each in spec.inputs]
     found: dict[Path, str] = {}
     for name, place in chain(_argument_paths(spec), _source_paths(source)):
@@ -43,7 +43,7 @@ def undeclared_advice(spec: StudySpec, source: TrainerSource) -> list[str]:
 
 
 def missing_advice(spec: StudySpec) -> list[str]:
-    """The paths of a study that are not on this machine, in at most one sentence: they may be on the server's."""
+    """The study's paths that are missing on this machine, in at most one sentence. A server may have them."""
     begin = spec.begin_from
     named = {f"inputs[{number}]": path for number, path in enumerate(spec.inputs)}
     named |= {f"begin_from.{field}": path for field in ("file", "dcp") if (path := getattr(begin, field, None))}
@@ -79,6 +79,6 @@ def _is_data(value: Any) -> TypeGuard[str]:
 
 
 def _is_there(name: str) -> bool:
-    with suppress(OSError, ValueError):  # no text that is a path
+    with suppress(OSError, ValueError):  # not a path
         return bool(name.strip()) and Path(name).exists()
     return False

@@ -69,9 +69,9 @@ class StoredState(NamedTuple):
 def export_model(
     state: StoredState, folder: Path, trainers: Sequence[str], server: str | None, dir: Path | None
 ) -> bool:
-    """Have the trainer of a trial write its model into an empty folder. Raises what the trainer's code raises.
+    """Have a trial's trainer export its model into an empty folder. Raises what the trainer raises.
 
-    Returns whether it has an `export` of its own.
+    Returns whether the trainer has its own `export`.
     """
     from app.cli.trainer_files import trainer_files
     from stagetree.runtime.debug import export_state
@@ -84,7 +84,7 @@ def export_model(
 
 
 def _slot_work(plan: Json, spec: Json, hp: Json, files: Sequence[str], device: str) -> DebugTrial:
-    """What a slot is given to train a trial. Ends with a message where no file has the trainer."""
+    """The work of a slot that trains the trial. Exits with a message if no file has the trainer."""
     from app.registry import Catalogue
     from app.settings import settings
     from stagetree.runtime.debug import DebugTrial
@@ -109,7 +109,7 @@ def _slot_work(plan: Json, spec: Json, hp: Json, files: Sequence[str], device: s
 
 
 def _weights_file(begins: Json) -> str:
-    """The file that a trial begins from, if it is here, and still what it was. Ends with a message where it is not."""
+    """The unchanged file that a trial begins from. Exits with a message if it is missing or has changed."""
     from app import input_fingerprints
 
     if "file" not in begins:
@@ -123,5 +123,5 @@ def _weights_file(begins: Json) -> str:
 
 
 def _default_step(trial: Json) -> int:
-    """The step in which the trial failed, or the last one it was asked for."""
+    """The step in which the trial failed, or its last requested one."""
     return trial["failure"]["step"] + 1 if "failure" in trial else int(trial["steps"])

@@ -1,4 +1,4 @@
-"""Commands that delete: a study that is over, and checkpoints that nothing needs, which ask first; and the archive."""
+"""`stagetree delete`, `erase` and `gc`: commands that delete, and ask first."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from app.workers.scheduler.retention import Retention
 
 HOUR = 3600.0
-"""Seconds by which the clocks of machines and stores may differ."""
+"""Seconds by which clocks of machines and stores may differ."""
 
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only print what would be deleted.")]
@@ -130,8 +130,7 @@ def gc(
 
 @dataclass(frozen=True)
 class _Garbage:
-    """What may go. chosen: checkpoints, by plan. orphans: objects that no event names. kept_bytes: of all checkpoints
-    before anything is deleted."""
+    """Deletable objects. chosen: checkpoints by plan. orphans: objects in no event. kept_bytes: all checkpoints now."""
 
     chosen: Mapping[str, Sequence[PlacedCheckpoint]]
     orphans: Sequence[Orphan]
@@ -143,7 +142,7 @@ class _Garbage:
 
 
 def _separate(records: SqlRecords) -> None:
-    """Give the installation a new name, with which the keys of what it writes from here on begin."""
+    """Give the installation a new name, which prefixes the keys of later objects."""
     from uuid import uuid4
 
     with records.write() as rows:
@@ -163,7 +162,7 @@ def _survey(records: SqlRecords, store: ObjectStore, budget: int | None) -> tupl
 
 
 def _orphans(records: SqlRecords, plans: Plans, store: ObjectStore) -> list[Orphan]:
-    """None where the store may not be listed, which is said."""
+    """The orphans in the store; none, with a warning, if the store cannot be listed."""
     from app.settings import settings
     from app.storage.object_store import StoreUnavailable
     from app.storage.owned_store import find_orphans
@@ -177,7 +176,7 @@ def _orphans(records: SqlRecords, plans: Plans, store: ObjectStore) -> list[Orph
 
 
 def _bytes(budget: str | None) -> int | None:
-    """The budget that was given, or that of the settings."""
+    """The budget of the option, or else of the settings."""
     from pydantic import ByteSize, TypeAdapter, ValidationError
 
     from app.settings import settings
@@ -221,7 +220,7 @@ def _document(garbage: _Garbage, *, is_deleted: bool) -> dict[str, Any]:
 
 
 def _free(retention: Retention, store: ObjectStore, orphans: Sequence[Orphan]) -> None:
-    """Until nothing more goes; what cannot be deleted now is said, and tried again the next time."""
+    """Delete all garbage. Exits with a message if some objects cannot be deleted now."""
     from app.workers.scheduler.retention import delete_object
 
     while not retention.look().is_done:

@@ -21,11 +21,11 @@ from app.cli.service import server_url
 
 Json = dict[str, Any]
 MOST_AHEAD = 5.0
-"""Seconds that two clocks may differ. Leases go by the database's; people compare times by all of them."""
+"""Seconds by which two clocks may differ. Leases use the database's clock, but people compare times of all machines."""
 
 
 class Finding(NamedTuple):
-    """One thing that was looked at."""
+    """The result of one check."""
 
     what: str
     ok: bool
@@ -33,7 +33,7 @@ class Finding(NamedTuple):
 
 
 def examine(server: str | None, store: Path) -> list[Finding]:
-    """Everything that matters on this machine, and the server if one is named."""
+    """Check this machine, and the server if one is named."""
     looks: list[tuple[str, Callable[[], str]]] = [
         ("python", _python),
         ("torch", _torch),
@@ -104,7 +104,7 @@ def _folder() -> str:
 
 
 def _store(folder: Path) -> str:
-    """That of `run` and `up` in this folder."""
+    """Check the store of `run` and `up` in this folder."""
     if not folder.exists():
         return f"none here yet: {folder} will be made in {Path.cwd()}"
     closed = [path for path in (folder, *folder.iterdir()) if not os.access(path, os.R_OK | os.W_OK)]
@@ -129,7 +129,7 @@ def _server(url: str) -> str:
 
 
 def _clock(url: str) -> str:
-    """This machine's beside the server's, which says its time to the second."""
+    """Compare this machine's clock with the server's, whose Date header has full seconds."""
     import httpx2
 
     before = time.time()
@@ -142,7 +142,7 @@ def _clock(url: str) -> str:
 
 
 def _service(url: str) -> str:
-    """Its database, schema, broker, store, scheduler and slots."""
+    """Check the server's database, schema, broker, store, scheduler and slots."""
     from stagetree.client import Client
 
     with Client(url, retries=0) as client:

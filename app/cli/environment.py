@@ -28,7 +28,7 @@ def environment(id: StudyId, server: Server = None, dir: Store = None, output: O
 
 
 def print_environment(about: Json) -> None:
-    """What trains on one kind of device."""
+    """Print the software on one kind of device."""
     trainer, packages = about.get("trainer", {}), about.get("packages", {})
     print(f"device    {one_line(about['device'])}" + (f", driver {about['driver']}" if about.get("driver") else ""))
     print(f"python    {about.get('python')} on {one_line(str(about.get('platform')))}")

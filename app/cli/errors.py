@@ -1,4 +1,4 @@
-"""Failures at the command line: one sentence on stderr, and an exit code for scripts to tell apart."""
+"""Errors of the command line: a sentence on stderr, and an exit code for scripts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from app.cli.output import discard_stdout, escape_control, redact
 
 
 def parameter_message(error: typer.BadParameter) -> str:
-    """The message of an error about an option or an argument, for those that speak of ranges and of nothing at all."""
+    """The message of an error about a parameter, with ranges in our own words."""
     param: Any = error.param
     if param is None:
         return error.message
@@ -35,7 +35,7 @@ def _range_text(type: Any) -> str:
 
 
 def check_finite(value: float | None) -> float | None:
-    """The value of an option, if it is none of NaN and infinity."""
+    """The value of an option. Raises `BadParameter` for NaN and infinity."""
     if value is not None and not abs(value) < float("inf"):
         raise typer.BadParameter(f"must be a finite number, got {value}")
     return value
@@ -54,12 +54,12 @@ EXTRAS = {
     **dict.fromkeys(("sqlalchemy", "sqlmodel", "starlette", "uvicorn"), SERVER),
     **dict.fromkeys(("safetensors", "torch"), "'stagetree[all]'"),
 }
-"""What to install for modules that do not come with the package alone."""
+"""The extra to install for each optional module."""
 
 
 @contextmanager
 def explain_errors() -> Iterator[None]:
-    """Turn the errors that a user can cause, or mend, into a sentence and an exit code."""
+    """Report errors that a user can cause or fix as a sentence with an exit code."""
     try:
         yield
     except KeyboardInterrupt:
@@ -74,14 +74,14 @@ def explain_errors() -> Iterator[None]:
             raise
         if isinstance(error, OSError):
             discard_stdout()
-        if isinstance(error, BrokenPipeError):  # whoever read it has seen enough
+        if isinstance(error, BrokenPipeError):  # the reader has closed the pipe
             sys.exit(code)
         fail(error_text(error), code)
 
 
 @contextmanager
 def report_early_interrupt() -> Iterator[None]:
-    """What comes before anything begins: Ctrl-C ends it, and a sentence says that nothing is left to resume."""
+    """Exit on Ctrl-C with the message that nothing was submitted, so that nothing needs to be resumed."""
     try:
         yield
     except KeyboardInterrupt:
@@ -97,7 +97,7 @@ def fail(text: str, code: int = FAILED) -> NoReturn:
 
 
 def error_text(error: Exception) -> str:
-    """What to say: of a server's refusal its sentence, or what is wrong at which field, and never the HTTP title."""
+    """The error's message: a server's detail or its problems by field, not the HTTP title."""
     from stagetree.errors import ProblemError
 
     if isinstance(error, OSError) and error.strerror:
@@ -133,18 +133,18 @@ CODES = {
     "stagetree.errors.StagetreeError": FAILED,
     "builtins.OSError": FAILED,
 }
-"""By name: an error whose module was never imported cannot be there, and that module may not be installed."""
+"""By qualified name, since the module of an error may not be installed."""
 
 
 def exit_code(error: Exception) -> int | None:
-    """The exit code for an error; None for one that is our own mistake and deserves its traceback."""
+    """The exit code for an error; None for an internal error, which shows its traceback."""
     names = (f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__)
     return next((CODES[name] for name in names if name in CODES), None)
 
 
 @contextmanager
 def exit_on_signals() -> Iterator[None]:
-    """`kill`, or a terminal that is closed, ends the block like an exception, so that nothing is left behind."""
+    """End the block by an exception on SIGTERM and SIGHUP, so that everything is cleaned up."""
 
     def end(number: int, _: object) -> NoReturn:
         sys.exit(128 + number)

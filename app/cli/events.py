@@ -56,7 +56,7 @@ def events(
 
 
 def print_array(items: Any) -> None:
-    """One JSON document, each item of it as soon as it is there."""
+    """Print one JSON array, each item as soon as it arrives."""
     sys.stdout.write("[")
     for number, item in enumerate(items):
         sys.stdout.write((",\n " if number else "\n ") + json.dumps(item))
@@ -65,7 +65,7 @@ def print_array(items: Any) -> None:
 
 
 def brief(data: Json) -> str:
-    """What an event says, in a line; of a traceback, its end. Nothing is said of a field that is empty, or 0."""
+    """An event's data on one line. Empty fields and zeros are left out, and tracebacks are cut to their last line."""
     parts = []
     for name, value in data.items():
         if name == "error":

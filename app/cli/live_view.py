@@ -1,4 +1,4 @@
-"""The live view of a study on a terminal: what is done, what is left, what was saved, and what each slot trains."""
+"""The live view of a study in a terminal: progress, savings, and the stage of each slot."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from stagetree.text import FINAL, decided, duration, rank_text, saved_text
 
 Json = dict[str, Any]
 NARROW = 60
-"""In fewer columns there are no bars."""
+"""The fewest columns with progress bars."""
 
 COLOURS = {"completed": "green", "failed": "red", "cancelled": "yellow", "paused": "yellow"}
 
 
 def live(looks: Iterator[Json]) -> None:
-    """Show the study in place until it is over."""
+    """Update the view in place until the study is over."""
     console = Console(stderr=True, highlight=False)
     with Live(console=console, auto_refresh=False, vertical_overflow="crop") as view:
         for study in looks:
@@ -31,7 +31,7 @@ def live(looks: Iterator[Json]) -> None:
 
 
 def frame(study: Json, height: int = 24, width: int = 80) -> RenderableType:
-    """The view as it stands, in no more than `height` lines if that can be."""
+    """The view of a study, in at most `height` lines if possible."""
     body = Table.grid(padding=(0, 1), expand=True)
     body.add_column(style="dim", no_wrap=True, width=7)
     body.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
@@ -39,7 +39,7 @@ def frame(study: Json, height: int = 24, width: int = 80) -> RenderableType:
         body.add_row(label, text if width < NARROW else _bar(study["progress"][label], text))
     for label, text in _facts(study):
         body.add_row(label, text)
-    slots = _slots(study, max(1, height - body.row_count - 2))  # the title, and a line to spare
+    slots = _slots(study, max(1, height - body.row_count - 2))  # one for the title, and one spare
     return Group(_title(study), body, *slots)
 
 
@@ -102,7 +102,7 @@ def _facts(study: Json) -> Iterator[tuple[str, Text]]:
 
 
 def _brackets(rungs: list[Json]) -> Iterator[str]:
-    """For each bracket, the steps of its rungs, who came there, and who went on."""
+    """For each bracket, its rungs with their steps, and the trials that arrived and entered."""
     for bracket in sorted({rung["bracket"] for rung in rungs}):
         inside = [rung for rung in rungs if rung["bracket"] == bracket]
         yield " ▸ ".join(f"{rung['steps']}: {rung['arrived']}/{rung['entered']}" for rung in inside)
@@ -125,12 +125,12 @@ def _best(study: Json) -> Text:
 
 
 def decision_text(last: Json) -> str:
-    """What the tuner decided last, in words."""
+    """The tuner's last decision as text."""
     return f"{decided(last['kind'], last['trial'], last['steps'])}: {rank_text(last['reason'])}".removesuffix(": ")
 
 
 def _slots(study: Json, room: int) -> list[RenderableType]:
-    """A line for each slot that works for the study, as far as there is room."""
+    """A line for each slot that trains for the study, as far as there is room."""
     running = sorted(study["progress"]["running"], key=lambda run: str(run["slot"]))
     if not running:
         return []
@@ -154,7 +154,7 @@ def _slot(run: Json) -> tuple[RenderableType, ...]:
 
 
 def _trials_text(run: Json) -> str:
-    """Which trials the stage is for."""
+    """The trials that the stage serves."""
     if not run["trials"]:
         return "another study's"
     if run["trial_count"] == 1:

@@ -1,4 +1,4 @@
-"""The arguments and options that commands share, and the places of studies that they name."""
+"""The arguments and options that commands share, and the stores that they name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from app.storage.owned_store import OwnedStore
 
 MOST_SLOTS = 256
-"""Of one machine: each is a process of some hundred megabytes."""
+"""The most slots on one machine. Each is a process of some hundred megabytes."""
 
 StudyFile = Annotated[Path, typer.Argument(metavar="STUDY.yaml", help="The study file; - reads it from stdin.")]
 
@@ -112,12 +112,12 @@ DATABASE = "stagetree.db"
 
 
 def is_store(folder: Path) -> bool:
-    """Whether somebody has run a study there."""
+    """Whether the folder holds a store."""
     return (folder / DATABASE).is_file()
 
 
 def check_store(folder: Path) -> None:
-    """End with a message where nobody has."""
+    """Exit with a message if the folder holds no store."""
     if not folder.exists():
         fail(f"there is no {folder} here: go to the folder of your studies, or name it", NOT_FOUND)
     if not is_store(folder):
@@ -125,19 +125,19 @@ def check_store(folder: Path) -> None:
 
 
 def size_of_store(folder: Path) -> int:
-    """The bytes that the files of a store take."""
+    """The size of a store's files in bytes."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def folder_or_default(option: Path | None) -> Path | None:
-    """The folder that an option names, or the store that is here; None for that of the settings."""
+    """The option's folder, or the store here; None for the store of the settings."""
     return option or (DEFAULT_DIR if is_store(DEFAULT_DIR) else None)
 
 
 def places(folder: Path | None) -> tuple[str, str]:
-    """The URL of the database, and where checkpoints are kept: in a folder, or those of the settings.
+    """The URL of the database and the address of the checkpoints, in a folder or by the settings.
 
-    Ends with a message where neither is there: a database would be made, and be empty.
+    Exits with a message if there is neither, since an empty database would be created.
     """
     from app.settings import settings
 
@@ -151,7 +151,7 @@ def places(folder: Path | None) -> tuple[str, str]:
 
 
 def open_store(folder: Path | None, records: SqlRecords) -> OwnedStore:
-    """The store of the checkpoints that are on these records."""
+    """The checkpoint store of these records."""
     from app.storage.owned_store import open_owned
 
     return open_owned(records, places(folder)[1])
@@ -159,7 +159,7 @@ def open_store(folder: Path | None, records: SqlRecords) -> OwnedStore:
 
 @contextmanager
 def open_records(folder: Path | None) -> Iterator[SqlRecords]:
-    """The log and the rows in the database of `places`, without a server."""
+    """The log and rows in the database of `places`."""
     from app.events import Database, SqlRecords
 
     records = SqlRecords(Database(places(folder)[0]))

@@ -1,4 +1,4 @@
-"""What is printed: tables and words for people, one JSON document or CSV for programs; streams may be closed."""
+"""Output: tables and text for people, JSON or CSV for programs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Json = dict[str, Any]
 
 
 def prepare() -> None:
-    """Have what a stream cannot hold spelled out, and nothing written where there is no stream."""
+    """Escape characters that a stream cannot encode, and discard output to closed streams."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:  # it was closed when the command began
@@ -31,7 +31,7 @@ def prepare() -> None:
 
 
 def discard_stdout() -> None:
-    """Once it could not be written, what waits in its buffer cannot be either: the interpreter must not try again."""
+    """Discard stdout after a failed write, so that the interpreter does not flush it again at exit."""
     with contextlib.suppress(io.UnsupportedOperation):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
@@ -39,31 +39,30 @@ def discard_stdout() -> None:
 
 
 def is_unicode() -> bool:
-    """Whether stdout can hold any character."""
+    """Whether stdout can encode any character."""
     return (sys.stdout.encoding or "").lower().startswith("utf")
 
 
 UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Control characters, of which terminals make commands, but for tab and newline; marks that turn the direction of text
-around; and halves of characters, which cannot be written."""
+"""Control characters other than tab and newline, bidirectional marks, and lone surrogates."""
 
 BREAKS = re.compile(r"\s*[\t\n\u2028\u2029]\s*")
 SECRET_OPTION = re.compile(rf"([?&][^=&\s]*{SOUNDS_SECRET}[^=&\s]*=)[^&\s]*", re.IGNORECASE)
 
 
 def escape_control(text: str) -> str:
-    """The text with everything that a terminal would act on, or could not be written, spelled out."""
+    """The text with control characters and lone surrogates escaped."""
     return UNSAFE.sub(lambda match: _escape(ord(match.group())), text)
 
 
 def redact(text: str) -> str:
-    """The text without what stands before the @ of a URL, and without options of it that sound secret."""
+    """The text without credentials in URLs and without parameters with secret-sounding names."""
     text = re.sub(r"(?<=://)[^/@\s]*@", "...@", text)
     return SECRET_OPTION.sub(r"\1...", text)
 
 
 def one_line(text: str) -> str:
-    """The same, on one line."""
+    """The escaped text on one line."""
     return BREAKS.sub(" ", escape_control(text)).strip()
 
 
@@ -77,7 +76,7 @@ def short_hp(hp: Json) -> str:
 
 
 def short_sequence(sequence: Any) -> str:
-    """A sequence as one would write it in Python, without what its family takes for granted."""
+    """A sequence as a Python call, without default values."""
     if not isinstance(sequence, dict) or "family" not in sequence:
         return short(sequence)
     family = sequence["family"]
@@ -90,7 +89,7 @@ def short_sequence(sequence: Any) -> str:
 
 
 DEFAULTS: dict[str, Json] = {"warmup": {"start": 0}, "wsd": {"final": 0, "shape": "linear"}}
-"""Values that say nothing, by family: those that its fields have by default."""
+"""The default values of fields, by family."""
 
 
 def _argument(name: str, value: Any) -> str:
@@ -107,7 +106,7 @@ def _part(part: Json) -> str:
 
 
 def short(value: Any) -> str:
-    """A number with the digits that one can tell apart; a float is not taken for an int."""
+    """A value with floats in four digits, still recognisable as floats."""
     if isinstance(value, list):
         return "[" + ", ".join(map(short, value)) + "]"
     return float_text(value, 4) if isinstance(value, float) else str(value)
@@ -119,14 +118,14 @@ def number(value: float) -> str:
 
 
 def result_cells(result: Json | None) -> tuple[Any, int | None]:
-    """A result, as a mean with its deviation where it is one, and its step."""
+    """The cells of a result: its value, with the deviation of a mean, and its step."""
     if result is None:
         return None, None
     return (result["value"] if result.get("deviation") is None else value_text(result)), result["step"]
 
 
 def memory(size: float) -> str:
-    """Bytes as people say them: 64 MB."""
+    """A size in bytes with its unit: 64 MB."""
     for unit in ("bytes", "kB", "MB", "GB"):
         if size < 1000:
             return f"{size:.0f} {unit}"
@@ -140,7 +139,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def trials_text(progress: Json) -> str:
-    """23/40 trials, or 23/40 trials tried, 9 at rungs: those may go on."""
+    """23/40 trials, or 23/40 trials tried, 9 at rungs, where they may be promoted."""
     trials = progress["trials"]
     noun = plural(trials["done"] if trials["expected"] is None else trials["expected"], "trial").partition(" ")[2]
     return f"{fraction(trials)} {noun}" + (f" tried, {resting_text(progress)}" if trials["resting"] else "")
@@ -154,17 +153,17 @@ def steps_text(study: Json) -> str:
 
 
 def fraction(trials: Json) -> str:
-    """23/40, or 23 where nobody knows how many there will be."""
+    """23/40, or 23 if the total is unknown."""
     return f"{trials['done']}" if trials["expected"] is None else f"{trials['done']}/{trials['expected']}"
 
 
 def resting_text(progress: Json) -> str:
-    """9 at rungs, of a tuner that has rungs."""
+    """9 at rungs, or 9 suspended for a tuner without rungs."""
     return f"{progress['trials']['resting']} {'at rungs' if progress['rungs'] else 'suspended'}"
 
 
 def ranges_text(numbers: list[int]) -> str:
-    """Whole numbers in words as short as may be: 0 to 3, 7, 9."""
+    """Whole numbers as ranges: 0 to 3, 7, 9."""
     groups: list[list[int]] = []
     for number in sorted(numbers):
         if groups and number == groups[-1][-1] + 1:
@@ -175,14 +174,14 @@ def ranges_text(numbers: list[int]) -> str:
 
 
 class Format(StrEnum):
-    """What to print on stdout."""
+    """The output format."""
 
     table = "table"
     json = "json"
 
 
 class ListFormat(StrEnum):
-    """What to print of a list on stdout."""
+    """The output format of a list."""
 
     table = "table"
     json = "json"
@@ -190,13 +189,13 @@ class ListFormat(StrEnum):
 
 
 def print_json(value: Any) -> None:
-    """One JSON document on stdout, with nothing in it that a terminal would act on."""
+    """Print one JSON document without control characters."""
     text = json.dumps(value, indent=2, ensure_ascii=not is_unicode())
     sys.stdout.write(re.sub("[\x7f-\x9f\ud800-\udfff]", lambda match: f"\\u{ord(match.group()):04x}", text) + "\n")
 
 
 def print_csv(items: Iterable[Mapping[str, Any]]) -> None:
-    """One line for each, nested values under dotted names (`best.value`), lists and sequences as JSON."""
+    """Print one line for each item, with nested values under dotted names (`best.value`), and lists as JSON."""
     from app.service.views.trial_order import flatten
 
     rows = [flatten(dict(item)) for item in items]
@@ -207,7 +206,7 @@ def print_csv(items: Iterable[Mapping[str, Any]]) -> None:
 
 
 def print_list(items: Sequence[Json], output: ListFormat, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """A list in the format that was asked for; `rows` are those of the table."""
+    """Print a list in the requested format. rows: of the table."""
     if output is ListFormat.json:
         print_json(list(items))
     elif output is ListFormat.csv:
@@ -217,7 +216,7 @@ def print_list(items: Sequence[Json], output: ListFormat, header: Sequence[str],
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Columns as wide as they must be; numbers to the right. On a terminal, lines end at its edge."""
+    """Print aligned columns, numbers to the right. On a terminal, lines are cut at its width."""
     cells = [[cell_text(value) for value in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(header, *cells, strict=True)]
     numeric = [all(_is_number(row[at]) or row[at] is None for row in rows) for at in range(len(header))]

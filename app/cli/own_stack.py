@@ -26,25 +26,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class OwnStack:
-    """The embedded stack that a command has for itself. folder: where it keeps what it makes; None for nowhere.
-
-    forking: what its trainers are forked from, where that has begun. stays: until the user ends it.
-    to_run: as of `Embedded`.
-    """
+    """The settings of a command's embedded stack."""
 
     folder: Path | None
+    """The folder of its store; None for a temporary one."""
+
     slots: int
     slots_per_gpu: int
     trainers: Sequence[str]
     host: str = "127.0.0.1"
     port: int = 0
     forking: Interpreter | None = None
+    """The process that trainers are forked from, if it has been started."""
+
     stays: bool = False
+    """Whether it runs until the user stops it."""
+
     to_run: str = ""
+    """As in `Embedded`."""
 
     @classmethod
     def of(cls, folder: Path | None, slots: int | None, slots_per_gpu: int | None, trainers: Sequence[str]) -> OwnStack:
-        """As it was asked for, or else as the settings and this machine have it. Raises `StackFailed`."""
+        """The options, completed by the settings and this machine. Raises `StackFailed`."""
         per_gpu = slots_per_gpu or settings().slots_per_gpu
         return cls(folder, slots or default_slots(per_gpu), per_gpu, trainers)
 
@@ -53,9 +56,9 @@ class OwnStack:
 def own_stack(
     own: OwnStack, *, await_slots: bool = False, meanwhile: Callable[[], None] = lambda: None
 ) -> Iterator[Service[Documents]]:
-    """An embedded stack. A temporary folder is removed when all went well or nothing began, and named when not.
+    """Start an embedded stack. A temporary folder is removed on success, or if nothing began.
 
-    meanwhile: done while it starts.
+    meanwhile: called while the stack starts.
     """
     folder = own.folder or Path(tempfile.mkdtemp(prefix="stagetree-"))
     began = False
@@ -72,7 +75,7 @@ def own_stack(
                 documents, others = Documents(client), stack.url_for_others
                 yield Service(documents, stack.check, stack.folder, url_for_others=others, token=stack.token)
     except BaseException as error:
-        if began and not isinstance(error, ProblemError):  # what is refused was not trained
+        if began and not isinstance(error, ProblemError):  # a refused study was not trained
             again = "" if folder == DEFAULT_DIR else f" with --dir {folder}"
             print(f"What was trained is kept: the same command{again} resumes there.", file=sys.stderr)
         elif own.folder is None:
@@ -84,7 +87,7 @@ def own_stack(
 
 
 def _client(url: str) -> Client:
-    """Imported when the stack has started: it is slow to import."""
+    """A client, imported after the start of the stack since the import is slow."""
     from stagetree.client import Client
 
     return Client(url)

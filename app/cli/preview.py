@@ -1,4 +1,4 @@
-"""`stagetree preview`: what a study would cost, of packs and gangs by what earlier studies have measured of them."""
+"""`stagetree preview`: the cost of a study, with packs and gangs by the measurements of earlier studies."""
 
 from __future__ import annotations
 
@@ -27,10 +27,9 @@ Json = dict[str, Any]
 def local_measurements(
     spec: StudySpec, source: TrainerSource | None, folder: Path | None
 ) -> Iterator[tuple[Json, list[str]]]:
-    """What the studies in a folder have measured of the trainer that a study file would be run with; and what the study
-    would learn from others, in sentences. The store is opened once, if there is something to ask of it.
+    """The store's measurements for the study's trainer, and sentences on what the study would learn from others.
 
-    Raises `SpecError` where the study cannot learn from the studies that it names.
+    Raises `SpecError` if the study cannot learn from the studies in `learn_from`.
     """
     where = folder or DEFAULT_DIR
     if not (folder or is_store(where)) or not (source or spec.learn_from):
@@ -51,14 +50,14 @@ def local_measurements(
 
 
 def choice_lines(choices: list[Json]) -> Iterator[str]:
-    """Field by field, how many fewer steps the study would take without each of its values."""
+    """By field, the steps saved by removing each of its values."""
     for field, options in groupby(choices, key=lambda each: each["field"]):
         priced = (f"{json.dumps(option['value'])}: {option['steps']}" for option in options)
         yield f"{field}  {', '.join(priced)} fewer steps without it"
 
 
 def saving_lines(costs: Json) -> Iterator[str]:
-    """What sharing will save, and what early stopping will, each of its own baseline; and what that is a guess by."""
+    """The savings by sharing and by early stopping, each of its own baseline."""
     if costs["saved_by_sharing"]:
         yield f"{percent(costs['saved_by_sharing'])} by sharing: of the {costs['requested']} steps that the trials take"
     if costs["saved_by_stopping"]:
@@ -69,7 +68,7 @@ def saving_lines(costs: Json) -> Iterator[str]:
 
 
 def budget_lines(costs: Json) -> Iterator[str]:
-    """Where the study will be ended by a budget."""
+    """The budgets that will end the study."""
     budget = costs.get("budget") or {}
     if ends := budget.get("ends"):
         done = f"{ends['trials']} of {plural(costs['trials'], 'trial')} reach their end"
@@ -79,7 +78,7 @@ def budget_lines(costs: Json) -> Iterator[str]:
 
 
 def time_text(time: Json, slots: int) -> str:
-    """How long the study would take, and how far to trust that, in a line."""
+    """The estimated time with its error, on one line."""
     whole, makespan = rough(time["slot_seconds"]), rough(time["makespan_seconds"])
     off = f"{percent(time['error'])} off" if time["error"] < 1 else "off by more than itself"
     how = f"steps of {time['settings']} settings were measured here, an estimate is {off} (median)"
@@ -87,14 +86,14 @@ def time_text(time: Json, slots: int) -> str:
 
 
 def memory_text(memory: Json) -> str:
-    """The most memory that was seen, in a line."""
+    """The measured peak memory, on one line."""
     where = f" on {one_line(memory['gpu'])}" if memory["gpu"] else ""
     which = "" if memory["seen"] == memory["sizes"] else f"{memory['seen']} of {plural(memory['sizes'], 'size')} of "
     return f"about {memory['bytes'] / 2**30:.2g} GiB{where}, the most that stages here took with {which}such batches"
 
 
 def packed_text(costs: Json) -> str:
-    """What packs would make of the time, in a line."""
+    """The effect of packs on the time, on one line."""
     width, device = costs["packing"]["width"], costs["packing"]["device"]
     if not width:
         return f"none: trials alone are faster, by what was measured on {one_line(device)}"
@@ -105,7 +104,7 @@ def packed_text(costs: Json) -> str:
 
 
 def ranks_text(costs: Json) -> str:
-    """How many times faster several devices are taken to be, in a line."""
+    """The assumed speed-up by several devices, on one line."""
     times_faster, assumed = costs["ranks"]["times_faster"], costs["ranks"]["assumed"]
     faster = ", ".join(f"{ranks}: {times}" for ranks, times in times_faster.items())
     how = "nothing was measured yet"
@@ -116,7 +115,7 @@ def ranks_text(costs: Json) -> str:
 
 
 def cost_lines(costs: Json, slots: int) -> Iterator[str]:
-    """What a study would cost, a line for each thing that there is to say."""
+    """The cost of a study, line by line."""
     yield f"trials          {costs['trials']}"
     unique = f"{costs['unique']} unique: merge rate {costs['merge_rate']}"
     yield f"steps           {costs['requested']} that the trials take, {unique}"

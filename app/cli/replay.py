@@ -26,7 +26,7 @@ PLACE_FIELDS = ("bracket", "rung", "steps")
 
 
 def replay_service(study: str, at: int | None, server: str | None, folder: Path | None) -> Json:
-    """Replayed by the server, or over a store."""
+    """Replay by the server, or over a store."""
 
     with open_study(study, server, folder) as (service, name):
         return service.client.replay(name, at)
@@ -35,7 +35,7 @@ def replay_service(study: str, at: int | None, server: str | None, folder: Path 
 def replay_with_changes(
     study: str, at: int | None, changes: list[str], log: Path | None, server: str | None, folder: Path | None
 ) -> Json:
-    """What would have been, worked out here from the log."""
+    """Replay the log with changed settings, on this machine."""
     from app.domain.terms import StudyId
     from app.service.html_report import parse
     from app.simulation.what_if import what_if
@@ -53,7 +53,7 @@ def replay_with_changes(
 
 
 def replay_log(text: str, study: str, at: int | None, where: str) -> Replay:
-    """Replayed here, from a log that `export` printed."""
+    """Replay a log that `export` printed."""
     from app.domain.terms import StudyId
     from app.search.replay import replay
     from app.service.html_report import NotALog, parse
@@ -69,7 +69,7 @@ def replay_log(text: str, study: str, at: int | None, where: str) -> Replay:
 
 
 def _study_in_log(events: list[Event], study: str, where: str) -> str:
-    """The id of a study in a log: by its id, the beginning of it, its name, or `last`, as elsewhere."""
+    """The id of a study in a log, by its id, the beginning of its id, its name, or `last`."""
     from app.domain.events import StudySubmitted
 
     names = {event.study: event.spec["name"] for event in events if isinstance(event, StudySubmitted)}
@@ -85,7 +85,7 @@ def _study_in_log(events: list[Event], study: str, where: str) -> str:
 
 
 def _number_events(events: list[Event], study: str) -> Iterator[tuple[int, Event]]:
-    """The events of a plan by their positions in a study: its submission is 1."""
+    """The events of a plan with their positions in a study, whose submission is 1."""
     from app.domain.events import StudySubmitted
 
     submissions = [n for n, event in enumerate(events) if isinstance(event, StudySubmitted) and event.study == study]
@@ -101,7 +101,7 @@ def read_log(path: Path) -> str:
 
 
 def print_what_if(answer: Json) -> None:
-    """What the study would have been with changes."""
+    """Print the outcome of a study with changed settings."""
     print(f"trials     {answer['trials']}")
     print(f"steps      {answer['requested']} that the trials take, {answer['unique']} unique")
     print(f"saved      {answer['saved']} of the steps that the study had")
@@ -114,7 +114,7 @@ def print_what_if(answer: Json) -> None:
 
 
 def print_replay(answer: Json) -> None:
-    """The decisions about trials in order with their reasons, and whether all could be derived."""
+    """Print the decisions about trials with their reasons, and whether all were derived again."""
     for line in answer["history"]:
         if line["kind"] in ("promote", "prioritize", "stop"):
             standing = "  ".join(f"{name} {line[name]}" for name in PLACE_FIELDS if name in line)
@@ -139,7 +139,7 @@ def _reason(reason: dict[str, Any]) -> str:
 
 
 def _judgement(reason: dict[str, Any]) -> str:
-    """What a trial is taken for, with the numbers that say so."""
+    """The class of a trial with its numbers."""
     says = f"p {reason['p']} of {number(reason['target'])}, {number(reason['expected_seconds'])} s expected"
     threshold = reason.get("threshold")
     pool = f"threshold {'none' if threshold is None else threshold}" if "threshold" in reason else ""

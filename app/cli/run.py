@@ -80,7 +80,7 @@ def run(
             if not url:
                 from app.embedded import Interpreter
 
-                forking = early.enter_context(closing(Interpreter()))  # before anything is read: it has most to import
+                forking = early.enter_context(closing(Interpreter()))  # first, since its imports take longest
             spec = study_files.load_to_run(study, changes or (), is_here=not url, is_checked=not no_check)
         if url:
             raise typer.Exit(_run_there(url, spec, show, output, is_named=server is not None, is_strict=strict))
@@ -108,7 +108,7 @@ def _run_there(url: str, spec: StudySpec, show: Show, output: Format, *, is_name
 def _run_here(
     stack: OwnStack, spec: StudySpec, source: TrainerSource, show: Show, output: Format, *, is_strict: bool
 ) -> int:
-    """Run a study on a stack of its own, which starts while advice is thought of; the exit code."""
+    """Run a study on a stack of its own, and print advice while that starts; the exit code."""
     from app.cli.own_stack import own_stack
 
     def advise() -> None:
@@ -173,7 +173,7 @@ def _run(service: Service[Documents], spec: Json, show: Show) -> Json:
 
 
 def resume_interrupted(service: Service[Documents], spec: Json) -> str | None:
-    """In an embedded stack: the same study, if an earlier run in the folder was interrupted."""
+    """Resume the same study in an embedded stack, if an earlier run was interrupted; its id."""
     from stagetree.spec import StudySpec
 
     written = StudySpec.from_dict(spec, limits=None)
@@ -191,11 +191,11 @@ def resume_interrupted(service: Service[Documents], spec: Json) -> str | None:
 
 
 NAMED = 3
-"""Of the other studies that slots train, the newest."""
+"""The number of newest other studies that are named."""
 
 
 def report_resumed_studies(service: Service[Documents], study: str | None = None) -> None:
-    """Say which other studies of the folder were interrupted, and get slots again: they train beside this one."""
+    """Report the folder's other interrupted studies, which train again beside this one."""
     running = [each["study"] for each in service.client.studies(state=("running",)) if each["study"] != study]
     if not running or service.folder is None:
         return
@@ -210,7 +210,7 @@ def report_resumed_studies(service: Service[Documents], study: str | None = None
 
 
 def _is_the_same(written: StudySpec, document: Json) -> bool:
-    """Whether a study on record is written so, and what it reads has not changed since."""
+    """Whether a recorded study has the same spec and unchanged inputs."""
     from app import input_fingerprints
 
     if not written.is_written_as(document["spec"]):
@@ -220,18 +220,18 @@ def _is_the_same(written: StudySpec, document: Json) -> bool:
         stamped = [each for each in document.get("inputs") or [] if "stamp" in each]
         is_other = "file" in begins and input_fingerprints.hash_of(begins["file"]) != begins["sha256"]
         return not is_other and not any(input_fingerprints.changed(each) for each in stamped)
-    except input_fingerprints.InputMissing:  # which is said when it is submitted
+    except input_fingerprints.InputMissing:  # the submission reports that
         return False
 
 
 def _has_other_trainer(service: Service[Documents], study: str) -> bool:
-    """Whether its trainer's files have changed since it was submitted: no slot of this command has that version."""
+    """Whether the trainer's files have changed since the submission, so that no slot here has its version."""
     plan, versions = service.client.plan(study), {each["name"]: each["version"] for each in service.client.trainers()}
     return bool(versions.get(plan["trainer"], plan["trainer_version"]) != plan["trainer_version"])
 
 
 def _pause_interrupted(service: Service[Documents], study: str, *, is_paused: bool) -> None:
-    """Pause it, so that it waits for no slot, and say what resumes it."""
+    """Pause a study so that it does not wait for a slot, and report how to resume it."""
     if not is_paused:
         service.client.pause(study)
     print(

@@ -32,7 +32,7 @@ class Documents:
         self.place = f"--server {client.url}"
 
     is_attended = True
-    """Whether a process trains there. A server reports by `ready` what it lacks."""
+    """Whether a process trains there."""
 
     def check_work(self) -> None:
         """A server that answers is at work."""
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def open_server(url: str | None) -> Iterator[Service[Documents]]:
-    """The service at a URL, or else that of the environment, what stays up for `.stagetree`, or this machine."""
+    """The server at a URL, or else of the environment, of the lasting stack of `.stagetree`, or of this machine."""
     with _connect(server_url(url) or local_server_url(lasting=True)) as service:
         yield service
 
@@ -85,7 +85,7 @@ def _connect(url: str | None) -> Iterator[Service[Documents]]:
 
 @contextmanager
 def open_study_on_server(url: str | None, meant: str) -> Iterator[tuple[Service[Documents], str]]:
-    """The server that can change a study, and the id of the study that is meant there."""
+    """The server that can change a study, and the study's id."""
     with open_server(changing_server_url(url)) as service:
         yield service, study_id(service.client, meant)
 
@@ -110,13 +110,13 @@ def open_service(url: str | None, folder: Path | None) -> Iterator[AnyService]:
 
 @contextmanager
 def open_study(meant: str, url: str | None, folder: Path | None) -> Iterator[tuple[AnyService, str]]:
-    """Whoever can tell about studies, and the id of the one that is meant."""
+    """The server or store with a study, and the study's id."""
     with open_service(url, folder) as service:
         yield service, study_id(service.client, meant)
 
 
 def document(answer: Any) -> Any:
-    """An answer as the JSON that it was; of several, each."""
+    """The JSON of an answer, or of each answer in a list."""
     if isinstance(answer, Iterator):
         return map(document, answer)
     if isinstance(answer, list):
@@ -125,7 +125,7 @@ def document(answer: Any) -> Any:
 
 
 def server_url(option: str | None) -> str | None:
-    """The server that an option or the environment names, with its scheme; an empty option means none."""
+    """The URL of the option or the environment, with its scheme; None for an empty option."""
     url = os.environ.get("STAGETREE_URL") if option is None else option
     if url and "://" in url and not url.startswith(("http://", "https://")):
         fail(
@@ -136,9 +136,9 @@ def server_url(option: str | None) -> str | None:
 
 
 def changing_server_url(option: str | None) -> str | None:
-    """The server of the studies that commands list here, to change them: one that is named, or that of `.stagetree`.
+    """The server that can change studies: a named one, or the one of `.stagetree`; None if there is neither.
 
-    None where there is no such folder. Ends with a message where no process serves it: others have other studies.
+    Exits with a message if no process serves `.stagetree`, since other servers have other studies.
     """
     from app.embedded.folder_lock import is_at_work
 
@@ -149,7 +149,7 @@ def changing_server_url(option: str | None) -> str | None:
 
 
 def local_server_url(*, lasting: bool = False) -> str | None:
-    """Where the stack answers that is at work in `.stagetree` here. lasting: only one that outlives its own study."""
+    """The URL of the stack that works in `.stagetree`. lasting: only one that outlives its own study."""
     from app.embedded.folder_lock import serving
 
     here = serving(DEFAULT_DIR)
@@ -164,7 +164,7 @@ _START_A_SERVER = (
 
 @contextmanager
 def explain_unreachable(*, is_named: bool) -> Iterator[None]:
-    """Say of a server that nobody named, and that is not there, what else could be done."""
+    """Add advice to the error about an unreachable default server."""
     from app.embedded.folder_lock import is_at_work
     from stagetree.client import Unreachable
 
@@ -183,7 +183,10 @@ def explain_unreachable(*, is_named: bool) -> Iterator[None]:
 
 
 def study_id(client: StudyReader, meant: str) -> str:
-    """The id of the study that is meant. Ends with a message where there is none, or where it could be several."""
+    """The id of the study, by its id, the unique beginning of its id, its name, or `last`.
+
+    Exits with a message if there is none or more than one.
+    """
     if meant == LAST:
         newest = next(iter(client.studies(limit=1)), None)
         if newest is None:
@@ -204,7 +207,7 @@ def study_id(client: StudyReader, meant: str) -> str:
 
 
 def trial_number(client: StudyReader, study: str, number: int | None) -> int:
-    """The number that was given, or else that of the best trial. Ends with a message where there is none."""
+    """The given number, or else that of the best trial. Exits with a message if there is none."""
     if number is not None:
         return number
     best = client.study(study, trials=False)["best"]

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 LOOK_SECONDS = 2.0
 
 PAUSES = Backoff(2.0, 300.0, spread=0.0)
-"""How long until a sink that failed is tried again."""
+"""The pauses before a failed sink is tried again."""
 
 LAST_SECONDS = 60.0
-"""How long a command waits at its end for what its studies measured last."""
+"""How long a command waits at its end for the last results to be written."""
 
 PAGE = 1000
 
@@ -37,16 +37,16 @@ Say = Callable[[str], None]
 
 
 def print_to_stderr(sentence: str) -> None:
-    """Say it where progress is said."""
+    """Print a sentence with the progress."""
     print(sentence, file=sys.stderr, flush=True)
 
 
 @contextmanager
 def study_sinks(url: str, positions: Path, configured: str, say: Say = print_to_stderr) -> Iterator[None]:
-    """In the block, what studies measure is written to the sinks that they name.
+    """Write studies' results to their sinks within the block.
 
-    At its end, what studies that are over have measured is waited for. A block that is left by an error leaves the
-    sinks where they are. configured: as STAGETREE_SINKS.
+    At its end, wait until completed studies are written, unless an error ends the block. configured: as
+    STAGETREE_SINKS.
     """
     runner = StudySinks(url, positions, configured, say)
     runner.start()
@@ -58,10 +58,10 @@ def study_sinks(url: str, positions: Path, configured: str, say: Say = print_to_
 
 
 class StudySinks(threading.Thread):
-    """Looks for studies that name sinks, until it is ended; the end of the process does not wait for it.
+    """Finds studies with sinks until it is ended. A daemon thread.
 
-    positions: the folder in which it is noted what was written to sinks that are no folders. configured: as
-    STAGETREE_SINKS. Raises `SinkError`.
+    positions: the folder that records the progress of sinks that are not folders. configured: as STAGETREE_SINKS.
+    Raises `SinkError`.
     """
 
     def __init__(self, url: str, positions: Path, configured: str, say: Say = print_to_stderr) -> None:
@@ -77,7 +77,7 @@ class StudySinks(threading.Thread):
         self._following: dict[tuple[str, str], SinkThread] = {}
 
     def run(self) -> None:
-        """Look now and then. A server that is away is asked again; that it was away is said once."""
+        """Poll the server. An outage is reported once."""
         from stagetree.client import Client, StagetreeError
 
         was_away = False
@@ -92,7 +92,7 @@ class StudySinks(threading.Thread):
                     was_away = True
 
     def look(self, client: Client) -> None:
-        """Have every sink followed that a study names, and that has not got all."""
+        """Start a thread for each sink of a study that is not fully written."""
         with self._lock:
             listed = list(client.studies(limit=PAGE))
             for study in listed:
@@ -101,7 +101,7 @@ class StudySinks(threading.Thread):
             self._open = {study.study for study in listed if study.state in OPEN}
 
     def _sinks_of(self, client: Client, study: str) -> tuple[str, ...]:
-        """The sinks that a study names; none while it cannot be looked at: it is struck, or just deleted."""
+        """The study's sinks; none if it cannot be read, since it is struck or just deleted."""
         from stagetree.client import ProblemError
 
         if study not in self._named:
@@ -133,7 +133,7 @@ class StudySinks(threading.Thread):
             following.start()
 
     def finish(self, seconds: float) -> None:
-        """Wait for so long for sinks of studies that are over, and say which have not got all."""
+        """Wait at most `seconds` for the sinks of completed studies, and report incomplete ones."""
         from stagetree.client import Client, StagetreeError
         from stagetree.sinks.addresses import shown
 
@@ -149,12 +149,12 @@ class StudySinks(threading.Thread):
                 self._say(f"{name} lacks a part of {study}: stagetree watch {study} --to {name} sends the rest")
 
     def end(self) -> None:
-        """Nothing is tried again."""
+        """Stop without further attempts."""
         self._ended.set()
 
 
 class SinkThread(threading.Thread):
-    """Follows one study for one sink until it is over, over a connection of its own."""
+    """Writes one study to one sink, over a connection of its own."""
 
     def __init__(self, url: str, study: str, address: str, positions: Path, say: Say, ended: threading.Event) -> None:
         from stagetree.sinks.addresses import shown
@@ -166,20 +166,20 @@ class SinkThread(threading.Thread):
         self._has_tried = threading.Event()
 
     def run(self) -> None:
-        """Try until all is written, the study is deleted, or nobody wants it any more."""
+        """Retry until everything is written, the study is deleted, or the thread is ended."""
         from stagetree.client import NotFound, StagetreeError
 
         reported = ""
         for _ in PAUSES.attempts(wait=self._ended.wait):
             if self._ended.is_set():
                 return
-            self._has_tried.clear()  # an earlier failure is none at the end
+            self._has_tried.clear()  # an earlier failure does not count
             try:
                 self._write()
                 self._is_written = True
             except NotFound:
-                self._is_written = True  # deleted: nobody asks for it
-            except Exception as error:  # whatever the sink's library raises, only this sink has it
+                self._is_written = True  # the study was deleted
+            except Exception as error:  # a sink's library may raise anything; other sinks go on
                 is_sentence = isinstance(error, StagetreeError | OSError)
                 text = str(error) if is_sentence else f"{type(error).__name__}: {error}"
                 if text != reported and not self._ended.is_set():
@@ -198,7 +198,7 @@ class SinkThread(threading.Thread):
                 follow(client, self._study, [open_sink(self._address, self._positions)], self._say)
 
     def _has_got_all(self, client: Client) -> bool:
-        """Whether it was written up to the end at which the study is now."""
+        """Whether the study was written up to its present end."""
         from stagetree.sinks.addresses import noted_in
         from stagetree.sinks.follower import completed_at, path_in
 
@@ -207,7 +207,7 @@ class SinkThread(threading.Thread):
         return noted is not None and noted == over
 
     def wait(self, seconds: float) -> bool:
-        """Wait until it has written all or has failed, for so long; whether it has written all."""
+        """Wait at most `seconds` until an attempt ends; whether everything is written."""
         self._has_tried.wait(seconds)
         return self._is_written
 
@@ -216,10 +216,9 @@ class SinkThread(threading.Thread):
 def write_to_sinks(
     sinks: Sequence[str], study: str, server: str | None, dir: Path | None
 ) -> Iterator[Callable[[], None]]:
-    """Write what happens in a study to sinks, in the background; what is given raises if that has failed.
+    """Write a study to sinks in the background; yields a check that raises a sink's error.
 
-    At the end of the block, it is waited for until all is written. A block that is left by an error leaves the sinks
-    where they are: they go on from there the next time. Raises `SinkError`.
+    The end of the block waits until everything is written, unless an error ends it. Raises `SinkError`.
     """
     following = [SinksThread(_open_option(address), study, server, dir) for address in sinks]
 
@@ -246,7 +245,7 @@ def _open_option(address: str) -> Sink | Onlooker:
 
 
 class SinksThread(threading.Thread):
-    """A thread that ends with the study, or with the first error; the end of the process does not wait for it."""
+    """A daemon thread that ends with the study or with the first error."""
 
     def __init__(self, sink: Sink | Onlooker, study: str, server: str | None, dir: Path | None) -> None:
         super().__init__(name="sink", daemon=True)
@@ -260,11 +259,11 @@ class SinksThread(threading.Thread):
         try:
             with open_service(*self._place) as service:
                 follow(service.client, self._study, [self._sink], print_to_stderr)
-        except BaseException as error:  # `check` raises it where it can be told
+        except BaseException as error:  # raised by `check`
             self._error = error
 
     def check(self) -> None:
-        """Raises what ended the thread, if something went wrong."""
+        """Raise the error that ended the thread, if any."""
         if self._error is not None:
             raise self._error
 

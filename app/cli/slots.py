@@ -37,7 +37,7 @@ def slots(
 
 
 def slot_row(slot: Json) -> tuple[Any, ...]:
-    """A slot in the table of slots; of a slot that is lent, whom it helps."""
+    """A slot's row in the table; a lent slot shows the trial it helps."""
     stage, loan = slot["stage"], slot["lent_to"]
     steps, study = stage and f"{stage['step']} of {stage['start']} to {stage['end']}", slot["study"]
     if loan:
@@ -46,7 +46,7 @@ def slot_row(slot: Json) -> tuple[Any, ...]:
 
 
 def estimate_error_text(slot: Json) -> str | None:
-    """How far the estimates of a slot's stages were off."""
+    """The error of the estimates of a slot's stages."""
     if (error := slot.get("estimate_error")) is None:
         return None
     part = percent(error["error"]) if error["error"] < 1 else "more than itself"

@@ -1,4 +1,4 @@
-"""The list of studies: how far each is, its best result, and its savings."""
+"""`stagetree studies`: the list of studies with their progress, best result and savings."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ Tagged = Annotated[
 ]
 
 MOST_SUMMARIES = 50
-"""Of so many, the newest, the best result is shown: for that the log of each is read."""
+"""The number of newest studies with their best result, which takes a read of each log."""
 
 UNATTENDED = "interrupted"
-"""The state that is shown of a running study in a store where no stack is at work; in JSON it is running."""
+"""The displayed state of a running study in a store without a stack; in JSON it is running."""
 
 IDLE = "No process trains what is interrupted: `stagetree run` with the same study file resumes it."
 HEADER = ["study", "state", "name", "tuner", "trials", "best", "saved", "submitted"]
@@ -73,7 +73,7 @@ def studies(
 
 
 def _read_summary(client: Any, id: str) -> Json:
-    """What the list says of a study beside its row. One that cannot be read is named, and hides none of the others."""
+    """A study's further columns. An unreadable study is reported, and the others are still listed."""
     try:
         return _summary(client.study(id, trials=False))
     except Exception as error:
@@ -84,7 +84,7 @@ def _read_summary(client: Any, id: str) -> Json:
 
 
 def _summary(study: Json) -> Json:
-    """What the list says of a study that is read for it."""
+    """The further columns of a study."""
     named = {name: study.get(name) for name in ("tuner", "metric", "mode")}
     best, cost = study["best"] or {}, study["cost"]
     saved = {name: cost.get(name) for name in ("saved_by_sharing", "saved_by_stopping")}
@@ -111,7 +111,7 @@ def _best(study: Json) -> str | None:
 
 
 def _more(study: Json, name: str) -> Any:
-    """A column that is there only where a study has a value for it."""
+    """The value of an optional column, which is left out if no study has one."""
     if name == "mark":
         return mark_word(study.get("mark", "")) or None
     if name == "due":
@@ -121,7 +121,7 @@ def _more(study: Json, name: str) -> Any:
 
 
 def check_states(states: list[str] | None, names: tuple[str, ...]) -> None:
-    """End with a message where a state is unknown."""
+    """Exit with a message if a state is unknown."""
     from stagetree.sequences import did_you_mean
 
     for state in states or ():

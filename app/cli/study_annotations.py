@@ -1,7 +1,4 @@
-"""Commands that tell a study something: notes, tags and attributes, which change nothing; and configurations to try.
-
-What its sampler would try without them, `sampler` says.
-"""
+"""`stagetree note` and `tag`: annotations of a study, which change no result."""
 
 from __future__ import annotations
 

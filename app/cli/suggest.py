@@ -63,10 +63,7 @@ def suggest(
 
 
 def _line(suggestion: Any, *, is_new: bool) -> str:
-    """A suggestion, and what became of it.
-
-    is_new: whether this user has just made it.
-    """
+    """A suggestion with its state. is_new: this command has just made it."""
     values = " ".join(f"{name}={json.dumps(value)}" for name, value in suggestion["hp"].items())
     by = f" by {suggestion['by']}" if suggestion["by"] else ""
     trial = suggestion["trial"]

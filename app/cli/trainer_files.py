@@ -26,7 +26,7 @@ ENTRY = "trainer.py"
 def trainer_files(paths: Sequence[str], folder: Path = HERE) -> list[str]:
     """The files to register: those given, the `trainer.py` of a folder, and the examples of this checkout.
 
-    A file that nobody named is left out if it repeats a trainer's name. Raises `TrainerFileError`.
+    A default file is left out if it repeats a trainer's name. Raises `TrainerFileError`.
     """
     files = [_trainer_file(Path(each), folder) for each in paths]
     names = set(describe(files))
@@ -38,7 +38,7 @@ def trainer_files(paths: Sequence[str], folder: Path = HERE) -> list[str]:
 
 
 def _trainer_file(path: Path, folder: Path) -> str:
-    """What `--trainers` names: a file, or the folder that `trainer.py` is in."""
+    """The file of a `--trainers` option: a file, or a folder with `trainer.py`."""
     if not path.exists():
         near = folder / path.name
         there = f"; did you mean {near}?" if near.exists() else f": {path.absolute()}"
@@ -47,9 +47,9 @@ def _trainer_file(path: Path, folder: Path) -> str:
 
 
 def check_trainer(spec: StudySpec, files: Sequence[str], folder: Path) -> TrainerSource:
-    """The trainer of a study, which takes its arguments. Ends with a sentence if no file has it; raises `SpecError`.
+    """The study's trainer, which accepts its arguments. Exits with a message if no file has it; raises `SpecError`.
 
-    folder: that of the study file; where a file in it has the trainer, that is said.
+    folder: of the study file, to suggest a file there.
     """
     described = Catalogue(files).describe()
     source = described.get(spec.trainer) or _fail_without(spec.trainer, sorted(described), folder)
@@ -58,7 +58,7 @@ def check_trainer(spec: StudySpec, files: Sequence[str], folder: Path) -> Traine
 
 
 MOST_LOOKED_THROUGH = 100
-"""Files of a folder."""
+"""The most files that are searched for the trainer."""
 
 
 def _fail_without(name: str, names: list[str], folder: Path) -> NoReturn:
@@ -73,10 +73,10 @@ def _fail_without(name: str, names: list[str], folder: Path) -> NoReturn:
 
 
 def find_trainer(spec: StudySpec, study: Path, trainers: list[str]) -> TrainerSource | None:
-    """The trainer of a study, which takes its arguments. Where it is not here, it says that they were not looked at.
+    """The study's trainer, which accepts its arguments; None, with a warning, if it is not here.
 
-    Raises `SpecError` for arguments that it does not take, and where files were named and it is in none of them;
-    `TrainerFileError` for a file that was named.
+    Raises `SpecError` for wrong arguments, and if no named file has the trainer; `TrainerFileError` for a broken named
+    file.
     """
     from app.registry import Catalogue, TrainerFileError, check_arguments
     from stagetree.sequences import did_you_mean
@@ -105,7 +105,7 @@ def find_trainer(spec: StudySpec, study: Path, trainers: list[str]) -> TrainerSo
 
 
 def _unchecked_sentences(source: TrainerSource) -> Iterator[str]:
-    """The parts of a study that were not compared with a script, since its source does not tell."""
+    """Warnings about parts of a study that a script's source does not allow to check."""
     if source.script and source.takes.is_open:
         yield "The arguments of the script were not checked: it gives attach a dict of them"
     if source.script and source.reads is None:

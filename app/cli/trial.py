@@ -1,4 +1,4 @@
-"""`stagetree trial` and `logs`: one trial, and what it printed."""
+"""`stagetree trial` and `logs`: one trial, and its output."""
 
 from __future__ import annotations
 
@@ -43,28 +43,28 @@ def logs(id: StudyId, number: OrBest = None, server: Server = None, dir: Store =
 Json = dict[str, Any]
 
 PREDICTION_COLUMNS = {"class": "class", "p": "p", "expected_seconds": "seconds to go"}
-"""What a table shows of the predictions of a tuner that makes some, and under which heading."""
+"""The columns of a tuner's predictions, with their headings."""
 
 NOT_YET = "not yet known"
-"""The p of a trial before p is proven in its study."""
+"""Shown for p before the study has proven it."""
 
 
 def prediction_cell(prediction: Json, name: str) -> Any:
-    """What a table shows under one of the names of `PREDICTION_COLUMNS`."""
+    """The cell of one of `PREDICTION_COLUMNS`."""
     return NOT_YET if name == "p" and _is_unproven(prediction) else prediction.get(name)
 
 
 def _is_unproven(prediction: Json) -> bool:
-    """Whether a trial that goes on was judged without a p that is proven."""
+    """Whether a continuing trial was judged before p was proven."""
     return prediction.get("class") in ("promising", "opportunistic") and prediction["p"] is None
 
 
 DECISIONS = 5
-"""So many of a trial are printed, the last ones: a stopping rule decides after each evaluation."""
+"""The number of last decisions that are printed. Stopping rules decide after each evaluation."""
 
 
 def print_trial(study: str, trial: Json) -> None:
-    """A trial: how it failed, if it did, its results and its curve."""
+    """Print a trial with its failure, results and curve."""
     print(f"trial     {trial['trial']} of {study}: {one_line(trial['standing'])}")
     if "failure" in trial:
         print(_failure(trial["failure"]))
@@ -95,13 +95,13 @@ def print_trial(study: str, trial: Json) -> None:
 
 
 def _failure(failure: Json) -> str:
-    """The traceback, with the step and the tries."""
+    """The traceback with the step and the number of tries."""
     tries = f", tried {failure['tries']} times" if failure.get("tries", 1) > 1 else ""
     return f"\n{failure['kind']} after step {failure['step']}{tries}:\n{escape_control(failure['error']).rstrip()}\n"
 
 
 def _prediction_text(prediction: Json) -> str:
-    """What the tuner foretells of a trial, in a line."""
+    """The tuner's prediction on one line."""
     if _is_unproven(prediction):
         return f"{prediction['class']} at step {prediction['step']}, p {NOT_YET}"
     if prediction["p"] is None:
@@ -129,7 +129,7 @@ WORDS = {
     "slots": "with {} slots at work",
     "elapsed": "after {} s",
 }
-"""What each part says, in the order in which they are read."""
+"""The text of each part of a reason, in reading order."""
 
 HIDDEN_PARTS = ("by", "sample", "explored", "average_of")
 
@@ -137,7 +137,7 @@ BY = {"tuner": "by the tuner", "user": "by a user"}
 
 
 def start_text(reason: Mapping[str, Any]) -> str:
-    """By whom a trial was started, and for what; empty where nothing is on record. What has no words has its name."""
+    """Who started a trial, and why; empty if unrecorded. A part without a text appears by its name."""
     parts = [BY.get(str(reason["by"]), f"by {reason['by']}")] if "by" in reason else []
     if states := reason.get("average_of"):
         parts.append("from the mean of " + ", ".join(_state(each) for each in states))

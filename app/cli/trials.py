@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, get_args
 
@@ -70,7 +69,7 @@ def trials(
 
 
 def _print_marks(trials: list[Json]) -> None:
-    """Each mark beside the numbers of trials, once for all of them that have it."""
+    """Print each mark once, with all trials that have it."""
 
     marked: dict[str, list[int]] = {}
     for trial in trials:
@@ -83,13 +82,13 @@ def _print_marks(trials: list[Json]) -> None:
 
 
 def _print_noise(study: Json) -> None:
-    """That others may be as good as the best trial, where the study says so."""
+    """Print the study's note that other trials may be as good as the best one."""
     if noise := study["story"]["noise"]:
         print(one_line(noise))
 
 
 def _table(study: Json, shown: list[Json], every: list[Json]) -> tuple[tuple[str, ...], Iterator[tuple[Any, ...]]]:
-    """The heading and the rows of the trials that are shown, without what all trials have in common."""
+    """The header and rows of the listed trials, without hyper-parameters that all trials share."""
 
     results = (study["value"], "best" if study["value"] == "last" else "last")
     predicted = PREDICTION_COLUMNS if any(trial.get("prediction") for trial in every) else {}
@@ -106,12 +105,8 @@ def _table(study: Json, shown: list[Json], every: list[Json]) -> tuple[tuple[str
     return ("trial", *heads, "status", "hyper-parameters"), map(row, shown)
 
 
-def _when(at: float | None) -> str | None:
-    return None if at is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
-
-
 def check_sort(sort: str, trials: Sequence[Json] | None = None) -> None:
-    """End with a message where trials cannot be sorted so. trials: tell which hyper-parameters there are."""
+    """Exit with a message if trials have no such sort key. trials: for the names of hyper-parameters."""
     from app.service.views.trial_order import KEYS, PARAMETER, flatten
     from stagetree.sequences import did_you_mean
 

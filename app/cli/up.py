@@ -56,7 +56,7 @@ def up(
 
 
 def _access_text(url: str, token: str | None) -> str:
-    """Where other machines reach a stack, and what they need."""
+    """How other machines reach the stack, and the token they need."""
     if os.environ.get("STAGETREE_ACCESS") == "open":
         return f"Other machines reach it at {url}; it needs no token, so every caller may do everything."
     return (

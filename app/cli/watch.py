@@ -32,7 +32,7 @@ ASK_SECONDS = 10.0
 
 
 class Standstill:
-    """Looks at a study that is followed, and asks the service what it lacks when nothing happens."""
+    """Finds out why a followed study makes no progress."""
 
     def __init__(self, client: StudyReader, clock: Callable[[], float] = time.monotonic) -> None:
         self._client, self._clock = client, clock
@@ -40,9 +40,9 @@ class Standstill:
         self._since, self._reason = clock(), ""
 
     def reason(self, study: Json) -> str:
-        """Why nothing happens; empty while something does, and where the service is well: a step may take long.
+        """Why the study makes no progress; empty while it does, or if the service is ready, since a step may take long.
 
-        A slot that waits says so itself, at once.
+        Notes of waiting slots are reported at once.
         """
         if waits := study.get("waits_for"):
             return "; ".join(waits)
@@ -61,22 +61,22 @@ class Standstill:
         except ProblemError as problem:
             return str(problem)
         except Unreachable:
-            return ""  # whoever follows the study waits for the server itself
+            return ""  # the follower waits for the server anyway
         return ""
 
 
 LOOK_SECONDS = 0.25
 SHORTEST_LOOK, LONGEST_LOOK, LONGEST_UNSEEN = 0.1, 1.0, 2.0
-"""Looking is work for the machine that trains: it is done less often with a long way to go, and without a live view."""
+"""Polling costs time of the training machine, so it is rarer for long studies and without a live view."""
 
 FIRST_LINES, LAST_LINES = 5.0, 300.0
 """Seconds between lines: 5 at first, later a twentieth of the time that has passed, and never more than these."""
 
 MOST_STOPPING_SECONDS = 10.0
-"""How long slots are waited for that still train for a study that is over: one stops after the step that it is in."""
+"""How long to wait for slots that still train a study that is over. A slot stops after its current step."""
 
 AWAY_SECONDS = 60.0
-"""How long whoever follows a study waits for a server that is away."""
+"""How long a follower waits for an unavailable server."""
 
 DUMB = ("dumb", "unknown", "")
 
@@ -90,7 +90,7 @@ class Show(StrEnum):
 
 
 def choose_display(plain: bool, quiet: bool) -> Show:
-    """What was asked for or, if nothing was, a live view where there is a terminal that can show one."""
+    """The display by the options or, by default, a live view if the terminal can show one."""
     if quiet:
         return Show.quiet
     can = sys.stderr.isatty() and os.environ.get("TERM", "") not in DUMB and not os.environ.get("CI")
@@ -113,14 +113,14 @@ def follow(client: StudyReader, study: str, show: Show, check: Callable[[], None
 
 
 def _looks(client: StudyReader, study: str, check: Callable[[], None], longest: float) -> Iterator[Json]:
-    """The study as it stands, every `longest` seconds or sooner, until it is over; `waits`: why it stands still."""
+    """The study's document every `longest` seconds or sooner, until it is over; `waits`: why it makes no progress."""
     standstill, was_running = Standstill(client), False
     while True:
         document = _look(client, study, check)
         yield document | {"waits": "" if document["state"] in FINAL else standstill.reason(document)}
         if document["state"] in FINAL:
             if was_running:
-                with suppress(KeyboardInterrupt):  # the study is over, and its result is shown
+                with suppress(KeyboardInterrupt):  # the study is over, and its result follows
                     _await_slots(client, document, check)
             return
         was_running = True
@@ -129,7 +129,7 @@ def _looks(client: StudyReader, study: str, check: Callable[[], None], longest: 
 
 
 def _await_slots(client: StudyReader, study: Json, check: Callable[[], None]) -> None:
-    """Wait for the proofs and stages that stop with their study: they are charged then, and its slot time is final."""
+    """Wait for the study's last stages and proofs to stop, which makes its slot time final."""
     deadline = time.monotonic() + MOST_STOPPING_SECONDS
     while _trains(study) and time.monotonic() < deadline:
         check()
@@ -142,7 +142,7 @@ def _trains(study: Json) -> bool:
 
 
 def _look(client: StudyReader, study: str, check: Callable[[], None]) -> Json:
-    """The study as it stands. A server that is started again is waited for; one that stays away is an error."""
+    """The study's document. Waits for a server that restarts; a longer outage is an error."""
     from stagetree.client import Unreachable
 
     deadline: float | None = None
@@ -165,7 +165,7 @@ def _pause(left: float | None, longest: float) -> float:
 
 
 def lines(looks: Iterator[Json]) -> None:
-    """A line when the study stands otherwise than before, and not too often."""
+    """Print a line when the study has changed, at most every few seconds."""
     printed, waits, printed_at, began = "", "", -math.inf, time.monotonic()
     for study in looks:
         if study["waits"] not in ("", waits):
@@ -173,7 +173,7 @@ def lines(looks: Iterator[Json]) -> None:
             print(f"{study['study']}{_separator(why)}{why}", file=sys.stderr, flush=True)
         waits = study["waits"]
         if not study["progress"]["steps"]["expected"] and study["state"] not in FINAL:
-            continue  # its tuner has asked for nothing yet
+            continue  # its tuner has requested nothing yet
         line, now = headline(study), time.monotonic()
         wait = min(max((now - began) / 20, FIRST_LINES), LAST_LINES)
         if line != printed and (study["state"] in FINAL or now - printed_at >= wait):
@@ -182,12 +182,12 @@ def lines(looks: Iterator[Json]) -> None:
 
 
 def _separator(why: str) -> str:
-    """What a slot says of itself is no standstill of all."""
+    """A slot's note does not mean that the whole study stands still."""
     return ": " if why.startswith("slot ") else " stands still: "
 
 
 def headline(study: Json) -> str:
-    """State, trials, steps, failures, best so far and time left, on one line."""
+    """State, trials, steps, failures, the best result and the time left, on one line."""
     progress = study["progress"]
     parts = [f"{study['study']} {study['state']}", trials_text(progress), steps_text(study)]
     if study["counts"]["failed"]:
@@ -209,7 +209,7 @@ def best(study: Json) -> str:
 
 
 def separator(stream: Any) -> str:
-    """A dot in the middle, where the stream can take one."""
+    """A middle dot, if the stream can encode it."""
     try:
         "·".encode(getattr(stream, "encoding", None) or "ascii")
     except UnicodeEncodeError:
@@ -218,7 +218,7 @@ def separator(stream: Any) -> str:
 
 
 def watch_until_end(service: AnyService, study: str, show: Show) -> Json:
-    """The study at its end, or where Ctrl-C ended the command: then the exit code says so."""
+    """Follow the study to its end. Ctrl-C exits with a message and its own code."""
     try:
         return follow(service.client, study, show, service.check)
     except KeyboardInterrupt:
@@ -240,13 +240,13 @@ def _exit_interrupted(service: AnyService, study: str) -> NoReturn:
         again = f"stagetree watch {study} {redact(service.place)}"
         print(f"\nStopped watching; study {study} is still running. Watch it again with: {again}", file=sys.stderr)
     else:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # on the way to the stack's end, which listens to it again
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # until the stack ends, which handles it again
         print(f"\nStopped; the slots of study {study} belonged to this command and stop with it.", file=sys.stderr)
     raise typer.Exit(INTERRUPTED) from None
 
 
 def finish(service: AnyService, study: Json, output: Format, *, is_strict: bool) -> NoReturn:
-    """Print the result and end with the exit code that says how the study ended."""
+    """Print the result, and exit with the study's code."""
     raise typer.Exit(print_study(service, study, output, is_strict=is_strict))
 
 
@@ -271,7 +271,7 @@ def study_exit_code(study: Json, *, is_strict: bool) -> int:
 
 
 def print_where_kept(service: Service[Documents]) -> None:
-    """Where the results of an embedded stack lie, if they stay, and how to look at them again."""
+    """Print where an embedded stack keeps its results, and the commands that show them."""
 
     folder = service.folder
     if folder is None or not options.is_store(folder):
@@ -286,7 +286,7 @@ def print_where_kept(service: Service[Documents]) -> None:
 
 
 def _place_options(service: AnyService) -> str:
-    """What tells another command where the study is: nothing for the store that is here."""
+    """The options that lead another command to the study; empty for the store here."""
 
     if service.folder is None:
         return f" {redact(service.place)}" if service.place else ""
@@ -294,7 +294,7 @@ def _place_options(service: AnyService) -> str:
 
 
 def _relative(folder: Path) -> Path:
-    """The folder as one would type it here."""
+    """The folder relative to the current one, if it is inside."""
     return folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
 
 

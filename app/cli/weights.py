@@ -19,7 +19,7 @@ from app.cli.result import print_mark
 from app.cli.service import Documents, server_url, study_id
 
 OF_TRIAL = re.compile(r"trial-(\d+)-step-(\d+)")
-"""In the name of a file that holds a state, or the weights in it."""
+"""The part of a file's name with trial and step."""
 
 TrialNumber = Annotated[
     int | None, typer.Option("--trial", metavar="N", min=0, help="The trial; by default the best one.")
@@ -79,7 +79,7 @@ def weights(
 
 
 def _place(output: Path | None) -> tuple[Path, str]:
-    """The folder to write into, and the name of the file where one was given instead of a folder."""
+    """The output folder, and the file's name if the option names a file."""
     if output is None or output.suffix != ".safetensors" or output.is_dir():
         return output or Path(), ""
     return output.parent, output.name
@@ -104,7 +104,7 @@ def _export(id: str, which: _Wanted, trainers: list[str], server: str | None, di
 
 
 def _model_copies(state: Path) -> list[str]:
-    """Only the header is read: the state may be larger than what is free of memory."""
+    """Reads only the header, since the state may be larger than the memory."""
     from stagetree.runtime.checkpoints.weight_files import like_the_model
 
     with state.open("rb") as opened, mmap(opened.fileno(), 0, access=ACCESS_READ) as image:
@@ -112,7 +112,7 @@ def _model_copies(state: Path) -> list[str]:
 
 
 def _print_similar_names(parts: Sequence[str]) -> None:
-    """What the value may be of, in the place of the weights that were written."""
+    """Warn about other parts of the state that `evaluate` may have measured instead of the written weights."""
     if parts:
         print(
             f"These are the weights of `model`. The state has {' and '.join(map(repr, parts))} too, of the same names "
@@ -123,7 +123,7 @@ def _print_similar_names(parts: Sequence[str]) -> None:
 
 
 class _File(NamedTuple):
-    """A file that was written, what is known of the trial, its mark, and what may be taken for the model."""
+    """A written file, with its trial and mark, and the parts that resemble the model."""
 
     path: Path
     trial: int
@@ -140,7 +140,7 @@ def _write(id: str, which: _Wanted, server: str | None, dir: Path | None) -> _Fi
 
 @dataclass(frozen=True)
 class _Wanted:
-    """Which state of which trial; the whole of it, or the weights; and the folder to write into."""
+    """The requested state or weights of a trial, and the output folder."""
 
     trial: int | None
     step: int | None
@@ -178,7 +178,7 @@ def _write_from_store(folder: Path | None, id: str, which: _Wanted) -> _File:
 
 
 def _store_study_id(meant: str, folder: Path | None) -> str:
-    """The id of the study that is meant; without a folder, it is the id."""
+    """The study's id. Without a folder, the argument must be the id."""
     from app.cli.store import Store
 
     if folder is None:

@@ -17,7 +17,7 @@ from app.cli.errors import FAILED, USAGE, fail
 from app.domain.chain_assignment import MOST_SHARES
 
 REQUIRED_SETTINGS = ("STAGETREE_DATABASE_URL", "STAGETREE_BROKER_URL", "STAGETREE_CHECKPOINTS", "STAGETREE_TRAINERS")
-"""Settings without which a worker elsewhere is of no use; the job takes them from where it is submitted."""
+"""The settings that a remote worker requires. A job inherits them from the submitting shell."""
 
 SCRIPT = """#!/bin/bash
 #SBATCH --job-name=stagetree
@@ -51,19 +51,19 @@ exit "$code"
 """
 
 GPU_REQUEST_VARIABLES = ("SLURM_GPUS", "SLURM_GPUS_PER_TASK", "SLURM_GPUS_PER_NODE")
-"""In these a task finds how many GPUs its job asked for."""
+"""The variables with the number of GPUs that a job requested."""
 
 MARGIN_SECONDS = 10
-"""Between the end of the last worker, asked to stop in time, and the end of the job."""
+"""The margin between the workers' stop and the job's end."""
 
 
 def script(nodes: int, gpus: int, cpus: int, early: int, per_gpu: int = 1, before: Sequence[str] = ()) -> str:
     """A script for `sbatch`, of `per_gpu` tasks for each GPU, or of one for each node without GPUs.
 
-    cpus: of a task. early: how many seconds before its end the job is told. before: lines that come first.
+    cpus: per task. early: seconds of the signal before the job's end. before: lines to run first.
     """
     resources = []
-    if gpus:  # tasks that share GPUs see all those of the job, and each takes the one that its queue names
+    if gpus:  # tasks that share GPUs see all GPUs of the job, and each uses the one in its queue's name
         resources = ["#SBATCH --gpus-per-task=1" if per_gpu == 1 else f"#SBATCH --gpus-per-node={gpus}"]
     return SCRIPT.format(
         nodes=nodes,
@@ -164,7 +164,7 @@ def workers(
 
 
 def _has_work() -> bool:
-    """Whether a study runs, as far as the database of the settings says; where it is away, one may."""
+    """Whether a study is running, by the database of the settings; True if it is unavailable."""
     from app.domain.terms import StudyState
     from app.events import Database, DatabaseUnavailable, SqlRecords
     from app.settings import settings

@@ -122,7 +122,7 @@ class Doorkeeper:
     _known: OrderedDict[str, tuple[float, TokenRecord | None]] = field(default_factory=OrderedDict)
     _lock: Lock = field(default_factory=Lock)
 
-    def remembered(self, token: str) -> tuple[bool, Principal | None]:
+    def cached_principal(self, token: str) -> tuple[bool, Principal | None]:
         """Whether the token is cached, and its principal. Does not read the database."""
         with self._lock:
             until, row = self._known.get(digest_of(token), (0.0, None))

@@ -118,8 +118,8 @@ def film(use: Services, row: StudyRecord, kind: str, at: int | None = None, *, p
 
 def _redacted_answers(use: Services, row: StudyRecord) -> dict[str, Any]:
     by_path = answers(use, row)
-    hiding = _redactor(use, row, by_path["events"]["items"], by_path[f"studies/{row.id}/timeline"]["spans"])
-    return {path: hiding.of(answer) for path, answer in by_path.items()}
+    redactor = _redactor(use, row, by_path["events"]["items"], by_path[f"studies/{row.id}/timeline"]["spans"])
+    return {path: redactor.redact(answer) for path, answer in by_path.items()}
 
 
 def _redactor(use: Services, row: StudyRecord, events: Sequence[Json], spans: Json) -> Redactor:

@@ -122,7 +122,7 @@ class _StudyHistory:
     def life(self) -> _Life:
         return self.lives[-1]
 
-    def at(self, version: int | None) -> _Life:
+    def life_at(self, version: int | None) -> _Life:
         """The life after an event, by default the last one."""
         if version is None:
             return self.life
@@ -151,7 +151,7 @@ class PlanHistory:
 
     def decisions(self, study: StudyId, version: int | None = None) -> list[DecisionMade]:
         """From the study's life after an event. Later ones may be among them."""
-        return self._of_study(study).at(version).decisions
+        return self._history_of(study).life_at(version).decisions
 
     def stages(self, chain: ChainId) -> tuple[e.Stage, ...]:
         """The stages of a chain."""
@@ -159,7 +159,7 @@ class PlanHistory:
 
     def results(self, study: StudyId, version: int | None = None) -> list[Measured]:
         """From the study's life after an event. Later ones may be among them."""
-        return self._of_study(study).at(version).results
+        return self._history_of(study).life_at(version).results
 
     def take_all(self, batch: Sequence[StoredEvent]) -> None:
         """The next events."""
@@ -198,12 +198,12 @@ class PlanHistory:
             case e.CheckpointKept():
                 self._mark("kept", event.node, event.step)
 
-    def _of_study(self, study: StudyId) -> _StudyHistory:
+    def _history_of(self, study: StudyId) -> _StudyHistory:
         return self._studies.setdefault(study, _StudyHistory())
 
     def _strike(self, study: StudyId) -> None:
         """Void the study's trials and results. New trials reuse their numbers."""
-        self._of_study(study).lives.append(_Life(self.version))
+        self._history_of(study).lives.append(_Life(self.version))
         for place, waiting in list(self._wanted.items()):
             self._wanted[place] = [each for each in waiting if each[0] != study]
 
@@ -211,11 +211,11 @@ class PlanHistory:
         details = (getattr(event, "trial", None), getattr(event, "steps", None), getattr(event, "reason", {}))
         if isinstance(event, e.StudyIsolated):
             details = (None, None, {"difference": event.reason})
-        self._of_study(event.study).life.decisions.append(DecisionMade(self.version, kind, *details))
+        self._history_of(event.study).life.decisions.append(DecisionMade(self.version, kind, *details))
 
     def _ask(self, event: e.TrialAdded | e.TrialExtended) -> None:
         """A trial needs a result at a step, which may exist already."""
-        paths = self._of_study(event.study).life.paths.setdefault(event.trial, [])
+        paths = self._history_of(event.study).life.paths.setdefault(event.trial, [])
         paths += [{} for _ in range(1 + len(event.repeats) - len(paths))]
         for path, way in zip(paths, (event.path, *event.repeats), strict=False):
             path.update(way or {})
@@ -225,11 +225,11 @@ class PlanHistory:
 
     def _record(self, study: StudyId, trial: int, step: int) -> None:
         """Record the result of a trial at a step, once all of its repeats are measured there."""
-        of_study = self._of_study(study)
-        found = [self._metrics.get((node, step)) for node in _ends(of_study.life.paths[trial], step)]
+        history = self._history_of(study)
+        found = [self._metrics.get((node, step)) for node in _ends(history.life.paths[trial], step)]
         if known := [each for each in found if each is not None and None not in found]:
-            result = Measured(self.version, self.times[-1], of_study.slot_seconds, trial, step, means(known))
-            of_study.life.results.append(result)
+            result = Measured(self.version, self.times[-1], history.slot_seconds, trial, step, means(known))
+            history.life.results.append(result)
 
     def _begin(self, chain: ChainId, index: int) -> None:
         chain_work = self._chains[chain]
@@ -251,7 +251,7 @@ class PlanHistory:
             span.ended, span.ended_at, span.outcome = self.version, self.times[-1], outcome
 
     def _pay(self, chain: ChainId, index: int, seconds: float) -> None:
-        self._of_study(self._chains[chain].stages[index].study).slot_seconds += seconds
+        self._history_of(self._chains[chain].stages[index].study).slot_seconds += seconds
         if (number := self._under_way.get(chain)) is not None:
             self.spans[number].seconds = seconds
 
@@ -278,14 +278,14 @@ class PlanHistories:
         """Append events that another component has read, if they begin the stream or continue its history."""
         if not recorded or not (recorded[0].version == 1 or stream in self._kept):
             return
-        with self._of(stream) as history:
+        with self._open(stream) as history:
             if recorded[0].version == history.version + 1:
                 history.take_all(recorded)
 
     @contextmanager
     def holding(self, stream: str, version: int) -> Iterator[PlanHistory]:
         """The history of a plan, as far as `version` at least."""
-        with self._of(stream) as history:
+        with self._open(stream) as history:
             with collector_paused():
                 while history.version < version and (
                     batch := self._log.read(stream, after=history.version, limit=BATCH)
@@ -294,7 +294,7 @@ class PlanHistories:
             yield history
 
     @contextmanager
-    def _of(self, stream: str) -> Iterator[PlanHistory]:
+    def _open(self, stream: str) -> Iterator[PlanHistory]:
         """The history, locked within the block."""
         with self._lock:
             history, lock = self._kept.setdefault(stream, (PlanHistory(), Lock()))

@@ -45,14 +45,14 @@ class Redactor:
         self._words = words
         self._known = re.compile("|".join(rf"(?<!\w){re.escape(each)}(?!\w)" for each in longest) or r"(?!)")
 
-    def of(self, value: Any) -> Any:
+    def redact(self, value: Any) -> Any:
         """The same without the secrets; JSON stays JSON."""
         if isinstance(value, str):
             if value in self._kept:
                 return value
-            return self._pictured(value) if value.startswith("<svg") else self.text(value)
+            return self._redact_svg(value) if value.startswith("<svg") else self.text(value)
         if isinstance(value, list | tuple):
-            return [self.of(each) for each in value]
+            return [self.redact(each) for each in value]
         if isinstance(value, Mapping):
             return {self.text(str(name)): self._field(str(name), each) for name, each in value.items()}
         return value
@@ -63,15 +63,15 @@ class Redactor:
 
     def _field(self, name: str, value: Any) -> Any:
         if name not in DROPPED or (name == "by" and value in ("tuner", "user")):
-            return self.of(value)
+            return self.redact(value)
         return type(value)() if isinstance(value, str | list | dict) else None
 
-    def _pictured(self, svg: str) -> str:
+    def _redact_svg(self, svg: str) -> str:
         """Redact the text of a drawing, and leave its markup and style."""
         parts = re.split(r"(<style>.*?</style>)", svg, flags=re.DOTALL)
-        return "".join(each if each.startswith("<style>") else self._words_of(each) for each in parts)
+        return "".join(each if each.startswith("<style>") else self._redact_markup(each) for each in parts)
 
-    def _words_of(self, drawn: str) -> str:
+    def _redact_markup(self, drawn: str) -> str:
         return BETWEEN_TAGS.sub(lambda found: f">{self.text(found[1])}<", drawn)
 
 

@@ -58,12 +58,12 @@ def suggest(
         study=StudyId(row.id), configurations=tuple(configurations), at=use.clock(), by=who.name
     )
 
-    def decided(plan: SearchPlan) -> Any:
+    def decide_and_check(plan: SearchPlan) -> Any:
         events = decide(plan, command, use.limits)
         _check(plan.studies[command.study], command)
         return events
 
-    recorded = write(row.stream, decided)
+    recorded = write(row.stream, decide_and_check)
     with use.open_study(row) as (_, study):
         return Suggestions(items=_all_suggestions(study)[-len(recorded) :])
 

@@ -77,7 +77,7 @@ class _Attempt:
     rows: list[Json] = field(default_factory=list)
 
     @property
-    def reached(self) -> int:
+    def last_step(self) -> int:
         return max((row["step"] for row in self.rows), default=self.start)
 
 
@@ -94,8 +94,8 @@ def _latest(attempts: list[_Attempt]) -> list[Json]:
     """The rows in order of steps. The last attempt at a step wins."""
     rows: list[Json] = []
     for attempt in attempts:
-        start, reached = attempt.start, attempt.reached
-        rows = [row for row in rows if not start < row["step"] <= reached] + attempt.rows
+        start, last_step = attempt.start, attempt.last_step
+        rows = [row for row in rows if not start < row["step"] <= last_step] + attempt.rows
     return sorted(rows, key=lambda row: int(row["step"]))
 
 

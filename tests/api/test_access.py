@@ -97,10 +97,10 @@ def test_one_address_at_both_ends_is_this_machine() -> None:
     from starlette.datastructures import Headers
 
     policy = AccessPolicy()
-    assert policy.asks_nobody("192.0.2.2", "192.0.2.2", Headers())
-    assert not policy.asks_nobody("192.0.2.7", "192.0.2.2", Headers())
-    assert not AccessPolicy("always").asks_nobody("127.0.0.1", "127.0.0.1", Headers())
-    assert AccessPolicy("open").asks_nobody("192.0.2.7", "192.0.2.2", Headers())
+    assert policy.needs_no_token("192.0.2.2", "192.0.2.2", Headers())
+    assert not policy.needs_no_token("192.0.2.7", "192.0.2.2", Headers())
+    assert not AccessPolicy("always").needs_no_token("127.0.0.1", "127.0.0.1", Headers())
+    assert AccessPolicy("open").needs_no_token("192.0.2.7", "192.0.2.2", Headers())
 
 
 def test_a_token_ends(app: FastAPI, as_: Let, use: Services, monkeypatch: pytest.MonkeyPatch) -> None:

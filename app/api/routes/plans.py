@@ -124,7 +124,11 @@ async def cached_response(
     if answer is None:
         async with use.turns.turn(row.id):
             answer = await run_in_threadpool(use.answers.get, key, moment, make)
-    return await run_in_threadpool(answer.to, request) if answer.is_to_be_unpacked(request) else answer.to(request)
+    return (
+        await run_in_threadpool(answer.response, request)
+        if answer.needs_unpacking(request)
+        else answer.response(request)
+    )
 
 
 pictures = APIRouter(prefix="/studies/{study}", tags=["pictures"], route_class=StrictRoute)

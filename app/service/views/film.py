@@ -118,7 +118,7 @@ class _RungTree:
         self._most = max(tree.nodes.end, default=1)
         values = [value for values in tree.nodes.values for value in values]
         self._is_log = bool(values) and min(values) > 0 and max(values) / min(values) > 20
-        self._low, self._high = _domain([self._scaled(value) for value in values], mode)
+        self._low, self._high = _domain([self._scale(value) for value in values], mode)
         self._points: list[list[Measured]] = []  # of each node
         for node in range(tree.count):
             self._points.append([*self._anchor(node), *self._own(node)])
@@ -139,30 +139,30 @@ class _RungTree:
             return []
         if after is None or before[-1][0] == start:
             return [before[-1]]
-        return [(start, self._between(before[-1], after, start), max(before[-1][2], after[2]))]
+        return [(start, self._interpolate(before[-1], after, start), max(before[-1][2], after[2]))]
 
-    def _between(self, one: Measured, other: Measured, step: int) -> float:
+    def _interpolate(self, one: Measured, other: Measured, step: int) -> float:
         """The value at a step on the drawn line between two measurements."""
         begin, at, end = (math.log1p(each) for each in (one[0], step, other[0]))
-        low, high = self._scaled(one[1]), self._scaled(other[1])
+        low, high = self._scale(one[1]), self._scale(other[1])
         value = low + (at - begin) / (end - begin) * (high - low)
         return math.exp(value) if self._is_log else value
 
-    def _scaled(self, value: float) -> float:
+    def _scale(self, value: float) -> float:
         return math.log(value) if self._is_log else value
 
     def place(self, step: float, value: float) -> Point:
         """The position of a value, clipped to the drawing."""
-        x, y = self._unbounded(step, value)
+        x, y = self._project(step, value)
         return x, min(BOTTOM, max(TOP, y))
 
-    def _unbounded(self, step: float, value: float) -> Point:
+    def _project(self, step: float, value: float) -> Point:
         x = LEFT + math.log1p(step) / math.log1p(self._most) * (WIDTH - LEFT - RIGHT)
-        return x, BOTTOM - TREE * (self._scaled(value) - self._low) / (self._high - self._low)
+        return x, BOTTOM - TREE * (self._scale(value) - self._low) / (self._high - self._low)
 
     def _line(self, one: Measured, other: Measured) -> tuple[Point, ...]:
         """The line between two measurements, clipped to the drawing."""
-        (x0, y0), (x1, y1) = self._unbounded(*one[:2]), self._unbounded(*other[:2])
+        (x0, y0), (x1, y1) = self._project(*one[:2]), self._project(*other[:2])
         crossed = (edge for edge in (TOP, BOTTOM) if min(y0, y1) < edge < max(y0, y1))
         corners = sorted((x0 + (edge - y0) / (y1 - y0) * (x1 - x0), float(edge)) for edge in crossed)
         return self.place(*one[:2]), *corners, self.place(*other[:2])
@@ -194,7 +194,7 @@ class _RungTree:
                 width = 1 + round(2 * 8 * math.log2(passing) / thickest) / 2
                 yield Figure("line", other[2], "soft", self._line(one, other), width)
 
-    def _along(self, way: Sequence[Measured]) -> Iterator[Point]:
+    def _path_points(self, way: Sequence[Measured]) -> Iterator[Point]:
         yield self.place(*way[0][:2])
         for one, other in pairwise(way):
             yield from self._line(one, other)
@@ -209,7 +209,7 @@ class _RungTree:
             exits[node].append(steps)
         return [sorted(steps) for steps in exits]
 
-    def _at(self, trial: int, step: int) -> Measured | None:
+    def _last_measurement(self, trial: int, step: int) -> Measured | None:
         """A trial's last measurement up to a step."""
         node = self._tree.trials.node[trial]
         while node >= 0:
@@ -225,7 +225,7 @@ class _RungTree:
         for each in decisions:
             if each.trial is None or each.steps is None or each.trial >= len(self._tree.trials.node):
                 continue
-            if each.kind == "promote" and (point := self._at(each.trial, stood.get(each.trial, 0))):
+            if each.kind == "promote" and (point := self._last_measurement(each.trial, stood.get(each.trial, 0))):
                 frame = max(point[2], self._clock.frame(times[each.version - 1]))
                 yield Figure("ring", frame, "accent", (self.place(*point[:2]),), 7, until=frame + FLASH)
             stood[each.trial] = each.steps
@@ -235,7 +235,7 @@ class _RungTree:
         stopped = {each.trial: times[each.version - 1] for each in decisions if each.kind == "stop"}
         trials, size = self._tree.trials, 2.0 if len(self._tree.trials.node) > MANY else 4.0
         for trial, (steps, state) in enumerate(zip(trials.steps, trials.state, strict=True)):
-            if (point := self._at(trial, steps)) is None:
+            if (point := self._last_measurement(trial, steps)) is None:
                 continue
             frame = max(point[2], self._clock.frame(stopped[trial])) if trial in stopped else point[2]
             kind = "cross" if state in ("stopped", "failed") else "dot"
@@ -252,7 +252,7 @@ class _RungTree:
             way += [point for point in reversed(self._points[node]) if point[0] <= until]
             node, until = self._tree.nodes.parent[node], self._tree.nodes.start[node]
         if way:
-            yield Figure("line", FRAMES, "accent", tuple(dict.fromkeys(self._along(way[::-1]))), 4)
+            yield Figure("line", FRAMES, "accent", tuple(dict.fromkeys(self._path_points(way[::-1]))), 4)
             x, y = end = self.place(best.steps, best.value)
             yield Figure("star", FRAMES, "accent", (end,), 10)
             beside, star = (x - 14, max(TOP + 12, y - 10)), "*" if best.exactness else ""

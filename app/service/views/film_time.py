@@ -30,7 +30,7 @@ class Clock:
     def _length(self) -> float:
         return self._pieces[-1][2] + self._pieces[-1][1] - self._pieces[-1][0] if self._pieces else 0.0
 
-    def passed(self, at: float) -> float:
+    def elapsed(self, at: float) -> float:
         """The seconds since the beginning, without gaps."""
         index = bisect_right(self._pieces, at, key=lambda piece: piece[0]) - 1
         if index < 0:
@@ -40,7 +40,7 @@ class Clock:
 
     def share(self, at: float) -> float:
         """The share of the time without gaps that has passed, from 0 to 1."""
-        return self.passed(at) / self._length if self._length else 0.0
+        return self.elapsed(at) / self._length if self._length else 0.0
 
     def frame(self, at: float) -> int:
         """The first frame that shows this time."""

@@ -131,7 +131,7 @@ class Feed:
         self._chains: dict[str, Trained] = {}
         self.is_final = False
 
-    def from_head(self) -> Feed:
+    def copy_at_head(self) -> Feed:
         """A copy that returns only events after this feed's head."""
         other = copy(self)
         other.version, other._chains = self.head, {}

@@ -100,7 +100,7 @@ def _recorded_blocks(plan: SearchPlan, study: Study, spans: Sequence[SlotSpan]) 
     free: list[tuple[float, str]] = []  # by row: the end of its last block, and its slot
     blocks = []
     for span in sorted(spans, key=lambda span: (span.begun_at, span.slot)):
-        begun, ended = clock.passed(span.begun_at), clock.passed(span.ended_at or span.begun_at)
+        begun, ended = clock.elapsed(span.begun_at), clock.elapsed(span.ended_at or span.begun_at)
         row = next((row for row, (_, slot) in enumerate(free) if slot == span.slot), None)
         if row is None:
             row = next((row for row, (end, _) in enumerate(free) if end <= begun), len(free))

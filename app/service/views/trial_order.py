@@ -158,7 +158,7 @@ def schedule_text(value: Any, steps: int, says_when: bool = False) -> str:
         places = {0, values.index(max(values)), values.index(min(values)), len(values) - 1}
         turns = [turns[place] for place in sorted(places)]
     words = [next(same) for _, same in groupby(turns, key=lambda turn: _brief(turn.value))]
-    return " → ".join(_brief(turn.value) + (turn.when if says_when else "") for turn in words)
+    return " → ".join(_brief(turn.value) + (turn.step_text if says_when else "") for turn in words)
 
 
 class _Turn(NamedTuple):
@@ -167,7 +167,7 @@ class _Turn(NamedTuple):
     is_held: bool
 
     @property
-    def when(self) -> str:
+    def step_text(self) -> str:
         return f" at step {self.step}" if self.step else ""
 
 
