@@ -30,7 +30,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
 from stagetree import TorchTrainer
-from stagetree.runtime.check_forks import forked_ranks
+from stagetree.runtime.check_forks import run_in_ranks
 from stagetree.trainer.ranks import summing
 from stagetree.trainer.ranks.group import here
 
@@ -159,7 +159,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    found = forked_ranks(lambda: measure(given), given.ranks, given.device)
+    found = run_in_ranks(lambda: measure(given), given.ranks, given.device)
     if given.json:
         json.dump(found, sys.stdout)
         return

@@ -204,7 +204,7 @@ class Run:
 class Attachable(Protocol):
     """The greenlet in which a script runs for a study: see `stagetree.runtime.scripts.script_trainer`."""
 
-    def attached(self, args: Mapping[str, Any], caches: tuple[str, ...]) -> Run:
+    def attach_run(self, args: Mapping[str, Any], caches: tuple[str, ...]) -> Run:
         """The script's run. args: of `attach`. caches: as in `attach`."""
 
 
@@ -244,7 +244,7 @@ def attach(
     while fiber is not None and not isinstance(fiber, Attachable):
         fiber = fiber.parent
     if fiber is not None:
-        return fiber.attached(args, names)
+        return fiber.attach_run(args, names)
     from stagetree.trainer import generators  # imports torch
 
     generators.seed(seed)

@@ -105,10 +105,10 @@ def _export(id: str, which: _Wanted, trainers: list[str], server: str | None, di
 
 def _model_copies(state: Path) -> list[str]:
     """Reads only the header, since the state may be larger than the memory."""
-    from stagetree.runtime.checkpoints.weight_files import like_the_model
+    from stagetree.runtime.checkpoints.weight_files import find_model_copies
 
     with state.open("rb") as opened, mmap(opened.fileno(), 0, access=ACCESS_READ) as image:
-        return like_the_model(image)
+        return find_model_copies(image)
 
 
 def _print_similar_names(parts: Sequence[str]) -> None:

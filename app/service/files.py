@@ -23,7 +23,7 @@ from app.service.views import outcomes
 from app.storage.object_store import PART, ObjectStore, StoreUnavailable
 from stagetree.atomic_file import atomic_file
 from stagetree.models.pages import Logged
-from stagetree.runtime.checkpoints.weight_files import is_divided, joined, like_the_model, weight_parts
+from stagetree.runtime.checkpoints.weight_files import find_model_copies, is_divided, join_parts, weight_parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,14 +126,14 @@ def write_state(store: ObjectStore, study: str, state: KeptState, folder: Path, 
         with atomic_file(path) as file:
             for piece in pieces:
                 file.write(piece)
-        return StateFile(path, like_the_model(image))
+        return StateFile(path, find_model_copies(image))
 
 
 @contextmanager
 def _open_image(store: ObjectStore, checkpoint: Checkpoint) -> Iterator[mmap.mmap]:
     """Map the checkpoint into memory, from its own file if it has one. A divided checkpoint is joined first."""
     images = [_object(store, each.key, each.sha256) for each in checkpoint.objects]
-    yield _map_file(_copy_to_file(joined(images))) if is_divided(images[0]) else images[0]
+    yield _map_file(_copy_to_file(join_parts(images))) if is_divided(images[0]) else images[0]
 
 
 def _object(store: ObjectStore, key: str, recorded: str) -> mmap.mmap:

@@ -22,7 +22,7 @@ Hp = dict[str, Any]
 Apply = Callable[[Hp], None]
 
 
-class _Left(Exception):
+class _LoopLeft(Exception):
     """Leaves the framework's loop, which is then restarted at another step or ends."""
 
 
@@ -43,10 +43,10 @@ class FrameworkLoop(ABC):
         self._run.state(save=self._save, load=self._load, evaluate=self.evaluate)
         self._steps = self._run.steps()
         while not self._is_over:
-            with in_a_folder() as folder:
+            with temporary_folder() as folder:
                 try:
                     self.fit(folder, self._loaded)
-                except _Left:
+                except _LoopLeft:
                     continue
             why = "a callback stops it, or its own number of steps. How long a trial trains is for the study to say"
             raise RuntimeError(f"the loop of {self.name} has ended by itself: {why}")
@@ -69,10 +69,10 @@ class FrameworkLoop(ABC):
             step, hp = next(self._steps)
         except StopIteration:
             self._is_over = True
-            raise _Left from None
+            raise _LoopLeft from None
         if self._loaded is not None:
             self._next = (step, hp), generators.mark(self._run.device)
-            raise _Left
+            raise _LoopLeft
         return hp
 
     def _save(self) -> Any:
@@ -104,7 +104,7 @@ class FrameworkLoop(ABC):
 
 
 @contextmanager
-def in_a_folder() -> Iterator[Path]:
+def temporary_folder() -> Iterator[Path]:
     """A temporary folder, deleted after the block."""
     with tempfile.TemporaryDirectory(prefix="stagetree-") as folder:
         yield Path(folder)
@@ -158,6 +158,6 @@ def refuse_name(name: str, has: str) -> NoReturn:
     raise ValueError(f"hyper-parameter {name}: {has}; `apply` is for others")
 
 
-def named(hp: Hp) -> Hp:
+def group_names(hp: Hp) -> Hp:
     """The values by their names in parameter groups."""
     return {"lr" if name == "learning_rate" else name: value for name, value in hp.items()}

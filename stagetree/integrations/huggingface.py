@@ -82,7 +82,7 @@ class HFTrainer(TorchTrainer):
         """See `Trainer.state_dict`."""
         state = super().state_dict()
         if self._trainable_only:
-            trained = self._trained()
+            trained = self._trainable_names()
             state["model"] = {name: each for name, each in state["model"].items() if name in trained}
         return state
 
@@ -91,11 +91,11 @@ class HFTrainer(TorchTrainer):
         if not self._trainable_only:
             super()._load_model(saved)
             return
-        if other := self._trained() ^ saved.keys():
+        if other := self._trainable_names() ^ saved.keys():
             raise ValueError(f"what is trained is not what the checkpoint has: {min(other)} is in one of them only")
         load_model(self.model, saved, is_whole=False)
 
-    def _trained(self) -> set[str]:
+    def _trainable_names(self) -> set[str]:
         return {name for name, each in self.model.named_parameters() if each.requires_grad}
 
 

@@ -99,7 +99,7 @@ class _Keras(FrameworkLoop):
         self._model.reset_metrics()
         return {f"val_{name}": float(value) for name, value in metrics.items()}
 
-    def logged(self, values: dict[str, Any]) -> None:
+    def log_values(self, values: dict[str, Any]) -> None:
         """Log an epoch's training metrics."""
         for name, value in values.items():
             self._run.log(name, value)
@@ -117,6 +117,6 @@ def _callback(loop: _Keras, framework: Any) -> Any:
             loop.begin(epoch)
 
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-            loop.logged({name: float(value) for name, value in (logs or {}).items()})
+            loop.log_values({name: float(value) for name, value in (logs or {}).items()})
 
     return Epochs()

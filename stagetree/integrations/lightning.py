@@ -14,10 +14,10 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sequential
 
 from stagetree.integrations import lightning_module
 from stagetree.integrations.lightning_module import (
-    CALLED_OF_DATA,
-    COUNTED,
+    COUNTERS,
+    DATA_METHODS,
     PACKAGES,
-    Heard,
+    LogCapture,
     TrainerStandIn,
     base_of,
     refuse,
@@ -68,13 +68,13 @@ class LightningTrainer(TorchTrainer):
             self._prepare(module)
         if datamodule is not None:
             base = base_of(datamodule, "LightningDataModule")
-            refuse(datamodule, base, CALLED_OF_DATA)
+            refuse(datamodule, base, DATA_METHODS)
             datamodule.trainer = self._place
             datamodule.prepare_data()
             datamodule.setup("fit")
-            arguments = {**self._given_by(datamodule), **arguments}
+            arguments = {**self._loader_arguments(datamodule), **arguments}
         elif module is not None and "train_data" not in arguments:
-            arguments = {**self._given_by(module), **arguments}
+            arguments = {**self._loader_arguments(module), **arguments}
         super().__init__(**{"model": module, **arguments})
         if self._sharding:
             raise ValueError(
@@ -105,21 +105,21 @@ class LightningTrainer(TorchTrainer):
 
     def loss(self, batch: Any) -> Mean:
         """The result of `training_step`."""
-        with Heard(self.model) as heard:
-            output = _stepped(self.model.training_step, batch, self._place.batch_idx)
-        self._tell(heard)
+        with LogCapture(self.model) as captured:
+            output = _call_step(self.model.training_step, batch, self._place.batch_idx)
+        self._tell(captured)
         loss: Mean = output["loss"] if isinstance(output, Mapping) else output
         return loss
 
     def measure(self, batch: Any) -> dict[str, Mean]:
         """The values that `validation_step` logs or returns as a dict; torchmetrics are computed after the pass."""
-        batch = self._transferred(batch)
-        with Heard(self.model) as heard:
-            output = _stepped(self.model.validation_step, batch, self._place.batch_idx)
+        batch = self._transfer(batch)
+        with LogCapture(self.model) as captured:
+            output = _call_step(self.model.validation_step, batch, self._place.batch_idx)
         self._place.batch_idx += 1
-        self._measured |= heard.metrics
-        metrics = {**heard.means, **(output if isinstance(output, Mapping) and not heard.means else {})}
-        if not metrics and not heard.metrics and isinstance(output, Tensor):
+        self._measured |= captured.metrics
+        metrics = {**captured.means, **(output if isinstance(output, Mapping) and not captured.means else {})}
+        if not metrics and not captured.metrics and isinstance(output, Tensor):
             metrics = {"val_loss": output}
         return {name: value if isinstance(value, tuple) else torch.as_tensor(value) for name, value in metrics.items()}
 
@@ -137,14 +137,14 @@ class LightningTrainer(TorchTrainer):
             return super().evaluate()
         finally:
             self._place.training, self._place.validating, self._place.batch_idx = True, False, at
-            lightning_module.bring_back(self.model, before, _metrics())
+            lightning_module.restore_attributes(self.model, before, _metrics())
 
     def state_dict(self) -> dict[str, Any]:
         """See `Trainer.state_dict`. Includes the counters of Lightning's own loop."""
-        counted = {name: getattr(self._place, name) for name in COUNTED}
+        counted = {name: getattr(self._place, name) for name in COUNTERS}
         own = {
             "attributes": lightning_module.attributes(self.model, _metrics()),
-            "frozen": lightning_module.frozen(self.model),
+            "frozen": lightning_module.frozen_names(self.model),
         }
         return {**super().state_dict(), "lightning": {**counted, **own}}
 
@@ -154,9 +154,9 @@ class LightningTrainer(TorchTrainer):
             raise ValueError("the checkpoint is of a LightningTrainer that counted no epochs: begin the study anew")
         own = state["lightning"]
         super().load_state_dict({name: each for name, each in state.items() if name != "lightning"})
-        for name in COUNTED:
+        for name in COUNTERS:
             setattr(self._place, name, own[name])
-        lightning_module.bring_back(self.model, own["attributes"], _metrics())
+        lightning_module.restore_attributes(self.model, own["attributes"], _metrics())
         lightning_module.freeze(self.model, own["frozen"])
 
     # Lightning's loop -----------------------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ class LightningTrainer(TorchTrainer):
         return whole
 
     def _batch(self, span: BatchSpan) -> Any:
-        return self._transferred(super()._batch(span))
+        return self._transfer(super()._batch(span))
 
     def _pass(self, span: BatchSpan) -> None:
         super()._pass(span)
@@ -196,10 +196,10 @@ class LightningTrainer(TorchTrainer):
             self._call(name)
         means = super()._means()
         for name in ("on_validation_epoch_end", "on_validation_end"):
-            with Heard(self.model) as heard:
+            with LogCapture(self.model) as captured:
                 getattr(self.model, name)()
-            self._measured |= heard.metrics
-            means |= {key: float(one_number(key, torch.as_tensor(value))) for key, value in heard.values.items()}
+            self._measured |= captured.metrics
+            means |= {key: float(one_number(key, torch.as_tensor(value))) for key, value in captured.values.items()}
         for name, metric in self._measured.items():
             means[name] = float(one_number(name, metric.compute()))
         for metric in self._measured.values():
@@ -208,27 +208,27 @@ class LightningTrainer(TorchTrainer):
         return means
 
     def _call(self, name: str) -> None:
-        with Heard(self.model) as heard:
+        with LogCapture(self.model) as captured:
             getattr(self.model, name)()
-        self._tell(heard)
+        self._tell(captured)
 
-    def _tell(self, heard: Heard) -> None:
-        for name, value in heard.values.items():
+    def _tell(self, captured: LogCapture) -> None:
+        for name, value in captured.values.items():
             self.log(name, value)
-        for name, metric in heard.metrics.items():  # computed a batch, since training has no end
+        for name, metric in captured.metrics.items():  # computed a batch, since training has no end
             self.log(name, metric.compute())
             metric.reset()
 
-    def _transferred(self, batch: Any) -> Any:
+    def _transfer(self, batch: Any) -> Any:
         own = "on_after_batch_transfer"
         data = self._datamodule
-        is_datas = data is not None and lightning_module.overridden(
+        is_datas = data is not None and lightning_module.overridden_names(
             data, base_of(data, "LightningDataModule"), PACKAGES, ()
         )
         owner = data if is_datas and own in is_datas else self.model
         return getattr(owner, own)(batch, 0)
 
-    def _given_by(self, datamodule: Any) -> dict[str, Any]:
+    def _loader_arguments(self, datamodule: Any) -> dict[str, Any]:
         train, valid = datamodule.train_dataloader(), datamodule.val_dataloader()
         for each in (train, valid):
             _refuse_own_order(each)
@@ -255,7 +255,7 @@ def _refuse_own_order(loader: Any) -> None:
         )
 
 
-def _stepped(step: Any, batch: Any, number: int) -> Any:
+def _call_step(step: Any, batch: Any, number: int) -> Any:
     """Call a step of a module, which may not take `batch_idx`."""
     parameters = inspect.signature(step).parameters
     return step(batch, number) if len(parameters) > 1 else step(batch)

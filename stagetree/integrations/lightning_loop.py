@@ -19,23 +19,23 @@ from stagetree.integrations.framework_loop import (
     FrameworkLoop,
     Hp,
     RateGroups,
-    in_a_folder,
-    named,
+    group_names,
     refuse_name,
     refuse_schedule,
     refuse_stopping,
+    temporary_folder,
 )
 
-BESIDE = ("hyper_parameters", "hparams_", "datamodule_", "pytorch-lightning_version")
+NOT_STATE = ("hyper_parameters", "hparams_", "datamodule_", "pytorch-lightning_version")
 """Prefixes of names in Lightning's checkpoints that are not state: the script builds its model from them."""
 
-KEEPERS = ("ModelCheckpoint", "SaveConfigCallback")
+SAVING_CALLBACKS = ("ModelCheckpoint", "SaveConfigCallback")
 """Callbacks that write what the study keeps, and all trials to the same place."""
 
 CLOCK = "Timer"
 """A callback whose state is the elapsed time; no step depends on it unless it stops the training."""
 
-LOGGED = "_batches_that_stepped"
+LOG_COUNTER = "_batches_that_stepped"
 """The counter that Lightning logs by: the step, or one off after resuming."""
 
 ENDLESS = -1
@@ -67,13 +67,13 @@ class _Lightning(FrameworkLoop):
         self._trainer, self._model, self._data = trainer, model, datamodule
         refuse_stopping(trainer.callbacks, "EarlyStopping")
         refuse_stopping((each for each in trainer.callbacks if getattr(each, "_duration", None) is not None), CLOCK)
-        callbacks = [each for each in trainer.callbacks if type(each).__name__ not in KEEPERS]
+        callbacks = [each for each in trainer.callbacks if type(each).__name__ not in SAVING_CALLBACKS]
         trainer.callbacks = [_callback(self), *callbacks]
         trainer.fit_loop.max_epochs = trainer.fit_loop.epoch_loop.max_steps = ENDLESS
         trainer.num_sanity_val_steps, trainer.check_val_every_n_epoch = 0, 2**31
         source = model if datamodule is None else datamodule
         loader = source.train_dataloader
-        source.train_dataloader = lambda: _WhenAsked(loader())
+        source.train_dataloader = lambda: _LazyLoader(loader())
         self._groups, self._measured = list[RateGroups](), set[str]()
 
     def fit(self, folder: Path, state: Any) -> None:
@@ -82,7 +82,9 @@ class _Lightning(FrameworkLoop):
             import torch
 
             path = folder / "resumed.ckpt"
-            state["loops"]["fit_loop"]["epoch_loop.state_dict"][LOGGED] = state["global_step"] - 1  # Lightning adds one
+            state["loops"]["fit_loop"]["epoch_loop.state_dict"][LOG_COUNTER] = (
+                state["global_step"] - 1
+            )  # Lightning adds one
             torch.save({**state, "pytorch-lightning_version": _version()}, path)
         self._trainer.fit(self._model, datamodule=self._data, ckpt_path=path)
 
@@ -98,7 +100,7 @@ class _Lightning(FrameworkLoop):
 
     def apply(self, hp: Hp) -> None:
         trainer = self._trainer
-        values = named(hp)
+        values = group_names(hp)
         if trainer.lr_scheduler_configs and "lr" not in values:
             own = type(trainer.lr_scheduler_configs[0].scheduler).__name__
             instead = "give the study `lr` as a sequence, or let configure_optimizers return optimizers only"
@@ -118,17 +120,17 @@ class _Lightning(FrameworkLoop):
         loop = self._trainer.fit_loop.epoch_loop
         for progress in (loop.batch_progress, loop.scheduler_progress, loop.automatic_optimization.optim_progress):
             progress.reset_on_run()  # as the loop does at once, when the epoch begins
-        with in_a_folder() as folder:
+        with temporary_folder() as folder:
             self._trainer.save_checkpoint(folder / "saved.ckpt")
             state = torch.load(folder / "saved.ckpt", weights_only=False, map_location="cpu")
         loops = state["loops"]["fit_loop"]
-        loops["epoch_loop.state_dict"].pop(LOGGED, None)
+        loops["epoch_loop.state_dict"].pop(LOG_COUNTER, None)
         epochs = loops["epoch_progress"]["current"]
         epochs["ready"] = epochs["completed"] + 1  # a resumed loop does not count the epoch as begun
         for each in self._trainer.callbacks:
             if type(each).__name__ == CLOCK:
                 state["callbacks"].pop(each.state_key, None)
-        return {name: value for name, value in state.items() if not name.startswith(BESIDE)}
+        return {name: value for name, value in state.items() if not name.startswith(NOT_STATE)}
 
     def load(self, state: Any) -> None:
         self._model.load_state_dict(state["state_dict"])
@@ -147,14 +149,14 @@ class _Lightning(FrameworkLoop):
         self._measured |= metrics.keys()
         return metrics
 
-    def logged(self, values: Mapping[str, Any]) -> None:
+    def log_values(self, values: Mapping[str, Any]) -> None:
         """Log an epoch's values."""
         for name, value in values.items():
             if name not in self._measured:
                 self._run.log(name, value)
 
 
-class _WhenAsked:
+class _LazyLoader:
     """A loader whose pass begins with its first batch, since Lightning may create the iterator earlier."""
 
     def __init__(self, loader: Any) -> None:
@@ -178,7 +180,7 @@ def _callback(loop: _Lightning) -> Any:
             loop.begin_step()
 
         def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-            loop.logged({name: float(value) for name, value in trainer.callback_metrics.items()})
+            loop.log_values({name: float(value) for name, value in trainer.callback_metrics.items()})
 
     return Epochs()
 

@@ -15,7 +15,7 @@ from torch import nn
 Plain = bool | int | float | str | None
 
 
-def overridden(thing: Any, base: type, package: str, allowed: Collection[str]) -> list[str]:
+def overridden_names(thing: Any, base: type, package: str, allowed: Collection[str]) -> list[str]:
     """The public names of `base` that an object or its class overrides, except those in `allowed`.
 
     package: the framework's; what `base` inherits from elsewhere, such as torch, is called as usual.
@@ -44,7 +44,9 @@ def attributes(model: nn.Module, without: tuple[type, ...] = ()) -> dict[str, di
     return {name: values for name, values in by_module.items() if values}
 
 
-def bring_back(model: nn.Module, by_module: Mapping[str, Mapping[str, Plain]], without: tuple[type, ...] = ()) -> None:
+def restore_attributes(
+    model: nn.Module, by_module: Mapping[str, Mapping[str, Plain]], without: tuple[type, ...] = ()
+) -> None:
     """Restore attributes that `attributes` returned, and delete all others of this kind."""
     for name, module in _modules(model, without):
         values = by_module.get(name, {})
@@ -55,7 +57,7 @@ def bring_back(model: nn.Module, by_module: Mapping[str, Mapping[str, Plain]], w
                 setattr(module, each, value)
 
 
-def frozen(model: nn.Module) -> list[str]:
+def frozen_names(model: nn.Module) -> list[str]:
     """The frozen parameters."""
     return [name for name, each in model.named_parameters() if not each.requires_grad]
 
@@ -113,7 +115,7 @@ CALLED = frozenset(
     }
 )
 
-CALLED_OF_DATA = frozenset(
+DATA_METHODS = frozenset(
     {"prepare_data", "setup", "train_dataloader", "val_dataloader", "on_after_batch_transfer"},
 )
 
@@ -161,7 +163,7 @@ def refuse_own_loop(module: Any) -> None:
 
 def refuse(thing: Any, base: type, called: frozenset[str]) -> None:
     """Raises ValueError for methods that only Lightning's own loop calls, by name."""
-    own = overridden(thing, base, PACKAGES, called | HARMLESS)
+    own = overridden_names(thing, base, PACKAGES, called | HARMLESS)
     if own:
         names = ", ".join(own)
         verb = "is" if len(own) == 1 else "are"
@@ -186,7 +188,7 @@ def base_of(thing: Any, name: str) -> type:
     return base
 
 
-COUNTED = ("current_epoch", "global_step", "batch_idx", "is_within_epoch")
+COUNTERS = ("current_epoch", "global_step", "batch_idx", "is_within_epoch")
 
 
 class TrainerStandIn:
@@ -206,7 +208,7 @@ class TrainerStandIn:
         raise AttributeError(f"there is no Trainer of Lightning's here, whose `{name}` the module asks for")
 
 
-class Heard:
+class LogCapture:
     """Captures what a module logs, which would otherwise need a Trainer of Lightning.
 
     values: numbers by name. metrics: of torchmetrics. means: the numbers, weighted with the batch size if the module
@@ -217,7 +219,7 @@ class Heard:
         self._module = module
         self.values, self.metrics, self.means = dict[str, Any](), dict[str, Any](), dict[str, Any]()
 
-    def __enter__(self) -> Heard:
+    def __enter__(self) -> LogCapture:
         self._module.__dict__["log"] = self._log
         self._module.__dict__["log_dict"] = self._log_dict
         return self

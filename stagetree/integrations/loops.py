@@ -19,7 +19,7 @@ from stagetree.integrations.framework_loop import (
     FrameworkLoop,
     Hp,
     RateGroups,
-    named,
+    group_names,
     refuse_name,
     refuse_schedule,
     refuse_stopping,
@@ -54,7 +54,7 @@ class _Transformers(FrameworkLoop):
 
     def __init__(self, run: Run, trainer: Any, apply: Apply | None) -> None:
         super().__init__(run, apply)
-        self._trainer, self._is_measuring, args = trainer, False, trainer.args
+        self._trainer, self._is_evaluating, args = trainer, False, trainer.args
         refuse_stopping(trainer.callback_handler.callbacks, "EarlyStoppingCallback")
         if args.load_best_model_at_end:
             raise ValueError("load_best_model_at_end: the study keeps the weights of its best results")
@@ -93,7 +93,7 @@ class _Transformers(FrameworkLoop):
     def apply(self, hp: Hp) -> None:
         trainer, groups = self._trainer, self._groups
         assert groups is not None
-        values = named(hp)
+        values = group_names(hp)
         if "lr" not in values and self._schedule != "constant":
             instead = 'give the study `lr` as a sequence, or the arguments lr_scheduler_type="constant"'
             refuse_schedule(self._schedule, instead)
@@ -109,7 +109,7 @@ class _Transformers(FrameworkLoop):
         place = {name: getattr(trainer.state, name) for name in ("global_step", "num_input_tokens_seen")}
         scaler = trainer.accelerator.scaler
         return {
-            "model": self._trained(),
+            "model": self._trained_weights(),
             "optimizer": trainer.optimizer.state_dict(),
             "scaler": None if scaler is None else scaler.state_dict(),
             "place": place,
@@ -124,7 +124,7 @@ class _Transformers(FrameworkLoop):
         if trainer.accelerator.scaler is not None:
             trainer.accelerator.scaler.load_state_dict(state["scaler"])
 
-    def _trained(self) -> dict[str, Any]:
+    def _trained_weights(self) -> dict[str, Any]:
         """All weights and buffers by name; with PEFT, without the frozen weights."""
         model = self._trainer.model
         state: dict[str, Any] = model.state_dict()
@@ -136,17 +136,17 @@ class _Transformers(FrameworkLoop):
     def evaluate(self) -> dict[str, float]:
         trainer = self._trainer
         control, history = copy.copy(trainer.control), list(trainer.state.log_history)
-        self._is_measuring = True
+        self._is_evaluating = True
         try:
             metrics = trainer.evaluate()
         finally:
-            self._is_measuring = False
+            self._is_evaluating = False
             trainer.control, trainer.state.log_history = control, history
         return {name: value for name, value in metrics.items() if not name.endswith(NOISE)}
 
-    def logged(self, values: Mapping[str, Any]) -> None:
+    def log_values(self, values: Mapping[str, Any]) -> None:
         """Log the trainer's values."""
-        for name, value in values.items() if not self._is_measuring else ():
+        for name, value in values.items() if not self._is_evaluating else ():
             if isinstance(value, int | float) and not name.endswith(NOISE):
                 self._run.log(name, value)
 
@@ -175,6 +175,6 @@ def _callback(loop: _Transformers) -> Any:
             loop.begin_step()
 
         def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
-            loop.logged(logs or {})
+            loop.log_values(logs or {})
 
     return Steps()

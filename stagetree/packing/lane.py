@@ -17,9 +17,9 @@ from stagetree.trainer import Trainer, generators
 from stagetree.trainer.base import MetricSums
 from stagetree.trainer.data_order import BatchSpan, parts
 from stagetree.trainer.optimizer_groups import Precision
-from stagetree.trainer.sample_loading import Ahead
+from stagetree.trainer.sample_loading import PrefetchReader
 from stagetree.trainer.torch_trainer import TorchTrainer
-from stagetree.trainer.values import Recorded
+from stagetree.trainer.values import RecordedValues
 
 Generators = dict[str, Any]
 BatchKey = tuple[Any, ...]
@@ -115,7 +115,7 @@ class Lane:
     @property
     def is_read_ahead(self) -> bool:
         """Whether worker processes prefetch its batches while it learns."""
-        return isinstance(self.trainer._train_reader, Ahead)
+        return isinstance(self.trainer._train_reader, PrefetchReader)
 
     @property
     def has_own_batches(self) -> bool:
@@ -215,7 +215,7 @@ class Lane:
     def record_reads(self) -> Iterator[None]:
         """Record which hyper-parameters are read. Raises `NotPackable` if the trainer's own attributes change."""
         before, hp = _plain(vars(self.trainer)), self.trainer.hp
-        self.trainer.hp = recorded = Recorded(hp)
+        self.trainer.hp = recorded = RecordedValues(hp)
         try:
             yield
         finally:

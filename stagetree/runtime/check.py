@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from stagetree.runtime import inexact_reasons, machine
-from stagetree.runtime.check_forks import Way, forked, forked_ranks, warned_once
+from stagetree.runtime.check_forks import Training, run_in_fork, run_in_ranks, show_warnings_once
 from stagetree.runtime.checkpoints import state_format
 from stagetree.runtime.exactness.differences import Leaves, causes, first_difference, leaves
-from stagetree.runtime.exactness.held_values import differing, holdings
+from stagetree.runtime.exactness.held_values import differing_names, digest_held_values
 from stagetree.runtime.failures import TrainerFailed, user_code
 from stagetree.runtime.loading import code_modules, load_trainer, script_of
 from stagetree.runtime.machine import Machine
@@ -99,38 +99,38 @@ def check(job: Job) -> Report:
     """Run and compare all trainings. This process must not have started CUDA or threads."""
     import_before_forking([job.file])
     report = Report(job.steps, job.broken)
-    with tempfile.TemporaryDirectory() as folder, warned_once():
-        ways = _Ways(job, Path(folder))
+    with tempfile.TemporaryDirectory() as folder, show_warnings_once():
+        ways = _Trainings(job, Path(folder))
         try:
             _compare(ways, report)
         except TrainerFailed as failed:
             report.failed = failed.error
     if report.differences and (script := script_of(job.file, job.name)) is not None:
         for way, text in report.differences.items():
-            report.differences[way] = inexact_reasons.in_words_of_scripts(text, bool(script.get("launch")))
+            report.differences[way] = inexact_reasons.rephrase_for_scripts(text, bool(script.get("launch")))
     return report
 
 
-def _compare(ways: _Ways, report: Report) -> None:
-    forked = ways.forked
-    forked(ways.first)
-    whole = forked(ways.whole)
+def _compare(ways: _Trainings, report: Report) -> None:
+    run_in_fork = ways.run_in_fork
+    run_in_fork(ways.train_first_part)
+    whole = run_in_fork(ways.train_unbroken)
     for name in _MEASURED:
         setattr(report, name, whole[name])
-    others = {"split": forked(ways.split), "watched": forked(ways.watched)}
+    others = {"split": run_in_fork(ways.train_split), "watched": run_in_fork(ways.train_watched)}
     report.load_seconds = others["split"]["load_seconds"]
     wrong = {way: text for way in others if (text := ways.difference(way))}
-    names = causes(differing(whole["holdings"], others["split"]["holdings"]), ways.leaves("whole"))
+    names = causes(differing_names(whole["held_values"], others["split"]["held_values"]), ways.leaves("whole"))
     for way, result in others.items():
         text = "" if way in wrong else inexact_reasons.other_metrics(report.metrics, result["metrics"])
         if text:
-            report.differences[way] = f"{text}. {inexact_reasons.of_metrics(names if way == 'split' else ())}"
-    if wrong and forked(ways.again) and (text := ways.difference("again")):
+            report.differences[way] = f"{text}. {inexact_reasons.metric_cause(names if way == 'split' else ())}"
+    if wrong and run_in_fork(ways.train_again) and (text := ways.difference("again")):
         wrong = {"again": text, **wrong}
     for way, text in wrong.items():
         report.differences[way] = f"{text}. {_cause(way, 'again' in wrong, names)}"
     for world in ways.worlds if not wrong else ():
-        result = forked_ranks(partial(ways.in_ranks, world), world, ways.device, is_watched=True)
+        result = run_in_ranks(partial(ways.train_in_ranks, world), world, ways.device, is_watched=True)
         text = ways.difference(f"ranks {world}") or ways.difference(f"ranks {world} on")
         if text := text or inexact_reasons.other_metrics(report.metrics, result["metrics"]):
             report.differences[f"ranks {world}"] = f"{text}. {RANKED}"
@@ -140,10 +140,12 @@ def _cause(way: str, is_unrepeatable: bool, names: Sequence[str]) -> str:
     """The likely cause of a state that differs. names: held values that were not restored with the state."""
     if is_unrepeatable:
         return inexact_reasons.UNREPEATABLE
-    return inexact_reasons.WATCHED if way == "watched" else inexact_reasons.not_in_state(names) or inexact_reasons.LOST
+    return (
+        inexact_reasons.WATCHED if way == "watched" else inexact_reasons.unrestored_cause(names) or inexact_reasons.LOST
+    )
 
 
-class _Ways:
+class _Trainings:
     """The trainings, each for a process of its own. Their states are written to `folder` by name."""
 
     def __init__(self, job: Job, folder: Path) -> None:
@@ -151,29 +153,29 @@ class _Ways:
         self._timeline = HpTimeline(job.hp)
         self.worlds, self.device = [each for each in job.ranks if each > 1], job.device
 
-    def forked(self, way: Way) -> dict[str, Any]:
+    def run_in_fork(self, way: Training) -> dict[str, Any]:
         """Run a training in a fork, or in one fork a rank if their number is part of the results."""
         _, _, number = self._job.parallel.partition(":")
-        return forked_ranks(way, int(number), self.device) if number else forked(way)
+        return run_in_ranks(way, int(number), self.device) if number else run_in_fork(way)
 
-    def first(self) -> dict[str, Any]:
+    def train_first_part(self) -> dict[str, Any]:
         """Train up to the break."""
-        model = self._built()
+        model = self._build_model()
         self._train(model, self._job.broken)
-        self._keep(model, "first")
+        self._save_state(model, "first")
         return {"done": True}
 
-    def whole(self) -> dict[str, Any]:
+    def train_unbroken(self) -> dict[str, Any]:
         """Train without a break."""
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             watch_reads()
-            model = self._built()
+            model = self._build_model()
             seconds = self._train(model, self._job.steps)
-        size, save_seconds = self._keep(model, "whole")
-        held, begun_at = self._holdings(model), time.monotonic()
+        size, save_seconds = self._save_state(model, "whole")
+        held, begun_at = self._held_values(model), time.monotonic()
         return {
-            "holdings": held,
+            "held_values": held,
             "metrics": model.evaluate(),
             "evaluate_seconds": time.monotonic() - begun_at,
             "not_exact": sorted({name for each in caught if (name := inexact_reasons.operation_in(str(each.message)))}),
@@ -185,32 +187,32 @@ class _Ways:
             "save_seconds": save_seconds,
         }
 
-    def again(self) -> dict[str, Any]:
-        model = self._built()
+    def train_again(self) -> dict[str, Any]:
+        model = self._build_model()
         self._train(model, self._job.steps)
-        self._keep(model, "again")
+        self._save_state(model, "again")
         return {"done": True}
 
-    def split(self) -> dict[str, Any]:
+    def train_split(self) -> dict[str, Any]:
         """Resume from the state at the break, in a new process."""
-        return self._resumed(self._built(), "split")
+        return self._resume(self._build_model(), "split")
 
-    def watched(self) -> dict[str, Any]:
+    def train_watched(self) -> dict[str, Any]:
         """Evaluate and save after each step."""
-        model, metrics = self._built(), dict[str, float | None]()
+        model, metrics = self._build_model(), dict[str, float | None]()
         for step in range(1, self._job.steps + 1):
             self._train(model, step)
             metrics = model.evaluate()
-            self._keep(model, "watched")
+            self._save_state(model, "watched")
         return {"metrics": metrics}
 
-    def in_ranks(self, world: int) -> dict[str, Any]:
+    def train_in_ranks(self, world: int) -> dict[str, Any]:
         """As one of several ranks: train without a break, then from the state of one process."""
-        model = self._built()
+        model = self._build_model()
         self._train(model, self._job.steps)
-        self._keep(model, f"ranks {world}")
+        self._save_state(model, f"ranks {world}")
         metrics = model.evaluate()
-        self._resumed(model, f"ranks {world} on")
+        self._resume(model, f"ranks {world} on")
         return {"metrics": metrics}
 
     def difference(self, way: str) -> str:
@@ -219,9 +221,9 @@ class _Ways:
 
     def leaves(self, way: str) -> Leaves:
         """The leaves of the final state."""
-        return leaves(map_parted(self._kept(way), Parted.whole))
+        return leaves(map_parted(self._load_state(way), Parted.whole))
 
-    def _built(self) -> Model:
+    def _build_model(self) -> Model:
         job, here = self._job, ranks.here()
         here.shards, here.parallel = job.shards, job.parallel
         device = job.device if here.world == 1 else job.device.replace("cuda:0", f"cuda:{here.rank}")
@@ -239,23 +241,23 @@ class _Ways:
             seconds.append(time.monotonic() - begun_at)
         return seconds
 
-    def _resumed(self, model: Model, way: str) -> dict[str, Any]:
+    def _resume(self, model: Model, way: str) -> dict[str, Any]:
         begun_at = time.monotonic()
-        model.load(self._kept("first"), self._timeline, self._job.broken)
+        model.load(self._load_state("first"), self._timeline, self._job.broken)
         load_seconds = time.monotonic() - begun_at
         self._train(model, self._job.steps)
-        self._keep(model, way)
-        return {"load_seconds": load_seconds, "holdings": self._holdings(model), "metrics": model.evaluate()}
+        self._save_state(model, way)
+        return {"load_seconds": load_seconds, "held_values": self._held_values(model), "metrics": model.evaluate()}
 
-    def _holdings(self, model: Model) -> Mapping[str, str]:
-        with model.given.looked_at():
-            return holdings(model.trainer, code_modules(self._job.file))
+    def _held_values(self, model: Model) -> Mapping[str, str]:
+        with model.given.ignoring_reads():
+            return digest_held_values(model.trainer, code_modules(self._job.file))
 
-    def _keep(self, model: Model, name: str) -> tuple[int, float]:
+    def _save_state(self, model: Model, name: str) -> tuple[int, float]:
         """Save the state by name; returns its size and duration. Each rank saves its part."""
         begun_at, rank = time.monotonic(), ranks.here().rank
         state = {**model.state(), "machine": {}}
-        layout = state_format.Layout.of_part(state) if rank else state_format.Layout.of(state)
+        layout = state_format.Layout.build_part(state) if rank else state_format.Layout.plan(state)
         if layout is None:
             return 0, 0.0
         fd, size = layout.write()
@@ -265,7 +267,7 @@ class _Ways:
             (self._folder / (f"{name}.{rank}" if rank else name)).write_bytes(file.read())
         return size, seconds
 
-    def _kept(self, name: str) -> Any:
+    def _load_state(self, name: str) -> Any:
         """The state by name, merged from all ranks."""
         files = [self._folder / name, *sorted(self._folder.glob(f"{glob.escape(name)}.*"))]
         return state_format.unpack(*(file.read_bytes() for file in files))

@@ -26,11 +26,11 @@ from stagetree.trainer.ranks import group
 LATE_SECONDS = 1800.0
 """How long a rank waits for another one: as long as a step may take."""
 
-Way = Callable[[], dict[str, Any]]
+Training = Callable[[], dict[str, Any]]
 
 
 @contextmanager
-def warned_once() -> Iterator[None]:
+def show_warnings_once() -> Iterator[None]:
     """Within the context, this process and its forks show each warning of one place once in total.
 
     Warnings that are recorded or raised as errors are not shown, and do not count.
@@ -50,12 +50,12 @@ def warned_once() -> Iterator[None]:
         yield
 
 
-def forked(way: Way) -> dict[str, Any]:
+def run_in_fork(way: Training) -> dict[str, Any]:
     """Run a training in a fork. Raises `TrainerFailed`."""
-    return _found(*_answers([way])[0])
+    return _parse_answer(*_run_all([way])[0])
 
 
-def forked_ranks(way: Way, world: int, device: str, *, is_watched: bool = False) -> dict[str, Any]:
+def run_in_ranks(way: Training, world: int, device: str, *, is_watched: bool = False) -> dict[str, Any]:
     """Run the same training in a fork for each rank. Returns the leader's result. Raises `TrainerFailed`.
 
     is_watched: ranks that make different calls fail with these calls instead of waiting for each other; each call takes
@@ -63,7 +63,7 @@ def forked_ranks(way: Way, world: int, device: str, *, is_watched: bool = False)
     """
     meeting = anonymous_file(0)
 
-    def by_rank(rank: int) -> Way:
+    def make_training(rank: int) -> Training:
         def do() -> dict[str, Any]:
             own = device if device == "cpu" else f"cuda:{rank}"
             if is_watched:
@@ -74,18 +74,18 @@ def forked_ranks(way: Way, world: int, device: str, *, is_watched: bool = False)
         return do
 
     try:
-        answers = _answers([by_rank(rank) for rank in range(world)])
+        answers = _run_all([make_training(rank) for rank in range(world)])
     finally:
         os.close(meeting)
     for rank, (status, answer) in answers.items():
         try:
-            result = _found(status, answer)
+            result = _parse_answer(status, answer)
         except TrainerFailed as failed:
             raise TrainerFailed(failed.kind, f"In rank {rank} of {world}:\n{failed.error}") from None
     return result
 
 
-def _answers(ways: list[Way]) -> dict[int, tuple[int, bytes]]:
+def _run_all(ways: list[Training]) -> dict[int, tuple[int, bytes]]:
     """Each fork's exit code and output, by number, the leader last. If one failed, only that one."""
     sys.stdout.flush()
     pids, pipes = list[int](), list[int]()
@@ -93,7 +93,7 @@ def _answers(ways: list[Way]) -> dict[int, tuple[int, bytes]]:
         reading, writing = os.pipe()
         pid = os.fork()
         if pid == 0:
-            _answer(way, writing)
+            _run_and_exit(way, writing)
         os.close(writing)
         pids.append(pid)
         pipes.append(reading)
@@ -108,8 +108,8 @@ def _answers(ways: list[Way]) -> dict[int, tuple[int, bytes]]:
             os.close(pipe)
             status = os.waitstatus_to_exitcode(os.waitpid(pids[number], 0)[1])
             answers[number] = (status, parts[number])
-            if not _is_well(parts[number]):
-                _end(pid for other, pid in enumerate(pids) if other not in answers)
+            if not _succeeded(parts[number]):
+                _kill(pid for other, pid in enumerate(pids) if other not in answers)
                 for other in range(len(ways)):
                     if other not in answers:
                         os.close(pipes[other])
@@ -117,7 +117,7 @@ def _answers(ways: list[Way]) -> dict[int, tuple[int, bytes]]:
     return dict(sorted(answers.items(), reverse=True))
 
 
-def _end(pids: Any) -> None:
+def _kill(pids: Any) -> None:
     """Kill the other ranks, which would wait for the one that failed."""
     for pid in pids:
         with suppress(ProcessLookupError):
@@ -125,11 +125,11 @@ def _end(pids: Any) -> None:
         os.waitpid(pid, 0)
 
 
-def _is_well(answer: bytes) -> bool:
+def _succeeded(answer: bytes) -> bool:
     return bool(answer) and "error" not in json.loads(answer)
 
 
-def _found(status: int, answer: bytes) -> dict[str, Any]:
+def _parse_answer(status: int, answer: bytes) -> dict[str, Any]:
     """Raises `TrainerFailed`."""
     if not answer:
         raise TrainerFailed("crash", f"the trainer's process {ending(status)}")
@@ -139,7 +139,7 @@ def _found(status: int, answer: bytes) -> dict[str, Any]:
     return result
 
 
-def _answer(way: Way, writing: int) -> None:
+def _run_and_exit(way: Training, writing: int) -> None:
     """In the fork: run, write the answer, and exit."""
     answer: Mapping[str, Any]
     try:

@@ -14,9 +14,16 @@ from stagetree.runtime import inexact_reasons, machine
 from stagetree.runtime.checkpoints import state_format
 from stagetree.runtime.checkpoints.buffers import Buffers
 from stagetree.runtime.command_channel import Conversation
-from stagetree.runtime.exactness.comparison import HOLDINGS, compare, leaf_digests
-from stagetree.runtime.exactness.held_values import LAUNCHED, RESTARTED, WORKERS, Holdings, differing, holdings
-from stagetree.runtime.exactness.process_changes import Leftovers
+from stagetree.runtime.exactness.comparison import HELD_VALUES, compare, leaf_digests
+from stagetree.runtime.exactness.held_values import (
+    LAUNCHED,
+    RESTARTED,
+    WORKERS,
+    HeldValues,
+    differing_names,
+    digest_held_values,
+)
+from stagetree.runtime.exactness.process_changes import ProcessChanges
 from stagetree.runtime.failures import TrainerFailed, plain, user_code
 from stagetree.runtime.loading import code_modules, imports_of, load_trainer, package_versions
 from stagetree.runtime.machine import Machine, print_to
@@ -56,7 +63,7 @@ class Child(Conversation):
         super().__init__(wire)
         self._machine: dict[str, Any] = {}
         self._shares_device = False
-        self._leftovers = Leftovers()
+        self._changes = ProcessChanges()
         watch_reads()
         self._timeline, self._buffers = HpTimeline({}), Buffers("cpu")
         self._commands = {name: getattr(self, f"_{name}") for name in COMMANDS}
@@ -85,7 +92,7 @@ class Child(Conversation):
         machine.set_determinism(message["determinism"])
         inexact_reasons.forget()
         group.here().shards, group.here().parallel = message["shards"], message["parallel"]
-        self._machine = group.here().noted_in(self._machine, self._device)
+        self._machine = group.here().with_nccl_settings(self._machine, self._device)
         kind = (message["name"], repr(message["args"]), message["seed"], *message.get("names", ()))
         self._model = self._lanes.begin(kind, message["is_resumed"]) if "names" in message else None
         if self._model is None:
@@ -95,7 +102,7 @@ class Child(Conversation):
             self._model = Model.build(trainer, message["args"], message["seed"], self._device)
         code = imports_of(file := Path(self._file).resolve())
         self._machine["packages"] = package_versions(file)
-        left = [] if "names" in message else self._leftovers.left(self._built.trainer, self._file)
+        left = [] if "names" in message else self._changes.left(self._built.trainer, self._file)
         return {"version": code.version, "left": left}
 
     def _become_template(self, message: Message, fds: list[int]) -> Message:
@@ -118,20 +125,20 @@ class Child(Conversation):
             saved = self._built.averaging.add(saved, message["weight"], message["left"])
         if message.get("left"):
             return {"not_exact": reasons, "left": []}
-        before = self._leftovers.before(self._built.trainer, self._file)
+        before = self._changes.before(self._built.trainer, self._file)
         self._built.load(saved, self._values(message["hp"]), message["step"])
-        return {"not_exact": reasons, "left": self._leftovers.left(self._built.trainer, self._file, before)}
+        return {"not_exact": reasons, "left": self._changes.left(self._built.trainer, self._file, before)}
 
     def _train(self, message: Message, fds: list[int]) -> Message:
         model, timeline, until = self._built, self._values(message["hp"]), message["until"]
-        end, say = until, partial(self._say, message["number"])
+        end, say = until, partial(self._report_progress, message["number"])
         model.expect(timeline, until, *message["ahead"])
-        self._leftovers.is_used = True
+        self._changes.is_used = True
         while model.step < (until := group.here().agree(until)):
             model.advance_some(timeline, until, say)
             self._journal.look(model, time.monotonic())
             say(model.step)
-            until = self._new_end(until)  # the slot talks only to the leader of several ranks
+            until = self._read_new_end(until)  # the slot talks only to the leader of several ranks
             if until not in (0, end):
                 end = until
                 model.expect(timeline, end, end, message["ahead"][1])
@@ -141,20 +148,25 @@ class Child(Conversation):
         peak = 0 if is_elsewhere else machine.peak_bytes(self._device)
         is_told = message.get("room") and not (is_elsewhere or self._shares_device)
         free = machine.free_bytes(self._device) if is_told else 0
-        return {"passed": passed, "not_exact": inexact_reasons.seen(), "peak_bytes": peak, "free_bytes": free}
+        return {
+            "passed": passed,
+            "not_exact": inexact_reasons.recorded_operations(),
+            "peak_bytes": peak,
+            "free_bytes": free,
+        }
 
     def _evaluate(self, message: Message, fds: list[int]) -> Message:
         model = self._model_of(message)
         is_watched = message.get("watch", False) and not isinstance(model.trainer, LaunchedTrainer | TrainsAhead)
         before = leaf_digests(model) if is_watched else {}
         metrics = model.evaluate()
-        changed = list(map(plain, differing(before, leaf_digests(model)))) if is_watched else []
-        return {"metrics": metrics, "not_exact": inexact_reasons.seen(), "changed": changed}
+        changed = list(map(plain, differing_names(before, leaf_digests(model)))) if is_watched else []
+        return {"metrics": metrics, "not_exact": inexact_reasons.recorded_operations(), "changed": changed}
 
     def _save(self, message: Message, fds: list[int]) -> Message:
         self._buffers.take_back(message["closed"])
         model = self._model_of(message)
-        more = {HOLDINGS: self._holdings(model)} if message.get("look") else {}
+        more = {HELD_VALUES: self._held_values(model)} if message.get("look") else {}
         buffer, size = model.save_in(self._buffers, self._machine, **more)
         return {"fd": os.dup(buffer.fd), "size": size, "buffer": buffer.number}
 
@@ -167,7 +179,7 @@ class Child(Conversation):
 
     def _join(self, message: Message, fds: list[int]) -> Message:
         """Make the model that was built last a lane of a pack."""
-        self._lanes.put(message["lane"], self._built, message["width"])
+        self._lanes.add(message["lane"], self._built, message["width"])
         self._model = None
         return {"step": self._lanes[message["lane"]].step}
 
@@ -179,8 +191,8 @@ class Child(Conversation):
         failed: dict[int, TrainerFailed] = {}
         while steps < until and not failed:
             failed, steps = self._lanes.advance(timelines), steps + 1
-            self._say(message["number"], steps)
-            until = self._new_end(until)
+            self._report_progress(message["number"], steps)
+            until = self._read_new_end(until)
         profile = self._lanes.profile() if message["profile"] else None
         self._lanes.write_journals()
         answer = {
@@ -191,7 +203,7 @@ class Child(Conversation):
             "lanes": answer,
             "unpackable_reason": self._lanes.unpackable_reason,
             "evicted": self._lanes.evicted,
-            "not_exact": inexact_reasons.seen(),
+            "not_exact": inexact_reasons.recorded_operations(),
             "profile": profile,
         }
 
@@ -216,9 +228,9 @@ class Child(Conversation):
 
     # ------------------------------------------------------------------------------------------------ their parts
 
-    def _holdings(self, model: Model) -> Holdings:
-        with model.given.looked_at():  # these looks do not count as reads of hyper-parameters
-            held = holdings(model.trainer, code_modules(self._file), state=model.state()["trainer"])
+    def _held_values(self, model: Model) -> HeldValues:
+        with model.given.ignoring_reads():  # these looks do not count as reads of hyper-parameters
+            held = digest_held_values(model.trainer, code_modules(self._file), state=model.state()["trainer"])
         unseen = {
             RESTARTED: isinstance(model.trainer, TrainsAhead),
             LAUNCHED: isinstance(model.trainer, LaunchedTrainer),
@@ -236,7 +248,7 @@ class Child(Conversation):
         return self._model
 
     def _values(self, hp: dict[str, Any]) -> HpTimeline:
-        if not self._timeline.is_of(hp):
+        if not self._timeline.matches(hp):
             self._timeline = HpTimeline(hp)
         return self._timeline
 

@@ -39,7 +39,7 @@ class Conversation:
         self._model: Model | None = None
         self._lanes, self._journal, self._template = Lanes(), Journal(), TemplateRole()
         self._waiting: tuple[Message, list[int]] | None = None
-        self._said_at = 0.0
+        self._reported_at = 0.0
 
     def serve(self) -> None:
         """Raises EOFError, ConnectionError."""
@@ -49,7 +49,9 @@ class Conversation:
                 self._journal.write_to(-1)
                 self._template.end_at_once()
                 return
-            if not self._heeds(message, fds) and message["do"] in self._commands:  # else of a training that has ended
+            if (
+                not self._handle_unanswered(message, fds) and message["do"] in self._commands
+            ):  # else of a training that has ended
                 self._answer(message, fds)
             if self._template.is_asked_for:
                 self._serve_forks()
@@ -85,18 +87,18 @@ class Conversation:
         if self._model is not None:
             self._model.touch()
 
-    def _new_end(self, until: int) -> int:
+    def _read_new_end(self, until: int) -> int:
         """The step at which the training must end now."""
         while (arrived := self._wire.receive()) is not None:
             message, fds = arrived
             if message["do"] == "until":
                 until = message["until"]
-            elif not self._heeds(message, fds):  # a new command ends this training
+            elif not self._handle_unanswered(message, fds):  # a new command ends this training
                 self._waiting = arrived
                 return 0
         return until
 
-    def _heeds(self, message: Message, fds: list[int]) -> bool:
+    def _handle_unanswered(self, message: Message, fds: list[int]) -> bool:
         """Handle a message that needs no answer and may come at any time. Returns whether it was one."""
         if message["do"] == "log":
             print_to(fds[0])  # the second file, if there is one, is for logged numbers
@@ -109,9 +111,9 @@ class Conversation:
             os.close(fds[0])
         return message["do"] in ("log", "patience", "take_over")
 
-    def _say(self, number: int, step: int) -> bool:
+    def _report_progress(self, number: int, step: int) -> bool:
         """Report the step from time to time. Returns whether the slot has sent nothing meanwhile."""
-        if (now := time.monotonic()) - self._said_at >= PROGRESS_SECONDS:
+        if (now := time.monotonic()) - self._reported_at >= PROGRESS_SECONDS:
             self._wire.send({"number": number, "step": step})
-            self._said_at = now
+            self._reported_at = now
         return self._wire.is_silent()

@@ -53,8 +53,8 @@ def run_in_terminal(trial: DebugTrial, steps: int) -> dict[str, float | None]:
     Raises the errors of the trainer's code, `TrainerFileError`, `SequenceError`.
     """
     timeline = HpTimeline(trial.hp)
-    with _as_it_was_raised():
-        model = _built(trial)
+    with _raising_original():
+        model = _build_model(trial)
         if trial.begin:
             with Path(trial.begin).open("rb") as file:
                 model.begin(file.fileno(), timeline, is_whole=trial.whole)
@@ -69,8 +69,8 @@ def export_state(trial: DebugTrial, image: Path, step: int, folder: Path) -> boo
     image: the checkpoint's file. Returns whether the trainer has an `export` of its own. Raises as `run_in_terminal`,
     `StagetreeError` if there are no tensors, OSError.
     """
-    with _as_it_was_raised():
-        model = _built(trial)
+    with _raising_original():
+        model = _build_model(trial)
         with image.open("rb") as file:
             model.load(state_format.read(file.fileno()), HpTimeline(trial.hp), step)
         export = type(model.trainer).export
@@ -87,7 +87,7 @@ def export_state(trial: DebugTrial, image: Path, step: int, folder: Path) -> boo
     return False
 
 
-def _built(trial: DebugTrial) -> Model:
+def _build_model(trial: DebugTrial) -> Model:
     Machine(trial.device, None, trial.threads, trial.determinism).prepare()
     group.here().shards, group.here().parallel = trial.shards, trial.parallel
     with user_code():
@@ -96,7 +96,7 @@ def _built(trial: DebugTrial) -> Model:
 
 
 @contextmanager
-def _as_it_was_raised() -> Iterator[None]:
+def _raising_original() -> Iterator[None]:
     try:
         yield
     except TrainerFailed as failed:

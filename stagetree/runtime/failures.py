@@ -21,14 +21,14 @@ from stagetree.trainer.program import ProgramKilled
 
 SECRET = re.compile("pass|secret|token|key|credential", re.IGNORECASE)
 PASSWORD = re.compile("://[^/@:]*:([^/@]{3,})@")
-SHORTEST_SECRET = 8
+MIN_SECRET_LENGTH = 8
 """Shorter values may be ordinary words of a text."""
 
 SERVICE = "STAGETREE_"
 STACK = f"{SERVICE}STACK"
 """The variable with the folder of the stack that started a process. The next stack ends the processes left in it."""
 
-KEPT: tuple[str, ...] = (
+PASSED_VARIABLES: tuple[str, ...] = (
     "PATH",
     "HOME",
     "USER",
@@ -42,7 +42,7 @@ KEPT: tuple[str, ...] = (
     "LD_*",
     "PYTHON*",
 )
-KEPT += (
+PASSED_VARIABLES += (
     "CUDA_*",
     "NVIDIA_*",
     "NCCL_*",
@@ -67,20 +67,21 @@ Forks of one interpreter agree anyway, so no comparison would notice; but the ne
 def keep_for_trainers(environment: MutableMapping[str, str]) -> None:
     """Remove the service's own variables, such as the database's password.
 
-    `STAGETREE_TRAINER_ENV` is a comma-separated list of what trainers get besides `KEPT`; by default everything.
+    `STAGETREE_TRAINER_ENV` is a comma-separated list of what trainers get besides `PASSED_VARIABLES`; by default
+    everything.
     """
-    allowed = [*KEPT, *environment.get(f"{SERVICE}TRAINER_ENV", "*").replace(" ", "").split(",")]
+    allowed = [*PASSED_VARIABLES, *environment.get(f"{SERVICE}TRAINER_ENV", "*").replace(" ", "").split(",")]
     for name in list(environment):
         if name != STACK and (name.startswith(SERVICE) or not any(fnmatchcase(name, pattern) for pattern in allowed)):
             del environment[name]
 
 
-def masked(text: str, environment: Mapping[str, str]) -> str:
+def mask_secrets(text: str, environment: Mapping[str, str]) -> str:
     """Mask the values of variables with secret-sounding names, and passwords in URLs among the variables.
 
     Everybody with access to the study can read error texts.
     """
-    secrets = {value for name, value in environment.items() if SECRET.search(name) and len(value) >= SHORTEST_SECRET}
+    secrets = {value for name, value in environment.items() if SECRET.search(name) and len(value) >= MIN_SECRET_LENGTH}
     secrets |= {password for value in environment.values() for password in PASSWORD.findall(value)}
     for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, "***")
@@ -90,7 +91,7 @@ def masked(text: str, environment: Mapping[str, str]) -> str:
 OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
 IMPORTING = ("<frozen importlib", importlib.__file__)
 LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
-LONGEST = 100_000
+MAX_LENGTH = 100_000
 """A longer error text loses its middle."""
 
 NO_MEMORY = "DefaultCPUAllocator: can't allocate memory"
@@ -132,7 +133,7 @@ class TrainerFailed(Exception):
     @classmethod
     def of(cls, error: BaseException) -> TrainerFailed:
         """An error of the user's code."""
-        return cls(kind_of(error), text_of(error), signature=signature_of(error))
+        return cls(kind_of(error), format_error(error), signature=signature_of(error))
 
 
 @contextmanager
@@ -154,7 +155,9 @@ def user_code(but: tuple[type[Exception], ...] | type[Exception] = ()) -> Iterat
 def kind_of(error: BaseException) -> str:
     """`out_of_memory`, `rank`, `crash`, `device` or `exception`, by the error and its causes."""
     chain = list(_chain(error))
-    if any(isinstance(each, (MemoryError, *_of_torch("OutOfMemoryError"))) or NO_MEMORY in str(each) for each in chain):
+    if any(
+        isinstance(each, (MemoryError, *_torch_error("OutOfMemoryError"))) or NO_MEMORY in str(each) for each in chain
+    ):
         return "out_of_memory"
     if any(map(_is_of_peer, chain)):
         return "rank"
@@ -163,7 +166,7 @@ def kind_of(error: BaseException) -> str:
     return "device" if any(map(_is_of_device, chain)) else "exception"
 
 
-def text_of(error: BaseException) -> str:
+def format_error(error: BaseException) -> str:
     """The traceback from the user's first frame on. A refusal of ours has a message only."""
     outside = _outside(error.__traceback__)
     if outside is None and not _is_refusal(error):
@@ -192,9 +195,9 @@ def ending(code: int | None) -> str:
 
 def plain(text: str) -> str:
     """The text with secrets masked, its length bounded, and characters that databases refuse escaped."""
-    text = masked(text, os.environ)
-    if len(text) > LONGEST:
-        text = f"{text[: LONGEST // 4]}\n[...]\n{text[-3 * LONGEST // 4 :]}"
+    text = mask_secrets(text, os.environ)
+    if len(text) > MAX_LENGTH:
+        text = f"{text[: MAX_LENGTH // 4]}\n[...]\n{text[-3 * MAX_LENGTH // 4 :]}"
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
 
 
@@ -208,7 +211,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         each = each.__cause__ or (None if each.__suppress_context__ else each.__context__)
 
 
-def _of_torch(name: str) -> tuple[type[BaseException], ...]:
+def _torch_error(name: str) -> tuple[type[BaseException], ...]:
     """A class of torch. Empty where torch is not imported, as in a slot's process."""
     error: type[BaseException] | None = getattr(sys.modules.get("torch"), name, None)
     return () if error is None else (error,)
@@ -220,7 +223,7 @@ def _is_refusal(error: BaseException) -> bool:
 
 
 def _is_of_device(error: BaseException) -> bool:
-    if isinstance(error, _of_torch("AcceleratorError")):
+    if isinstance(error, _torch_error("AcceleratorError")):
         return True
     return isinstance(error, RuntimeError) and any(sign in str(error) for sign in DEVICE_ERRORS)
 

@@ -29,11 +29,11 @@ from stagetree.runtime.wire import Message, Wire, pair
 
 PR_SET_PDEATHSIG = 1
 
-MOST_EARLY_BYTES = 2**20
+MAX_EARLY_BYTES = 2**20
 """The most bytes of early output to copy to the log."""
 
 
-def end(code: int, ours: frozenset[str]) -> NoReturn:
+def exit_process(code: int, ours: frozenset[str]) -> NoReturn:
     """End as Python would, but let the kernel free the rest: deleting all of torch takes 0.25 s.
 
     Joins threads, runs exit handlers, flushes open files, and drops the contents of modules that are not in `ours`.
@@ -50,30 +50,30 @@ def end(code: int, ours: frozenset[str]) -> NoReturn:
     os._exit(code)
 
 
-def leave_sigterm_to_the_worker() -> None:
+def ignore_sigterm() -> None:
     """Ignore SIGTERM, which Slurm and systemd send to all processes: the main process stops at a step and saves."""
     signal.signal(signal.SIGTERM, lambda *_: None)  # unlike SIG_IGN, this is not inherited by started programs
 
 
-def end_forks_by_sigterm() -> None:
+def restore_sigterm_in_forks() -> None:
     """Let SIGTERM end processes that the user's code forks, as pools expect.
 
     It is blocked while forking, since Python drops signals in a fork that it had not handled before.
     """
     held = {signal.SIGTERM}
 
-    def in_fork() -> None:
+    def reset_in_fork() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, held)
 
     os.register_at_fork(
         before=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, held),
         after_in_parent=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, held),
-        after_in_child=in_fork,
+        after_in_child=reset_in_fork,
     )
 
 
-def reaped(pid: int) -> int | None:
+def reap(pid: int) -> int | None:
     """Reap a child that has ended and kill its process group. Returns its exit code; None while it runs."""
     if hasattr(os, "waitid"):  # macOS has it since Python 3.13
         if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
@@ -110,7 +110,7 @@ class ForkServer:
         if listener is not None:
             self._watch(listener, lambda: self._listen_to(Wire(listener.accept()[0])))
 
-    def told(self) -> Iterator[str]:
+    def receive_files(self) -> Iterator[str]:
         """Wait for the owner to name the trainers' files. Redirects output to the log that comes along, early output
         included.
 
@@ -120,7 +120,7 @@ class ForkServer:
             continue
         message, (log,) = arrived
         with contextlib.suppress(OSError):  # early output went to a terminal
-            os.write(log, os.pread(sys.stdout.fileno(), MOST_EARLY_BYTES, 0))
+            os.write(log, os.pread(sys.stdout.fileno(), MAX_EARLY_BYTES, 0))
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
             os.dup2(log, stream.fileno())
@@ -179,17 +179,17 @@ class ForkServer:
             _refuse(f"no process can be forked: {problem.strerror}", connection, lifeline)
             return
         if pid == 0:
-            self._become(connection, lifeline)
+            self._start_child(connection, lifeline)
         else:
-            self._look_after(pid, connection, lifeline)
+            self._track(pid, connection, lifeline)
 
-    def _look_after(self, pid: int, connection: Wire, lifeline: Wire) -> None:
+    def _track(self, pid: int, connection: Wire, lifeline: Wire) -> None:
         connection.close()
         self._lifelines[pid] = lifeline
         self._watch(lifeline, lambda: self._kill(pid))  # readable means closed: nothing is ever sent on it
-        _say(lifeline, {"pid": pid})
+        _send(lifeline, {"pid": pid})
 
-    def _become(self, connection: Wire, lifeline: Wire) -> None:
+    def _start_child(self, connection: Wire, lifeline: Wire) -> None:
         """In a fork: die with the parent, and close everything inherited."""
         os.setsid()
         if sys.platform == "linux":
@@ -217,23 +217,23 @@ class ForkServer:
         with contextlib.suppress(BlockingIOError):
             self._signals.recv(4096)
         for pid in list(self._lifelines):
-            if (status := reaped(pid)) is not None:
-                self._let_go(pid, status)
+            if (status := reap(pid)) is not None:
+                self._release(pid, status)
 
-    def _let_go(self, pid: int, status: int) -> None:
+    def _release(self, pid: int, status: int) -> None:
         lifeline = self._lifelines.pop(pid)
-        _say(lifeline, {"ended": status})
+        _send(lifeline, {"ended": status})
         with contextlib.suppress(KeyError):  # `_kill` has unregistered it
             self._selector.unregister(lifeline)
         lifeline.close()
 
 
 def _refuse(reason: str, connection: Wire, lifeline: Wire) -> None:
-    _say(lifeline, {"refused": reason})
+    _send(lifeline, {"refused": reason})
     connection.close()
     lifeline.close()
 
 
-def _say(lifeline: Wire, message: Message) -> None:
+def _send(lifeline: Wire, message: Message) -> None:
     with contextlib.suppress(ConnectionError):  # the client is gone
         lifeline.send(message)

@@ -27,7 +27,7 @@ UNREPEATABLE = (
 )
 LOST = "Likely: train() reads something that load_state_dict() and setup() do not bring back as it was"
 WATCHED = "Likely: evaluate() or state_dict() changes what train() reads"
-OF_METRICS = (
+METRIC_CAUSE = (
     "Likely: evaluate() changes what it reads, or reads something that load_state_dict() does not bring back as it was"
 )
 """The cause when a metric differs and no weight does."""
@@ -35,10 +35,10 @@ OF_METRICS = (
 STRAY = "did not come back with the state"
 STATE_LOADED = "after load_state_dict not what it was"
 
-OF_SCRIPTS = {
+SCRIPT_WORDS = {
     LOST: "Likely: the loop reads something that load() of run.state does not bring back as it was",
     WATCHED: "Likely: evaluate() or save() of run.state changes what the loop reads",
-    OF_METRICS: (
+    METRIC_CAUSE: (
         "Likely: evaluate() changes what it reads, or reads something that load() of run.state does not bring back as "
         "it was"
     ),
@@ -79,7 +79,7 @@ def note(operations: Iterable[str]) -> None:
     _seen.update(dict.fromkeys(operations))
 
 
-def seen() -> list[str]:
+def recorded_operations() -> list[str]:
     """The recorded operations, by torch's names, in order."""
     return list(_seen)
 
@@ -98,15 +98,18 @@ def used(operation: str) -> str:
 
 def changes(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
     """The reasons when a state made `there` is continued `here`. Properties that either side lacks are skipped."""
-    return [f"went on under another {name} ({now} after {before})" for name, before, now in _told(there, here)]
+    return [
+        f"went on under another {name} ({now} after {before})"
+        for name, before, now in _property_differences(there, here)
+    ]
 
 
 def others(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
     """The same in the form that follows "made under": another torch (2.12.0, and 2.13.0 here)."""
-    return [f"another {name} ({before}, and {now} here)" for name, before, now in _told(there, here)]
+    return [f"another {name} ({before}, and {now} here)" for name, before, now in _property_differences(there, here)]
 
 
-def _told(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+def _property_differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
     """Each differing property, with its values before and now; packages by their names."""
     named = [(word, there[name], here[name]) for name, word in WORDS.items() if name in there and name in here]
     before, now = there.get("packages", {}), here.get("packages", {})
@@ -133,22 +136,22 @@ _OF_THE_STATE = ("._modules", "._parameters", "._buffers", ".state", ".param_gro
 """Attributes that hold tensors of the state are named last."""
 
 
-def not_in_state(names: Iterable[str]) -> str:
+def unrestored_cause(names: Iterable[str]) -> str:
     """The likely cause when these values were not restored; empty for none."""
     named = ", ".join(sorted(names, key=lambda name: any(part in name for part in _OF_THE_STATE))[:3])
     return f"Likely: {named} not in the state: {STATE_LOADED}" if named else ""
 
 
-def of_metrics(stray: Iterable[str] = ()) -> str:
+def metric_cause(stray: Iterable[str] = ()) -> str:
     """The likely cause of differing metrics with equal weights. stray: names of values that were not restored."""
-    return not_in_state(stray) or OF_METRICS
+    return unrestored_cause(stray) or METRIC_CAUSE
 
 
 NOT_LOOKED_AT = "the variables of the processes that `launch` starts were not looked at"
 
 
-def in_words_of_scripts(text: str, is_launched: bool = False) -> str:
+def rephrase_for_scripts(text: str, is_launched: bool = False) -> str:
     """A difference and its cause in the words of a script that owns its loop. is_launched: in several processes."""
-    for words, others in OF_SCRIPTS.items():
+    for words, others in SCRIPT_WORDS.items():
         text = text.replace(words, others)
     return f"{text}; {NOT_LOOKED_AT}" if text and is_launched else text

@@ -134,7 +134,7 @@ def modules_for(trainers: Iterable[str]) -> list[str]:
         if any(word in content for content in files.values() for word in ENVIRONMENT):
             return []
         own |= {each.stem for each in root(Path(path).resolve())[0].iterdir()}  # these would shadow a package
-        modules |= dict.fromkeys(_imported(files))
+        modules |= dict.fromkeys(_imported_modules(files))
     return [name for name in modules if name.partition(".")[0] in PACKAGES - own]
 
 
@@ -159,7 +159,7 @@ def packages_used(file: Path) -> list[str]:
 def _imported_packages(file: Path) -> list[str]:
     """The third-party modules that a trainer's files import."""
     imports = imports_of(file)
-    names = {name.partition(".")[0] for name in _imported(imports.files)} - {"stagetree"}
+    names = {name.partition(".")[0] for name in _imported_modules(imports.files)} - {"stagetree"}
     return [name for name in sorted(names - sys.stdlib_module_names) if not _is_own(name, imports)]
 
 
@@ -178,7 +178,7 @@ def _version_of(name: str) -> str:
         return ""
 
 
-def _imported(files: Mapping[str, bytes]) -> Iterator[str]:
+def _imported_modules(files: Mapping[str, bytes]) -> Iterator[str]:
     """The modules that files import, at any place."""
     for content in (content for name, content in files.items() if name.endswith(".py")):
         for node in ast.walk(ast.parse(content)):

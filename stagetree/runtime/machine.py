@@ -182,11 +182,11 @@ def free_bytes(device: str) -> int:
     with contextlib.suppress(OSError, StopIteration):
         meminfo = Path("/proc/meminfo").read_text().splitlines()
         free = next(int(line.split()[1]) * 1024 for line in meminfo if line.startswith("MemAvailable:"))
-        return min([free, *_left_in_container()])
+        return min([free, *_container_memory()])
     return 0
 
 
-def _left_in_container() -> Iterator[int]:
+def _container_memory() -> Iterator[int]:
     """The memory left under the limit of this process's control group, if there is one."""
     with contextlib.suppress(OSError, ValueError):  # "max": no limit
         limit, used = (int(Path("/sys/fs/cgroup", f"memory.{name}").read_text()) for name in ("max", "current"))

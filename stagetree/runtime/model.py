@@ -34,7 +34,7 @@ class HpTimeline:
     def __init__(self, hp: Mapping[str, Any]) -> None:
         self._hp, self._tracks = hp, {name: _Track(hp[name]) for name in sorted(hp)}
 
-    def is_of(self, hp: Mapping[str, Any]) -> bool:
+    def matches(self, hp: Mapping[str, Any]) -> bool:
         return is_same_value(self._hp, hp)
 
     def at(self, step: int) -> dict[str, Scalar]:
@@ -122,19 +122,19 @@ class Model:
             if changes and self._set_up_at != self.step:
                 self.trainer.setup(self.given.give(changes))
             self.trainer.train()
-        self.advanced(generators.state(self.device))
+        self.finish_step(generators.state(self.device))
 
-    def advance_some(self, timeline: HpTimeline, until: int, goes_on: Callable[[int], bool]) -> None:
+    def advance_some(self, timeline: HpTimeline, until: int, is_wanted: Callable[[int], bool]) -> None:
         """Train one step, or several of a launched script, up to `until`. Raises `TrainerFailed`.
 
-        goes_on: called meanwhile with the number of finished steps; returns whether to continue.
+        is_wanted: called meanwhile with the number of finished steps; returns whether to continue.
         """
         if not isinstance(self.trainer, LaunchedTrainer):
             return self.advance(timeline)
         begun, before, coming = self.step, self.trainer.steps, map(timeline.changes, range(self.step, until))
         try:
             with user_code():
-                return self.trainer.train_on(coming, lambda steps: goes_on(begun + steps))
+                return self.trainer.train_on(coming, lambda steps: is_wanted(begun + steps))
         finally:
             self.step = begun + self.trainer.steps - before
 
@@ -184,12 +184,12 @@ class Model:
             self.trainer.setup(self.given.give(values))
         self._generators, self._set_up_at = generators.state(self.device), self.step
 
-    def advanced(self, at: dict[str, Any]) -> None:
+    def finish_step(self, at: dict[str, Any]) -> None:
         """Record that a step was taken. at: the global generators after it."""
         self._generators = at
         self.step += 1
 
-    def logged(self) -> dict[str, float | None]:
+    def logged_means(self) -> dict[str, float | None]:
         """The means of values logged since the last call. Raises `TrainerFailed`."""
         logged = vars(self.trainer).get("_logged")
         with user_code():  # an asynchronous device error of a step may appear here
@@ -224,18 +224,18 @@ class Model:
     def save_in(self, buffers: Buffers, machine: Mapping[str, Any], **more: Any) -> tuple[Buffer, int]:
         """As `save`, in a reusable buffer."""
         with self._unsavable():
-            return _filled(state_format.Layout.of({**self.state(), "machine": dict(machine), **more}), buffers)
+            return _fill_buffer(state_format.Layout.plan({**self.state(), "machine": dict(machine), **more}), buffers)
 
     def save_part_in(self, buffers: Buffers) -> tuple[Buffer, int] | None:
         """Save the divided tensors of a rank that does not lead; None if there are none."""
         with self._unsavable():
-            layout = state_format.Layout.of_part(self.state())
-            return None if layout is None else _filled(layout, buffers)
+            layout = state_format.Layout.build_part(self.state())
+            return None if layout is None else _fill_buffer(layout, buffers)
 
     @contextmanager
     def _unsavable(self) -> Iterator[None]:
         try:
-            with self.given.looked_at():
+            with self.given.ignoring_reads():
                 yield
         except state_format.Unsavable as error:
             words = f"{place_text(self.trainer, error.place)} {error.problem}"
@@ -244,7 +244,7 @@ class Model:
             raise TrainerFailed.of(error) from error
 
 
-def _filled(layout: state_format.Layout, buffers: Buffers) -> tuple[Buffer, int]:
+def _fill_buffer(layout: state_format.Layout, buffers: Buffers) -> tuple[Buffer, int]:
     buffer = buffers.take(layout.size)
     try:
         layout.fill(buffer.area)
@@ -289,7 +289,7 @@ class Journal:
     def write(self, model: Model, now: float) -> None:
         """Write the values logged since the last row. Raises `TrainerFailed`."""
         self.drained_at = now
-        if metrics := model.logged():
+        if metrics := model.logged_means():
             self._append({"step": model.step, "metrics": metrics})
 
     def _append(self, row: dict[str, object]) -> None:

@@ -34,7 +34,7 @@ class PackedModels:
         """Raises KeyError."""
         return self._models[number]
 
-    def put(self, number: int, model: Model) -> None:
+    def add(self, number: int, model: Model) -> None:
         """Add a model before its next step. Constants that others have too are shared."""
         share_constants(model.trainer, [each.trainer for each in self._models.values()])
         self._models[number] = model
@@ -150,7 +150,7 @@ class PackedModels:
                 errors = pack.train(list(lanes))
             failed |= {lanes[lane]: _failure(error) for lane, error in errors.items()}
             for lane in lanes.keys() - errors.keys():
-                self._models[lanes[lane]].advanced(lane.generators)
+                self._models[lanes[lane]].finish_step(lane.generators)
         return failed
 
     def _one_by_one(self, timelines: Mapping[int, HpTimeline]) -> Failed:
@@ -214,10 +214,10 @@ class Lanes:
         self._kind = kind
         return None
 
-    def put(self, lane: int, model: Model, width: int) -> None:
+    def add(self, lane: int, model: Model, width: int) -> None:
         if not self._models.numbers:
             self._models = PackedModels(width)
-        self._models.put(lane, model)
+        self._models.add(lane, model)
 
     def journal(self, lane: int) -> Journal:
         return self._journals.setdefault(lane, Journal())
@@ -232,11 +232,11 @@ class Lanes:
 
     def profile(self) -> dict[str, object]:
         """The cost of packs and whether they are exact, as JSON; empty if the models cannot be packed."""
-        return _as_json(self._models.profile())
+        return _profile_json(self._models.profile())
 
     def measure(self, lane: int, timeline: HpTimeline, widest: int) -> dict[str, object]:
         """The same for packs of up to `widest` lanes, before the first step."""
-        return _as_json(self._models.measure(lane, timeline, widest))
+        return _profile_json(self._models.measure(lane, timeline, widest))
 
     def write_journals(self) -> None:
         """Raises `TrainerFailed`."""
@@ -251,7 +251,7 @@ class Lanes:
                 journal.write_to(-1)
 
 
-def _as_json(profile: Profile | None) -> dict[str, object]:
+def _profile_json(profile: Profile | None) -> dict[str, object]:
     if profile is None:
         return {}
     costs = {"0": profile.alone, **{str(width): cost for width, cost in profile.packed.items()}}

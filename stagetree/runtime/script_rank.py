@@ -68,7 +68,7 @@ class Rank:
         Nothing has changed the generators since the last step.
         """
         assert self._grant is not None
-        trainer, begins, self.taken = self._built.trainer, self._grant.begins, 0
+        trainer, begins, self.taken = self._current_model.trainer, self._grant.may_begin, 0
         with user_code(but=GrantLost):
             for values in message["changes"]:
                 if not begins(self._number, self.taken):
@@ -80,43 +80,43 @@ class Rank:
         return {"taken": self.taken}, []
 
     def evaluate(self, message: Message, files: list[int]) -> tuple[Message, list[int]]:
-        with self._at_rest():
-            return {"metrics": self._built.evaluate(), "not_exact": inexact_reasons.seen()}, []
+        with self._saving_generators():
+            return {"metrics": self._current_model.evaluate(), "not_exact": inexact_reasons.recorded_operations()}, []
 
     def save(self, message: Message, files: list[int]) -> tuple[Message, list[int]]:
-        with self._at_rest():
-            return {}, [self._built.save()[0]]
+        with self._saving_generators():
+            return {}, [self._current_model.save()[0]]
 
     def load(self, message: Message, files: list[int]) -> tuple[Message, list[int]]:
         """Load the state in the file, with these values in force."""
-        self._built.load(state_format.read(files[0]), HpTimeline(message["values"]), 1)
-        generators.restore(self._built.generators, self._device)
+        self._current_model.load(state_format.read(files[0]), HpTimeline(message["values"]), 1)
+        generators.restore(self._current_model.generators, self._device)
         return {}, []
 
     def logged(self, message: Message, files: list[int]) -> tuple[Message, list[int]]:
-        return {"logged": self._built.logged()}, []
+        return {"logged": self._current_model.logged_means()}, []
 
     def unread(self, message: Message, files: list[int]) -> tuple[Message, list[int]]:
-        return {"unread": self._built.unread()}, []
+        return {"unread": self._current_model.unread()}, []
 
     def files(self, message: Message, files: list[int]) -> tuple[Message, list[int]]:
-        return {"files": reads_of(self._built.trainer, self._file)}, []
+        return {"files": reads_of(self._current_model.trainer, self._file)}, []
 
     def log(self, message: Message, files: list[int]) -> None:
         """Redirect output to these files."""
         print_to(os.dup(files[0]))
 
     @property
-    def _built(self) -> Model:
+    def _current_model(self) -> Model:
         assert self._model is not None
         return self._model
 
     @contextmanager
-    def _at_rest(self) -> Iterator[None]:
+    def _saving_generators(self) -> Iterator[None]:
         """Save and restore the generators around a command: their current states belong to the state."""
-        self._built.advanced(generators.state(self._device))
+        self._current_model.finish_step(generators.state(self._device))
         yield
-        generators.restore(self._built.generators, self._device)
+        generators.restore(self._current_model.generators, self._device)
 
 
 def serve(wire: Wire, rank: Rank) -> None:

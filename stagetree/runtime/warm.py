@@ -23,9 +23,9 @@ from collections.abc import Iterable
 from typing import IO, Any
 
 from stagetree.runtime.failures import SAME_ORDER, keep_for_trainers
-from stagetree.runtime.fork_server import ForkServer, end, end_forks_by_sigterm, leave_sigterm_to_the_worker
+from stagetree.runtime.fork_server import ForkServer, exit_process, ignore_sigterm, restore_sigterm_in_forks
 from stagetree.runtime.wire import Wire, pair
-from stagetree.source.importing import know_modules
+from stagetree.source.importing import cache_module_paths
 
 MODULES = ("stagetree.runtime.child", "torch._inductor.config", "torch._dynamo", "torch.utils.data")
 """The trainer process, and modules that torch imports for determinism, for the first optimizer, and for data
@@ -49,7 +49,7 @@ def import_before_forking(files: Iterable[str] = ()) -> None:
     for name in MODULES:
         importlib.import_module(name)
     importlib.import_module("stagetree.runtime.loading").import_for(files)  # by name: callers of `launch` need no torch
-    know_modules()
+    cache_module_paths()
     gc.enable()
     gc.freeze()  # keeps objects shared with the forks
 
@@ -83,7 +83,7 @@ def launch(
 
 
 def main() -> int:
-    leave_sigterm_to_the_worker()
+    ignore_sigterm()
     keep_for_trainers(os.environ)
     os.environ |= {"PYTORCH_NVML_BASED_CUDA_CHECK": "1", **ONE_THREAD}  # before torch imports NumPy
     fds = [int(each) for each in sys.argv[1:] if each.isdigit()]
@@ -91,7 +91,7 @@ def main() -> int:
     warm = ForkServer(Wire(owner), *listeners)
     try:
         files = sys.argv[1 + len(fds) :]
-        import_before_forking(warm.told() if files == [TOLD] else files)
+        import_before_forking(warm.receive_files() if files == [TOLD] else files)
     except Exception as error:
         return warm.refuse(f"{type(error).__name__}: {error}")
     ours = frozenset(sys.modules)
@@ -99,11 +99,11 @@ def main() -> int:
         each.atexit = False  # torch would delete its operators one by one
     wire = warm.serve()
     if wire is None:
-        return end(0, ours)
-    end_forks_by_sigterm()
+        return exit_process(0, ours)
+    restore_sigterm_in_forks()
     from stagetree.runtime.child import run
 
-    return end(run(wire), ours)
+    return exit_process(run(wire), ours)
 
 
 if __name__ == "__main__":

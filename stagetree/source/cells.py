@@ -29,16 +29,16 @@ from stagetree.source.definitions import (
     namespace_of,
     own_file,
     packages,
-    renamed,
+    set_name_placeholder,
 )
 from stagetree.source.discovery import ENTRIES
 from stagetree.trainer import Trainer
 
-_LONGEST = 100_000
+_MAX_LENGTH = 100_000
 """The most characters of a value that is written into the source."""
 
 
-class Gathered:
+class SourceCollector:
     """Definitions by name, in order of dependence, and the user's own modules by path."""
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class Gathered:
         else:
             text = definition_of(cls, cls.__name__)
             self._needs(text, namespace_of(cls), cls.__name__)
-        return renamed(text)
+        return set_name_placeholder(text)
 
     def functions(self, cls: type[FunctionTrainer]) -> str:
         """The source of a function trainer, as a class."""
@@ -92,7 +92,7 @@ class Gathered:
             )
             self._keep(module)
             return f"from {module} import {attribute}" + (f" as {name}" if name != attribute else "")
-        if is_plain(value) and len(text := repr(value)) <= _LONGEST:
+        if is_plain(value) and len(text := repr(value)) <= _MAX_LENGTH:
             return f"{name} = {text}"
         kind = type(value).__name__
         raise StagetreeError(
@@ -146,7 +146,7 @@ def source_of(cls: type[Trainer]) -> SourceFolder:
     if not (isinstance(cls, type) and issubclass(cls, Trainer)):
         raise StagetreeError(f"a trainer must be a class that is a Trainer, got {cls!r}")
     name = str(cls.__dict__.get("name", cls.__name__))
-    gathered = Gathered()
+    gathered = SourceCollector()
     if issubclass(cls, FunctionTrainer) and cls.__module__ == FunctionTrainer.__module__:
         last = gathered.functions(cls)
     else:

@@ -29,7 +29,7 @@ class Arguments:
     is_open: bool = True
 
     @classmethod
-    def of_calls(cls, calls: Iterable[ast.Call], own: Collection[str]) -> Arguments:
+    def parse_calls(cls, calls: Iterable[ast.Call], own: Collection[str]) -> Arguments:
         """The keyword arguments of some calls, which have defaults there; without the function's `own` ones."""
         names = [keyword.arg for call in calls for keyword in call.keywords]
         told = dict.fromkeys(name for name in names if name is not None and name not in own)
@@ -162,7 +162,7 @@ def _first_line(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> 
     return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
 
 
-def renamed(text: str) -> str:
+def set_name_placeholder(text: str) -> str:
     """The source with a placeholder as the last class's `name`."""
     tree = ast.parse(text)
     cls = next(node for node in reversed(tree.body) if isinstance(node, ast.ClassDef))

@@ -21,17 +21,17 @@ from stagetree.trainer.program import placeholders
 ENTRIES = ("stagetree_trainer.py", "trainer.py")
 """The file of a trainer in its source folder: the first if the user has a module of the second's name."""
 
-NOT_OURS = frozenset(
+LIBRARIES_WITHOUT_TRAINERS = frozenset(
     {"flax", "jax", "keras", "lightning", "numpy", "pydantic", "pytorch_lightning", "sklearn", "tensorflow", "torch"}
     | {"torchvision", "transformers"}
 )
 """Libraries whose classes are bases of models, data and settings, and never of trainers."""
 
 
-MOST_BASES = 20
+MAX_BASES = 20
 """A class with this many bases above it is in a cycle."""
 
-OF_ATTACH = ("name", "hp", "steps", "eval_every", "seed", "device", "launch", "caches")
+ATTACH_PARAMETERS = ("name", "hp", "steps", "eval_every", "seed", "device", "launch", "caches")
 """The parameters of `attach` itself; all other arguments are the script's."""
 
 ATTACH = ("stagetree.attach", "stagetree.functions.attach")
@@ -44,22 +44,25 @@ WHOLE_BATCH = {"train_batch", "accumulate"}
 
 def arguments(path: str | Path, files: Mapping[str, bytes]) -> dict[str, Arguments]:
     """The arguments of each trainer's constructor, by trainer name; open if the constructor is inherited."""
-    sources, module = _opened(path, files)
+    sources, module = _open_sources(path, files)
     body = sources.tree(module).body
     named = {string_attributes(node).get("name"): node for node in body if isinstance(node, ast.ClassDef)}
     own = {node.name: node for node in body if isinstance(node, ast.FunctionDef)}
-    made = ((name, call.args) for name, call in _made(sources, module) if len(call.args) > 1)
+    made = ((name, call.args) for name, call in _made_trainers(sources, module) if len(call.args) > 1)
     builds = {name: own.get(dotted_name(args[1]) or "") for name, args in made}
     return {
         **{name: _constructor(node) for name, node in named.items() if name is not None},
         **{name: Arguments.of(build, bound=0) for name, build in builds.items() if build is not None},
-        **{name: Arguments.of_calls(calls, OF_ATTACH) for name, calls in _attached(sources, module).items()},
+        **{
+            name: Arguments.parse_calls(calls, ATTACH_PARAMETERS)
+            for name, calls in _attach_calls(sources, module).items()
+        },
     }
 
 
 def without(path: str | Path, files: Mapping[str, bytes], method: str) -> frozenset[str]:
     """The names of the trainers that certainly lack a method: neither they nor a base up to `Trainer` define it."""
-    sources, module = _opened(path, files)
+    sources, module = _open_sources(path, files)
     nodes = [node for node in sources.tree(module).body if isinstance(node, ast.ClassDef)]
     names = {string_attributes(node).get("name") for node in nodes if sources.lacks(node, method)}
     return (
@@ -74,10 +77,10 @@ def _constructor(node: ast.ClassDef) -> Arguments:
     function = next(own, None)
     if function is not None and not function.decorator_list:
         return Arguments.of(function)
-    return _of_command(node) if function is None else Arguments()
+    return _command_arguments(node) if function is None else Arguments()
 
 
-def _of_command(node: ast.ClassDef) -> Arguments:
+def _command_arguments(node: ast.ClassDef) -> Arguments:
     """The arguments in a class's command template, if the class is a `CommandTrainer`."""
     command = string_attributes(node).get("command")
     if command is None or not any((dotted_name(base) or "").endswith("CommandTrainer") for base in node.bases):
@@ -93,7 +96,7 @@ def _of_command(node: ast.ClassDef) -> Arguments:
 
 def classes(path: str | Path, files: Mapping[str, bytes]) -> Iterator[tuple[str, str | None]]:
     """The name and the literal version, if any, of each trainer in the file. files: from `module_files`."""
-    sources, module = _opened(path, files)
+    sources, module = _open_sources(path, files)
     for node in sources.tree(module).body:
         literals = string_attributes(node) if isinstance(node, ast.ClassDef) else {}
         if isinstance(node, ast.ClassDef) and "name" in literals and sources.is_trainer(module, node.name):
@@ -104,18 +107,18 @@ def classes(path: str | Path, files: Mapping[str, bytes]) -> Iterator[tuple[str,
 def scripts(path: str | Path, files: Mapping[str, bytes]) -> dict[str, dict[str, Any]]:
     """The scripts that own their loop, by the name in `stagetree.attach("gpt")`, with the literal arguments of that
     call."""
-    return _scripts(*_opened(path, files))
+    return _scripts(*_open_sources(path, files))
 
 
 def _scripts(sources: _Sources, module: str) -> dict[str, dict[str, Any]]:
-    named = {name: calls[-1].keywords for name, calls in _attached(sources, module).items()}
+    named = {name: calls[-1].keywords for name, calls in _attach_calls(sources, module).items()}
     return {
         name: {each.arg: each.value.value for each in given if isinstance(each.value, ast.Constant) and each.arg}
         for name, given in named.items()
     }
 
 
-def _attached(sources: _Sources, module: str) -> dict[str, list[ast.Call]]:
+def _attach_calls(sources: _Sources, module: str) -> dict[str, list[ast.Call]]:
     """The calls of `attach`, by the trainer's name."""
     found: dict[str, list[ast.Call]] = {}
     if b"attach" in sources.files[module]:  # a cheap test, since each new model asks
@@ -126,10 +129,10 @@ def _attached(sources: _Sources, module: str) -> dict[str, list[ast.Call]]:
 
 
 def _functions(sources: _Sources, module: str) -> frozenset[str]:
-    return frozenset(name for name, _ in _made(sources, module))
+    return frozenset(name for name, _ in _made_trainers(sources, module))
 
 
-def _made(sources: _Sources, module: str) -> Iterator[tuple[str, ast.Call]]:
+def _made_trainers(sources: _Sources, module: str) -> Iterator[tuple[str, ast.Call]]:
     """The trainers made by functions: `Line = function_trainer("line", ...)` at the top level."""
     values = (node.value for node in sources.tree(module).body if isinstance(node, ast.Assign | ast.AnnAssign))
     for call in values:
@@ -145,7 +148,7 @@ def _name_in(call: ast.Call) -> str:
 
 def single_rank(path: str | Path, files: Mapping[str, bytes]) -> dict[str, str]:
     """Why several devices cannot train a trainer, by name, as far as its source shows; continues "trainer 'x'"."""
-    sources, module = _opened(path, files)
+    sources, module = _open_sources(path, files)
     trees = [sources.tree(each) for each in files if each.endswith(".py")]
     uses = any(isinstance(node, ast.Attribute) and node.attr == "ranks" for tree in trees for node in ast.walk(tree))
     why = "is a script that owns its loop, which one process runs"
@@ -155,11 +158,11 @@ def single_rank(path: str | Path, files: Mapping[str, bytes]) -> dict[str, str]:
     }
     for node in [each for each in sources.tree(module).body if isinstance(each, ast.ClassDef)]:
         if name := string_attributes(node).get("name"):
-            reasons[name] = _why_single(*sources.line(module, node), uses)
+            reasons[name] = _single_rank_reason(*sources.line(module, node), uses)
     return {name: why for name, why in reasons.items() if why}
 
 
-def _why_single(line: list[ast.ClassDef], base: str, uses: bool) -> str:
+def _single_rank_reason(line: list[ast.ClassDef], base: str, uses: bool) -> str:
     """line: a trainer's class and its bases among the trainer's files. base: the library class at their end. uses:
     whether any attribute there is called `ranks`.
     """
@@ -176,7 +179,7 @@ def _why_single(line: list[ast.ClassDef], base: str, uses: bool) -> str:
     return ""
 
 
-def _opened(path: str | Path, files: Mapping[str, bytes]) -> tuple[_Sources, str]:
+def _open_sources(path: str | Path, files: Mapping[str, bytes]) -> tuple[_Sources, str]:
     """The modules of a trainer's file, and the file's own path among them."""
     file = Path(path).resolve()
     base = root(file)[0]
@@ -216,7 +219,7 @@ class _Sources:
         uncertain, since a class has several bases or none.
         """
         nodes = [node]
-        while len(node.bases) == 1 and len(nodes) < MOST_BASES:
+        while len(node.bases) == 1 and len(nodes) < MAX_BASES:
             dotted = self.absolute(module, node.bases[0])
             inside = self._class(module, dotted)
             if inside is None:
@@ -261,7 +264,7 @@ class _Sources:
             if module in self.files:
                 return self.is_trainer(module, name, visited)
         library = dotted.partition(".")[0]
-        return library not in NOT_OURS and library not in sys.stdlib_module_names
+        return library not in LIBRARIES_WITHOUT_TRAINERS and library not in sys.stdlib_module_names
 
     def _imports(self, module: str) -> dict[str, str]:
         """The absolute dotted names of a module's imported names."""

@@ -47,15 +47,15 @@ class Imports:
         present = sys.modules.get(self.name)
         if "." not in self.path.stem and (present is None or _is_at(present, self.path)):
             return importlib.import_module(self.name)
-        return self._under_another_name()
+        return self._import_renamed()
 
-    def beyond(self) -> list[str]:
+    def uncovered_files(self) -> list[str]:
         """The files of imported modules that are neither in `files` nor installed."""
         covered, installed = {str(self.base / name) for name in self.files}, installed_folders()
         files = {_file(module) for module in list(sys.modules.values())} - covered
         return sorted(file for file in files if file is not None and not is_installed(file, installed))
 
-    def _under_another_name(self) -> ModuleType:
+    def _import_renamed(self) -> ModuleType:
         """Import a file whose name is taken by another module, such as json.py, by another name."""
         other = f"trainer_{self.name.replace('.', '_')}"
         if other not in sys.modules:
@@ -147,16 +147,16 @@ def _is_at(module: ModuleType, path: Path) -> bool:
 
 def _file(module: ModuleType) -> str | None:
     file = getattr(module, "__file__", None)
-    return _resolved(file) if isinstance(file, str) and os.path.isabs(file) else None  # some of torch are invented
+    return _resolve(file) if isinstance(file, str) and os.path.isabs(file) else None  # some of torch are invented
 
 
-def know_modules() -> None:
+def cache_module_paths() -> None:
     """Cache the paths of all imported modules, so that forks need not resolve them."""
     for module in list(sys.modules.values()):
         _file(module)
 
 
 @cache
-def _resolved(file: str) -> str:
+def _resolve(file: str) -> str:
     """Cached, since each new model resolves thousands of modules."""
     return os.path.realpath(file)

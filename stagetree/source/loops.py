@@ -12,7 +12,7 @@ from pathlib import Path
 from stagetree.source.syntax import syntax_tree
 from stagetree.source.versions import root
 
-BEHIND = frozenset({"eval", "exec", "globals", "locals", "vars"})
+INDIRECT_READS = frozenset({"eval", "exec", "globals", "locals", "vars"})
 """Functions that can read a name without naming it."""
 
 
@@ -46,7 +46,7 @@ def _read(tree: ast.Module, values: set[str], runs: set[str]) -> frozenset[str] 
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in runs:
             seen.add(node.value)
     used = (node for node in ast.walk(tree) if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Store))
-    if any(each.id in BEHIND or (each.id in values | runs and each not in seen) for each in used):
+    if any(each.id in INDIRECT_READS or (each.id in values | runs and each not in seen) for each in used):
         return None
     return frozenset(found)
 
@@ -89,15 +89,15 @@ def _first_places(loop: ast.For) -> dict[str, bool]:
         if isinstance(node, ast.Name):
             set_first.setdefault(node.id, is_certain and isinstance(node.ctx, ast.Store))
             continue
-        certain = is_certain and not isinstance(node, _MAYBE)
-        places[:0] = [(each, certain) for each in _as_run(node)]
+        certain = is_certain and not isinstance(node, _CONDITIONAL)
+        places[:0] = [(each, certain) for each in _execution_order(node)]
     return set_first
 
 
-_MAYBE = (ast.If, ast.While, ast.Try, ast.Match, ast.IfExp, ast.BoolOp, ast.FunctionDef, ast.Lambda, ast.ClassDef)
+_CONDITIONAL = (ast.If, ast.While, ast.Try, ast.Match, ast.IfExp, ast.BoolOp, ast.FunctionDef, ast.Lambda, ast.ClassDef)
 
 
-def _as_run(node: ast.AST) -> list[ast.AST]:
+def _execution_order(node: ast.AST) -> list[ast.AST]:
     """The parts of a statement in the order of execution: values before their targets."""
     match node:
         case ast.AugAssign(target=ast.Name(id=name), value=value):

@@ -48,7 +48,7 @@ def candidates(path: str | Path, files: Mapping[str, bytes]) -> list[Path]:
     for name, content in files.items():
         if not name.endswith(".py"):
             continue
-        for module in _imported(_parsed(content, base / name), _package(base, base / name)):
+        for module in _imported_names(_parse(content, base / name), _package(base, base / name)):
             paths |= dict.fromkeys(chain.from_iterable(_places(base, module)))
     return list(paths)
 
@@ -87,7 +87,7 @@ class _Closure:
         self.files: dict[str, bytes] = {}
 
     def add(self, file: Path) -> None:
-        waiting = [file, *self._found(module_name(file.relative_to(self._base).as_posix()))]
+        waiting = [file, *self._module_paths(module_name(file.relative_to(self._base).as_posix()))]
         while waiting:
             file = waiting.pop()
             relative = file.relative_to(self._base).as_posix()
@@ -95,18 +95,18 @@ class _Closure:
                 self.files[relative] = _read(file)
                 if file.suffix != ".py":
                     continue  # not Python: a program, or a file that it reads
-                tree = _parsed(self.files[relative], file)
-                waiting += self._named(tree, file.parent)
-                for module in _imported(tree, _package(self._base, file)):
-                    waiting += self._found(module)
+                tree = _parse(self.files[relative], file)
+                waiting += self._command_files(tree, file.parent)
+                for module in _imported_names(tree, _package(self._base, file)):
+                    waiting += self._module_paths(module)
 
-    def _named(self, tree: ast.Module, folder: Path) -> Iterator[Path]:
+    def _command_files(self, tree: ast.Module, folder: Path) -> Iterator[Path]:
         """The files named in the commands of `CommandTrainer`s."""
         for word in _commands(tree):
             if (file := (folder / word).resolve()).is_file() and file.is_relative_to(self._below):
                 yield file
 
-    def _found(self, module: str) -> Iterator[Path]:
+    def _module_paths(self, module: str) -> Iterator[Path]:
         """The files of a module and of its packages."""
         for places in _places(self._base, module):
             yield from [place for place in places if place.is_file() and place.is_relative_to(self._below)][:1]
@@ -132,7 +132,7 @@ def _read(file: Path) -> bytes:
         raise SourceError(f"{file}: {error.strerror}") from None
 
 
-def _parsed(content: bytes, file: Path) -> ast.Module:
+def _parse(content: bytes, file: Path) -> ast.Module:
     try:
         return syntax_tree(content, filename=str(file))
     except SyntaxError as error:
@@ -141,14 +141,14 @@ def _parsed(content: bytes, file: Path) -> ast.Module:
         raise SourceError(f"{file}: is not a Python file") from None
 
 
-def _imported(tree: ast.Module, package: Sequence[str]) -> Iterator[str]:
+def _imported_names(tree: ast.Module, package: Sequence[str]) -> Iterator[str]:
     """The absolute names of all modules that a source may import; some may be names inside a module."""
     for node in ast.walk(tree):
         match node:
             case ast.Import(names=names):
                 yield from (alias.name for alias in names)
             case ast.ImportFrom(module=module, names=names, level=level):
-                yield from _from(module, names, level, package)
+                yield from _names_in_import(module, names, level, package)
             case ast.Call(func=ast.Name(id=called) | ast.Attribute(attr=called), args=[ast.Constant(value=str(name))]):
                 if called in ("import_module", "__import__"):
                     yield name
@@ -167,7 +167,7 @@ def _commands(tree: ast.Module) -> Iterator[str]:
                     yield from shlex.split(command)
 
 
-def _from(module: str | None, names: list[ast.alias], level: int, package: Sequence[str]) -> Iterator[str]:
+def _names_in_import(module: str | None, names: list[ast.alias], level: int, package: Sequence[str]) -> Iterator[str]:
     if level > len(package):
         return
     within = [*package[: len(package) - level + 1], *([module] if module else [])] if level else [module or ""]

@@ -19,14 +19,14 @@ from stagetree.trainer.data_order import (
     Order,
     generator_of,
     parts,
-    shuffled,
+    shuffle,
 )
 from stagetree.trainer.evaluation import MeasuringTrainer
 from stagetree.trainer.mixed_streams import MixedOrder, MixedStream, is_named, source_of
 from stagetree.trainer.ranks.parallel import sharding_of
 from stagetree.trainer.sample_loading import Loading, SampleReader, Samples, reader
 from stagetree.trainer.streaming import StreamBatches, TrainData
-from stagetree.trainer.tensors import shortened, whole_number
+from stagetree.trainer.tensors import shorten_samples, whole_number
 
 
 class DataTrainer(MeasuringTrainer):
@@ -114,7 +114,7 @@ class DataTrainer(MeasuringTrainer):
 
     def shorten(self, batch: Any, seq_len: int) -> Any:
         """Cut a training batch to a study's `seq_len`: of each tensor (B, T, ...), T. Raises ValueError."""
-        return shortened(batch, seq_len)
+        return shorten_samples(batch, seq_len)
 
     def transform_batch(self, batch: Any, generator: Generator) -> Any:
         """Augment one training batch on the device: the fast way for data in memory.
@@ -130,7 +130,7 @@ class DataTrainer(MeasuringTrainer):
 
         A tensor, or a sequence whose slices are tensors.
         """
-        return shuffled(len(self._train_data), generator)
+        return shuffle(len(self._train_data), generator)
 
     # The data -------------------------------------------------------------------------------------------------------
 

@@ -39,7 +39,7 @@ class Indices(Protocol):
     def __getitem__(self, places: slice, /) -> Tensor: ...
 
 
-def shuffled(samples: int, generator: Generator, large: int = LARGE) -> Indices:
+def shuffle(samples: int, generator: Generator, large: int = LARGE) -> Indices:
     """All indices in an order that the generator decides. large: the number from which the order takes no memory."""
     return Shuffled(samples, generator) if samples >= large else torch.randperm(samples, generator=generator)
 
@@ -64,21 +64,21 @@ class Shuffled:
         return self._samples
 
     def __getitem__(self, places: slice, /) -> Tensor:
-        indices = self._passed(np.arange(*places.indices(self._samples), dtype=np.uint64))
+        indices = self._permute(np.arange(*places.indices(self._samples), dtype=np.uint64))
         while (outside := np.flatnonzero(indices >= self._samples)).size:
-            indices[outside] = self._passed(indices[outside])
+            indices[outside] = self._permute(indices[outside])
         return torch.from_numpy(indices.astype(np.int64))
 
-    def _passed(self, numbers: Numbers) -> Numbers:
+    def _permute(self, numbers: Numbers) -> Numbers:
         """Apply the network, whose halves may differ by one bit, alternating between them."""
         halves = [numbers & self._masks[0], numbers >> self._low]
         for turn, key in enumerate(self._keys):
             mine, other = turn % 2, 1 - turn % 2
-            halves[mine] = halves[mine] ^ (_mixed(halves[other] ^ key) & self._masks[mine])
+            halves[mine] = halves[mine] ^ (_hash_numbers(halves[other] ^ key) & self._masks[mine])
         return halves[0] | halves[1] << self._low
 
 
-def _mixed(numbers: Numbers) -> Numbers:
+def _hash_numbers(numbers: Numbers) -> Numbers:
     """Hash each number by the finalizer of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014)."""
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         numbers = (numbers ^ numbers >> np.uint64(shift)) * np.uint64(factor)
@@ -131,9 +131,9 @@ class Order:
 
     def place(self, epoch: int, offset: int) -> tuple[int, int]:
         """The beginning of the next batch: here, or in the next epoch if this one has no more. Raises ValueError."""
-        if self._left(epoch, offset):
+        if self._batches_from(epoch, offset):
             return epoch, offset
-        if not self._left(epoch + 1, 0):
+        if not self._batches_from(epoch + 1, 0):
             held = len(self.of_epoch(epoch + 1))
             raise ValueError(f"a batch has {self.batch_size} samples, and train_data only {held}, with drop_last")
         return epoch + 1, 0
@@ -141,8 +141,8 @@ class Order:
     def batches_left(self, epoch: int, offset: int, end: int | None = None) -> int:
         """The number of batches that begin before the `end`-th sample of an epoch; None for its end."""
         if end is None:
-            return self._left(epoch, offset)
-        return min(self._left(epoch, offset), -(-(end - offset) // self.batch_size))
+            return self._batches_from(epoch, offset)
+        return min(self._batches_from(epoch, offset), -(-(end - offset) // self.batch_size))
 
     def batch(self, epoch: int, offset: int) -> BatchSpan:
         """The batch at a position returned by `place`."""
@@ -156,7 +156,7 @@ class Order:
             yield self.batch(epoch, offset)
             offset += self.batch_size
 
-    def _left(self, epoch: int, offset: int) -> int:
+    def _batches_from(self, epoch: int, offset: int) -> int:
         samples = max(len(self.of_epoch(epoch)) - offset, 0)
         return samples // self.batch_size if self.drop_last else -(-samples // self.batch_size)
 
@@ -180,7 +180,7 @@ def generator_of(seed: int, purpose: str, *place: int) -> Generator:
 
 
 @contextmanager
-def noting_one_sample(span: BatchSpan) -> Iterator[None]:
+def explain_single_sample(span: BatchSpan) -> Iterator[None]:
     """Add a note to errors for a batch of one sample, which batch normalization cannot learn from."""
     try:
         yield

@@ -24,11 +24,11 @@ class Unsavable(TypeError):
     """
 
     def __init__(self, problem: str, place: Sequence[Any] = ()) -> None:
-        super().__init__(f"{in_brackets('state', place)} {problem}")
+        super().__init__(f"{indexed_path('state', place)} {problem}")
         self.problem, self.place = problem, tuple(place)
 
 
-def in_brackets(name: str, place: Sequence[Any]) -> str:
+def indexed_path(name: str, place: Sequence[Any]) -> str:
     """The place of a value in an object of that name: `state["opt"][0]`."""
     return name + "".join(f"[{json.dumps(each) if isinstance(each, str) else repr(each)}]" for each in place)
 
@@ -104,10 +104,10 @@ def like(saved: Tensor | Parted, tensor: Tensor) -> Tensor:
         return saved  # saved by this very process
     source = saved if isinstance(saved, Parted) else Parted(saved.shape, [((0,) * saved.dim(), saved)])
     mine = local(tensor)
-    return divided_like(source.take(place_of(tensor)["begin"], mine.shape).to(mine.device), tensor)
+    return divide_like(source.take(place_of(tensor)["begin"], mine.shape).to(mine.device), tensor)
 
 
-def divided_like(mine: Tensor, tensor: Tensor) -> Tensor:
+def divide_like(mine: Tensor, tensor: Tensor) -> Tensor:
     """Combine this process's rows to a tensor divided like another one, if that is divided."""
     if not is_divided(tensor):
         return mine

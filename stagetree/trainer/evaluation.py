@@ -55,7 +55,7 @@ class MeasuringTrainer(Trainer):
         by_rank = self.ranks.gather({name: _numbers(name, *pair) for name, pair in by_name.items()})
         means = {}
         for name in max(by_rank, key=len):  # a rank may have no batch
-            values, counts = (_dealt([each[name][at] for each in by_rank if name in each]) for at in (0, 1))
+            values, counts = (_interleave([each[name][at] for each in by_rank if name in each]) for at in (0, 1))
             means[name] = _mean(values, sum(counts) if counts else None, spans)
         return means
 
@@ -97,6 +97,6 @@ def _mean(numbers: list[float], count: float | None, spans: list[BatchSpan]) -> 
     return sum(numbers) / count if count else math.nan
 
 
-def _dealt(hands: list[list[float]]) -> list[float]:
+def _interleave(hands: list[list[float]]) -> list[float]:
     """Interleave the ranks' values, which were dealt out one by one."""
     return [value for row in zip_longest(*hands) for value in row if value is not None]

@@ -96,7 +96,7 @@ def are_at(place: Mark) -> bool:
     return is_numpys and python == random.getstate() and torch.equal(cpu, torch.get_rng_state())
 
 
-class _StillImports:
+class _DrawUndoingFinder:
     """The first finder in `sys.meta_path`: it delegates to the others, and undoes random draws of the imported
     modules."""
 
@@ -105,14 +105,14 @@ class _StillImports:
         spec = next(filter(None, (each.find_spec(name, path, target) for each in others)), None)
         loader = spec and spec.loader
         if isinstance(loader, Loader) and hasattr(loader, "exec_module") and hasattr(loader, "__dict__"):
-            vars(loader).setdefault("exec_module", partial(_executed, loader.exec_module))
+            vars(loader).setdefault("exec_module", partial(_execute_module, loader.exec_module))
         return spec
 
 
 _importing = set[str]()
 
 
-def _executed(execute: Callable[[ModuleType], None], module: ModuleType) -> None:
+def _execute_module(execute: Callable[[ModuleType], None], module: ModuleType) -> None:
     """Run a module and undo its draws; only for outermost modules, and in the training thread."""
     if _importing or current_thread() is not main_thread():
         return execute(module)
@@ -133,7 +133,10 @@ def undo_draws_of_imports() -> None:
     `sys.meta_path`.
     """
     mark("cpu")  # NumPy imports its generators on first use
-    sys.meta_path[:] = [_StillImports(), *(each for each in sys.meta_path if not isinstance(each, _StillImports))]
+    sys.meta_path[:] = [
+        _DrawUndoingFinder(),
+        *(each for each in sys.meta_path if not isinstance(each, _DrawUndoingFinder)),
+    ]
 
 
 def _restore_gpu(saved: dict[str, Any], device: str) -> None:

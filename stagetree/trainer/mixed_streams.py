@@ -22,7 +22,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 from stagetree.sequences import SequenceError, did_you_mean, shares
 from stagetree.sequences.mixes import check_stream
-from stagetree.trainer.data_order import BatchSpan, Indices, generator_of, seed_of, shuffled
+from stagetree.trainer.data_order import BatchSpan, Indices, generator_of, seed_of, shuffle
 from stagetree.trainer.sample_loading import Samples
 from stagetree.trainer.streaming import Resumable, Stream, gives_batches, is_stream
 
@@ -113,7 +113,7 @@ class MixedOrder:
         self._lengths = [len(each) for each in parts]
         self._starts = [0, *accumulate(self._lengths)]
         is_tensors = all(isinstance(each, TensorDataset) for each in parts)
-        self.data: Samples = _stacked(streams, self.mixture.names) if is_tensors else Joined(parts)
+        self.data: Samples = _concatenate(streams, self.mixture.names) if is_tensors else Joined(parts)
         self._cycle = 0 if is_tensors else self._starts[-1]
         self._orders: list[dict[int, Indices]] = [{} for _ in parts]
 
@@ -158,7 +158,7 @@ class MixedOrder:
         passes = self._orders[stream]
         if turn not in passes:
             generator = generator_of(self._seed, f"order of {self.mixture.names[stream]}", turn)
-            order = shuffled(self._lengths[stream], generator)
+            order = shuffle(self._lengths[stream], generator)
             self._orders[stream] = passes = {**dict(sorted(passes.items())[-2:]), turn: order}
         return passes[turn]
 
@@ -252,12 +252,12 @@ class Joined(Dataset[Any]):
         return self._ends[-1]
 
     def __getitem__(self, index: int) -> Any:
-        part, own = self._found(index)
+        part, own = self._locate(index)
         return self._parts[part][own]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """Samples that are read together, by the data sets' own batch reads if they have them."""
-        places = [self._found(index) for index in indices]
+        places = [self._locate(index) for index in indices]
         items = {part: iter(self._several(part, [own for of, own in places if of == part])) for part, _ in places}
         return [next(items[part]) for part, _ in places]
 
@@ -265,7 +265,7 @@ class Joined(Dataset[Any]):
         several = getattr(self._parts[part], "__getitems__", None)
         return [self._parts[part][index] for index in indices] if several is None else several(indices)
 
-    def _found(self, index: int) -> tuple[int, int]:
+    def _locate(self, index: int) -> tuple[int, int]:
         row = index % self._ends[-1]
         part = int(np.searchsorted(self._ends, row, side="right"))
         return part, row - (self._ends[part - 1] if part else 0)
@@ -281,7 +281,7 @@ def _check(name: str, data: Any) -> None:
         raise ValueError(f"the stream {name} of train_data holds no samples")
 
 
-def _stacked(streams: Mapping[str, TensorDataset], names: Sequence[str]) -> TensorDataset:
+def _concatenate(streams: Mapping[str, TensorDataset], names: Sequence[str]) -> TensorDataset:
     """The tensors of all streams, concatenated."""
     forms = {name: [(each.shape[1:], each.dtype) for each in streams[name].tensors] for name in names}
     if odd := next((name for name in names if forms[name] != forms[names[0]]), None):

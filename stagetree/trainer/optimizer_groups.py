@@ -43,7 +43,7 @@ class Rates:
         """Apply the value of `name` in `hp`. `momentum` is the first beta of Adam-like optimizers."""
         groups, value = self._optimizer.param_groups, hp[name]
         if "." in name:
-            for group in _of_that_name(name, groups):
+            for group in _groups_by_name(name, groups):
                 _set(group, name.partition(".")[0], value)
             return
         if name not in self._scales:
@@ -53,7 +53,7 @@ class Rates:
                 _set(group, name, value if scale == 1.0 else value * scale)
 
 
-def _of_that_name(name: str, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _groups_by_name(name: str, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The groups of `lr.GROUP`, which `make_optimizer` has given this `name`."""
     group_name = name.partition(".")[2]
     if not (matching := [group for group in groups if group.get("name") == group_name]):
@@ -71,16 +71,16 @@ def _scales(name: str, groups: list[dict[str, Any]], make: Make, hp: dict[str, A
     if name not in RATES or not _is_number(hp[name]):
         values = [_plain(group.get(name)) for group in groups]
         is_told = any(each != 0 for each in values) or not _is_number(hp[name])
-        return _alike(name, values if is_told else _told_apart(name, values, make, hp))
+        return _common_scales(name, values if is_told else _probe_zeros(name, values, make, hp))
     (base, one), (other_base, two) = (_values(name, make, {**hp, name: value}) for value in (1.0, 2.0))
     if one == two:
-        return _alike(name, one, base if base == other_base else None)
+        return _common_scales(name, one, base if base == other_base else None)
     if any(b not in (a, 2 * a) for a, b in zip(one, two, strict=True)):
         raise ValueError(f"{name} of a group is no multiple of hp[{name!r}] in make_optimizer: override `apply` for it")
     return [a if a == 0 or b != a else None for a, b in zip(one, two, strict=True)]
 
 
-def _told_apart(name: str, values: list[Any], make: Make, hp: dict[str, Any]) -> list[Any]:
+def _probe_zeros(name: str, values: list[Any], make: Make, hp: dict[str, Any]) -> list[Any]:
     """The groups' values for a nonzero study value, when all are 0 now: some groups may stay at 0."""
     try:
         return _values(name, make, {**hp, name: PROBE})[1]
@@ -88,7 +88,7 @@ def _told_apart(name: str, values: list[Any], make: Make, hp: dict[str, Any]) ->
         return values
 
 
-def _alike(name: str, values: list[Any], base: float | None = None) -> list[float | None]:
+def _common_scales(name: str, values: list[Any], base: float | None = None) -> list[float | None]:
     """Factors for values that ignore the study's: all get it, except that zeros among nonzero values stay 0.
 
     base: the optimizer's default; groups with other values keep their multiple of it.

@@ -16,8 +16,8 @@ from stagetree.trainer.data import DataTrainer
 from stagetree.trainer.data_order import BatchSpan
 from stagetree.trainer.divided_tensors import Parted, is_divided, like, local, whole_of
 from stagetree.trainer.ranks.parallel import DividedSharding, ReplicatedSharding, fully_shard_blocks
-from stagetree.trainer.tensors import Average, Mean, owned
-from stagetree.trainer.values import Recorded
+from stagetree.trainer.tensors import Average, Mean, copy_state
+from stagetree.trainer.values import RecordedValues
 
 
 class ModelTrainer(DataTrainer):
@@ -63,7 +63,7 @@ class ModelTrainer(DataTrainer):
 
     def _begin_with(self, model: nn.Module | None, average_decay: float | None, compile: bool) -> None:
         self._average_decay, self._compile, self._is_without_state = average_decay, compile, False
-        self._shape: Recorded | None = None
+        self._shape: RecordedValues | None = None
         if model is not None:
             self._take(model)
 
@@ -90,7 +90,7 @@ class ModelTrainer(DataTrainer):
         if hasattr(self, "model") and (self._shape is None or self._shape.fits(self.hp)):
             return True
         self._is_without_state = hasattr(self, "model")
-        self._shape = Recorded(self.hp)
+        self._shape = RecordedValues(self.hp)
         with generators.kept(self.device):
             generators.seed(self.seed)
             self._take(self.build(self._shape))
@@ -141,20 +141,22 @@ def load_model(model: nn.Module, saved: Mapping[str, Any], is_whole: bool = True
     is_whole: otherwise missing names keep their values.
     """
     there = model.state_dict()
-    model.load_state_dict({name: _placed(value, there.get(name)) for name, value in saved.items()}, strict=is_whole)
+    model.load_state_dict(
+        {name: _divide_value(value, there.get(name)) for name, value in saved.items()}, strict=is_whole
+    )
 
 
 def load_optimizer(optimizer: Optimizer, saved: Mapping[str, Any], device: str) -> None:
     """As `load_state_dict`; a tensor with a parameter's shape is divided like the parameter."""
     parameters = [each for group in optimizer.param_groups for each in group["params"]]
     state = {
-        number: {name: _placed(value, parameters[number]) for name, value in values.items()}
+        number: {name: _divide_value(value, parameters[number]) for name, value in values.items()}
         for number, values in saved["state"].items()
     }
-    optimizer.load_state_dict(owned({**saved, "state": state}, device))
+    optimizer.load_state_dict(copy_state({**saved, "state": state}, device))
 
 
-def _placed(value: Any, tensor: Any) -> Any:
+def _divide_value(value: Any, tensor: Any) -> Any:
     """A saved value, divided like a tensor of its shape; whole if there is none."""
     if not isinstance(value, Tensor | Parted):
         return value

@@ -132,11 +132,11 @@ class Program:
         """Wait for its end and its checkpoint. Raises `ProgramFailed`."""
         order = self.order
         if code := self._code_at_its_end():
-            self._refuse(self._ended(code), code)
+            self._refuse(self._ending_text(code), code)
         if self.step != order.stop:
-            self._refuse(f"{self._ended(0)}, and was asked for step {order.stop}")
+            self._refuse(f"{self._ending_text(0)}, and was asked for step {order.stop}")
         if order.values and not order.checkpoint.exists():
-            self._refuse(f"{self._ended(0)}, and wrote no checkpoint to {order.checkpoint}")
+            self._refuse(f"{self._ending_text(0)}, and wrote no checkpoint to {order.checkpoint}")
 
     def stop(self) -> int | None:
         """Stop it and shorten its order to the step of its checkpoint; None without one. Raises `ProgramFailed`."""
@@ -165,7 +165,7 @@ class Program:
             if self._read():
                 pause = PAUSES[0]
             elif code is not None:
-                self._refuse(self._ended(code), code)
+                self._refuse(self._ending_text(code), code)
             else:
                 time.sleep(pause)
                 pause = min(longest, pause * 1.5)
@@ -219,7 +219,7 @@ class Program:
         self._process.wait()
         self._pass_on()
 
-    def _ended(self, code: int) -> str:
+    def _ending_text(self, code: int) -> str:
         how = f"with exit code {code}" if code >= 0 else f"by signal {-code} ({signal.Signals(-code).name})"
         return f"ended at step {max(self.step, self.order.start)} {how}"
 

@@ -78,39 +78,39 @@ class SampleReader:
     def read(self, epoch: int, indices: Sequence[int]) -> list[Any]:
         """The samples at these indices in an epoch."""
         if not self._draws:
-            samples, has_drawn = self._watched(epoch, indices)
+            samples, has_drawn = self._read_unseeded(epoch, indices)
             if not has_drawn:
                 return samples
             self._draws = True
-        samples = [self._seeded(epoch, index) for index in indices]
+        samples = [self._read_seeded(epoch, index) for index in indices]
         if not self._is_tried and indices:
             self._is_tried = True
             self._draws = self._is_drawn(samples[0], epoch, indices[0])
         return samples
 
-    def _seeded(self, epoch: int, index: int) -> Any:
+    def _read_seeded(self, epoch: int, index: int) -> Any:
         seed_sample(seed_of(self._seed, self._purpose, epoch, index))
-        return self._changed(self._data[index], epoch, index)
+        return self._apply_change(self._data[index], epoch, index)
 
     def _is_drawn(self, sample: Any, epoch: int, index: int) -> bool:
         """Whether the sample differs with another seed."""
         try:
             before = _content(sample)
             seed_sample(seed_of(self._seed, "another", epoch, index))
-            (again,), has_drawn = self._watched(epoch, [index])
+            (again,), has_drawn = self._read_unseeded(epoch, [index])
             return has_drawn or _content(again) != before
         except Exception:  # samples cannot be compared, or the data set supports only one kind of read
             return True
 
-    def _watched(self, epoch: int, indices: Sequence[int]) -> tuple[list[Any], bool]:
+    def _read_unseeded(self, epoch: int, indices: Sequence[int]) -> tuple[list[Any], bool]:
         """Read the samples without seeds. Returns whether anything was drawn."""
         before, several = generators.mark("cpu"), getattr(self._data, "__getitems__", None)
         samples = [self._data[index] for index in indices] if several is None else several(list(indices))
         if self._change is not None:
-            samples = [self._changed(*each) for each in zip(samples, repeat(epoch), indices, strict=False)]
+            samples = [self._apply_change(*each) for each in zip(samples, repeat(epoch), indices, strict=False)]
         return samples, not generators.are_at(before)
 
-    def _changed(self, sample: Any, epoch: int, index: int) -> Any:
+    def _apply_change(self, sample: Any, epoch: int, index: int) -> Any:
         if self._change is None:
             return sample
         return self._change(sample, generator_of(self._seed, self._purpose, epoch, index))
@@ -136,7 +136,7 @@ def reader(
 ) -> BatchReader:
     """The reader for some data. fetch: reads and collates a span, in any process. Raises TypeError."""
     if isinstance(data, TensorDataset):
-        return InMemory(data, device)
+        return InMemoryReader(data, device)
     if not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
         kind = type(data).__name__
         raise TypeError(
@@ -145,11 +145,11 @@ def reader(
             "that knows its place (with state_dict and load_state_dict)"
         )
     if loading.num_workers:
-        return Ahead(fetch, device, loading)
-    return AsWanted(fetch, device)
+        return PrefetchReader(fetch, device, loading)
+    return OnDemandReader(fetch, device)
 
 
-class InMemory:
+class InMemoryReader:
     """Tensors that are on the device as a whole. Indexing does not synchronize with it."""
 
     def __init__(self, data: TensorDataset, device: str) -> None:
@@ -163,7 +163,7 @@ class InMemory:
         pass
 
 
-class AsWanted:
+class OnDemandReader:
     """Reads in this process, on demand."""
 
     def __init__(self, fetch: Callable[[BatchSpan], Any], device: str) -> None:
@@ -178,7 +178,7 @@ class AsWanted:
         pass
 
 
-class Ahead:
+class PrefetchReader:
     """Reads ahead in worker processes, which are kept until something that they depend on changes."""
 
     def __init__(self, fetch: Callable[[BatchSpan], Any], device: str, loading: Loading) -> None:
@@ -190,7 +190,7 @@ class Ahead:
     def read(self, span: BatchSpan, following: Callable[[], Iterator[BatchSpan]]) -> Any:
         there, batch = (None, None) if self._batches is None else next(self._batches, (None, None))
         if there != span:  # the first batch, another batch size, or another position
-            there, batch = next(self._from(following))
+            there, batch = next(self._restart_from(following))
         if there != span:
             raise RuntimeError(f"the workers read {there} where {span} was asked for")
         return map_tensors(batch, lambda tensor: tensor.to(self._device, non_blocking=True))
@@ -202,23 +202,23 @@ class Ahead:
         if iterator is not None:  # otherwise garbage collection would join the workers, perhaps during a fork
             iterator._shutdown_workers()
 
-    def _from(self, following: Callable[[], Iterator[BatchSpan]]) -> Iterator[tuple[BatchSpan, Any]]:
+    def _restart_from(self, following: Callable[[], Iterator[BatchSpan]]) -> Iterator[tuple[BatchSpan, Any]]:
         self._spans.following = following
         if self._loader is None:  # not by truth value: the loader has no length
-            self._loader = self._started()
+            self._loader = self._start_loader()
         self._batches = iter(self._loader)
         return self._batches
 
-    def _started(self) -> DataLoader[Any]:
+    def _start_loader(self) -> DataLoader[Any]:
         context = "fork" if "fork" in multiprocessing.get_all_start_methods() else None
         return DataLoader(
-            _Fetched(self._fetch),
+            _FetchedSpans(self._fetch),
             batch_size=None,
             sampler=self._spans,
             num_workers=self._loading.num_workers,
             prefetch_factor=self._loading.prefetch_factor,
             pin_memory=self._loading.pin_memory,
-            collate_fn=_as_it_is,
+            collate_fn=_identity,
             persistent_workers=True,
             multiprocessing_context=context,
             generator=torch.Generator(),  # otherwise it would draw from training's generator
@@ -237,7 +237,7 @@ class _Spans(Sampler[Any]):
         return self.following()
 
 
-class _Fetched(Dataset[Any]):
+class _FetchedSpans(Dataset[Any]):
     """A data set whose indices are spans."""
 
     def __init__(self, fetch: Callable[[BatchSpan], Any]) -> None:
@@ -247,10 +247,10 @@ class _Fetched(Dataset[Any]):
         return span, self._fetch(span)
 
 
-def _as_it_is(value: Any) -> Any:
+def _identity(value: Any) -> Any:
     return value
 
 
 def is_ours(loader: DataLoader[Any]) -> bool:
     """Whether it is a loader of `TorchTrainer`, whose workers may stay alive."""
-    return isinstance(loader.dataset, _Fetched)
+    return isinstance(loader.dataset, _FetchedSpans)

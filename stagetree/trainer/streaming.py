@@ -97,7 +97,7 @@ class Stream:
         """
         least = number if only_whole else 1
         for _ in range(2):  # the first attempt may find the end of a pass
-            span, items = self._taken(number)
+            span, items = self._take_from_pass(number)
             if len(items) >= least:
                 return span, items
         count = f"a pass over a stream ({self.kind}) gave {len(items)} items"
@@ -129,11 +129,11 @@ class Stream:
     def _workers(self) -> int:
         return int(getattr(self._data, "num_workers", 0))
 
-    def _taken(self, number: int) -> tuple[BatchSpan, list[Any]]:
+    def _take_from_pass(self, number: int) -> tuple[BatchSpan, list[Any]]:
         """The next items of this pass. The last one ends the pass."""
         if self._items is None:
             with self._drawing("pass", self.epoch):
-                self._items = self._begun()
+                self._items = self._begin_pass()
         with self._drawing("items", self.epoch, self.offset):
             items = list(islice(self._items, number))
         span = BatchSpan(self.epoch, self.offset, tuple(range(self.offset, self.offset + len(items))))
@@ -144,7 +144,7 @@ class Stream:
                 self.epoch, self.offset = self.epoch + 1, 0
         return span, items
 
-    def _begun(self) -> Iterator[Any]:
+    def _begin_pass(self) -> Iterator[Any]:
         for each in (self._data, getattr(self._data, "dataset", None)):
             if (hear := getattr(each, "set_epoch", None)) is not None:
                 hear(self.epoch)
@@ -210,11 +210,11 @@ class StreamBatches:
         else:
             begin, before = part.offset - self._span.offset, generators.mark("cpu")
             items = self._items[begin : begin + len(part.indices)]
-            batch = self._collate([self._changed(*each) for each in zip(items, part.indices, strict=True)])
+            batch = self._collate([self._apply_change(*each) for each in zip(items, part.indices, strict=True)])
             generators.go_back(before, "cpu")
         return map_tensors(batch, lambda tensor: tensor.to(self._device, non_blocking=True))
 
-    def _changed(self, sample: Any, place: int) -> Any:
+    def _apply_change(self, sample: Any, place: int) -> Any:
         if self._change is None:
             return sample
         place_of = self._span.epoch, place

@@ -35,7 +35,7 @@ def map_tensors(value: Any, change: Callable[[Tensor], Any]) -> Any:
     return value
 
 
-def shortened(batch: Any, length: int) -> Any:
+def shorten_samples(batch: Any, length: int) -> Any:
     """Cut samples to their first positions: of each tensor (B, T, ...), T. Raises ValueError if they are shorter."""
     there: list[int] = []
     map_tensors(batch, lambda tensor: there.extend(tensor.shape[1:2]))
@@ -52,7 +52,7 @@ def first_tensor(value: Any) -> Tensor | None:
     return next((tensor for item in items if (tensor := first_tensor(item)) is not None), None)
 
 
-def owned(state: Any, device: str) -> Any:
+def copy_state(state: Any, device: str) -> Any:
     """An optimizer's state with copies of the tensors that the optimizer would otherwise change in place."""
     return map_tensors(state, lambda tensor: tensor.clone() if device == "cpu" or tensor.dim() == 0 else tensor)
 
@@ -79,7 +79,7 @@ def sum_and_count(subject: str, value: Any) -> tuple[Tensor, Tensor] | None:
 def one_mean(subject: str, value: Any) -> Tensor:
     """A mean, or (sum, count), as one number without dimensions; the sum if the count is 0. Raises TypeError."""
     pair = sum_and_count(subject, value)
-    return one_number(subject, value) if pair is None else _divided(*pair)
+    return one_number(subject, value) if pair is None else _divide(*pair)
 
 
 class PartMeans:
@@ -104,7 +104,7 @@ class PartMeans:
         if self._shares == 0.0:
             self._estimate, self._count = count.clamp(min=1) / share, torch.zeros_like(count)
         self._shares, self._count = self._shares + share, self._count + count
-        return _divided(total, self._estimate)
+        return _divide(total, self._estimate)
 
     def put_right(self, parameters: Iterable[nn.Parameter]) -> None:
         """After the last part of a batch, correct the gradients for the count of the whole batch."""
@@ -160,7 +160,7 @@ class ShardMeans:
         """Nothing to do: all ranks' parts are always complete."""
 
 
-def _divided(total: Tensor, count: Tensor) -> Tensor:
+def _divide(total: Tensor, count: Tensor) -> Tensor:
     return total / count.clamp(min=1).to(total.dtype)
 
 
@@ -239,7 +239,7 @@ class Average:
                 mine.lerp_(local(parameter.detach()).to(mine.dtype), 1 - self._decay)
 
     @contextmanager
-    def in_place(self) -> Iterator[None]:
+    def swapped_in(self) -> Iterator[None]:
         """Swap the averages into the model in the block; nothing is copied."""
         self._swap()
         try:
@@ -271,7 +271,7 @@ class Average:
 
 def export_model(model: nn.Module, folder: Path, average: Average | None) -> None:
     """Write a model, or its averages if there are any, into a folder: by `save_pretrained`, or as safetensors."""
-    with average.in_place() if average else nullcontext():
+    with average.swapped_in() if average else nullcontext():
         if hasattr(model, "save_pretrained"):
             model.save_pretrained(folder)  # type: ignore[operator]
         else:

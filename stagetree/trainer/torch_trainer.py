@@ -14,14 +14,14 @@ from torch.optim import Optimizer
 from torch.utils.data import TensorDataset
 
 from stagetree.limits import DATA, DATA_SEED
-from stagetree.trainer.data_order import Batching, BatchSpan, noting_one_sample, parts
+from stagetree.trainer.data_order import Batching, BatchSpan, explain_single_sample, parts
 from stagetree.trainer.optimizer_groups import Precision, Rates
 from stagetree.trainer.owned_model import ModelTrainer, clip_grad_norm, load_model, load_optimizer
 from stagetree.trainer.ranks.sharding import refuse_inexact
 from stagetree.trainer.sample_loading import Loading, Samples
 from stagetree.trainer.streaming import TrainData
 from stagetree.trainer.tensors import Mean, PartMeans, evaluating, export_model, map_tensors, mean_of, whole_number
-from stagetree.trainer.values import changed
+from stagetree.trainer.values import has_changed
 
 
 class TorchTrainer(ModelTrainer):
@@ -199,14 +199,14 @@ class TorchTrainer(ModelTrainer):
         self._known_names = {"optimizer"}
         before, self.hp = self.hp, self.hp | hp
         keeps_model = self._keep_or_build()
-        is_same = keeps_model and hasattr(self, "optimizer") and not changed({"optimizer"}, before, hp)
+        is_same = keeps_model and hasattr(self, "optimizer") and not has_changed({"optimizer"}, before, hp)
         if not is_same:
             self.optimizer = self.make_optimizer(self.hp)
             self._rates = Rates(self.optimizer, self.make_optimizer)
         for name, value in (hp if is_same else self.hp).items():
             if name not in self._shaping():
                 self.apply(name, value)
-        if changed(hp.keys() - self._known_names, before, hp):  # worker processes need the new values
+        if has_changed(hp.keys() - self._known_names, before, hp):  # worker processes need the new values
             self._train_reader.restart()
             self._forget_orders()
 
@@ -220,7 +220,7 @@ class TorchTrainer(ModelTrainer):
             raise ValueError(f"{', '.join(self._shaping())} cannot change during a trial: the model has that shape")
         for _ in range(self._batches_in_step()):
             whole = self._next_batch()
-            with noting_one_sample(whole):
+            with explain_single_sample(whole):
                 if not self._sharding and self._batching.micro_size is None:
                     self.train_batch(self._batch(whole))
                 else:
@@ -256,7 +256,7 @@ class TorchTrainer(ModelTrainer):
 
     def evaluate(self) -> dict[str, float]:
         """See `Trainer.evaluate`. Modules are in evaluation mode here, and restored to their own mode afterwards."""
-        averaged = self._average.in_place() if self._average else nullcontext()
+        averaged = self._average.swapped_in() if self._average else nullcontext()
         with evaluating(self.model), torch.no_grad(), averaged, self.autocast():
             return self._means_of_model()
 

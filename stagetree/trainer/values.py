@@ -12,7 +12,7 @@ from typing import Any
 from stagetree.sequences import is_same_value
 
 
-class Recorded(dict[str, Any]):
+class RecordedValues(dict[str, Any]):
     """Hyper-parameters that record which of them were read."""
 
     def __init__(self, hp: Mapping[str, Any]) -> None:
@@ -33,15 +33,15 @@ class Recorded(dict[str, Any]):
 
     def fits(self, hp: Mapping[str, Any]) -> bool:
         """Whether a model built from these values is the same as one built from `hp`."""
-        return all(is_same_value(hp.get(name), super(Recorded, self).get(name)) for name in self.read)
+        return all(is_same_value(hp.get(name), super(RecordedValues, self).get(name)) for name in self.read)
 
 
-def changed(names: Iterable[str], before: Mapping[str, Any], hp: Mapping[str, Any]) -> bool:
+def has_changed(names: Iterable[str], before: Mapping[str, Any], hp: Mapping[str, Any]) -> bool:
     """Whether one of the names has a new value."""
     return any(name in hp and not is_same_value(hp[name], before.get(name)) for name in names)
 
 
-class ReadValues(Recorded):
+class ReadValues(RecordedValues):
     """The values of a step. read: the set to add read names to; iterating reads all."""
 
     def __init__(self, hp: Mapping[str, Any], read: set[str]) -> None:
@@ -127,7 +127,7 @@ class GivenValues:
         return sorted(self._names - self._read)
 
     @contextmanager
-    def looked_at(self) -> Iterator[None]:
+    def ignoring_reads(self) -> Iterator[None]:
         """Ignore reads in the block, which are not the trainer's own."""
         before = set(self._read)
         yield

@@ -94,7 +94,7 @@ def test_a_state_is_copied_as_it_was_whatever_is_computed_before_and_after() -> 
     for round_ in range(3):
         for _ in range(50):
             numbers = torch.tanh(numbers @ numbers / 1000 + round_)
-        layout = Layout.of({"numbers": numbers, "part": numbers[:, ::2]})
+        layout = Layout.plan({"numbers": numbers, "part": numbers[:, ::2]})
         buffer = buffers.take(layout.size)
         assert buffer.is_pinned
         layout.fill(buffer.area)

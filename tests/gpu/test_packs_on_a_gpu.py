@@ -46,7 +46,7 @@ def trained(
     if name == "quantised":
         pytest.importorskip("bitsandbytes")
     for number in hps:
-        pack.put(number, Model.build(TRAINERS[name], {"batches_per_step": 2, **how}, 0, "cuda:0"))
+        pack.add(number, Model.build(TRAINERS[name], {"batches_per_step": 2, **how}, 0, "cuda:0"))
     timelines = {number: HpTimeline(hp) for number, hp in hps.items()}
     for _ in range(steps):
         assert not pack.advance(timelines)
@@ -74,7 +74,7 @@ def test_a_lane_is_the_same_in_any_place(name: str, how: dict[str, Any], place: 
 def test_rounding_by_tf32_is_no_other_loss(bs: int) -> None:
     """Met on an H100: gradients of the example's network were 1.3 hundredths apart, and trials trained one by one."""
     pack = PackedModels(2)
-    pack.put(0, Model.build(load_trainer(DIGITS, "digits"), {}, 0, "cuda:0"))
+    pack.add(0, Model.build(load_trainer(DIGITS, "digits"), {}, 0, "cuda:0"))
     assert not pack.advance({0: HpTimeline({"lr": 0.1, "bs": bs, "momentum": 0.9, "weight_decay": 5e-4})})
     assert pack.unpackable_reason == ""
 

@@ -15,7 +15,7 @@ from app.workers.trainer_connection import Deadline
 from app.workers.trainer_group import TrainerGroup
 from app.workers.trainer_process import TrainerProcess
 from app.workers.warm import TrainerSettings, Warm
-from stagetree.runtime.checkpoints.weight_files import joined
+from stagetree.runtime.checkpoints.weight_files import join_parts
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there are no two GPUs here")]
 
@@ -38,5 +38,5 @@ def trained(process: TrainerProcess, args: dict[str, Any]) -> tuple[str, Any]:
     process.build(FILE, "in_shards", args, 0, deadline=PATIENCE, shards=4)
     process.train(HP, 9, deadline=PATIENCE)
     with closing(process.save(deadline=PATIENCE)) as saved:
-        whole = b"".join(joined([each.view() for each in saved.images]))
+        whole = b"".join(join_parts([each.view() for each in saved.images]))
         return hashlib.sha256(whole).hexdigest(), process.evaluate(deadline=PATIENCE)

@@ -99,7 +99,7 @@ def fresh(width: int, numbers: Iterable[int], kind: type[TorchTrainer] = Tiny, *
     """A pack with these models before their first step."""
     pack = PackedModels(width)
     for number in numbers:
-        pack.put(number, model(kind, **args))
+        pack.add(number, model(kind, **args))
     return pack
 
 

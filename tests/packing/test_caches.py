@@ -41,7 +41,7 @@ def test_a_step_in_pieces_has_the_same_bits(
 
     whole, pieces = rows(), rows()
     rule.change(rule.terms(groups[0]), whole, table)
-    monkeypatch.setattr("stagetree.packing.update_rules.AT_ONCE", 4 * most)
+    monkeypatch.setattr("stagetree.packing.update_rules.BYTES_PER_CORE", 4 * most)
     rule.step(rule.terms(groups[0]), pieces, table)
     assert pieces.values.equal(whole.values) and pieces.grads.equal(whole.grads)
     assert all(pieces.moments[name].equal(each) for name, each in whole.moments.items())
@@ -66,7 +66,7 @@ def test_large_models_are_computed_one_by_one_as_alone(monkeypatch: pytest.Monke
     assert profile is not None and profile.is_exact and not profile.other_draws and set(profile.packed) == {2, 3}
     for number, hp in hps.items():
         assert_same(weights(pack[number]), weights(alone(hp, 3, Large, net="dropping")))
-        assert pack[number].logged() == alone(hp, 3, Large, net="dropping").logged()
+        assert pack[number].logged_means() == alone(hp, 3, Large, net="dropping").logged_means()
 
 
 class Counting(Moody):

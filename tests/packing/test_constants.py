@@ -78,7 +78,7 @@ def test_one_base_is_there_when_lanes_have_left_and_are_loaded_anew() -> None:
     lanes = Lanes()
     for number in range(3):
         lanes.begin(("adapting",), is_resumed=False)
-        lanes.put(number, model(Adapting), WIDTH)
+        lanes.add(number, model(Adapting), WIDTH)
     assert not packed(lanes, {number: HPS[number] for number in range(3)}, 1)  # type: ignore[arg-type]
     before = weights(lanes[1])
     lanes.drop([0, 2])
@@ -151,7 +151,7 @@ def test_a_checkpoint_of_a_lane_goes_on_in_another_pack(kind: type[TorchTrainer]
     assert not packed(first, hps, 2)
     second = PackedModels(WIDTH)
     for number in (1, 0):
-        second.put(number, through_a_checkpoint(first[number], hps[number], kind))
+        second.add(number, through_a_checkpoint(first[number], hps[number], kind))
     assert not packed(first, hps, 2) and not packed(second, hps, 2)
     for number in hps:
         assert_same(weights(first[number]), weights(second[number]))
@@ -205,7 +205,7 @@ def test_only_constants_of_fewer_digits_are_widened_for_a_comparison(base: torch
     still = nn.Linear(3, 3, bias=False, dtype=base).requires_grad_(False)
     net = nn.Sequential(still, nn.Linear(3, 3))
     stack = Stack(net, [list(net[1].parameters())], WIDTH)
-    assert stack.coarse == coarse
+    assert stack.low_precision_constants == coarse
     with stack.upcast_constants(net):
         assert still.weight.dtype == (torch.float32 if coarse else base)
     assert still.weight.dtype == base
@@ -251,7 +251,7 @@ def test_weights_that_are_tensors_in_tensors_are_each_models_own_and_pack_nothin
     lanes = Lanes()
     for number, each in enumerate((one, other)):
         lanes.begin(("quantised",), is_resumed=False)
-        lanes.put(number, each, WIDTH)
+        lanes.add(number, each, WIDTH)
     assert not packed(lanes, {number: HPS[number] for number in range(2)}, 1)  # type: ignore[arg-type]
     assert "TwoTensor" in lanes.unpackable_reason
     assert other.trainer.model.scaled.a.equal(before)  # type: ignore[attr-defined]

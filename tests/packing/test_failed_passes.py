@@ -67,7 +67,7 @@ def test_the_lane_whose_loss_fails_ends_alone(error: Exception, calls: int) -> N
     expected = undisturbed(STEPS, **HALVES)
     for number in HPS.keys() - failed.keys():
         assert_same(weights(pack[number]), weights(expected[number]))
-        assert pack[number].logged() == expected[number].logged()
+        assert pack[number].logged_means() == expected[number].logged_means()
     assert not pack.evicted and not pack.unpackable_reason
 
 
@@ -82,7 +82,7 @@ def test_for_want_of_memory_for_all_each_goes_on_by_itself(calls: int) -> None:
     for number, hp in HPS.items():
         by_itself = alone(hp, STEPS, **HALVES)
         assert distance(weights(pack[number]), weights(by_itself)) < NEAR
-        assert pack[number].logged() == pytest.approx(by_itself.logged())
+        assert pack[number].logged_means() == pytest.approx(by_itself.logged_means())
 
 
 def test_only_who_fails_in_passes_leaves_them() -> None:

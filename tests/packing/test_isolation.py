@@ -103,7 +103,7 @@ def test_models_of_all_kinds_are_the_same_in_any_place(
     assert among_others.unpackable_reason == by_itself.unpackable_reason
     assert "precision" in numbers or not by_itself.unpackable_reason
     assert_same(weights(among_others[lane]), weights(by_itself[0]))
-    assert among_others[lane].logged() == by_itself[0].logged()
+    assert among_others[lane].logged_means() == by_itself[0].logged_means()
     assert among_others[lane].evaluate() == by_itself[0].evaluate()
 
 
@@ -159,10 +159,10 @@ def test_a_break_a_checkpoint_and_another_pack_change_nothing(broken: int) -> No
     first = fresh(WIDTH, hps)
     assert not packed(first, hps, broken)
     second = PackedModels(WIDTH)
-    second.put(7, model())
+    second.add(7, model())
     assert not packed(second, {7: STEADY}, broken)  # lane 0 of the other pack has another neighbour
     for number, hp in hps.items():
-        second.put(number, through_a_checkpoint(first[number], hp))
+        second.add(number, through_a_checkpoint(first[number], hp))
     assert not packed(second, {7: STEADY, **hps}, 4 - broken)
     for number in hps:
         assert_same(weights(second[number]), weights(whole[number]))
@@ -172,7 +172,7 @@ def test_a_lane_goes_on_alone_and_one_trained_alone_joins() -> None:
     pack = fresh(WIDTH, [0])
     assert not packed(pack, {0: STEADY}, 2)
     went_on = pack.leave(0)
-    pack.put(0, alone(STEADY, 2))
+    pack.add(0, alone(STEADY, 2))
     assert not packed(pack, {0: STEADY}, 2)
     for _ in range(2):
         went_on.advance(HpTimeline(STEADY))
@@ -204,7 +204,7 @@ def test_each_lane_logs_what_is_its_own() -> None:
     pack = fresh(WIDTH, hps)
     assert not packed(pack, hps, 2)
     for number, hp in hps.items():
-        assert pack[number].logged() == pytest.approx(alone(hp, 2).logged())
+        assert pack[number].logged_means() == pytest.approx(alone(hp, 2).logged_means())
 
 
 def test_metrics_are_those_of_the_lane() -> None:

@@ -108,7 +108,7 @@ def images(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """In which a layer is normalized."""
     if request.param == "a GPU's way":
-        monkeypatch.setattr("stagetree.packing.batched.BY_NUMBER", frozenset())
+        monkeypatch.setattr("stagetree.packing.batched.SLOW_GROUP_NORM_DEVICES", frozenset())
     return str(request.param)
 
 
@@ -181,7 +181,7 @@ def test_samples_without_a_label_count_for_nothing(net: str) -> None:
     for number, hp in HPS.items():
         one = alone(hp, 3, Masked, **how)
         assert distance(weights(pack[number]), weights(one)) < NEAR
-        assert pack[number].logged() == pytest.approx(one.logged())
+        assert pack[number].logged_means() == pytest.approx(one.logged_means())
 
 
 def test_a_batch_of_one_number_a_channel_fails_as_it_does_alone() -> None:

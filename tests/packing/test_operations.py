@@ -24,8 +24,8 @@ from stagetree.trainer import generators
 @pytest.fixture(autouse=True)
 def as_a_gpu_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """A CPU is given what its cache holds; see `test_caches.py`."""
-    monkeypatch.setattr("stagetree.packing.batched.BY_NUMBER", frozenset())
-    monkeypatch.setattr("stagetree.packing.update_rules.AT_ONCE", 1 << 40)
+    monkeypatch.setattr("stagetree.packing.batched.SLOW_GROUP_NORM_DEVICES", frozenset())
+    monkeypatch.setattr("stagetree.packing.update_rules.BYTES_PER_CORE", 1 << 40)
     monkeypatch.setattr("stagetree.packing.stable_width.MAX_SAVED_BYTES", 1 << 40)
 
 

@@ -222,6 +222,6 @@ def test_products_have_all_their_digits_for_a_while() -> None:
     model = Usual(seed=0, device="cpu", net="relu")
     model.setup({"lr": 0.1, "bs": 8})
     lane = Lane(model, "cpu", generators.state("cpu"), 0)
-    with lane.in_single():
+    with lane.full_precision():
         assert not torch.backends.cudnn.allow_tf32
     assert torch.backends.cudnn.allow_tf32 == before

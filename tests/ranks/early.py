@@ -15,7 +15,7 @@ from torch.nn.functional import mse_loss
 from torch.utils.data import TensorDataset
 
 from stagetree import TorchTrainer
-from stagetree.runtime.check_forks import forked_ranks
+from stagetree.runtime.check_forks import run_in_ranks
 from stagetree.runtime.warm import import_before_forking
 from stagetree.trainer.ranks import summing
 from stagetree.trainer.ranks.group import here
@@ -87,7 +87,7 @@ def main() -> None:
     found = {}
     for name, args in CASES.items():
         ways = [(1, 0), (2, 0), (2, 1), (2, 200)]
-        found[name] = [forked_ranks(lambda: trained(args, size), world, "cpu") for world, size in ways]  # noqa: B023
+        found[name] = [run_in_ranks(lambda: trained(args, size), world, "cpu") for world, size in ways]  # noqa: B023
     print(json.dumps(found))
 
 

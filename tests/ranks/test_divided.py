@@ -23,7 +23,7 @@ from app.workers.trainer_group import TrainerGroup
 from app.workers.trainer_process import TrainerProcess
 from app.workers.warm import Warm
 from stagetree.runtime.checkpoints import state_format
-from stagetree.runtime.checkpoints.weight_files import is_divided, joined
+from stagetree.runtime.checkpoints.weight_files import is_divided, join_parts
 from stagetree.runtime.failures import TrainerFailed
 from stagetree.trainer.data_order import BatchSpan
 from stagetree.trainer.divided_tensors import Parted
@@ -64,7 +64,7 @@ class Bench:
             state, step = process.save(deadline=PATIENT), until
         with closing(state):
             assert len(state.parts) == (ranks - 1 if parallel == "fsdp" else 0)
-            whole = joined([each.view() for each in state.images])
+            whole = join_parts([each.view() for each in state.images])
             return hashlib.sha256(b"".join(whole)).hexdigest(), process.evaluate(deadline=PATIENT)
 
     def end(self, ranks: int) -> None:
@@ -125,7 +125,7 @@ def test_a_state_without_one_of_its_parts_is_not_taken(bench: Bench) -> None:
         state.parts[0].close()
         state.parts = ()
         with pytest.raises(ValueError, match="a part of the checkpoint is missing"):
-            b"".join(joined([state.view()]))
+            b"".join(join_parts([state.view()]))
         with pytest.raises(TrainerFailed, match="numbers are in no part that was read"):
             bench.begin(1).load(state, GROWING, 1, deadline=PATIENT)
         bench.end(1)
@@ -205,6 +205,6 @@ def put_together(whole: torch.Tensor, parts: Sequence[tuple[Sequence[int], torch
         text += b" " * (-len(text) % 8)
         images.append(len(text).to_bytes(8, "little") + text + bytes_)
     assert is_divided(images[0])
-    found = state_format.unpack(b"".join(joined(images)))["trainer"]["w"]
+    found = state_format.unpack(b"".join(join_parts(images)))["trainer"]["w"]
     assert isinstance(found, torch.Tensor)
     return found

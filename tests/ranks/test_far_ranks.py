@@ -30,7 +30,7 @@ from app.workers.state import State
 from app.workers.trainer_group import TrainerGroup
 from app.workers.trainer_process import TrainerProcess
 from app.workers.warm import Warm
-from stagetree.runtime.checkpoints.weight_files import joined
+from stagetree.runtime.checkpoints.weight_files import join_parts
 from stagetree.runtime.failures import TrainerFailed
 from stagetree.runtime.wire import HEAD, anonymous_file
 
@@ -129,7 +129,7 @@ def test_divided_states_go_to_another_machine_and_come_back_in_parts(warm: Warm,
         one.build(DIGITS, "in_shards", {}, 0, **how)
         one.train(hp, 6, deadline=PATIENT)
         with closing(one.save(deadline=PATIENT)) as alone:
-            expected = b"".join(joined([each.view() for each in alone.images]))
+            expected = b"".join(join_parts([each.view() for each in alone.images]))
         try:
             for until in (3, 5):
                 with group(warm, door) as both:
@@ -147,7 +147,7 @@ def test_divided_states_go_to_another_machine_and_come_back_in_parts(warm: Warm,
         saved.close()
         one.train(hp, 6, deadline=PATIENT)
         with closing(one.save(deadline=PATIENT)) as alone:
-            assert b"".join(joined([each.view() for each in alone.images])) == expected
+            assert b"".join(join_parts([each.view() for each in alone.images])) == expected
 
 
 @pytest.mark.slow

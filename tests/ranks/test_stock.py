@@ -16,7 +16,7 @@ from app.workers.trainer_connection import Deadline
 from app.workers.trainer_group import TrainerGroup
 from app.workers.warm import Warm
 from stagetree.runtime import inexact_reasons
-from stagetree.runtime.checkpoints.weight_files import joined
+from stagetree.runtime.checkpoints.weight_files import join_parts
 from stagetree.runtime.failures import TrainerFailed
 from stagetree.trainer.ranks import group as ranks
 
@@ -43,7 +43,7 @@ def train(group: TrainerGroup, parallel: str, stages: list[int], **args: Any) ->
         group.train(HP, until, deadline=PATIENT)
         state, step = group.save(deadline=PATIENT), until
     with closing(state):
-        whole = joined([each.view() for each in state.images])
+        whole = join_parts([each.view() for each in state.images])
         return hashlib.sha256(b"".join(whole)).hexdigest(), group.evaluate(deadline=PATIENT)
 
 
@@ -101,7 +101,7 @@ def test_states_say_how_gpus_have_added_up_by_torchs_own_sums(monkeypatch: pytes
         ("fsdp", "cuda:0", None),
         ("ddp:2", "cpu", None),
     ):
-        noted = ranks.Ranks(0, 2, parallel=parallel).noted_in(before, device)
+        noted = ranks.Ranks(0, 2, parallel=parallel).with_nccl_settings(before, device)
         assert noted == {"torch": "2.13.0"} | ({"nccl": said} if said else {})
     there, here = ({"nccl": version, "torch": "2.13.0"} for version in ("2.27.5 Ring Simple", "2.27.5 Tree Simple"))
     assert inexact_reasons.changes(there, here) == [

@@ -16,7 +16,7 @@ from stagetree.runtime.checkpoints.buffers import Buffers
 
 def saved(pool: Buffers, value: float, given_back: list[int]) -> State:
     """A state of these numbers, as a process that trains hands it on."""
-    layout = state_format.Layout.of({"weights": torch.full((1000,), value)})
+    layout = state_format.Layout.plan({"weights": torch.full((1000,), value)})
     buffer = pool.take(layout.size)
     layout.fill(buffer.area)
     return State(os.dup(buffer.fd), layout.size, lambda is_lent: is_lent or given_back.append(buffer.number))
@@ -58,7 +58,7 @@ def test_training_waits_for_one_copy_of_each_tensor_and_nothing_else() -> None:
     state = {"a": torch.rand(300, 7), "b": [torch.rand(50, 40).t(), torch.arange(5, dtype=torch.int8)], "c": 1}
     pool = Buffers("cpu")
     with Copies() as copies:
-        layout = state_format.Layout.of(state)
+        layout = state_format.Layout.plan(state)
         layout.fill(pool.take(layout.size).area)
     assert (copies.written, copies.made) == (300 * 7 * 4 + 50 * 40 * 4 + 5, 0)
 
@@ -92,10 +92,10 @@ def test_what_a_model_was_loaded_from_is_never_used_again() -> None:
 
 def test_another_size_takes_other_memory_and_little_lies_idle() -> None:
     pool = Buffers("cpu")
-    sizes = [buffers.GRAIN * number for number in (1, 2, 8, 40)]
+    sizes = [buffers.SIZE_STEP * number for number in (1, 2, 8, 40)]
     taken = [pool.take(size) for size in sizes]
     pool.give_back(buffer.number for buffer in taken)
-    assert len(pool.free) == buffers.MOST_FREE
+    assert len(pool.free) == buffers.MAX_FREE
     again = pool.take(sizes[-1] - 5)
     assert again is taken[-1]
     assert pool.take(1) not in taken  # eight times too large is too much

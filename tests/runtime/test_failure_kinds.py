@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 from stagetree import TorchTrainer, function_trainer
-from stagetree.runtime.failures import LONGEST, TrainerFailed, kind_of, plain, signature_of, user_code
+from stagetree.runtime.failures import MAX_LENGTH, TrainerFailed, kind_of, plain, signature_of, user_code
 from stagetree.runtime.model import HpTimeline, Model
 
 
@@ -81,8 +81,8 @@ def test_a_metric_that_no_float_can_be_is_said_in_a_sentence() -> None:
 
 
 def test_text_is_bounded_and_can_be_stored_anywhere() -> None:
-    text = plain("begin" + "\udcff\0ü" * LONGEST + "end")
-    assert len(text) < 10 * LONGEST and text.startswith("begin\\udcff\\x00ü") and text.endswith("end")
+    text = plain("begin" + "\udcff\0ü" * MAX_LENGTH + "end")
+    assert len(text) < 10 * MAX_LENGTH and text.startswith("begin\\udcff\\x00ü") and text.endswith("end")
     assert text.encode() and "\0" not in text
 
 

@@ -18,7 +18,7 @@ from stagetree.runtime.reads.file_uses import FileUses, note_torch_files
 HEAD = """
 import json, os, subprocess, sys
 from pathlib import Path
-from stagetree.runtime import reading
+from stagetree.runtime.reads import file_reads as reading
 
 reading.watch()
 uses = reading.uses
@@ -33,7 +33,7 @@ def told(folder: Path, text: str) -> list[Any]:
     return [json.loads(line) for line in run.stdout.splitlines()]
 
 
-TAKE = "reading.opened(); print(json.dumps(uses.take([os.getcwd()])))\n"
+TAKE = "reading.count_uses(); print(json.dumps(uses.take([os.getcwd()])))\n"
 
 
 def names(each: Any, kind: str) -> list[str]:

@@ -13,7 +13,7 @@ import pytest
 READER = """
 import json, os, sys
 from pathlib import Path
-from stagetree.runtime import reading
+from stagetree.runtime.reads import file_reads as reading
 
 reading.watch()
 reading.watch()  # once is enough
@@ -40,7 +40,7 @@ print(json.dumps(reading.data_files()))
 
 HOLDER = """
 import ctypes, json, multiprocessing, os, sys
-from stagetree.runtime import reading
+from stagetree.runtime.reads import file_reads as reading
 
 reading.watch()
 library = ctypes.CDLL(None)
@@ -82,7 +82,7 @@ PICTURES = """
 import json, os, sys
 from pathlib import Path
 from torch.utils.data import DataLoader, Dataset
-from stagetree.runtime import reading
+from stagetree.runtime.reads import file_reads as reading
 
 class Files(Dataset):
     def __init__(self, names):
@@ -131,7 +131,7 @@ def test_a_few_files_of_each_of_many_classes_are_told_as_one_pattern(tmp_path: P
 
 LISTER = """
 import ctypes, json, os, sys
-from stagetree.runtime import reading
+from stagetree.runtime.reads import file_reads as reading
 
 reading.watch()
 library = ctypes.CDLL(None)

@@ -100,11 +100,11 @@ def test_what_is_said_while_evaluating_or_before_a_load_is_left_out() -> None:
     model = Model.build(Talkative, {}, 0, "cpu")
     model.advance(ONE)
     model.evaluate()
-    assert model.logged() == {}
+    assert model.logged_means() == {}
     saved = model.state()
     model.advance(ONE)
     model.load(saved, ONE, 1)
-    assert model.logged() == {}
+    assert model.logged_means() == {}
 
 
 def test_rows_come_once_in_a_while_and_a_full_disk_costs_no_training(tmp_path: Path) -> None:
@@ -142,5 +142,5 @@ def test_a_device_that_fails_late_fails_as_what_it_is(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(MetricSums, "means", fail)
     with pytest.raises(TrainerFailed) as failed:
-        model.logged()
+        model.logged_means()
     assert failed.value.kind == "device"

@@ -154,7 +154,7 @@ def test_copies_from_a_gpu_are_over_also_where_one_fails(monkeypatch: pytest.Mon
     stream = MagicMock()
     for name, made in (("Stream", stream), ("current_stream", MagicMock()), ("stream", nullcontext())):
         monkeypatch.setattr(torch.cuda, name, MagicMock(return_value=made))
-    layout = Layout.of({"first": torch.ones(1).as_subclass(OnGpu), "second": torch.ones(2).as_subclass(OnGpu)})
+    layout = Layout.plan({"first": torch.ones(1).as_subclass(OnGpu), "second": torch.ones(2).as_subclass(OnGpu)})
     with mmap.mmap(-1, layout.size - 8 + room) as area, nullcontext() if room else pytest.raises(ValueError):
         layout.fill(area)
     assert [call[0] for call in stream.mock_calls] == ["wait_stream", "synchronize"]

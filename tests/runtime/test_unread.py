@@ -15,7 +15,7 @@ import torch
 import yaml
 
 from stagetree import Trainer
-from stagetree.runtime.exactness.held_values import holdings
+from stagetree.runtime.exactness.held_values import digest_held_values
 from stagetree.runtime.model import HpTimeline, Model
 from stagetree.trainer.values import ReadValues
 
@@ -84,8 +84,8 @@ def test_before_its_first_step_nothing_is_unread() -> None:
 def test_looking_and_saving_is_no_reading() -> None:
     """The trainer keeps the values: what looks at it for us goes through them."""
     model = trained(Typo)
-    with model.given.looked_at():
-        holdings(model.trainer, [])
+    with model.given.ignoring_reads():
+        digest_held_values(model.trainer, [])
     model.save()
     assert model.unread() == ["lr"]
 

@@ -21,7 +21,7 @@ from stacks import wait_for
 from app.workers import warm as warm_module
 from app.workers.trainer_connection import Deadline
 from app.workers.warm import Warm, WarmFailed
-from stagetree.runtime.failures import TrainerFailed, keep_for_trainers, text_of
+from stagetree.runtime.failures import TrainerFailed, format_error, keep_for_trainers
 from stagetree.runtime.loading import PACKAGES
 from stagetree.runtime.warm import TOLD, launch
 from stagetree.runtime.wire import Wire, pair
@@ -312,6 +312,6 @@ def test_secrets_of_the_environment_are_masked_in_errors(monkeypatch: pytest.Mon
     try:
         raise ValueError(f"no us here: {dict(os.environ)}")
     except ValueError as error:
-        text = text_of(error)
+        text = format_error(error)
     assert "sk-VERYSECRET" not in text and "hunter22" not in text
     assert "no us here" in text and "WANDB_API_KEY" in text and "***" in text

@@ -26,7 +26,7 @@ def test_all_take_the_same_steps(paces: list[list[float]], steps: int, cuts: lis
 
     def train(rank: int) -> None:
         mine = Grant(fd, len(paces))
-        while taken[rank] < steps and mine.begins(rank, taken[rank]):
+        while taken[rank] < steps and mine.may_begin(rank, taken[rank]):
             time.sleep(paces[rank][taken[rank] % len(paces[rank])])
             barrier.wait(5)
             taken[rank] += 1
@@ -35,7 +35,7 @@ def test_all_take_the_same_steps(paces: list[list[float]], steps: int, cuts: lis
     ranks = [threading.Thread(target=train, args=(rank,)) for rank in range(len(paces))]
     for each in ranks:
         each.start()
-    done = grant.taken()
+    done = grant.finished_steps()
     for pause in cuts:
         time.sleep(pause)
         grant.cut()
@@ -45,7 +45,7 @@ def test_all_take_the_same_steps(paces: list[list[float]], steps: int, cuts: lis
     os.close(fd)
     assert len(set(taken)) == 1
     assert done <= taken[0] <= steps
-    assert grant.taken() <= taken[0]
+    assert grant.finished_steps() <= taken[0]
     assert cuts or taken[0] == steps
 
 
@@ -59,5 +59,5 @@ def test_who_waits_for_a_limit_that_never_comes_gives_up(monkeypatch: pytest.Mon
     cutting.start()
     time.sleep(0.02)
     with pytest.raises(GrantLost):
-        grant.begins(0, 0)
+        grant.may_begin(0, 0)
     cutting.join()

@@ -204,7 +204,7 @@ def test_a_module_with_a_loop_of_its_own_is_refused(has: dict[str, Any], words: 
 def test_what_a_training_step_logs_is_kept_between_evaluations() -> None:
     model = Model.build(Lit, {}, 0, "cpu")
     model.advance(HpTimeline(HP))
-    logged = model.logged()
+    logged = model.logged_means()
     assert logged.keys() == {"train_loss"} and logged["train_loss"] is not None
     assert model.evaluate().keys() == {"val_loss"}
 

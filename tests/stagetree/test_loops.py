@@ -75,7 +75,7 @@ def test_a_loop_goes_on_as_without_a_break(build: Build, name: str, instead: tup
     model, last = build(name, *instead), 10 if name in ("sft", "dpo") else 4
     half = image(train(model, last // 2))
     model.evaluate()
-    assert train(model, last).logged()
+    assert train(model, last).logged_means()
     metrics, whole = model.evaluate(), image(model)
     assert whole != half
     for each in (model, build(name, *instead)):

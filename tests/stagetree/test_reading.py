@@ -19,7 +19,7 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from stagetree import TorchTrainer
 from stagetree.trainer import sample_loading
-from stagetree.trainer.data_order import Indices, shuffled
+from stagetree.trainer.data_order import Indices, shuffle
 from stagetree.trainer.sample_loading import seed_sample
 
 MADE: list[TorchTrainer] = []
@@ -229,7 +229,7 @@ def test_an_order_of_ones_own() -> None:
 @given(samples=st.integers(1, 5_000), seed=st.integers(0, 2**40), cut=st.integers(0, 5_000), size=st.integers(1, 64))
 def test_an_order_that_takes_no_memory_is_a_permutation(samples: int, seed: int, cut: int, size: int) -> None:
     def made() -> Indices:
-        return shuffled(samples, Generator().manual_seed(seed), large=1)
+        return shuffle(samples, Generator().manual_seed(seed), large=1)
 
     whole = made()[:].tolist()
     assert sorted(whole) == list(range(samples)) and len(made()) == samples
@@ -238,21 +238,21 @@ def test_an_order_that_takes_no_memory_is_a_permutation(samples: int, seed: int,
 
 def test_such_an_order_is_as_good_as_one_that_is_drawn() -> None:
     """Where a sample comes is uniform over seeds, and so is what follows it: chi-squared, far beyond 1 in a million."""
-    begins = torch.stack([shuffled(32, Generator().manual_seed(seed), large=1)[:2] for seed in range(2_000)])
+    begins = torch.stack([shuffle(32, Generator().manual_seed(seed), large=1)[:2] for seed in range(2_000)])
     for counts in (
         begins[:, 0].bincount(minlength=32),
         ((begins[:, 1] - begins[:, 0]) % 32).bincount(minlength=32)[1:],
     ):
         expected = 2_000 / len(counts)
         assert ((counts - expected) ** 2 / expected).sum() < 90
-    numbers = shuffled(100_000, Generator().manual_seed(0), large=1)[:].double()
+    numbers = shuffle(100_000, Generator().manual_seed(0), large=1)[:].double()
     together = torch.corrcoef(torch.stack([numbers[:-1], numbers[1:]]))[0, 1]
     assert together.abs() < 0.02
 
 
 def test_a_small_data_set_has_the_order_that_it_always_had() -> None:
     drawn = torch.randperm(1_000, generator=Generator().manual_seed(5))
-    assert torch.equal(shuffled(1_000, Generator().manual_seed(5))[:], drawn)
+    assert torch.equal(shuffle(1_000, Generator().manual_seed(5))[:], drawn)
 
 
 class Many:

@@ -18,7 +18,7 @@ from stagetree.runtime.model import HpTimeline
 from stagetree.sequences import Constant, Held, Values, is_equal_value, is_same_value, parse, unique_values
 from stagetree.spec import StudySpec
 from stagetree.trainer.program import ProgramOrder
-from stagetree.trainer.values import Recorded, changed
+from stagetree.trainer.values import RecordedValues, has_changed
 from tests.plans import tried
 
 NUMBERS = st.sampled_from([0, 1, 2, 64, 2**53, 10**22]) | st.integers()
@@ -79,19 +79,19 @@ def test_what_a_study_file_says_is_what_setup_gets(options: list[Any]) -> None:
 
 
 def test_trainers_see_a_change_of_the_type_alone() -> None:
-    assert changed({"x"}, {"x": 1}, {"x": True}) and changed({"x"}, {"x": 1}, {"x": 1.0})
-    assert not changed({"x"}, {"x": 1.0}, {"x": 1.0}) and not changed({"x"}, {"x": 1}, {"y": 2})
-    read = Recorded({"x": 1})
+    assert has_changed({"x"}, {"x": 1}, {"x": True}) and has_changed({"x"}, {"x": 1}, {"x": 1.0})
+    assert not has_changed({"x"}, {"x": 1.0}, {"x": 1.0}) and not has_changed({"x"}, {"x": 1}, {"y": 2})
+    read = RecordedValues({"x": 1})
     assert read["x"] == 1 and read.fits({"x": 1}) and not read.fits({"x": True})
     order = ProgramOrder(4, [{"x": 1}, {"x": 1}], frozenset(), Path("state"))
     assert order.trains(5, {"x": 1}) and not order.trains(5, {"x": True}) and not order.trains(6, {"x": 1})
 
 
 def test_a_timeline_is_of_values_with_their_types() -> None:
-    assert HpTimeline({"x": True, "y": {"family": "linear", "init": 1, "slope": 2}}).is_of(
+    assert HpTimeline({"x": True, "y": {"family": "linear", "init": 1, "slope": 2}}).matches(
         {"y": {"family": "linear", "init": 1, "slope": 2}, "x": True}
     )
-    assert not HpTimeline({"x": True}).is_of({"x": 1}) and not HpTimeline({"x": 1}).is_of({"x": 1, "y": 1})
+    assert not HpTimeline({"x": True}).matches({"x": 1}) and not HpTimeline({"x": 1}).matches({"x": 1, "y": 1})
 
 
 def test_people_find_a_number_however_they_write_it() -> None:

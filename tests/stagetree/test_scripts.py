@@ -17,7 +17,7 @@ from app.registry import Catalogue
 from stagetree import attach
 from stagetree.runtime import inexact_reasons
 from stagetree.runtime.checkpoints import state_format
-from stagetree.runtime.exactness.held_values import differing, holdings
+from stagetree.runtime.exactness.held_values import differing_names, digest_held_values
 from stagetree.runtime.failures import TrainerFailed
 from stagetree.runtime.loading import code_modules, load_trainer
 from stagetree.runtime.model import HpTimeline, Model
@@ -400,7 +400,7 @@ def test_an_iterator_is_named_in_words_of_a_script(tmp_path: Path) -> None:
 
 def test_each_cause_has_words_for_scripts() -> None:
     causes = [each for name, each in vars(inexact_reasons).items() if name.isupper() and isinstance(each, str)]
-    for words in map(inexact_reasons.in_words_of_scripts, [*causes, inexact_reasons.not_in_state(["x"])]):
+    for words in map(inexact_reasons.rephrase_for_scripts, [*causes, inexact_reasons.unrestored_cause(["x"])]):
         assert not any(word in words for word in ("train()", "load_state_dict", "setup()", "state_dict()")), words
 
 
@@ -546,7 +546,7 @@ QUIET = LOADING.replace("self.rng.normal()", "index")
 
 def held(model: Model) -> dict[str, str]:
     """What the script has beside its state."""
-    return holdings(model.trainer, code_modules(str(model.trainer.file)))  # type: ignore[attr-defined]
+    return digest_held_values(model.trainer, code_modules(str(model.trainer.file)))  # type: ignore[attr-defined]
 
 
 def stray(model: Model) -> list[str]:
@@ -554,7 +554,7 @@ def stray(model: Model) -> list[str]:
     trained(model, 2)
     middle, before = image(model), held(model)
     trained(model, 5).load(state_format.unpack(middle), HpTimeline(HP), 2)
-    return differing(before, held(model))
+    return differing_names(before, held(model))
 
 
 @pytest.mark.parametrize(

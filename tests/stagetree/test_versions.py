@@ -128,7 +128,7 @@ def test_relative_imports_work_and_names_are_natural(tmp_path: Path) -> None:
         pkg__net="class Net: pass",
     )
     path = str(tmp_path / "pkg" / "trainer.py")
-    code = "m = imports.module(); found = [m.__name__, m.Net.__module__, m.package, imports.beyond()]"
+    code = "m = imports.module(); found = [m.__name__, m.Net.__module__, m.package, imports.uncovered_files()]"
     assert run(IMPORT + code, path=path) == ["pkg.trainer", "pkg.net", "pkg", []]
 
 
@@ -160,7 +160,7 @@ def test_it_tells_what_is_not_covered(tmp_path: Path) -> None:
     path = write(tmp_path / "here", trainer=hidden, hidden="")
     write(tmp_path / "src", library____init__="", library__model="")
     beyond = ["here/hidden.py", "src/library/__init__.py", "src/library/model.py"]
-    code = IMPORT + "imports.module(); found = imports.beyond()"
+    code = IMPORT + "imports.module(); found = imports.uncovered_files()"
     assert run(code, path=str(path)) == [str(tmp_path / name) for name in beyond]
 
 
@@ -169,9 +169,9 @@ def test_where_a_module_lies_is_looked_up_once(tmp_path: Path, monkeypatch: pyte
     path = tmp_path / "trainer.py"
     imports = Imports(path, tmp_path, "trainer", module_files(path))
     monkeypatch.setattr("stagetree.source.importing.installed_folders", lambda: ("/usr/",))
-    before = imports.beyond()
+    before = imports.uncovered_files()
     monkeypatch.setattr("os.path.realpath", lambda file: pytest.fail(f"{file} was looked up again"))
-    assert imports.beyond() == before
+    assert imports.uncovered_files() == before
 
 
 def test_helpers_of_one_name_in_two_folders(tmp_path: Path) -> None:

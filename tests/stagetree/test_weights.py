@@ -20,7 +20,7 @@ from app.workers.state import State
 from stagetree import export_weights, load_state
 from stagetree.errors import StagetreeError
 from stagetree.runtime.checkpoints import state_format
-from stagetree.runtime.checkpoints.weight_files import like_the_model
+from stagetree.runtime.checkpoints.weight_files import find_model_copies
 from stagetree.runtime.debug import DebugTrial, export_state
 from stagetree.runtime.loading import load_trainer
 from stagetree.runtime.model import Model
@@ -112,7 +112,7 @@ def test_the_model_of_a_script_has_its_own_names(wrap: Any) -> None:
     model, shadow = {"0.weight": torch.ones(2, 2)}, {"0.weight": torch.zeros(2, 2)}
     image = checkpoint_of(wrap({"model": model, "optimizer": {"state": model}, "shadow": shadow}))
     assert list(load(export_weights(image))) == ["0.weight"]
-    assert like_the_model(image) == ["shadow"]
+    assert find_model_copies(image) == ["shadow"]
     assert list(load(export_weights(checkpoint_of(wrap({"net": model}))))) != ["0.weight"]
 
 
@@ -121,9 +121,9 @@ def test_an_average_of_ones_own_is_told_from_the_model() -> None:
     model = {"0.weight": torch.ones(2, 2), "0.bias": torch.ones(2)}
     others: dict[str, Any] = {"optimizer": model, "average": model, "teacher": {"head": torch.ones(2)}, "step": 3}
     own = {"shadow": dict(model), "swa": {f"module.{name}": each for name, each in model.items()}}
-    assert like_the_model(checkpoint_of({"model": model, **others, **own})) == ["shadow", "swa"]
-    assert like_the_model(checkpoint_of({"model": model, **others})) == []
-    assert like_the_model(checkpoint_of({"net": model, "shadow": model})) == []  # all of it is written
+    assert find_model_copies(checkpoint_of({"model": model, **others, **own})) == ["shadow", "swa"]
+    assert find_model_copies(checkpoint_of({"model": model, **others})) == []
+    assert find_model_copies(checkpoint_of({"net": model, "shadow": model})) == []  # all of it is written
 
 
 def test_every_dtype_stays_aligned() -> None:

@@ -11,8 +11,8 @@ from app.workers.trainer_connection import TrainerKilled
 from app.workers.trainer_process import Compared, Seen, TrainedTo
 from stagetree.runtime import inexact_reasons
 from stagetree.runtime.checkpoints.state_format import read
-from stagetree.runtime.exactness.comparison import HOLDINGS, compare, leaf_digests
-from stagetree.runtime.exactness.held_values import differing, holdings
+from stagetree.runtime.exactness.comparison import HELD_VALUES, compare, leaf_digests
+from stagetree.runtime.exactness.held_values import differing_names, digest_held_values
 from stagetree.runtime.failures import TrainerFailed, user_code
 from stagetree.runtime.loading import code_modules, load_trainer
 from stagetree.runtime.model import HpTimeline, Model
@@ -110,7 +110,7 @@ class InProcess:
             metrics = self.model.evaluate()
         except TrainerFailed as failed:
             raise self._at_step(failed) from None
-        self.changed = tuple(differing(before, leaf_digests(self.model))) if watch else ()
+        self.changed = tuple(differing_names(before, leaf_digests(self.model))) if watch else ()
         return metrics
 
     def save(self, *, deadline: Any, look: bool = False) -> State:
@@ -118,7 +118,7 @@ class InProcess:
         if look:
             self.do("look")
         assert self.model is not None
-        more = {HOLDINGS: holdings(self.model.trainer, code_modules(self.file))} if look else {}
+        more = {HELD_VALUES: digest_held_values(self.model.trainer, code_modules(self.file))} if look else {}
         return State(*self.model.save(self.machine, **more))
 
     def compare(self, mine: State, stored: State, ignored: Sequence[str] = (), *, deadline: Any) -> Compared:

@@ -84,7 +84,7 @@ class WorldTrainer(InProcess):
     def join(self, lane: int, width: int, *, deadline: Any) -> None:
         self.do("join")
         assert self.model is not None
-        self._lanes.put(lane, self.model, width)
+        self._lanes.add(lane, self.model, width)
         self._present.add(lane)
         self.model, self._width = None, width
 

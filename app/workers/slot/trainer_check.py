@@ -28,9 +28,9 @@ from stagetree.runtime.inexact_reasons import (
     UNREPEATABLE,
     WATCHED,
     is_of_metrics,
-    not_in_state,
-    of_metrics,
+    metric_cause,
     other_metrics,
+    unrestored_cause,
 )
 
 Metrics = Mapping[str, float | None]
@@ -145,11 +145,11 @@ class _Check:
         if self._compare(end, metrics)[0]:
             return UNREPEATABLE
         if is_of_metrics(text):
-            return of_metrics(stray)
+            return metric_cause(stray)
         is_lost, names = self._resume(first, end, metrics, is_watched=False)
         return of_state(names) if is_lost else WATCHED
 
 
 def of_state(stray: Sequence[str]) -> str:
     """The likely cause of a state that differs after training resumed: these names, where there are any."""
-    return not_in_state(stray) or LOST
+    return unrestored_cause(stray) or LOST

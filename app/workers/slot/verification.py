@@ -23,7 +23,7 @@ from app.workers.state import State
 from app.workers.trainer_process import Compared
 from stagetree.runtime import inexact_reasons
 from stagetree.runtime.failures import TrainerFailed
-from stagetree.runtime.inexact_reasons import UNREPEATABLE, WATCHED, in_words_of_scripts, is_of_metrics, of_metrics
+from stagetree.runtime.inexact_reasons import UNREPEATABLE, WATCHED, is_of_metrics, metric_cause, rephrase_for_scripts
 
 
 class ProofLane(Lane):
@@ -118,7 +118,7 @@ class ProofLane(Lane):
         """What was found where both ways end, which by default is the next of those places."""
         source = self._slot.given.sources().get(self.work.trainer)
         if source is not None and source.script:
-            difference = in_words_of_scripts(difference, source.launched)
+            difference = rephrase_for_scripts(difference, source.launched)
         at, stage = at or next(iter(self._waiting), None), self.work.stages[-1]
         place = {"node": NodeId(stage.node), "step": stage.end}
         if at is not None:
@@ -199,13 +199,13 @@ class ProofLane(Lane):
                 with closing(bench.save()) as again:
                     if bench.compare(again, mine).difference:
                         return f"{text}. {UNREPEATABLE}"
-        return f"{text}. {of_metrics(stray) if is_of_metrics(text) else of_state(stray)}"
+        return f"{text}. {metric_cause(stray) if is_of_metrics(text) else of_state(stray)}"
 
     def _cause_in_whole(self, text: str) -> str:
         """What was suspected before the trial was trained again."""
         if not self._order.suspects and self._order.ignored:
             return WATCHED
-        return of_metrics(self._order.suspects) if is_of_metrics(text) else of_state(self._order.suspects)
+        return metric_cause(self._order.suspects) if is_of_metrics(text) else of_state(self._order.suspects)
 
     def _stray_when_loaded(self, bench: Bench) -> Sequence[str]:
         """What a model that was just loaded holds otherwise than that which saved the state."""

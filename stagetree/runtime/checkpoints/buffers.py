@@ -15,10 +15,10 @@ import torch
 
 from stagetree.runtime.wire import anonymous_file
 
-GRAIN = 2**16
+SIZE_STEP = 2**16
 """Sizes are rounded up to this many bytes, since the header of a state varies in length."""
 
-MOST_FREE = 2
+MAX_FREE = 2
 """Free buffers to keep: one is filled while the other is being sent."""
 
 
@@ -48,8 +48,8 @@ class Buffers:
 
     def take(self, size: int) -> Buffer:
         """A buffer of at least `size` bytes, in use until it is given back. Raises OSError if there is no room."""
-        fitting = [buffer for buffer in self.free if size <= len(buffer.area) <= 2 * size + GRAIN]
-        buffer = min(fitting, key=lambda buffer: len(buffer.area)) if fitting else self._made(size)
+        fitting = [buffer for buffer in self.free if size <= len(buffer.area) <= 2 * size + SIZE_STEP]
+        buffer = min(fitting, key=lambda buffer: len(buffer.area)) if fitting else self._allocate(size)
         if fitting:
             self.free.remove(buffer)
         self._used[buffer.number] = buffer
@@ -60,7 +60,7 @@ class Buffers:
         for number in numbers:
             if (buffer := self._used.pop(number, None)) is not None:
                 self.free.append(buffer)
-        while len(self.free) > MOST_FREE:
+        while len(self.free) > MAX_FREE:
             self.free.pop(0).close()
 
     def take_back(self, closed: Iterable[tuple[int, bool]]) -> None:
@@ -81,8 +81,8 @@ class Buffers:
         self.free.clear()
         self._used.clear()
 
-    def _made(self, size: int) -> Buffer:
-        size += -size % GRAIN
+    def _allocate(self, size: int) -> Buffer:
+        size += -size % SIZE_STEP
         fd = anonymous_file(size)
         try:
             area = mmap.mmap(fd, size)

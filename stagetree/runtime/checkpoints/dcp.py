@@ -28,7 +28,7 @@ KIND = "dcp"
 METADATA = ".metadata"
 PART = 2**24
 
-KNOWN = {
+ALLOWED_CLASSES = {
     "torch.distributed.checkpoint.metadata": {
         "BytesStorageMetadata",
         "ChunkStorageMetadata",
@@ -127,18 +127,18 @@ def _piece(files: Mapping[str, memoryview], stored: Any, name: str) -> Tensor:
 
 def _metadata_in(content: memoryview) -> Any:
     try:
-        return _Careful(io.BytesIO(content)).load()
+        return _RestrictedUnpickler(io.BytesIO(content)).load()
     except (pickle.UnpicklingError, EOFError, AttributeError, IndexError, TypeError, ValueError) as error:
         raise NotDcp(f"has a file {METADATA} that is not read: {error}") from None
 
 
-class _Careful(pickle.Unpickler):
-    """Unpickles the classes in `KNOWN` only."""
+class _RestrictedUnpickler(pickle.Unpickler):
+    """Unpickles the classes in `ALLOWED_CLASSES` only."""
 
     def find_class(self, module: str, name: str) -> Any:
         import torch
 
         is_dtype = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
-        if is_dtype or name in KNOWN.get(module, ()):
+        if is_dtype or name in ALLOWED_CLASSES.get(module, ()):
             return super().find_class(module, name)
         raise pickle.UnpicklingError(f"it names {module}.{name}")

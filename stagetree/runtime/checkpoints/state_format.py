@@ -37,10 +37,10 @@ from stagetree.trainer.divided_tensors import Unsavable as Unsavable
 
 TENSOR, ARRAY, BYTES, PAIRS, TUPLE, PARTED = "$tensor", "$array", "$bytes", "$pairs", "$tuple", "$parted"
 NUMBER = "$number"
-SAME = {"$as": "the first"}
+SAME_AS_FIRST = {"$as": "the first"}
 """Marks a value in the state of a rank that equals the first rank's."""
 
-INSTEAD = (
+SUGGESTIONS = (
     (set | frozenset | deque | range, "list({})"),
     (np.generic, "{}.item()"),
     (complex, "[{0}.real, {0}.imag]"),
@@ -69,19 +69,19 @@ class Layout:
         return len(self.header) + max((each.end for each in self.tensors), default=0)
 
     @classmethod
-    def of(cls, state: Any) -> Layout:
+    def plan(cls, state: Any) -> Layout:
         """The layout of a nested state. Raises `Unsavable`."""
-        tree, tensors = _flattened(state)
-        return cls._written({"tree": json.dumps(tree)}, tensors)
+        tree, tensors = _flatten_state(state)
+        return cls._place({"tree": json.dumps(tree)}, tensors)
 
     @classmethod
-    def of_part(cls, state: Any) -> Layout | None:
+    def build_part(cls, state: Any) -> Layout | None:
         """The layout of a rank's parts of divided tensors, for ranks that do not lead; None if there are none."""
-        divided = {name: each for name, each in _flattened(state)[1].items() if is_divided(each)}
-        return cls._written({}, divided) if divided else None
+        divided = {name: each for name, each in _flatten_state(state)[1].items() if is_divided(each)}
+        return cls._place({}, divided) if divided else None
 
     @classmethod
-    def _written(cls, metadata: dict[str, str], tensors: dict[str, torch.Tensor]) -> Layout:
+    def _place(cls, metadata: dict[str, str], tensors: dict[str, torch.Tensor]) -> Layout:
         places = {name: place_of(each, name) for name, each in tensors.items() if is_divided(each)}
         metadata = {**metadata, "parted": json.dumps(places)} if places else metadata
         placed = image_layout.place({name: local(tensor) for name, tensor in tensors.items()})
@@ -105,7 +105,7 @@ class Layout:
 
 def write(state: Any) -> tuple[int, int]:
     """Write a nested state to an anonymous file: its descriptor and size. Raises `Unsavable`, OSError."""
-    return Layout.of(state).write()
+    return Layout.plan(state).write()
 
 
 def unpack(*images: Image) -> Any:
@@ -137,7 +137,7 @@ def read(*fds: int) -> Any:
 # ------------------------------------------------------------------------------------------------------------- writing
 
 
-def _flattened(state: Any) -> tuple[Any, dict[str, torch.Tensor]]:
+def _flatten_state(state: Any) -> tuple[Any, dict[str, torch.Tensor]]:
     """The JSON tree of a state, and its tensors by name. Raises `Unsavable`."""
     tensors: dict[str, torch.Tensor] = {}
     try:
@@ -196,7 +196,7 @@ def _savable(tensor: torch.Tensor, path: tuple[Any, ...]) -> torch.Tensor:
 def _scalar(value: Any, path: tuple[Any, ...]) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    raise Unsavable(f"is a {type_name(value)}; {instead_of(value, path)}", path)
+    raise Unsavable(f"is a {type_name(value)}; {suggestion(value, path)}", path)
 
 
 def _key(key: Any, path: tuple[Any, ...]) -> Any:
@@ -211,12 +211,12 @@ def type_name(value: Any) -> str:
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
-def instead_of(value: Any, path: tuple[Any, ...]) -> str:
+def suggestion(value: Any, path: tuple[Any, ...]) -> str:
     """A suggestion for a value that cannot be saved: "write list(seen)"."""
     name = str(path[-1]) if path and str(path[-1]).isidentifier() else "it"
     if callable(getattr(value, "state_dict", None)):
         return f"write {name}.state_dict()"
-    form = next((form for kinds, form in INSTEAD if isinstance(value, kinds)), None)
+    form = next((form for kinds, form in SUGGESTIONS if isinstance(value, kinds)), None)
     if form is None:
         return "a state holds tensors, arrays, bytes, text and numbers, and lists, tuples and dicts of them"
     return f"write {form.format(name)}"
@@ -253,12 +253,12 @@ def less(value: Any, first: Any) -> Any:
         return {name: less(each, first[name]) for name, each in value.items()}
     if isinstance(value, list | tuple) and type(value) is type(first) and len(value) == len(first):
         return type(value)(less(*each) for each in zip(value, first, strict=True))
-    return SAME if _are_equal(value, first) else value
+    return SAME_AS_FIRST if _are_equal(value, first) else value
 
 
 def more(value: Any, first: Any) -> Any:
     """The inverse of `less`."""
-    if isinstance(value, dict) and value == SAME:
+    if isinstance(value, dict) and value == SAME_AS_FIRST:
         return first
     if isinstance(value, dict) and isinstance(first, dict) and value.keys() == first.keys():
         return {name: more(each, first[name]) for name, each in value.items()}

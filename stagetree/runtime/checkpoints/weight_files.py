@@ -49,13 +49,13 @@ def weight_parts(image: Image, **metadata: str) -> list[memoryview]:
     names = _names(header)
     if not names:
         raise ValueError("the checkpoint holds no tensors, only other values")
-    return _written({name: header[stored] for name, stored in names.items()}, memoryview(image)[begin:], metadata)
+    return _file_parts({name: header[stored] for name, stored in names.items()}, memoryview(image)[begin:], metadata)
 
 
-def like_the_model(image: Image) -> list[str]:
+def find_model_copies(image: Image) -> list[str]:
     """The parts of a checkpoint that hold tensors with the model's names and shapes, such as a custom average."""
     header, like = header_of(image)[0], list[str]()
-    parts = _with_model(_trainer(header))
+    parts = _model_parts(_trainer(header))
     model = {name: header[stored]["shape"] for name, stored in _tensors(parts.get("model"), ())}
     for part in parts.keys() - {"model", "average", "optimizer"}:
         shapes = {name.removeprefix("module."): header[stored]["shape"] for name, stored in _tensors(parts[part], ())}
@@ -65,14 +65,14 @@ def like_the_model(image: Image) -> list[str]:
 
 
 def is_divided(image: Image) -> bool:
-    """Whether a checkpoint is one rank's part, to be `joined` with the other ranks'."""
+    """Whether a checkpoint is one rank's part, to be `join_parts` with the other ranks'."""
     try:
         return "parted" in header_of(image)[0].get("__metadata__", {})
     except ValueError:
         return False
 
 
-def joined(images: Sequence[Image]) -> Iterator[memoryview]:
+def join_parts(images: Sequence[Image]) -> Iterator[memoryview]:
     """One checkpoint of the images of several ranks, in parts, as a single process would have saved it.
 
     Raises ValueError if it is no checkpoint, or if images are missing.
@@ -91,9 +91,9 @@ def joined(images: Sequence[Image]) -> Iterator[memoryview]:
             whole[name] = (entry["dtype"], place["shape"])
             blocks.setdefault(name, []).append((place["begin"], entry["shape"], block))
     sizes = {name: prod(shape) * _bytes_of_one(blocks[name]) for name, (_, shape) in whole.items()}
-    order = [name for name in _named_in(json.loads(tree)) if name in whole]
+    order = [name for name in _tensor_names(json.loads(tree)) if name in whole]
     names = sorted(order, key=lambda name: (place_rank(sizes[name]), -_bytes_of_one(blocks[name])))
-    entries: dict[str, Any] = {"__metadata__": {"tree": json.dumps(_undivided(json.loads(tree)))}}
+    entries: dict[str, Any] = {"__metadata__": {"tree": json.dumps(_mark_whole(json.loads(tree)))}}
     end = 0
     for name in names:
         dtype, shape = whole[name]
@@ -101,7 +101,7 @@ def joined(images: Sequence[Image]) -> Iterator[memoryview]:
         end += sizes[name]
     yield head_of(entries)
     for name in names:
-        yield from _in_order(whole[name][1], blocks[name])
+        yield from _ordered_blocks(whole[name][1], blocks[name])
 
 
 def _bytes_of_one(blocks: Sequence[Block]) -> int:
@@ -109,7 +109,7 @@ def _bytes_of_one(blocks: Sequence[Block]) -> int:
     return max(len(block) // prod(shape) if prod(shape) else 0 for _, shape, block in blocks)
 
 
-def _in_order(shape: Sequence[int], blocks: Sequence[Block]) -> Iterator[memoryview]:
+def _ordered_blocks(shape: Sequence[int], blocks: Sequence[Block]) -> Iterator[memoryview]:
     """The bytes of a tensor whose blocks divide it along one dimension."""
     ordered = sorted(blocks, key=lambda each: each[0])
     if sum(prod(each) for _, each, _ in blocks) != prod(shape):
@@ -125,22 +125,22 @@ def _in_order(shape: Sequence[int], blocks: Sequence[Block]) -> Iterator[memoryv
 TENSORS = frozenset({"$tensor", "$parted", "$array", "$bytes"})
 
 
-def _named_in(tree: Any) -> Iterator[str]:
+def _tensor_names(tree: Any) -> Iterator[str]:
     """The tensors of a checkpoint's tree, in order."""
     if isinstance(tree, list):
         for item in tree:
-            yield from _named_in(item)
+            yield from _tensor_names(item)
     elif isinstance(tree, dict):
         for kind, value in tree.items():
-            yield from [value] if kind in TENSORS and isinstance(value, str) else _named_in(value)
+            yield from [value] if kind in TENSORS and isinstance(value, str) else _tensor_names(value)
 
 
-def _undivided(tree: Any) -> Any:
+def _mark_whole(tree: Any) -> Any:
     """The tree of a checkpoint with all tensors whole."""
     if isinstance(tree, list):
-        return [_undivided(item) for item in tree]
+        return [_mark_whole(item) for item in tree]
     if isinstance(tree, dict):
-        return {"$tensor" if kind == "$parted" else kind: _undivided(value) for kind, value in tree.items()}
+        return {"$tensor" if kind == "$parted" else kind: _mark_whole(value) for kind, value in tree.items()}
     return tree
 
 
@@ -216,7 +216,7 @@ def _state_dict(saved: Any) -> dict[str, Any]:
 def _names(header: Mapping[str, Any]) -> dict[str, str]:
     """The stored names of a checkpoint's tensors, by the model's own names."""
     trainer = _trainer(header)
-    parts = _with_model(trainer)
+    parts = _model_parts(trainer)
     model, average = (dict(_tensors(parts.get(part), ())) for part in ("model", "average"))
     return model | {name: average[name] for name in model.keys() & average.keys()} or dict(_tensors(trainer, ()))
 
@@ -229,10 +229,10 @@ def _trainer(header: Mapping[str, Any]) -> Any:
     return _items(json.loads(tree)).get("trainer")
 
 
-def _with_model(trainer: Any) -> dict[Any, Any]:
+def _model_parts(trainer: Any) -> dict[Any, Any]:
     """The part of the state that contains the model: a script's is its `state`, beside its streams."""
     parts = _items(trainer)
-    return _with_model(parts["state"]) if "model" not in parts and "state" in parts else parts
+    return _model_parts(parts["state"]) if "model" not in parts and "state" in parts else parts
 
 
 def _items(tree: Any) -> dict[Any, Any]:
@@ -252,7 +252,7 @@ def _tensors(tree: Any, path: tuple[str, ...]) -> Iterator[tuple[str, str]]:
         yield from _tensors(value, (*path, str(key)))
 
 
-def _written(entries: Mapping[str, Entry], area: memoryview, metadata: Mapping[str, str]) -> list[memoryview]:
+def _file_parts(entries: Mapping[str, Entry], area: memoryview, metadata: Mapping[str, str]) -> list[memoryview]:
     """The parts of a safetensors file with these tensors of `area`."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt", **metadata}}  # expected by other readers
     parts, end = {name: area[slice(*entry["data_offsets"])] for name, entry in entries.items()}, 0

@@ -11,7 +11,7 @@ from stagetree.runtime import inexact_reasons
 from stagetree.runtime.checkpoints import state_format
 from stagetree.runtime.exactness.differences import Leaves, causes, first_difference, leaves
 from stagetree.runtime.exactness.digests import digest
-from stagetree.runtime.exactness.held_values import UNSEEN, differing
+from stagetree.runtime.exactness.held_values import UNREADABLE, differing_names
 from stagetree.runtime.failures import plain
 from stagetree.runtime.model import Model
 from stagetree.trainer.divided_tensors import Parted, map_parted
@@ -19,10 +19,10 @@ from stagetree.trainer.divided_tensors import Parted, map_parted
 COMPARED = ("trainer", "generators")
 """The parts of a state that are compared. The rest, such as the machine, does not affect training."""
 
-MOST_NAMED = 20
+MAX_NAMES = 20
 """The most names to report."""
 
-HOLDINGS = "holdings"
+HELD_VALUES = "holdings"
 """The key in a saved state of the digests of held values, see `stagetree.runtime.exactness.held_values`."""
 
 
@@ -38,15 +38,15 @@ def compare(mine: Sequence[int], stored: Sequence[int], ignored: Collection[str]
     for name in ignored:
         if not any(isinstance(each.get(name), torch.Tensor) for each in (one, other)):
             one.pop(name, None), other.pop(name, None)
-    is_held, difference = HOLDINGS in own and HOLDINGS in there, first_difference(one, other)
-    stray = differing(there[HOLDINGS], own[HOLDINGS]) if is_held else []
+    is_held, difference = HELD_VALUES in own and HELD_VALUES in there, first_difference(one, other)
+    stray = differing_names(there[HELD_VALUES], own[HELD_VALUES]) if is_held else []
     if difference:
         likely = causes(stray, one)
-        stray = [name for name in likely if name not in UNSEEN] or likely
+        stray = [name for name in likely if name not in UNREADABLE] or likely
     return {
         "difference": plain(difference),
         "elsewhere": inexact_reasons.others(there.get("machine", {}), own.get("machine", {})),
-        "stray": list(map(plain, stray[:MOST_NAMED])),
+        "stray": list(map(plain, stray[:MAX_NAMES])),
     }
 
 

@@ -31,42 +31,54 @@ from typing import Any
 import numpy as np
 import torch
 
-MOST_VALUES = 100_000
+MAX_VALUES = 100_000
 """The most values in one digest."""
 
-DEEPEST = 30
+MAX_DEPTH = 30
 
-MOST_BYTES, SAMPLES = 2**22, 2**16
+MAX_BYTES, SAMPLES = 2**22, 2**16
 """Longer arrays are sampled, by this many of their numbers."""
 
-BETWEEN_CLOCKS = 4096
+CLOCK_INTERVAL = 4096
 """The number of values between two looks at the clock."""
 
-PLAIN: tuple[type, ...] = (bool, int, float, complex, str, bytes)
+PLAIN_TYPES: tuple[type, ...] = (bool, int, float, complex, str, bytes)
 BUFFERS = (bytearray, memoryview, array.array, ctypes._SimpleCData, ctypes.Array, ctypes.Structure, ctypes.Union)
 METHODS = (BuiltinMethodType, MethodWrapperType, MethodType)
-CODE = (type, ModuleType, property, classmethod, staticmethod, CodeType)
-SHOWN = frozenset(
+CODE_TYPES = (type, ModuleType, property, classmethod, staticmethod, CodeType)
+REPR_TYPES = frozenset(
     {range, slice, decimal.Decimal, datetime.date, datetime.datetime, datetime.time, datetime.timedelta}
     | {torch.dtype, torch.device, torch.layout}
 )
 """Types whose `repr` shows their whole value."""
 
-STANDARD = frozenset({"builtins", "itertools", "_collections", "collections"})
+STANDARD_MODULES = frozenset({"builtins", "itertools", "_collections", "collections"})
 """Modules whose iterators can be pickled without being advanced."""
 
 GENERATORS = (torch.Generator, np.random.Generator, np.random.BitGenerator, np.random.RandomState, random.Random)
 CONTAINERS = (dict, list, tuple, deque, set, frozenset)
 CACHED = type(cache(len))
-TRANSPARENT = frozenset(
-    {*STANDARD, "torch", "numpy", "re", "_thread", "threading", "weakref", "_weakref", "types", "typing", "functools"}
+TRANSPARENT_MODULES = frozenset(
+    {
+        *STANDARD_MODULES,
+        "torch",
+        "numpy",
+        "re",
+        "_thread",
+        "threading",
+        "weakref",
+        "_weakref",
+        "types",
+        "typing",
+        "functools",
+    }
     | {"operator", "_struct", "ctypes", "_io", "_contextvars", "contextvars", "_hashlib", "_abc", "_random", "greenlet"}
     | {"datetime", "decimal", "zoneinfo", "enum", "_queue", "select", "posix", "collections", "uuid", "pathlib"}
 )
 """Modules whose objects without attributes hold nothing that matters to a step, or are handled by type."""
 
-KNOWN = (
-    *(*PLAIN, *BUFFERS, *METHODS, *CODE, *GENERATORS, *CONTAINERS),
+HANDLED_TYPES = (
+    *(*PLAIN_TYPES, *BUFFERS, *METHODS, *CODE_TYPES, *GENERATORS, *CONTAINERS),
     *(torch.Tensor, np.ndarray, np.generic, np.dtype, FunctionType, GeneratorType, PurePath, partial, io.IOBase),
 )
 """Types whose values have more than attributes."""
@@ -74,7 +86,7 @@ KNOWN = (
 
 def digest(value: Any) -> str:
     """The digest of one value and everything in it."""
-    return Digest().of(value)
+    return Digest().compute(value)
 
 
 def attributes(value: Any) -> Iterator[tuple[str, Any]]:
@@ -107,7 +119,7 @@ def is_opaque(value: Any, kind: type) -> bool:
     """Whether an object of an extension module does not reveal its content."""
     if kind is SimpleQueue:
         return not value.empty()
-    if kind.__module__.partition(".")[0] in TRANSPARENT or issubclass(kind, KNOWN) or is_ours(value):
+    if kind.__module__.partition(".")[0] in TRANSPARENT_MODULES or issubclass(kind, HANDLED_TYPES) or is_ours(value):
         return False
     with suppress(AttributeError):
         object.__getattribute__(value, "__dict__")
@@ -130,39 +142,39 @@ class Digest:
         is_wary: bool = False,
     ) -> None:
         self._is_wary = is_wary
-        self._hash, self._left, self._in_state, self._ends = blake2b(digest_size=12), MOST_VALUES, in_state, ends
+        self._hash, self._left, self._in_state, self._ends = blake2b(digest_size=12), MAX_VALUES, in_state, ends
         # values are kept alive, so that no new object gets the address of one that was met
-        self._met: MutableMapping[int, tuple[int, Any]] = {id(each): (-1, each) for each in left_out}
+        self._visited: MutableMapping[int, tuple[int, Any]] = {id(each): (-1, each) for each in left_out}
 
-    def of(self, value: Any) -> str:
+    def compute(self, value: Any) -> str:
         with suppress(Exception):  # a library's object may raise when it is read; the rest of it is skipped
             self._add(value, 0)
         return self._hash.hexdigest()
 
-    def _say(self, *parts: bytes | str) -> None:
+    def _update(self, *parts: bytes | str) -> None:
         for part in parts:
             self._hash.update(part if isinstance(part, bytes) else part.encode("utf-8", "backslashreplace"))
             self._hash.update(b"\0")
 
     def _add(self, value: Any, depth: int) -> None:
         self._left -= 1
-        if self._left % BETWEEN_CLOCKS == 0 and time.monotonic() > self._ends:
+        if self._left % CLOCK_INTERVAL == 0 and time.monotonic() > self._ends:
             self._left = 0
-        if self._left < 0 or depth > DEEPEST:
+        if self._left < 0 or depth > MAX_DEPTH:
             return
         kind = type(value)
-        if value is None or kind in PLAIN:
-            self._say(kind.__name__, value if kind in (str, bytes) else repr(value))
-        elif id(value) in self._met:
-            self._say("met", str(self._met[id(value)][0]))
+        if value is None or kind in PLAIN_TYPES:
+            self._update(kind.__name__, value if kind in (str, bytes) else repr(value))
+        elif id(value) in self._visited:
+            self._update("met", str(self._visited[id(value)][0]))
         else:
-            self._met[id(value)] = (len(self._met), value)
-            self._say(kind.__qualname__)
-            self._add_inside(value, kind, depth + 1)
+            self._visited[id(value)] = (len(self._visited), value)
+            self._update(kind.__qualname__)
+            self._add_parts(value, kind, depth + 1)
 
-    def _add_inside(self, value: Any, kind: type, depth: int) -> None:
-        if issubclass(kind, CODE):
-            self._say(type.__repr__(value) if issubclass(kind, type) else getattr(value, "__name__", ""))
+    def _add_parts(self, value: Any, kind: type, depth: int) -> None:
+        if issubclass(kind, CODE_TYPES):
+            self._update(type.__repr__(value) if issubclass(kind, type) else getattr(value, "__name__", ""))
             return
         if issubclass(kind, torch.Tensor):
             with torch._C.DisableTorchFunctionSubclass():
@@ -172,9 +184,9 @@ class Digest:
         elif issubclass(kind, (set, frozenset)):
             self._add_set(value, kind, depth)
         else:
-            self._add_all(_inside(value, kind), depth)
+            self._add_all(_parts(value, kind), depth)
         if self._is_wary and is_opaque(value, kind):
-            self._say(os.urandom(8))
+            self._update(os.urandom(8))
         if not (is_ours(value) or issubclass(kind, (*METHODS, *BUFFERS, *GENERATORS, PurePath, np.generic))):
             self._add_attributes(value, depth)
 
@@ -186,46 +198,46 @@ class Digest:
 
     def _add_attributes(self, value: Any, depth: int) -> None:
         for name, inner in attributes(value):
-            self._say(name)
+            self._update(name)
             self._add(inner, depth)
 
     def _add_set(self, value: Any, kind: type, depth: int) -> None:
         """Add a set, in an order independent of addresses. Of a huge set only the size counts."""
         base = set if issubclass(kind, set) else frozenset
         size = base.__len__(value)
-        self._say(str(size))
+        self._update(str(size))
         if size <= self._left:
-            self._say(*sorted(self._apart(each, depth) for each in base.__iter__(value)))
+            self._update(*sorted(self._digest_separately(each, depth) for each in base.__iter__(value)))
 
-    def _apart(self, value: Any, depth: int) -> str:
+    def _digest_separately(self, value: Any, depth: int) -> str:
         inner = Digest(self._in_state, self._ends, is_wary=self._is_wary)
-        inner._left, inner._met = self._left, ChainMap({}, self._met)
+        inner._left, inner._visited = self._left, ChainMap({}, self._visited)
         inner._add(value, depth)
         self._left = inner._left
         return inner._hash.hexdigest()
 
     def _add_tensor(self, tensor: torch.Tensor, depth: int) -> None:
-        self._say(str(tensor.dtype), str(tuple(tensor.shape)), str(tensor.requires_grad))
+        self._update(str(tensor.dtype), str(tuple(tensor.shape)), str(tensor.requires_grad))
         if address(tensor) not in self._in_state:
             with suppress(Exception):  # some kinds of tensors have no numbers
-                self._say(_bytes_of(tensor.detach()))
+                self._update(_bytes_of(tensor.detach()))
         gradient = tensor.grad if tensor.is_leaf else None
         if gradient is not None:
-            self._say("grad")
+            self._update("grad")
             self._add(gradient, depth)
 
     def _add_array(self, array: np.ndarray[Any, Any], depth: int) -> None:
-        self._say(str(array.dtype), str(array.shape))
+        self._update(str(array.dtype), str(array.shape))
         if isinstance(array, np.ma.MaskedArray):
             self._add(np.ma.getmaskarray(array), depth)
         array = np.asarray(array)
         if array.dtype.hasobject:
             self._add_all(array.flat, depth)
-        elif array.nbytes <= MOST_BYTES:
-            self._say(array.tobytes())
+        elif array.nbytes <= MAX_BYTES:
+            self._update(array.tobytes())
         else:
             flat = array.reshape(-1)
-            self._say(np.ascontiguousarray(flat[:: max(1, flat.size // SAMPLES)]).tobytes())
+            self._update(np.ascontiguousarray(flat[:: max(1, flat.size // SAMPLES)]).tobytes())
 
 
 def _bytes_of(tensor: torch.Tensor) -> bytes:
@@ -235,7 +247,7 @@ def _bytes_of(tensor: torch.Tensor) -> bytes:
     if tensor.untyped_storage().nbytes() < (last + 1) * tensor.element_size():
         return b""  # FSDP frees the storages of parameters between steps
     flat = tensor.reshape(-1)
-    if flat.numel() * flat.element_size() > MOST_BYTES:
+    if flat.numel() * flat.element_size() > MAX_BYTES:
         flat = flat[:: max(1, flat.numel() // SAMPLES)]
     if not flat.numel():
         return b""
@@ -243,11 +255,11 @@ def _bytes_of(tensor: torch.Tensor) -> bytes:
     return copy.view(torch.uint8).numpy().tobytes()  # a copy, since torch cannot resize a storage shared with NumPy
 
 
-def _inside(value: Any, kind: type) -> Iterable[Any]:
+def _parts(value: Any, kind: type) -> Iterable[Any]:
     """The values inside a value, in an order that is equal in all processes."""
-    if kind in SHOWN or issubclass(kind, np.dtype):
+    if kind in REPR_TYPES or issubclass(kind, np.dtype):
         return (repr(value),)
-    plain: Any = next((each for each in PLAIN if issubclass(kind, each)), None)
+    plain: Any = next((each for each in PLAIN_TYPES if issubclass(kind, each)), None)
     if plain is not None:
         return (bytes(value) if plain is bytes else plain.__repr__(value),)
     if issubclass(kind, np.generic):
@@ -261,10 +273,10 @@ def _inside(value: Any, kind: type) -> Iterable[Any]:
             return itertools.chain((base.__len__(value),), base.__iter__(value))
     if issubclass(kind, GENERATORS):
         return (_place_of(value),)
-    return _in_code_and_iterators(value, kind)
+    return _parts_of_code_and_iterators(value, kind)
 
 
-def _in_code_and_iterators(value: Any, kind: type) -> Iterable[Any]:
+def _parts_of_code_and_iterators(value: Any, kind: type) -> Iterable[Any]:
     if issubclass(kind, BUFFERS):
         return (memoryview(value).tobytes(),)
     if issubclass(kind, PurePath):
@@ -288,7 +300,7 @@ def _in_code_and_iterators(value: Any, kind: type) -> Iterable[Any]:
         return (value.__wrapped__, *value.cache_info())
     if kind.__module__ == "_io":
         return (_place_in(value),)
-    return _reduced(value, kind)
+    return _iterator_state(value, kind)
 
 
 def _is_empty(cell: Any) -> bool:
@@ -298,9 +310,9 @@ def _is_empty(cell: Any) -> bool:
         return True
 
 
-def _reduced(value: Any, kind: type) -> Iterable[Any]:
+def _iterator_state(value: Any, kind: type) -> Iterable[Any]:
     """The state of an iterator of the standard library, as pickle would store it."""
-    bases = (each for each in kind.__mro__ if each.__module__ in STANDARD and "__reduce__" in vars(each))
+    bases = (each for each in kind.__mro__ if each.__module__ in STANDARD_MODULES and "__reduce__" in vars(each))
     base: Any = next((each for each in bases if each is not object), None)
     if base is None or not ("__next__" in vars(base) or base.__module__ == "itertools"):
         return ()

@@ -17,48 +17,56 @@ from typing import Any
 
 import torch
 
-from stagetree.runtime.exactness.digests import CODE, KNOWN, PLAIN, Digest, address, attributes, is_ours
+from stagetree.runtime.exactness.digests import (
+    CODE_TYPES,
+    HANDLED_TYPES,
+    PLAIN_TYPES,
+    Digest,
+    address,
+    attributes,
+    is_ours,
+)
 from stagetree.runtime.scripts.interface import OpenScript
 
-MOST_SECONDS = 1.0
+MAX_SECONDS = 1.0
 """The deadline of a search; values beyond it are not compared."""
 
-OURS = frozenset({"_logged", "_is_driven"})
+RUNTIME_ATTRIBUTES = frozenset({"_logged", "_is_driven"})
 """Attributes that the runtime itself keeps in a trainer."""
 
 RESTARTED = "the program, which is started again wherever its state is saved,"
 LAUNCHED = "what the processes that `launch` starts hold"
 WORKERS = "what the trainer's worker processes hold"
-UNSEEN = (RESTARTED, LAUNCHED, WORKERS)
+UNREADABLE = (RESTARTED, LAUNCHED, WORKERS)
 """Names for values that cannot be read. Only training a whole trial in one go shows whether they matter, so they count
 as different in each process."""
 
-Holdings = dict[str, str]
+HeldValues = dict[str, str]
 """A digest of each value, by names such as `self.count`, `opt.num_updates` and `PHASE (a global of train.py)`."""
 
 
-def holdings(
+def digest_held_values(
     trainer: object, modules: Iterable[ModuleType], *, only_modules: bool = False, state: Any = None
-) -> Holdings:
+) -> HeldValues:
     """The digests of all held values except those named in the trainer's `caches`. modules: of the user's code.
 
     only_modules: leave out the trainer's own values. state: the trainer's state, if the caller has it.
     """
-    left_out, ends = OURS | caches(trainer), time.monotonic() + MOST_SECONDS
-    in_state, found = frozenset[int]() if only_modules else _tensors_of_state(trainer, state), Holdings()
-    own = () if only_modules else _of_trainer(trainer)
+    left_out, ends = RUNTIME_ATTRIBUTES | caches(trainer), time.monotonic() + MAX_SECONDS
+    in_state, found = frozenset[int]() if only_modules else _tensors_of_state(trainer, state), HeldValues()
+    own = () if only_modules else _trainer_values(trainer)
     streamed = trainer.streamed() if isinstance(trainer, OpenScript) else []  # the state has their positions
-    for name, where, value in itertools.chain(own, _of_modules(modules)):
+    for name, where, value in itertools.chain(own, _module_values(modules)):
         if time.monotonic() > ends:
             break
         if name not in left_out and all(value is not each for each in streamed):
             for inner, part in _parts_to_name(name, value):
                 if inner.rpartition(".")[2] not in left_out:
-                    found[f"{inner}{where}"] = Digest(in_state, ends, streamed, is_wary=not only_modules).of(part)
+                    found[f"{inner}{where}"] = Digest(in_state, ends, streamed, is_wary=not only_modules).compute(part)
     return found
 
 
-def differing(one: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
+def differing_names(one: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
     """The names whose values differ, or that only one side has."""
     return [name for name in dict.fromkeys([*one, *other]) if one.get(name) != other.get(name)]
 
@@ -69,15 +77,15 @@ def caches(trainer: object) -> frozenset[str]:
     return frozenset(name for names in named for name in ([names] if isinstance(names, str) else map(str, names)))
 
 
-def _of_trainer(trainer: object) -> Iterator[tuple[str, str, Any]]:
+def _trainer_values(trainer: object) -> Iterator[tuple[str, str, Any]]:
     """The trainer's values, and the variables of a script's running functions: name, place and value."""
     own = {} if isinstance(trainer, OpenScript) else vars(trainer)
-    yield from ((f"self.{name}", "", value) for name, value in list(own.items()) if name not in OURS)
+    yield from ((f"self.{name}", "", value) for name, value in list(own.items()) if name not in RUNTIME_ATTRIBUTES)
     for function, variables in (trainer.running() if isinstance(trainer, OpenScript) else {}).items():
         yield from ((name, f" (a variable of {function}())", value) for name, value in list(variables.items()))
 
 
-def _of_modules(modules: Iterable[ModuleType]) -> Iterator[tuple[str, str, Any]]:
+def _module_values(modules: Iterable[ModuleType]) -> Iterator[tuple[str, str, Any]]:
     for module in modules:
         file = (getattr(module, "__file__", None) or module.__name__).rpartition("/")[2]
         yield from ((name, f" (a global of {file})", value) for name, value in _data(vars(module)))
@@ -88,7 +96,7 @@ def _of_modules(modules: Iterable[ModuleType]) -> Iterator[tuple[str, str, Any]]
 
 def _data(namespace: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for name, value in list(namespace.items()):
-        if not (name.startswith("__") or isinstance(value, CODE) or _is_stateless(value)):
+        if not (name.startswith("__") or isinstance(value, CODE_TYPES) or _is_stateless(value)):
             yield name, value
 
 
@@ -97,12 +105,14 @@ def _is_stateless(value: Any) -> bool:
     if type(value) is not FunctionType:
         return False
     defaults = (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
-    return not (value.__closure__ or vars(value)) and all(each is None or type(each) in PLAIN for each in defaults)
+    return not (value.__closure__ or vars(value)) and all(
+        each is None or type(each) in PLAIN_TYPES for each in defaults
+    )
 
 
 def _parts_to_name(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     """An object's attributes by name, so that a difference names the attribute; otherwise the value itself."""
-    parts = [] if issubclass(type(value), KNOWN) or is_ours(value) else list(attributes(value))
+    parts = [] if issubclass(type(value), HANDLED_TYPES) or is_ours(value) else list(attributes(value))
     yield from ((f"{name}.{part}", inner) for part, inner in parts)
     if not parts:
         yield name, value

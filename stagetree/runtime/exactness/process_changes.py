@@ -17,23 +17,23 @@ import numpy as np
 import torch
 
 from stagetree.runtime.exactness.digests import digest
-from stagetree.runtime.exactness.held_values import Holdings, caches, differing, holdings
+from stagetree.runtime.exactness.held_values import HeldValues, caches, differing_names, digest_held_values
 from stagetree.runtime.loading import code_modules, imports_of
 from stagetree.runtime.scripts.interface import Script
 
-MOST_NAMED = 3
+MAX_NAMES = 3
 
 
-class Leftovers:
+class ProcessChanges:
     """Compares one process's values over its models. is_used: a model was trained in it."""
 
     def __init__(self) -> None:
-        self._first: Holdings | None = None
+        self._first: HeldValues | None = None
         self.is_used = False
 
-    def before(self, trainer: object, file: str) -> Holdings:
+    def before(self, trainer: object, file: str) -> HeldValues:
         """The values before a state is loaded; empty if nothing was trained."""
-        return of_process(trainer, file) if self.is_used else {}
+        return process_values(trainer, file) if self.is_used else {}
 
     def left(self, trainer: object, file: str, before: Mapping[str, str] | None = None) -> list[str]:
         """The names of values that have changed since the first model was built here; also printed to the log.
@@ -43,24 +43,24 @@ class Leftovers:
         """
         if self._first is not None and not self.is_used:
             return []
-        now = of_process(trainer, file)
+        now = process_values(trainer, file)
         if self._first is None:
             self._first = now
             return []
         loaded = {name for name, seen in (before or {}).items() if now.get(name) != seen}
-        other = [name for name in differing(self._first, now) if name not in loaded]
+        other = [name for name in differing_names(self._first, now) if name not in loaded]
         if other:
-            print(f"--- other training in this process has changed {', '.join(other[:MOST_NAMED])}")
+            print(f"--- other training in this process has changed {', '.join(other[:MAX_NAMES])}")
         return other
 
 
-def of_process(trainer: object, file: str) -> Holdings:
+def process_values(trainer: object, file: str) -> HeldValues:
     """The process's values. A script runs anew for each model, so that its own file's globals do not count."""
     modules = code_modules(file)
     if isinstance(trainer, Script):
         modules = [each for each in modules if each.__name__ != "__main__"]
     others = {**dict(_functions(modules, caches(trainer))), **_settings(), **_environment(file)}
-    return {**holdings(trainer, modules, only_modules=True), **others}
+    return {**digest_held_values(trainer, modules, only_modules=True), **others}
 
 
 def _functions(modules: Iterable[ModuleType], left_out: Container[str]) -> Iterator[tuple[str, str]]:
@@ -78,7 +78,7 @@ def _functions(modules: Iterable[ModuleType], left_out: Container[str]) -> Itera
                     yield f"{before}{name}{where}", f"{value.__code__.co_filename}:{value.__code__.co_firstlineno}"
 
 
-def _settings() -> Holdings:
+def _settings() -> HeldValues:
     """Settings of libraries that change results. `determinism` is set again at each build."""
     cuda = torch.backends.cuda.matmul
     settings: dict[str, Any] = {
@@ -97,7 +97,7 @@ def _settings() -> Holdings:
     return {name: digest(value) for name, value in settings.items()}
 
 
-def _environment(file: str) -> Holdings:
+def _environment(file: str) -> HeldValues:
     """Environment variables named in the user's code; libraries set others on first use."""
     code = b"\n".join(imports_of(Path(file).resolve()).files.values())
     named = {name for name in os.environ if any(quote + os.fsencode(name) + quote in code for quote in (b"'", b'"'))}

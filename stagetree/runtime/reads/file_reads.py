@@ -22,13 +22,13 @@ from stagetree.runtime.reads.folder_watch import FolderWatch
 from stagetree.source.importing import Imports, installed_folders, is_installed
 from stagetree.source.undeclared_input import UndeclaredInput
 
-MOST = 64
+MAX_REPORTED = 64
 """The most files and patterns to report."""
 
-MANY = 16
+MIN_PATTERN_FILES = 16
 """More files than this are reported as a pattern; other steps probably read other files beside them."""
 
-MOST_NOTED = 4096
+MAX_RECORDED = 4096
 
 EVENTS = {"open", "os.listdir", "os.scandir"}
 TEMPORARY = {"tempfile.mkstemp", "tempfile.mkdtemp"}
@@ -36,7 +36,7 @@ WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 ABOUT = (".dist-info/", ".egg-info/")
 CODE = {".py", ".pyc", ".pyi", ".so", ".pth", ".egg-link"}
 
-MOST_BYTES = 4096
+MAX_MESSAGE_BYTES = 4096
 """The longest message of a fork: pipes may interleave longer ones."""
 
 
@@ -49,21 +49,21 @@ class _Forks:
         os.set_blocking(self._end, False)
         self._identity = self._now()
 
-    def tell(self, kind: str, name: str) -> None:
+    def report(self, kind: str, name: str) -> None:
         """Report a file from a fork, which may have closed all of its descriptors and reused their numbers."""
         message = os.fsencode(f"{kind}{name}\0")
         with suppress(OSError):
-            if len(message) <= MOST_BYTES and self._now() == self._identity:
+            if len(message) <= MAX_MESSAGE_BYTES and self._now() == self._identity:
                 os.write(self._end, message)
 
-    def told(self) -> Iterator[tuple[str, str]]:
+    def receive(self) -> Iterator[tuple[str, str]]:
         parts = list[bytes]()
         with suppress(BlockingIOError):
             while part := os.read(self._begin, 2**16):
                 parts.append(part)
         yield from ((message[:1], message[1:]) for message in os.fsdecode(b"".join(parts)).split("\0") if message)
 
-    def renewed(self) -> _Forks:
+    def replace(self) -> _Forks:
         """A new pipe for a process of its own, instead of this one."""
         for end in (self._begin, self._end):
             os.close(end)
@@ -87,7 +87,7 @@ class _Watch:
 
     def renew(self) -> None:
         """Become the record of a fork that continues as a process of its own."""
-        self.owner, self.forks = os.getpid(), self.forks.renewed()
+        self.owner, self.forks = os.getpid(), self.forks.replace()
         self.folders.renew()
 
 
@@ -112,17 +112,17 @@ def watch() -> None:
     note_torch_files(uses)
 
 
-def opened() -> int:
+def count_uses() -> int:
     """The number of files in `uses`, after including those of forks."""
     for watch in _watch:
-        for kind, name in watch.forks.told():
+        for kind, name in watch.forks.receive():
             _enter(kind, name)
             if not _is_foreign(name, watch.installed):
-                uses.opened(name, is_written=kind == WRITTEN)
+                uses.record_opening(name, is_written=kind == WRITTEN)
     return uses.count
 
 
-def watch_on() -> None:
+def renew_watch() -> None:
     """Keep recording in a fork that continues as a process of its own."""
     for watch in _watch:
         watch.renew()
@@ -136,28 +136,33 @@ def temporary_files() -> list[str]:
 def data_files() -> list[str]:
     """The data files that were read and not written, with patterns for many. Code, hidden, system and package files are
     left out."""
-    return _told(read_files())
+    return _report(read_files())
 
 
 def read_files() -> list[str]:
     """As `data_files`, without patterns."""
-    opened()
+    count_uses()
     for watch in _watch:
-        for is_written, name in watch.folders.closed():
+        for is_written, name in watch.folders.closed_files():
             _enter(WRITTEN if is_written else READ, name)
     installed = installed_folders()
-    return [name for name in dict.fromkeys((*_read, *_held())) if name not in _written and _may_be(name, installed)]
+    return [
+        name for name in dict.fromkeys((*_read, *_open_files())) if name not in _written and _may_be(name, installed)
+    ]
 
 
 def code_files(code: Imports) -> list[str]:
     """The user's imported module files that no version covers, such as those of an editable install, with patterns for
     many."""
-    return _told([name for name in code.beyond() if "/." not in name])
+    return _report([name for name in code.uncovered_files() if "/." not in name])
 
 
-def _told(names: Iterable[str]) -> list[str]:
+def _report(names: Iterable[str]) -> list[str]:
     return list(
-        islice((each for each in _by_pattern(names) if UndeclaredInput(each).is_pattern or os.path.isfile(each)), MOST)
+        islice(
+            (each for each in _replace_by_patterns(names) if UndeclaredInput(each).is_pattern or os.path.isfile(each)),
+            MAX_REPORTED,
+        )
     )
 
 
@@ -167,7 +172,7 @@ def _note(event: str, arguments: tuple[Any, ...]) -> None:
         if event in TEMPORARY:
             _temporary.append(os.fsdecode(arguments[0]))
         elif event in SPAWNING:
-            uses.spawned()
+            uses.record_spawn()
         return
     try:
         name = os.path.abspath(os.fsdecode(arguments[0] or "."))
@@ -180,14 +185,14 @@ def _note(event: str, arguments: tuple[Any, ...]) -> None:
         return
     kind = WRITTEN if arguments[2] & WRITES else READ
     if not _is_foreign(name, watch.installed):
-        uses.opened(name, is_written=kind == WRITTEN)
+        uses.record_opening(name, is_written=kind == WRITTEN)
     if _enter(kind, name) and watch.is_in_a_fork:
-        watch.forks.tell(kind, name)
+        watch.forks.report(kind, name)
 
 
 def _enter(kind: str, name: str) -> bool:
     """Record a file. Returns whether it is new and there is room."""
-    if name in (entered := _written if kind == WRITTEN else _read) or len(entered) > MOST_NOTED:
+    if name in (entered := _written if kind == WRITTEN else _read) or len(entered) > MAX_RECORDED:
         return False
     if kind == WRITTEN:
         _written.add(name)
@@ -196,16 +201,16 @@ def _enter(kind: str, name: str) -> bool:
     return True
 
 
-def _held() -> Iterator[str]:
+def _open_files() -> Iterator[str]:
     """Files that this process and its children hold open read-only, or have mapped privately."""
     with suppress(OSError):  # no Linux
         children = [pid for task in Path("/proc/self/task").iterdir() for pid in _words(task / "children")]
         for process in (Path("/proc") / pid for pid in ("self", *children)):
-            yield from _open_in(process)
-            yield from _mapped_in(process)
+            yield from _open_files_of(process)
+            yield from _mapped_files(process)
 
 
-def _open_in(process: Path) -> Iterator[str]:
+def _open_files_of(process: Path) -> Iterator[str]:
     with suppress(OSError):  # it has ended
         for number in sorted(os.listdir(process / "fd"), key=int):
             with suppress(OSError):
@@ -217,7 +222,7 @@ def _open_in(process: Path) -> Iterator[str]:
                     yield name
 
 
-def _mapped_in(process: Path) -> Iterator[str]:
+def _mapped_files(process: Path) -> Iterator[str]:
     with suppress(OSError):
         for line in (process / "maps").read_text(errors="surrogateescape").splitlines():
             _, rights, _, _, _, *name = line.split(maxsplit=5)
@@ -241,28 +246,28 @@ def _is_foreign(name: str, installed: tuple[str, ...]) -> bool:
     return not name.startswith("/") or "/." in name or is_installed(name, installed)
 
 
-def _by_pattern(names: Iterable[str]) -> Iterable[str]:
+def _replace_by_patterns(names: Iterable[str]) -> Iterable[str]:
     """Replace many files with one ending by patterns: those in a folder, and those in the subfolders of a folder."""
-    names = _merged(names, _of_folders, os.path.dirname)  # with many classes, a few files were read of each
-    return _merged(_merged(names, _of_folder, str), _of_folders, str)
+    names = _merge(names, _subfolder_pattern, os.path.dirname)  # with many classes, a few files were read of each
+    return _merge(_merge(names, _folder_pattern, str), _subfolder_pattern, str)
 
 
-def _merged(names: Iterable[str], pattern_of: Callable[[str], str], part_of: Callable[[str], str]) -> dict[str, None]:
+def _merge(names: Iterable[str], pattern_of: Callable[[str], str], part_of: Callable[[str], str]) -> dict[str, None]:
     """Replace parts by a pattern where there are many, unless a file that matches was written."""
     parts = defaultdict[str, set[str]](set)
     for name in names:
         parts[pattern_of(name)].add(part_of(name))
     written = set(map(pattern_of, tuple(_written)))  # other threads may open files
-    patterns = {pattern for pattern, its in parts.items() if len(its) > MANY and pattern not in written}
+    patterns = {pattern for pattern, its in parts.items() if len(its) > MIN_PATTERN_FILES and pattern not in written}
     return dict.fromkeys(pattern if (pattern := pattern_of(name)) in patterns else name for name in names)
 
 
-def _of_folder(name: str) -> str:
+def _folder_pattern(name: str) -> str:
     """A name without an ending is its own pattern: it says too little about the files beside it."""
     return _pattern(name, os.path.dirname(name), "")
 
 
-def _of_folders(name: str) -> str:
+def _subfolder_pattern(name: str) -> str:
     return _pattern(name, os.path.dirname(os.path.dirname(name)), "/*")
 
 

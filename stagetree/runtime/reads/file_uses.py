@@ -20,7 +20,7 @@ from typing import Any
 from stagetree.runtime.failures import OURS
 from stagetree.source.importing import installed_folders, is_installed
 
-MOST_FILES = 2048
+MAX_FILES = 2048
 """The most files to record between two questions of the slot."""
 
 TRAINING = frozenset({"train", "train_together", "evaluate"})
@@ -64,13 +64,13 @@ class FileUses:
     def begin(self, command: str) -> None:
         self.is_training = command in TRAINING
 
-    def spawned(self) -> None:
+    def record_spawn(self) -> None:
         """Another program was started, which may write files that are read later."""
         self.spawned_at = self.spawned_at or time.time() - COARSE_SECONDS
 
-    def opened(self, name: str, *, is_written: bool) -> None:
+    def record_opening(self, name: str, *, is_written: bool) -> None:
         """Record an opening. Raises nothing, since it is called within the trainer's own `open`."""
-        if len(self.read) + len(self.written) > MOST_FILES or name.startswith(SYSTEM):
+        if len(self.read) + len(self.written) > MAX_FILES or name.startswith(SYSTEM):
             return
         if "/__pycache__/" in name:
             name, is_written = _source_of(name), False
@@ -88,7 +88,7 @@ class FileUses:
         if before == mark and name in self.read:
             return
         changed_at = max(status.st_ctime, os.lstat(name).st_ctime)
-        if name not in self.read and _is_asked_by_us():
+        if name not in self.read and _is_opened_by_stagetree():
             return
         if self.spawned_at is not None and changed_at >= self.spawned_at:
             self.written[name] = self.is_training
@@ -133,7 +133,7 @@ def _source_of(name: str) -> str:
     return name
 
 
-def _is_asked_by_us() -> bool:
+def _is_opened_by_stagetree() -> bool:
     """Whether stagetree opens the file itself, judged by the nearest frame outside of libraries."""
     frame: FrameType | None = sys._getframe(4)
     if frame is not None and frame.f_code.co_filename.startswith("<frozen importlib"):
@@ -156,9 +156,9 @@ def note_torch_files(uses: FileUses) -> None:
         return
     begin = writer.__init__
 
-    def noted(self: Any, name: Any, *more: Any, **named: Any) -> None:
+    def record_and_begin(self: Any, name: Any, *more: Any, **named: Any) -> None:
         with suppress(OSError, TypeError, ValueError):
-            uses.opened(os.path.abspath(os.fspath(name)), is_written=True)
+            uses.record_opening(os.path.abspath(os.fspath(name)), is_written=True)
         begin(self, name, *more, **named)
 
-    writer.__init__, writer._is_noted = noted, True
+    writer.__init__, writer._is_noted = record_and_begin, True

@@ -20,7 +20,7 @@ DATA = re.compile(
 )
 """Endings of data files. Other programs may read other files in a listed folder."""
 
-MOST_FOLDERS = 512
+MAX_FOLDERS = 512
 
 CLOSED_WRITTEN, CLOSED_READ, ONLY_FOLDERS = 0x8, 0x10, 0x0100_0000
 EVENT = struct.Struct("iIII")
@@ -41,17 +41,17 @@ class FolderWatch:
         self._end = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def add(self, folder: str) -> None:
-        if self._end >= 0 and len(self._folders) < MOST_FOLDERS:
+        if self._end >= 0 and len(self._folders) < MAX_FOLDERS:
             what = CLOSED_WRITTEN | CLOSED_READ | ONLY_FOLDERS
             number = self._libc.inotify_add_watch(self._end, os.fsencode(folder), what)
             if number >= 0:
                 self._folders[number] = folder
 
-    def closed(self) -> Iterator[tuple[bool, str]]:
+    def closed_files(self) -> Iterator[tuple[bool, str]]:
         """Yield the data files that were closed, and whether each was open for writing; then stop watching."""
         with suppress(OSError):  # no more events
             while self._end >= 0 and (events := os.read(self._end, 2**16)):
-                yield from self._named(events)
+                yield from self._parse_events(events)
         self._close()
 
     def renew(self) -> None:
@@ -68,7 +68,7 @@ class FolderWatch:
             os.close(self._end)
             self._end = -1
 
-    def _named(self, events: bytes) -> Iterator[tuple[bool, str]]:
+    def _parse_events(self, events: bytes) -> Iterator[tuple[bool, str]]:
         begin = 0
         while begin < len(events):
             number, what, _, length = EVENT.unpack_from(events, begin)

@@ -25,7 +25,7 @@ def reads_of(trainer: object, file: str) -> list[str]:
     """
     path = Path(file).resolve()
     code = imports_of(path)
-    others = trainer.read_elsewhere() if isinstance(trainer, Script) else []
+    others = trainer.files_read_by_ranks() if isinstance(trainer, Script) else []
     is_declared = getattr(trainer, "version", code.version) != code.version
     own = [] if is_declared else file_reads.code_files(code)
     used = [*file_reads.data_files(), *own, *variables.variables_read(), *packages_used(path), *others]
@@ -34,6 +34,6 @@ def reads_of(trainer: object, file: str) -> list[str]:
 
 def uses_of(file: str) -> dict[str, Any]:
     """The files that the trainer's process has opened since the last call, see `file_uses`; empty if there are none."""
-    if not file_reads.opened():
+    if not file_reads.count_uses():
         return {}
     return file_reads.uses.take({str(Path(file).resolve().parent), os.getcwd()})

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from stagetree.trainer.divided_tensors import in_brackets
+from stagetree.trainer.divided_tensors import indexed_path
 
 
 class Script(ABC):
@@ -19,7 +19,7 @@ class Script(ABC):
     def unread(self) -> list[str]:
         """The hyper-parameters that the script has not read so far."""
 
-    def read_elsewhere(self) -> list[str]:
+    def files_read_by_ranks(self) -> list[str]:
         """The files that the script's own processes have read, as in `reads_of`."""
         return []
 
@@ -47,8 +47,8 @@ def place_text(trainer: object, place: Sequence[Any]) -> str:
     """
     inside = list(place[1:] if place[:1] == ("trainer",) else place)
     if not isinstance(trainer, Script):
-        return in_brackets("state_dict()", inside)
+        return indexed_path("state_dict()", inside)
     is_streamed = isinstance(trainer, OpenScript) and bool(trainer.streamed())
     for _ in range(1 + is_streamed):  # skip the levels that wrap a script's own state
         inside = inside[1:] if inside[:1] == ["state"] else inside
-    return in_brackets("save()", inside)
+    return indexed_path("save()", inside)

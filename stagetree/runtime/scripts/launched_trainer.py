@@ -75,22 +75,22 @@ class LaunchedTrainer(Trainer, Script):
         """The number of steps trained, also after a failed one."""
         return self._step
 
-    def train_on(self, changes: Iterator[Mapping[str, Any]], goes_on: Callable[[int], bool]) -> None:
+    def train_on(self, changes: Iterator[Mapping[str, Any]], is_wanted: Callable[[int], bool]) -> None:
         """Take as many of the coming steps as fit into about a second.
 
-        changes: the values that are new at each coming step. goes_on: called several times a second with the number of
-        finished steps; returns whether to continue. If not, the step under way is the last.
+        changes: the values that are new at each coming step. is_wanted: called several times a second with the number
+        of finished steps; returns whether to continue. If not, the step under way is the last.
         """
-        self._step += self.ranks.agree(self._take(changes, goes_on))
+        self._step += self.ranks.agree(self._take(changes, is_wanted))
 
     def train(self) -> None:
         self._step += self._take(iter([{}]), lambda steps: True)
 
-    def _take(self, changes: Iterator[Mapping[str, Any]], goes_on: Callable[[int], bool]) -> int:
+    def _take(self, changes: Iterator[Mapping[str, Any]], is_wanted: Callable[[int], bool]) -> int:
         """The number of steps that the script took; the leader of a gang decides."""
         self._new |= next(changes)
         try:
-            taken = self._ranks.train(chain([self._new], changes), goes_on) if self._leads else 1
+            taken = self._ranks.train(chain([self._new], changes), is_wanted) if self._leads else 1
         except TrainerFailed as failed:
             self._step += failed.step
             raise
@@ -129,7 +129,7 @@ class LaunchedTrainer(Trainer, Script):
         answers = self._ranks.ask("unread") if self._leads else [{"unread": []}]
         return sorted(set.intersection(*(set(each["unread"]) for each in answers)))
 
-    def read_elsewhere(self) -> list[str]:
+    def files_read_by_ranks(self) -> list[str]:
         answers = self._ranks.ask("files") if self._leads else []
         return list(dict.fromkeys(name for each in answers for name in each["files"]))
 

@@ -64,8 +64,8 @@ class RankProcesses:
                 listener.bind(str(folder / "ranks"))
                 listener.listen()
                 self._stderr = (folder / "stderr").open("wb+")
-                self._launcher = self._started(words, folder / "ranks")
-                self._wires = self._gathered(listener)
+                self._launcher = self._start(words, folder / "ranks")
+                self._wires = self._accept_ranks(listener)
             self.world = len(self._wires)
             self._grant, memory = Grant.of(self.world)
             try:
@@ -80,19 +80,19 @@ class RankProcesses:
 
     def ask(self, do: str, files: Sequence[int] = (), **fields: Any) -> list[Message]:
         """The answers of all ranks, in order. files: one for each rank. Raises `TrainerFailed`."""
-        return self._asked(do, files, fields)[0]
+        return self._request(do, files, fields)[0]
 
-    def train(self, changes: Iterator[Mapping[str, Any]], goes_on: Callable[[int], bool]) -> int:
+    def train(self, changes: Iterator[Mapping[str, Any]], is_wanted: Callable[[int], bool]) -> int:
         """Take steps as in `LaunchedTrainer.train_on`; returns their number. Raises `TrainerFailed`, with that
         number."""
         coming, begun_at = list(islice(changes, self._most)), time.monotonic()
         self._grant.give(len(coming))
 
         def look() -> None:
-            if not goes_on(self._grant.taken()) or time.monotonic() - begun_at > GRANT_SECONDS:
+            if not is_wanted(self._grant.finished_steps()) or time.monotonic() - begun_at > GRANT_SECONDS:
                 self._grant.cut()
 
-        first, *_ = self._asked("train", (), {"changes": coming}, look)[0]
+        first, *_ = self._request("train", (), {"changes": coming}, look)[0]
         taken: int = first["taken"]
         fit = GRANT_SECONDS * max(1, taken) / (time.monotonic() - begun_at)
         self._most = max(1, min(MOST_STEPS, GROWTH * len(coming), int(fit)))
@@ -100,7 +100,7 @@ class RankProcesses:
 
     def states(self) -> list[Any]:
         """The state of each rank."""
-        _, passed = self._asked("save", (), {})
+        _, passed = self._request("save", (), {})
         try:
             return [state_format.read(fd) for fd in passed]
         finally:
@@ -123,7 +123,7 @@ class RankProcesses:
 
     # ------------------------------------------------------------------------------------------------ starting
 
-    def _started(self, words: Sequence[str], path: Path) -> subprocess.Popen[bytes]:
+    def _start(self, words: Sequence[str], path: Path) -> subprocess.Popen[bytes]:
         environment = {
             **os.environ,
             SOCKET: str(path),
@@ -138,7 +138,7 @@ class RankProcesses:
         except OSError as error:
             raise ProgramFailed(f"launch: {words[0]} cannot be started: {error.strerror}") from None
 
-    def _gathered(self, listener: socket.socket) -> list[Wire]:
+    def _accept_ranks(self, listener: socket.socket) -> list[Wire]:
         """Accept the connections of all ranks, in order."""
         wires, world = dict[int, Wire](), 1
         listener.settimeout(LOOK_SECONDS)
@@ -155,7 +155,7 @@ class RankProcesses:
 
     # ------------------------------------------------------------------------------------------------ answers
 
-    def _asked(
+    def _request(
         self, do: str, files: Sequence[int], fields: Mapping[str, Any], look: Callable[[], None] = lambda: None
     ) -> tuple[list[Message], list[int]]:
         """The answers of all ranks, and the files that came with them. look: called while answers are missing."""
@@ -179,7 +179,7 @@ class RankProcesses:
         while len(answers) < self.world:
             for fd, _ in poll.poll(1000 * LOOK_SECONDS):
                 rank = ranks[fd]
-                answer, files = self._heard(rank)
+                answer, files = self._receive(rank)
                 if answer is None or "failed" in answer:
                     self._refuse(rank, answer)
                 answers[rank], passed[rank] = answer, files[0] if files else -1
@@ -189,7 +189,7 @@ class RankProcesses:
         ordered = range(self.world)
         return [answers[rank] for rank in ordered], [passed[rank] for rank in ordered if passed[rank] >= 0]
 
-    def _heard(self, rank: int, seconds: float | None = None) -> tuple[Message | None, list[int]]:
+    def _receive(self, rank: int, seconds: float | None = None) -> tuple[Message | None, list[int]]:
         """A rank's answer; None if the process is gone, or does not answer in time."""
         try:
             return self._wires[rank].receive(seconds) or (None, [])
@@ -202,7 +202,7 @@ class RankProcesses:
         for other in range(self.world):
             if error is not None and error["failed"] != "rank":
                 break
-            if other != rank and (heard := self._heard(other, max(0.0, ends - time.monotonic()))[0]) is not None:
+            if other != rank and (heard := self._receive(other, max(0.0, ends - time.monotonic()))[0]) is not None:
                 rank, error = (other, heard) if "failed" in heard else (rank, error)
         error = error or {"failed": "rank", "error": f"its process is gone{self._last_words()}", "signature": "rank"}
         place, signature = f"In rank {rank} of {self.world}", error["signature"]

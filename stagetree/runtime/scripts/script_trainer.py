@@ -23,8 +23,8 @@ from stagetree.source.loops import set_in_each_step
 from stagetree.trainer import Trainer
 from stagetree.trainer.values import ReadValues
 
-OF_ITS_OWN = "a schedule of the script's own cannot be shared, nor is it as long as the trial"
-BY_RESULTS = "its rates follow from results, so run.state must save and load its state_dict"
+OWN_SCHEDULE = "a schedule of the script's own cannot be shared, nor is it as long as the trial"
+RESULT_SCHEDULE = "its rates follow from results, so run.state must save and load its state_dict"
 """Warnings about a script's own learning-rate scheduler."""
 
 
@@ -138,7 +138,7 @@ class _Script(greenlet):
             frame = frame.f_back
         return found
 
-    def attached(self, args: Mapping[str, Any], caches: tuple[str, ...]) -> Run:
+    def attach_run(self, args: Mapping[str, Any], caches: tuple[str, ...]) -> Run:
         for name in self._trainer.trainer_args:
             if name not in args:
                 names = ", ".join(args) or "none"
@@ -180,7 +180,7 @@ class _Attached(Run):
     def steps(self) -> Iterator[tuple[int, dict[str, Any]]]:
         self.check()
         for name in sorted(self._script.schedules()):
-            print(f"--- {name}: {BY_RESULTS if name == 'ReduceLROnPlateau' else OF_ITS_OWN}")
+            print(f"--- {name}: {RESULT_SCHEDULE if name == 'ReduceLROnPlateau' else OWN_SCHEDULE}")
         answer: Any = None
         while True:
             assert self._script.parent is not None

@@ -49,7 +49,7 @@ class Grant:
         self._words[:] = memoryview(bytes(len(self._words) * WORD)).cast("q")
         self._words[0] = steps
 
-    def taken(self) -> int:
+    def finished_steps(self) -> int:
         """The number of steps that all processes have finished, at least."""
         return max(0, min(self._words[1:]) - 1)
 
@@ -61,7 +61,7 @@ class Grant:
 
     # ------------------------------------------------------------------------------------------------ the ranks
 
-    def begins(self, rank: int, step: int) -> bool:
+    def may_begin(self, rank: int, step: int) -> bool:
         """Announce a step and return whether it may begin. step: counted from the grant.
 
         The step is published before the limit is read, so that the limit is never lowered below a step that was begun.

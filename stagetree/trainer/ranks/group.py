@@ -18,7 +18,7 @@ from torch import Tensor
 from torch import distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
-from stagetree.trainer.ranks.summing import Exchanges, TreeSum, as_bytes, buckets, spread
+from stagetree.trainer.ranks.summing import Exchanges, TreeSum, buckets, byte_view, spread
 
 PINNED = {"NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple"}
 """Settings for torch's own sums on GPUs: otherwise NCCL chooses an algorithm, and with it the order of the sum, by size
@@ -95,7 +95,7 @@ class Ranks:
             dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
         return init_device_mesh(torch.device(device).type, (self.world,))
 
-    def noted_in(self, machine: Mapping[str, Any], device: str) -> dict[str, Any]:
+    def with_nccl_settings(self, machine: Mapping[str, Any], device: str) -> dict[str, Any]:
         """The machine description of a state, with the NCCL settings if torch chooses the order of sums."""
         others = {name: value for name, value in machine.items() if name != "nccl"}
         if device == "cpu" or ":" not in self.parallel:
@@ -140,7 +140,7 @@ class Ranks:
         """Copy the tensors of `source` to all ranks, in place."""
         for bucket in buckets(tensors) if self.world > 1 else ():
             whole = torch.cat([each.reshape(-1) for each in bucket])
-            dist.broadcast(as_bytes(whole), source)
+            dist.broadcast(byte_view(whole), source)
             spread(whole, bucket)
 
     def agree(self, number: int) -> int:

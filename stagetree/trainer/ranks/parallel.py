@@ -25,8 +25,8 @@ from stagetree.trainer import generators
 from stagetree.trainer.data_order import Batching, BatchSpan, parts, seed_of
 from stagetree.trainer.divided_tensors import is_divided
 from stagetree.trainer.ranks.group import here
-from stagetree.trainer.ranks.sharding import BatchInShards, Sharding, Sums, noting_memory, shards_in, shards_of
-from stagetree.trainer.ranks.summing import TreeSum, as_bytes
+from stagetree.trainer.ranks.sharding import BatchInShards, Sharding, Sums, explain_memory, shards_in, shards_of
+from stagetree.trainer.ranks.summing import TreeSum, byte_view
 
 NEEDED = ("set_custom_reduce_scatter", "set_gradient_divide_factor", "set_force_sum_reduction_for_comms")
 """Methods that torch must have to sum in the order of the tree."""
@@ -53,7 +53,7 @@ class TreeReduceScatter:
         self, output_tensor: Tensor, input_tensor: Tensor, group: Any, op: Any = None, async_op: bool = False
     ) -> None:
         received = torch.empty_like(input_tensor)
-        dist.all_to_all_single(as_bytes(received), as_bytes(input_tensor), group=group)
+        dist.all_to_all_single(byte_view(received), byte_view(input_tensor), group=group)
         chunks = list(received.view(group.size(), -1))
         while len(chunks) > 1:
             chunks = [one + other for one, other in zip(chunks[::2], chunks[1::2], strict=True)]
@@ -212,7 +212,7 @@ class ReplicatedSharding(Sharding):
         before, rank = generators.mark(self._device), self.ranks.rank
         self.means.samples, self.means.is_counted = len(whole.indices), False
         generators.seed(seed_of(self._seed, "shard", whole.epoch, whole.offset, rank))
-        with noting_memory(shards_in(whole, self.shards)[rank], self.shards):
+        with explain_memory(shards_in(whole, self.shards)[rank], self.shards):
             part(shards_in(whole, self.shards)[rank])
         generators.go_back(before, self._device)
         factor: Any = self.shards  # undo DDP's division
@@ -238,7 +238,7 @@ def sharding_of(batching: Batching, seed: int, device: str) -> Sharding | None:
     """
     kind, _, number = here().parallel.partition(":")
     if number:
-        return _fixed(kind, int(number), batching, seed, device)
+        return _fixed_sharding(kind, int(number), batching, seed, device)
     parallel = batching.parallel or kind
     if parallel not in FREE:
         raise ValueError(
@@ -250,7 +250,7 @@ def sharding_of(batching: Batching, seed: int, device: str) -> Sharding | None:
     return FREE[parallel](shards, seed, device)
 
 
-def _fixed(kind: str, number: int, batching: Batching, seed: int, device: str) -> Sharding:
+def _fixed_sharding(kind: str, number: int, batching: Batching, seed: int, device: str) -> Sharding:
     if here().world != number:
         raise ValueError(f"{number} ranks are part of the study's results, with parallel: {kind}, not {here().world}")
     unsupported = {"shards": batching.shards, "parallel": batching.parallel}

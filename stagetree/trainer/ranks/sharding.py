@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from stagetree.trainer import generators
 from stagetree.trainer.buffers import ModelBuffers
 from stagetree.trainer.data_order import BatchSpan, parts, seed_of
-from stagetree.trainer.divided_tensors import divided_like, local
+from stagetree.trainer.divided_tensors import divide_like, local
 from stagetree.trainer.ranks.group import Ranks, cut, here, is_power_of_two
 from stagetree.trainer.ranks.summing import EarlySums, TreeSum
 from stagetree.trainer.tensors import ShardMeans
@@ -135,7 +135,9 @@ class Sharding:
         self, whole: BatchSpan, model: nn.Module, optimizer: Optimizer, part: Callable[[BatchSpan], None]
     ) -> None:
         """Compute the gradient of a whole batch in all parameters. part: adds the gradient of a shard."""
-        batch = BatchInShards(whole, shards_in(whole, self.shards), learned(model, optimizer), ModelBuffers(model))
+        batch = BatchInShards(
+            whole, shards_in(whole, self.shards), gradient_parameters(model, optimizer), ModelBuffers(model)
+        )
         self.means.samples, self.means.is_counted = len(whole.indices), False
         before, tree = generators.mark(self._device), TreeSum()
         for shard in (own := self.own_shards()):
@@ -143,7 +145,7 @@ class Sharding:
                 leaf = self._leaf(batch, shard, part)
             self._add(leaf, tree, batch, is_last=shard == own[-1])
         generators.go_back(before, self._device)
-        self._put(batch, self._across(tree.take(), batch))
+        self._store_sums(batch, self._across(tree.take(), batch))
         first = next(shard for shard, span in enumerate(batch.spans) if span.indices)
         self.ranks.broadcast(batch.buffers.whole_numbers(), first // (self.shards // self.ranks.world))
         self.means.forget()
@@ -164,7 +166,7 @@ class Sharding:
         if span.indices:
             batch.buffers.put_back()
             generators.seed(seed_of(self._seed, "shard", whole.epoch, whole.offset, shard))
-            with noting_memory(span, self.shards):
+            with explain_memory(span, self.shards):
                 part(span)
         leaf = [local(torch.zeros_like(each) if each.grad is None else each.grad) for each in parameters]
         for number, parameter in enumerate(parameters):
@@ -197,17 +199,17 @@ class Sharding:
         gradients = [summed.get(number, each) for number, each in enumerate(gradients)]
         return Sums(gradients, present, {name: by_name[name] for name in moving}, count if flags[-1] else None)
 
-    def _put(self, batch: BatchInShards, sums: Sums) -> None:
+    def _store_sums(self, batch: BatchInShards, sums: Sums) -> None:
         """Store the sums as gradients and in the buffers."""
         for parameter, gradient, is_there in zip(batch.parameters, sums.gradients, sums.present, strict=True):
             if is_there:
                 if sums.count is not None:
                     gradient.mul_((self.means.samples / sums.count.clamp(min=1)).to(gradient.dtype))
-                parameter.grad = divided_like(gradient, parameter)
+                parameter.grad = divide_like(gradient, parameter)
         batch.buffers.finish(sums.changes)
 
 
-def learned(model: nn.Module, optimizer: Optimizer) -> list[nn.Parameter]:
+def gradient_parameters(model: nn.Module, optimizer: Optimizer) -> list[nn.Parameter]:
     """The parameters with gradients: the model's, and others of the optimizer."""
     others = (each for group in optimizer.param_groups for each in group["params"])
     return list(dict.fromkeys(each for each in (*model.parameters(), *others) if each.requires_grad))
@@ -235,7 +237,7 @@ class Sums:
 
 
 @contextmanager
-def noting_memory(span: BatchSpan, shards: int) -> Iterator[None]:
+def explain_memory(span: BatchSpan, shards: int) -> Iterator[None]:
     """Add a note to out-of-memory errors: more ranks do not make a pass smaller."""
     try:
         yield

@@ -91,7 +91,7 @@ class _Exchange:
         self._length = len(flat)
         flat = torch.nn.functional.pad(flat, (0, -len(flat) % world))
         self._mine, self._flat = torch.empty_like(flat), flat  # kept alive while it is sent
-        self._work = dist.all_to_all_single(as_bytes(self._mine), as_bytes(flat), async_op=True)
+        self._work = dist.all_to_all_single(byte_view(self._mine), byte_view(flat), async_op=True)
 
     def finish(self) -> None:
         """Wait for the sum and write it to its places."""
@@ -99,7 +99,7 @@ class _Exchange:
         chunks = list(self._mine.view(self._world, -1))
         while len(chunks) > 1:
             chunks = [one + other for one, other in zip(chunks[::2], chunks[1::2], strict=True)]
-        dist.all_gather([as_bytes(each) for each in self._flat.view(self._world, -1)], as_bytes(chunks[0]))
+        dist.all_gather([byte_view(each) for each in self._flat.view(self._world, -1)], byte_view(chunks[0]))
         spread(self._flat[: self._length], self._tensors)
 
 
@@ -109,7 +109,7 @@ def spread(flat: Tensor, tensors: Sequence[Tensor]) -> None:
         tensor.copy_(values.view(tensor.shape))
 
 
-def as_bytes(tensor: Tensor) -> Tensor:
+def byte_view(tensor: Tensor) -> Tensor:
     """The tensor's bytes: transfers need not know the dtype."""
     return tensor.view(torch.uint8)
 

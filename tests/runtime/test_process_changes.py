@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from stagetree.runtime.exactness.process_changes import Leftovers
+from stagetree.runtime.exactness.process_changes import ProcessChanges
 from stagetree.runtime.loading import load_trainer
 
 CODE = """
@@ -51,7 +51,7 @@ class Process:
     def __init__(self, file: Path, name: str = "left") -> None:
         self.file, kind = str(file), load_trainer(file, name)
         self.trainer: Any = kind(seed=0, device="cpu")
-        self.leftovers = Leftovers()
+        self.leftovers = ProcessChanges()
         assert self.leftovers.left(self.trainer, self.file) == []
         self.module = sys.modules[kind.__module__]
         self.leftovers.is_used = True

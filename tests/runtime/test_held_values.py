@@ -23,8 +23,8 @@ from torch import nn
 from torch.utils.data import ConcatDataset, DataLoader, Dataset
 
 from stagetree.runtime.exactness import held_values as holdings_module
-from stagetree.runtime.exactness.digests import MOST_VALUES, Digest
-from stagetree.runtime.exactness.held_values import differing, holdings
+from stagetree.runtime.exactness.digests import MAX_VALUES, Digest
+from stagetree.runtime.exactness.held_values import differing_names, digest_held_values
 from stagetree.runtime.scripts.interface import OpenScript
 
 Pair = namedtuple("Pair", ["a", "b"])
@@ -248,12 +248,12 @@ def test_a_change_is_seen_and_a_look_changes_nothing(kind: str, place: str) -> N
                 trainer.all = [0, holder.it]
             case "in an object":
                 trainer.box = Plain(inner=[holder.it])
-        return holdings(trainer, [module])
+        return digest_held_values(trainer, [module])
 
     before = look()
-    assert differing(before, look()) == [], "a look moved it"
+    assert differing_names(before, look()) == [], "a look moved it"
     moved(change, holder)
-    other = [name for name in differing(before, look()) if not name.startswith("self.held")]
+    other = [name for name in differing_names(before, look()) if not name.startswith("self.held")]
     assert other and all("it" in name or "all" in name or "box" in name for name in other), other
 
 
@@ -264,16 +264,18 @@ def test_what_is_made_in_the_same_way_looks_alike(kind: str) -> None:
     one, other = (SimpleNamespace(it=make(), more=[make(), make()]) for _ in range(2))
     torch.manual_seed(0)
     if not isinstance(one.it, nn.Module):  # whose weights are drawn
-        assert differing(holdings(one, []), holdings(other, [])) == []
+        assert differing_names(digest_held_values(one, []), digest_held_values(other, [])) == []
 
 
 def test_several_iterators_are_told_apart() -> None:
     """What was made in order to look at the first lies where that for the second lies then."""
     one = SimpleNamespace(it=[itertools.count(1), itertools.count(2), iter([1, 2]), iter([3, 4])])
     other = SimpleNamespace(it=[itertools.count(1), itertools.count(5), iter([1, 2]), iter([3, 9])])
-    assert differing(holdings(one, []), holdings(other, [])) == ["self.it"]
+    assert differing_names(digest_held_values(one, []), digest_held_values(other, [])) == ["self.it"]
     swapped = SimpleNamespace(it=[itertools.count(1), itertools.count(1)])
-    assert differing(holdings(SimpleNamespace(it=one.it[:2]), []), holdings(swapped, [])) == ["self.it"]
+    assert differing_names(digest_held_values(SimpleNamespace(it=one.it[:2]), []), digest_held_values(swapped, [])) == [
+        "self.it"
+    ]
 
 
 # ------------------------------------------------------------------------------------------------ names
@@ -281,9 +283,13 @@ def test_several_iterators_are_told_apart() -> None:
 
 def test_a_difference_is_told_by_the_attribute_of_the_users_object() -> None:
     trainer = SimpleNamespace(opt=torch.optim.SGD([torch.zeros(1)], lr=0.1), env=Plain(place=0, seen=[]), count=0)
-    before = holdings(trainer, [])
+    before = digest_held_values(trainer, [])
     trainer.opt.num_updates, trainer.env.place, trainer.count = 1, 1, 1
-    assert differing(before, holdings(trainer, [])) == ["self.env.place", "self.count", "self.opt.num_updates"]
+    assert differing_names(before, digest_held_values(trainer, [])) == [
+        "self.env.place",
+        "self.count",
+        "self.opt.num_updates",
+    ]
 
 
 class Script(OpenScript):
@@ -307,33 +313,37 @@ class Script(OpenScript):
 
 def test_the_variables_of_a_scripts_functions_are_looked_at() -> None:
     script = Script()
-    before = holdings(script, [])
+    before = digest_held_values(script, [])
     script.main["scaler"].skipped, script.main["bad"] = 1, 1
     names = ["bad (a variable of main())", "scaler.skipped (a variable of main())"]
-    assert sorted(differing(before, holdings(script, []))) == names
+    assert sorted(differing_names(before, digest_held_values(script, []))) == names
 
 
 def test_globals_and_classes_of_the_users_files_are_looked_at_and_code_is_not() -> None:
     module = ModuleType("user")
     kind: Any = type("Model", (), {"__module__": "user", "made": 0, "method": lambda self: None})
     vars(module).update(Model=kind, STEPS=0, np=np, counter=counter, SGD=torch.optim.SGD)
-    before = holdings(object.__new__(Plain), [module])
+    before = digest_held_values(object.__new__(Plain), [module])
     assert list(before) == ["STEPS (a global of user)", "Model.made (of the class)"]
     kind.made, module.STEPS = 1, 1  # type: ignore[attr-defined]
-    assert differing(before, holdings(object.__new__(Plain), [module])) == list(before)
+    assert differing_names(before, digest_held_values(object.__new__(Plain), [module])) == list(before)
     vars(module).update(BOUND=Plain(n=0).__init__)
-    assert "BOUND (a global of user)" in holdings(object.__new__(Plain), [module])
+    assert "BOUND (a global of user)" in digest_held_values(object.__new__(Plain), [module])
 
 
 def test_state_of_functions_of_a_file_is_looked_at() -> None:
     module = ModuleType("user")
     vars(module).update(remembering=remembering, counter=counter)
-    before = holdings(object.__new__(Plain), [module])
+    before = digest_held_values(object.__new__(Plain), [module])
     remembering(1)
-    assert differing(before, holdings(object.__new__(Plain), [module])) == ["remembering (a global of user)"]
-    before = holdings(object.__new__(Plain), [module])
+    assert differing_names(before, digest_held_values(object.__new__(Plain), [module])) == [
+        "remembering (a global of user)"
+    ]
+    before = digest_held_values(object.__new__(Plain), [module])
     remembering.calls = 1  # type: ignore[attr-defined]
-    assert differing(before, holdings(object.__new__(Plain), [module])) == ["remembering (a global of user)"]
+    assert differing_names(before, digest_held_values(object.__new__(Plain), [module])) == [
+        "remembering (a global of user)"
+    ]
     del remembering.calls  # type: ignore[attr-defined]
 
 
@@ -350,9 +360,9 @@ class Drawing(Dataset[float]):
 
 def test_a_generator_in_a_librarys_object_is_seen() -> None:
     trainer = SimpleNamespace(loader=DataLoader(ConcatDataset([Drawing(), Drawing()])))
-    before = holdings(trainer, [])
+    before = digest_held_values(trainer, [])
     trainer.loader.dataset.datasets[1][0]
-    assert differing(before, holdings(trainer, []))[0] == "self.loader.dataset"
+    assert differing_names(before, digest_held_values(trainer, []))[0] == "self.loader.dataset"
 
 
 # ------------------------------------------------------------------------------------------------ what is left out
@@ -368,7 +378,7 @@ def test_a_trainer_names_what_does_not_matter() -> None:
     trainer, module = Trainer(), ModuleType("user")
     vars(trainer).update(last=1, count=1, shelf=[1], env=Plain(last=1, place=1))
     vars(module).update(SEEN=1, COUNT=1)
-    assert list(holdings(trainer, [module])) == ["self.count", "self.env.place", "COUNT (a global of user)"]
+    assert list(digest_held_values(trainer, [module])) == ["self.count", "self.env.place", "COUNT (a global of user)"]
 
 
 class Model:
@@ -383,25 +393,25 @@ class Model:
 
 def test_tensors_of_the_state_are_not_looked_at_again_but_their_gradients_are() -> None:
     trainer = Model()
-    before = holdings(trainer, [])
+    before = digest_held_values(trainer, [])
     trainer.net.weight.data.add_(1)
-    assert differing(before, holdings(trainer, [])) == [], "that is compared as state"
+    assert differing_names(before, digest_held_values(trainer, [])) == [], "that is compared as state"
     trainer.net.weight.grad = torch.ones(64, 64)
-    assert differing(before, holdings(trainer, [])) == ["self.net._parameters"]
-    before = holdings(trainer, [])
+    assert differing_names(before, digest_held_values(trainer, [])) == ["self.net._parameters"]
+    before = digest_held_values(trainer, [])
     trainer.net.weight.grad.add_(1)
     trainer.extra.add_(1)
-    assert differing(before, holdings(trainer, [])) == ["self.net._parameters", "self.extra"]
+    assert differing_names(before, digest_held_values(trainer, [])) == ["self.net._parameters", "self.extra"]
 
 
 def test_generators_are_seen_where_the_state_is_made_of_copies() -> None:
     """What is made in order to look may lie where a copy lay that the state had."""
     trainer = SimpleNamespace(rngs=[torch.Generator().manual_seed(n) for n in range(8)])
     trainer.state_dict = lambda: {str(n): torch.zeros(5056, dtype=torch.uint8) for n in range(64)}
-    before = holdings(trainer, [])
+    before = digest_held_values(trainer, [])
     for each in trainer.rngs:
         torch.rand(1, generator=each)
-    assert differing(before, holdings(trainer, [])) == ["self.rngs"]
+    assert differing_names(before, digest_held_values(trainer, [])) == ["self.rngs"]
 
 
 def test_only_what_the_files_hold_is_looked_at_where_that_is_asked() -> None:
@@ -412,7 +422,7 @@ def test_only_what_the_files_hold_is_looked_at_where_that_is_asked() -> None:
         def state_dict(self) -> dict[str, Any]:
             raise AssertionError("nobody asked for the state")
 
-    assert list(holdings(Trainer(), [module], only_modules=True)) == ["COUNT (a global of user)"]
+    assert list(digest_held_values(Trainer(), [module], only_modules=True)) == ["COUNT (a global of user)"]
 
 
 # ------------------------------------------------------------------------------------------------ bounds
@@ -424,10 +434,10 @@ def test_what_holds_itself_ends() -> None:
     trainer.loop.append(trainer.loop)
     for _ in range(10_000):
         trainer.chain = [trainer.chain]
-    assert {"self.itself.loop", "self.loop", "self.chain"} <= {*holdings(trainer, [])}
+    assert {"self.itself.loop", "self.loop", "self.chain"} <= {*digest_held_values(trainer, [])}
 
 
-FAR = 10 * MOST_VALUES
+FAR = 10 * MAX_VALUES
 
 
 @pytest.mark.parametrize(
@@ -446,32 +456,33 @@ FAR = 10 * MOST_VALUES
 )
 def test_of_something_huge_a_bounded_number_of_values_is_looked_at(huge: Callable[[int], Any]) -> None:
     """The last of them is never reached."""
-    assert Digest().of(huge(1)) == Digest().of(huge(2))
+    assert Digest().compute(huge(1)) == Digest().compute(huge(2))
 
 
 def test_of_a_large_array_some_numbers_are_looked_at() -> None:
     large = np.zeros(2**21)
-    before = Digest().of(large), Digest().of(torch.from_numpy(large))
+    before = Digest().compute(large), Digest().compute(torch.from_numpy(large))
     large[1] = 1.0
-    assert before == (Digest().of(large), Digest().of(torch.from_numpy(large)))
+    assert before == (Digest().compute(large), Digest().compute(torch.from_numpy(large)))
     large += 1.0
-    assert Digest().of(large) != before[0] and Digest().of(torch.from_numpy(large)) != before[1]
+    assert Digest().compute(large) != before[0] and Digest().compute(torch.from_numpy(large)) != before[1]
 
 
 def test_a_look_ends_in_the_middle_of_a_value_when_its_time_is_over() -> None:
-    assert Digest(ends=0.0).of(list(range(MOST_VALUES // 2))) == Digest(ends=0.0).of([*range(MOST_VALUES // 2 - 1), -1])
+    most = MAX_VALUES // 2
+    assert Digest(ends=0.0).compute(list(range(most))) == Digest(ends=0.0).compute([*range(most - 1), -1])
 
 
 def test_the_length_of_something_huge_is_seen() -> None:
-    trainer = SimpleNamespace(it=list(range(10 * MOST_VALUES)))
-    before = holdings(trainer, [])
+    trainer = SimpleNamespace(it=list(range(10 * MAX_VALUES)))
+    before = digest_held_values(trainer, [])
     trainer.it.append(0)
-    assert differing(before, holdings(trainer, [])) == ["self.it"]
+    assert differing_names(before, digest_held_values(trainer, [])) == ["self.it"]
 
 
 def test_a_look_ends_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(holdings_module, "MOST_SECONDS", -1.0)
-    assert holdings(SimpleNamespace(it=1), []) == {}
+    monkeypatch.setattr(holdings_module, "MAX_SECONDS", -1.0)
+    assert digest_held_values(SimpleNamespace(it=1), []) == {}
 
 
 # ------------------------------------------------------------------------------------------------ no code of the user's
@@ -524,10 +535,13 @@ class GuardedCount(enumerate):  # type: ignore[type-arg]
 )
 def test_no_code_of_the_users_is_run(make: Callable[[], Any], change: Change) -> None:
     trainer = SimpleNamespace(it=make(), all=[make()])
-    before = holdings(trainer, [])
+    before = digest_held_values(trainer, [])
     change(trainer.it)
     change(trainer.all[0])
-    assert [name.partition(".c")[0] for name in differing(before, holdings(trainer, []))] == ["self.it", "self.all"]
+    assert [name.partition(".c")[0] for name in differing_names(before, digest_held_values(trainer, []))] == [
+        "self.it",
+        "self.all",
+    ]
 
 
 def test_a_state_that_cannot_be_had_is_told_where_it_is_saved() -> None:
@@ -538,18 +552,18 @@ def test_a_state_that_cannot_be_had_is_told_where_it_is_saved() -> None:
         def state_dict(self) -> dict[str, Any]:
             raise RuntimeError("not yet")
 
-    assert "self.count" in holdings(Trainer(), [])
+    assert "self.count" in digest_held_values(Trainer(), [])
 
 
 @pytest.mark.parametrize("name", ["running", "streamed", "unread", "variables"])
 def test_an_attribute_of_a_user_may_have_the_name_of_what_scripts_are_asked(name: str) -> None:
     """`self.running = 0.0` ended `check` with "'float' object is not callable"."""
     trainer = SimpleNamespace(**{name: 0.5})
-    assert list(holdings(trainer, [])) == [f"self.{name}"]
+    assert list(digest_held_values(trainer, [])) == [f"self.{name}"]
 
 
 def test_what_a_path_has_looked_up_is_no_change() -> None:
     trainer = SimpleNamespace(folder=Path("a") / "b")
-    before = holdings(trainer, [])
+    before = digest_held_values(trainer, [])
     assert str(trainer.folder) and hash(trainer.folder)
-    assert differing(before, holdings(trainer, [])) == []
+    assert differing_names(before, digest_held_values(trainer, [])) == []
