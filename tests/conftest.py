@@ -26,6 +26,8 @@ from sqlalchemy import Engine, create_engine, make_url, text
 from turns import AT_NIGHT, pytest_collection_modifyitems, pytest_report_header  # noqa: F401 - hooks of pytest
 
 from app.events.database import Database
+from app.events.log import EventLog, SqlLog
+from app.events.memory import MemoryLog
 from app.workers.warm import Warm
 
 TEMPLATE = "stagetree_template"
@@ -186,6 +188,17 @@ def database(database_url: str) -> Iterator[Database]:
     opened = Database(database_url)
     yield opened
     opened.dispose()
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgresql"])
+def log(request: pytest.FixtureRequest) -> Iterator[EventLog]:
+    """An empty log of each kind."""
+    if request.param == "memory":
+        yield MemoryLog()
+        return
+    database = Database(request.getfixturevalue({"sqlite": "sqlite_url", "postgresql": "postgres_url"}[request.param]))
+    yield SqlLog(database)
+    database.dispose()
 
 
 def make_database(admin: Engine, name: str, template: str = "template1") -> str:

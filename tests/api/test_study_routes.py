@@ -291,6 +291,7 @@ def test_a_key_that_is_none(http: TestClient, key: str) -> None:
     refused = http.post("/studies", json=STUDY, headers={"Idempotency-Key": key.encode()})
     assert refused.status_code == 422
     assert refused.json()["errors"][0]["field"] == "Idempotency-Key"
+    assert "must be 1 to 255 visible ASCII characters, without spaces, got" in refused.json()["detail"]
 
 
 def _post(http: TestClient) -> Any:

@@ -37,6 +37,14 @@ def served(stack: Service, monkeypatch: pytest.MonkeyPatch) -> Service:
 
 
 @pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder, and an environment that names no server."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("STAGETREE_URL", raising=False)
+    return tmp_path
+
+
+@pytest.fixture
 def write(tmp_path: Path) -> Callable[[Any], Path]:
     """A study file with this in it: text as it is, anything else as YAML."""
 

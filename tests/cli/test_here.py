@@ -26,13 +26,6 @@ Write = Callable[[Any], Path]
 STORE = "sqlite:///.stagetree/stagetree.db"
 
 
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("STAGETREE_URL", raising=False)
-    return tmp_path
-
-
 def _below(folder: Path) -> Iterator[Path]:
     """The folder and all there is in it: nobody else on the machine may read it."""
     yield folder

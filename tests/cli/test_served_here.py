@@ -20,14 +20,6 @@ LONG = ({"rate": 0.1}, 100_000)
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder, and an environment that names no server."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("STAGETREE_URL", raising=False)
-    return tmp_path
-
-
-@pytest.fixture
 def up_here(here: Path) -> Iterator[Service]:
     """As `stagetree up --port 0` here."""
     stack = Embedded(here / ".stagetree", 1, TOYS, stays=True)

@@ -29,13 +29,6 @@ from stagetree.sinks.tensorboard import FILE
 RUNS = "tensorboard:runs"
 
 
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("STAGETREE_URL", raising=False)
-    return tmp_path
-
-
 def written(folder: Path, study: str) -> dict[str, list[Any]]:
     """By trial's run, all that is in it, in whatever order."""
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader

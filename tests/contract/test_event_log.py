@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -13,21 +13,10 @@ from sqlalchemy import text
 from app.domain.events import Evaluated, PackingProfiled, StudyPaused, StudyResumed, TrialAdded
 from app.events.database import Database
 from app.events.log import EventLog, Gap, KeyReused, SqlLog, VersionConflict
-from app.events.memory import MemoryLog
 from app.events.records import SqlRecords
 from app.events.rows import Rows, StudyRecord
 
 PAUSED, RESUMED = StudyPaused(study="s1"), StudyResumed(study="s1")
-
-
-@pytest.fixture(params=["memory", "sqlite", "postgresql"])
-def log(request: pytest.FixtureRequest) -> Iterator[EventLog]:
-    if request.param == "memory":
-        yield MemoryLog()
-        return
-    database = Database(request.getfixturevalue({"sqlite": "sqlite_url", "postgresql": "postgres_url"}[request.param]))
-    yield SqlLog(database)
-    database.dispose()
 
 
 def in_threads(count: int, work: Callable[[int], object]) -> list[object]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import stat
 import subprocess
 import sys
@@ -13,7 +14,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from stacks import PATIENCE, wait_for
+from stacks import PATIENCE, ROOT, TOYS, wait_for
+from toys import trials
 
 import stagetree
 from app.domain.search_plan import MAX_LOST
@@ -163,3 +165,23 @@ def test_what_cannot_be_started_is_said_in_a_sentence(tmp_path: Path, capfd: pyt
     with pytest.raises(StagetreeError, match="slots: must be at least 1, got 0"):
         stagetree.local(slots=0, dir=tmp_path)
     assert capfd.readouterr().err == ""
+
+
+# While a slot still compares what a trainer's first steps ended with, the others train: in a real stack.
+
+
+@pytest.mark.slow
+def test_others_train_while_a_check_compares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STAGETREE_PROOFS", "1")
+    (tmp_path / "study.json").write_text(json.dumps(trials("wide", ({}, 3), ({"lr": 0.2}, 3), seconds=0.5)))
+    run = [sys.executable, "-m", "stagetree", "run", "study.json", "--slots", "2", "--trainers", TOYS[0], "-q"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(run, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=180)
+    assert done.returncode == 0, done.stderr
+    with sqlite3.connect(tmp_path / ".stagetree" / "stagetree.db") as database:
+        log = database.execute("select type, data from events order by position").fetchall()
+    told = [(kind, json.loads(data)) for kind, data in log]
+    tested = [number for number, (kind, data) in enumerate(told) if kind == "ExactnessTested"]
+    assert [told[number][1]["goes_on"] for number in tested[:2]] == [True, False]
+    between = [data for kind, data in told[tested[0] : tested[1]] if kind == "ChainAssigned"]
+    assert [data["proof"] for data in between] == [None], "the other slot has begun"

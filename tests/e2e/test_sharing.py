@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from stacks import Cluster, Service
+from typing import Any
+
+import pytest
+from stacks import Cluster, Service, wait_for
 from toys import curves, executed, grid, switch, trials
 
 
@@ -43,3 +46,66 @@ def test_two_studies_at_once_on_a_cluster_train_their_union_once(cluster: Cluste
     assert cluster.wait(first)["state"] == cluster.wait(second)["state"] == "completed"
     longest = cluster.client.study(second)
     assert executed(cluster, first, second) == longest["steps"]["unique"]
+
+
+# Decays that come late on a trunk under way, real processes: the idle slot begins at the trunk's last checkpoint.
+
+
+TRUNK = 7000
+"""Steps: more than two minutes, so that nothing here waits for its end."""
+
+PARTS = 46
+"""Where a decay from step 45 on differs from the trunk: at its own first step it has the peak yet."""
+
+
+def decay(stable_until: int) -> dict[str, Any]:
+    """Warm-up, stable, and ten steps of decay."""
+    return {"lr": {"family": "wsd", "peak": 0.1, "warmup": 5, "stable_until": stable_until, "decay": 10}}
+
+
+def kept(stack: Service, study: str, most: int) -> list[int]:
+    """The steps up to `most` at which a state is on record by now."""
+    events = (event["data"] for event in stack.client.events(study) if event["type"] == "CheckpointKept")
+    return [event["step"] for event in events if event["step"] <= most]
+
+
+@pytest.mark.slow
+def test_a_late_decay_costs_the_steps_from_the_last_checkpoint(stack: Service) -> None:
+    trunk = stack.submit(trials("late", (decay(TRUNK), TRUNK + 10), seconds=0.02, eval_every=5))
+    stack.wait_for_step(trunk, 60)
+    last = max(wait_for("a state of the trunk", lambda: kept(stack, trunk, PARTS)))
+    late = stack.submit(trials("late", (decay(45), 55), seconds=0.02, eval_every=None))
+    found = stack.wait(late)
+    assert stack.client.study(trunk, trials=False)["state"] == "running", "the other slot did it meanwhile"
+    stack.client.cancel(trunk)
+    chains = [event["data"] for event in stack.client.events(late) if event["type"] == "ChainAssigned"]
+    begun = min(chain["stages"][0]["start"] for chain in chains if chain["stages"][0]["study"] == late)
+    assert found["state"] == "completed"
+    assert last <= begun <= PARTS and found["steps"]["executed"] == 55 - begun
+
+
+# A study that comes later gets a slot of one that has them all, and nothing is lost by it: on real workers.
+
+
+@pytest.mark.slow
+def test_a_small_study_does_not_wait_for_the_long_chains_of_another(stack: Service) -> None:
+    long = [({"momentum": 0.1 * number}, 7000) for number in range(2)]
+    large = stack.submit(trials("room-large", *long, seconds=0.02))
+    wait_for(
+        "both slots to be inside the large study", lambda: [r["step"] > 0 for r in stack.running(large)] == [True] * 2
+    )
+    small = stack.wait(stack.submit(trials("room-small", ({}, 20), seconds=0.02)))
+    assert small["state"] == "completed"
+    assert small["steps"]["executed"] == small["steps"]["unique"] == 20
+    again = wait_for("the other slot to go back", lambda: _third_chain(stack, large))
+    events = [event for event in stack.client.events(large) if event["type"] == "ChainEnded"]
+    assert [event["data"]["outcome"] for event in events] == ["stopped"]
+    assert again["stages"][0]["start"] == events[0]["data"]["steps"] > 0, "it goes on where it was"
+    assert stack.client.study(large)["state"] == "running"
+    stack.client.cancel(large)
+
+
+def _third_chain(stack: Service, study: str) -> dict | None:
+    """What the large study was given after its first two chains."""
+    chains = [event["data"] for event in stack.client.events(study) if event["type"] == "ChainAssigned"]
+    return chains[2] if len(chains) > 2 else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -46,16 +45,6 @@ def write(
     once = None if key is None else Idempotency(key)
     transaction = Write(**{"stream": "p", "decide": decide, "at": 1.0, "idempotency": once} | more)
     return transact(log, plans, transaction, attempts=attempts, pause=no_pause)
-
-
-@pytest.fixture(params=["memory", "sqlite", "postgresql"])
-def log(request: pytest.FixtureRequest) -> Iterator[EventLog]:
-    if request.param == "memory":
-        yield MemoryLog()
-        return
-    database = Database(request.getfixturevalue({"sqlite": "sqlite_url", "postgresql": "postgres_url"}[request.param]))
-    yield SqlLog(database)
-    database.dispose()
 
 
 def test_what_was_decided_is_recorded_and_folded(log: EventLog) -> None:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from addresses import turn_to
@@ -11,6 +15,7 @@ from playwright.sync_api import Page, expect
 from stacks import Service
 from toys import grid
 
+from stagetree.study import Study
 from tests.page.test_page_views import complaints
 
 
@@ -38,3 +43,140 @@ def test_studies_are_found_chosen_and_compared(open_page: Callable[..., Page], s
     expect(page).to_have_url(re.compile(f"studies={first['study']}"))
     page.get_by_role("searchbox", name="Find a study").fill("nothing-of-this-name")
     expect(page.get_by_text("studies matches")).to_be_visible()
+
+
+# Studies with several metrics, and averages: the page shows the front, and a node that several states lead to.
+
+
+METRICS = [{"name": "score", "mode": "max"}, {"name": "size", "mode": "min"}]
+
+
+@pytest.mark.slow
+def test_the_front_and_an_average_are_shown_on_the_page_and_in_a_report(
+    open_page: Callable[..., Page], stack: Service, axe: str, tmp_path: Path
+) -> None:
+    spec = grid("page-front", metrics=METRICS, constraints=["score <= 1e9"])
+    name = stack.run({key: each for key, each in spec.items() if key not in ("metric", "mode")})["study"]
+    Study.open(name, url=stack.url).soup([0, 1])
+    front = stack.wait(name)["front"]
+    report = tmp_path / "report.html"
+    report.write_text(stack.client.report(name), encoding="utf-8")
+    page = open_page(stack.url)
+    for address in (stack.url, report.as_uri()):
+        page.goto(address)
+        turn_to(page, f"#/studies/{name}")
+        told = page.get_by_role("region", name="Front")
+        expect(told).to_contain_text(f"◆ {len(front)} on the front")
+        expect(told).to_contain_text("0 break score <= 1e9")
+        expect(told.get_by_role("link", name=f"trial {front[0]['trial']}", exact=True)).to_be_visible()
+        expect(page.get_by_text("◆ the mean of the states that dotted lines come from")).to_be_visible()
+        turn_to(page, f"#/studies/{name}/trials/8")
+        expect(page.get_by_role("region", name="Trial 8")).to_contain_text(
+            "It begins with the mean of trial 0 at step 12"
+        )
+    turn_to(page, f"#/studies/{name}")
+    assert complaints(page, axe) == []
+
+
+# The view of a sampler: what it knows and proposes, and suggestions that are made and withdrawn there.
+
+
+SPACE = {"lr": {"loguniform": [0.001, 1]}, "momentum": [0.5, 0.9]}
+
+
+def one_rung(number: int, steps: int, **more: Any) -> dict[str, Any]:
+    return {"kind": "asha", "num_trials": number, "min_steps": steps, "max_steps": steps, **more}
+
+
+@pytest.mark.slow
+def test_what_a_sampler_proposed_and_would_propose(open_page: Callable[..., Page], stack: Service, axe: str) -> None:
+    spec = grid("page-trunks", space=SPACE, tuner=one_rung(6, 6, sampler="trunks"), suggestions=[{"lr": 0.25}])
+    study = stack.run(spec)["study"]
+    page = open_page(f"{stack.url}/#/studies/{study}")
+    page.get_by_role("link", name="Sampler", exact=True).click()
+    told = page.get_by_role("region", name="Sampler", exact=True)
+    expect(told).to_contain_text("Trunks models 6 results at step 6.")
+    expect(told).to_contain_text("6 of 6 trials have begun.")
+    page.locator(".acts").get_by_role("button", name="Reopen").click()
+    expect(page.get_by_role("dialog")).to_contain_text("Trials in all")
+    page.get_by_role("button", name="Leave it").click()
+    expect(page.get_by_role("region", name="Suggestions")).to_contain_text("No more are taken: it is over.")
+    expect(page.get_by_role("region", name="Proposed so far")).to_contain_text("Suggestion 0")
+    expect(page.get_by_role("region", name="Proposed so far")).to_contain_text("Priced at")
+    expect(page.get_by_role("button", name="Suggest")).to_have_count(0)
+    assert complaints(page, axe) == []
+    turn_to(page, f"#/studies/{study}/sampler?at=2")
+    expect(told).to_contain_text("draws at random until it has 4 results, and has 0 results")
+    expect(page.get_by_role("region", name="Proposed so far")).to_contain_text("No trial has begun.")
+
+
+@pytest.mark.slow
+def test_a_suggestion_is_made_and_withdrawn(open_page: Callable[..., Page], stack: Service, axe: str) -> None:
+    study = stack.submit(grid("page-suggest", seconds=0.05, space=SPACE, tuner=one_rung(20, 4000)))
+    stack.client.pause(study)
+    page = open_page(f"{stack.url}/#/studies/{study}/sampler", width=360)
+    suggestions = page.get_by_role("region", name="Suggestions")
+    expect(suggestions).to_contain_text("Nothing was suggested.")
+    suggestions.get_by_role("button", name="Suggest").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Values").fill("lr = 7")
+    dialog.get_by_role("button", name="Suggest it").click()
+    expect(dialog.get_by_role("alert")).to_contain_text("suggestions[0].lr must be a number from 0.001 to 1")
+    dialog.get_by_label("Values").fill("lr = 0.125\nmomentum = 0.9")
+    dialog.get_by_role("button", name="Suggest it").click()
+    expect(dialog).to_contain_text("It is suggestion 0")
+    dialog.get_by_role("button", name="Close").click()
+    expect(suggestions).to_contain_text("waits for the next place")
+    assert stack.client.suggestions(study)[0]["hp"] == {"lr": 0.125, "momentum": 0.9}
+    expect(page.get_by_role("region", name="Next proposal")).to_contain_text("Suggestion 0")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert complaints(page, axe) == []
+    suggestions.get_by_role("button", name="Withdraw suggestion 0").click()
+    dialog.get_by_role("button", name="Withdraw it").click()
+    expect(dialog).to_contain_text("it does not become a trial")
+    dialog.get_by_role("button", name="Close").click()
+    expect(suggestions).to_contain_text("withdrawn")
+    stack.client.cancel(study)
+
+
+# A study as one file: what `stagetree report` writes shows every view without a server, and asks for nothing.
+
+
+ASHA = {"kind": "asha", "num_trials": 6, "min_steps": 2, "max_steps": 8, "reduction_factor": 2, "sampling_seed": 1}
+VIEWS = {
+    "": "Best trial",
+    "rung-tree": "Rung tree",
+    "trials": "6 trials",
+    "curves": "Learning curves",
+    "rungs": "Rung ladder",
+    "tree": "nodes",
+    "slots": "Slots over time",
+    "relations": "Sequences by shape",
+    "film": "Film",
+    "events?event=1": "Events",
+    "compare?trials=0,1": "Schedules",
+    "trials/1": "Trial 1",
+}
+"""Each with a heading that it has."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [[], ["--public"]], ids=["whole", "public"])
+def test_a_report_shows_every_view_without_a_server(
+    open_page: Callable[..., Page], stack: Service, tmp_path: Path, options: list[str]
+) -> None:
+    study = str(stack.run(grid("page-report", tuner=ASHA))["study"])
+    file = tmp_path / "report.html"
+    command = [sys.executable, "-m", "stagetree", "report", study, "--server", stack.url, "-o", str(file), *options]
+    subprocess.run(command, check=True)
+    page, asked = open_page("about:blank"), list[str]()
+    page.context.set_offline(True)
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(file.as_uri())
+    for view, heading in VIEWS.items():
+        turn_to(page, f"#/studies/{study}/{view}")
+        expect(page.get_by_role("heading", name=heading).first).to_be_visible()
+        expect(page.get_by_text("Loading …")).to_have_count(0)
+        expect(page.get_by_role("alert")).to_have_count(0)
+    assert [url for url in asked if not url.startswith("data:")] == [file.as_uri()]
+    assert page.get_by_role("link", name="the study at this event").count() == 0

@@ -6,38 +6,20 @@ import gc
 from typing import NoReturn
 
 import pytest
-from scenes import AWAY, LOST_RACE, ONE, RANDOM, Json, Scene, times, trials
+from scenes import AWAY, LOST_RACE, ONE, RANDOM, Scene, times, trials
 
 from app.domain import events as e
 from app.domain.chain_assignment import ChainAssignment
 from app.domain.search_plan import Node, SearchPlan
-from app.domain.terms import StudyId
 from app.events.memory import MemoryRecords
 from app.events.plans import MOST_IDLE, Plans
-from app.events.records import ATTEMPTS
 from app.scheduling.costs import Costs
 from app.scheduling.frontier import Frontier
 from app.search.replay import replay
 from app.search.tuners import TUNERS
-from app.search.tuners.driver import TunerDriver, make_driver
 from app.search.tuners.sha import Asha
-from stagetree.spec import SpecError
-from stagetree.spec.errors import Problem
 
 ASHA = {"kind": "asha", "num_trials": 9, "min_steps": 1, "max_steps": 4, "reduction_factor": 2}
-
-
-@pytest.mark.parametrize("tuner", [RANDOM, ASHA], ids=["random", "asha"])
-@pytest.mark.parametrize("away", [1, 2, 5])
-def test_a_database_that_is_away_while_tuners_are_asked(tuner: dict, away: int) -> None:
-    scene = Scene()
-    scene.submit(tuner)
-    scene.records.before_write = times(away, AWAY)
-    for _ in range(away):
-        scene.scheduler.tick()
-        assert scene.study().state == "running"
-    scene.run()
-    assert scene.study().state == "completed"
 
 
 def test_a_database_that_is_away_at_any_moment_of_a_tick() -> None:
@@ -59,18 +41,6 @@ def test_a_database_that_is_away_at_any_moment_of_a_tick() -> None:
 def _once(writes: object) -> None:
     if next(writes, None) is None:  # type: ignore[call-overload]
         raise AWAY
-
-
-@pytest.mark.parametrize("lost", [ATTEMPTS, 1000])
-def test_lost_races_are_tried_again_and_then_left_to_the_next_tick(lost: int) -> None:
-    scene = Scene()
-    scene.submit()
-    scene.records.before_write = times(lost, LOST_RACE)
-    for _ in range(lost // ATTEMPTS + 1):
-        scene.scheduler.tick()
-        assert scene.study().state == "running"
-    scene.run()
-    assert scene.study().state == "completed"
 
 
 def test_a_race_is_lost_and_only_what_is_new_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,28 +71,6 @@ def test_what_a_tuner_raises_fails_its_study(monkeypatch: pytest.MonkeyPatch) ->
     assert scene.study("broken").state == "failed"
     assert "the tuner failed: ZeroDivisionError: no rung is left" in (scene.study("broken").error or "")
     assert scene.study("sound").state == "completed"
-
-
-def test_a_study_file_that_this_version_does_not_read_waits_for_one_that_does(caplog: pytest.LogCaptureFixture) -> None:
-    """After an upgrade, the files of running studies are read by stricter rules."""
-
-    def strict(study: StudyId, spec: Json) -> TunerDriver:
-        if is_strict and study == "old":
-            raise SpecError([Problem("tuner.kind", "is not known any more")])
-        return make_driver(study, spec)
-
-    is_strict = True
-    scene = Scene(make_driver=strict)
-    scene.submit(RANDOM, "old")
-    scene.submit(RANDOM, "new")
-    scene.run()
-    assert scene.study("new").state == "completed"
-    assert scene.study("old").state == "running" and not scene.study("old").trials
-    assert "study old waits: this version does not read its study file" in caplog.text
-    is_strict = False
-    scene.scheduler = scene.make_scheduler()  # of the version before, or the next one
-    scene.run()
-    assert scene.study("old").state == "completed"
 
 
 def test_a_plan_that_cannot_be_folded_holds_up_itself_alone() -> None:
@@ -159,23 +107,6 @@ def test_an_estimate_that_fails_holds_up_its_plan_alone_and_forgets_nothing() ->
     scene.run()
     assert scene.study("longer", "lame").state == "completed"
     assert not scene.scheduler.problems()
-
-
-def test_a_broker_that_is_away_is_asked_again_at_the_next_tick() -> None:
-    sent: list[tuple[str, int, str]] = []
-    refusals = times(3, OSError("no broker"))
-
-    def publish(chain: str, stages: int, slot: str) -> None:
-        refusals()
-        sent.append((chain, stages, slot))
-
-    scene = Scene(publish=publish)
-    scene.submit()
-    for _ in range(3):
-        scene.scheduler.tick()
-        assert not sent
-    scene.scheduler.tick()
-    assert len(sent) == 1
 
 
 def test_a_broker_that_is_away_holds_up_a_tick_once_however_many_slots_are_free() -> None:

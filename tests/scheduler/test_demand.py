@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from scenes import ONE, RANDOM, Scene
 
 from app.domain import commands as c
@@ -25,41 +26,35 @@ def demand(scene: Scene) -> tuple[int, int, list[str]]:
     return said["busy"], said["more"], said["idle"]
 
 
-def test_without_work_every_slot_may_go() -> None:
-    assert demand(Scene(slots=2)) == (0, 0, ["gpu0", "gpu1"])
+PARTING = {
+    "kind": "trials",
+    "trials": [
+        {"hp": {"lr": {"family": "values", "milestones": [2], "values": [0.1, later]}}, "steps": 4}
+        for later in (0.2, 0.3, 0.4)
+    ],
+}
 
 
-def test_each_path_that_has_no_slot_would_have_one() -> None:
-    scene = Scene(slots=2)
-    scene.submit(grid(0.1, 0.2, 0.3, 0.4, 0.5))
-    assert demand(scene) == (2, 3, [])
-
-
-def test_a_cluster_grows_from_nothing() -> None:
-    scene = Scene(slots=0)
-    scene.submit(grid(0.1, 0.2, 0.3))
-    assert demand(scene) == (0, 3, [])
-
-
-def test_trials_that_share_a_beginning_would_have_one_slot_for_it() -> None:
-    scene = Scene(slots=0)
-    values = {"family": "values", "milestones": [2]}
-    lrs = [values | {"values": [0.1, later]} for later in (0.2, 0.3, 0.4)]
-    scene.submit({"kind": "trials", "trials": [{"hp": {"lr": lr}, "steps": 4} for lr in lrs]})
-    assert demand(scene) == (0, 1, [])
-
-
-def test_no_more_than_a_study_may_have() -> None:
-    scene = Scene(slots=1)
-    scene.submit(grid(0.1, 0.2, 0.3, 0.4), max_slots=2)
-    assert demand(scene) == (1, 1, [])
-
-
-def test_two_studies_want_a_path_that_they_share_once() -> None:
-    scene = Scene(slots=0)
-    scene.submit(grid(0.1, 0.2), "one")
-    scene.submit(grid(0.2, 0.3), "other")
-    assert demand(scene) == (0, 3, [])
+@pytest.mark.parametrize(
+    ("slots", "tuners", "fields", "wanted"),
+    [
+        pytest.param(2, [], {}, (0, 0, ["gpu0", "gpu1"]), id="without work every slot may go"),
+        pytest.param(2, [grid(0.1, 0.2, 0.3, 0.4, 0.5)], {}, (2, 3, []), id="a slot for each path"),
+        pytest.param(0, [grid(0.1, 0.2, 0.3)], {}, (0, 3, []), id="a cluster grows from nothing"),
+        pytest.param(0, [PARTING], {}, (0, 1, []), id="one slot for a shared beginning"),
+        pytest.param(1, [grid(0.1, 0.2, 0.3, 0.4)], {"max_slots": 2}, (1, 1, []), id="what a study may have"),
+        pytest.param(0, [grid(0.1, 0.2), grid(0.2, 0.3)], {}, (0, 3, []), id="a path of two studies once"),
+        pytest.param(4, [RANDOM | {"num_trials": 3}], {}, (3, 0, ["gpu3"]), id="a tuner that has no more"),
+        pytest.param(0, [grid(0.1, 0.2)], {"ranks": 4, "shards": 4}, (0, 8, []), id="paths of several slots"),
+    ],
+)
+def test_so_many_more_slots_would_have_work(
+    slots: int, tuners: list[Json], fields: Json, wanted: tuple[int, int, list[str]]
+) -> None:
+    scene = Scene(slots=slots)
+    for number, tuner in enumerate(tuners):
+        scene.submit(tuner, f"study {number}", **fields)
+    assert demand(scene) == wanted
 
 
 def test_a_study_that_is_paused_wants_nothing() -> None:
@@ -76,18 +71,6 @@ def test_a_tuner_that_decides_trial_by_trial_would_have_one_more() -> None:
     assert demand(scene) == (2, 1, [])
     scene.register("gpu2")
     assert demand(scene) == (3, 1, [])
-
-
-def test_a_tuner_that_has_no_more_wants_no_more() -> None:
-    scene = Scene(slots=4)
-    scene.submit(RANDOM | {"num_trials": 3})
-    assert demand(scene) == (3, 0, ["gpu3"])
-
-
-def test_a_path_of_several_slots_would_have_them_all() -> None:
-    scene = Scene(slots=0)
-    scene.submit(grid(0.1, 0.2), ranks=4, shards=4)
-    assert demand(scene) == (0, 8, [])
 
 
 def test_work_is_wanted_by_kind() -> None:
@@ -107,9 +90,7 @@ def test_work_is_wanted_by_kind() -> None:
 def test_a_trial_that_has_begun_wants_the_kind_on_which_it_did() -> None:
     scene = Scene(slots=0)
     scene.register("gpu0", kind="NVIDIA A100-SXM4-80GB")
-    values = {"family": "values", "milestones": [2]}
-    lrs = [values | {"values": [0.1, later]} for later in (0.2, 0.3, 0.4)]
-    scene.submit({"kind": "trials", "trials": [{"hp": {"lr": lr}, "steps": 4} for lr in lrs]})
+    scene.submit(PARTING)
     scene.scheduler.tick()
     scene.train()
     assert demand(scene) == (1, 1, [])

@@ -35,8 +35,9 @@ def other(lr: float, steps: int) -> Json:
     return {"hp": {"lr": lr}, "steps": steps}
 
 
-def test_a_gang_is_of_one_machine() -> None:
-    at = scene({"a": 1, "b": 2})
+@pytest.mark.parametrize("reached", [False, True])
+def test_a_gang_is_of_one_machine_that_has_enough_slots(reached: bool) -> None:
+    at = scene({"a": 1, "b": 2}, reached=reached)
     submit(at, 10, ranks=2)
     at.scheduler.tick()
     assert gangs(at) == [("b-gpu0", "b-gpu1")]
@@ -95,15 +96,6 @@ def test_a_script_with_a_launcher_waits_for_enough_slots_of_one_machine() -> Non
     assert gangs(at) == []
     (problem,) = at.scheduler.problems().values()
     assert "ranks: 4, and no machine has so many slots of one kind" in problem
-
-
-def test_a_machine_that_has_enough_comes_first() -> None:
-    at = scene({"a": 1, "b": 2}, reached=True)
-    submit(at, 10, ranks=2)
-    at.scheduler.tick()
-    assert gangs(at) == [("b-gpu0", "b-gpu1")]
-    assert at.messages == [("chain0", 1, "b-gpu0")]
-    assert at.invited == [("chain0", "b-gpu1")], "its worker is to leave the device"
 
 
 def test_slots_that_nobody_reaches_are_in_no_gang_of_several_machines() -> None:

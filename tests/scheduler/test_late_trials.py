@@ -82,19 +82,13 @@ def on_the_way(*asked: int) -> Scene:
     return scene
 
 
-def test_what_is_kept_behind_a_branch_is_not_on_its_way_in_the_trunk() -> None:
-    scene = on_the_way(6)
-    scene.submit(trials(6), "late")
+@pytest.mark.parametrize(("step", "stage"), [(6, (4, 6)), (2, (2, 2))], ids=["behind a branch", "on record"])
+def test_what_is_not_on_its_way_in_the_trunk_is_given_at_once(step: int, stage: tuple[int, int]) -> None:
+    """Step 2 was kept without having been evaluated, which does not wait until the chain is over."""
+    scene = on_the_way(step)
+    scene.submit(trials(step), "late")
     scene.scheduler.tick()
-    assert scene.assigned()[2:] == [(4, 6)]
-
-
-def test_what_is_on_record_is_not_on_its_way_any_more() -> None:
-    """It was kept without having been evaluated, which is done at once and not when the chain is over."""
-    scene = on_the_way(2)
-    scene.submit(trials(2), "late")
-    scene.scheduler.tick()
-    assert scene.assigned()[2:] == [(2, 2)]
+    assert scene.assigned()[2:] == [stage]
 
 
 HAPPENS = st.sampled_from(["beat", "late trial", "evaluate", "keep", "complete"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from assignments import WORK
 from scenes import AWAY, LEASE, ONE, Scene, times, trials
@@ -24,16 +26,6 @@ def test_a_worker_that_is_gone_is_lost_with_the_time_it_took() -> None:
     assert sum(node.seconds / node.steps_run for node in scene.plan().nodes.values()) == 5.0
 
 
-def test_a_worker_that_is_alive_and_has_its_slot_was_interrupted() -> None:
-    scene = Scene()
-    chain = scene.running()
-    scene.beat(chain, 6)
-    scene.expire("gpu0")
-    scene.scheduler.tick()
-    assert scene.outcomes() == ["interrupted"]
-    assert not any(node.lost for node in scene.plan().nodes.values())
-
-
 def test_a_worker_that_died_between_its_sign_of_life_and_the_renewal_of_its_chain_is_lost() -> None:
     """Its slot was heard of one heartbeat later than its chain, and was taken for a worker that lives on."""
     scene = Scene()
@@ -46,14 +38,6 @@ def test_a_worker_that_died_between_its_sign_of_life_and_the_renewal_of_its_chai
     assert scene.outcomes() == ["lost"]
 
 
-def test_a_worker_that_waits_for_its_next_message_is_not_to_blame() -> None:
-    scene, chain = in_two_stages()
-    scene.beat(chain, 4)
-    scene.expire("gpu0")
-    scene.scheduler.tick()
-    assert scene.outcomes() == ["undelivered"]
-
-
 def in_two_stages() -> tuple[Scene, str]:
     """A worker that has begun the second of two stages, which ends at step 8."""
     scene = Scene()
@@ -63,21 +47,29 @@ def in_two_stages() -> tuple[Scene, str]:
     return scene, chain
 
 
-def test_a_worker_in_the_middle_of_its_second_stage_waits_for_nothing() -> None:
-    scene, chain = in_two_stages()
-    scene.beat(chain, 6)
-    scene.expire("gpu0")
-    scene.scheduler.tick()
-    assert scene.outcomes() == ["interrupted"]
-
-
-def test_a_worker_that_was_interrupted_in_its_first_step_waited_for_no_message() -> None:
+def in_one_stage() -> tuple[Scene, str]:
     scene = Scene()
-    chain = scene.running()
-    scene.beat(chain, 0)
+    return scene, scene.running()
+
+
+@pytest.mark.parametrize(
+    ("begun", "step", "outcome"),
+    [
+        (in_one_stage, 0, "interrupted"),
+        (in_one_stage, 6, "interrupted"),
+        (in_two_stages, 4, "undelivered"),  # it waits for its next message
+        (in_two_stages, 6, "interrupted"),
+    ],
+)
+def test_a_worker_that_is_alive_and_has_its_slot_is_not_to_blame(
+    begun: Callable[[], tuple[Scene, str]], step: int, outcome: str
+) -> None:
+    scene, chain = begun()
+    scene.beat(chain, step)
     scene.expire("gpu0")
     scene.scheduler.tick()
-    assert scene.outcomes() == ["interrupted"]
+    assert scene.outcomes() == [outcome]
+    assert not any(node.lost for node in scene.plan().nodes.values())
 
 
 def test_a_worker_that_is_saving_waits_for_nothing() -> None:

@@ -25,8 +25,8 @@ from tests.plans import tried
 Json = dict[str, Any]
 
 
-def decay(at: int) -> Json:
-    return {"family": "multistep", "init": 1.0, "milestones": [at], "gamma": 0.5}
+def decay(at: int, gamma: float = 0.5) -> Json:
+    return {"family": "multistep", "init": 1.0, "milestones": [at], "gamma": gamma}
 
 
 def ladder(*ends: int, steps: int = 12) -> Json:
@@ -267,14 +267,10 @@ def test_what_shows_only_between_multiples_of_a_step_is_found() -> None:
 def test_a_study_that_shares_much_ends_with_a_whole_trial_also_with_one_slot() -> None:
     workers = proving()
     workers.scene.submit(ladder(*(9 + number % 2 for number in range(2)), steps=12))
-    lone = {"kind": "trials", "trials": [{"hp": {"lr": gamma_at(10, 0.1 + 0.05 * n)}, "steps": 12} for n in range(9)]}
+    lone = {"kind": "trials", "trials": [{"hp": {"lr": decay(10, 0.1 + 0.05 * n)}, "steps": 12} for n in range(9)]}
     workers.scene.submit(lone, name="many")
     workers.run()
     assert "whole" in kinds(workers) and judged(workers, "many").verdict == Verdict.VERIFIED
-
-
-def gamma_at(step: int, gamma: float) -> Json:
-    return {"family": "multistep", "init": 1.0, "milestones": [step], "gamma": gamma}
 
 
 def beside_a_long_trial(steps: int, slots: int) -> ToyWorkers:
@@ -390,8 +386,7 @@ def test_a_study_that_comes_later_begins_alone() -> None:
 
 def test_a_tuner_begins_anew_and_its_decisions_replay() -> None:
     workers = proving(slots=2, forgets=True, late=1)
-    asha = {"kind": "asha", "num_trials": 9, "min_steps": 2, "max_steps": 18, "reduction_factor": 3}
-    workers.scene.submit(asha, space={"lr": {"uniform": [0.1, 1.0]}})
+    workers.scene.submit(ASHA, space={"lr": {"uniform": [0.1, 1.0]}})
     workers.run()
     study = workers.scene.study()
     assert study.isolated and study.state == StudyState.COMPLETED
@@ -512,8 +507,7 @@ def test_an_audit_finds_what_nobody_saw_and_marks_it() -> None:
 
 def test_a_study_that_is_reopened_goes_on_alone_where_its_trainer_was_found_out_since() -> None:
     workers = proving(forgets=True, late=6, sees_stray=False)
-    asha = {"kind": "asha", "num_trials": 9, "min_steps": 2, "max_steps": 18, "reduction_factor": 3}
-    workers.scene.submit(asha, space={"lr": {"uniform": [0.1, 1.0]}}, audit=0)
+    workers.scene.submit(ASHA, space={"lr": {"uniform": [0.1, 1.0]}}, audit=0)
     workers.run()
     assert not workers.scene.study().isolated, "nothing has shown in the first steps"
     workers.scene.give(c.RequestAudit(study=StudyId("study"), at=1.0))
@@ -570,9 +564,6 @@ def test_a_proof_for_a_study_that_was_cancelled_is_stopped() -> None:
 
 def test_proofs_are_told_apart() -> None:
     assert [*VerificationKind] == ["check", "handover", "whole", "audit", "evaluation"]
-
-
-ASHA = {"kind": "asha", "num_trials": 9, "min_steps": 2, "max_steps": 18, "reduction_factor": 3}
 
 
 def logged(tuner: Json = ASHA, slots: int = 2, **workers: Any) -> tuple[list[e.Event], Study]:

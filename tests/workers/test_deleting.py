@@ -141,46 +141,6 @@ def test_a_crash_between_the_two_steps_is_made_up_for(cluster: Cluster) -> None:
     assert [event.reason for event in cluster.events(e.CheckpointDropped)] == ["deleted"]
 
 
-def test_a_store_that_is_away_is_asked_again(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster.run(cluster.submit(spec(({}, 4), keep_best=0)))
-    deleting = retention(cluster, budget=1)
-
-    def away(key: str) -> None:
-        raise ConnectionError("no route to the bucket")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(cluster.store, "delete", away)
-        assert deleting.look().objects == 0
-    assert len(cluster.plan.released) == 1
-    assert deleting.look().objects == 1
-    assert not stored(cluster)
-
-
-def test_what_a_row_names_is_not_deleted(cluster: Cluster) -> None:
-    """A chain that has been given begins with the trunk's end, while everything else goes."""
-    study = cluster.submit({**BRANCHES, "keep_best": 0})
-    cluster.round()
-    while not any(row.assignment.resume for row in cluster.live()):
-        cluster.beat()
-        cluster.ticker.tick()
-    [key] = [row.assignment.resume.key for row in cluster.live()]
-    retention(cluster, budget=1).look()
-    assert stored(cluster) == {key}
-    while cluster.messages:
-        cluster.deliver()
-    assert cluster.run(study).state == "completed"
-    assert not cluster.events(e.CheckpointDropped) or key not in {x.key for x in cluster.events(e.CheckpointDropped)}
-
-
-@pytest.mark.slow
-def test_that_the_budget_cannot_be_held_is_said(cluster: Cluster) -> None:
-    said: list[str] = []
-    cluster.run(cluster.submit(spec(({}, 4))))
-    retention(cluster, budget=1, report=said.append).look()
-    assert stored(cluster)  # the best trial's final state is promised
-    assert said[-1].endswith("and none of them may go")
-
-
 def test_a_deleted_study_takes_its_own_with_it_and_leaves_the_others_theirs(cluster: Cluster) -> None:
     gone = cluster.submit(spec(({}, 4), ({"lr": 0.2}, 4)))
     cluster.run(gone)

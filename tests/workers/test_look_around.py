@@ -39,18 +39,18 @@ def uses(*read: tuple[str, float, bool], written: dict[str, bool] | None = None)
     return {"read": [list(each) for each in read], "written": [list(each) for each in (written or {}).items()]}
 
 
-def test_what_was_there_before_the_study_is_not_told() -> None:
-    assert LookAround().look_again(claim("a"), work(), uses((FILE, SUBMITTED - 1, False))) == []
-
-
-def test_what_was_changed_since_then_is_told() -> None:
-    """Only the first steps of a trainer were looked at: a file that a later one read could change without a mark."""
-    assert LookAround().look_again(claim("a"), work(), uses((FILE, SUBMITTED + 1, False))) == [CHANGED]
-
-
-def test_what_was_changed_while_it_was_used_is_told() -> None:
-    words = f"read {FILE}, which was changed while it was used"
-    assert LookAround().look_again(claim("a"), work(), uses((FILE, SUBMITTED - 1, True))) == [words]
+@pytest.mark.parametrize(
+    ("changed_at", "while_used", "said"),
+    [
+        (SUBMITTED - 1, False, []),
+        (SUBMITTED + 1, False, [CHANGED]),
+        (SUBMITTED - 1, True, [f"read {FILE}, which was changed while it was used"]),
+    ],
+)
+def test_what_was_changed_since_the_submission_or_while_it_was_used_is_told(
+    changed_at: float, while_used: bool, said: list[str]
+) -> None:
+    assert LookAround().look_again(claim("a"), work(), uses((FILE, changed_at, while_used))) == said
 
 
 def test_what_another_trial_has_written_is_told_and_what_it_wrote_itself_is_not() -> None:

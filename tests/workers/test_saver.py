@@ -120,23 +120,19 @@ def cost_after(store: Timed, states: int, copy_seconds: float = 0.0) -> float:
     return made.seconds("plan")
 
 
-def test_an_outage_of_the_store_is_no_part_of_what_a_state_costs() -> None:
+@pytest.mark.parametrize(
+    ("seconds", "copy_seconds", "cost"),
+    [
+        pytest.param([0.02, -60.0, 0.02], 0.0, 0.02, id="an outage is no part of it"),
+        pytest.param([0.02, 0.02, 90.0], 0.0, 0.02, id="one slow state does not make the next ones rare"),
+        pytest.param([120.0] * 3, 0.0, SAVE_SECONDS, id="a long upload costs training little"),
+        pytest.param([120.0] * 3, 3.0, 3.0 + SAVE_SECONDS, id="long copies cost as much"),
+    ],
+)
+def test_what_keeping_a_state_is_said_to_cost(seconds: list[float], copy_seconds: float, cost: float) -> None:
     """After a minute without the store nothing was kept inside a stage for an hour and 40 minutes."""
-    assert cost_after(Timed([0.02, -60.0, 0.02]), 2) == pytest.approx(0.02)
-
-
-def test_one_state_that_took_long_does_not_make_the_next_ones_rare() -> None:
-    """The machine stood still meanwhile, say."""
-    assert cost_after(Timed([0.02, 0.02, 90.0]), 3) == pytest.approx(0.02)
-
-
-def test_an_upload_that_takes_long_costs_training_little() -> None:
-    """Ten gigabytes take two minutes to S3: they were kept every three hours."""
-    assert cost_after(Timed([120.0] * 3), 3) == pytest.approx(SAVE_SECONDS)
-
-
-def test_states_that_all_take_long_to_copy_cost_as_much() -> None:
-    assert cost_after(Timed([120.0] * 3), 3, copy_seconds=3.0) == pytest.approx(3.0 + SAVE_SECONDS)
+    states = sum(each > 0 for each in seconds)
+    assert cost_after(Timed(seconds), states, copy_seconds) == pytest.approx(cost)
 
 
 def test_what_is_small_is_told_of_at_once_if_nothing_else_is_on_its_way() -> None:

@@ -26,6 +26,7 @@ def test_messages_may_come_twice_late_and_for_what_is_long_over(cluster: Cluster
     assert not slot.run_stage("nobody", 0)
     assert slot.run_stage(chain, 0)
     assert not slot.run_stage(chain, 0)  # a copy
+    assert not slot.run_stage("another", 1)
     assert slot.run_stage(chain, 1)
     assert not slot.run_stage(chain, 1)
     assert slot.run_stage(chain, 2)
@@ -33,16 +34,6 @@ def test_messages_may_come_twice_late_and_for_what_is_long_over(cluster: Cluster
     cluster.settle()
     assert not slot.run_stage(chain, 0)
     assert cluster.run(study).executed == 6
-
-
-@pytest.mark.slow
-def test_a_message_of_another_chain_begins_no_stage_of_this_one(cluster: Cluster) -> None:
-    cluster.submit(spec(({}, 2), ({}, 4), ({}, 6)))
-    cluster.ticker.tick()
-    cluster.deliver()
-    slot, chain = cluster.slots["gpu0"], cluster.messages[0][0]
-    assert not slot.run_stage("another", 1)
-    assert slot.run_stage(chain, 1)
 
 
 @pytest.mark.parametrize(("seconds", "expected"), [(0.1, {2: [], 4: [2], 6: []}), (2.0, {2: [], 4: [], 6: []})])

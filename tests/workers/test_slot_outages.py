@@ -1,8 +1,7 @@
-"""A database that is away, wherever in a chain it happens, costs time and nothing else."""
+"""Outages of one kind each, on real databases; tests.world has those that come at any moment and together."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,66 +11,6 @@ from studies import ALONE, BRANCHES, spec
 
 from app.domain import events as e
 from app.domain.terms import StudyState
-from app.events.database import DatabaseUnavailable
-from app.outages import LostRace
-
-MOMENT, HALF_A_MINUTE, MINUTE = 0.2, 30.0, 61.0
-Away = Callable[[], None]
-
-
-def at_claim(cluster: Cluster, away: Away) -> None:
-    cluster.ticker.tick()
-    away()
-    cluster.deliver()
-
-
-def in_training(cluster: Cluster, away: Away) -> None:
-    cluster.at("train", 2, away)
-
-
-def after_evaluation(cluster: Cluster, away: Away) -> None:
-    cluster.faults["gpu0"].before[e.Evaluated] = away
-
-
-def at_stage_end(cluster: Cluster, away: Away) -> None:
-    cluster.faults["gpu0"].before[e.StageCompleted] = away
-
-
-def at_checkpoint(cluster: Cluster, away: Away) -> None:
-    cluster.faults["gpu0"].before[e.CheckpointKept] = away
-
-
-def at_finish(cluster: Cluster, away: Away) -> None:
-    cluster.faults["gpu0"].before[e.ChainEnded] = away
-
-
-POINTS = [at_claim, in_training, after_evaluation, at_stage_end, at_checkpoint, at_finish]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("whose", [("gpu0",), ("gpu0", "scheduler")], ids=["the slot's", "everybody's"])
-@pytest.mark.parametrize("seconds", [MOMENT, HALF_A_MINUTE, MINUTE])
-@pytest.mark.parametrize("point", POINTS)
-def test_a_database_that_is_away_costs_no_step(
-    cluster: Cluster, point: Callable[[Cluster, Away], None], seconds: float, whose: tuple[str, ...]
-) -> None:
-    expected = cluster.values(cluster.run(cluster.submit(ALONE)).id)
-    study = cluster.submit({**BRANCHES, "eval_every": 2})
-
-    def away() -> None:
-        for name in whose:
-            cluster.faults[name].away_for(seconds)
-
-    point(cluster, away)
-    done = cluster.run(study)
-    assert cluster.faults["gpu0"].refusals
-    assert cluster.clock.now() - cluster.faults["gpu0"].away_until < LEASE  # nobody was waited for
-    assert done.state == StudyState.COMPLETED
-    assert done.executed == done.unique == 12
-    assert cluster.values(study) == expected
-    assert {event.outcome for event in cluster.events(e.ChainEnded)} == {"done"}
-    assert not cluster.events(e.StageFailed)
-    assert cluster.idle()
 
 
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
@@ -106,54 +45,6 @@ def test_a_demoted_primary_costs_no_step(cluster: Cluster, postgres_admin: Engin
     assert not cluster.events(e.StageFailed)
 
 
-@pytest.mark.slow
-def test_an_answer_that_is_lost_records_nothing_twice(cluster: Cluster) -> None:
-    """The commit was done, and its answer did not arrive: of every fact, and of the claim."""
-    expected = cluster.values(cluster.run(cluster.submit(ALONE)).id)
-    study = cluster.submit({**BRANCHES, "eval_every": 2})
-    cluster.faults["gpu0"].lost_answers = 100
-    done = cluster.run(study)
-    assert cluster.faults["gpu0"].lost_answers < 100 - 8
-    assert done.executed == done.unique
-    assert cluster.values(study) == expected
-    facts = cluster.events(e.Evaluated) + cluster.events(e.StageCompleted) + cluster.events(e.CheckpointKept)
-    assert len({repr(fact) for fact in facts}) == len(facts)
-
-
-def test_a_storm_of_lost_races_costs_only_time(cluster: Cluster) -> None:
-    study = cluster.submit({**BRANCHES, "eval_every": 1})
-    cluster.faults["gpu0"].lost_races = 300
-    done = cluster.run(study)
-    assert cluster.faults["gpu0"].lost_races == 0
-    assert done.executed == done.unique == 12
-
-
-def test_outages_are_no_poison(cluster: Cluster) -> None:
-    """Five times in one stage, each longer than a lease."""
-    study = cluster.submit({**BRANCHES, "eval_every": 1})
-
-    def script(slot: str, process: object, what: str, step: int) -> None:
-        if what == "train" and step < 5:
-            cluster.faults["gpu0"].away_for(LEASE + 1)
-
-    cluster.script = script
-    assert cluster.run(study).state == StudyState.COMPLETED
-    assert not cluster.events(e.StageFailed)
-
-
-def test_the_heartbeat_outlives_any_error_of_the_database(cluster: Cluster) -> None:
-    beat = cluster.slots["gpu0"].heartbeat
-    for error in (DatabaseUnavailable("away"), LostRace("a deadlock")):
-        cluster.faults["gpu0"].error = lambda error=error: error
-        cluster.faults["gpu0"].away_for(10.0)
-        beat.round()
-        cluster.clock.wait(10.0)
-    before = cluster.row()
-    beat.round()
-    after = cluster.row()
-    assert before is not None and after is not None and after.seen_at > before.seen_at
-
-
 class Stale(dict[str, Any]):
     """Trainers on a disk that is away."""
 
@@ -172,17 +63,6 @@ def test_a_lease_is_renewed_while_the_disk_of_the_trainers_is_away(cluster: Clus
     assert before is not None and after is not None
     assert after.seen_at > before.seen_at and after.trainers == before.trainers != {}
     cluster.sources = sources
-
-
-def test_a_slot_that_starts_without_its_database_is_there_when_that_is_back(cluster: Cluster) -> None:
-    with cluster.records.write() as rows:
-        rows.slots.forget_all()
-    cluster.faults["gpu0"].away_for(10.0)
-    cluster.slots["gpu0"].heartbeat.round()
-    assert cluster.row() is None
-    cluster.clock.wait(10.0)
-    cluster.slots["gpu0"].heartbeat.round()
-    assert cluster.row() is not None
 
 
 def test_a_broker_that_lost_the_next_message_costs_a_lease_and_no_trial(cluster: Cluster) -> None:

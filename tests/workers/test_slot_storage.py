@@ -13,7 +13,7 @@ from cluster import LEASE, Cluster
 from in_process import InProcess
 from opened import opened_states
 from stacks import wait_for
-from studies import ALONE, BRANCHES, spec
+from studies import BRANCHES, spec
 from toys import switch
 
 from app.domain import events as e
@@ -46,21 +46,6 @@ def ill_for(cluster: Cluster, seconds: float, illness: Callable[[str], None]) ->
     return hook
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seconds", [0.3, 60.0])
-@pytest.mark.parametrize("illness", [refused, missing])
-def test_a_store_that_takes_nothing_for_a_time_costs_no_step(
-    cluster: Cluster, illness: Callable[[str], None], seconds: float
-) -> None:
-    expected = cluster.values(cluster.run(cluster.submit(ALONE)).id)
-    study = cluster.submit(BRANCHES)
-    cluster.store.before_write = ill_for(cluster, seconds, illness)
-    done = cluster.run(study)
-    assert done.executed == done.unique
-    assert cluster.values(study) == expected
-    assert not cluster.events(e.CheckpointDropped)
-
-
 def test_a_chain_that_nobody_wants_any_more_waits_for_no_checkpoint(cluster: Cluster) -> None:
     study, cancelled = cluster.submit(BRANCHES), list[str]()
 
@@ -77,24 +62,6 @@ def test_a_chain_that_nobody_wants_any_more_waits_for_no_checkpoint(cluster: Clu
     assert cluster.run(study).state == StudyState.CANCELLED
     cluster.settle()
     assert cancelled and "stopped" in [event.outcome for event in cluster.events(e.ChainEnded)]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seconds", [0.3, 20.0])
-@pytest.mark.parametrize("illness", [refused, missing])
-def test_a_store_that_gives_nothing_for_a_time_costs_no_step(
-    cluster: Cluster, illness: Callable[[str], None], seconds: float
-) -> None:
-    expected = cluster.values(cluster.run(cluster.submit(ALONE)).id)
-    study = cluster.submit(BRANCHES)
-    cluster.store.before_read = ill_for(cluster, seconds, illness)
-    cluster.slots["gpu0"] = cluster.make_slot("gpu0", memory_bytes=0)
-    done = cluster.run(study)
-    assert cluster.store.reads
-    assert done.executed == done.unique
-    assert cluster.values(study) == expected
-    assert not cluster.events(e.CheckpointDropped)
-    assert not cluster.events(e.StageFailed)
 
 
 def truncate(path: Path) -> None:
