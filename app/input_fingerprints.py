@@ -1,7 +1,7 @@
-"""Looks at files and folders that a study reads, so that others in their place are noticed.
+"""Fingerprints of the files and folders that a study reads, to notice replaced ones.
 
-What is small is known by its content. Of what is large, the sizes and times of its files must do: hashing a data set at
-each submission would take longer than many a study. A copy with other times counts as another then, never the reverse.
+Small inputs are identified by their content, large ones by the sizes and times of their files: hashing a data set at
+each submission would take longer than many a study. So a copy of a large input with other times counts as changed.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from typing import Any
 Json = dict[str, Any]
 
 SMALL = 64 * 2**20
-"""So many bytes, of all files of a folder together, are hashed."""
+"""Inputs of up to this many bytes, all files of a folder together, are hashed."""
 
 PART = 2**20
 
 
 class InputMissing(Exception):
-    """A path cannot be read; the message says which and why."""
+    """A path cannot be read; the message names it and the reason."""
 
 
 def look(path: str, *, is_hashed: bool = True) -> Json:
-    """What there is: how many files and bytes, a stamp of sizes and times and, if it is small, a hash of the content.
+    """The number of files and bytes, a stamp of sizes and times and, for small inputs, a hash of the content.
 
     Raises `InputMissing`.
     """
@@ -44,11 +44,8 @@ def look(path: str, *, is_hashed: bool = True) -> Json:
     return stamped
 
 
-def changed(record: Mapping[str, Any]) -> bool:
-    """Whether there is something else now than what was seen. Costs a look at the folder if nothing was changed.
-
-    Raises `InputMissing`.
-    """
+def content_changed(record: Mapping[str, Any]) -> bool:
+    """Whether an input differs from its record. Cheap if no file was touched. Raises `InputMissing`."""
     path = record["path"]
     if look(path, is_hashed=False)["stamp"] == record["stamp"]:
         return False
@@ -62,14 +59,14 @@ def hash_of(path: str) -> str:
 
 
 def may_be_read(path: str, folders: Iterable[str]) -> bool:
-    """Whether a path is in one of these folders, wherever links lead."""
+    """Whether a path, with all links resolved, is in one of these folders."""
     real = os.path.realpath(path)
     return any(os.path.commonpath([real, folder]) == folder for folder in map(os.path.realpath, folders))
 
 
 @contextmanager
 def readable(path: str) -> Iterator[None]:
-    """Raises `InputMissing` where a path cannot be read."""
+    """Raises `InputMissing` if a path cannot be read."""
     try:
         yield
     except OSError as error:
@@ -77,11 +74,11 @@ def readable(path: str) -> Iterator[None]:
 
 
 def _files(path: str) -> Iterator[tuple[str, os.stat_result]]:
-    """The files at a path, by their names in it, in order; an empty name for a file itself."""
+    """The files at a path in order, by their relative names; a file itself has an empty name."""
     if not os.path.isdir(path):
         yield "", os.stat(path)
         return
-    folders, been = [""], {os.path.realpath(path)}
+    folders, visited = [""], {os.path.realpath(path)}
     files: list[tuple[str, os.stat_result]] = []
     while folders:
         folder = folders.pop()
@@ -89,19 +86,19 @@ def _files(path: str) -> Iterator[tuple[str, os.stat_result]]:
             for entry in entries:
                 name = os.path.join(folder, entry.name)
                 if entry.name == "__pycache__":
-                    continue  # Python makes it when it reads code in a folder
+                    continue  # Python writes it when it imports code
                 if not entry.is_dir():
                     files.append((name, _status(entry)))
                 elif not entry.is_symlink():
                     folders.append(name)
-                elif (real := os.path.realpath(entry.path)) not in been:  # a circle is gone round once
-                    been.add(real)
+                elif (real := os.path.realpath(entry.path)) not in visited:  # links may form a cycle
+                    visited.add(real)
                     folders.append(name)
     yield from sorted(files, key=lambda each: each[0])
 
 
 def _status(entry: os.DirEntry[str]) -> os.stat_result:
-    """Of what a link leads to; of the link itself where it leads nowhere."""
+    """Follows a link; a broken link has its own status."""
     try:
         return entry.stat()
     except FileNotFoundError:
@@ -109,7 +106,7 @@ def _status(entry: os.DirEntry[str]) -> os.stat_result:
 
 
 def _content(path: str, names: Iterable[str]) -> str:
-    """Of a file, the hash that `sha256sum` prints; of a folder, one of the names and hashes of its files."""
+    """For a file the hash that `sha256sum` prints; for a folder a hash of the names and hashes of its files."""
     if not os.path.isdir(path):
         return _hash(path)
     whole = sha256()
@@ -119,7 +116,7 @@ def _content(path: str, names: Iterable[str]) -> str:
 
 
 def _hash_of_link(path: str) -> str:
-    """Of a file in a folder; a link that leads nowhere is what it says."""
+    """The hash of a file in a folder; a broken link is identified by its target."""
     return _hash(path) if os.path.exists(path) else f"-> {os.readlink(path)}"
 
 

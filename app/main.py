@@ -1,4 +1,4 @@
-"""The composition root of the HTTP side: `uvicorn --factory app.main:create_app`."""
+"""Builds the HTTP application: `uvicorn --factory app.main:create_app`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from app.api.application import make_app
 from app.api.services import ApiServices
 from app.events import Database, Plans, SqlRecords
 from app.events.trial_logs import TrialLogTable
-from app.outages import store_is_away, without_secrets
+from app.outages import redact, store_is_unavailable
 from app.process.logs import write_json
 from app.registry import Catalogue, register
 from app.service.health import Checks, NotReady, check_scheduler, check_schema, check_slots, check_space, check_writable
@@ -31,14 +31,13 @@ from stagetree.sinks.addresses import Configured
 
 CHECK_PATIENCE_SECONDS = 5.0
 LATE_TICKS = 4
-"""A scheduler that did not look for so many of its periods, and for as many seconds more, is not there."""
+"""A scheduler that missed this many ticks, and as many seconds more, counts as not running."""
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
-    """The application on the database, broker and trainers of `settings`, by default those of the environment.
+    """The application with the database, broker and trainers of `settings`, by default those of the environment.
 
-    Raises `TrainerFileError` and `TunerFileError`. It does not touch the schema: `stagetree up`, or the migrations,
-    must have made it.
+    Raises `TrainerFileError` and `TunerFileError`. The schema must exist: `stagetree up` or the migrations create it.
     """
     settings = settings or read_settings()
     if settings.log_format == "json":
@@ -73,25 +72,25 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 
 
 def _kept_logs(settings: Settings, database: Database) -> KeptLogs:
-    """On one machine, the files that slots write; else what they send to the database."""
+    """The files that slots write on this machine; with a database server, the rows that slots send."""
     return LogFolder(settings.logs_folder) if database.is_file else TrialLogTable(database)
 
 
 def _write_json_logs() -> None:
-    """The handlers of uvicorn are there already; other loggers write to stderr, too."""
+    """uvicorn has installed its handlers already; other loggers write to stderr."""
     logging.basicConfig()
     write_json(map(logging.getLogger, ("", "uvicorn", "uvicorn.access")))
 
 
 def _trainers(settings: Settings) -> Catalogue:
-    """The trainers there are, which must all be sound to begin with. Raises `TrainerFileError`."""
+    """Raises `TrainerFileError` if one cannot be used."""
     catalogue = Catalogue(settings.trainer_files)
     catalogue.check()
     return catalogue
 
 
 def _checks(settings: Settings) -> Mapping[str, Callable[[], None]]:
-    """What readiness means. They have connections of their own, so that they take none from the requests."""
+    """The readiness checks. They use connections of their own, so that they take none from requests."""
     database = Database(settings.database_url, patience=CHECK_PATIENCE_SECONDS)
     records, late = SqlRecords(database), LATE_TICKS * (settings.tick_seconds + 1)
     return {
@@ -105,7 +104,7 @@ def _checks(settings: Settings) -> Mapping[str, Callable[[], None]]:
 
 
 def _look_at_database(database: Database, records: SqlRecords) -> None:
-    """Whether it can be written and, where it is a file, can grow."""
+    """Check that it can be written and, if it is a file, can grow."""
     check_writable(records)
     if database.is_file and database.url.database:
         check_space(Path(database.url.database))
@@ -117,18 +116,18 @@ def _ping_broker(url: str) -> None:
         with Connection(url, connect_timeout=1, transport_options=options) as connection:  # type: ignore[no-untyped-call]
             connection.default_channel.close()
     except Exception as error:
-        raise NotReady(without_secrets(str(error) or type(error).__name__, url)) from error
+        raise NotReady(redact(str(error) or type(error).__name__, url)) from error
 
 
 def _look_at_store(root: str) -> None:
-    """Whether it answers, and a folder has room; that nothing is there yet is an answer."""
+    """Check that it answers and, if it is a folder, has room. A missing folder or prefix is fine."""
     from fsspec.core import url_to_fs  # slow to import
 
     try:
         filesystem, path = url_to_fs(root, use_listings_cache=False) if "://" in root else url_to_fs(root)
         filesystem.info(path)
     except Exception as error:
-        if not isinstance(error, FileNotFoundError) or store_is_away(error):
+        if not isinstance(error, FileNotFoundError) or store_is_unavailable(error):
             raise NotReady(str(error) or type(error).__name__) from error
     if "://" not in root:
         check_space(Path(root))

@@ -1,7 +1,7 @@
-"""What this service stands on: URLs as they may be shown, and what it looks like when one of them is away.
+"""Recognizes outages of the database, the broker and the store by their errors, and hides secrets of their URLs.
 
-Whatever is away is waited for, and fails no trial and no study. Libraries are known by their names, so that none is
-imported for the sake of its errors.
+The service waits for the end of an outage, which fails no trial and no study. Libraries are recognized by name, so that
+none is imported for its error classes.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Any
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 LOST_RACE = frozenset({"40001", "40P01"})
-"""SQLSTATE of a serialization failure and of a deadlock: nothing was done, and it may be done again at once."""
+"""SQLSTATE of a serialization failure and of a deadlock: nothing was done, and it can be retried at once."""
 
-AWAY_CLASSES = ("08", "53", "57P", "58")
-"""SQLSTATE classes: connection lost, resources used up (disk full, too many connections), shutting down, I/O error."""
+OUTAGE_CLASSES = ("08", "53", "57P", "58")
+"""SQLSTATE classes: connection lost, out of resources (disk full, too many connections), shutting down, I/O error."""
 
-AWAY_STATES = frozenset({"25006", "25P03", "25P04", "55P03", "57014", "XX001", "XX002"})
-"""SQLSTATE: read-only (a demoted primary), transactions, statements and locks that took too long, damaged pages."""
+OUTAGE_STATES = frozenset({"25006", "25P03", "25P04", "55P03", "57014", "XX001", "XX002"})
+"""SQLSTATE: read-only (a demoted primary), timeouts of transactions, statements and locks, damaged pages."""
 
-NOT_THERE_YET = frozenset({"42P01", "42703"})
-"""SQLSTATE: a table or a column that is not there, as before the migrations of this version were run."""
+MISSING_STATES = frozenset({"42P01", "42703"})
+"""SQLSTATE: a table or a column is missing, as before the migrations of this version have run."""
 
 MISSING_IN_SQLITE = ("no such table", "no such column", "has no column named")
 
@@ -33,47 +33,46 @@ STORE_LIBRARIES = frozenset(
 MISSING_OBJECT = frozenset({"404", "NoSuchKey"})
 
 
-class Away(Exception):
-    """Something that this service stands on cannot be used now. The message is one sentence."""
+class Unavailable(Exception):
+    """The database, the broker or the store cannot be used now. The message is one sentence."""
 
 
 class LostRace(Exception):
-    """The transaction lost against another one, and did nothing: try again."""
+    """The transaction lost against another one and did nothing: try again."""
 
 
-def database_is_away(error: BaseException) -> bool:
-    """Whether a database's client says so, or SQLAlchemy on its behalf. A lost race is none of that."""
+def database_is_unavailable(error: BaseException) -> bool:
+    """Whether a database client, or SQLAlchemy for it, reports an outage. A lost race is none."""
     if _library(error) == "sqlalchemy":
         inner = getattr(error, "orig", None)
-        return type(error).__name__ == "TimeoutError" if inner is None else database_is_away(inner)
+        return type(error).__name__ == "TimeoutError" if inner is None else database_is_unavailable(inner)
     if _library(error) not in DATABASE_LIBRARIES or is_lost_race(error):
         return False
     state = getattr(error, "sqlstate", None)
     if state is not None:
-        return state.startswith(AWAY_CLASSES) or state in AWAY_STATES
+        return state.startswith(OUTAGE_CLASSES) or state in OUTAGE_STATES
     return type(error).__name__ in ("DatabaseError", "InterfaceError") or _is_a(error, "OperationalError")
 
 
 def is_not_migrated(error: BaseException) -> bool:
-    """Whether a table or a column is missing: our statements are tested on the schema that they are for."""
+    """Whether a table or a column is missing. Our statements are tested, so only an older schema can be the reason."""
     inner: Any = getattr(error, "orig", error)
     if (state := getattr(inner, "sqlstate", None)) is not None:
-        return state in NOT_THERE_YET
+        return state in MISSING_STATES
     return _is_a(inner, "OperationalError") and any(words in str(inner) for words in MISSING_IN_SQLITE)
 
 
 def is_lost_race(error: BaseException) -> bool:
-    """Whether a transaction only lost against another one."""
     return getattr(getattr(error, "orig", error), "sqlstate", None) in LOST_RACE
 
 
-def broker_is_away(error: BaseException) -> bool:
+def broker_is_unavailable(error: BaseException) -> bool:
     is_network = isinstance(error, OSError) and not isinstance(error, FileNotFoundError)
     return is_network or _is_from(error, BROKER_LIBRARIES)
 
 
-def store_is_away(error: BaseException) -> bool:
-    """Whether it is the store that failed: not so when it answered, and said that the object is not there."""
+def store_is_unavailable(error: BaseException) -> bool:
+    """Whether the store failed. A store that answers that an object is missing has not."""
     if isinstance(error, FileNotFoundError):
         return _code(error.__cause__ or error.__context__) == "NoSuchBucket"
     if _code(error) in MISSING_OBJECT:
@@ -83,7 +82,7 @@ def store_is_away(error: BaseException) -> bool:
 
 
 def _code(error: BaseException | None) -> str | None:
-    """What S3 answered, in an error of botocore."""
+    """The error code of S3, in an error of botocore."""
     response: Any = getattr(error, "response", None)
     return response.get("Error", {}).get("Code") if isinstance(response, dict) else None
 
@@ -93,7 +92,7 @@ def _library(error: BaseException) -> str:
 
 
 def _is_from(error: BaseException, libraries: frozenset[str]) -> bool:
-    """Whether the error, or a class that it is derived from, is one of a library's."""
+    """Whether the error's class, or one of its bases, comes from one of these libraries."""
     return any(each.__module__.partition(".")[0] in libraries for each in type(error).__mro__)
 
 
@@ -102,20 +101,20 @@ def _is_a(error: BaseException, name: str) -> bool:
 
 
 SOUNDS_SECRET = "(?:pass|secret|token|key|credential)"
-"""As a part of an option's name, in any case."""
+"""A part of an option's name, in any case."""
 
 SECRET = re.compile(SOUNDS_SECRET, re.IGNORECASE)
 HIDDEN = "***"
 
 
-def shown(url: str) -> str:
+def redact_url(url: str) -> str:
     """The URL without user, password and options."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
-def without_secrets(text: str, *urls: str) -> str:
-    """The text, with whatever is secret in these URLs covered up."""
+def redact(text: str, *urls: str) -> str:
+    """The text without the secrets of these URLs."""
     for url in urls:
         for secret in sorted(_secrets(urlsplit(url)), key=len, reverse=True):
             text = text.replace(secret, HIDDEN)

@@ -1,10 +1,10 @@
-"""The trainers that this installation offers: read from Python files named by the operator, never by a client.
+"""The trainers and tuners of this installation, from Python files named by the operator, never by a client.
 
-Files are looked at without running them, so that the API process needs neither torch nor the user's code. A trainer's
-version is the literal `version` it declares, or that of its code (`stagetree.source.versions`): changed code is another
-plan and never goes on from an old checkpoint.
+Trainer files are parsed without running them, so that the API process needs neither torch nor the user's code. A
+trainer's version is the literal `version` that it declares, or a hash of its code (`stagetree.source.versions`):
+changed code makes another plan, and never resumes from an old checkpoint.
 
-Tuners from Python files that the operator names, never a client: `STAGETREE_TUNERS=mine.py,theirs.py`.
+Tuner files (`STAGETREE_TUNERS=mine.py,theirs.py`) are run.
 """
 
 from __future__ import annotations
@@ -33,44 +33,44 @@ from stagetree.spec import Problem, SpecError, StudySpec
 from stagetree.spec.tuners import TrialsTuner
 
 SETTLED_SECONDS = 2.0
-"""A file that was written to within so long may be written to again without its times telling."""
+"""A file that was written more recently may be written again without a change of its times."""
 
 Stamps = dict[Path, tuple[int, int, int] | None]
-"""When each file was changed last, and its size; None for one that is not there."""
+"""Time of the last change and size of each file; None for a missing one."""
 
 
 class TrainerFileError(Exception):
-    """A trainer file that cannot be used; the message says which and why."""
+    """A trainer file that cannot be used; the message names it and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainerSource:
-    """Where a trainer is, which code it is, and the arguments it takes. lacks: of the methods that it may have, those
-    which it certainly has not.
-
-    single_rank: why several devices cannot train it, as far as its source tells; empty where nothing is known.
-    script: whether it is a script that owns its loop. launched: whether a launcher of its own starts its processes.
-    reads: the hyper-parameters that it may read; None where its source does not tell.
-    """
+    """Where a trainer is, the version of its code, and its arguments."""
 
     path: str
     version: str
     takes: Arguments = field(default_factory=Arguments)
     single_rank: str = ""
+    """Why several devices cannot train it, as far as its source shows; empty if unknown."""
     launched: bool = False
+    """Whether a launcher of its own starts its processes."""
     lacks: frozenset[str] = frozenset()
+    """Optional methods that it certainly does not have."""
     script: bool = False
+    """Whether it is a script that owns its training loop."""
     reads: frozenset[str] | None = None
+    """The hyper-parameters that it may read; None if its source does not show them."""
 
 
 @dataclass(slots=True)
 class _File:
-    """What a file held when it was looked at. `names`: of its trainers, the last time it could be read."""
+    """The contents of a trainer file when it was read."""
 
     stamps: Stamps
     is_settled: bool
     versions: dict[str, str]
     names: frozenset[str]
+    """Of its trainers, when it could be read last."""
     problem: str = ""
     takes: Mapping[str, Arguments] = field(default_factory=dict)
     without: Mapping[str, frozenset[str]] = field(default_factory=dict)
@@ -85,13 +85,13 @@ _reading = Lock()
 
 
 class Catalogue:
-    """The trainers in some files, as the files are now. Asking again costs little as long as nothing was changed."""
+    """The trainers in some files, as the files are now. Cheap while no file changes."""
 
     def __init__(self, files: Iterable[str]) -> None:
         self._files = tuple(files)
 
     def describe(self) -> dict[str, TrainerSource]:
-        """Each trainer by its name; of several with one name the first. Files that cannot be used have none."""
+        """Each trainer by its name, the first one of equal names. Files that cannot be used have none."""
         sources: dict[str, TrainerSource] = {}
         for path, file in self._look():
             for name, version in file.versions.items():
@@ -104,7 +104,7 @@ class Catalogue:
         return sources
 
     def problems(self) -> dict[str, str]:
-        """What is wrong with files, in a sentence, by path."""
+        """The problem of each file that has one, by path."""
         problems: dict[str, str] = {}
         owners: dict[str, str] = {}
         for path, file in self._look():
@@ -116,7 +116,7 @@ class Catalogue:
         return problems
 
     def find(self, name: str) -> TrainerSource | None:
-        """The trainer of that name. Raises `TrainerFileError` where its file cannot be used any more."""
+        """The trainer of that name. Raises `TrainerFileError` if its file cannot be used any more."""
         described = self.describe()
         if name in described:
             return described[name]
@@ -141,7 +141,7 @@ class Catalogue:
 
 
 def files_in(paths: Iterable[str]) -> Iterator[str]:
-    """The files among the paths, and of each folder what is there now: `FOLDER/NAME/trainer.py`, or another entry."""
+    """The files among the paths and, for each folder, its present entry files, such as `FOLDER/NAME/trainer.py`."""
     for path in paths:
         if not Path(path).is_dir():
             yield path
@@ -159,13 +159,13 @@ def describe(files: Iterable[str]) -> dict[str, str]:
 
 
 def check_arguments(spec: StudySpec, source: TrainerSource) -> None:
-    """Raises `SpecError` for what a study gives its trainer that it does not take, and for arguments that it misses."""
+    """Raises `SpecError` for unknown arguments that a study gives its trainer, and for missing ones."""
     if problems := list(_wrong_arguments(spec, source)):
         raise SpecError(problems)
 
 
 def _wrong_arguments(spec: StudySpec, source: TrainerSource) -> Iterator[Problem]:
-    """What the trainer's constructor would not take, and what it would miss; weights that it could not begin with."""
+    """Unknown and missing arguments of the constructor, and weights that the trainer cannot begin from."""
     takes = source.takes
     for where, supplied in (("trainer_args", spec.trainer_args), ("runtime_args", spec.runtime_args)):
         for name in supplied:
@@ -182,8 +182,8 @@ def _wrong_arguments(spec: StudySpec, source: TrainerSource) -> Iterator[Problem
             yield Problem(f"trainer_args.{name}", f"is missing: trainer {spec.trainer!r} has no default for it")
 
 
-def unread(spec: StudySpec, source: TrainerSource) -> list[str]:
-    """The hyper-parameters of a study that its script certainly never reads, in sentences."""
+def unread_hyper_parameters(spec: StudySpec, source: TrainerSource) -> list[str]:
+    """Warnings about the hyper-parameters of a study that its script never reads."""
     if (reads := source.reads) is None:
         return []
     named = [trial.hp for trial in spec.tuner.trials] if isinstance(spec.tuner, TrialsTuner) else []
@@ -193,7 +193,7 @@ def unread(spec: StudySpec, source: TrainerSource) -> list[str]:
 
 
 def _read(path: str, names: frozenset[str]) -> _File:
-    """What a file holds now. Its times are taken first: what is changed while it is read is seen the next time."""
+    """The stamps are taken first, so that a change while the file is read is noticed the next time."""
     watched: Iterable[Path] = [Path(path)]
     try:
         files = module_files(path)
@@ -247,7 +247,7 @@ def _is_settled(stamps: Stamps) -> bool:
 
 
 class TunerFileError(Exception):
-    """A tuner file that cannot be used; the message says which and why."""
+    """A tuner file that cannot be used; the message names it and the reason."""
 
 
 def register(files: Iterable[str]) -> dict[str, str]:
@@ -263,7 +263,7 @@ def register(files: Iterable[str]) -> dict[str, str]:
 
 
 def load(path: str) -> dict[str, Registered]:
-    """The tuners of one file by name. Raises `TunerFileError`; what the file raises when it is run is said in it."""
+    """The tuners of one file by name. Raises `TunerFileError`, also for an exception of the file's code."""
     try:
         source = Path(path).read_bytes()
     except OSError as error:

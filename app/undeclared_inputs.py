@@ -1,7 +1,8 @@
-"""Looks at what a trainer was seen to read and no study names: data, code, variables of the environment, packages.
+"""Records the inputs that a trainer was seen to read and no study declares: data, code, environment variables,
+packages.
 
-Nobody has promised that it stays as it is, so a copy of a file with other times must not count as another one. Each has
-a path: see `stagetree.source.undeclared_input`.
+Nothing promises that such inputs keep their times, so a copy of a file with other times must not count as changed. Each
+has a path: see `stagetree.source.undeclared_input`.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from stagetree.source.undeclared_input import PYTHON, UndeclaredInput
 Json = dict[str, Any]
 
 SAMPLES, SAMPLE_PART = 64, 2**16
-"""Of a pattern's files so many are looked at, and so much of both ends of each."""
+"""How many files of a pattern are sampled, and how many bytes of both ends of each."""
 
 
-def look_at_found(paths: Iterable[str]) -> list[Json]:
-    """A record of each, with a stamp that is cheap to compare; files that are gone have none.
+def record_undeclared(paths: Iterable[str]) -> list[Json]:
+    """A record of each input, with a stamp that is cheap to compare. Missing files are left out.
 
-    Files that are small together are known by their content, others by both `ends`.
+    Files that are small together are identified by their content, others by both `ends`.
     """
     records, left = list[Json](), SMALL
     for path in paths:
@@ -44,19 +45,16 @@ def look_at_found(paths: Iterable[str]) -> list[Json]:
 
 
 def has_changed(record: Mapping[str, Any]) -> bool:
-    """Whether there is something else now than a look had found, as far as this machine can tell.
-
-    Raises `InputMissing`.
-    """
+    """Whether an input differs from its record, as far as this machine can tell. Raises `InputMissing`."""
     path, seen = record["path"], _look(record["path"])
-    if seen["stamp"] == record["stamp"] or (UndeclaredInput(path).is_variable and not is_of_here(record)):
+    if seen["stamp"] == record["stamp"] or (UndeclaredInput(path).is_variable and not was_seen_on_this_machine(record)):
         return False
     now = _content(path, is_small="sha256" in record)
     return not now or any(record[name] != value for name, value in now.items())
 
 
-def is_of_here(record: Mapping[str, Any]) -> bool:
-    """Whether it was seen on this machine, or is the same on all that have it."""
+def was_seen_on_this_machine(record: Mapping[str, Any]) -> bool:
+    """True also for inputs that are the same on all machines."""
     return record.get("host") in (None, platform.node())
 
 
@@ -70,25 +68,22 @@ def _look(path: str) -> Json:
 
 
 def _content(path: str, *, is_small: bool) -> Json:
-    """What tells whether it is the same in spite of another stamp; of a variable or a package, nothing."""
-    if (unnamed := UndeclaredInput(path)).is_variable or unnamed.is_package:
+    """Identifies an input whose stamp differs. Empty for a variable or a package."""
+    if (undeclared := UndeclaredInput(path)).is_variable or undeclared.is_package:
         return {}
     if _is_pattern(path):
         return {"ends": _hash_of_samples(path)}
     return {"sha256": hash_of(path)} if is_small else {"ends": _hash_of_ends(path, PART)}
 
 
-# ------------------------------------------------------------------------------------------------------ the kinds
-
-
 def _hash_of_variable(name: str) -> str:
     value = os.environ.get(name)
-    told = "unset" if value is None else f"set {value}"
-    return sha256(told.encode("utf-8", "surrogateescape")).hexdigest()
+    text = "unset" if value is None else f"set {value}"
+    return sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def version_of(module: str) -> str:
-    """The version of the installed package that has a module, without the part that names a device; that of Python.
+    """The version of Python, or of the installed package with a module, without the part that names a device.
 
     Raises `InputMissing`.
     """
@@ -98,13 +93,13 @@ def version_of(module: str) -> str:
 
 
 def _stamp_of_packages() -> tuple[int, ...]:
-    """It changes whenever a package is installed, removed or updated."""
+    """Changes whenever a package is installed, updated or removed."""
     return tuple(os.stat(folder).st_mtime_ns for folder in sys.path if os.path.isdir(folder))
 
 
 @lru_cache
 def _installed_version(module: str, stamp: tuple[int, ...]) -> str:
-    """stamp: of all packages, whose metadata are slow to read. Raises `InputMissing`."""
+    """stamp: a cache key, because the metadata of packages are slow to read. Raises `InputMissing`."""
     for name in _distributions(module):
         with suppress(metadata.PackageNotFoundError):
             return str(metadata.version(name)).partition("+")[0]
@@ -112,7 +107,7 @@ def _installed_version(module: str, stamp: tuple[int, ...]) -> str:
 
 
 def _distributions(module: str) -> Iterator[str]:
-    """Its names, the likeliest first: to look through all packages takes half a second."""
+    """Names of distributions, the likeliest first: reading all metadata takes half a second."""
     yield module
     yield from _all_distributions().get(module, ())
 
@@ -127,8 +122,10 @@ def _is_pattern(path: str) -> bool:
 
 
 def _look_at_many(pattern: str) -> Json:
-    """How many files there are, and a stamp of their names, and of sizes and times of samples. It costs what a trainer
-    needs to list its data set: sizes of a million files, on a network's disk, would take minutes."""
+    """The number of files, and a stamp of their names and of the sizes and times of samples.
+
+    It costs as much as listing the data set: reading the sizes of a million files on a network disk would take minutes.
+    """
     folder, names = _matching(pattern)
     stamp = _hash_of_names(names)
     for path in _samples(folder, names):
@@ -139,7 +136,7 @@ def _look_at_many(pattern: str) -> Json:
 
 
 def _hash_of_samples(pattern: str) -> str:
-    """Of the names of all its files, and of both ends of samples. Raises `InputMissing`."""
+    """A hash of all file names, and of both ends of the samples. Raises `InputMissing`."""
     folder, names = _matching(pattern)
     whole = _hash_of_names(names)
     for path in _samples(folder, names):
@@ -148,7 +145,7 @@ def _hash_of_samples(pattern: str) -> str:
 
 
 def _matching(pattern: str) -> tuple[str, list[str]]:
-    """The folder of a pattern, and the names in it. Raises `InputMissing`."""
+    """The folder of a pattern, and the matching names in it. Raises `InputMissing`."""
     folder = UndeclaredInput(pattern).folder
     names = sorted(glob(pattern.removeprefix(folder).lstrip("/"), root_dir=folder))
     if not names:
@@ -161,13 +158,13 @@ def _hash_of_names(names: Iterable[str]) -> hashlib._Hash:
 
 
 def _samples(folder: str, names: list[str]) -> Iterator[str]:
-    """Some from all over, the same ones each time."""
+    """Evenly spread, and the same each time."""
     number = min(len(names), SAMPLES)
     return (f"{folder}/{names[index * len(names) // number]}" for index in range(number))
 
 
 def _hash_of_ends(path: str, part: int) -> str:
-    """Of the size of a file, and its first and last part. Raises `InputMissing`."""
+    """A hash of a file's size, and its first and last part. Raises `InputMissing`."""
     with readable(path), Path(path).open("rb") as file:
         digest = sha256(file.read(part))
         end = file.seek(0, os.SEEK_END)

@@ -215,7 +215,7 @@ def last(ended: Array, begun: Array) -> Mixtures:
 
 def drift(ended: Array, begun: Array) -> Mixtures:
     others = Drift([Row(curve(values), values, number) for number, values in enumerate(ended)])
-    return surprised(others.at([Row(curve(values), values) for values in begun], HORIZON).plain, ended, begun)
+    return surprised(others.predict([Row(curve(values), values) for values in begun], HORIZON).plain, ended, begun)
 
 
 def surprised(prediction: Mixtures, ended: Array, begun: Array) -> Mixtures:

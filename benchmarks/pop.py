@@ -196,7 +196,7 @@ def play(
         every = 1 if own["kind"] in EVALUATED or fields or "promote_by" in own else None
         seconds = switch * float(np.mean([trace.seconds[0] for trace in workload.traces]))
         player = Player(
-            workload.taken(map(int, order)),
+            workload.select(map(int, order)),
             own,
             slots=slots,
             target=target,
@@ -210,7 +210,9 @@ def play(
         if over is not None:
             over.append(player.simulator.now)
         if foretold is not None:
-            foretold += judgements(workload.taken(map(int, order)), own.get("order_by") == "p", player.simulator.events)
+            foretold += judgements(
+                workload.select(map(int, order)), own.get("order_by") == "p", player.simulator.events
+            )
     return times
 
 
@@ -240,8 +242,8 @@ def judgements(workload: Workload, by_p: bool, events: Sequence[e.Event]) -> Ite
             if (event.trial, step) in seen:
                 continue
             seen.add((event.trial, step))
-        came = any(workload.is_reached(trace.at(later), mark) for later in wanted if later > step)
-        is_there = bool(step) and workload.is_reached(trace.at(step), mark)
+        came = any(workload.is_reached(trace.value(later), mark) for later in wanted if later > step)
+        is_there = bool(step) and workload.is_reached(trace.value(step), mark)
         acted_on = by_p or isinstance(event, e.TrialStopped) or bool(reason.get("proven"))
         yield Foretold(float(reason["p"]), acted_on, is_there, came)
 

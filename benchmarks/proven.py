@@ -65,7 +65,7 @@ class Begun:
         """p of trials that have come to step number `cut`, of which the study knows nothing else."""
         steps = tuple(range(1, cut + 1))
         curves = [Curve(steps, tuple(map(float, values[1 : cut + 1]))) for values in others]
-        return self.forecasts.foretold(curves).prob_reaches([self.horizon], target)[:, 0]
+        return self.forecasts.predict(curves).prob_reaches([self.horizon], target)[:, 0]
 
 
 def _left(number: int, ended: int, part: float) -> int:

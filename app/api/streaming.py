@@ -18,7 +18,7 @@ from starlette.concurrency import run_in_threadpool
 
 from app.domain.terms import StudyId
 from app.events import DatabaseUnavailable, EventLog, StoredEvent
-from app.outages import Away, LostRace
+from app.outages import LostRace, Unavailable
 from app.service.views import plans
 from app.service.views.plans import Feed
 from stagetree.models.service import Event
@@ -79,7 +79,7 @@ class Tail:
         """Wake the watchers of streams with events after `position`; the last position seen."""
         try:
             batch = await run_in_threadpool(lambda: self._log.tail(after=position, limit=READ_AT_ONCE))
-        except (Away, LostRace):
+        except (Unavailable, LostRace):
             return position
         moved = {stream for _, stream in batch}
         for watcher in self._watchers:

@@ -185,12 +185,12 @@ def _named_objects(records: SqlRecords, to: Path) -> tuple[int, list[StoredPart]
     from app.domain import checkpoint_needs
     from app.events import Database, Plans
     from app.events import SqlRecords as Records
-    from app.events.archive import archived
+    from app.events.archive import list_archived
 
     copied = to / DATABASE
     there = Records(Database(f"sqlite:///{copied}")) if copied.exists() else records
     plans, checkpoints = Plans(there.log), list[Any]()
-    for stream in (*there.log.versions(), *archived(there.database)):
+    for stream in (*there.log.versions(), *list_archived(there.database)):
         with plans.holding(stream) as plan:
             checkpoints += checkpoint_needs.kept_objects(plan)
     position = there.log.head()

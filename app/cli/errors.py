@@ -51,7 +51,7 @@ EXTRAS = {
     **dict.fromkeys(
         ("alembic", "billiard", "celery", "fastapi", "fsspec", "kombu", "psycopg", "redis", "s3fs"), SERVER
     ),
-    **dict.fromkeys(("sqlalchemy", "sqlmodel", "starlette", "uvicorn"), SERVER),
+    **dict.fromkeys(("sqlalchemy", "starlette", "uvicorn"), SERVER),
     **dict.fromkeys(("safetensors", "torch"), "'stagetree[all]'"),
 }
 """The extra to install for each optional module."""

@@ -219,7 +219,7 @@ def _is_the_same(written: StudySpec, document: Json) -> bool:
     try:
         stamped = [each for each in document.get("inputs") or [] if "stamp" in each]
         is_other = "file" in begins and input_fingerprints.hash_of(begins["file"]) != begins["sha256"]
-        return not is_other and not any(input_fingerprints.changed(each) for each in stamped)
+        return not is_other and not any(input_fingerprints.content_changed(each) for each in stamped)
     except input_fingerprints.InputMissing:  # the submission reports that
         return False
 

@@ -86,10 +86,10 @@ def print_advice(spec: StudySpec) -> None:
 def check_tuner(spec: StudySpec) -> None:
     """Raises `SpecError` for a study whose tuner cannot begin, as a server does."""
     from app.service import suggestions
-    from app.simulation.preview import unguided
+    from app.simulation.preview import remove_guidance
     from stagetree.spec import StudySpec
 
-    suggestions.check_tuner(StudySpec.from_dict(unguided(spec.to_json()), limits=None))
+    suggestions.check_tuner(StudySpec.from_dict(remove_guidance(spec.to_json()), limits=None))
 
 
 def print_trainer_advice(spec: StudySpec, source: TrainerSource) -> None:
@@ -100,9 +100,9 @@ def print_trainer_advice(spec: StudySpec, source: TrainerSource) -> None:
 def trainer_advice(spec: StudySpec, source: TrainerSource) -> list[str]:
     """Advice on hyper-parameters that a script never reads, and on files that `inputs` should list."""
     from app.cli.data_files import undeclared_advice
-    from app.registry import unread
+    from app.registry import unread_hyper_parameters
 
-    return [*unread(spec, source), *undeclared_advice(spec, source)]
+    return [*unread_hyper_parameters(spec, source), *undeclared_advice(spec, source)]
 
 
 def preview_advice(spec: StudySpec, source: TrainerSource | None) -> list[str]:

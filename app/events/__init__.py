@@ -1,9 +1,9 @@
-"""What did happen: the append-only log and the rows that stand beside it. SQL lives here and nowhere else.
+"""The event log and the rows beside it. All SQL is in this package.
 
-`app.domain.events` says what may happen; this package stores what did. Reading order: `codec` (event to JSON and back),
-`database` and `tables`, `log` (positions without gaps, in commit order), `plans` (folded, in memory) and `past` (as
-they were), `rows` (who may write for a chain; slots; how studies stand), `records` (both behind one door, and the only
-way to write), `memory` (all of it without a database, for tests and simulations).
+`app.domain.events` defines the events; this package stores them. Reading order: `codec` (event to JSON and back),
+`database` and `tables`, `log` (appends), `plans` (folded plans in memory) and `past` (plans at an earlier version),
+`rows` (chains, slots, studies), `records` (log and rows together, and how to write), `memory` (the same without a
+database, for tests and simulations).
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Plans that are over, out of the way: the events of each, packed into one row.
+"""Archives finished plans: the events of each are packed into one row.
 
-An archived plan is in no list that schedulers, retention or backups go through event by event, and its events are in no
-index that others are looked up in. A reader of its stream is given them from there, so all its numbers, its log and
-its replays are as they were. Nothing is appended to it: it must be brought back before, with its events in the same
-places. Slots, scheduler and API do not bring it back, since they may not delete from the log.
+Schedulers, retention and backups do not read an archived plan event by event, and its events are in no index. A reader
+of its stream gets them from the archive, so its numbers, its log and its replays stay the same. Nothing can be appended
+until the plan is brought back, which puts its events into the same positions. Slots, scheduler and API may not delete
+from the log, and so cannot bring a plan back.
 
-It is a row and not a file: a row is in every backup, and moves in one transaction.
+The archive is a table and not a file: it is part of every backup, and a plan moves in one transaction.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ VERSION = select(ARCHIVE.c.version).where(ARCHIVE.c.stream == bindparam("stream"
 PACKED = select(ARCHIVE.c.events).where(ARCHIVE.c.stream == bindparam("stream"))
 
 LEVEL = 6
-"""Of the compression: a higher one takes twice as long for a hundredth."""
+"""The compression level: a higher one takes twice as long and saves one percent."""
 
 
 class Archived(StateConflict):
-    """Nothing can be added to a plan that is archived."""
+    """A write to an archived plan."""
 
     def __init__(self, stream: str) -> None:
         super().__init__(f"Plan {stream} is archived: bring it back with `stagetree archive --back STUDY`.")
@@ -38,7 +38,7 @@ class Archived(StateConflict):
 
 @dataclass(frozen=True, slots=True)
 class ArchivedEvent:
-    """As a row of `events`."""
+    """A row of `events`."""
 
     position: int
     stream: str
@@ -52,20 +52,22 @@ class ArchivedEvent:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A plan that was moved. bytes: of its row in the archive."""
+    """The result of moving a plan."""
 
     events: int
+
     bytes: int
+    """The size of its row in the archive."""
 
 
 def archive(database: Database, stream: str, at: float) -> Packed | None:
-    """Put a plan into the archive; None where there is no such plan outside of it.
+    """Archive a plan; None if no such plan is in the log.
 
-    Raises `StateConflict` while something goes on in it, `DatabaseUnavailable`, `LostRace`.
+    Raises `StateConflict` while the plan is in use, `DatabaseUnavailable`, `LostRace`.
     """
     with database.write() as session:
         query = select(STREAMS.c.version).where(STREAMS.c.stream == stream)
-        version = session.scalar(query.with_for_update())  # whoever appends waits, and finds it archived
+        version = session.scalar(query.with_for_update())  # a concurrent writer waits, then gets `Archived`
         if version is None:
             return None
         if stream in busy(session):
@@ -79,7 +81,7 @@ def archive(database: Database, stream: str, at: float) -> Packed | None:
 
 
 def bring_back(database: Database, stream: str) -> Packed | None:
-    """Undo `archive`; None where the plan is not archived. Raises `DatabaseUnavailable`, `LostRace`."""
+    """Undo `archive`; None if the plan is not archived. Raises `DatabaseUnavailable`, `LostRace`."""
     with database.write() as session:
         row = session.execute(select(ARCHIVE).where(ARCHIVE.c.stream == stream).with_for_update()).one_or_none()
         if row is None:
@@ -90,14 +92,14 @@ def bring_back(database: Database, stream: str) -> Packed | None:
     return Packed(row.version, len(row.events))
 
 
-def archived(database: Database) -> list[str]:
-    """The plans that are in it. Raises `DatabaseUnavailable`."""
+def list_archived(database: Database) -> list[str]:
+    """The names of the archived plans. Raises `DatabaseUnavailable`."""
     with database.read() as session:
         return list(session.scalars(select(ARCHIVE.c.stream).order_by(ARCHIVE.c.stream)))
 
 
 def old(database: Database, before: float) -> list[str]:
-    """The plans in which nothing goes on, and nothing happened since a time in Unix seconds."""
+    """The plans that are not in use and whose last event is older than `before` (Unix seconds)."""
     last = (EVENTS.c.stream == STREAMS.c.stream) & (EVENTS.c.version == STREAMS.c.version)
     query = select(STREAMS.c.stream).join(EVENTS, last).where(EVENTS.c.at < before).order_by(EVENTS.c.at)
     with database.read() as session:
@@ -106,7 +108,7 @@ def old(database: Database, before: float) -> list[str]:
 
 
 def busy(session: SqlSession) -> frozenset[str]:
-    """The streams that something is still wanted of, or that a chain writes to."""
+    """The streams with an active study, a chain or an audit."""
     return frozenset(session.scalars(BUSY))
 
 
@@ -115,13 +117,13 @@ def is_archived(session: SqlSession, stream: str) -> bool:
 
 
 def events_of(session: SqlSession, stream: str) -> list[ArchivedEvent]:
-    """The events of an archived plan, in order; nothing of another."""
+    """The events of an archived plan, in order; empty for any other stream."""
     packed = session.scalar(PACKED, {"stream": stream})
     return [] if packed is None else list(_unpack(packed))
 
 
 def _pack(events: list[ArchivedEvent]) -> bytes:
-    """A line for each: the parts that are alike take next to nothing."""
+    """One line per event: repeated field names compress to almost nothing."""
     return zlib.compress("\n".join(json.dumps(asdict(each)) for each in events).encode(), LEVEL)
 
 

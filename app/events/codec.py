@@ -38,18 +38,18 @@ VERSIONS: dict[str, int] = dict.fromkeys(TYPES, 1)
 """The schema version in which each type is written. All begin at 1 in release 0.1.0."""
 
 UPCASTERS: dict[tuple[str, int], Callable[[Data], Data]] = {}
-"""(type, version) to the pure function that turns data of that version into data of the next. They are chained."""
+"""Pure functions from (type, version) to the data of the next version. They are chained."""
 
 
 ADVICE = "Use the version of stagetree that wrote it, or a new --dir or database."
 
 
 class UnknownEvent(Exception):
-    """The log holds an event that this version of the software cannot read."""
+    """The log holds an event that this version cannot read."""
 
 
 class Unwritable(Exception):
-    """No log can hold this event, however often it is tried: something in it is no JSON."""
+    """An event that cannot be written as JSON; a retry would fail too."""
 
 
 def encode(event: Event) -> tuple[str, int, Data]:
@@ -61,7 +61,7 @@ def encode(event: Event) -> tuple[str, int, Data]:
 
 
 def write(event: Event) -> tuple[str, int, str]:
-    """As `encode`, with the data as the text that stands in the log. Raises `Unwritable`."""
+    """As `encode`, with the data as JSON text. Raises `Unwritable`."""
     try:
         type, version, data = encode(event)
         return type, version, json.dumps(data, allow_nan=False)
@@ -70,7 +70,7 @@ def write(event: Event) -> tuple[str, int, str]:
 
 
 def decode(type: str, version: int, data: Data) -> Event:
-    """The event that was written. Raises `UnknownEvent` where its type, version or fields are not known here."""
+    """Raises `UnknownEvent` for an unknown type, version or field."""
     if type not in TYPES:
         raise UnknownEvent(f"The log holds an event of type {type!r}, which this version does not know. {ADVICE}")
     data = _upcast(type, version, data)
@@ -142,7 +142,7 @@ def _decode_tested(data: Data) -> ExactnessTested:
 
 
 def _encode_evaluated(event: Evaluated) -> Data:
-    """JSON has no NaN and no infinity: such a metric is none."""
+    """JSON has no NaN and no infinity: such a metric is stored as null."""
     metrics = {name: value if value is None or isfinite(value) else None for name, value in event.metrics.items()}
     return _plain(event) | {"metrics": metrics}
 

@@ -1,8 +1,8 @@
-"""One door to PostgreSQL or SQLite, and how connections are opened. Each has limits, so that no wait is endless.
+"""Connections and transactions for PostgreSQL and SQLite. Every wait has a limit.
 
-SQLite uses a write-ahead log only from 3.51.3 on: older versions can corrupt it when several connections write. With
-that log a commit waits for the disk once, without it four or five times; so the SQLite of the wheel `pysqlite3` is
-preferred to that of Python, which is seldom so new.
+SQLite uses a write-ahead log only from version 3.51.3 on: before, several writing connections can corrupt it. With a
+write-ahead log a commit waits for the disk once, without it four or five times. Python seldom comes with a version as
+new as that, so the wheel `pysqlite3` is preferred.
 """
 
 from __future__ import annotations
@@ -16,19 +16,38 @@ from time import monotonic, sleep
 from types import ModuleType
 from typing import Any
 
-from sqlalchemy import Engine, create_engine, event, inspect, make_url, text
+from sqlalchemy import (
+    ColumnElement,
+    Engine,
+    Float,
+    create_engine,
+    event,
+    inspect,
+    literal,
+    literal_column,
+    make_url,
+    text,
+)
 from sqlalchemy.engine import URL, Connection
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import PoolProxiedConnection
 
-from app.outages import Away, LostRace, database_is_away, is_lost_race, is_not_migrated, shown, without_secrets
+from app.outages import (
+    LostRace,
+    Unavailable,
+    database_is_unavailable,
+    is_lost_race,
+    is_not_migrated,
+    redact,
+    redact_url,
+)
 
 SAFE_WAL = (3, 51, 3)
 LOOK_SECONDS = 0.02
 
 
 def newest_sqlite() -> ModuleType:
-    """The library that is used: a DB-API module."""
+    """The DB-API module with the newest SQLite."""
     with suppress(ImportError):
         from pysqlite3 import dbapi2
 
@@ -41,7 +60,7 @@ SQLITE = newest_sqlite()
 
 
 def sqlite_engine(url: URL, patience: float) -> Engine:
-    """An engine whose transactions raise when another one holds the lock for `patience` seconds."""
+    """An engine whose transactions raise if they wait for the lock for more than `patience` seconds."""
     options: dict[str, Any] = {"pool_timeout": patience} if url.database else {}
     engine = create_engine(url, module=SQLITE, **options)
     journal = "WAL" if SQLITE.sqlite_version_info >= SAFE_WAL else "DELETE"
@@ -55,25 +74,24 @@ def sqlite_engine(url: URL, patience: float) -> Engine:
         for name, value in settings.items():
             connection.execute(f"PRAGMA {name}={value}")
 
-    # an event at the beginning would have each statement look for events of its own
+    # not an event listener: with one, SQLAlchemy would look for listeners at each statement
     engine.dialect.do_begin = _begin  # type: ignore[method-assign, assignment]
     return engine
 
 
 KIND, PLACE = "sqlite_begin", "sqlite_place"
-"""Notes about a connection."""
+"""Keys of `connection.info`."""
 
 IMMEDIATE = "IMMEDIATE"
-"""Of one that is to write: it waits for its turn when it begins, and never in between."""
+"""The kind of a writing transaction: it waits for the lock at its beginning, and never later."""
 
 
 def _begin(connection: PoolProxiedConnection) -> None:
-    """Begin a transaction, of the kind that is noted of its connection."""
     connection.cursor().execute(f"BEGIN {connection.info.pop(KIND, 'DEFERRED')}")
 
 
 def _set_journal(connection: sqlite3.Connection, journal: str, until: float) -> None:
-    """Try again until then, since SQLite itself does not wait for one who writes to a file that is to change."""
+    """SQLite does not wait for a writer when the journal mode changes, so the change is retried until the deadline."""
     while True:
         try:
             connection.execute(f"PRAGMA journal_mode={journal}")
@@ -89,16 +107,24 @@ MIGRATION_SECONDS = 3600.0
 PATIENCE_SECONDS = 20.0
 
 
-class DatabaseUnavailable(Away):
-    """The database cannot be reached or written, or its schema is an older one; the message says which and why."""
+class DatabaseUnavailable(Unavailable):
+    """The database cannot be reached or written, or its schema is too old. The message names the database and the
+    reason.
+    """
 
 
 class UnreadableSchema(DatabaseUnavailable):
-    """An unreleased or a newer stagetree made the database; the message says which, and what to do."""
+    """A newer or an unreleased version of stagetree made the database. The message says which, and what to do."""
+
+
+SQL_NOW = {
+    "postgresql": "extract(epoch FROM clock_timestamp())::float8",
+    "sqlite": "((julianday('now') - 2440587.5) * 86400.0)",
+}
 
 
 class SqlSession:
-    """A transaction under way. clock: that which was given to its `Database`; None for the database's own."""
+    """A transaction. clock: the one given to `Database`; None for the database's own clock."""
 
     __slots__ = ("clock", "connection", "dialect", "execute", "scalar", "scalars")
 
@@ -107,20 +133,26 @@ class SqlSession:
         self.dialect: str = connection.dialect.name
         self.execute, self.scalar, self.scalars = connection.execute, connection.scalar, connection.scalars
 
+    def now(self) -> ColumnElement[float]:
+        """An expression for the current time in Unix seconds."""
+        if self.clock is not None:
+            return literal(self.clock(), Float)
+        return literal_column(SQL_NOW[self.dialect], Float)
+
 
 class Database:
-    """An engine and its two kinds of transaction. Safe to share between threads; opens nothing until it is used.
+    """An engine and its two kinds of transaction. Thread-safe; it connects at the first transaction.
 
-    clock: replaces the database's own, which leases go by, in tests and simulations. patience: for how many seconds a
-    transaction waits for a server, a lock or a free connection before it raises.
+    clock: replaces the database's clock, which leases use, in tests and simulations. patience: how many seconds a
+    transaction waits for the server, a lock or a free connection before it raises.
     """
 
     def __init__(
         self, url: str, *, clock: Callable[[], float] | None = None, patience: float = PATIENCE_SECONDS
     ) -> None:
-        self.url = _with_driver(url)
+        self.url = _parse_url(url)
         self.clock = clock
-        self.engine = self._opened(patience)
+        self.engine = self._make_engine(patience)
         self._is_readable = False
 
     @property
@@ -129,32 +161,29 @@ class Database:
         return self.url.get_backend_name() == "sqlite"
 
     def write(self) -> AbstractContextManager[SqlSession]:
-        """A transaction that commits at the end of the block and leaves nothing behind when the block raises.
+        """A transaction that commits at the end of the block, and rolls back if the block raises.
 
-        Raises `LostRace` when another transaction was in the way, and `DatabaseUnavailable`. If that comes from the
-        commit itself, the outcome is unknown.
+        Raises `LostRace` if it lost against another transaction, and `DatabaseUnavailable`. If the commit itself raises
+        that, the outcome is unknown.
         """
         return self._transaction({KIND: IMMEDIATE})
 
     def read(self) -> AbstractContextManager[SqlSession]:
-        """A transaction for reading. Raises `LostRace`, on a standby only, and `DatabaseUnavailable`."""
+        """A read-only transaction. Raises `DatabaseUnavailable`, and on a standby `LostRace`."""
         return self._transaction({})
 
     def schema(self) -> str | None:
-        """Of which migration it is; None before the first. Raises as `read`."""
+        """The number of the migration that the schema is at; None before the first. Raises as `read`."""
         with self.read() as session:
             return schema_of(session.connection)
 
     def create(self) -> None:
-        """Bring the schema up to date. May run in many processes at once.
-
-        Raises `DatabaseUnavailable`.
-        """
+        """Run the migrations. Safe to call from many processes at once. Raises `DatabaseUnavailable`."""
         from alembic import command  # slow to import, and needed once
 
-        engine = self.engine if self.is_file else self._opened(MIGRATION_SECONDS)
+        engine = self.engine if self.is_file else self._make_engine(MIGRATION_SECONDS)
         try:
-            with _begun(engine, {KIND: IMMEDIATE}) as connection:
+            with _begin_transaction(engine, {KIND: IMMEDIATE}) as connection:
                 if not self.is_file:
                     connection.execute(text(f"SELECT pg_advisory_xact_lock({MIGRATION_LOCK})"))
                 check_schema_is_known(schema_of(connection), self.url)
@@ -166,10 +195,10 @@ class Database:
             engine.dispose()
 
     def dispose(self) -> None:
-        """Close all connections that are not in use."""
+        """Close all idle connections."""
         self.engine.dispose()
 
-    def _opened(self, patience: float) -> Engine:
+    def _make_engine(self, patience: float) -> Engine:
         if self.is_file:
             return sqlite_engine(self.url, patience)
         from app.events.postgresql import postgresql_engine  # only here: a laptop never needs its client
@@ -179,7 +208,7 @@ class Database:
     @contextmanager
     def _transaction(self, info: Mapping[str, str]) -> Iterator[SqlSession]:
         try:
-            with _begun(self.engine, info) as connection:
+            with _begin_transaction(self.engine, info) as connection:
                 self._check_schema(connection)
                 yield SqlSession(connection, self.clock)
         except SQLAlchemyError as error:
@@ -187,29 +216,29 @@ class Database:
             raise
 
     def _check_schema(self, connection: Connection) -> None:
-        """At the first transaction that finds one. Raises `UnreadableSchema`."""
+        """Checks once, at the first transaction that finds a schema. Raises `UnreadableSchema`."""
         if not self._is_readable:
             number = schema_of(connection)
             check_schema_is_known(number, self.url)
             self._is_readable = number is not None
 
     def _explain(self, error: SQLAlchemyError) -> None:
-        """Raise `LostRace` or `DatabaseUnavailable` where it was not the statement that was wrong."""
+        """Translate the error to `LostRace` or `DatabaseUnavailable`, unless the statement itself was wrong."""
         if is_lost_race(error):
             raise LostRace("The transaction lost against another one.") from error
         url = self.url.render_as_string(hide_password=False)
         if is_not_migrated(error):
             missing = str(getattr(error, "orig", error)).strip().splitlines()[0]
-            text = f"The database {shown(url)} waits for its migrations, `alembic upgrade head`: {missing}."
+            text = f"The database {redact_url(url)} waits for its migrations, `alembic upgrade head`: {missing}."
             raise DatabaseUnavailable(text) from error
-        if database_is_away(error):
-            why = without_secrets(str(getattr(error, "orig", None) or error), url).strip().splitlines()[0].rstrip(".")
-            raise DatabaseUnavailable(f"The database {shown(url)} cannot be used: {why}.") from error
+        if database_is_unavailable(error):
+            why = redact(str(getattr(error, "orig", None) or error), url).strip().splitlines()[0].rstrip(".")
+            raise DatabaseUnavailable(f"The database {redact_url(url)} cannot be used: {why}.") from error
 
 
 @contextmanager
-def _begun(engine: Engine, info: Mapping[str, str]) -> Iterator[Connection]:
-    """info: what must be known of the connection when the transaction begins."""
+def _begin_transaction(engine: Engine, info: Mapping[str, str]) -> Iterator[Connection]:
+    """info: set on the connection before the transaction begins."""
     with engine.connect() as connection:
         connection.info.update(info)
         with connection.begin():
@@ -217,12 +246,12 @@ def _begun(engine: Engine, info: Mapping[str, str]) -> Iterator[Connection]:
 
 
 def insert(session: SqlSession, table: Any) -> Any:
-    """INSERT in the session's dialect, which knows ON CONFLICT."""
+    """An INSERT of the session's dialect, which supports ON CONFLICT."""
     return import_module(f"sqlalchemy.dialects.{session.dialect}").insert(table)
 
 
 def place_of(session: SqlSession) -> str:
-    """Which database this is: another one than any copy of it, wherever it is reached."""
+    """An identifier of this database. A copy of it has another one."""
     if session.dialect == "sqlite":
         known = session.connection.info  # a connection stays with its file
         if PLACE not in known:
@@ -233,7 +262,7 @@ def place_of(session: SqlSession) -> str:
 
 
 def migration_config(connection: Connection) -> Any:
-    """Alembic's settings for the migrations that lie beside the package, or inside it once it is installed."""
+    """Alembic's settings. The migrations lie beside the package, or inside it once it is installed."""
     from alembic.config import Config
 
     config = Config()
@@ -256,20 +285,24 @@ def schema_of(connection: Connection) -> str | None:
 
 
 def check_schema_is_known(number: str | None, url: URL) -> None:
-    """Raise `UnreadableSchema` where a database is at a migration that this version does not have."""
+    """Raise `UnreadableSchema` if the database is at a migration that this version does not have."""
     known = _schemas()
     if number is None or number in known:
         return
-    maker, instead = "a newer", "use that version, or a new --dir or database"
+    place = f"The database {redact_url(url.render_as_string(hide_password=False))}"
     if number < min(known):
-        maker, instead = "an unreleased", "use a new --dir or database, or delete this one"
-    place = shown(url.render_as_string(hide_password=False))
-    made = f"The database {place} was made by {maker} version of stagetree (its schema is {number})"
-    raise UnreadableSchema(f"{made} and cannot be read: {instead}.")
+        raise UnreadableSchema(
+            f"{place} was made by an unreleased version of stagetree (its schema is {number}) and cannot be read: use a"
+            " new --dir or database, or delete this one."
+        )
+    raise UnreadableSchema(
+        f"{place} was made by a newer version of stagetree (its schema is {number}) and cannot be read: use that"
+        " version, or a new --dir or database."
+    )
 
 
 def _schemas() -> set[str]:
-    """The numbers of all migrations, by the names of their files: Alembic is slow to import."""
+    """The numbers of all migrations, from their file names: Alembic is slow to import."""
     return {file.stem.partition("_")[0] for file in (_migrations() / "versions").glob("[0-9]*.py")}
 
 
@@ -279,6 +312,6 @@ def _migrations() -> Path:
     return inside if inside.is_dir() else package.parent / "migrations"
 
 
-def _with_driver(url: str) -> URL:
+def _parse_url(url: str) -> URL:
     parsed = make_url(url)
     return parsed.set(drivername="postgresql+psycopg") if parsed.drivername in ("postgres", "postgresql") else parsed

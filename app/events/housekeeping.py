@@ -1,12 +1,12 @@
-"""What operators and time remove: studies that are struck, people, and rows beside the log that serve nobody.
+"""Deletes old rows, strikes studies, and erases people's names.
 
-A strike is an event like any other, so each replay of the log comes to the same plan; but it is looked for before a
-stream is folded (`EventLog.struck`), and what the study's trials asked for is not in the plan then. What was trained
-for it stays on record with the nodes, for other studies that share them.
+Striking appends an event, so that every replay gives the same plan. Readers ask for the struck studies of a stream
+before they fold it (`EventLog.struck_studies`), and leave out what those studies' trials asked for. Results that were
+trained for a struck study stay with the nodes, because other studies may share them.
 
-The log is append-only, so that it can be replayed and trusted. The right of people to be forgotten goes before that.
-Names and notes decide nothing, so every replay comes to the same. A name becomes a pseudonym from which nothing leads
-back, and all that one person did is still by one.
+The log is append-only, so that it can be replayed and trusted. The right to be forgotten takes precedence. No decision
+depends on names and notes, so erasing them changes no replay. A name becomes a random pseudonym, and all that one
+person did keeps one author.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from app.events.log import VersionConflict
 from app.events.records import Records
 from app.events.rows import Fenced, StudyRecord
 from app.events.rows.ports import RowsPort
-from app.events.rows.values import now
 from app.events.tables import CHAINS, EVENTS, KEYS, SCHEDULERS, SLOTS, STUDIES, TOKENS
 
 BATCH = 1000
@@ -38,19 +37,22 @@ DAY = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class Ages:
-    """After how many days each kind of row goes: idempotency keys, chains that are over, workers that are gone."""
+    """Days after which rows are deleted."""
 
     keys: float = 7.0
+    """Idempotency keys."""
     chains: float = 7.0
+    """Chains that are over."""
     workers: float = 1.0
+    """Slots and schedulers whose process is gone."""
 
 
 AGES = Ages()
 
 
 def clean(database: Database, ages: Ages = AGES) -> Mapping[str, int]:
-    """Remove what is old enough; how many rows of each table. Raises `LostRace`, `DatabaseUnavailable`."""
-    return {table.name: _clean(database, table, ages) for table in OLD}
+    """Delete old rows; returns their number by table. Raises `LostRace`, `DatabaseUnavailable`."""
+    return {table.name: _clean(database, table, ages) for table in EXPIRED}
 
 
 def _clean(database: Database, table: Table, ages: Ages) -> int:
@@ -58,13 +60,13 @@ def _clean(database: Database, table: Table, ages: Ages) -> int:
     total, last = 0, BATCH
     while last == BATCH:
         with database.write() as session:
-            old = select(name).where(OLD[table](now(session), ages)).limit(BATCH)
+            old = select(name).where(EXPIRED[table](session.now(), ages)).limit(BATCH)
             last = len(session.execute(delete(table).where(name.in_(old)).returning(name)).all())
         total += last
     return total
 
 
-OLD: Mapping[Table, Callable[[ColumnElement[float], Ages], ColumnElement[bool]]] = {
+EXPIRED: Mapping[Table, Callable[[ColumnElement[float], Ages], ColumnElement[bool]]] = {
     KEYS: lambda at, ages: KEYS.c.at < at - ages.keys * DAY,
     CHAINS: lambda at, ages: (
         CHAINS.c.state.in_([ChainState.DONE, ChainState.ENDED]) & (CHAINS.c.dispatched_at < at - ages.chains * DAY)
@@ -72,13 +74,13 @@ OLD: Mapping[Table, Callable[[ColumnElement[float], Ages], ColumnElement[bool]]]
     SLOTS: lambda at, ages: SLOTS.c.chain.is_(None) & (SLOTS.c.seen_at < at - ages.workers * DAY),
     SCHEDULERS: lambda at, ages: SCHEDULERS.c.ticked_at < at - ages.workers * DAY,
 }
-"""Which rows of each table are old at a time."""
+"""For each table, a condition on rows that are old at a given time."""
 
 
 def strike(records: Records, study: str, reason: str, at: float, attempts: int = 10) -> bool:
-    """Strike a study out, and end the chains that train for it; False if that was done before.
+    """Strike a study and end the chains that train for it; False if it was struck before.
 
-    Raises `Unknown`, `DatabaseUnavailable`, and `VersionConflict` where others were faster each time.
+    Raises `Unknown`, `DatabaseUnavailable`, and `VersionConflict` if it lost every race.
     """
     for attempt in range(1, attempts + 1):
         try:
@@ -90,8 +92,8 @@ def strike(records: Records, study: str, reason: str, at: float, attempts: int =
 
 
 def _strike(records: Records, study: str, reason: str, at: float) -> bool:
-    row, chains = _found(records, study)
-    if study in records.log.struck(row.stream):
+    row, chains = _find_study(records, study)
+    if study in records.log.struck_studies(row.stream):
         return False
 
     def end(rows: RowsPort) -> None:
@@ -104,8 +106,8 @@ def _strike(records: Records, study: str, reason: str, at: float) -> bool:
     return True
 
 
-def _found(records: Records, study: str) -> tuple[StudyRecord, list[ChainId]]:
-    """The study's row, and the live chains that have a stage for it."""
+def _find_study(records: Records, study: str) -> tuple[StudyRecord, list[ChainId]]:
+    """The study's row, and the live chains with a stage for it."""
     with records.read() as rows:
         row = rows.studies.find(study)
         if row is None:
@@ -116,7 +118,7 @@ def _found(records: Records, study: str) -> tuple[StudyRecord, list[ChainId]]:
 
 
 ERASED_TEXT = "(erased)"
-NAMING = (
+EVENTS_WITH_NAMES = (
     "StudySubmitted",
     "ConfigurationSuggested",
     "SuggestionWithdrawn",
@@ -125,52 +127,54 @@ NAMING = (
     "NoteCorrected",
     "StudyLabelled",
 )
-"""Events that name a principal in what they say; all others only in whose command they come from."""
+"""Events whose data names a principal; all others have it in the column `by` only."""
 
 Json = dict[str, Any]
 
 
 def erase_person(database: Database, name: str) -> tuple[str, int]:
-    """Put a pseudonym in the place of a principal's name, wherever it stands, and revoke a token of that name.
+    """Replace a principal's name by a pseudonym everywhere, and revoke the token of that name.
 
-    Returns the pseudonym, and of how many events it was the name. Raises `DatabaseUnavailable`, `LostRace`.
+    Returns the pseudonym, and the number of events that had the name. Raises `DatabaseUnavailable`, `LostRace`.
     """
     pseudonym = f"erased-{secrets.token_hex(6)}"
 
-    def renamed(data: Json) -> Json:
+    def rename(data: Json) -> Json:
         data = {**data, "by": pseudonym} if data.get("by") == name else data
         reason = data.get("reason")
         if isinstance(reason, dict) and reason.get("suggested_by") == name:
             data = {**data, "reason": {**reason, "suggested_by": pseudonym}}
         return data
 
-    with _all_back(database), database.write() as session:
+    with _unarchive_all(database), database.write() as session:
         events = session.execute(update(EVENTS).where(EVENTS.c.by == name).values(by=pseudonym)).rowcount
-        named = _rewrite(session, NAMING, renamed)
+        named = _rewrite(session, EVENTS_WITH_NAMES, rename)
         session.execute(update(STUDIES).where(STUDIES.c.owner == name).values(owner=pseudonym))
         session.execute(delete(TOKENS).where(TOKENS.c.name == name))
         key = f"api:{quote(name, safe='')}"
         session.execute(delete(KEYS).where(or_(KEYS.c.key == key, KEYS.c.key.startswith(f"{key}:", autoescape=True))))
-    _forget_on_disk(database)
+    _purge_free_pages(database)
     return pseudonym, max(events, named)
 
 
 def erase_notes(database: Database, study: str) -> int:
-    """Take the text out of a study's notes; how many had one. Raises `DatabaseUnavailable`, `LostRace`."""
+    """Erase the text of a study's notes; returns how many there were. Raises `DatabaseUnavailable`, `LostRace`."""
 
-    def emptied(data: Json) -> Json:
+    def erase(data: Json) -> Json:
         return {**data, "text": ERASED_TEXT} if data["study"] == study else data
 
-    with _all_back(database), database.write() as session:
-        count = _rewrite(session, ["NoteAdded", "NoteCorrected"], emptied)
-    _forget_on_disk(database)
+    with _unarchive_all(database), database.write() as session:
+        count = _rewrite(session, ["NoteAdded", "NoteCorrected"], erase)
+    _purge_free_pages(database)
     return count
 
 
 @contextmanager
-def _all_back(database: Database) -> Iterator[None]:
-    """Without an archive, and with it again afterwards. What interrupts this leaves plans outside of it: no harm."""
-    streams = archive.archived(database)
+def _unarchive_all(database: Database) -> Iterator[None]:
+    """Bring all archived plans back for the block. If the process is interrupted, they stay unarchived, which is
+    harmless.
+    """
+    streams = archive.list_archived(database)
     for stream in streams:
         archive.bring_back(database, stream)
     yield
@@ -179,7 +183,7 @@ def _all_back(database: Database) -> Iterator[None]:
 
 
 def _rewrite(session: SqlSession, kinds: Sequence[str], change: Callable[[Json], Json]) -> int:
-    """Change the data of all events of these kinds; how many are others now."""
+    """Change the data of all events of these kinds; returns how many are different now."""
     places = select(EVENTS.c.position, EVENTS.c.data).where(EVENTS.c.type.in_(kinds))
     changed = [(position, after) for position, data in session.execute(places) if (after := change(data)) != data]
     for position, data in changed:
@@ -187,8 +191,8 @@ def _rewrite(session: SqlSession, kinds: Sequence[str], change: Callable[[Json],
     return len(changed)
 
 
-def _forget_on_disk(database: Database) -> None:
-    """SQLite keeps what was overwritten in free pages, and in the write-ahead log, until it is told not to."""
+def _purge_free_pages(database: Database) -> None:
+    """SQLite keeps overwritten data in free pages and in the write-ahead log until it is told not to."""
     if database.engine.dialect.name != "sqlite":
         return
     with closing(database.engine.raw_connection()) as connection:  # no transaction is begun on it

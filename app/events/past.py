@@ -1,7 +1,7 @@
-"""The past by the log: plans as they were at an earlier moment, and earlier measurements of a trainer.
+"""Plans at an earlier version, and earlier measurements of packs and ranks, from the log.
 
-A few of the earlier plans stay in memory, and go on from where they are: a walk through a log forwards folds
-each event once. Of measurements, those of all plans of one trainer, version and arguments count, with any seed.
+A few earlier plans stay in memory and are folded on from there, so that walking forward through a log folds each event
+once. A measurement counts for all plans with the same trainer, version and arguments, whatever their seed.
 """
 
 from __future__ import annotations
@@ -23,35 +23,35 @@ MOMENT_BATCH = 5_000
 
 
 class Snapshots:
-    """The plans of earlier moments. Safe to share between threads; one looks at a time."""
+    """The plans at earlier versions. Thread-safe; one thread uses it at a time."""
 
     def __init__(self, log: EventLog, kept: int = MOMENTS_KEPT) -> None:
         self._log, self._kept = log, kept
-        self._plans: list[tuple[str, SearchPlan]] = []  # the one used last is last
+        self._plans: list[tuple[str, SearchPlan]] = []  # least recently used first
         self._lock = Lock()
 
     @contextmanager
     def holding(self, stream: str, version: int) -> Iterator[SearchPlan]:
-        """The plan of a stream after its event `version`, which there must be. Nobody changes it within the block."""
+        """The plan of a stream after its event `version`, which must exist. The plan is locked for the block."""
         with self._lock:
             plan = self._nearest(stream, version)
-            if not self._fold(stream, plan, version):  # a study was struck since: none of its events counts
-                plan = SearchPlan(struck=self._log.struck(stream))
+            if not self._fold(stream, plan, version):  # a study was struck since, so its events must be left out
+                plan = SearchPlan(struck=self._log.struck_studies(stream))
                 self._fold(stream, plan, version)
             self._plans = [*self._plans, (stream, plan)][-self._kept :]
             yield plan
 
     def _nearest(self, stream: str, version: int) -> SearchPlan:
-        """The latest one that is not past the moment, taken out; or an empty one."""
+        """Take out the latest cached plan that is not past `version`; or an empty plan."""
         earlier = [each for each in self._plans if each[0] == stream and each[1].version <= version]
         if not earlier:
-            return SearchPlan(struck=self._log.struck(stream))
+            return SearchPlan(struck=self._log.struck_studies(stream))
         nearest = max(earlier, key=lambda each: each[1].version)
         self._plans = [each for each in self._plans if each is not nearest]
         return nearest[1]
 
     def _fold(self, stream: str, plan: SearchPlan, version: int) -> bool:
-        """Go on to the moment. False where a struck study is in the plan."""
+        """Fold up to `version`. False if the plan contains a study that has been struck since."""
         with collector_paused():
             while plan.version < version:
                 limit = min(MOMENT_BATCH, version - plan.version)
@@ -65,9 +65,9 @@ class Snapshots:
 
 
 def packs_on_record(log: EventLog, opened: PlanOpened, batch: Json) -> dict[str, PackingProfiled]:
-    """The measurements of packs, by kind of device, as `profiles_on_record`.
+    """The measurements of packs by kind of device, as `profiles_on_record`.
 
-    Whether packs were exact is said of the plan's own only, since that goes by their width.
+    Whether packs are exact depends on their width, so it is known for the plan's own measurements only.
     """
     profiles = profiles_on_record(log, opened, batch, PackingProfiled)
     return {device: replace(profile, exact=False) for device, profile in profiles.items()}
@@ -76,10 +76,7 @@ def packs_on_record(log: EventLog, opened: PlanOpened, batch: Json) -> dict[str,
 def profiles_on_record(
     log: EventLog, opened: PlanOpened, batch: Json, wanted_type: type[Profile]
 ) -> dict[str, Profile]:
-    """The last one of each kind of device that was measured with such a batch, the newest last.
-
-    Raises `DatabaseUnavailable`.
-    """
+    """The last measurement for each kind of device with such a batch, the newest last. Raises `DatabaseUnavailable`."""
     by_kind: dict[str, Profile] = {}
     for recorded in log.profiles():
         profile = recorded.event
@@ -93,20 +90,20 @@ def profiles_on_record(
 def last_profile(
     log: EventLog, opened: PlanOpened, batch: Json, wanted_type: type[Profile], devices: Sequence[str] = ()
 ) -> Profile | None:
-    """The newest, of ranks on a kind of device that these name. Raises `DatabaseUnavailable`."""
+    """The newest profile; of ranks, only on the kinds that `devices` names. Raises `DatabaseUnavailable`."""
     profiles = reversed(profiles_on_record(log, opened, batch, wanted_type).items())
     of_them = (each for kind, each in profiles if wanted_type is PackingProfiled or matches_device(kind, devices))
     return next(of_them, None)
 
 
 def _is_alike(log: EventLog, stream: str, opened: PlanOpened) -> bool:
-    """Whether the models of a plan are the same; not if this version cannot read that."""
+    """Whether a plan trains the same models; False if this version cannot read the plan."""
     try:
         other = log.read(stream, limit=1)[0].event
     except UnknownEvent:
         return False
-    return isinstance(other, PlanOpened) and _trained(other) == _trained(opened)
+    return isinstance(other, PlanOpened) and _training_identity(other) == _training_identity(opened)
 
 
-def _trained(opened: PlanOpened) -> tuple[object, ...]:
+def _training_identity(opened: PlanOpened) -> tuple[object, ...]:
     return opened.trainer, opened.trainer_version, opened.trainer_args, opened.shards, opened.parallel

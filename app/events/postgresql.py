@@ -1,4 +1,4 @@
-"""How connections to PostgreSQL are opened, with limits, so that no wait is endless."""
+"""Engines for PostgreSQL, with a limit for every wait."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from sqlalchemy.engine import URL
 
 
 class LimitedConnection(psycopg.Connection[Any]):
-    """Gives up a server that says nothing for `silence` seconds, also where the network still acknowledges all."""
+    """Closes the connection if the server sends nothing for `silence` seconds, even while the network still
+    acknowledges.
+    """
 
     silence = 60.0
 
     def wait(self, gen: Generator[Any, Any, Any], *args: Any, **named: Any) -> Any:
-        return super().wait(self._limited(gen), *args, **named)
+        return super().wait(self._watch_silence(gen), *args, **named)
 
-    def _limited(self, gen: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
-        """`gen`, which is sent 0 each time that nothing came for a while."""
+    def _watch_silence(self, gen: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+        """Forward to `gen`, which receives 0 after each interval without data."""
         heard_at = monotonic()
         try:
             awaited = next(gen)
@@ -29,18 +31,18 @@ class LimitedConnection(psycopg.Connection[Any]):
                 if ready:
                     heard_at = monotonic()
                 elif monotonic() - heard_at > self.silence:
-                    raise self._given_up()
+                    raise self._give_up()
                 awaited = gen.send(ready)
         except StopIteration as done:
             return done.value
 
-    def _given_up(self) -> psycopg.OperationalError:
+    def _give_up(self) -> psycopg.OperationalError:
         self.close()
         return psycopg.OperationalError(f"the server did not answer within {self.silence:g} s")
 
 
 def postgresql_engine(url: URL, patience: float) -> Engine:
-    """An engine whose transactions raise when the server, or a lock, makes them wait `patience` seconds."""
+    """An engine whose transactions raise if the server or a lock makes them wait for more than `patience` seconds."""
     engine = create_engine(
         url,
         isolation_level="READ COMMITTED",
@@ -66,7 +68,7 @@ def postgresql_engine(url: URL, patience: float) -> Engine:
 
 
 def _network(patience: float) -> dict[str, int]:
-    """What libpq is told: a peer that a firewall forgot is noticed within `patience` seconds."""
+    """Options of libpq: a dead peer is noticed within `patience` seconds."""
     third = max(1, round(patience / 3))
     alive = {
         "keepalives": 1,
@@ -82,7 +84,7 @@ def _network(patience: float) -> dict[str, int]:
 
 
 def _limits(patience: float) -> list[tuple[str, float]]:
-    """Of the server, in seconds. The last throws out a writer that is frozen in a transaction, with its locks."""
+    """Settings of the server, in seconds. The last one ends the transaction of a frozen writer, and frees its locks."""
     return [
         ("statement_timeout", 3 * patience),
         ("lock_timeout", patience),

@@ -1,7 +1,7 @@
-"""The log and the rows beside it: all that this service remembers, behind one door, and the only way to write.
+"""The log and the rows together, and the functions that write them.
 
-A writer loads, decides, and appends at the version that it decided on; where another was faster, it decides again. One
-that has lost some races decides while the stream is locked, where none is faster: a busy plan starves none.
+A writer loads a plan, decides, and appends at the version that it decided on. If another writer was faster, it decides
+again. After some lost races it decides while the stream is locked, so that a busy plan starves no writer.
 """
 
 from __future__ import annotations
@@ -25,28 +25,26 @@ from stagetree.backoff import Backoff
 Result = TypeVar("Result")
 ATTEMPTS = 10
 ROW_RACES = Backoff(0.01, 2.0, spread=1.0)
-"""How long to stay out of the way of whoever was faster."""
+"""The pauses after lost races."""
 
 
 class Records(Protocol):
-    """Safe to share between threads. Both transactions raise `DatabaseUnavailable`, and that of `write` `LostRace`."""
+    """Thread-safe. Both transactions raise `DatabaseUnavailable`, and `write` raises `LostRace`."""
 
     @property
     def log(self) -> EventLog: ...
 
     def read(self) -> AbstractContextManager[RowsPort]:
-        """A transaction that changes nothing."""
+        """A read-only transaction."""
 
     def write(self) -> AbstractContextManager[RowsPort]:
-        """A transaction that commits at the end of the block, and leaves nothing behind when the block raises."""
+        """A transaction that commits at the end of the block, and rolls back if the block raises."""
 
     def close(self) -> None:
-        """Close the connections that are not in use."""
+        """Close all idle connections."""
 
 
 class SqlRecords:
-    """In a database."""
-
     def __init__(self, database: Database) -> None:
         self.database, self.log = database, SqlLog(database)
 
@@ -65,9 +63,9 @@ class SqlRecords:
 
 
 def change(records: Records, do: Callable[[RowsPort], Result]) -> Result:
-    """What `do` returns, from a short transaction of its own that is done again when another was faster.
+    """Call `do` in a short transaction, which is retried if it loses a race.
 
-    Raises `DatabaseUnavailable`, and `LostRace` when others were faster all the time.
+    Raises `DatabaseUnavailable`, and `LostRace` if all attempts lost.
     """
     for attempt in ROW_RACES.attempts(ATTEMPTS):
         try:
@@ -83,33 +81,30 @@ Decide = Callable[[SearchPlan], Sequence[Event]]
 
 
 OPTIMISTIC = 3
-"""So many attempts are made before the stream is locked for one."""
+"""How many attempts are made before one locks the stream."""
 
 RACES = Backoff(0.003, 0.3, spread=0.7)
-"""How long a writer that has lost a race stays out of the way of the others."""
+"""The pauses of a writer that lost a race."""
 
 
 class Moved(VersionConflict):
-    """Raised by a `decide`: the plan is not what it was when the decision was prepared."""
+    """Raised by `decide` if the plan has changed since the decision was prepared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Write:
-    """What must be written to a stream: whatever `decide` makes of its plan, and `alongside` in one transaction.
-
-    `decide` is pure: it runs again when another writer was faster. What takes long and must not be done while others
-    wait for the plan belongs into `prepare`, which runs before each attempt.
-    is_known: the plan was read a moment ago. The first attempt goes by that; the next one reads what came meanwhile.
-    by: the principal who asked for it.
-    """
+    """A write to a stream: the events that `decide` derives from its plan, and `alongside` in the same transaction."""
 
     stream: str
     decide: Decide
+    """Pure: it runs again after each lost race."""
     at: float
     idempotency: Idempotency | None = None
     alongside: Alongside | None = None
     prepare: Callable[[], None] | None = None
+    """Slow work that must not lock the plan. It runs before each attempt."""
     is_known: bool = False
+    """The plan was read a moment ago: the first attempt does not read the log again."""
     by: str | None = None
 
 
@@ -121,10 +116,10 @@ def transact(
     attempts: int = ATTEMPTS,
     pause: Callable[[float], object] = time.sleep,
 ) -> list[StoredEvent]:
-    """Write, and return what was recorded. What `decide` or `alongside` raises comes through: nothing was written then.
+    """Write, and return the recorded events. An exception of `decide` or `alongside` means that nothing was written.
 
-    With an idempotency key that was used before, `decide` is not asked, and what was recorded then is returned.
-    Raises `VersionConflict` after so many lost races, `KeyReused`, `PlanUnusable`, `DatabaseUnavailable`.
+    With an idempotency key that was used before, `decide` is not called, and the earlier events are returned.
+    Raises `VersionConflict` after `attempts` lost races, `KeyReused`, `PlanUnusable`, `DatabaseUnavailable`.
     """
     for attempt in RACES.attempts(attempts, pause):
         once = write.idempotency
@@ -143,11 +138,13 @@ def _attempt(log: EventLog, plans: Plans, write: Write, *, locked: bool, fresh: 
     if write.prepare is not None:
         write.prepare()
     with plans.writing(write.stream):
-        return _locked(log, plans, write) if locked else _optimistic(log, plans, write, fresh)
+        return _write_locked(log, plans, write) if locked else _write_optimistic(log, plans, write, fresh)
 
 
-def _optimistic(log: EventLog, plans: Plans, write: Write, fresh: bool) -> list[StoredEvent]:
-    """Decide on the plan as it is known, and append if it still is so then; nobody waits for the disk to read it."""
+def _write_optimistic(log: EventLog, plans: Plans, write: Write, fresh: bool) -> list[StoredEvent]:
+    """Decide on the plan as it is known, and append if it has not changed by then: no lock is held while the log is
+    read.
+    """
     with plans.holding(write.stream, fresh=fresh) as plan:
         events, version = write.decide(plan), plan.version
     if not events and write.alongside is None and write.idempotency is None:
@@ -157,8 +154,8 @@ def _optimistic(log: EventLog, plans: Plans, write: Write, fresh: bool) -> list[
     return recorded
 
 
-def _locked(log: EventLog, plans: Plans, write: Write) -> list[StoredEvent]:
-    """Lock the stream, take in what came meanwhile, decide and append."""
+def _write_locked(log: EventLog, plans: Plans, write: Write) -> list[StoredEvent]:
+    """Lock the stream, fold later events, decide and append."""
     with plans.holding(write.stream) as plan:
 
         def decide(news: Sequence[StoredEvent]) -> Sequence[Event]:
@@ -180,6 +177,7 @@ def record(
 ) -> list[StoredEvent]:
     """Append facts that need no decision: `alongside` proves the right to state them, with a fence, or raises.
 
-    Raises `VersionConflict` when the transaction lost against another (nothing was written), and `DatabaseUnavailable`.
+    Raises `VersionConflict` if the transaction lost against another one (nothing was written), and
+    `DatabaseUnavailable`.
     """
     return log.append(stream, events, expected=None, at=at, alongside=alongside)

@@ -1,12 +1,12 @@
-"""What trainers print and log, in the database: slots of any machine write it there, and any API reads it.
+"""The output of trainers in the database: slots of any machine write it, and any API reads it.
 
-Only where the database is a server. With a file, all is on one machine, and the API reads the files that slots write.
+Only for a database server. With SQLite all is on one machine, and the API reads the files of the slots.
 
-A log has a `name` in its study: `7.log` has the lines printed for trial 7, `PLAN/NODE.jsonl` the rows that were logged
-while a node was trained. Several stages write to it, each as a `source`, in bytes counted from the first that it wrote;
-so a piece that is sent twice, since nobody knows whether it arrived, is there once.
+A log has a name within its study: `7.log` has the lines printed for trial 7, `PLAN/NODE.jsonl` the rows logged while a
+node was trained. Several stages write to one log, each as a `source`. Positions are bytes counted from the source's
+first one, so that a piece that is sent twice is stored once.
 
-Logs are no events, which are few and stay; and no objects of the store, which are written once and never listed.
+Logs are no events, which are few and permanent, and no objects of the store, which are written once and never listed.
 """
 
 from __future__ import annotations
@@ -19,17 +19,16 @@ from dataclasses import dataclass
 from sqlalchemy import and_, delete, func, select, tuple_, update
 
 from app.events.database import Database, SqlSession, insert
-from app.events.rows.values import now
 from app.events.tables import TRIAL_LOGS
 
 MOST_BYTES = 16 * 2**20
-"""Of one log. Of one that is longer, the middle is left out."""
+"""The limit of a log. The middle of a longer one is left out."""
 
 HEAD_BYTES = 2**18
-"""Its first bytes, which stay."""
+"""The first bytes of a log, which always stay."""
 
 PART_BYTES = 2**16
-"""About so many bytes are one row; what comes later is added to the last one until then."""
+"""The approximate size of a row: later bytes are added to the last row up to this size."""
 
 LEFT_OUT = f"\n--- the middle is left out: {MOST_BYTES:,} bytes are kept at most\n".encode()
 LOST = "\n--- {:,} bytes are left out: they were more than could be sent\n"
@@ -41,7 +40,7 @@ _OF = TRIAL_LOGS.c
 
 @dataclass(frozen=True, slots=True)
 class LogPiece:
-    """What a source wrote from its byte `begin` on."""
+    """What a source wrote from byte `begin` on."""
 
     name: str
     study: str
@@ -51,7 +50,7 @@ class LogPiece:
 
 
 class TrialLogTable:
-    """The log's table. Each method is a transaction: it raises `DatabaseUnavailable`, and `LostRace`."""
+    """Each method is a transaction: it raises `DatabaseUnavailable` and `LostRace`."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -59,12 +58,12 @@ class TrialLogTable:
     # ------------------------------------------------------------------------------------------------ slots write
 
     def end(self, name: str, study: str, source: str) -> int:
-        """How many bytes of a source are on record, or were left out."""
+        """How many bytes of a source are stored or were left out."""
         with self._database.read() as session:
             return _end(session, name, study, source)
 
     def add(self, piece: LogPiece) -> int:
-        """Put the new bytes of a piece on record; the end of its source then. A source has one writer at a time."""
+        """Store the new bytes of a piece; returns the end of its source. A source has one writer at a time."""
         with self._database.write() as session:
             end = _end(session, piece.name, piece.study, piece.source)
             data = piece.data[max(0, end - piece.begin) :]
@@ -77,7 +76,7 @@ class TrialLogTable:
     # ------------------------------------------------------------------------------------------------ the API reads
 
     def printed(self, study: str, trial: int) -> Iterator[str]:
-        """The lines printed for a trial, in parts, stage after stage. Nothing, where nothing is kept."""
+        """The lines printed for a trial, in parts, stage after stage."""
         decoder, source, end = codecs.getincrementaldecoder("utf-8")("replace"), "", 0
         for key, begin, its_end in self._places(f"{trial}.log", study):
             if key != source:
@@ -91,7 +90,7 @@ class TrialLogTable:
         yield decoder.decode(b"", final=True)
 
     def logged(self, plan: str, node: str) -> list[str]:
-        """What each stage of a node logged, a text for each, in the order in which they began."""
+        """One text per stage of a node, in the order in which the stages began."""
         texts: dict[tuple[str, str], bytearray] = {}
         query = select(_OF.study, _OF.source, _OF.data).where(_OF.name == f"{plan}/{node}.jsonl")
         with self._database.read() as session:
@@ -100,7 +99,7 @@ class TrialLogTable:
         return [text.decode("utf-8", "replace") for text in texts.values()]
 
     def remove(self, study: str, but: Collection[str]) -> None:
-        """Forget all that was printed and logged for a study, except for the rows of these nodes."""
+        """Delete all output of a study, except for the rows of the nodes in `but`."""
         with self._database.write() as session:
             names = set(session.scalars(select(_OF.name).distinct().where(_OF.study == study)))
             going = [name for name in names if name.rpartition("/")[2].removesuffix(".jsonl") not in but]
@@ -116,7 +115,7 @@ class TrialLogTable:
         return [(row.source, row.begin, row.end) for row in rows]
 
     def _data(self, name: str, study: str, source: str, begin: int) -> bytes:
-        """Nothing, if it was left out meanwhile."""
+        """Empty if the row was deleted meanwhile."""
         query = select(_OF.data).where(_OF.name == name, _OF.study == study, _OF.source == source, _OF.begin == begin)
         with self._database.read() as session:
             return bytes(session.scalar(query) or b"")
@@ -128,7 +127,7 @@ def _end(session: SqlSession, name: str, study: str, source: str) -> int:
 
 
 def _put(session: SqlSession, piece: LogPiece, begin: int, stored_to: int, data: bytes) -> None:
-    """Add bytes to the source's last row, if they follow on it and there is room; else they are a new one."""
+    """Append to the source's last row if there is room and no gap; else insert a row."""
     ours = and_(_OF.name == piece.name, _OF.study == piece.study, _OF.source == piece.source)
     end = begin + len(data)
     if begin == stored_to:
@@ -139,11 +138,11 @@ def _put(session: SqlSession, piece: LogPiece, begin: int, stored_to: int, data:
             session.execute(there.values(data=bytes(before.data) + data, end=end))
             return
     row = {"name": piece.name, "study": piece.study, "source": piece.source, "begin": begin, "end": end, "data": data}
-    session.execute(insert(session, TRIAL_LOGS).values(**row, at=now(session)))
+    session.execute(insert(session, TRIAL_LOGS).values(**row, at=session.now()))
 
 
 def _leave_out(session: SqlSession, name: str, study: str) -> None:
-    """Bound a log: of one that is too long its head stays and, of what follows, about three quarters."""
+    """Bound a log: its head stays and about three quarters of the limit in all."""
     ours = and_(_OF.name == name, _OF.study == study)
     size = func.length(_OF.data)
     if (total := session.scalar(select(func.sum(size)).where(ours)) or 0) <= MOST_BYTES:

@@ -16,7 +16,7 @@ from app.domain import checkpoint_needs
 from app.domain.search_plan import Checkpoint, SearchPlan, Study, get_trial
 from app.domain.terms import TrialState, Unknown
 from app.events import StudyRecord
-from app.outages import store_is_away
+from app.outages import store_is_unavailable
 from app.service.services import Services
 from app.service.trial_logs import logged_points
 from app.service.views import outcomes
@@ -158,7 +158,7 @@ def _descriptor(store: ObjectStore, key: str) -> int:
         fd = store.open(key)
         return _copy_to_file(store.read(key)) if fd is None else fd
     except Exception as error:  # each store's client has its own exceptions
-        if isinstance(error, FileNotFoundError) and not store_is_away(error):
+        if isinstance(error, FileNotFoundError) and not store_is_unavailable(error):
             raise Unknown(f"checkpoint {key} is not in the store any more: its file was deleted") from None
         text = f"checkpoint {key} cannot be read: {type(error).__name__}: {error}"
         raise StoreUnavailable(text) from error

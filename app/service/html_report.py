@@ -210,7 +210,9 @@ def replay(use: Services, row: StudyRecord, at: int | None) -> Replay:
     with use.open_study(row) as (_, study):
         before = study.submitted_version - 1
     log = [(recorded.version - before, recorded.event) for recorded in use.log.scan(row.stream)]
-    return Replay.model_validate(use.compute(_compute_replay, log, StudyId(row.id), at, use.log.struck(row.stream)))
+    return Replay.model_validate(
+        use.compute(_compute_replay, log, StudyId(row.id), at, use.log.struck_studies(row.stream))
+    )
 
 
 def replay_with_changes(use: Services, row: StudyRecord, changes: Json, at: int | None) -> Imagined:

@@ -256,7 +256,7 @@ def demand(use: Services, kind: str | None = None, *, counts_any: bool = False) 
 def last_demand(use: Services) -> Demand | None:
     """The demand that a scheduler reported recently; None otherwise."""
     with use.records.read() as rows:
-        at, (demand, _), now = rows.schedulers.last_tick(), rows.schedulers.last_said(), rows.now()
+        at, (demand, _), now = rows.schedulers.last_tick(), rows.schedulers.last_report(), rows.now()
     if at is None or demand is None or now - at > use.lease_seconds:
         return None
     return Demand(at=at, wanted=demand["busy"] + demand["more"], **demand)

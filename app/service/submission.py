@@ -22,7 +22,7 @@ from app.domain.inputs import mark
 from app.domain.terms import ANONYMOUS_ADMIN, LAUNCHED, PlanId, Principal, StudyId, Unknown, plan_id
 from app.input_fingerprints import may_be_read
 from app.registry import TrainerSource
-from app.search.tuners.base import with_version
+from app.search.tuners.base import pin_version
 from app.service.files import kept_state, parts
 from app.service.services import HttpProblem, Services, Write
 from app.service.suggestions import learn_results
@@ -204,7 +204,7 @@ def submit(
     command = c.SubmitStudy(
         plan=plan,
         study=study,
-        spec=with_version(spec.to_json()),
+        spec=pin_version(spec.to_json()),
         at=use.clock(),
         begin=begin,
         inputs=inputs,

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from app.domain.search_plan import SearchPlan
 from app.domain.terms import NodeId
-from app.outages import Away, LostRace
+from app.outages import LostRace, Unavailable
 from stagetree.models.trials import LoggedPoint
 
 logger = logging.getLogger(__name__)
@@ -126,7 +126,7 @@ def delete_logs(logs: KeptLogs, plan: SearchPlan) -> None:
     for study in [study.id for study in plan.studies.values() if study.deleted]:
         try:
             logs.remove(study, others)
-        except (OSError, Away, LostRace) as problem:
+        except (OSError, Unavailable, LostRace) as problem:
             logger.warning("study %s is deleted, and its logs are not: %s", study, problem)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from app.domain.inputs import changed_text, undeclared_inputs
 from app.input_fingerprints import InputMissing, look, may_be_read
 from app.service.services import Services
-from app.undeclared_inputs import has_changed, is_of_here
+from app.undeclared_inputs import has_changed, was_seen_on_this_machine
 from stagetree.source.undeclared_input import UndeclaredInput
 from stagetree.spec import Problem, SpecError, StudySpec
 
@@ -45,7 +45,7 @@ def changed_files(use: Services, stream: str, inputs: Sequence[Json], arguments:
         return []
     with use.plans.holding(stream) as plan:
         records = undeclared_inputs(plan, inputs, arguments)
-    ours = [each for each in records if may_be_read(each["path"], use.study_files) and is_of_here(each)]
+    ours = [each for each in records if may_be_read(each["path"], use.study_files) and was_seen_on_this_machine(each)]
     return [_recorded_path(each) for each in ours if _has_changed(each)]
 
 
@@ -58,8 +58,8 @@ def advice_on_files(use: Services, stream: str, spec: StudySpec) -> list[str]:
 
 def _recorded_path(record: Mapping[str, Any]) -> str:
     """The recorded path; a package's also has its version."""
-    unnamed = UndeclaredInput(record["path"])
-    return UndeclaredInput.package(unnamed.name, record["stamp"]).path if unnamed.is_package else unnamed.path
+    undeclared = UndeclaredInput(record["path"])
+    return UndeclaredInput.package(undeclared.name, record["stamp"]).path if undeclared.is_package else undeclared.path
 
 
 def _has_changed(record: Mapping[str, Any]) -> bool:

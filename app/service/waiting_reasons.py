@@ -22,7 +22,7 @@ def study_reasons(use: Services, stream: str, plan: SearchPlan, study: Study, li
     sentences = sorted(notes_by_chain(use, live).values())
     if study.is_audited or study.is_running:
         with use.records.read() as rows:
-            slots, now, held_up = rows.slots.alive(use.lease_seconds), rows.now(), rows.schedulers.last_said()[1]
+            slots, now, held_up = rows.slots.alive(use.lease_seconds), rows.now(), rows.schedulers.last_report()[1]
         sentences += [held_up[name] for name in (study.id, stream) if name in held_up]
         well = [slot for slot in slots if not slot.is_quarantined(now)]
         if sentence := _audit_reason(plan, well) if study.is_audited else _no_slot_reason(plan, study, well):

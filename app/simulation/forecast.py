@@ -1,7 +1,7 @@
-"""How far a study will go: its trials and steps, counted by running it on virtual slots with results made up by chance.
+"""Forecasts a study's trials and steps by running it on virtual slots with random results.
 
-What a study asked for so far says little where a tuner stops trials early; what its tuner does with any results says
-much: halving leaves about the same steps whoever wins. The made-up results are the same for the same study file.
+If a tuner stops trials early, the steps requested so far say little. Its reaction to any results says much: halving
+leaves about the same number of steps whichever trials win. The random results are the same for the same study file.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from app.domain import events as e
 from app.domain.accounting import Forecast
 from app.domain.search_plan import Node
 from app.domain.terms import StudyId
-from app.simulation.preview import BY_RESULTS, judged_by, unguided
+from app.simulation.preview import BY_RESULTS, remove_guidance, required_metrics
 from app.simulation.simulator import Simulator
 
 ADAPTIVE = set(BY_RESULTS) - {"early_term", "pop"}
-"""Tuners that can be forecast by results that are made up; curves that are learnt from chance foretell nothing."""
+"""Tuners that random results can forecast. Learning curves that are learned from chance predict nothing."""
 
 MOST_TRIALS = 200
-"""A larger study is forecast from so many of its trials, and its steps in proportion."""
+"""A larger study is simulated with this many trials, and scaled up."""
 
 MOST_TURNS = 2_000
-"""Stages after which a simulation is given up, a few seconds: then there is no forecast."""
+"""Stages after which a simulation is given up, a few seconds; there is no forecast then."""
 
 _one_at_a_time = Lock()
 
 
 def forecast(spec: dict[str, Any]) -> Forecast | None:
-    """What to expect of a study; None where nothing can be said beyond what it asks for.
+    """The expected size of a study; None if only its requested trials are certain.
 
-    The first time it takes a second or more: ask for it while nobody waits for you. Whoever asks meanwhile waits.
+    The first call takes a second or more, and concurrent callers wait for it.
     """
     if spec.get("tuner", {}).get("kind") not in ADAPTIVE:
         return None
@@ -45,11 +45,11 @@ def forecast(spec: dict[str, Any]) -> Forecast | None:
 
 @lru_cache(maxsize=256)
 def _forecast(text: str) -> Forecast | None:
-    spec = unguided(json.loads(text)) | {"ranks": 1}  # that changes the time, and no step
+    spec = remove_guidance(json.loads(text)) | {"ranks": 1}  # ranks change the time and not the steps
     most = spec.pop("max_total_steps", math.inf)
     factor = _shrink(spec["tuner"])
     study = StudyId("forecast")
-    simulator = Simulator(slots=4, measure=_by_chance(spec))
+    simulator = Simulator(slots=4, measure=_random_results(spec))
     simulator.submit(study, spec)
     is_over = not all(simulator.advance() for _ in range(MOST_TURNS))
     end = simulator.plan.studies[study]
@@ -59,7 +59,7 @@ def _forecast(text: str) -> Forecast | None:
 
 
 def _shrink(tuner: dict[str, Any]) -> float:
-    """Leave at most so many trials, and say by what to multiply what they take."""
+    """Limit the number of trials; returns the factor by which to scale the result."""
     trials = tuner.get("num_trials") or 0
     if trials <= MOST_TRIALS:
         return 1.0
@@ -67,11 +67,11 @@ def _shrink(tuner: dict[str, Any]) -> float:
     return float(trials) / MOST_TRIALS
 
 
-def _by_chance(spec: dict[str, Any]) -> Any:
-    metrics = judged_by(spec)
+def _random_results(spec: dict[str, Any]) -> Any:
+    metrics = required_metrics(spec)
 
     def measure(node: Node, step: int) -> e.Metrics:
-        draws = Random(f"{node.id}/{step}")
-        return {name: draws.random() for name in metrics}
+        random = Random(f"{node.id}/{step}")
+        return {name: random.random() for name in metrics}
 
     return measure

@@ -1,4 +1,4 @@
-"""How long things take on virtual slots: where a stage is by when, and what a slot does besides steps."""
+"""How long stages and other work take on virtual slots."""
 
 from __future__ import annotations
 
@@ -14,21 +14,19 @@ from app.workers.slot.execution import Action, Evaluate, Save
 from stagetree.limits import MOST_LANES
 
 KIND = "cpu"
-"""Of device that virtual slots have."""
+"""The kind of device of virtual slots."""
 
 Place = tuple[str, int]
-"""A node and a step in it, of which a model is in memory."""
+"""The node and step of a model in memory."""
 
 
 class Fault(StrEnum):
-    """What goes wrong in a stage: the user's code raises for good, or as often as it is tried; so does its first
-    evaluation; the worker dies.
-    """
+    """A fault of a stage."""
 
-    FAIL = "fail"
-    RAISE = "raise"
-    EVALUATE = "evaluate"
-    LOSE = "lose"
+    FAIL = "fail"  # the user's code raises, and the trial fails for good
+    RAISE = "raise"  # the user's code raises at each attempt
+    EVALUATE = "evaluate"  # the first evaluation raises
+    LOSE = "lose"  # the worker dies
 
     @property
     def is_in_step(self) -> bool:
@@ -37,10 +35,10 @@ class Fault(StrEnum):
 
 
 Seconds = Callable[[e.Stage, int], float]
-"""How long a stage takes; the number counts stages as they begin, so that a stage that is repeated may take longer."""
+"""How long a stage takes. The number counts begun stages, so that a repeated stage may take longer."""
 
 Faults = Callable[[e.Stage, int, str], Fault | None]
-"""What goes wrong in a stage, by the same number, on a slot; None when nothing does."""
+"""The fault of a stage, by the same number, on a slot; None for no fault."""
 
 
 def one_second_a_step(stage: e.Stage, number: int) -> float:
@@ -53,35 +51,27 @@ def no_fault(stage: e.Stage, number: int, slot: str) -> Fault | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overheads:
-    """Seconds.
+    """In seconds."""
 
-    claim: from when a chain is given to a slot until its worker begins. begin: from there to the first step, with a
-    model from nothing. load: the same from a checkpoint. resume: the same where the model is in memory. hand_over: from
-    stage to stage of a chain; as a claim, it is no part of the seconds that a stage is said to have taken.
-    evaluate: one evaluation. save: copying a state, in which nothing is trained. upload: until it is stored and on
-    record, while the training goes on. look: from what is on record until the scheduler looks, which takes in all that
-    came meanwhile. give: between two chains that it gives out at one look.
-    """
-
-    claim: float = 0.0
-    begin: float = 0.0
-    load: float = 0.0
-    resume: float = 0.0
-    hand_over: float = 0.0
-    evaluate: float = 0.0
-    save: float = 0.0
-    upload: float = 0.0
-    look: float = 0.0
-    give: float = 0.0
+    claim: float = 0.0  # from the assignment of a chain until its worker begins; not part of a stage's seconds
+    begin: float = 0.0  # until the first step, with a new model
+    load: float = 0.0  # until the first step, from a checkpoint
+    resume: float = 0.0  # until the first step, with the model in memory
+    hand_over: float = 0.0  # from stage to stage of a chain; not part of a stage's seconds
+    evaluate: float = 0.0  # one evaluation
+    save: float = 0.0  # copying a state, while nothing is trained
+    upload: float = 0.0  # until a state is stored and recorded, while training continues
+    look: float = 0.0  # from a recorded event until the scheduler's tick, which takes in later events too
+    give: float = 0.0  # between two chains that the scheduler assigns in one tick
 
     def beginning(self, point: ResumePoint | None, resident: Place | None) -> float:
-        """Of a chain that begins at a checkpoint, or from nothing, on a slot that has this model in memory."""
+        """Of a chain that begins from a checkpoint or from nothing, on a slot with this model in memory."""
         if point is None:
             return self.begin
         return self.resume if resident == (point.node, point.step) else self.load
 
-    def of(self, action: Action) -> float:
-        """How long the slot is busy with it."""
+    def action_seconds(self, action: Action) -> float:
+        """How long the slot is busy with an action."""
         match action:
             case Evaluate():
                 return self.evaluate
@@ -95,7 +85,7 @@ NO_OVERHEADS = Overheads()
 
 @dataclass(frozen=True, slots=True)
 class StepTimeline:
-    """The steps from `start` on, so many in so many seconds, as they follow each other from a time on."""
+    """Steps of equal length that follow each other from a time on."""
 
     begun_at: float
     start: int
@@ -107,30 +97,30 @@ class StepTimeline:
         return self.seconds / self.steps if self.steps else self.seconds
 
     def time_of(self, step: int) -> float:
-        """When it is at a step."""
+        """When a step is trained."""
         return self.begun_at + self.seconds * ((step - self.start) / self.steps if self.steps else 1.0)
 
     def step_at(self, time: float) -> int:
-        """The last step it has trained until then."""
+        """The last step that is trained by then."""
         passed = (time - self.begun_at) / self.seconds if self.seconds else 1.0
         return self.start + max(0, min(self.steps, int(self.steps * passed + 1e-9)))
 
-    def resumed(self, step: int, now: float) -> StepTimeline:
-        """The same from a step on, which is trained at this time: something else came in between."""
+    def shift(self, step: int, now: float) -> StepTimeline:
+        """The timeline after an interruption: `step` is trained at `now`."""
         late = now - self.time_of(step)
         return self if abs(late) < 1e-9 else StepTimeline(self.begun_at + late, self.start, self.steps, self.seconds)
 
 
 def even_packs(times: float) -> e.PackingProfiled:
-    """Packs of any width in which a step takes so many times as long as alone."""
+    """Packs of any width in which a step takes `times` as long as for one trial."""
     seconds = {"0": 1.0, **{str(width): times for width in range(1, MOST_LANES + 1)}}
     return e.PackingProfiled(device="cpu", batch_seconds=seconds, peak_bytes={})
 
 
 def even_ranks(share: float, most: int, measured: Mapping[str, float] | None = None) -> e.RanksProfiled:
-    """Each doubling of the ranks is so many times as fast as it could be at best, where it was not measured.
+    """A profile in which each doubling of the ranks has an efficiency of `share`, unless it was measured.
 
-    most: ranks. known: as the `step_seconds` of a profile, for any powers of two in a row.
+    most: ranks. measured: as the `step_seconds` of a profile, for consecutive powers of two.
     """
     seconds = dict(measured or {"1": 1.0})
     fewest = min(map(int, seconds))
@@ -141,12 +131,12 @@ def even_ranks(share: float, most: int, measured: Mapping[str, float] | None = N
 
 
 def faster(profile: e.RanksProfiled, most: int) -> dict[str, float]:
-    """How many times as fast as one device so many are, for the powers of two."""
+    """The speed-up by ranks, for the powers of two."""
     return {str(ranks): round(speedup(profile.step_seconds, ranks), 2) for ranks in powers(2, most)}
 
 
 def rank_times(profile: e.RanksProfiled | None, work: ChainAssignment) -> float:
-    """How many times as long as on one device a step of a chain takes on all its devices."""
+    """The duration of a step of a chain on all its devices, as a multiple of that on one."""
     if not work.members:
         return 1.0
     seconds = {} if profile is None else profile.step_seconds
@@ -154,6 +144,6 @@ def rank_times(profile: e.RanksProfiled | None, work: ChainAssignment) -> float:
 
 
 def pass_times(profile: e.PackingProfiled | None, work: ChainAssignment) -> float:
-    """How many times as long as one trained alone a step of a chain takes."""
+    """The duration of a step of a chain in its pack, as a multiple of that of a single trial."""
     seconds = profile.batch_seconds if work.pack and profile else {}
     return seconds[str(work.packing)] / seconds["0"] if seconds else 1.0

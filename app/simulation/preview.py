@@ -1,4 +1,4 @@
-"""What a study would cost and save, before anything runs: the study is run on virtual slots, a second a step."""
+"""Previews the costs and savings of a study by running it on virtual slots, with one second a step."""
 
 from __future__ import annotations
 
@@ -23,25 +23,24 @@ MOST_EVENTS = 2_000_000
 ENDINGS = ("target", "patience", "max_time", "max_slot_seconds")
 STUDY = StudyId("preview")
 BY_RESULTS = ("sha", "asha", "hyperband", "async_hyperband", "median", "bandit", "early_term", "pop", "pbt")
-"""Tuners whose steps follow from results; the others ask for all of theirs at once."""
+"""Tuners whose steps depend on results; the others request all their steps at once."""
 
 DOUBLING_EFFICIENCY = 0.9
-"""Each doubling of the ranks is taken to be 1.8 times as fast, as long as nothing was measured."""
+"""The assumed efficiency of doubling the ranks, 1.8 times as fast, where nothing was measured."""
 
 
 class Measurements(Protocol):
-    """The measurements of packs, or of several devices, on batches that these hyper-parameters decide."""
+    """Measurements of packs, or of several devices, with batches of these hyper-parameters."""
 
     def __call__(self, batch: e.Json, kind: type[e.Profile]) -> e.Profile | None: ...
 
 
 def nothing(batch: e.Json, kind: type[e.Profile]) -> e.Profile | None:
-    """Nothing was measured yet."""
     return None
 
 
 class PreviewTooLong(Exception):
-    """The study is too large to be run through; the message is one sentence."""
+    """The study is too large to be simulated; the message is one sentence."""
 
 
 def preview(
@@ -54,19 +53,19 @@ def preview(
     costs: Costs | None = None,
     peaks: Peaks | None = None,
 ) -> dict[str, Any]:
-    """The steps asked for and needed, the longest path, and the time on `slots` slots, all counted in steps.
+    """The requested and unique steps, the critical path, and the time on `slots` slots, all counted in steps.
 
-    Where several devices may train a stage, `ranks` says how many times faster they are taken to be, on which kind that
-    was measured, None where it was not, and for which numbers it is `assumed`.
+    With several devices a stage, `ranks` has the speed-ups, the kind of device on which they were measured (or None),
+    and the numbers of ranks for which they are `assumed`.
 
-    Where the study packs, `packed_makespan_steps` is the time with packs, and `packing` says how wide they are and on
-    which device that was measured: None where it was not, and a pack is taken to take no longer than one trial.
+    For a study that packs, `packed_makespan_steps` is the time with packs, and `packing` has their width and the device
+    on which they were measured; None if they were not, and a pack is assumed to take no longer than one trial.
 
-    costs: of the steps, as measured on the plan that the study would be on. With these, `time` says how many
-    seconds that is, and how far such estimates are off. peaks: of the memory there; `memory` says the most of them, of
-    batches as large, by kind of GPU, where there are no packs.
+    costs: of steps, as measured on the plan that the study would join. They give `time`: the seconds, and the error of
+    such estimates. peaks: of the memory there; they give `memory`: the largest, with batches as large, by kind of GPU,
+    if the study does not pack.
 
-    is_over: asked now and then, whether it has taken long enough. Raises `PreviewTooLong`.
+    is_over: called now and then; true if the preview has taken too long. Raises `PreviewTooLong`.
     """
 
     def count(other: StudySpec) -> int | None:
@@ -75,13 +74,13 @@ def preview(
     if (least := spec.ranks if isinstance(spec.ranks, int) else spec.ranks["least"]) > slots:
         raise PreviewTooLong(f"a study of {least} ranks is previewed on {least} slots or more, not on {slots}")
     run = partial(_run, spec, slots, limits, is_over)
-    simulated, ranks = _with_gangs(spec, measured, run)
+    simulated, ranks = _run_gangs(spec, measured, run)
     previewed = simulated.plan.studies[STUDY]
     packed = {}
     if spec.packing:
         roots = simulated.plan.roots
         profile = measured(batch_of(simulated.plan.nodes[roots[0]]), e.PackingProfiled) if roots else None
-        packed = _packed(spec, profile, run)
+        packed = _packing_fields(spec, profile, run)
     return {
         **_steps(simulated, previewed),
         "slots": slots,
@@ -97,7 +96,7 @@ def preview(
 
 
 def _steps(simulated: Simulator, previewed: Study) -> dict[str, Any]:
-    """The steps of the trials, and the parts of them that are saved; times are numbers of steps."""
+    """The steps of the trials, and the shares that are saved. Times are in steps."""
     saved = cost(simulated.plan, previewed)
     return {
         "trials": len(previewed.trials),
@@ -114,7 +113,7 @@ def _steps(simulated: Simulator, previewed: Study) -> dict[str, Any]:
 
 
 def _time(costs: Costs | None, run: Callable[..., Simulator]) -> dict[str, Any]:
-    """The seconds of the study with one device a stage and no packs, where steps were measured."""
+    """The seconds with one device a stage and no packs, if steps were measured."""
     if costs is None or costs.error is None:
         return {}
     simulated = run(costs=costs)
@@ -129,7 +128,7 @@ def _time(costs: Costs | None, run: Callable[..., Simulator]) -> dict[str, Any]:
 
 
 def _memory(peaks: Peaks, simulated: Simulator) -> list[dict[str, Any]]:
-    """Of each kind of GPU where some of the study's batches were trained before, the most that these took."""
+    """The largest memory, by kind of GPU, of the study's batch sizes that were trained before."""
     nodes = simulated.plan.nodes.values()
     sizes = {batch_sizes(node, step) for node in nodes for step in {node.start, max(node.start, node.reached - 1)}}
     seen = {gpu: [peak for size, peak in of_gpu.items() if size in sizes] for gpu, of_gpu in sorted(peaks.items())}
@@ -139,14 +138,14 @@ def _memory(peaks: Peaks, simulated: Simulator) -> list[dict[str, Any]]:
 
 
 def _cooldowns(previewed: Study) -> dict[str, Any]:
-    """How many cooldowns there are at rungs, and the steps that these take behind their trunks, each counted alone."""
+    """The number of cooldowns at rungs, and their steps beyond their trunks, each counted alone."""
     cooldowns = (trial for trial in previewed.trials if trial.cooldown_of is not None)
     steps = [(trial.steps - trial.reason["at"]) * len(trial.runs) for trial in cooldowns]
     return {"cooldowns": {"trials": len(steps), "steps": sum(steps)}} if steps else {}
 
 
 def _budget(spec: StudySpec, previewed: Study) -> dict[str, Any]:
-    """Where a budget will end the study; of seconds, how slow its steps must be for that, since here they are not."""
+    """Where a budget ends the study. For a budget of seconds: the seconds per step from which on it does."""
     ending = previewed.ending
     if not ending and spec.max_slot_seconds is None:
         return {}
@@ -156,10 +155,10 @@ def _budget(spec: StudySpec, previewed: Study) -> dict[str, Any]:
     return {"budget": {"ends": ends, "seconds_per_step": slow and float(f"{slow:.3g}")}}
 
 
-def _packed(
+def _packing_fields(
     spec: StudySpec, profile: e.PackingProfiled | None, run: Callable[[e.PackingProfiled], Simulator]
 ) -> dict[str, Any]:
-    """What a preview says of packs. profile: what was measured, which may not be of the study's width."""
+    """profile: a measurement, which may be of another width than the study's."""
     if profile is not None and spec.lanes is not None and str(spec.lanes) not in profile.batch_seconds:
         profile = None
     simulated = run(profile or even_packs(1.0))
@@ -176,7 +175,9 @@ def _run(
     gangs: e.RanksProfiled | None = None,
     costs: Costs | None = None,
 ) -> Simulator:
-    """The study after its run; without a profile, without packs, and without gangs, alone. Raises `PreviewTooLong`."""
+    """Simulate the study: without packs unless `profile` is given, on single devices unless `gangs` is. Raises
+    `PreviewTooLong`.
+    """
     packing = 0 if profile is None else spec.lanes
 
     def seconds(stage: e.Stage, number: int) -> float:
@@ -193,7 +194,7 @@ def _run(
         ranks=gangs,
         make_costs=Unit if costs is None else Costs,
     )
-    study = unguided(spec.to_json()) | ({} if gangs else {"ranks": 1})
+    study = remove_guidance(spec.to_json()) | ({} if gangs else {"ranks": 1})
     simulator.submit(STUDY, study, packing)
     simulator.run()
     previewed = simulator.plan.studies[STUDY]
@@ -202,15 +203,15 @@ def _run(
     return simulator
 
 
-def _with_gangs(
+def _run_gangs(
     spec: StudySpec, measured: Measurements, run: Callable[..., Simulator]
 ) -> tuple[Simulator, dict[str, Any]]:
-    """The study after its run, and how many times faster several devices are, or are taken to be, where it has some."""
+    """Simulate the study with its ranks; returns the fields about them too."""
     most = spec.ranks if isinstance(spec.ranks, int) else spec.ranks["most"]
     if most == 1:
         return run(), {}
     gangs = even_ranks(DOUBLING_EFFICIENCY, most)
-    simulated = run(gangs=gangs)  # which also tells what its batches are
+    simulated = run(gangs=gangs)  # which also shows its batches
     roots = simulated.plan.roots
     profile = measured(batch_of(simulated.plan.nodes[roots[0]]), e.RanksProfiled) if roots else None
     seconds = profile.step_seconds if profile else {}
@@ -224,17 +225,17 @@ def _with_gangs(
 
 
 def count_steps(spec: StudySpec, *, limits: Limits = LIMITS, is_over: Callable[[], bool] = lambda: False) -> int | None:
-    """The different steps of a study; None where it is too large to be run through."""
+    """The unique steps of a study; None if it is too large to be simulated."""
     try:
         return _run(spec, 1, limits, is_over).plan.studies[STUDY].unique
     except PreviewTooLong:
         return None
 
 
-def unguided(spec: dict[str, Any]) -> dict[str, Any]:
-    """The study with nothing in it that goes by results or time, since here there are none.
+def remove_guidance(spec: dict[str, Any]) -> dict[str, Any]:
+    """The study without the fields that depend on results or time, of which a preview has none.
 
-    A sampler that learns draws at random, also where it would from other studies, and nothing ends it but its tuner.
+    A sampler that learns becomes a random one, and only the tuner ends the study.
     """
     spec = {name: value for name, value in spec.items() if name not in (*ENDINGS, "learn_from")}
     tuner = {name: value for name, value in spec["tuner"].items() if name != "per_rung"}
@@ -242,7 +243,7 @@ def unguided(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def _measuring(spec: dict[str, Any]) -> Any:
-    metrics: e.Metrics = dict.fromkeys(judged_by(spec), 1.0)
+    metrics: e.Metrics = dict.fromkeys(required_metrics(spec), 1.0)
 
     def measure(node: Node, step: int) -> e.Metrics:
         return metrics
@@ -250,8 +251,7 @@ def _measuring(spec: dict[str, Any]) -> Any:
     return measure
 
 
-def judged_by(spec: dict[str, Any]) -> tuple[str, ...]:
-    """All the metrics that a study needs."""
+def required_metrics(spec: dict[str, Any]) -> tuple[str, ...]:
     return Study(StudyId(""), spec, 0.0).objectives.metrics
 
 

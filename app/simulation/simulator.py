@@ -1,7 +1,7 @@
-"""The real scheduler on virtual slots and in virtual time: rows and log in memory, a clock that jumps, no workers.
+"""The real scheduler on virtual slots in virtual time: rows and log in memory, a clock that jumps, no workers.
 
-What a study would cost is found by running it here. Events are the same as in the log, so a simulated plan can be
-looked at with the same eyes; and what the scheduler does when something goes wrong is seen, however seldom it does.
+The events are the same as in a real log, so that a simulated plan can be analyzed in the same way, and the scheduler's
+reaction to rare faults can be observed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from app.scheduling.costs import Costs
 from app.scheduling.fair_share import POLICIES, Policy
 from app.search.tuners.driver import TunerDriver, make_driver
 from app.simulation.pace import NO_OVERHEADS, Fault, Faults, Overheads, Seconds, no_fault, one_second_a_step
-from app.simulation.slots import VirtualSlot, anywhere, placed_anywhere
+from app.simulation.slots import VirtualSlot, drop_devices, drop_devices_of_event
 from app.simulation.virtual_chain import VirtualChain, World
 from app.workers.scheduler.fence import Fence
 from app.workers.scheduler.ports import Ports
@@ -38,13 +38,13 @@ EPOCH = 1e9
 """Unix seconds at virtual time 0."""
 
 TICK_SECONDS = 5.0
-"""Where studies take turns, the scheduler looks at least so often."""
+"""The interval of ticks where studies take turns."""
 
 Measure = Callable[[Node, int], e.Metrics]
 
 
 class Unit(Costs):
-    """Every step costs one second, forever: durations are numbers of steps."""
+    """Every step costs one second: durations are numbers of steps."""
 
     def refit(self, plan: SearchPlan) -> bool:
         return False
@@ -54,15 +54,14 @@ class Unit(Costs):
 
 
 class Simulator:
-    """Virtual slots that train a plan. `now`: in virtual seconds.
+    """Virtual slots that train a plan. `now` is in virtual seconds.
 
-    keep_every: inside a stage, a checkpoint is kept after each so many steps, as workers do where it costs little.
-    keeps_branches: another is kept where known trials would branch off, which follows from keep_every.
-    overheads: what a slot spends on other things than steps. turn_seconds: as in `Ports`. make_costs: what steps are
-    taken to cost; `Costs` where the scheduler is to learn that from how long they took, as a real one does. profile:
-    how long steps take in packs, which slots find when they measure; None: slots train no packs. ranks: the same of
-    gangs; None: k slots are k times as fast as one.
-    watch: told how many events there are now; what it raises ends the simulation.
+    keep_every: the steps between checkpoints inside a stage, which workers save if they cost little.
+    keeps_branches: one is also saved at known branch points; implied by keep_every. overheads: the time that slots
+    spend on anything but steps. turn_seconds: as in `Ports`. make_costs: the scheduler's estimate of steps; `Costs` to
+    have it learn from durations, as a real one does. profile: the durations of steps in packs, which slots find when
+    they measure; None for no packs. ranks: the same for gangs; None: k slots are k times as fast as one. watch: called
+    with the number of events; an exception ends the simulation.
     """
 
     def __init__(
@@ -117,14 +116,14 @@ class Simulator:
             slot.register({})
 
     def _world(self, keep_every: int | None, profile: e.PackingProfiled | None, ranks: e.RanksProfiled | None) -> World:
-        """What the slots see of it."""
+        """The world as slots see it."""
         return World(
             records=self._records,
             stream=PLAN,
             clock=lambda: Instant(self.now),
             later=self._later,
             pace=self._pace,
-            measure=self._measured,
+            measure=self._look_up_metrics,
             keep_every=keep_every,
             overheads=self._overheads,
             profile=profile,
@@ -134,62 +133,60 @@ class Simulator:
 
     @property
     def plan(self) -> SearchPlan:
-        """The plan as of now."""
         return self._plans.get(PLAN)
 
     @property
     def events(self) -> list[e.Event]:
-        """Everything that was decided or happened."""
         return [recorded.event for recorded in self.log()]
 
     def log(self) -> list[StoredEvent]:
-        """The same, each event with the virtual time of it."""
+        """The events with their virtual times."""
         return self._log.read(PLAN)
 
     def give(self, command: c.Command) -> tuple[e.Event, ...]:
-        """Decide a command and take in what follows."""
+        """Decide a command, and record its events."""
         if isinstance(command, c.SubmitStudy):
-            command = replace(command, spec=anywhere(command.spec))
+            command = replace(command, spec=drop_devices(command.spec))
             self._equip(command.plan)
         recorded = self._ports.transact(PLAN, lambda plan: decide(plan, command, self._ports.limits))
         return tuple(each.event for each in recorded)
 
     def submit(self, study: StudyId, spec: Mapping[str, Any], packing: int | None = 0) -> None:
-        """A study file, on the plan of its trainer. packing: as of a plan."""
+        """Submit a study to the plan of its trainer. packing: of the plan."""
         same = {"trainer_args": spec.get("trainer_args", {}), "seed": spec.get("seed", 0)}
         same |= {"shards": spec.get("shards", 0)}
         opened = e.PlanOpened(trainer=spec["trainer"], trainer_version="", packing=packing, **same)
         self.give(c.SubmitStudy(plan=opened, study=study, spec=dict(spec), at=self.now))
 
     def take(self, events: Iterable[e.Event]) -> None:
-        """Take in events."""
-        placed = [placed_anywhere(event) for event in events]
+        """Record events."""
+        placed = [drop_devices_of_event(event) for event in events]
         for event in placed:
             if isinstance(event, e.PlanOpened):
                 self._equip(event)
         self._log.append(PLAN, placed, expected=None, at=self.now)
 
     def _equip(self, opened: e.PlanOpened) -> None:
-        """The slots have the trainer of the plan."""
+        """Give all slots the plan's trainer."""
         for slot in self._slots.values():
             slot.describe({opened.trainer: opened.trainer_version})
 
     def run(self) -> float:
-        """Until nothing is left to do; the virtual time that it took."""
+        """Run until nothing is left to do; returns the virtual time."""
         while self.advance():
             self._watch(self._seen)
         return self.now
 
     def run_until(self, time: float) -> None:
-        """Until that time, whatever is under way then."""
+        """Run until that time, even in the middle of stages."""
         while self.advance(time):
             pass
         self.now = max(self.now, time)
 
     def advance(self, until: float = inf) -> bool:
-        """Look as the scheduler does, and let the next thing happen on a slot; False when nothing is left to do.
+        """Tick if needed, and let the next thing happen on a slot; False if nothing is left to do.
 
-        Nothing happens that is later than `until`.
+        Nothing happens after `until`.
         """
         while True:
             if self._is_woken():
@@ -197,42 +194,42 @@ class Simulator:
             if self._happens(until):
                 return True
             if self._log.version(PLAN) == self._seen:
-                return False  # what a look itself has changed, such as a slot that is free again, asks for another one
+                return False  # else the tick itself changed something, such as freeing a slot: tick again
 
     def _happens(self, until: float) -> bool:
-        """Let the next thing happen on a slot, if anything does until then."""
+        """Whether anything happened on a slot until then."""
         while self._due and self._due[0][0] <= until:
             at, _, do = heapq.heappop(self._due)
             before, self.now = self.now, at
             if do():
-                self._plans.get(PLAN)  # whoever holds the plan sees what happened
+                self._plans.get(PLAN)  # readers hold the plan object and see the update
                 return True
             self.now = before
         return False
 
     def set_tuner(self, study: StudyId, driver: TunerDriver) -> None:
-        """Let this driver decide for a study, instead of the one that its study file asks for."""
+        """Replace the tuner of a study."""
         self._drivers[study] = driver
 
-    def _measured(self, node: str, step: int) -> e.Metrics:
+    def _look_up_metrics(self, node: str, step: int) -> e.Metrics:
         with self._plans.holding(PLAN, fresh=False) as plan:
             return self._measure(plan.nodes[NodeId(node)], step)
 
     def _is_woken(self) -> bool:
-        """Whether workers would tell the scheduler that something happened: a result or a checkpoint is there.
+        """Whether workers would notify the scheduler: there is a result or a checkpoint.
 
-        Where a look takes no time, that a state is kept is left to the next one, as long as no slot is idle: all that
-        would come of it is what steps are taken to cost.
+        If ticks take no time and no slot is idle, a saved state does not need a tick of its own: it would only update
+        costs.
         """
         news = self._log.read(PLAN, after=self._seen)
         self._seen += len(news)
         if self._overheads.look and not news:
-            return False  # it has looked since
+            return False  # the last tick has seen all events
         only_saved = all(isinstance(each.event, e.StageCompleted | e.CheckpointKept) for each in news)
         return not only_saved or self._overheads.look > 0 or any(slot.is_idle for slot in self._slots.values())
 
     def _look_soon(self) -> None:
-        """The scheduler hears that something happened, and looks when it has done with what it is at."""
+        """Tick once the scheduler has finished its current tick."""
         if not self._overheads.look:
             self._tick()
         elif not self._is_look_due:
@@ -245,7 +242,7 @@ class Simulator:
         return True
 
     def _tick(self) -> None:
-        """The heartbeats of the slots say how far they are."""
+        """Heartbeats first, which report the progress of the slots."""
         self._given, due = 0, list[tuple[float, int, VirtualChain]]()
         while self._beats and self._beats[0][0] <= self.now:
             due.append(heapq.heappop(self._beats))
@@ -255,22 +252,22 @@ class Simulator:
         self.scheduler.tick()
         if self._ports.turn_seconds is not None and not self._is_tick_due and self._due:
             self._is_tick_due = True
-            self._later(self.now + TICK_SECONDS, self._tick_by_itself)
+            self._later(self.now + TICK_SECONDS, self._periodic_tick)
 
-    def _tick_by_itself(self) -> bool:
-        """Studies take turns by the time that has passed: the scheduler looks though nothing happens."""
+    def _periodic_tick(self) -> bool:
+        """Turns depend on the time, so the scheduler ticks even if nothing happens."""
         self._is_tick_due = False
         self._tick()
         return False
 
     def _begin_chain(self, chain: str, stages: int, slot: str) -> None:
-        """The message that starts a chain, which arrives after a while; those of one look are sent in a row.
+        """Send the message that starts a chain. It arrives after a while; messages of one tick are sent in a row.
 
-        What came while the scheduler looked is taken in by the tuners; but a slot that was free only then is given
-        nothing before the look after this one, during which the scheduler hears nothing else.
+        Tuners take in what happens during a tick. A slot that becomes free during a tick gets a chain only in the next
+        one, and until then the scheduler notices nothing else.
         """
         if not stages:
-            return  # a slot that is lent has nothing to leave
+            return  # a lent slot has nothing to leave
         wait, self._given = self._overheads.claim + self._given * self._overheads.give, self._given + 1
         if self._slots[slot].free_since > self._look_begins and self._overheads.look:
             wait, self._busy_until = wait + self._overheads.look, self.now + self._overheads.look

@@ -1,4 +1,4 @@
-"""Virtual slots: they claim chains and say how far they are as workers do, and train nothing."""
+"""Virtual slots, which claim chains and report progress as workers do, and train nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from app.workers.slot.retry import SharedTime
 
 
 class VirtualSlot:
-    """One slot and its worker."""
+    """A slot and its worker."""
 
     def __init__(self, name: str, world: World) -> None:
         self.name, self._world = name, world
@@ -39,7 +39,7 @@ class VirtualSlot:
         return f"{self.name}/{self._lives}"
 
     def register(self, trainers: dict[str, str]) -> None:
-        """A new worker has the slot; with the one before it, its chain is gone."""
+        """A new worker takes the slot. The chain of the one before it is lost."""
         before = self._owner if self._lives else None
         self._lives, self._chains = self._lives + 1, []
         with self._world.records.write() as rows:
@@ -49,12 +49,11 @@ class VirtualSlot:
         self.describe(trainers)
 
     def describe(self, trainers: dict[str, str]) -> None:
-        """Say which trainers there are."""
         with self._world.records.write() as rows:
             rows.slots.describe(self.name, self._owner, trainers=trainers, note=None)
 
     def begin(self, chain: str) -> None:
-        """The message that starts a chain, or the pack that it is the first of, is there."""
+        """Receive the message that starts a chain, or the first chain of a pack."""
         resident: Place | None = self._chains[0].resident if len(self._chains) == 1 else None
         with self._world.records.write() as rows:
             first = rows.chains.claim(chain, self._owner, inf)
@@ -80,10 +79,10 @@ class VirtualSlot:
             )
 
     def _measure(self, lease: Lease, work: ChainAssignment) -> None:
-        """See how packs or gangs do, and train nothing. It takes no time, and then the scheduler looks."""
+        """Measure packs or gangs, and train nothing. It takes no time, and the scheduler ticks afterwards."""
         chain = ChainId(lease.chain)
         batch = work.measures_ranks
-        profile = self._world.profile if batch is None else _seen(self._world.ranks, work.ranks, batch)
+        profile = self._world.profile if batch is None else _ranks_profile(self._world.ranks, work.ranks, batch)
         assert profile is not None  # or the slot would train no packs
         facts: list[e.Event] = [profile, e.ChainEnded(chain=chain, outcome=ChainOutcome.STOPPED)]
 
@@ -98,19 +97,19 @@ class VirtualSlot:
         self._world.later(now, finish)
 
     def look(self) -> None:
-        """A chain under way was told something."""
+        """Tell the running chains that their rows have changed."""
         for chain in [chain for chain in self._chains if not chain.is_trained]:
             chain.look()
 
     def beat(self) -> None:
-        """Say how far each chain under way is, where that is news."""
+        """Send the heartbeat of each running chain that has news."""
         now = self._world.clock()
         for chain in self._chains:
             if now >= chain.silent_until:
                 chain.beat()
 
     def _begin_again(self) -> None:
-        """Another worker has the slot at once; what it was at besides is gone as well."""
+        """A new worker takes the slot at once; all chains of the old one are lost."""
         self.beat()
         for chain in self._chains:
             chain.die()
@@ -119,20 +118,19 @@ class VirtualSlot:
         self.register(dict(before.trainers) if before else {})
 
 
-def _seen(ranks: e.RanksProfiled | None, most: int, batch: Mapping[str, Any]) -> e.RanksProfiled:
-    """What is found when so many ranks are measured."""
+def _ranks_profile(ranks: e.RanksProfiled | None, most: int, batch: Mapping[str, Any]) -> e.RanksProfiled:
+    """The result of measuring up to `most` ranks."""
     measured = ranks or even_ranks(1.0, most)
     seconds = {name: each for name, each in measured.step_seconds.items() if int(name) <= most}
     return replace(measured, step_seconds=seconds, batch=dict(batch))
 
 
-def anywhere(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """A study file without the kinds of device that it names: virtual slots are of one, which is taken to be right."""
+def drop_devices(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """A study file without `devices`: virtual slots have one kind of device, which is assumed to be right."""
     return {name: value for name, value in spec.items() if name != "devices"}
 
 
-def placed_anywhere(event: e.Event) -> e.Event:
-    """The same of a study of a log."""
+def drop_devices_of_event(event: e.Event) -> e.Event:
     if not isinstance(event, e.StudySubmitted) or "devices" not in event.spec:
         return event
-    return replace(event, spec=anywhere(event.spec))
+    return replace(event, spec=drop_devices(event.spec))

@@ -1,11 +1,11 @@
-"""Traces: the curves of a study as recorded, with the seconds of their steps, in JSON; and how they are replayed.
+"""Traces: recorded curves of a study with the seconds of their steps, as JSON lines, and their replay.
 
-The first line says what was measured: `study`, `metric`, `mode`, `max_steps`. Each other line is a trial: `hp`, the
-`steps` that were evaluated, the `values` of the metric there, and the `seconds` of a step before each of them. A trial
-that failed ends with the value null.
+The first line describes the measurement: `study`, `metric`, `mode`, `max_steps`. Every other line is a trial: `hp`, the
+evaluated `steps`, the `values` of the metric there, and the `seconds` per step before each of them. A failed trial ends
+with the value null.
 
-Recorded trials are played (HyperDrive, §7.1) with the real plan, frontier and tuner on virtual slots, with the times
-that were measured: what a tuner decides is its own; what comes of it is looked up in the traces.
+Recorded trials are played (HyperDrive, §7.1) with the real plan, frontier and tuner on virtual slots, with the measured
+times: the tuner decides for itself, and the results are looked up in the traces.
 """
 
 from __future__ import annotations
@@ -33,12 +33,14 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class Trace:
-    """One recorded trial. values: None at the last step, if it failed there. seconds: of one step, until each."""
+    """A recorded trial."""
 
     hp: Mapping[str, Any]
     steps: tuple[int, ...]
     values: tuple[float | None, ...]
+    """None at the last step if the trial failed there."""
     seconds: tuple[float, ...]
+    """Per step, before each of `steps`."""
 
     def __post_init__(self) -> None:
         if not self.steps or not len(self.steps) == len(self.values) == len(self.seconds):
@@ -47,14 +49,16 @@ class Trace:
         durations = ((b - a) * each for a, b, each in zip(before, self.steps, self.seconds, strict=False))
         object.__setattr__(self, "_ends", (0.0, *accumulate(durations)))
 
-    def at(self, step: int) -> float | None:
-        """The value at a step: of the last evaluation until then, else of the first one; None if it failed there."""
+    def value(self, step: int) -> float | None:
+        """The value at a step: that of the last evaluation, before the first one that of the first; None where the
+        trial failed.
+        """
         number = bisect_left(self.steps, step)
         is_there = number < len(self.steps) and self.steps[number] == step
         return self.values[number if is_there else max(number - 1, 0)]
 
     def time(self, step: int) -> float:
-        """The seconds from the beginning until a step; beyond the recording as fast as at its end."""
+        """The seconds from the beginning until a step; after the recording as fast as at its end."""
         number = min(bisect_left(self.steps, step), len(self.steps) - 1)
         begin = (0, *self.steps)[number]
         ends: tuple[float, ...] = self._ends  # type: ignore[attr-defined]
@@ -76,18 +80,18 @@ class Workload:
         return value is not None and (value >= target if self.mode == "max" else value <= target)
 
     def best(self, trace: Trace) -> float:
-        """The best value of a trial; the worst there is for one that has none."""
+        """The best value of a trial; infinitely bad for a trial without values."""
         values = [value for value in trace.values if value is not None]
         worst = float("-inf") if self.mode == "max" else float("inf")
         return (max if self.mode == "max" else min)(values, default=worst)
 
-    def taken(self, order: Iterable[int]) -> Workload:
-        """These of its trials, in this order."""
+    def select(self, order: Iterable[int]) -> Workload:
+        """These trials, in this order."""
         return replace(self, traces=tuple(self.traces[number] for number in order))
 
 
 def record(plan: SearchPlan, study: Study) -> Iterator[Json]:
-    """The lines of a study's traces; of trials that were never evaluated there is none."""
+    """The lines of a study's traces, without trials that were never evaluated."""
     most = max((trial.steps for trial in study.trials), default=0)
     yield {"study": study.id, "metric": study.metric, "mode": study.mode, "max_steps": most}
     for trial in study.trials:
@@ -115,7 +119,7 @@ def _seconds_per_step(plan: SearchPlan, trial: Trial, step: int) -> float:
 
 
 def read(lines: Iterable[str]) -> Workload:
-    """The workload that these lines record. Raises ValueError with a sentence for what is none."""
+    """Parse the lines of a workload. Raises ValueError with a sentence if they are none."""
     objects = [json.loads(line) for line in lines if line.strip()]
     if not objects or "metric" not in objects[0]:
         raise ValueError("the first line of recorded curves says what was measured: study, metric, mode, max_steps")
@@ -126,10 +130,10 @@ def read(lines: Iterable[str]) -> Workload:
 
 STUDY = StudyId("played")
 NUMBER = "trace"
-"""The name of a hyper-parameter that says which recorded trial it is."""
+"""The hyper-parameter with the index of the recorded trial."""
 
 Part = tuple[int, int, int]
-"""Of a trial by its number, the steps from the second on to the third."""
+"""The index of a trace, and the first and last step of a stage."""
 
 
 class RecordedTrials(NonAdaptive):
@@ -148,12 +152,11 @@ class RecordedTrials(NonAdaptive):
 
 
 class Player:
-    """One study on recorded trials.
+    """Plays one study on recorded trials.
 
-    tuner: as in a study file; `random` trains all to the end. target: what is waited for. switch: seconds that it takes
-    to leave a trial and to take it up again, in all, where it did not go on at once. took: the seconds of stages that
-    are known, by the number of the trace, the first and the last step. overheads: what slots spend besides. fields:
-    others of the study file.
+    tuner: as in a study file; `random` trains all trials to the end. target: the value to reach. switch: the seconds
+    for leaving a trial and resuming it later. took: known seconds of stages. overheads: of slots. fields: further
+    fields of the study file.
     """
 
     def __init__(
@@ -171,7 +174,7 @@ class Player:
     ) -> None:
         self._workload, self._target = workload, target
         self._switch, self._took = switch, took
-        self._left_at: dict[int, float] = {}  # when each trial was last left
+        self._left_at: dict[int, float] = {}  # the end of each trial's last stage
         self.reached_at = inf
         self.simulator = Simulator(slots=slots, measure=self._measure, seconds=self._seconds, overheads=overheads)
         self.simulator.submit(STUDY, self._spec(tuner, {"eval_every": eval_every, **fields}).to_json())
@@ -179,7 +182,7 @@ class Player:
         self.simulator.set_tuner(STUDY, TunerDriver(submitted, RecordedTrials(workload)))
 
     def time_to_target(self) -> float:
-        """Seconds until an evaluation has reached the target; infinite if none ever does."""
+        """Seconds until an evaluation reaches the target; infinite if none does."""
         while self.simulator.advance(self.reached_at):
             pass
         return self.reached_at
@@ -188,7 +191,7 @@ class Player:
         workload = self._workload
         study = {"name": workload.name, "trainer": "recorded", "merge": False, "tuner": dict(tuner)}
         study |= {"metric": workload.metric, "mode": workload.mode, **fields}
-        if tuner["kind"] == "random":  # it starts trials one by one, as the others do, in the order of the workload
+        if tuner["kind"] == "random":  # as ASHA with one rung, to start trials one by one like the others
             steps = tuner["max_steps"]
             study["tuner"] = {"kind": "asha", "num_trials": tuner["num_trials"], "min_steps": steps, "max_steps": steps}
         return StudySpec.from_dict(study | {"space": {NUMBER: 0}})
@@ -202,10 +205,10 @@ class Player:
         return self._workload.traces[self._number(node)]
 
     def _measure(self, node: Node, step: int) -> e.Metrics:
-        return {self._workload.metric: self._trace(node).at(step)}
+        return {self._workload.metric: self._trace(node).value(step)}
 
     def _seconds(self, stage: e.Stage, number: int) -> float:
-        """How long a stage takes; and whether, and when, it comes to the target."""
+        """The duration of a stage; also records when the target is reached."""
         node, now = self.simulator.plan.nodes[stage.node], self.simulator.now
         trace, trial = self._trace(node), self._number(node)
         training = trace.time(stage.end) - trace.time(stage.start)

@@ -1,7 +1,7 @@
-"""What any tuner must do, tried on virtual slots: `stagetree check-tuner FILE`.
+"""Checks that every tuner must pass, on virtual slots: `stagetree check-tuner FILE`.
 
-Each check runs studies from beginning to end with results and times that a seed makes up. What is wrong is a `Flaw`
-with a sentence; what a tuner raises comes through as one.
+Each check runs studies from beginning to end with random results and times. A failure is a `Flaw` with a sentence, and
+so is an exception of the tuner.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ MOST_STAGES, MOST_ASKED = 20_000, 1_000_000
 
 
 class Flaw(BaseException):
-    """The tuner does not do what any tuner must; the message says what.
+    """The tuner breaks a rule of tuners; the message says which.
 
-    No `Exception`: the scheduler takes those for the failure of a study, and goes on.
+    It is no `Exception`, because the scheduler handles those as the failure of a study.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class CheckVerdict:
-    """Whether a tuner passed a check, and if not, why."""
+    """The result of a check; `flaw` is None if it passed."""
 
     check: str
     flaw: str | None
 
 
 def check_file(path: Path, study: Path | None = None) -> Iterator[tuple[str, str, Iterator[CheckVerdict]]]:
-    """Name, version and verdicts of each tuner in a file. study: a study file that asks for one.
+    """Name, version and verdicts of each tuner in a file. study: a study file that uses one.
 
     Raises `TunerFileError` and `SpecError`.
     """
@@ -57,11 +57,11 @@ def check_file(path: Path, study: Path | None = None) -> Iterator[tuple[str, str
 
 
 def check(name: str, registered: Registered, study: Mapping[str, Any] | None = None) -> Iterator[CheckVerdict]:
-    """Try a registered tuner, on a study file that asks for it, or on a plain one."""
+    """Check a registered tuner, with a study file that uses it, or a simple one."""
     fields = dict(study or {"name": "check", "trainer": "none", "metric": "loss", "mode": "min", "space": SPACE})
     fields.setdefault("tuner", {"kind": "custom", "name": name})
     before = REGISTERED.get(name)
-    REGISTERED[name] = Registered(_guarded(registered.tuner), registered.version)
+    REGISTERED[name] = Registered(_guard(registered.tuner), registered.version)
     try:
         for title, tried in CHECKS.items():
             yield CheckVerdict(title, _flaw(tried, fields))
@@ -80,26 +80,26 @@ def _flaw(tried: Callable[[StudySpec, int], None], fields: Mapping[str, Any]) ->
     return None
 
 
-def _guarded(tuner: type[Tuner]) -> type[Tuner]:
-    """The tuner, asked twice each time: what it suggests must change nothing, and be such as can be recorded."""
+def _guard(tuner: type[Tuner]) -> type[Tuner]:
+    """The tuner, called twice each time: `suggest` must change nothing, and return only what can be recorded."""
 
     class Guarded(tuner):  # type: ignore[misc, valid-type]
         asked = 0
 
         def __init__(self, spec: StudySpec) -> None:
-            with _flawless():
+            with _raise_flaws():
                 super().__init__(spec)
 
         def set_max_trials(self, trials: int) -> None:
-            with _flawless():
+            with _raise_flaws():
                 super().set_max_trials(trials)
 
         def observe(self, event: TrialEvent) -> None:
-            with _flawless():
+            with _raise_flaws():
                 super().observe(event)
 
         def suggest(self) -> Next | None:
-            with _flawless():
+            with _raise_flaws():
                 first: Next | None = super().suggest()
                 again = super().suggest()
                 if first is not None:
@@ -115,8 +115,8 @@ def _guarded(tuner: type[Tuner]) -> type[Tuner]:
 
 
 @contextmanager
-def _flawless() -> Iterator[None]:
-    """Whatever the user's tuner raises within the block is a flaw."""
+def _raise_flaws() -> Iterator[None]:
+    """Turn the tuner's exceptions into flaws."""
     try:
         yield
     except Exception as error:
@@ -127,43 +127,43 @@ def _flawless() -> Iterator[None]:
 
 
 def _ends(spec: StudySpec, seed: int) -> None:
-    _finished(_world(spec, seed))
+    _run_to_end(_world(spec, seed))
 
 
 def _ends_with_failures(spec: StudySpec, seed: int) -> None:
-    _finished(_world(spec, seed, nans=0.3))
+    _run_to_end(_world(spec, seed, nans=0.3))
 
 
 def _ends_when_everything_fails(spec: StudySpec, seed: int) -> None:
-    _finished(_world(spec, seed, nans=1.0))
+    _run_to_end(_world(spec, seed, nans=1.0))
 
 
 def _same_in_any_process(spec: StudySpec, seed: int) -> None:
     one, other = _world(spec, seed), _world(spec, seed)
     for world in (one, other):
-        _finished(world)
+        _run_to_end(world)
     if one.plan.studies[STUDY].history != other.plan.studies[STUDY].history:
         raise Flaw(
             "the same history led to other decisions: it must read no clock, roll no die and keep nothing global"
         )
 
 
-def _replayed(spec: StudySpec, seed: int) -> None:
+def _can_be_replayed(spec: StudySpec, seed: int) -> None:
     world = _world(spec, seed, nans=0.1)
-    _finished(world)
+    _run_to_end(world)
     difference = replay(enumerate(world.events, 1), STUDY).difference
     if difference is not None:
         raise Flaw(f"its decisions cannot be derived again: {difference['problem']}")
 
 
 def _lives_with_users(spec: StudySpec, seed: int) -> None:
-    """Users cancel trials, also ones that wait, and pause the study."""
+    """Users cancel trials, also finished ones, and pause the study."""
     world, rng = _world(spec, seed), Random(seed)
     study = world.plan.studies[STUDY]
     for _ in range(MOST_STAGES):
-        there = [trial.number for trial in study.trials if trial.state in ("active", "completed")]
-        if not study.is_final and there and rng.random() < 0.2:
-            world.give(c.CancelTrial(study=STUDY, trial=rng.choice(there)))
+        trials = [trial.number for trial in study.trials if trial.state in ("active", "completed")]
+        if not study.is_final and trials and rng.random() < 0.2:
+            world.give(c.CancelTrial(study=STUDY, trial=rng.choice(trials)))
         if not study.is_final and rng.random() < 0.1:
             world.give(c.PauseStudy(study=STUDY))
             world.advance()
@@ -178,13 +178,13 @@ CHECKS: dict[str, Callable[[StudySpec, int], None]] = {
     "a study with failed trials comes to an end": _ends_with_failures,
     "a study of which every trial fails comes to an end": _ends_when_everything_fails,
     "the same results lead to the same decisions": _same_in_any_process,
-    "every decision can be derived again": _replayed,
+    "every decision can be derived again": _can_be_replayed,
     "users cancel trials and pause the study": _lives_with_users,
 }
 
 
 def _world(spec: StudySpec, seed: int, nans: float = 0.0) -> Simulator:
-    """The study on virtual slots, with results and times made up."""
+    """The study on virtual slots, with random results and times."""
 
     others = [name for name in objectives_in(spec).metrics if name != spec.metric]
 
@@ -202,7 +202,7 @@ def _world(spec: StudySpec, seed: int, nans: float = 0.0) -> Simulator:
     return world
 
 
-def _finished(world: Simulator) -> None:
+def _run_to_end(world: Simulator) -> None:
     for _ in range(MOST_STAGES):
         if not world.advance():
             return _check_end(world.plan.studies[STUDY])

@@ -1,7 +1,7 @@
-"""A chain on a virtual slot: what is next is said by the workers' own state machine, and takes virtual time.
+"""A chain on a virtual slot: the workers' own state machine decides what to do, in virtual time.
 
-As `app.workers.slot.training` it does what `ChainExecution` says and hands the facts on, with the same changes of rows.
-Nothing is trained: an evaluation finds what `measure` says, and a state is a key that no other has.
+Like `app.workers.slot.training`, it follows `ChainExecution` and records facts with the same changes of rows. Nothing
+is trained: an evaluation returns what `measure` says, and a state is a unique key.
 """
 
 from __future__ import annotations
@@ -25,33 +25,31 @@ Measure = Callable[[str, int], e.Metrics]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """What virtual slots work with.
-
-    clock: virtual seconds. later: calls a function at a time; it says whether anything happened. pace: how long a stage
-    that begins on a slot takes, and what goes wrong in it. keep_every: inside a stage, a checkpoint is kept after each
-    so many steps. profile: how long steps take in packs, however full.
-    ranks: how long on several devices; None: as many times faster as there are. hear: told of each chain when it will
-    have something new to say; it is not before that if nothing happens.
-    """
+    """What virtual slots work with."""
 
     records: Records
     stream: str
     clock: Clock
+    """In virtual seconds."""
     later: Callable[[float, Callable[[], bool]], None]
+    """Calls a function at a time; it returns whether anything happened."""
     pace: Callable[[e.Stage, str], tuple[float, Fault | None]]
+    """The duration and fault of a stage that begins on a slot."""
     measure: Measure
     keep_every: int | None = None
+    """Inside a stage, a checkpoint is saved every so many steps."""
     overheads: Overheads = NO_OVERHEADS
     profile: e.PackingProfiled | None = None
+    """Durations of steps in packs, however full."""
     ranks: e.RanksProfiled | None = None
+    """Durations on several devices; None: k devices are k times as fast."""
     hear: Callable[[float, VirtualChain], None] = lambda at, chain: None
 
 
 class VirtualChain:
-    """resident: the model that the slot has in memory. on_death: called when the slot's worker is gone.
-
-    seconds: those of the slot that are the chain's, of which it has a part if it is packed with others. on_trained:
-    called when the slot has nothing more to do for it. What a lane does besides steps holds up no other one here.
+    """resident: the model in the slot's memory. on_death: called when the slot's worker dies. seconds: the slot time of
+    this chain, a part of the whole if it is packed with others. on_trained: called when the slot has finished its
+    training. Evaluations and saves of one lane do not delay the others here.
     """
 
     def __init__(
@@ -81,13 +79,12 @@ class VirtualChain:
 
     @property
     def is_trained(self) -> bool:
-        """Whether the slot has nothing more to do for it."""
         return self._is_dead or self._execution.is_over
 
     # ------------------------------------------------------------------------------------------- what the slot hears
 
     def beat(self) -> None:
-        """Say how far it is, as a heartbeat does. `silent_until`: that is no news before then, if nothing happens."""
+        """Send a heartbeat. Until `silent_until` there is nothing new to report, unless something else happens."""
         step, line = self._step(), self._timeline
         is_training = isinstance(self._action, Train)
         self._keep_silent(line.time_of(step + 1) - line.step_seconds / 1000 if is_training else inf)
@@ -102,11 +99,11 @@ class VirtualChain:
             self._world.hear(until, self)
 
     def die(self) -> None:
-        """Its worker is gone: nothing more is heard of it."""
+        """The worker is dead: nothing more is recorded."""
         self._is_dead = True
 
     def look(self) -> None:
-        """Hear what the scheduler wants now."""
+        """Read what the scheduler asks for."""
         with self._world.records.read() as rows:
             self._flags = rows.chains.flags(self._lease.chain, self._lease.fence)
         if isinstance(self._action, Train):
@@ -115,14 +112,14 @@ class VirtualChain:
             self._train(min(max(until, step) if until else step + 1, self._execution.stage.end))
 
     def _step(self) -> int:
-        """How far the model is now."""
+        """The current step of the model."""
         step = self._execution.step
         return max(step, self._timeline.step_at(self._now)) if isinstance(self._action, Train) else step
 
-    # ------------------------------------------------------------------------------------------------ what is next
+    # ------------------------------------------------------------------------------------------------ next action
 
     def _begin(self, loading: float, coming: float = 0.0) -> None:
-        """The next stage is under way, or will be; a stage without steps takes its time all the same."""
+        """Begin the next stage after its overheads. A stage without steps takes its time as well."""
         stage, overhead = self._execution.stage, coming + loading
         self._keep_silent(-inf)
         self._execution.begin(Seconds(self._own_seconds() + coming))
@@ -132,15 +129,15 @@ class VirtualChain:
         if overhead or stage.start == stage.end:
             self._wake(overhead + (0.0 if stage.end > stage.start else seconds))
         else:
-            self._go_on()
+            self._run_actions()
 
     def _wake(self, seconds: float) -> None:
-        """What is under way is over then, unless something else is heard of before."""
+        """Call `_proceed` after some seconds, unless another wake-up replaces this one."""
         self._turn, turn = self._turn + 1, self._turn + 1
         self._world.later(self._now + max(0.0, seconds), lambda: turn == self._turn and self._proceed())
 
     def _proceed(self) -> bool:
-        """What was under way is over; whether anybody is there for whom it is."""
+        """Finish the current action and continue."""
         action, self._action = self._action, None
         self._keep_silent(-inf)
         if isinstance(action, Train):
@@ -150,11 +147,11 @@ class VirtualChain:
         if self._goes_wrong():
             self._fail(self._execution.stage.start) if self._fault and self._fault.is_in_step else self._die()
         else:
-            self._go_on()
+            self._run_actions()
         return True
 
-    def _go_on(self) -> None:
-        """Do what takes no time, and begin what does."""
+    def _run_actions(self) -> None:
+        """Execute instant actions until one takes time, and begin that."""
         while not self.is_trained:
             action = self._execution.next(self._outside())
             if isinstance(action, Complete):
@@ -162,17 +159,17 @@ class VirtualChain:
                 return
             if isinstance(action, Train):
                 self._state_facts()
-                self._action, self._timeline = action, self._timeline.resumed(self._execution.step, self._now)
+                self._action, self._timeline = action, self._timeline.shift(self._execution.step, self._now)
                 self._train(action.until)
                 return
-            if seconds := self._world.overheads.of(action):
+            if seconds := self._world.overheads.action_seconds(action):
                 self._action = action
                 self._wake(seconds)
                 return
             self._do(action)
 
     def _train(self, until: int) -> None:
-        """Up to that step, or to where something is due before."""
+        """Train up to that step, or to an earlier one at which something is due."""
         start, step, every = self._execution.stage.start, self._step(), self._world.keep_every
         if self._fault and self._fault.is_in_step:
             until = min(until, step + 1)
@@ -182,7 +179,7 @@ class VirtualChain:
         self._wake(self._timeline.time_of(until) - self._now)
 
     def _outside(self) -> Outside:
-        """An intermediate checkpoint is due after `keep_every` steps, whatever the last one has cost."""
+        """An intermediate checkpoint is due after `keep_every` steps, whatever its cost."""
         line, every = self._timeline, self._world.keep_every or 0
         save_seconds = every * line.step_seconds * (1 - 1e-9) if line.steps else inf
         return Outside(self._own_seconds(), self._flags, save_seconds)
@@ -222,29 +219,29 @@ class VirtualChain:
             self._begin(0.0, self._world.overheads.hand_over)
 
     def _goes_wrong(self) -> bool:
-        """Whether what was to happen in the stage does so now: in its first step, or at its end."""
+        """Whether the stage's fault occurs now: in its first step, or at its end."""
         stage, step = self._execution.stage, self._execution.step
         is_there = step >= stage.end or (step > stage.start and self._fault is not Fault.LOSE)
         return self._fault not in (None, Fault.EVALUATE) and is_there and not self.is_trained
 
     def _fail(self, step: int) -> None:
-        """The user's code raises, when the model was trained for `step` steps."""
+        """The user's code raises after `step` steps."""
         self._facts.clear()
         error = (FailureKind.EXCEPTION, "it was meant to fail", "MeantToFail", step)
         failed = self._execution.failed(*error, self._own_seconds())
         self._end(replace(failed, signature=None) if self._fault is Fault.FAIL else failed)
 
     def _die(self) -> None:
-        """The worker is gone at the end of the stage, before that was kept."""
+        """The worker dies at the end of the stage, before it is recorded."""
         self._is_dead = True
         with self._world.records.write() as rows:
             rows.chains.heartbeat(self._lease.chain, self._lease.fence, inf, self._execution.stage.end)
         self._on_death()
 
-    # ------------------------------------------------------------------------------------------------ what is said
+    # ------------------------------------------------------------------------------------------------ records
 
     def _upload(self, stage: e.Stage, step: int, *, is_intermediate: bool = False) -> None:
-        """The state is on record once it is stored: what is known besides is said before."""
+        """Record the state once it is stored; pending facts are recorded before."""
         key = f"{stage.node}/{step}-{self._lease.chain}"
         checkpoint = e.CheckpointKept(
             node=stage.node, step=step, key=key, sha256="", size=0, intermediate=is_intermediate
@@ -252,17 +249,17 @@ class VirtualChain:
         if upload := self._world.overheads.upload:
             self._state_facts()
             self._uploads_until = max(self._uploads_until, self._now) + upload
-        self._after_uploads([checkpoint], Guard())
+        self._record_when_stored([checkpoint], Guard())
 
     def _end(self, last: e.Event, change: RowChange | None = None) -> None:
-        """Last words, after all checkpoints."""
+        """Record the last fact, after all checkpoints."""
         self.trained_at = self._now
         self._on_trained()
         facts, self._facts = [*self._facts, last], []
-        self._after_uploads(facts, change or End())
+        self._record_when_stored(facts, change or End())
         self._state_facts()
 
-    def _after_uploads(self, facts: Sequence[e.Event], change: RowChange) -> None:
+    def _record_when_stored(self, facts: Sequence[e.Event], change: RowChange) -> None:
         if self._uploads_until > self._now:
             self._world.later(self._uploads_until, lambda: self._record(facts, [change]))
         else:
@@ -270,7 +267,7 @@ class VirtualChain:
             self._changes.append(change)
 
     def _state_facts(self) -> None:
-        """What was found since the last time goes on record."""
+        """Record the facts found since the last call."""
         facts, changes = self._facts, self._changes or [Guard()]
         self._facts, self._changes = [], []
         if facts:

@@ -1,11 +1,11 @@
-"""What another tuner would have decided over the results that exist: nothing is trained.
+"""What another tuner would have decided, from recorded results: nothing is trained.
 
-The log is followed as long as the study's tuner, with its study file changed, decides what was decided. From there on
-the study is run on virtual slots: as many as there were, with stages that take as long as they took, and the same
-configurations in the same order. So no change makes no difference. Since names come from content, a result is known
-wherever any study of the plan has one. What a study had before its trials were struck is followed as it was, whatever
-the changes: the imagined tuner begins where the real one began anew. Where none is known, the last one before it on the
-same path stands in for it, its steps count as still needed, and the result as not known.
+The log is followed as long as the changed study makes the recorded decisions. From there on the study runs on virtual
+slots: as many as there were, with stages as long as recorded, and the same configurations in the same order. So an
+unchanged study gives no difference. Names come from content, so a result is known if any study of the plan has it. If a
+result is unknown, the last one before it on the same path replaces it; its steps count as needed, and the result as not
+known. The part of a log before the study was isolated is followed unchanged: the changed tuner begins where the real
+one began anew.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from app.domain.search_plan import Node, SearchPlan, Study, Trial, TrialEvent
 from app.domain.terms import ChainOutcome, NodeId, StudyId, TrialEventKind
 from app.scheduling.costs import Costs
 from app.search.replay.replaying import context_of, is_decision
-from app.search.samplers.base import Enqueued, Proposal, Sampler
-from app.search.samplers.learning import Learns, learned_of
+from app.search.samplers.base import FirstConfigurations, Proposal, Sampler
+from app.search.samplers.learning import Learns, learned_trials
 from app.search.tuners import TunerDriver, sampler_of
 from app.search.tuners.base import End, NewTrial, Next
 from app.simulation.simulator import Simulator
-from app.simulation.slots import anywhere
+from app.simulation.slots import drop_devices
 from stagetree.sequences import is_same_value
 from stagetree.spec import Problem, SpecError, StudySpec
 from stagetree.spec.file import changed
@@ -37,11 +37,10 @@ Json = dict[str, Any]
 
 
 def what_if(log: Sequence[e.Event], name: StudyId, changes: Mapping[str, Any]) -> Json:
-    """The same study with `changes` to its study file, by dotted path. Raises `stagetree.spec.SpecError`.
+    """Run the study with `changes` to its study file, by dotted path. Raises `stagetree.spec.SpecError`.
 
-    saved: steps that the study asked for and would not have. needed: those that it would, and nobody has trained; but
-    where training failed, it has been tried.
-    not_known: results that nobody has measured, among those that would have decided.
+    saved: steps that the study requested and would not have. needed: steps that it would request and that were never
+    trained; a failed attempt counts as trained. not_known: unknown results among those that decided.
     """
     _check(changes)
     plan = fold(log)
@@ -51,9 +50,9 @@ def what_if(log: Sequence[e.Event], name: StudyId, changes: Mapping[str, Any]) -
     recorded.world = durations.world = world = simulator.plan
     follower = _Follower(simulator, study, changes, log)
     if not all(follower.follow(event) for event in log):
-        follower.go_on_alone()
+        follower.continue_without_records()
         simulator.run()
-    imagined = simulator.plan.studies[name]  # the plan of before lacks the last events
+    imagined = simulator.plan.studies[name]  # not from `world`, which lacks the last events
     return {
         "study": name,
         "changes": dict(changes),
@@ -68,7 +67,7 @@ def what_if(log: Sequence[e.Event], name: StudyId, changes: Mapping[str, Any]) -
 
 
 def _check(changes: Mapping[str, Any]) -> None:
-    """Raises `SpecError` for what decides which configurations there are."""
+    """Raises `SpecError` for changes of the space, which decides the configurations."""
     for path in changes:
         if path.split(".")[0] in ("space", "where"):
             problem = "cannot be changed: the configurations of a study stay what they were"
@@ -81,16 +80,16 @@ def _slots(log: Sequence[e.Event]) -> int:
 
 
 class _Follower:
-    """Gives a simulator the recorded events, as long as the changed study decides as the recorded one did."""
+    """Feeds recorded events to a simulator, as long as the changed study makes the recorded decisions."""
 
     def __init__(self, simulator: Simulator, study: Study, changes: Mapping[str, Any], log: Sequence[e.Event]) -> None:
         self._simulator, self._study, self._changes = simulator, study, changes
         self._driver: TunerDriver | None = None
         struck = (isinstance(event, e.StudyIsolated) and event.study == study.id for event in log)
-        self._is_struck = any(struck)  # what is followed now will be
+        self._is_struck = any(struck)  # the events up to the isolation belong to the struck part
 
     def follow(self, event: e.Event) -> bool:
-        """Take in an event; False if it is a decision that would not have been made."""
+        """Take in an event; False if it is a decision that the changed study does not make."""
         if isinstance(event, e.StudySubmitted | e.StudyReopened) and event.study == self._study.id:
             event = self._imagine(event)
         elif is_decision(event, self._study.id) and not self._is_struck and not self._agrees(event):
@@ -99,11 +98,11 @@ class _Follower:
         self._simulator.take([event])
         if isinstance(event, e.StudyIsolated) and event.study == self._study.id:
             self._is_struck = False
-            self._driver = self._made(self._simulator.plan.studies[self._study.id].spec)
+            self._driver = self._make_driver(self._simulator.plan.studies[self._study.id].spec)
         return True
 
-    def go_on_alone(self) -> None:
-        """From here on only this study is run, and all that was under way begins anew."""
+    def continue_without_records(self) -> None:
+        """From now on only this study runs; the stages under way begin anew."""
         plan = self._simulator.plan
         ended = [e.ChainEnded(chain=chain, outcome=ChainOutcome.STOPPED) for chain in plan.chains]
         self._simulator.take(ended)
@@ -114,29 +113,29 @@ class _Follower:
         self._simulator.set_tuner(self._study.id, self._driver)
 
     def _imagine(self, event: e.StudySubmitted | e.StudyReopened) -> e.Event:
-        """The study file as it would have been. Raises `SpecError`."""
-        spec = StudySpec.from_dict(anywhere(changed(event.spec, self._changes))).to_json()
-        self._driver = self._made(spec)
+        """The event with the changed study file. Raises `SpecError`."""
+        spec = StudySpec.from_dict(drop_devices(changed(event.spec, self._changes))).to_json()
+        self._driver = self._make_driver(spec)
         return replace(event, spec=spec)
 
-    def _made(self, spec: Json) -> TunerDriver:
-        """The imagined tuner at its beginning."""
+    def _make_driver(self, spec: Json) -> TunerDriver:
+        """The changed tuner at its beginning."""
         beyond = sampler_of(StudySpec.from_dict(spec))
-        return TunerDriver(spec, sampler=beyond and _Again(self._study, beyond))
+        return TunerDriver(spec, sampler=beyond and _RecordedConfigurations(self._study, beyond))
 
     def _agrees(self, event: e.Event) -> bool:
         assert self._driver is not None
         study = self._simulator.plan.studies[self._study.id]
         context = context_of(self._simulator.plan, study, event)
         now = max(self._simulator.now, getattr(event, "at", None) or 0.0)
-        elapsed = max(context.elapsed, now - study.submitted_at)  # which only few reasons tell
+        elapsed = max(context.elapsed, now - study.submitted_at)  # few reasons record it
         paid = spent(self._simulator.plan, study, now)
         self._driver.observe(study, replace(context, elapsed=elapsed, spent=paid))
-        return _is_same(event, self._driver.expected(), study)
+        return _is_same(event, self._driver.next_action(), study)
 
 
 def _is_same(event: e.Event, action: Next | End | None, study: Study) -> bool:
-    """Whether a recorded decision is what the tuner wants; the reason may be another one."""
+    """Whether a recorded decision is the tuner's action; the reasons may differ."""
     match event, action:
         case e.TrialAdded(), NewTrial():
             return event.steps == action.steps
@@ -155,16 +154,16 @@ def _is_same(event: e.Event, action: Next | End | None, study: Study) -> bool:
     return False
 
 
-class _Again:
-    """The configurations that a study had, in their order, and then those that its sampler would have gone on with."""
+class _RecordedConfigurations:
+    """The recorded configurations of a study in their order, then those of its sampler."""
 
     def __init__(self, study: Study, beyond: Sampler) -> None:
         own = (trial for trial in study.trials if trial.reason.get("by") == "tuner")
-        self._had = [Proposal(trial.hp, _known_to_samplers(trial.reason)) for trial in own]
+        self._had = [Proposal(trial.hp, _sampler_fields(trial.reason)) for trial in own]
         self._beyond = beyond
-        inner = beyond.then if isinstance(beyond, Enqueued) else beyond
+        inner = beyond.then if isinstance(beyond, FirstConfigurations) else beyond
         if study.learned and isinstance(inner, Learns):
-            inner.learn(learned_of(study.learned))
+            inner.learn(learned_trials(study.learned))
 
     @property
     def adaptive(self) -> bool:
@@ -180,15 +179,15 @@ class _Again:
         return self._beyond.size()
 
 
-def _known_to_samplers(reason: Mapping[str, Any]) -> Json:
-    """What a sampler needs to learn of a trial, also where another one drew it."""
+def _sampler_fields(reason: Mapping[str, Any]) -> Json:
+    """The fields of a trial's reason from which a sampler learns, even if another one sampled it."""
     return {"sample": reason["sample"], "asked": reason.get("asked", 0)} if "sample" in reason else {}
 
 
 class RecordedResults:
-    """Measures a virtual model by looking up what is on record for its name and step, or else before it on its path.
+    """Evaluates a virtual model by looking up the record of its name and step, or an earlier one on its path.
 
-    Of a configuration of which nothing is on record, the worst result of its study is taken.
+    A configuration without any record gets the worst result of its study.
     """
 
     def __init__(self, plan: SearchPlan, study: Study) -> None:
@@ -209,13 +208,13 @@ class RecordedResults:
         return self._worst
 
     def has(self, trial: Trial, step: int) -> bool:
-        """Whether a trial's result was measured, and did not have to be made up."""
+        """Whether a trial's result was measured."""
         names = (node.id for node in self.world.nodes_of(trial, step))
         return all(name in self._plan.nodes and step in self._plan.nodes[name].metrics for name in names)
 
 
 class _Durations:
-    """How long stages take: as long as they took, or are estimated to take from that."""
+    """Recorded or estimated durations of stages."""
 
     def __init__(self, plan: SearchPlan) -> None:
         self._plan, self.world, self._costs = plan, SearchPlan(), Costs()
@@ -226,8 +225,8 @@ class _Durations:
         return (stage.end - stage.start) * self._costs.seconds_per_step(node)
 
 
-def _trained(plan: SearchPlan, name: NodeId, world: SearchPlan) -> int:
-    """The last step of a node that was trained for anyone; its start if it was not."""
+def _last_trained_step(plan: SearchPlan, name: NodeId, world: SearchPlan) -> int:
+    """The last trained step of a node, in any study; its start if there is none."""
     node = plan.nodes.get(name)
     if node is None:
         return world.nodes[name].start
@@ -235,19 +234,19 @@ def _trained(plan: SearchPlan, name: NodeId, world: SearchPlan) -> int:
 
 
 def _missing(plan: SearchPlan, study: Study, imagined: Study, world: SearchPlan) -> Iterator[int]:
-    """For each node, the steps that the imagined study has there, and neither the study nor anyone else had."""
+    """For each node, the steps of the changed study that no study has."""
     for name, end in imagined.max_step_by_node.items():
-        yield max(0, end - max(_trained(plan, name, world), study.max_step_by_node.get(name, 0)))
+        yield max(0, end - max(_last_trained_step(plan, name, world), study.max_step_by_node.get(name, 0)))
 
 
 def _excess(plan: SearchPlan, study: Study, imagined: Study) -> Iterator[int]:
-    """For each node, the steps that the study had there and the imagined one would not."""
+    """For each node, the steps of the study that the changed one does not have."""
     for name, end in study.max_step_by_node.items():
         yield max(0, end - max(imagined.max_step_by_node.get(name, 0), plan.nodes[name].start))
 
 
 def _best(recorded: RecordedResults, study: Study) -> Json | None:
-    """The best last result of a trial, of those that were measured."""
+    """The best of the trials' last results, of those that were measured."""
     last: dict[int, TrialEvent] = {}
     for line in _results(study):
         if study.objectives.score(line.metrics) is not None and recorded.has(study.trials[line.trial], line.steps):

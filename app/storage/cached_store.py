@@ -1,4 +1,4 @@
-"""Checkpoints on a disk of this machine, beside the store of all: slots of one host read nothing of a bucket twice."""
+"""Copies of checkpoints on a local disk: the slots of one machine read no object of a bucket twice."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from pathlib import Path
 from typing import TypeVar
 from uuid import uuid4
 
-from app.storage.object_store import ObjectStore, Written
+from app.storage.object_store import ObjectStat, ObjectStore
 
 logger = logging.getLogger(__name__)
 
 FOLDER = "stagetree-checkpoints"
-"""Below the folder that was named: its other files are not ours to delete."""
+"""Below the configured folder, whose other files are not ours to delete."""
 
 Part = TypeVar("Part", bytes, memoryview)
 
 
 class CachedStore:
-    """An `ObjectStore` that keeps copies of what is written and read in a folder, up to so many bytes in all.
+    """An `ObjectStore` that keeps copies of written and read objects in a folder, up to a size limit.
 
-    The folder is shared by the slots of a host, each of which makes room in it: the copies used longest ago go first.
-    A copy that cannot be made, for a full disk say, is left out. Readers compare the hash of a copy, as of any object,
-    and have it dropped if it is damaged.
+    The slots of a machine share the folder, and each makes room in it: the least recently used copies go first. If a
+    copy cannot be made, for example on a full disk, there is none. Readers check the hash of a copy as of any object,
+    and have a damaged one deleted.
     """
 
     def __init__(self, store: ObjectStore, folder: Path, limit: int) -> None:
@@ -38,7 +38,7 @@ class CachedStore:
 
     def cache(self, key: str, parts: Iterable[memoryview]) -> bool:
         copy = self._new_copy(key)
-        for _ in copy.passing(parts):
+        for _ in copy.copy_parts(parts):
             pass
         return copy.finish()
 
@@ -48,7 +48,7 @@ class CachedStore:
             return
         copy = self._new_copy(key)
         try:
-            self._store.write(key, copy.passing(parts))
+            self._store.write(key, copy.copy_parts(parts))
         except BaseException:
             copy.discard()
             raise
@@ -57,7 +57,7 @@ class CachedStore:
     def read(self, key: str) -> Iterator[bytes]:
         copy = self._new_copy(key)
         try:
-            yield from copy.passing(self._store.read(key))
+            yield from copy.copy_parts(self._store.read(key))
         except BaseException:
             copy.discard()
             raise
@@ -85,15 +85,15 @@ class CachedStore:
     def all_keys(self) -> Iterator[str]:
         return self._store.all_keys()
 
-    def written(self, key: str) -> Written:
-        return self._store.written(key)
+    def stat(self, key: str) -> ObjectStat:
+        return self._store.stat(key)
 
     def _new_copy(self, key: str) -> _Copy:
         return _Copy(self._folder, key, self._limit)
 
 
 class _Copy:
-    """A copy on its way to the folder: its errors do not concern the writer or reader of the object."""
+    """A copy that is being written. Its errors do not affect the writer or reader of the object."""
 
     def __init__(self, folder: Path, key: str, limit: int) -> None:
         self._folder, self._path, self._limit = folder, folder / key, limit
@@ -102,14 +102,14 @@ class _Copy:
         self._fd = -1
         self._try(self._begin)
 
-    def passing(self, parts: Iterable[Part]) -> Iterator[Part]:
-        """The same parts, each of which is copied on its way."""
+    def copy_parts(self, parts: Iterable[Part]) -> Iterator[Part]:
+        """Yield the same parts, and copy each."""
         for part in parts:
             self._try(partial(self._add, part))
             yield part
 
     def finish(self) -> bool:
-        """The object is whole: it can be found from here on, unless something was wrong with its copy."""
+        """Publish the copy; returns whether that worked."""
         if self._fd >= 0:
             self._try(self._place)
         is_there = self._fd >= 0
@@ -117,7 +117,7 @@ class _Copy:
         return is_there
 
     def discard(self) -> None:
-        """There is no such object, or no room for it."""
+        """Delete the incomplete copy."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -161,7 +161,7 @@ class _Copy:
 
 
 def _copies(folder: Path, but: Path) -> Iterator[tuple[float, int, Path]]:
-    """When each was used last, its size in bytes, and where it is; also of copies that were broken off."""
+    """Last use, size and path of each copy, including incomplete ones."""
     for path in folder.rglob("*"):
         with suppress(FileNotFoundError):
             status = path.stat()

@@ -1,7 +1,7 @@
-"""Where checkpoints lie: one immutable object each, in a folder or a bucket.
+"""Where checkpoints are stored: one immutable object each, in a folder or a bucket.
 
-An object has its name only once it is whole, and is never overwritten. None is looked for by listing, but those that
-no event names (docs/decisions/0025-orphans.md).
+An object has its name only once it is complete, and is never overwritten. Objects are found by the log, and listed only
+to find orphans (docs/decisions/0025-orphans.md).
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
 
-from app.outages import Away
+from app.outages import Unavailable
 from app.storage.s3_parts import CONNECT_SECONDS, READ_SECONDS, DirectParts
 from stagetree.atomic_file import atomic_file
 
 T = TypeVar("T")
 
 PART = 16 * 2**20
-"""Bytes in one piece, on the way there and back."""
+"""Bytes of a part, when reading and writing."""
 
 IN_FLIGHT = 12
-"""So many parts of an object of S3 are on their way at once: one stream carries far less than a machine can take."""
+"""How many parts of an S3 object are transferred at once: one stream uses a small share of a machine's bandwidth."""
 
 S3_OPTIONS: dict[str, Any] = {
     "use_listings_cache": False,
@@ -38,64 +38,65 @@ S3_OPTIONS: dict[str, Any] = {
         "max_pool_connections": IN_FLIGHT + 4,
     },
 }
-"""A connection that nobody answers on is given up in seconds: we try again ourselves."""
+"""Short timeouts, because we retry ourselves."""
 
 
 DELETED = "If it was deleted, make it again, empty: what is lost is then trained again"
-"""What to do about a folder that will not come back."""
+"""What to do about a folder that is gone for good."""
 
 
-class StoreUnavailable(Away):
-    """The store did not do what it was asked; the message says which object and why. Time may help."""
+class StoreUnavailable(Unavailable):
+    """The store failed; the message names the object and the reason. A later attempt may succeed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """An object's size in bytes, and when it was written: Unix seconds, by the store's clock."""
+class ObjectStat:
+    """An object's size in bytes, and the time of writing in Unix seconds by the store's clock."""
 
     size: int
     at: float
 
 
 class ObjectStore(Protocol):
-    """Holds bytes under a key. Whatever is wrong, each raises what its library raises; a missing object is
-    FileNotFoundError."""
+    """Bytes by key. Methods raise what the underlying library raises; a missing object is FileNotFoundError."""
 
     @property
     def prefix(self) -> str:
-        """What the keys of new objects begin with."""
+        """The first part of the keys of new objects."""
 
     def write(self, key: str, parts: Iterable[memoryview]) -> None: ...
 
     def cache(self, key: str, parts: Iterable[memoryview]) -> bool:
-        """Put an object that is written next where the slots of this machine find it. False where there is no place."""
+        """Keep a copy, for the slots of this machine, of an object that will be written next. False if there is no
+        cache.
+        """
 
     def read(self, key: str) -> Iterator[bytes]: ...
 
     def delete(self, key: str) -> None: ...
 
     def distrust(self, key: str) -> bool:
-        """What was read was damaged: drop the copy of the object that it was read from. False where it was none."""
+        """A read object was damaged: delete the cached copy that it came from. False if it was no copy."""
 
     def open(self, key: str) -> int | None:
-        """A descriptor of the object, where it is a file of this machine; None elsewhere."""
+        """A file descriptor of the object if it is a local file, else None."""
 
     def all_keys(self) -> Iterator[str]:
-        """All of them, and what was broken off while it was written, where that has a name."""
+        """All keys, including those of incomplete objects if they have one."""
 
-    def written(self, key: str) -> Written: ...
+    def stat(self, key: str) -> ObjectStat: ...
 
 
 LOG = "stagetree.db"
-"""The log of an embedded stack, which lies beside the folder of its checkpoints."""
+"""The log of an embedded stack, in the same folder as its checkpoints."""
 
 
 class LocalStore:
-    """A folder of this machine, or one that all machines mount.
+    """A local folder, or one that all machines mount.
 
-    Where the folder is not there, its disk is not mounted: nothing is missing, and the store is away. But a folder
-    beside its own log is on the same disk as the log, and was deleted. A marker in the folder would not tell: a slot
-    that writes before the disk is mounted would leave one below the mount point.
+    If the folder is missing, its disk is not mounted: the store is unavailable, and no object is missing. A folder
+    beside its own log is on the same disk as the log, so it was deleted instead. A marker file in the folder could not
+    tell these apart: a slot that writes before the disk is mounted would leave one below the mount point.
     """
 
     prefix = ""
@@ -134,19 +135,19 @@ class LocalStore:
             if path.is_file():
                 yield path.relative_to(self._root).as_posix()
 
-    def written(self, key: str) -> Written:
+    def stat(self, key: str) -> ObjectStat:
         status = (self._root / key).stat()
-        return Written(status.st_size, status.st_mtime)
+        return ObjectStat(status.st_size, status.st_mtime)
 
     def _check_mounted(self) -> None:
-        """What is not to be seen just now is neither missing nor deleted."""
+        """Objects of an unmounted folder are neither missing nor deleted."""
         is_beside_its_log = not self._root.is_symlink() and (self._root.parent / LOG).is_file()
         if not self._root.is_dir() and not is_beside_its_log:
             raise NotADirectoryError(f"the folder {self._root} is not there; is it mounted? {DELETED}")
 
 
 class FsspecStore:
-    """Any file system that fsspec knows; large objects go up in parts, as far as it can do that."""
+    """Any file system that fsspec supports. Large objects are uploaded in parts if it can do that."""
 
     prefix = ""
     options: ClassVar[dict[str, Any]] = {}
@@ -163,7 +164,7 @@ class FsspecStore:
                 file.write(part)
         except BaseException:
             file.discard()
-            file.closed = True  # or it would make an object of what is there, once it is forgotten
+            file.closed = True  # or its finalizer would upload the incomplete object
             raise
         file.close()
 
@@ -174,7 +175,7 @@ class FsspecStore:
         path = f"{self._root}/{key}"
         size = self._fs.size(path)
         ranges = ((begin, min(begin + PART, size)) for begin in range(0, size, PART))
-        yield from _in_flight(partial(self._part, path, *each) for each in ranges)
+        yield from _run_concurrently(partial(self._part, path, *each) for each in ranges)
 
     def open(self, key: str) -> int | None:
         return None
@@ -189,9 +190,9 @@ class FsspecStore:
         for path in self._fs.find(self._root):
             yield path.removeprefix(f"{self._root}/")
 
-    def written(self, key: str) -> Written:
+    def stat(self, key: str) -> ObjectStat:
         path = f"{self._root}/{key}"
-        return Written(self._fs.size(path), self._fs.modified(path).timestamp())
+        return ObjectStat(self._fs.size(path), self._fs.modified(path).timestamp())
 
     def _part(self, path: str, begin: int, end: int) -> bytes:
         part: bytes = self._fs.cat_file(path, start=begin, end=end)
@@ -201,7 +202,7 @@ class FsspecStore:
 
 
 class S3Store(FsspecStore):
-    """S3, where the parts of a large object go up side by side, and down over connections of our own."""
+    """S3. The parts of a large object are uploaded in parallel, and transferred over connections of our own."""
 
     options = S3_OPTIONS
 
@@ -220,7 +221,7 @@ class S3Store(FsspecStore):
         place["UploadId"] = self._fs.call_s3("create_multipart_upload", **place)["UploadId"]
         try:
             calls = (partial(self._upload, place, *each) for each in enumerate(chain(begin, chunks), 1))
-            uploaded = {"Parts": list(_in_flight(calls))}
+            uploaded = {"Parts": list(_run_concurrently(calls))}
             self._fs.call_s3("complete_multipart_upload", **place, MultipartUpload=uploaded)
         except BaseException:
             self._fs.call_s3("abort_multipart_upload", **place)
@@ -244,8 +245,8 @@ def open_store(root: str) -> ObjectStore:
     return FsspecStore(root) if "://" in root else LocalStore(root)
 
 
-def _in_flight(calls: Iterable[Callable[[], T]]) -> Iterator[T]:
-    """The results of calls in their order, while a few of them are under way."""
+def _run_concurrently(calls: Iterable[Callable[[], T]]) -> Iterator[T]:
+    """The results of calls in their order, with a few calls under way at once."""
     with ThreadPoolExecutor(IN_FLIGHT, "store") as pool:
         waiting = deque[Future[T]]()
         try:

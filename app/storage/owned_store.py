@@ -1,14 +1,14 @@
-"""The store of one installation: its objects are apart from the objects of others, and no other database deletes them.
+"""The part of a store that belongs to one installation, and its orphans.
 
 Keys of new objects begin with the name of the installation. Under that name lies an object that says which database
-it is in: a copy of the database, such as a backup that was restored, has the same name, and knows of none of the
-objects that the other one writes from then on. Before each write and each deletion it is read.
+owns it. A copy of the database, such as a restored backup, has the same name, but knows none of the objects that the
+other database writes later. So the owner is read before each write and each deletion.
 
-Orphans are objects that no event names: a worker wrote them, and was killed before it said so. Apache Iceberg's
-`remove_orphan_files` tells them from what is about to be named by their age alone. Here only the chain that wrote an
-object can name it, and no longer once it is over: its fence is refused. So an object is an orphan if the log does not
-name it, and it is older than every chain of its plan that is under way. Age is asked for besides, since stores,
-databases and machines have clocks of their own.
+Orphans are objects that no event names: a worker wrote them, and was killed before it could record them. Apache
+Iceberg's `remove_orphan_files` recognizes them by their age alone. Here only the chain that wrote an object can name
+it, and only while the chain's fence holds. So an object is an orphan if the log does not name it and it is older than
+every live chain of its plan. A minimum age is required as well, because stores, databases and machines have different
+clocks.
 """
 
 from __future__ import annotations
@@ -24,25 +24,24 @@ from pathlib import Path
 
 from app.domain import checkpoint_needs
 from app.events import Installation, Plans, PlanUnusable, Records
-from app.storage.object_store import LOG, ObjectStore, StoreUnavailable, Written, open_store
+from app.storage.object_store import LOG, ObjectStat, ObjectStore, StoreUnavailable, open_store
 
 OWNER = "owner.json"
 NAME = re.compile("[0-9a-f]{12}")
-"""Of an installation."""
+"""An installation's name."""
 
 SURE_SECONDS = 60.0
-"""How long the owner is taken for what it was."""
+"""How long the owner is cached."""
 
 
 class NotOurs(StoreUnavailable):
-    """The objects belong to another database; the message says to which, and what can be done."""
+    """The objects belong to another database; the message says to which one, and what to do."""
 
 
 class OwnedStore:
     """An `ObjectStore` in which only one database writes and deletes under the name of its installation.
 
-    Both raise `NotOurs`, and what `identify` raises. What has the name of another installation is never deleted:
-    that one does it.
+    Both raise `NotOurs`, and what `identify` raises. Objects of other installations are never deleted.
     """
 
     def __init__(
@@ -59,7 +58,6 @@ class OwnedStore:
 
     @property
     def prefix(self) -> str:
-        """What keys of new objects begin with."""
         return f"{self._installation.name}/"
 
     def write(self, key: str, parts: Iterable[memoryview]) -> None:
@@ -91,11 +89,11 @@ class OwnedStore:
         """The keys of this installation."""
         return (key for key in self._store.all_keys() if key.startswith(self.prefix) and key != self._owner_key)
 
-    def written(self, key: str) -> Written:
-        return self._store.written(key)
+    def stat(self, key: str) -> ObjectStat:
+        return self._store.stat(key)
 
     def adopt(self) -> None:
-        """Take over from the database that had the objects so far."""
+        """Take the objects over from another database."""
         database = json.dumps({"database": self._installation.database}).encode()
         self._store.write(self._owner_key, [memoryview(database)])
         self._sure_until = float("-inf")
@@ -126,7 +124,7 @@ class OwnedStore:
         return self._installation.database is None or self._clock() < self._sure_until
 
     def _owner(self) -> str | None:
-        """None where no database has written anything yet."""
+        """None if no database has written yet."""
         try:
             owner = json.loads(b"".join(self._store.read(self._owner_key)))
         except (FileNotFoundError, NotADirectoryError):
@@ -135,9 +133,9 @@ class OwnedStore:
 
 
 def open_owned(records: Records, root: str) -> OwnedStore:
-    """The store of the installation that these records are of. root: as in `open_store`.
+    """The store of an installation. root: as in `open_store`.
 
-    A folder beside its own log is copied and moved together with it, and so belongs to no other.
+    A folder beside its own log is copied and moved together with it, so it needs no owner.
     """
     is_beside_log = "://" not in root and (Path(root).parent / LOG).is_file()
 
@@ -150,7 +148,7 @@ def open_owned(records: Records, root: str) -> OwnedStore:
 
 
 def is_paused(records: Records) -> bool:
-    """Whether nothing may be deleted now, since a backup is made that names it."""
+    """Whether deletion is paused, because a backup is being made."""
     with records.read() as rows:
         return (rows.installation().paused_until or 0.0) > rows.now()
 
@@ -167,50 +165,49 @@ class Orphan:
 
 
 def find_orphans(records: Records, plans: Plans, store: ObjectStore, age: float) -> Iterator[Orphan]:
-    """Those that were written more than `age` seconds ago. What belongs to no plan of this log is left alone.
+    """The orphans that are more than `age` seconds old. Objects of plans that are not in this log are ignored.
 
     Raises `StoreUnavailable`, `DatabaseUnavailable`.
     """
-    listed = _listed(store)  # before the log is read: what is written from here on is not looked at
+    listed = _list_by_plan(store)  # before the log is read, so that later objects are ignored
     for stream in sorted(listed.keys() & records.log.versions().keys()):
-        before = _oldest_under_way(records, stream) - age  # before the plan: a chain that is over has said all
-        for key in _unnamed(plans, stream, listed[stream]):
-            written = _written(store, key)
+        before = _oldest_under_way(records, stream) - age  # before the plan: a finished chain has recorded all
+        for key in _unreferenced(plans, stream, listed[stream]):
+            written = _stat(store, key)
             if written is not None and written.at < before:
                 yield Orphan(key, written.size)
 
 
-def _listed(store: ObjectStore) -> Mapping[str, Sequence[str]]:
-    """The keys in the store, by plan."""
+def _list_by_plan(store: ObjectStore) -> Mapping[str, Sequence[str]]:
     listed = defaultdict[str, list[str]](list)
     try:
         for key in store.all_keys():
             listed[key.removeprefix(store.prefix).partition("/")[0]].append(key)
-    except Exception as error:  # whatever the client of the store raises
+    except Exception as error:  # of the store's client library
         raise StoreUnavailable(f"the store cannot be listed: {type(error).__name__}: {error}") from error
     return listed
 
 
 def _oldest_under_way(records: Records, stream: str) -> float:
-    """When the oldest chain of a plan was given to its slot, of those that are not over; now, if all are."""
+    """When the oldest live chain of a plan was assigned; now if there is none."""
     with records.read() as rows:
         return min([rows.now(), *(row.dispatched_at for row in rows.chains.live(stream))])
 
 
-def _unnamed(plans: Plans, stream: str, keys: Sequence[str]) -> list[str]:
+def _unreferenced(plans: Plans, stream: str, keys: Sequence[str]) -> list[str]:
     try:
         with plans.holding(stream) as plan:
             named = checkpoint_needs.recorded_keys(plan)
-    except PlanUnusable as problem:  # whatever it names stays
+    except PlanUnusable as problem:  # it may name any of them
         logger.info("%s", problem)
         return []
     return [key for key in keys if key not in named]
 
 
-def _written(store: ObjectStore, key: str) -> Written | None:
-    """None if it has gone since it was listed."""
+def _stat(store: ObjectStore, key: str) -> ObjectStat | None:
+    """None if it was deleted since it was listed."""
     try:
-        return store.written(key)
+        return store.stat(key)
     except FileNotFoundError:
         return None
     except Exception as error:

@@ -23,7 +23,7 @@ from kombu.message import Message
 from kombu.transport import TRANSPORT_ALIASES, _transport_cache
 from kombu.transport import redis as kombu_redis
 
-from app.outages import broker_is_away
+from app.outages import broker_is_unavailable
 from app.settings import settings
 from app.workers.threads import THREADS
 from stagetree.backoff import Backoff
@@ -183,7 +183,7 @@ def wake_scheduler() -> None:
                 options = {"queue": SCHEDULER_QUEUE, "expires": WAKE_UP_SECONDS, "retry": False}
                 celery.send_task("stagetree.tick", connection=connection, **options)
     except Exception as error:
-        if not broker_is_away(error):
+        if not broker_is_unavailable(error):
             raise
         logger.info("the scheduler could not be told: the broker is away (%s)", error)
 
@@ -230,6 +230,6 @@ def _send_next(waiting: Sequence[Mapping[str, Any]], task: str, root: str) -> No
             celery.signature(following).apply_async(chain=later, parent_id=task, root_id=root, retry=False)
             return
         except Exception as error:
-            if not broker_is_away(error):
+            if not broker_is_unavailable(error):
                 raise
             logger.warning("the message of the next stage waits: the broker is away (%s)", error)

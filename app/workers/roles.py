@@ -103,7 +103,7 @@ class SchedulerRole:
     def _record_tick(self, records: SqlRecords, owner: str, scheduler: Scheduler) -> None:
         demand, host = scheduler.demand(), socket.gethostname()
         held_up = {**self._deleting.fence.problems(), **scheduler.held_up()}
-        change(records, lambda rows: rows.schedulers.ticked(owner, host, os.getpid(), demand, held_up=held_up))
+        change(records, lambda rows: rows.schedulers.record_tick(owner, host, os.getpid(), demand, held_up=held_up))
 
     def _delete(self) -> bool:
         """Look once; whether there is nothing more to do for now. Slots that waited for it are given work."""

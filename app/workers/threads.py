@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from app.outages import Away, LostRace
+from app.outages import LostRace, Unavailable
 
 logger = logging.getLogger(__name__)
 
@@ -143,7 +143,7 @@ class PeriodicThread:
     def _once(self) -> bool:
         try:
             is_done = self._do()
-        except (Away, LostRace) as problem:
+        except (Unavailable, LostRace) as problem:
             logger.log(logging.DEBUG if self._is_away else logging.WARNING, "%s waits: %s", self._name, problem)
             self._is_away = True
             return True
@@ -187,7 +187,7 @@ class TickLoop:
             self._looked_at = self._clock()
             try:
                 self._look()
-            except (Away, LostRace) as problem:
+            except (Unavailable, LostRace) as problem:
                 logger.log(logging.DEBUG if self._is_away else logging.WARNING, "the scheduler waits: %s", problem)
                 self._is_away = True
             else:
@@ -203,7 +203,7 @@ class TickLoop:
             try:
                 self.tick_if_late()
                 self._after()
-            except (Away, LostRace) as problem:  # each tick says whether that is so
+            except (Unavailable, LostRace) as problem:  # each tick says whether that is so
                 logger.debug("what is done after ticks waits: %s", problem)
             except Exception:  # this thread is what is left when all else fails: it goes on
                 logger.exception("the scheduler could not look")

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from app.domain.chain_assignment import ChainAssignment
 from app.events.trial_logs import LogPiece, TrialLogTable
-from app.outages import Away, LostRace
+from app.outages import LostRace, Unavailable
 from app.process.logs import shorten
 from app.workers.threads import THREADS, Executor, PeriodicThread
 
@@ -175,7 +175,7 @@ class LogSender:
             return all(done)
 
     def _send_last(self) -> None:
-        with suppress(Away, LostRace):
+        with suppress(Unavailable, LostRace):
             while not self.send():
                 pass
 

@@ -17,7 +17,6 @@ ROWID = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 PROFILES = "type IN ('PackingProfiled', 'RanksProfiled')"
 ACTIVE = "state NOT IN ('completed', 'failed', 'cancelled')"
 LIVE = "state IN ('ready', 'running', 'saving')"
-EMPTY = sa.text("''")
 
 
 def required(name: str, kind: sa.types.TypeEngine, **more: object) -> sa.Column:
@@ -104,8 +103,8 @@ def create_studies() -> None:
         sa.Column("slots_due", sa.Float()),
         sa.Column("audited", sa.Boolean()),
         sa.Column("begins", sa.JSON()),
-        required("project", sa.String(), server_default=EMPTY),
-        required("owner", sa.String(), server_default=EMPTY),
+        required("project", sa.String()),
+        required("owner", sa.String()),
         sa.Column("tags", sa.JSON()),
     )
     op.create_index("ix_studies_submitted", "studies", ["submitted_at", "id"])
@@ -127,10 +126,10 @@ def create_slots() -> None:
         required("trainers", sa.JSON()),
         sa.Column("note", sa.String()),
         sa.Column("quarantined_until", sa.Float()),
-        required("kind", sa.String(), server_default=EMPTY),
+        required("kind", sa.String()),
         sa.Column("lent_to", sa.String()),
         sa.Column("emptied_for", sa.String()),
-        required("address", sa.String(), server_default=EMPTY),
+        required("address", sa.String()),
     )
     partial_index("ix_slots_lent", "slots", "lent_to", "lent_to IS NOT NULL")
     op.create_table(
@@ -159,8 +158,8 @@ def create_chains() -> None:
         required("step", sa.Integer()),
         required("extra_eval_steps", sa.JSON()),
         required("branch_steps", sa.JSON()),
-        required("stop", sa.Boolean(), server_default=sa.false()),
-        required("preempt", sa.Boolean(), server_default=sa.false()),
+        required("stop", sa.Boolean()),
+        required("preempt", sa.Boolean()),
         required("dispatched_at", sa.Float()),
         sa.Column("members", sa.JSON()),
     )

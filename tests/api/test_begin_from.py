@@ -19,7 +19,7 @@ from app.domain import events as e
 from app.domain.terms import ChainId, NodeId, StudyId, VerificationKind
 from app.service.services import Services
 from app.storage.object_store import open_store
-from app.undeclared_inputs import look_at_found
+from app.undeclared_inputs import record_undeclared
 from stagetree import load_weights
 from tests.api.test_checkpoint_routes import keep
 from tests.api.world import API, Workers, changed
@@ -265,7 +265,7 @@ def test_a_preview_tells_of_a_changed_file_that_its_study_leaves_out(
     path.write_text("1,2")
     stream = use.find(http.post("/studies", json=changed()).json()["study"]).stream
     about = {"chain": ChainId("c"), "proof": VerificationKind.CHECK, "device": "cpu", "node": NodeId("n")}
-    test = e.ExactnessTested(**about, begin=0, step=2, files=look_at_found([str(path)]))  # type: ignore[arg-type]
+    test = e.ExactnessTested(**about, begin=0, step=2, files=record_undeclared([str(path)]))  # type: ignore[arg-type]
     use.log.append(stream, [test], expected=None, at=1.0)
     assert told(http, path) == []
     path.write_text("1,3")

@@ -349,7 +349,7 @@ def test_a_lent_slot_says_to_which_trial(http: TestClient, tuned: str, workers: 
 
 def test_demand_is_as_the_scheduler_said_last(http: TestClient, use: Services) -> None:
     with use.records.write() as rows:
-        rows.schedulers.ticked("me", "here", 1, {"busy": 3, "more": 5, "idle": ["gpu3"]})
+        rows.schedulers.record_tick("me", "here", 1, {"busy": 3, "more": 5, "idle": ["gpu3"]})
     said = http.get("/demand").json()
     assert said.pop("at") > 1e9
     assert said == {"busy": 3, "more": 5, "wanted": 8, "idle": ["gpu3"], "busy_by_kind": {}, "more_by_kind": {}}
@@ -365,7 +365,7 @@ def test_demand_for_one_kind_of_gpu(http: TestClient, use: Services) -> None:
         for slot, kind in (("a-gpu0", a100), ("h-gpu0", h100)):
             rows.slots.take(slot, "me", instead_of=None, device=kind, host="here", pid=1, kind=kind)
         said = {"busy": 3, "more": 18, "idle": ["a-gpu0", "h-gpu0"]} | by_kind
-        rows.schedulers.ticked("me", "here", 1, said)
+        rows.schedulers.record_tick("me", "here", 1, said)
 
     def wanted(**asked: Any) -> tuple[int, list[str]]:
         found = http.get("/demand", params=asked).json()
@@ -382,10 +382,10 @@ def test_demand_for_one_kind_of_gpu(http: TestClient, use: Services) -> None:
 def test_without_a_scheduler_of_late_nobody_goes_by_an_old_demand(http: TestClient, use: Services) -> None:
     """An autoscaler that is told nothing leaves things as they are."""
     with use.records.write() as rows:
-        rows.schedulers.ticked("me", "here", 1)
+        rows.schedulers.record_tick("me", "here", 1)
     assert http.get("/demand").status_code == 503, "an older scheduler says nothing of it"
     with use.records.write() as rows:
-        rows.schedulers.ticked("me", "here", 1, {"busy": 0, "more": 0, "idle": []})
+        rows.schedulers.record_tick("me", "here", 1, {"busy": 0, "more": 0, "idle": []})
     with use.records.database.write() as session:  # type: ignore[attr-defined]
         session.execute(text("UPDATE schedulers SET ticked_at = ticked_at - 1000"))
     answer = http.get("/demand")
@@ -399,7 +399,7 @@ def test_a_study_that_an_error_holds_up_says_so_and_so_do_the_numbers(
     texts = {tuned: f"study {tuned} cannot be scheduled: KeyError: 'x'", workers.stream(tuned): "plan p cannot be used"}
     assert "stagetree_held_up 0" in http.get("http://test/metrics").text
     with use.records.write() as rows:
-        rows.schedulers.ticked("me", "here", 1, held_up=texts)
+        rows.schedulers.record_tick("me", "here", 1, held_up=texts)
     assert http.get(f"/studies/{tuned}").json()["waits_for"] == [*texts.values()]
     other = http.post("/studies", json=changed(trainer="letters")).json()["study"]
     assert "waits_for" not in http.get(f"/studies/{other}").json()

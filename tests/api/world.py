@@ -89,7 +89,7 @@ class Workers:
     def look(self) -> None:
         """The scheduler looks, and finds nothing to do; a slot is alive."""
         with self.use.records.write() as rows:
-            rows.schedulers.ticked("me", "here", 1, {"busy": 0, "more": 0, "idle": ["gpu0"]})
+            rows.schedulers.record_tick("me", "here", 1, {"busy": 0, "more": 0, "idle": ["gpu0"]})
             before = rows.slots.get("gpu0")
             rows.slots.take("gpu0", "worker", instead_of=before and before.owner, device="cuda:0", host="here", pid=1)
 

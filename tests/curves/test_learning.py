@@ -42,7 +42,7 @@ def test_the_prior_is_that_of_expectation_and_maximization_as_published() -> Non
         weights = np.log((parts.sum(axis=0) + EQUAL_WEIGHTS / NUM_NODES) / (5 + EQUAL_WEIGHTS))
     prior = learn_prior([View(clock, row, 0, HORIZON, 1.0) for row in values], owner)
     assert prior.weights == pytest.approx(weights)
-    for row, rest in zip(prior.without([1, 3]), (parts[[0, 3, 4]], parts[:4]), strict=True):
+    for row, rest in zip(prior.leave_out([1, 3]), (parts[[0, 3, 4]], parts[:4]), strict=True):
         expected = (rest.sum(axis=0) + EQUAL_WEIGHTS / NUM_NODES) / (len(rest) + EQUAL_WEIGHTS)
         assert np.exp(row) == pytest.approx(expected, abs=1e-12)
 
@@ -107,13 +107,13 @@ def test_no_curve_is_an_example_to_itself(data: st.DataObject) -> None:
     ]
     now, step = data.draw(st.sampled_from([4, 20, 33, 55])), data.draw(st.sampled_from([60, 75, 100]))
     begun = [
-        row.until(now)
+        row.truncate(now)
         for row in data.draw(st.lists(st.sampled_from(rows), min_size=1, unique_by=lambda row: row.itself))
     ]
-    together = Drift(rows).at(begun, step)
+    together = Drift(rows).predict(begun, step)
     for number, row in enumerate(begun):
         others = Drift([other for other in rows if other.itself != row.itself])
-        alone = others.at([replace(row, itself=-1)], step)
+        alone = others.predict([replace(row, itself=-1)], step)
         assert together.peers[number] == alone.peers[0]
         for one, other in ((together.plain, alone.plain), (together.similar, alone.similar)):
             mine = one.row == number

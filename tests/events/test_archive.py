@@ -88,19 +88,19 @@ def test_what_goes_on_is_not_archived(records: SqlRecords, database: Database) -
     with pytest.raises(StateConflict, match="not over"):
         archive.archive(database, NEW, LATER)
     assert archive.archive(database, "none", LATER) is None
-    assert archive.archived(database) == []
+    assert archive.list_archived(database) == []
 
 
 def test_a_struck_study_is_struck_in_the_archive_too(records: SqlRecords, database: Database) -> None:
     strike(records, "over", "wrong data", LATER)
     archive.archive(database, OLD, LATER)
-    assert records.log.struck(OLD) == {"over"}
+    assert records.log.struck_studies(OLD) == {"over"}
 
 
 def test_notes_are_erased_there_too(records: SqlRecords, database: Database) -> None:
     archive.archive(database, OLD, LATER)
     assert erase_notes(database, "over") == 1
-    assert archive.archived(database) == [OLD]
+    assert archive.list_archived(database) == [OLD]
     assert "mine" not in str(records.log.read(OLD))
 
 

@@ -23,10 +23,10 @@ def test_what_is_old_goes(rows: Transactions, clock: Clock, timed: Database) -> 
     rows.chains.claim("done", "anna", TTL)
     rows.chains.finish("done", 1)
     rows.chains.end("ended")
-    rows.schedulers.ticked("old", "host", 1)
+    rows.schedulers.record_tick("old", "host", 1)
     clock.at += 8 * DAY
     rows.chains.assign("live", "p", "gpu1", WORK, TTL)
-    rows.schedulers.ticked("new", "host", 2)
+    rows.schedulers.record_tick("new", "host", 2)
     log.append("p", [FACT], expected=None, at=clock.at, key="new")
     assert clean(timed, AGES) == {"idempotency": 1, "chains": 2, "slots": 1, "schedulers": 1}
     assert [row.chain for row in rows.chains.live()] == ["live"]
@@ -37,9 +37,9 @@ def test_what_is_old_goes(rows: Transactions, clock: Clock, timed: Database) -> 
 
 
 def test_a_scheduler_that_is_gone_is_forgotten_alone(rows: Transactions, clock: Clock) -> None:
-    rows.schedulers.ticked("one", "host", 1)
+    rows.schedulers.record_tick("one", "host", 1)
     clock.at += 1
-    rows.schedulers.ticked("other", "host", 2)
+    rows.schedulers.record_tick("other", "host", 2)
     rows.schedulers.forget("other")
     assert rows.schedulers.last_tick() == clock.at - 1
 
@@ -48,7 +48,7 @@ def test_what_is_young_or_live_stays(rows: Transactions, clock: Clock, timed: Da
     SqlLog(timed).append("p", [FACT], expected=None, at=clock.at, key="k")
     rows.chains.assign("c", "p", "gpu0", WORK, TTL)
     rows.chains.claim("c", "anna", TTL)
-    rows.schedulers.ticked("one", "host", 1)
+    rows.schedulers.record_tick("one", "host", 1)
     clock.at += 0.9 * DAY
     assert not any(clean(timed, AGES).values())
     clock.at += 100 * DAY

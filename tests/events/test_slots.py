@@ -9,8 +9,8 @@ import pytest
 from assignments import WORK
 from transactions import TTL, Clock, Transactions
 
+from app.events.row_types import LONGEST_QUARANTINE
 from app.events.rows import Lease, SlotLost, SlotTaken
-from app.events.rows.values import LONGEST_QUARANTINE
 
 HERE = {"device": "cpu", "host": "here", "pid": 9}
 

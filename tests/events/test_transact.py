@@ -238,7 +238,7 @@ def test_an_event_of_a_newer_version_holds_up_its_plan_alone(database: Database)
 
 def test_plans_are_let_go_when_idle() -> None:
     log, at = MemoryLog(), [0.0]
-    plans = Plans(log, idle_seconds=100.0, most_idle=3, clock=lambda: at[0])
+    plans = Plans(log, idle_seconds=100.0, max_idle=3, clock=lambda: at[0])
     for number in range(6):
         log.append(f"p{number}", [submitted(f"s{number}")], expected=0, at=1.0)
         if number:  # the study of p0 runs on

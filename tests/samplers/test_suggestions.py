@@ -14,7 +14,7 @@ from app.domain.study_annotations import SuggestionWithdrawn
 from app.domain.terms import StateConflict, Unknown
 from app.events.codec import decode, encode
 from app.search.replay import replay
-from app.search.samplers import SAMPLERS, suggested_of
+from app.search.samplers import SAMPLERS, queued_sampler_of
 from app.simulation.simulator import Simulator
 from stagetree.sequences import parse
 from stagetree.space import Space, SpaceError
@@ -158,7 +158,7 @@ def test_optuna_is_told_of_them() -> None:
     study = spec({**asha("tpe", 12), "min_steps": 8}, suggestions=TOLD_FIRST)
     world = simulator(study, slots=1, measure=near)
     world.run()
-    sampler = suggested_of(study)
+    sampler = queued_sampler_of(study)
     assert sampler is not None
     for event in world.plan.studies[STUDY].history:
         sampler.observe(event)

@@ -195,9 +195,9 @@ def test_the_model_is_told_which_part_of_a_trial_a_value_changes(monkeypatch: py
 
     def fitted(*arguments: Any) -> gaussian.GaussianProcess:
         told_of.append(arguments[3])
-        return gaussian.fitted(*arguments)
+        return gaussian.fit_process(*arguments)
 
-    monkeypatch.setattr(trunks, "fitted", fitted)
+    monkeypatch.setattr(trunks, "fit_process", fitted)
     space = {"lr": SPACE["lr"], "wd": {"choice": [0.1, 0.2]}}
     simulated(space=space)
     places = Space(space, steps=20).parameters()
@@ -229,23 +229,23 @@ points = st.lists(st.lists(st.floats(0, 1), min_size=3, max_size=3), min_size=4,
 def test_the_process_goes_through_what_it_saw_and_knows_how_sure_it_is(rows: list[list[float]]) -> None:
     seen = np.unique(np.round(np.array(rows), 2), axis=0)
     losses = np.sin(3 * seen[:, 0]) + seen[:, 1]
-    process = gaussian.fitted(seen, losses, np.array([0, 1, 2]))
-    mean, deviation = process.at(seen)
+    process = gaussian.fit_process(seen, losses, np.array([0, 1, 2]))
+    mean, deviation = process.predict(seen)
     assert np.allclose(mean, process.losses, atol=0.5) and (deviation < 0.9).all()
-    far = process.believing(seen[:1] + 5)
-    assert far.at(seen[:1] + 5)[1][0] < process.at(seen[:1] + 5)[1][0]
+    far = process.assume_means(seen[:1] + 5)
+    assert far.predict(seen[:1] + 5)[1][0] < process.predict(seen[:1] + 5)[1][0]
 
 
 def test_lengths_tell_what_matters_from_what_does_not() -> None:
     seen = np.random.default_rng(0).random((30, 2))
-    process = gaussian.fitted(seen, np.sin(6 * seen[:, 0]), np.array([0, 1]))
+    process = gaussian.fit_process(seen, np.sin(6 * seen[:, 0]), np.array([0, 1]))
     assert process.lengths[0] < process.lengths[1] / 3
 
 
 def test_of_values_that_could_be_the_reason_it_is_the_one_that_changes_more() -> None:
     """They change together in what was seen, so that only the part of a trial that each changes tells them apart."""
     seen = np.repeat(np.random.default_rng(0).random((6, 1)), 2, axis=1)
-    process = gaussian.fitted(seen, np.sin(6 * seen[:, 0]), np.array([0, 1]), np.array([1.0, 0.2]))
+    process = gaussian.fit_process(seen, np.sin(6 * seen[:, 0]), np.array([0, 1]), np.array([1.0, 0.2]))
     assert process.lengths[0] < process.lengths[1] / 2
 
 
@@ -253,9 +253,9 @@ def test_a_loss_far_above_the_others_changes_the_model_no_more_than_one_at_the_f
     seen = np.random.default_rng(3).random((12, 2))
     losses = seen.sum(axis=1)
     losses[0] = 1e9
-    far = gaussian.fitted(seen, losses, np.array([0, 1]))
+    far = gaussian.fit_process(seen, losses, np.array([0, 1]))
     losses[0] = 1e30
-    farther = gaussian.fitted(seen, losses, np.array([0, 1]))
+    farther = gaussian.fit_process(seen, losses, np.array([0, 1]))
     assert np.allclose(far.losses, farther.losses) and np.allclose(far.lengths, farther.lengths)
     assert np.std(far.losses[1:]) > 0.1
 
@@ -264,16 +264,16 @@ def test_a_sum_is_learnt_from_few_points() -> None:
     """Of four parameters each goes up and down by itself: a process of all distances knows nothing of other places."""
     chance = np.random.default_rng(0)
     seen, other = chance.random((24, 4)), chance.random((60, 4))
-    process = gaussian.fitted(seen, np.sin(6 * seen).sum(axis=1), np.arange(4))
+    process = gaussian.fit_process(seen, np.sin(6 * seen).sum(axis=1), np.arange(4))
     assert process.share > 0.5
-    assert np.corrcoef(process.at(other)[0], np.sin(6 * other).sum(axis=1))[0, 1] > 0.9
+    assert np.corrcoef(process.predict(other)[0], np.sin(6 * other).sum(axis=1))[0, 1] > 0.9
 
 
 def test_the_unit_of_losses_makes_no_difference() -> None:
     seen = np.random.default_rng(2).random((9, 2))
     losses = np.sin(4 * seen[:, 0]) + seen[:, 1] ** 2
-    best = gaussian.fitted(seen, losses, np.array([0, 1]))
-    again = gaussian.fitted(seen, losses * 7 + 3, np.array([0, 1]))
+    best = gaussian.fit_process(seen, losses, np.array([0, 1]))
+    again = gaussian.fit_process(seen, losses * 7 + 3, np.array([0, 1]))
     assert np.allclose(best.lengths, again.lengths, rtol=0.05) and best.share == pytest.approx(again.share, abs=0.05)
 
 
@@ -299,9 +299,9 @@ def test_the_first_trials_lie_apart(seed: int) -> None:
 
 def test_the_improvement_is_the_mean_of_what_may_come() -> None:
     seen = np.random.default_rng(0).random((6, 2))
-    process = gaussian.fitted(seen, seen.sum(axis=1), np.array([0, 1]))
+    process = gaussian.fit_process(seen, seen.sum(axis=1), np.array([0, 1]))
     at = np.random.default_rng(1).random((4, 2)) / 4
-    mean, deviation = process.at(at)
+    mean, deviation = process.predict(at)
     drawn = mean + deviation * np.random.default_rng(2).standard_normal((200_000, 1))
     assert np.allclose(
         np.exp(process.log_improvement(at)), np.maximum(0, process.best - drawn).mean(axis=0), rtol=0.05, atol=1e-4

@@ -12,7 +12,7 @@ from app.domain import events as e
 from app.domain.chain_assignment import ChainAssignment
 from app.domain.search_plan import Node, SearchPlan
 from app.events.memory import MemoryRecords
-from app.events.plans import MOST_IDLE, Plans
+from app.events.plans import MAX_IDLE, Plans
 from app.scheduling.costs import Costs
 from app.scheduling.frontier import Frontier
 from app.search.replay import replay
@@ -144,7 +144,7 @@ def test_plans_that_are_over_are_let_go() -> None:
         scene.submit(name=f"s{number}", plan=f"p{number}")
         scene.run()
     assert scene.study("s29", "p29").state == "completed"
-    assert len(scene.scheduler_plans.names()) <= MOST_IDLE + 1
+    assert len(scene.scheduler_plans.names()) <= MAX_IDLE + 1
 
 
 @pytest.mark.slow
@@ -156,7 +156,7 @@ def test_nothing_holds_on_to_a_plan_that_was_let_go() -> None:
         scene.run()
     scene.plans = Plans(scene.records.log)
     scene.scheduler.tick()  # which finds that the last one is over
-    assert alive(*kinds) - before <= len(scene.scheduler_plans.names()) <= MOST_IDLE + 1
+    assert alive(*kinds) - before <= len(scene.scheduler_plans.names()) <= MAX_IDLE + 1
 
 
 def alive(*kinds: type) -> int:

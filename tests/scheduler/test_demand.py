@@ -112,10 +112,12 @@ def test_the_last_scheduler_to_tick_says_what_counts(database: Database) -> None
 
 def _check_rows(records: Records, at: list[float]) -> None:
     with records.write() as rows:
-        assert rows.schedulers.last_said() == (None, {})
-        rows.schedulers.ticked("one", "here", 1, {"busy": 1, "more": 2, "idle": []})
+        assert rows.schedulers.last_report() == (None, {})
+        rows.schedulers.record_tick("one", "here", 1, {"busy": 1, "more": 2, "idle": []})
     at[0] += 1.0
     with records.write() as rows:
-        rows.schedulers.ticked("other", "here", 2, {"busy": 1, "more": 0, "idle": ["gpu1"]}, held_up={"a": "waits"})
+        rows.schedulers.record_tick(
+            "other", "here", 2, {"busy": 1, "more": 0, "idle": ["gpu1"]}, held_up={"a": "waits"}
+        )
     with records.read() as rows:
-        assert rows.schedulers.last_said() == ({"busy": 1, "more": 0, "idle": ["gpu1"]}, {"a": "waits"})
+        assert rows.schedulers.last_report() == ({"busy": 1, "more": 0, "idle": ["gpu1"]}, {"a": "waits"})

@@ -15,7 +15,7 @@ from app.domain import checkpoint_needs
 from app.domain import events as e
 from app.events.plans import PlanUnusable
 from app.events.rows import Fenced
-from app.storage.object_store import ObjectStore, StoreUnavailable, Written
+from app.storage.object_store import ObjectStat, ObjectStore, StoreUnavailable
 from app.storage.owned_store import find_orphans
 
 AGE = 100.0
@@ -30,7 +30,7 @@ class Store:
     prefix = ""
 
     def __init__(self) -> None:
-        self.objects: dict[str, Written] = {}
+        self.objects: dict[str, ObjectStat] = {}
         self.meanwhile: Callable[[], None] = lambda: None
 
     def all_keys(self) -> Iterator[str]:
@@ -38,7 +38,7 @@ class Store:
         self.meanwhile()
         return iter(keys)
 
-    def written(self, key: str) -> Written:
+    def stat(self, key: str) -> ObjectStat:
         if key not in self.objects:
             raise FileNotFoundError(key)
         return self.objects[key]
@@ -76,7 +76,7 @@ class World(Scene):
         """A worker whose chain was taken away does not know, and writes as well."""
         if worker in self.given:
             key = f"plan/node/{len(self.store.objects)}"
-            self.store.objects[key] = Written(1, self.at)
+            self.store.objects[key] = ObjectStat(1, self.at)
             self.unsaid[worker].append(key)
 
     def say(self, worker: int) -> None:
@@ -155,14 +155,14 @@ def test_what_nobody_named_goes_in_the_end(moves: list[Move]) -> None:
 
 def test_what_belongs_to_no_plan_of_this_log_is_left_alone() -> None:
     world = World()
-    world.store.objects |= {"another/node/1": Written(1, 0.0), "notes.txt": Written(1, 0.0)}
+    world.store.objects |= {"another/node/1": ObjectStat(1, 0.0), "notes.txt": ObjectStat(1, 0.0)}
     assert world.sweep() == []
 
 
 @pytest.fixture
 def orphaned() -> World:
     world = World()
-    world.store.objects["plan/node/1"] = Written(1, 0.0)
+    world.store.objects["plan/node/1"] = ObjectStat(1, 0.0)
     assert world.sweep() == ["plan/node/1"]
     return world
 

@@ -70,7 +70,7 @@ def test_what_is_no_recording(text: str) -> None:
 
 def test_values_and_times_between_and_beyond_evaluations() -> None:
     uneven = Trace({}, (2, 6), (0.5, 0.7), (1.0, 3.0))
-    assert [uneven.at(step) for step in (1, 2, 4, 6, 9)] == [0.5, 0.5, 0.5, 0.7, 0.7]
+    assert [uneven.value(step) for step in (1, 2, 4, 6, 9)] == [0.5, 0.5, 0.5, 0.7, 0.7]
     assert [uneven.time(step) for step in (0, 1, 2, 3, 6, 7)] == [0, 1, 2, 5, 14, 17]
 
 
@@ -78,18 +78,18 @@ def test_time_runs_to_the_evaluation_that_reaches_the_target_not_to_the_end_of_i
     tuner = {"kind": "random", "num_trials": 3, "max_steps": 4}
     assert Player(RISING, tuner, slots=3, target=0.7).time_to_target() == 3 * 2.0
     assert Player(RISING, tuner, slots=1, target=0.7).time_to_target() == 4 * 2.0 + 3 * 2.0
-    assert Player(RISING.taken([1, 0, 2]), tuner, slots=1, target=0.7).time_to_target() == 3 * 2.0
+    assert Player(RISING.select([1, 0, 2]), tuner, slots=1, target=0.7).time_to_target() == 3 * 2.0
     assert Player(RISING, tuner, slots=3, target=0.9).time_to_target() == inf
 
 
 def test_going_on_at_once_costs_nothing_and_taking_up_again_does() -> None:
     tuner: dict[str, Any] = {"kind": "asha", "num_trials": 2, "min_steps": 1, "max_steps": 4, "eta": 2}
-    workload_of_two = RISING.taken([0, 1])
+    workload_of_two = RISING.select([0, 1])
     free = Player(workload_of_two, tuner, slots=1, target=0.5)
     costly = Player(workload_of_two, tuner, slots=1, target=0.5, switch=0.5)
     assert free.time_to_target() == 1 * 2.0 + 2 * 2.0
     assert costly.time_to_target() == free.time_to_target(), "trial 1 goes on as soon as its first step is over"
-    other_way = Player(workload_of_two.taken([1, 0]), tuner, slots=1, target=0.5, switch=0.5)
+    other_way = Player(workload_of_two.select([1, 0]), tuner, slots=1, target=0.5, switch=0.5)
     assert other_way.time_to_target() == 1 * 2.0 + 2 * 2.0 + 0.5
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.search.samplers import sampler_of
-from app.search.tuners.explore import perturbed
+from app.search.tuners.explore import perturb
 from stagetree.sequences import Constant, SequenceError
 from stagetree.space import (
     Choice,
@@ -59,7 +59,7 @@ def test_a_draw_is_among_what_was_written(among: Range, share: float, anything: 
     assert read_pattern(among.to_json(), "") == among == read_pattern(canonical(among.to_json()), "")
     space = Space({"x": among})
     assert space.values(space.build({"x": drawn})) == ({"x": drawn} if among.low < among.high else {})
-    assert among.holds(perturbed(among, drawn, Random(1), [1.2, 0.8]))
+    assert among.holds(perturb(among, drawn, Random(1), [1.2, 0.8]))
 
 
 @given(ranges())

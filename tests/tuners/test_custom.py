@@ -19,7 +19,7 @@ from app.cli.errors import explain_errors
 from app.domain.terms import TrialEventKind
 from app.registry import TunerFileError, load, register
 from app.search.replay import replay
-from app.search.tuners.base import REGISTERED, with_version
+from app.search.tuners.base import REGISTERED, pin_version
 from app.simulation.tuner_suite import CHECKS, check
 from stagetree.spec import SpecError, StudySpec
 from tests.tuners.worlds import STUDY, numbered, simulator
@@ -58,7 +58,7 @@ def test_what_the_page_builds_passes_the_suite(halving: str) -> None:
 def test_the_study_of_the_page_is_run_by_it_and_replayed(halving: str) -> None:
     version = register([halving])["one-halving"]
     given = StudySpec.from_dict(yaml.safe_load(PAGE["one-halving.yaml"]) | {"metric": "loss", "mode": "min"})
-    stamped = with_version(given.to_json())
+    stamped = pin_version(given.to_json())
     assert stamped["tuner"]["version"] == version
     world = simulator(StudySpec.from_dict(stamped), slots=2)
     world.run()
@@ -75,7 +75,7 @@ def test_the_policy_of_hyperdrive_passes_the_suite_and_goes_by_its_labels(tmp_pa
     register([path])
     tuner = {"kind": "custom", "name": "leader-first", "args": {"trials": 5}}
     fields = yaml.safe_load(PAGE["one-halving.yaml"]) | {"metric": "loss", "mode": "min", "tuner": tuner}
-    world = simulator(StudySpec.from_dict(with_version(StudySpec.from_dict(fields).to_json())), slots=1)
+    world = simulator(StudySpec.from_dict(pin_version(StudySpec.from_dict(fields).to_json())), slots=1)
     world.run()
     study, waiting = world.plan.studies[STUDY], dict[int, float]()
     assert {trial.steps for trial in study.trials} == {10}
@@ -94,7 +94,7 @@ def test_the_policy_of_hyperdrive_passes_the_suite_and_goes_by_its_labels(tmp_pa
 def test_a_study_goes_on_with_its_own_version_only(halving: str, name: str) -> None:
     fields: dict[str, Any] = yaml.safe_load(PAGE[name])
     with pytest.raises(SpecError, match=r"registered on this server \(none\), got 'one-halving'"):
-        with_version(StudySpec.from_dict(fields).to_json())
+        pin_version(StudySpec.from_dict(fields).to_json())
     register([halving])
     other = StudySpec.from_dict({**fields, "tuner": {**fields["tuner"], "version": "another"}})
     world = simulator(other)

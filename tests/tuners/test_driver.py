@@ -37,7 +37,7 @@ def test_a_users_trial_that_comes_first_is_not_taken_for_the_tuners() -> None:
     world.give(c.ApplyTunerActions(study=STUDY, actions=suggested))
     driver.observe(study)
     assert [trial.reason["by"] for trial in study.trials] == ["user", "tuner"]
-    assert driver.expected() == observing(study).expected()
+    assert driver.next_action() == observing(study).next_action()
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from app.domain.commands import Extend, Start, Stop
 from app.domain.search_plan import Study
 from app.search.replay import replay
 from app.search.tuners.base import NewTrial
-from app.search.tuners.explore import perturbed, spliced
+from app.search.tuners.explore import perturb, splice
 from stagetree.sequences import parse
 from stagetree.space import read_entry
 from stagetree.spec.tuners import PbtTuner
@@ -207,28 +207,28 @@ def test_a_population_can_follow_when_the_study_is_over() -> None:
 )
 def test_a_value_nearby(event: Any, value: Any, possible: set[Any]) -> None:
     given_ = parse(value).to_json()
-    found = {parse(perturbed(read_entry(event), given_, Random(seed), [1.2, 0.8])).at(0) for seed in range(40)}
+    found = {parse(perturb(read_entry(event), given_, Random(seed), [1.2, 0.8])).at(0) for seed in range(40)}
     assert found == possible
 
 
 def test_an_option_is_the_one_that_the_value_can_come_from() -> None:
     """3.7 was taken for a whole number between 1 and 10, and its neighbour for what it came from."""
     options = read_entry({"choice": [{"randint": [1, 10]}, {"uniform": [0.5, 9.5]}]})
-    found = [perturbed(options, 3.7, Random(seed), [1.2]) for seed in range(20)]
+    found = [perturb(options, 3.7, Random(seed), [1.2]) for seed in range(20)]
     assert all(isinstance(value, int) for value in found)
 
 
 def test_what_is_drawn_inside_a_sequence_is_perturbed_there() -> None:
     event = {"family": "warmup", "steps": {"randint": [5, 20]}, "then": {"uniform": [0, 1]}, "start": 0}
     value = parse({"family": "warmup", "steps": 10, "then": 0.5}).to_json()
-    found = perturbed(read_entry(event), value, Random(0), [1.2])
+    found = perturb(read_entry(event), value, Random(0), [1.2])
     assert parse(found) == parse({"family": "warmup", "steps": 12, "then": 0.6})
 
 
 @given(sequences(), sequences(), st.integers(1, 30), st.integers(1, 30))
 def test_a_splice_is_one_until_the_step_and_the_other_after_it(one: Any, other: Any, step: int, more: int) -> None:
-    first = spliced(one.to_json(), step, other.to_json())
+    first = splice(one.to_json(), step, other.to_json())
     assert parse(first).take(60) == [*one.take(step), *other.take(60, start=step)]
-    second = spliced(first, step + more, one.to_json())
+    second = splice(first, step + more, one.to_json())
     assert parse(second).take(80) == [*parse(first).take(step + more), *one.take(80, start=step + more)]
     assert len(second["parts"]) <= 3 + len(first["parts"])

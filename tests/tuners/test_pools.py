@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.search.tuners.promising import NOBODY, divide
+from app.search.tuners.promising import NO_POOLS, divide
 
 CONFIDENCES = st.lists(st.floats(0, 1), max_size=30)
 
@@ -25,14 +25,14 @@ def test_later_on_high_confidence_deserves_more() -> None:
 
 
 def test_nobody_is_promising_where_there_is_no_slot_for_them() -> None:
-    assert divide([], slots=4) == NOBODY
-    assert divide([0.1, 0.05], slots=2) == NOBODY
-    assert divide([0.0, 0.0], slots=2) == NOBODY
+    assert divide([], slots=4) == NO_POOLS
+    assert divide([0.1, 0.05], slots=2) == NO_POOLS
+    assert divide([0.0, 0.0], slots=2) == NO_POOLS
 
 
 def test_one_slot_goes_to_whoever_is_likelier_to_get_there_than_not() -> None:
     assert divide([0.6, 0.2], slots=1).threshold == 0.6
-    assert divide([0.4, 0.2], slots=1) == NOBODY
+    assert divide([0.4, 0.2], slots=1) == NO_POOLS
 
 
 @given(CONFIDENCES, st.integers(1, 40))
@@ -41,8 +41,8 @@ def test_no_other_threshold_gives_more(confidences: list[float], slots: int) -> 
     pools = divide(confidences, slots)
     for p in [*confidences, *(number / 50 for number in range(51))]:
         effective = min(sum(each >= p for each in confidences), slots * p)
-        assert effective <= pools.effective or (pools is NOBODY and effective < 0.5)
-    if pools is not NOBODY:
+        assert effective <= pools.effective or (pools is NO_POOLS and effective < 0.5)
+    if pools is not NO_POOLS:
         desired = sum(each >= pools.threshold for each in confidences)
         assert pools.effective == min(desired, slots * pools.threshold)
         assert pools.slots == math.floor(pools.effective + 0.5) <= min(desired, slots)

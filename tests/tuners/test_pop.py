@@ -17,7 +17,7 @@ from app.domain.search_plan import Node, Study
 from app.domain.terms import TrialEventKind
 from app.search.replay import replay
 from app.search.tuners.base import Context
-from app.search.tuners.promising import by_rank
+from app.search.tuners.promising import rank_confidence
 from app.simulation.pace import Fault
 from app.simulation.simulator import Simulator
 from stagetree.spec import StudySpec
@@ -102,7 +102,7 @@ def judgements(found: Study) -> list[Any]:
 
 def worth(judgement: Any, order_by: str) -> float:
     """What a trial is ordered and pooled by."""
-    return float(judgement["p"]) if order_by == "p" else by_rank(judgement["rank"], judgement["of"])
+    return float(judgement["p"]) if order_by == "p" else rank_confidence(judgement["rank"], judgement["of"])
 
 
 def best(found: Study) -> float:
@@ -401,9 +401,9 @@ def test_replay_needs_what_was_recorded() -> None:
 
 
 def test_a_recorded_context_is_the_one_that_was_looked_at() -> None:
-    context = Context.recorded({"elapsed": 12.5, "slots": 3, "seconds_per_step": 0.25, "p": 1.0})
+    context = Context.from_reason({"elapsed": 12.5, "slots": 3, "seconds_per_step": 0.25, "p": 1.0})
     assert (context.elapsed, context.slots, context.seconds_per_step(7)) == (12.5, 3, 0.25)
-    assert (Context.recorded({}).elapsed, Context.recorded({}).slots) == (0.0, 1)
+    assert (Context.from_reason({}).elapsed, Context.from_reason({}).slots) == (0.0, 1)
 
 
 # ---------------------------------------------------------------------------------------------------------- early_term

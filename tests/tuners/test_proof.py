@@ -86,7 +86,7 @@ def test_the_last_value_s_own_verdict_is_to_be_beaten() -> None:
         found.observe(result(trial, 5, value))
         found.observe(judged(trial, 5, 0.9 if trial % 2 else 0.1))
         found.observe(result(trial, END, value))
-    assert found.next.of_verdicts == 0 and not found.is_given
+    assert found.next.verdicts_score == 0 and not found.is_given
 
 
 def test_what_ended_settles_nothing_and_a_judgement_without_a_claim_neither() -> None:
@@ -106,7 +106,7 @@ def test_scores_are_those_of_brier(claims: list[tuple[float, bool, bool]]) -> No
     for p, is_there, came in claims:
         found.next.add(p, is_there, came)
     number = len(claims)
-    assert abs(found.next.of_claims - sum((p - came) ** 2 for p, _, came in claims) / number) < 1e-9
-    assert found.next.of_verdicts == sum(is_there != came for _, is_there, came in claims) / number
+    assert abs(found.next.claims_score - sum((p - came) ** 2 for p, _, came in claims) / number) < 1e-9
+    assert found.next.verdicts_score == sum(is_there != came for _, is_there, came in claims) / number
     rate = sum(came for *_, came in claims) / number
-    assert abs(found.next.of_base_rate - sum((rate - came) ** 2 for *_, came in claims) / number) < 1e-9
+    assert abs(found.next.base_rate_score - sum((rate - came) ** 2 for *_, came in claims) / number) < 1e-9

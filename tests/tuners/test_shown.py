@@ -29,7 +29,7 @@ def recorded(name: str) -> Workload:
     """A loss of 60 configurations that stands still for long, or an accuracy of 100; 40 steps each."""
     with gzip.open(BENCHMARKS / "data" / f"{name}.jsonl.gz", "rt") as lines:
         workload = read(lines)
-    return workload.taken(map(int, np.random.default_rng(0).permutation(len(workload.traces))))
+    return workload.select(map(int, np.random.default_rng(0).permutation(len(workload.traces))))
 
 
 @cache
@@ -55,8 +55,8 @@ def shown(name: str, player: Player) -> Iterator[tuple[float, bool, bool]]:
         trace, step, target = workload.traces[event.trial], int(event.reason["steps"]), event.reason["target"]
         if (event.trial, step) not in seen:
             seen.add((event.trial, step))
-            came = any(workload.is_reached(trace.at(later), target) for later in trace.steps if later > step)
-            yield float(event.reason["p"]), workload.is_reached(trace.at(step), target), came
+            came = any(workload.is_reached(trace.value(later), target) for later in trace.steps if later > step)
+            yield float(event.reason["p"]), workload.is_reached(trace.value(step), target), came
 
 
 def brier(said: npt.ArrayLike, came: npt.ArrayLike) -> float:
@@ -88,7 +88,7 @@ def test_the_p_that_is_shown_is_no_worse_than_the_last_value(least: float) -> No
 def test_where_few_have_ended(name: str, ended: int) -> None:
     """Two thirds of the trials are a study in which so many came to the end; p is of the others."""
     workload = recorded(name)
-    values = np.array([[np.nan, *(trace.at(step) for step in range(1, 41))] for trace in workload.traces], float)
+    values = np.array([[np.nan, *(trace.value(step) for step in range(1, 41))] for trace in workload.traces], float)
     curves = values if workload.mode == "max" else np.exp(-values)
     curves = curves[np.isfinite(curves[:, 1:]).all(axis=1)]
     own, others = np.split(curves, [len(curves) * 2 // 3])

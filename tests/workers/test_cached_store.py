@@ -204,7 +204,7 @@ def test_the_one_used_longest_ago_makes_room(remote: Bucket, cache: Path) -> Non
 def test_on_s3(bucket_url: str, cache: Path) -> None:
     store = open_store(bucket_url)
     stored = write(slot(store, cache), "plan/node/3")
-    assert store.written(stored.key).size == len(IMAGE)
+    assert store.stat(stored.key).size == len(IMAGE)
     store.delete(stored.key)
     assert read(slot(store, cache), stored) == IMAGE  # from the copy: the bucket was not asked
 

@@ -18,7 +18,7 @@ from botocore.httpsession import URLLib3Session
 from faulty import FaultyStore
 from opened import opened
 
-from app.outages import Away
+from app.outages import Unavailable
 from app.storage.object_store import PART, S3_OPTIONS, LocalStore, ObjectStore, S3Store, StoreUnavailable, open_store
 from app.storage.s3_parts import SKIPPED
 from app.workers.slot.checkpoint_store import CheckpointStore, CheckpointUnreadable, Stored
@@ -110,10 +110,10 @@ def test_what_is_there_is_listed_with_its_size_and_age(store: ObjectStore) -> No
     keys = {write(CheckpointStore(store), f"{plan}/node/3", b"state").key for plan in ("a", "b")}
     assert {*store.all_keys()} == keys
     for key in keys:
-        assert store.written(key).size == 5
-        assert store.written(key).at == pytest.approx(before, abs=60)
+        assert store.stat(key).size == 5
+        assert store.stat(key).at == pytest.approx(before, abs=60)
     with pytest.raises(FileNotFoundError):
-        store.written("a/node/4")
+        store.stat("a/node/4")
 
 
 class Broken:
@@ -152,7 +152,7 @@ def test_whatever_a_client_raises_is_a_store_that_is_away(error: Exception, do: 
     }
     with pytest.raises(StoreUnavailable, match=type(error).__name__) as raised:
         calls[do]()
-    assert isinstance(raised.value, Away)
+    assert isinstance(raised.value, Unavailable)
 
 
 def test_what_was_deleted_behind_our_back_is_deleted() -> None:
@@ -302,7 +302,7 @@ class Stream:
 def test_parts_arrive_in_their_order(store: ObjectStore, size: int) -> None:
     store.write("key", Stream(LARGE, size))
     assert b"".join(store.read("key")) == LARGE
-    assert store.written("key").size == len(LARGE)
+    assert store.stat("key").size == len(LARGE)
 
 
 def file_system_of(bucket_url: str) -> Any:

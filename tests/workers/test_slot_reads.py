@@ -26,7 +26,7 @@ from app.input_fingerprints import look
 from app.registry import TrainerSource
 from app.service.views import documents
 from app.storage.owned_store import find_orphans
-from app.undeclared_inputs import look_at_found
+from app.undeclared_inputs import record_undeclared
 from app.workers.scheduler.retention import Retention
 from app.workers.trainer_process import TrainerProcess
 from app.workers.warm import Warm
@@ -255,7 +255,7 @@ def test_a_file_that_a_trainer_was_seen_to_read_is_told_where_it_is_another(
 ) -> None:
     data = tmp_path / "data.txt"
     replace(data, "one")
-    study = cluster.submit(BRANCHES, inputs=look_at_found([str(data)]))
+    study = cluster.submit(BRANCHES, inputs=record_undeclared([str(data)]))
     if becomes == "missing":
         data.unlink()
     else:

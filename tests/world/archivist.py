@@ -56,7 +56,7 @@ class Archivist:
 
     def _archive(self, me: Member, database: Database, stream: str) -> bool:
         """None of it: it was done when no answer came."""
-        if stream in archive.archived(database):
+        if stream in archive.list_archived(database):
             return True
         events = self._world.database.records.log.read(stream)
         with Plans(me.records.log).holding(stream) as plan:

@@ -10,7 +10,7 @@ import pytest
 
 from app.domain import checkpoint_needs
 from app.events.database import DatabaseUnavailable
-from app.events.log import Append, placed
+from app.events.log import Append, assign_positions
 from app.events.memory.chains import MemoryChains, Table
 from app.events.memory.log import MemoryLog
 from app.events.rows import ChainFlags, Fenced, SlotRecord
@@ -95,7 +95,7 @@ def facts_that_wait(patch: pytest.MonkeyPatch) -> None:
         except DatabaseUnavailable:
             if append.idempotency is None or not append.idempotency.key.startswith("slot:"):
                 raise
-            return placed(append, append.events, 0, 0)
+            return assign_positions(append, append.events, 0, 0)
 
     patch.setattr(WorldLog, "write", write)
 

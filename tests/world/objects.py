@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from app.storage.object_store import Written
+from app.storage.object_store import ObjectStat
 from tests.world.fault_alphabet import Effects
 from tests.world.fibers import Time
 from tests.world.servers import Server
@@ -80,8 +80,8 @@ class WorldStore:
         self._ask("store list", "")
         yield from list(self._all.objects)
 
-    def written(self, key: str) -> Written:
-        return Written(len(self._all.objects[key]), 0.0)
+    def stat(self, key: str) -> ObjectStat:
+        return ObjectStat(len(self._all.objects[key]), 0.0)
 
     def _ask(self, what: str, key: str) -> None:
         self._effects.moment(f"before {what}")

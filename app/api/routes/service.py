@@ -31,7 +31,7 @@ def metrics_text(use: ApiServices) -> str:
     with use.records.read() as rows:
         now, last_tick, slots = rows.now(), rows.schedulers.last_tick(), rows.slots.all()
         studies = rows.studies.count_by_state()
-        chains, held_up = Counter(row.state for row in rows.chains.live()), len(rows.schedulers.last_said()[1])
+        chains, held_up = Counter(row.state for row in rows.chains.live()), len(rows.schedulers.last_report()[1])
     states = Counter(slot_state(row, now, use.lease_seconds) for row in slots)
     checks = {name: int(answer == "ok") for name, answer in use.checks.ask().items()}
     demand = queries.last_demand(use)

@@ -19,7 +19,7 @@ from app.domain.evolve import fold
 from app.domain.study_annotations import learned_text
 from app.domain.terms import StateConflict, StudyId
 from app.events import StudyRecord, last_profile
-from app.registry import unread
+from app.registry import unread_hyper_parameters
 from app.service import queries, slot_use, study_changes, submission, suggestions, undeclared_inputs
 from app.service.services import InvalidField
 from app.service.views import documents
@@ -203,4 +203,6 @@ def preview_study(body: StudyBody, use: ServicesDep, who: Who, slots: Slots = 1)
         )
     except PreviewTooLong as error:
         raise InvalidField("", str(error)) from None
-    return Preview.model_validate({**costs, "advice": [*costs["advice"], *unread(spec, trainer), *learned, *files]})
+    return Preview.model_validate(
+        {**costs, "advice": [*costs["advice"], *unread_hyper_parameters(spec, trainer), *learned, *files]}
+    )

@@ -1,8 +1,8 @@
-"""The log: facts in one order that every reader sees, without gaps, which is the order in which they were committed.
+"""The log: events in one order without gaps, which is the order in which they were committed.
 
 A database sequence does not give that order: a reader may see position 8 before 7 is committed, and miss 7. Here the
-position comes from one row, `log_head`, that stays locked until the commit. Locks are always taken in one order: key,
-rows of `alongside`, stream, head; the head last, so that it is held shortest.
+position comes from one row, `log_head`, which stays locked until the commit. Locks are always taken in one order: key,
+rows of `alongside`, stream, head. The head comes last, so that it is held for the shortest time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from app.events.log.port import (
     StoredEvent,
     Used,
     VersionConflict,
-    placed,
+    assign_positions,
 )
 from app.events.log.sql import SqlLog
 
@@ -32,5 +32,5 @@ __all__ = [
     "StoredEvent",
     "Used",
     "VersionConflict",
-    "placed",
+    "assign_positions",
 ]

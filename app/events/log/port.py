@@ -1,4 +1,4 @@
-"""The port of event logs: each operation, its values, and the rows that follow from events in one transaction."""
+"""The interface of event logs, its values, and the study rows that follow from events."""
 
 from __future__ import annotations
 
@@ -14,40 +14,40 @@ from app.outages import LostRace
 
 Alongside = Callable[[RowsPort], None]
 
-PART = 5000
-"""As many events are held at once where a whole stream is read."""
+SCAN_BATCH = 5000
+"""How many events `scan` holds at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredEvent:
-    """An event in its place: `position` among all events, `version` in its stream, both counted from 1.
-
-    by: the principal whose command it comes from, if there is one.
-    """
+    """An event with its position."""
 
     position: int
+    """Among all events, from 1."""
     stream: str
     version: int
+    """In its stream, from 1."""
     event: Event
     at: float
     by: str | None = None
+    """The principal who gave the command, if there is one."""
 
 
 class VersionConflict(LostRace):
-    """The stream is not at the expected version, or the transaction lost against another: decide again."""
+    """The stream is not at the expected version, or the transaction lost against another one: decide again."""
 
 
 class KeyReused(Exception):
-    """The idempotency key came back with another request."""
+    """The idempotency key was used with another request."""
 
 
 class Gap(Exception):
-    """An event is missing from the log, which means that the database was damaged."""
+    """An event is missing from the log: the database was damaged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Idempotency:
-    """A key under which something is appended once: it comes back with the same `fingerprint` or is refused."""
+    """A key under which something is appended once. The same key with another `fingerprint` is refused."""
 
     key: str
     fingerprint: str = ""
@@ -55,21 +55,18 @@ class Idempotency:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Append:
-    """Events for one stream, all or none.
-
-    expected: the version that the stream must be at (0: it is new; None: any). alongside: runs in the same transaction
-    before anything is added, and what it raises aborts all; it runs for no events too. decide: says what the events
-    are, once the stream is locked, given what came after version `expected`; nobody can be faster then.
-    by: the principal who asked for it.
-    """
+    """Events for one stream, all or none."""
 
     stream: str
     events: Sequence[Event] = ()
     expected: int | None = None
+    """The version that the stream must be at; 0: it is new; None: any."""
     at: float
     idempotency: Idempotency | None = None
     alongside: Alongside | None = None
+    """Runs in the same transaction before anything is appended, even for no events. If it raises, all is aborted."""
     decide: Callable[[Sequence[StoredEvent]], Sequence[Event]] | None = None
+    """Returns the events, once the stream is locked, given the events after version `expected`."""
     by: str | None = None
 
 
@@ -87,30 +84,30 @@ class EventLog(ABC):
         fingerprint: str = "",
         alongside: Alongside | None = None,
     ) -> list[StoredEvent]:
-        """As `write`, in short."""
+        """As `write`, with the fields of `Append` as arguments."""
         once = None if key is None else Idempotency(key, fingerprint)
         return self.write(
             Append(stream=stream, events=events, expected=expected, at=at, idempotency=once, alongside=alongside)
         )
 
     def scan(self, stream: str, *, after: int = 0) -> Iterator[StoredEvent]:
-        """As `read`, however long the stream is: in parts, each when it is wanted."""
-        while batch := self.read(stream, after=after, limit=PART):
+        """As `read`, for streams of any length: events are read in batches, on demand."""
+        while batch := self.read(stream, after=after, limit=SCAN_BATCH):
             yield from batch
             after = batch[-1].version
 
     @abstractmethod
     def write(self, append: Append) -> list[StoredEvent]:
-        """Add events to a stream, and return them as they were recorded.
+        """Append events to a stream; returns them as recorded.
 
-        With an idempotency key that was used before, nothing is done and what was appended then is returned.
-        Raises `VersionConflict`, `KeyReused` (same key, other fingerprint), `DatabaseUnavailable`, and
-        `app.events.codec.Unwritable` before anything is written.
+        With an idempotency key that was used before, nothing is written, and the earlier events are returned. Raises
+        `VersionConflict`, `KeyReused`, `DatabaseUnavailable`, and `app.events.codec.Unwritable` before anything is
+        written.
         """
 
     @abstractmethod
     def find_by_key(self, key: str, fingerprint: str = "") -> list[StoredEvent] | None:
-        """What was appended under `key`, or None. Raises `KeyReused`."""
+        """The events that were appended under `key`, or None. Raises `KeyReused`."""
 
     @abstractmethod
     def read(self, stream: str, *, after: int = 0, limit: int | None = None) -> list[StoredEvent]:
@@ -118,19 +115,20 @@ class EventLog(ABC):
 
     @abstractmethod
     def tail(self, *, after: int = 0, limit: int | None = None) -> list[tuple[int, str]]:
-        """Position and stream of each event after a position, in order: also of those that cannot be read here."""
+        """Position and stream of each event after a position, in order. Includes events that this version cannot
+        read.
+        """
 
     @abstractmethod
-    def struck(self, stream: str) -> frozenset[StudyId]:
-        """The studies of the stream that were struck: whoever folds it must know them beforehand."""
+    def struck_studies(self, stream: str) -> frozenset[StudyId]:
+        """The struck studies of the stream, to be read before it is folded."""
 
     @abstractmethod
     def profiles(self) -> list[StoredEvent]:
-        """What was measured of packs, in all streams, in order; without what cannot be read here."""
+        """The measurements of packs and ranks in all streams, in order, except those that this version cannot read."""
 
     @abstractmethod
-    def version(self, stream: str) -> int:
-        """How many events the stream has."""
+    def version(self, stream: str) -> int: ...
 
     @abstractmethod
     def head(self) -> int:
@@ -138,12 +136,12 @@ class EventLog(ABC):
 
     @abstractmethod
     def versions(self) -> dict[str, int]:
-        """How many events each stream has, by name, sorted."""
+        """The version of each stream, sorted by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """What an idempotency key stands for."""
+    """The use of an idempotency key."""
 
     fingerprint: str
     stream: str
@@ -155,8 +153,8 @@ class Used:
             raise KeyReused("This idempotency key was used before, with another request.")
 
 
-def placed(append: Append, events: Sequence[Event], position: int, version: int) -> list[StoredEvent]:
-    """`events` in the places that follow `position` and `version`."""
+def assign_positions(append: Append, events: Sequence[Event], position: int, version: int) -> list[StoredEvent]:
+    """The events at the places that follow `position` and `version`."""
     stream, at, by = append.stream, append.at, append.by
     return [StoredEvent(position + n, stream, version + n, event, at, by) for n, event in enumerate(events, 1)]
 
@@ -173,10 +171,10 @@ STATE_AFTER: dict[type[e.Event], StudyState] = {
 
 
 def project(rows: RowsPort, stream: str, events: Sequence[e.Event]) -> None:
-    """Take what was appended to `stream` into the rows of its studies."""
+    """Update the rows of a stream's studies from appended events."""
     for event in events:
         if isinstance(event, e.StudySubmitted):
-            rows.studies.add(_submitted(stream, event))
+            rows.studies.add(_study_record(stream, event))
         elif isinstance(event, e.StudyDeleted):
             rows.studies.remove(event.study)
         elif isinstance(event, e.AuditRequested | e.AuditEnded):
@@ -187,7 +185,7 @@ def project(rows: RowsPort, stream: str, events: Sequence[e.Event]) -> None:
             rows.studies.set_state(event.study, state)  # type: ignore[union-attr]
 
 
-def _submitted(stream: str, event: e.StudySubmitted) -> StudyRecord:
+def _study_record(stream: str, event: e.StudySubmitted) -> StudyRecord:
     return StudyRecord(
         id=event.study,
         stream=stream,

@@ -1,9 +1,7 @@
-"""The log in a database.
+"""The log in a database. An append moves the stream, moves the head, and inserts the events at the positions between.
 
-How an append looks in SQL: move the stream, move the head, put the events in the places between.
-
-On PostgreSQL that is one statement, so that the locks are held for one round trip and the commit; SQLite, which has no
-round trips, cannot say it in one. The text is fixed: building statements anew each time halves the appends a second.
+On PostgreSQL that is one statement, so that the locks are held for one round trip and the commit. SQLite has no round
+trips, and no such statement. The SQL text is constant: building statements each time halves the appends per second.
 """
 
 from __future__ import annotations
@@ -22,7 +20,17 @@ from app.domain.terms import StudyId
 from app.events import archive
 from app.events.codec import UnknownEvent, decode, write
 from app.events.database import Database, DatabaseUnavailable, SqlSession, insert
-from app.events.log.port import Append, EventLog, Gap, Idempotency, StoredEvent, Used, VersionConflict, placed, project
+from app.events.log.port import (
+    Append,
+    EventLog,
+    Gap,
+    Idempotency,
+    StoredEvent,
+    Used,
+    VersionConflict,
+    assign_positions,
+    project,
+)
 from app.events.rows import Rows
 from app.events.tables import EVENTS, HEAD, KEYS, PROFILES, STREAMS
 from app.outages import LostRace
@@ -38,15 +46,15 @@ MOVES = {
     "at": "UPDATE streams SET version = version + :count WHERE stream = :stream AND version = :expected"
     " RETURNING version",
 }
-"""The stream's new version, from any version, from none, or from the expected one."""
+"""Return the stream's new version: from any version, from none, or from the expected one."""
 
-OF_STREAM = (
+STREAM_EVENTS = (
     select(EVENTS)
     .where(EVENTS.c.stream == bindparam("stream"), EVENTS.c.version > bindparam("after"))
     .order_by(EVENTS.c.version)
 )
-SOME_OF_STREAM = OF_STREAM.limit(bindparam("limit", type_=Integer))
-"""Built once: all who follow a plan ask whether there is more."""
+STREAM_EVENTS_LIMITED = STREAM_EVENTS.limit(bindparam("limit", type_=Integer))
+"""Built once: all readers of a plan poll for new events."""
 
 COLUMNS = "stream, version, position, type, schema_version, data, at, by"
 
@@ -57,20 +65,20 @@ INSERT = text(
 )
 
 
-def put(
+def append_events(
     connection: Connection, stream: str, expected: int | None, encoded: Sequence[Encoded], at: float, by: str | None
 ) -> tuple[int, int] | None:
-    """Append to the stream, and return the position and version of the last event; None if it is not at `expected`.
+    """Append to the stream; returns the last position and version, or None if the stream is not at `expected`.
 
     The rows of stream and head stay locked until the commit.
     """
     how = "any" if expected is None else "at" if expected else "new"
     to = {"stream": stream, "count": len(encoded), "expected": expected, "at": at, "by": by}
-    on = _at_once if connection.dialect.name == "postgresql" else _one_by_one
+    on = _append_in_one_statement if connection.dialect.name == "postgresql" else _append_in_steps
     return on(connection, how, to, encoded)
 
 
-def _one_by_one(
+def _append_in_steps(
     connection: Connection, how: str, to: dict[str, Any], encoded: Sequence[Encoded]
 ) -> tuple[int, int] | None:
     version = connection.scalar(MOVE_STREAM[how], to)
@@ -87,8 +95,8 @@ def _one_by_one(
     return position, version
 
 
-def _whole(move: str) -> TextClause:
-    """The head waits for the stream: what is not at the expected version takes no position."""
+def _append_statement(move: str) -> TextClause:
+    """The head waits for the stream: an append at a wrong version takes no position."""
     return text(
         f"WITH moved AS ({move}),"
         " head AS (UPDATE log_head SET position = position + :count FROM moved WHERE id = 1"
@@ -102,21 +110,19 @@ def _whole(move: str) -> TextClause:
     )
 
 
-WHOLE = {how: _whole(move) for how, move in MOVES.items()}
+APPEND = {how: _append_statement(move) for how, move in MOVES.items()}
 
 
-def _at_once(
+def _append_in_one_statement(
     connection: Connection, how: str, to: dict[str, Any], encoded: Sequence[Encoded]
 ) -> tuple[int, int] | None:
     types, schema_versions, datas = (list(column) for column in zip(*encoded, strict=True))
     events = {"types": types, "schema_versions": schema_versions, "datas": datas}
-    places = connection.execute(WHOLE[how], to | events).all()
+    places = connection.execute(APPEND[how], to | events).all()
     return tuple(max(places)) if places else None
 
 
 class SqlLog(EventLog):
-    """The log in a database."""
-
     def __init__(self, database: Database) -> None:
         self._database = database
 
@@ -129,7 +135,7 @@ class SqlLog(EventLog):
             raise
         except LostRace as error:
             raise VersionConflict(f"Appending to stream {append.stream} lost against another transaction.") from error
-        except DatabaseUnavailable:  # perhaps from the commit itself: then only the key can tell whether it was done
+        except DatabaseUnavailable:  # perhaps from the commit itself: then only the key shows whether it succeeded
             if once is None or (recorded := self.find_by_key(once.key, once.fingerprint)) is None:
                 raise
             return recorded
@@ -148,18 +154,18 @@ class SqlLog(EventLog):
         with self._database.read() as session:
             return [(position, stream) for position, stream in session.execute(query)]
 
-    def struck(self, stream: str) -> frozenset[StudyId]:
+    def struck_studies(self, stream: str) -> frozenset[StudyId]:
         query = select(EVENTS).where(EVENTS.c.stream == stream, EVENTS.c.type == StudyStruck.__name__)
         with self._database.read() as session:
             struck = strikes(each.event for each in _fetch(session, query))
-            return struck or strikes(_recorded(each).event for each in archive.events_of(session, stream))
+            return struck or strikes(_stored_event(each).event for each in archive.events_of(session, stream))
 
     def profiles(self) -> list[StoredEvent]:
         recorded: list[StoredEvent] = []
         with self._database.read() as session:
             for row in session.execute(select(EVENTS).where(text(PROFILES)).order_by(EVENTS.c.position)):
                 with suppress(UnknownEvent):
-                    recorded.append(_recorded(row))
+                    recorded.append(_stored_event(row))
         return recorded
 
     def version(self, stream: str) -> int:
@@ -177,21 +183,21 @@ class SqlLog(EventLog):
 
 
 def _write(session: SqlSession, append: Append) -> list[StoredEvent]:
-    """Locks are taken in the order that the head of this package names."""
+    """Takes the locks in the order that the package documents."""
     once = append.idempotency
     if once is not None and not _take_key(session, append, once):
         return _find_by_key(session, once.key, once.fingerprint) or []
     if append.alongside is not None:
         append.alongside(Rows(session))
     if append.decide is not None:
-        append = _decided(session, append, append.decide)
+        append = _decide(session, append, append.decide)
     recorded = _append(session, append)
     project(Rows(session), append.stream, append.events)
     return recorded
 
 
-def _decided(session: SqlSession, append: Append, decide: Callable[[Sequence[StoredEvent]], Sequence[Event]]) -> Append:
-    """With the events that are decided on now, while the stream is locked."""
+def _decide(session: SqlSession, append: Append, decide: Callable[[Sequence[StoredEvent]], Sequence[Event]]) -> Append:
+    """Decide on the events while the stream is locked."""
     version = session.scalar(select(STREAMS.c.version).where(STREAMS.c.stream == append.stream).with_for_update())
     news = _read(session, append.stream, append.expected or 0, None)
     return replace(append, events=decide(news), expected=version or 0)
@@ -201,7 +207,7 @@ def _append(session: SqlSession, append: Append) -> list[StoredEvent]:
     if not append.events:
         return []
     encoded = [write(event) for event in append.events]
-    place = put(session.connection, append.stream, append.expected, encoded, append.at, append.by)
+    place = append_events(session.connection, append.stream, append.expected, encoded, append.at, append.by)
     if (place is None or place[1] == len(encoded)) and archive.is_archived(session, append.stream):
         raise archive.Archived(append.stream)
     if place is None:
@@ -210,17 +216,17 @@ def _append(session: SqlSession, append: Append) -> list[StoredEvent]:
     if append.idempotency is not None:
         used = {"version": version, "count": count}
         session.execute(update(KEYS).where(KEYS.c.key == append.idempotency.key).values(used))
-    events = [_as_read(*parts) for parts in encoded]
-    return placed(append, events, position - count, version - count)
+    events = [_round_trip(*parts) for parts in encoded]
+    return assign_positions(append, events, position - count, version - count)
 
 
-def _as_read(type: str, schema_version: int, data: str) -> Event:
-    """A fact looks the same to the one who appends it and to all who read it: both see what came back from JSON."""
+def _round_trip(type: str, schema_version: int, data: str) -> Event:
+    """The writer of an event gets it in the same form as its readers: decoded from JSON."""
     return decode(type, schema_version, json.loads(data))
 
 
 def _take_key(session: SqlSession, append: Append, once: Idempotency) -> bool:
-    """Whether the key is new. Whoever comes second waits here until the first has committed or given up."""
+    """Whether the key is new. A second writer waits here until the first has committed or rolled back."""
     used = {"fingerprint": once.fingerprint, "stream": append.stream, "version": 0, "count": 0}
     row = insert(session, KEYS).values(key=once.key, at=append.at, **used)
     return session.scalar(row.on_conflict_do_nothing().returning(KEYS.c.key)) is not None
@@ -238,19 +244,19 @@ def _find_by_key(session: SqlSession, key: str, fingerprint: str) -> list[Stored
 
 def _read(session: SqlSession, stream: str, after: int, limit: int | None) -> list[StoredEvent]:
     given = {"stream": stream, "after": after} | ({} if limit is None else {"limit": limit})
-    recorded = _fetch(session, OF_STREAM if limit is None else SOME_OF_STREAM, given)
+    recorded = _fetch(session, STREAM_EVENTS if limit is None else STREAM_EVENTS_LIMITED, given)
     if not recorded:
         there = archive.events_of(session, stream)[after:]
-        recorded = [_recorded(each) for each in (there if limit is None else there[:limit])]
+        recorded = [_stored_event(each) for each in (there if limit is None else there[:limit])]
     _check_no_gap((r.version for r in recorded), after, f"Stream {stream}")
     return recorded
 
 
 def _fetch(session: SqlSession, query: Select[Any], given: Mapping[str, Any] | None = None) -> list[StoredEvent]:
-    return [_recorded(row) for row in session.execute(query, given)]
+    return [_stored_event(row) for row in session.execute(query, given)]
 
 
-def _recorded(row: Row[Any] | archive.ArchivedEvent) -> StoredEvent:
+def _stored_event(row: Row[Any] | archive.ArchivedEvent) -> StoredEvent:
     event = decode(row.type, row.schema_version, row.data)
     return StoredEvent(row.position, row.stream, row.version, event, row.at, row.by)
 

@@ -1,6 +1,6 @@
-"""Chains in memory: who may write for each.
+"""The tables in memory, with transactions, and the rows of chains.
 
-Rows in memory. They are values: a change puts another one in the place of the old, which is kept for taking back.
+Rows are immutable: a change replaces a row, and the old one is kept for a rollback.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from typing import Any, Generic, TypeVar
 
 from app.domain.chain_assignment import ChainAssignment
 from app.domain.terms import ChainState
-from app.events.rows.ports import ChainsPort
-from app.events.rows.values import (
+from app.events.row_types import (
     AT_WORK,
     HELD,
     ChainFlags,
@@ -32,18 +31,19 @@ from app.events.rows.values import (
     has_expired,
     not_yours,
 )
+from app.events.rows.ports import ChainsPort
 
 Row = TypeVar("Row")
 Undo = list[Callable[[], object]]
 
 
 class Table(Generic[Row]):
-    """Rows by key. Every change says how it is taken back. revision: how many changes there were."""
+    """Rows by key. Every change records how to undo it. revision: the number of changes."""
 
     def __init__(self, undo: Undo) -> None:
         self._rows: dict[str, Row] = {}
         self._undo, self.revision = undo, 0
-        self._changed_at: dict[str, int] = {}  # the revision of each row's last change; the last of all comes last
+        self._changed_at: dict[str, int] = {}  # the revision of each row's last change, oldest first
 
     def get(self, key: str) -> Row | None:
         return self._rows.get(key)
@@ -51,8 +51,8 @@ class Table(Generic[Row]):
     def values(self) -> Iterator[Row]:
         return iter(self._rows.values())
 
-    def changed(self, since: int | None) -> dict[str, Row | None]:
-        """The rows that were changed after a revision, and None for those that are gone; None: all that there are."""
+    def changed_since(self, since: int | None) -> dict[str, Row | None]:
+        """The rows that changed after a revision, None for deleted ones; all rows if `since` is None."""
         if since is None:
             return dict(self._rows)
         new = takewhile(lambda change: change[1] > since, reversed(self._changed_at.items()))
@@ -65,7 +65,7 @@ class Table(Generic[Row]):
         self._change(key, None)
 
     def _change(self, key: str, row: Row | None) -> None:
-        """If that is taken back, whoever looks at the row then has looked in vain."""
+        """A rollback does not undo the revision, so a reader may look at the row once more than needed."""
         before = self._rows.get(key)
         self._undo.append(lambda: self._set(key, before))
         self.revision += 1
@@ -81,14 +81,14 @@ class Table(Generic[Row]):
 
 
 class LiveChains(Table[ChainRecord]):
-    """The chains that are not over. by_slot: their names. by_stream: how many there are."""
+    """The chains that are not over."""
 
     def __init__(self, undo: Undo) -> None:
         super().__init__(undo)
         self.by_slot, self.by_stream = defaultdict[str, set[str]](set), Counter[str]()
 
-    def on(self, slot: str) -> list[ChainRecord]:
-        """Those that are trained on a slot, or were."""
+    def chains_on(self, slot: str) -> list[ChainRecord]:
+        """The chains that have the slot, or had it and are still being saved."""
         return [self._rows[name] for name in sorted(self.by_slot[slot])]
 
     def _set(self, key: str, row: ChainRecord | None) -> None:
@@ -103,11 +103,11 @@ class LiveChains(Table[ChainRecord]):
 
 
 Tick = tuple[float, Mapping[str, Any] | None, Mapping[str, str]]
-"""When a scheduler ticked last, and its demand for slots."""
+"""The time of a scheduler's last tick, its demand for slots, and its errors."""
 
 
 class Tables:
-    """The tables, and the one transaction at a time that sees them. `clock`: Unix seconds."""
+    """All tables, and the lock of their transactions. clock: Unix seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.clock = clock
@@ -123,12 +123,12 @@ class Tables:
         self.versions: dict[str, int] = {}  # of each stream; only the log moves them
 
     def gangs_with(self, slot: str) -> list[ChainRecord]:
-        """The chains under way that a slot is lent to, whatever its own row says: that may have gone."""
+        """The chains under way that a slot is lent to, even if its own row is gone."""
         return [row for row in self.live.values() if slot in row.members and row.state in AT_WORK]
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Nobody else sees or changes anything within the block; what it changed is taken back when it raises."""
+        """An exclusive transaction, rolled back if the block raises."""
         with self.lock:
             mark = len(self._undo)
             try:
@@ -225,25 +225,25 @@ class MemoryChains(ChainsPort):
         return running.lease
 
     def heartbeat(self, chain: str, fence: int, ttl: float, step: int, kept: Container[int] = ()) -> ChainFlags:
-        row = self._held(chain, fence)
+        row = self._get_held(chain, fence)
         left = tuple(at for at in row.extra_eval_steps if at >= step or at in kept)
         beat = replace(row, lease_until=self._tables.clock() + ttl, step=step, extra_eval_steps=left)
         self._put(beat)
         return beat.flags
 
     def flags(self, chain: str, fence: int) -> ChainFlags:
-        return self._held(chain, fence).flags
+        return self._get_held(chain, fence).flags
 
     def advance(self, chain: str, fence: int, index: int) -> None:
-        self._put(replace(self._held(chain, fence), index=index))
+        self._put(replace(self._get_held(chain, fence), index=index))
 
     def release(self, chain: str, fence: int, resident_model: Mapping[str, Any] | None) -> None:
-        row = replace(self._held(chain, fence), state=ChainState.SAVING)
+        row = replace(self._get_held(chain, fence), state=ChainState.SAVING)
         self._put(row)
         self._free(row, resident_model)
 
     def finish(self, chain: str, fence: int) -> None:
-        row = replace(self._held(chain, fence), state=ChainState.DONE)
+        row = replace(self._get_held(chain, fence), state=ChainState.DONE)
         self._close(row)
         self._free(row, None)
 
@@ -252,7 +252,7 @@ class MemoryChains(ChainsPort):
         if row is None or row.fence != fence or row.state not in (*HELD, ChainState.DONE):
             raise not_yours(chain)
 
-    def _held(self, chain: str, fence: int) -> ChainRecord:
+    def _get_held(self, chain: str, fence: int) -> ChainRecord:
         row = self._tables.live.get(chain)
         if row is None or row.fence != fence or row.state not in HELD:
             raise not_yours(chain)
@@ -273,5 +273,5 @@ class MemoryChains(ChainsPort):
         slot = self._tables.slots.get(row.slot)
         if slot is not None and slot.chain == row.chain:
             model = dict(resident_model) if resident_model and not row.members else None
-            left = [each.chain for each in self._tables.live.on(slot.name) if each.state in AT_WORK]
+            left = [each.chain for each in self._tables.live.chains_on(slot.name) if each.state in AT_WORK]
             self._tables.slots.put(slot.name, replace(slot, chain=min(left, default=None), resident_model=model))

@@ -10,14 +10,14 @@ from dataclasses import replace
 from app.domain.events import PackingProfiled, RanksProfiled
 from app.domain.evolve import strikes
 from app.domain.terms import StudyId
-from app.events.log import Append, EventLog, StoredEvent, Used, VersionConflict, placed
+from app.events.log import Append, EventLog, StoredEvent, Used, VersionConflict, assign_positions
 from app.events.log.port import project
 from app.events.memory.chains import Tables
 from app.events.memory.rows import MemoryRows
 
 
 class MemoryRecords:
-    """As `SqlRecords`, for one process. `clock`: what leases go by, in Unix seconds or in virtual ones."""
+    """`Records` in one process. clock: the clock of leases, in real or virtual Unix seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._tables = Tables(clock)
@@ -34,12 +34,11 @@ class MemoryRecords:
         with self._tables.transaction():
             yield self._rows
 
-    def close(self) -> None:
-        """Nothing is open."""
+    def close(self) -> None: ...
 
 
 class MemoryLog(EventLog):
-    """As `SqlLog`, for one process, on tables of its own unless they are given. Events are kept as they are."""
+    """`EventLog` in one process, on its own tables unless some are given. Events are not encoded."""
 
     def __init__(self, tables: Tables | None = None, clock: Callable[[], float] = time.time) -> None:
         self._tables = tables or Tables(clock)
@@ -55,12 +54,12 @@ class MemoryLog(EventLog):
                 return recorded
             if append.alongside is not None:
                 append.alongside(self._rows)
-            append = self._decided(append)
+            append = self._decide(append)
             project(self._rows, append.stream, append.events)
             return self._add(append)
 
-    def _decided(self, append: Append) -> Append:
-        """With the events that are decided on now. Raises `VersionConflict`."""
+    def _decide(self, append: Append) -> Append:
+        """The append with the events that are decided on now. Raises `VersionConflict`."""
         version = self.version(append.stream)
         if append.decide is not None:
             events = append.decide(self.read(append.stream, after=append.expected or 0))
@@ -71,7 +70,7 @@ class MemoryLog(EventLog):
 
     def _add(self, append: Append) -> list[StoredEvent]:
         version = self.version(append.stream)
-        recorded = placed(append, append.events, len(self._all), version)
+        recorded = assign_positions(append, append.events, len(self._all), version)
         if (once := append.idempotency) is not None:
             self._keys[once.key] = Used(once.fingerprint, append.stream, version + len(recorded), len(recorded))
         if recorded:
@@ -95,7 +94,7 @@ class MemoryLog(EventLog):
         with self._tables.lock:
             return [(r.position, r.stream) for r in self._all[after : None if limit is None else after + limit]]
 
-    def struck(self, stream: str) -> frozenset[StudyId]:
+    def struck_studies(self, stream: str) -> frozenset[StudyId]:
         return strikes(each.event for each in self.read(stream))
 
     def profiles(self) -> list[StoredEvent]:

@@ -9,8 +9,7 @@ from typing import Any
 
 from app.domain.terms import FINAL_STATES, ChainState
 from app.events.memory.chains import MemoryChains, Tables
-from app.events.rows.ports import RowsPort, SchedulersPort, SlotsPort, StudiesPort, TokensPort
-from app.events.rows.values import (
+from app.events.row_types import (
     Installation,
     RowChanges,
     SlotLost,
@@ -19,6 +18,7 @@ from app.events.rows.values import (
     StudyRecord,
     TokenRecord,
 )
+from app.events.rows.ports import RowsPort, SchedulersPort, SlotsPort, StudiesPort, TokensPort
 
 
 class MemoryStudies(StudiesPort):
@@ -94,7 +94,7 @@ class MemorySlots(SlotsPort):
         new = SlotRecord(name=name, owner=owner, device=device, host=host, pid=pid, seen_at=at, chain=chain, **its)  # type: ignore[arg-type]
         lent = min((gang.chain for gang in self._tables.gangs_with(name)), default=None)
         self._tables.slots.put(name, replace(new, lent_to=lent))
-        for row in self._tables.live.on(name):
+        for row in self._tables.live.chains_on(name):
             self._tables.live.put(row.chain, replace(row, lease_until=0.0))
 
     def touch(self, name: str, owner: str) -> SlotRecord:
@@ -116,7 +116,7 @@ class MemorySlots(SlotsPort):
         if row is None or row.owner != owner:
             return
         self._tables.slots.remove(name)
-        for chain in self._tables.live.on(name):
+        for chain in self._tables.live.chains_on(name):
             if chain.state == ChainState.READY:
                 self._tables.live.put(chain.chain, replace(chain, lease_until=0.0))
             elif chain.state == ChainState.RUNNING:
@@ -162,7 +162,9 @@ class MemorySchedulers(SchedulersPort):
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
 
-    def ticked(self, owner: str, host: str, pid: int, demand: Mapping[str, Any] | None = None, **also: Any) -> None:
+    def record_tick(
+        self, owner: str, host: str, pid: int, demand: Mapping[str, Any] | None = None, **also: Any
+    ) -> None:
         self._tables.schedulers.put(owner, (self._tables.clock(), demand, also.get("held_up", {})))
 
     def forget(self, owner: str) -> None:
@@ -172,7 +174,7 @@ class MemorySchedulers(SchedulersPort):
     def last_tick(self) -> float | None:
         return max((at for at, _, _ in self._tables.schedulers.values()), default=None)
 
-    def last_said(self) -> tuple[Mapping[str, Any] | None, Mapping[str, str]]:
+    def last_report(self) -> tuple[Mapping[str, Any] | None, Mapping[str, str]]:
         return max(self._tables.schedulers.values(), key=lambda row: row[0], default=(0.0, None, {}))[1:]
 
 
@@ -198,6 +200,6 @@ class MemoryRows(RowsPort):
     def changes(self, since: object = None) -> RowChanges:
         chains, slots = self._tables.live, self._tables.slots
         before = (None, None) if since is None else since
-        assert isinstance(before, tuple)  # what it has said before
+        assert isinstance(before, tuple)  # the mark of an earlier call
         mark = (chains.revision, slots.revision)
-        return RowChanges(mark, chains.changed(before[0]), slots.changed(before[1]))
+        return RowChanges(mark, chains.changed_since(before[0]), slots.changed_since(before[1]))

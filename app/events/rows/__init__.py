@@ -1,6 +1,7 @@
-"""The rows beside the log, in a database: `Rows` is what a transaction sees, and `append` changes alongside its events.
+"""The rows beside the log, in a database. See `ports` for the meaning of each operation.
 
-Time is the database's, or that of the clock given to `Database`. What each operation means is said in `ports`.
+`append` changes them in the transaction of its events. Time is the database's, or that of the clock given to
+`Database`.
 """
 
 from __future__ import annotations
@@ -10,20 +11,15 @@ from dataclasses import replace
 from sqlalchemy import select, update
 
 from app.events.database import SqlSession, place_of
-from app.events.rows.chains import Chains
-from app.events.rows.ports import RowsPort
-from app.events.rows.sql import Schedulers, Slots, Studies, Tokens
-from app.events.rows.values import (
+from app.events.row_types import (
     AT_WORK,
     LONGEST_QUARANTINE,
-    NOTHING_SEEN,
     ChainFlags,
     ChainNotClaimable,
     ChainRecord,
     Fenced,
     Installation,
     Lease,
-    Mark,
     RowChanges,
     SlotLost,
     SlotRecord,
@@ -31,9 +27,10 @@ from app.events.rows.values import (
     StudyRecord,
     TokenRecord,
     has_expired,
-    now,
-    standing,
 )
+from app.events.rows.chains import Chains
+from app.events.rows.ports import RowsPort
+from app.events.rows.sql import NOTHING_SEEN, Mark, Schedulers, Slots, Studies, Tokens, take_mark
 from app.events.tables import INSTALLATION
 
 
@@ -51,20 +48,20 @@ class Rows(RowsPort):
         self._session.execute(update(INSTALLATION).values(name=name))
 
     def pause_deletion(self, seconds: float | None) -> None:
-        until = None if seconds is None else now(self._session) + seconds
+        until = None if seconds is None else self._session.now() + seconds
         self._session.execute(update(INSTALLATION).values(paused_until=until))
 
     def now(self) -> float:
         if (clock := self._session.clock) is not None:
             return float(clock())
-        return self._session.execute(select(now(self._session))).scalar_one()
+        return self._session.execute(select(self._session.now())).scalar_one()
 
     def changes(self, since: object = None) -> RowChanges:
         before = NOTHING_SEEN if since is None else since
         assert isinstance(before, Mark)
-        mark = standing(self._session)
-        chains = {row.chain: row for row in Chains(self._session).written_since(before.writer)}
-        slots = {row.name: row for row in Slots(self._session).written_since(before.writer)}
+        mark = take_mark(self._session)
+        chains = {row.chain: row for row in Chains(self._session).rows_written_since(before.writer)}
+        slots = {row.name: row for row in Slots(self._session).rows_written_since(before.writer)}
         mark = replace(mark, chains=mark.chains | chains.keys(), slots=mark.slots | slots.keys())
         over, gone = before.chains - mark.chains, before.slots - mark.slots
         return RowChanges(mark, {**dict.fromkeys(over), **chains}, {**dict.fromkeys(gone), **slots})

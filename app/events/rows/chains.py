@@ -14,8 +14,7 @@ from sqlalchemy import Column, ColumnElement, Text, Update, bindparam, cast, fun
 from app.domain.chain_assignment import ChainAssignment, Unreadable
 from app.domain.terms import ChainState
 from app.events.database import SqlSession
-from app.events.rows.ports import ChainsPort
-from app.events.rows.values import (
+from app.events.row_types import (
     AT_WORK,
     HELD,
     ChainFlags,
@@ -24,27 +23,26 @@ from app.events.rows.values import (
     Lease,
     SlotTaken,
     not_yours,
-    now,
-    written_since,
 )
+from app.events.rows.ports import ChainsPort
+from app.events.rows.sql import was_written_since
 from app.events.tables import CHAINS, LIVE, SLOTS
 
-WANTED = (CHAINS.c.extra_eval_steps, CHAINS.c.stop, CHAINS.c.preempt, CHAINS.c.branch_steps)
+FLAG_COLUMNS = (CHAINS.c.extra_eval_steps, CHAINS.c.stop, CHAINS.c.preempt, CHAINS.c.branch_steps)
 
 FREE = SLOTS.c.chain.is_(None) & SLOTS.c.lent_to.is_(None)
-PLACE = (CHAINS.c.slot, CHAINS.c.members)
-"""Where a chain is trained."""
+SLOT_COLUMNS = (CHAINS.c.slot, CHAINS.c.members)
 
-IS_IT = (CHAINS.c.chain == bindparam("chain"), CHAINS.c.fence == bindparam("fence"))
+MATCHES = (CHAINS.c.chain == bindparam("chain"), CHAINS.c.fence == bindparam("fence"))
 
-FLAGS = select(*WANTED).where(*IS_IT, CHAINS.c.state.in_(HELD))
-GUARD = select(CHAINS.c.chain).where(*IS_IT, CHAINS.c.state.in_([*HELD, ChainState.DONE])).with_for_update()
-"""Built once: workers ask them all the time."""
+FLAGS = select(*FLAG_COLUMNS).where(*MATCHES, CHAINS.c.state.in_(HELD))
+GUARD = select(CHAINS.c.chain).where(*MATCHES, CHAINS.c.state.in_([*HELD, ChainState.DONE])).with_for_update()
+"""Built once, because workers run these statements all the time."""
 
 COLUMNS = [
     cast(column, Text).label(column.name) if column is CHAINS.c.assignment else column for column in CHAINS.columns
 ]
-"""The assignment as the text that it stands there as: what was parsed once is looked up by it."""
+"""The assignment is selected as text, so that its parsed form can be cached by it."""
 
 ONE_CHAIN = select(*COLUMNS).where(CHAINS.c.chain == bindparam("chain"))
 LIVE_CHAINS = select(*COLUMNS).where(text(LIVE)).order_by(CHAINS.c.chain)
@@ -64,7 +62,7 @@ class Chains(ChainsPort):
         if self._session.execute(take.returning(SLOTS.c.name)).one_or_none() is None:
             raise SlotTaken(f"Slot {slot} is not free.")
         members = self._lend(chain, assignment.members)
-        at = now(self._session)
+        at = self._session.now()
         progress = {"state": ChainState.READY, "fence": 0, "index": 0, "step": 0, "extra_eval_steps": []}
         progress |= {"stop": False, "preempt": False, "branch_steps": []}
         columns: dict[str, Any] = {"chain": chain, "stream": stream, "slot": slot, "assignment": assignment.to_json()}
@@ -72,7 +70,7 @@ class Chains(ChainsPort):
         self._session.execute(CHAINS.insert().values(**columns, **progress, lease_until=at + ttl, dispatched_at=at))
 
     def _lend(self, chain: str, members: Sequence[str]) -> dict[str, str]:
-        """All of these slots, or none: what raises leaves nothing behind. In the order of names, as others do."""
+        """Lend all of these slots, or raise. In the order of names, as everywhere, to avoid deadlocks."""
         owners = dict[str, str]()
         for name in sorted(members):
             lend = update(SLOTS).where(SLOTS.c.name == name, FREE).values(lent_to=chain, resident_model=None)
@@ -89,10 +87,10 @@ class Chains(ChainsPort):
         self._add(chain, CHAINS.c.branch_steps, steps)
 
     def ask_stop(self, chain: str) -> None:
-        self._session.execute(_row(chain).values(stop=True))
+        self._session.execute(_update_chain(chain).values(stop=True))
 
     def ask_preempt(self, chain: str) -> None:
-        self._session.execute(_row(chain).values(preempt=True))
+        self._session.execute(_update_chain(chain).values(preempt=True))
 
     def end(self, chain: str, fence: int | None = None) -> None:
         self._end(chain, *(() if fence is None else (CHAINS.c.fence == fence,)))
@@ -101,7 +99,7 @@ class Chains(ChainsPort):
         self._end(chain, self._is_expired(longest))
 
     def mark_dispatched(self, chain: str) -> None:
-        self._session.execute(_row(chain).values(dispatched_at=now(self._session)))
+        self._session.execute(_update_chain(chain).values(dispatched_at=self._session.now()))
 
     def get(self, chain: str) -> ChainRecord | None:
         row = self._session.execute(ONE_CHAIN, {"chain": chain}).one_or_none()
@@ -111,27 +109,29 @@ class Chains(ChainsPort):
         query = LIVE_CHAINS if stream is None else LIVE_CHAINS.where(CHAINS.c.stream == stream)
         return [_record(row) for row in self._session.execute(query)]
 
-    def written_since(self, writer: int | None) -> list[ChainRecord]:
-        """The live ones, as of a `Mark`."""
-        query = LIVE_CHAINS if writer is None else LIVE_CHAINS.where(written_since("chains", writer))
+    def rows_written_since(self, writer: int | None) -> list[ChainRecord]:
+        """The live chains, see `Mark`."""
+        query = LIVE_CHAINS if writer is None else LIVE_CHAINS.where(was_written_since("chains", writer))
         return [_record(row) for row in self._session.execute(query)]
 
     # The worker's side
 
     def claim(self, chain: str, owner: str, ttl: float) -> Lease:
-        running = {"state": ChainState.RUNNING, "owner": owner, "lease_until": now(self._session) + ttl}
-        ready = _row(chain).where(CHAINS.c.state == ChainState.READY).values(fence=CHAINS.c.fence + 1, **running)
+        running = {"state": ChainState.RUNNING, "owner": owner, "lease_until": self._session.now() + ttl}
+        ready = (
+            _update_chain(chain).where(CHAINS.c.state == ChainState.READY).values(fence=CHAINS.c.fence + 1, **running)
+        )
         row = self._session.execute(ready.returning(*COLUMNS)).one_or_none()
         if row is None:
             raise ChainNotClaimable(f"Chain {chain} is not ready.")
         return _record(row).lease
 
     def heartbeat(self, chain: str, fence: int, ttl: float, step: int, kept: Container[int] = ()) -> ChainFlags:
-        beat = _held(chain, fence).values(lease_until=now(self._session) + ttl, step=step)
-        row = self._fenced(chain, beat, *WANTED)
+        beat = _update_held(chain, fence).values(lease_until=self._session.now() + ttl, step=step)
+        row = self._change_or_raise(chain, beat, *FLAG_COLUMNS)
         left = tuple(at for at in row.extra_eval_steps if at >= step or at in kept)
         if len(left) < len(row.extra_eval_steps):
-            self._session.execute(_row(chain).values(extra_eval_steps=list(left)))
+            self._session.execute(_update_chain(chain).values(extra_eval_steps=list(left)))
         return replace(_flags(row), extra_eval_steps=left)
 
     def flags(self, chain: str, fence: int) -> ChainFlags:
@@ -141,15 +141,15 @@ class Chains(ChainsPort):
         return _flags(row)
 
     def advance(self, chain: str, fence: int, index: int) -> None:
-        self._fenced(chain, _held(chain, fence).values(index=index), CHAINS.c.slot)
+        self._change_or_raise(chain, _update_held(chain, fence).values(index=index), CHAINS.c.slot)
 
     def release(self, chain: str, fence: int, resident_model: Mapping[str, Any] | None) -> None:
-        saving = _held(chain, fence).values(state=ChainState.SAVING)
-        self._free(chain, self._fenced(chain, saving, *PLACE), resident_model)
+        saving = _update_held(chain, fence).values(state=ChainState.SAVING)
+        self._free(chain, self._change_or_raise(chain, saving, *SLOT_COLUMNS), resident_model)
 
     def finish(self, chain: str, fence: int) -> None:
-        done = _held(chain, fence).values(state=ChainState.DONE)
-        self._free(chain, self._fenced(chain, done, *PLACE), None)
+        done = _update_held(chain, fence).values(state=ChainState.DONE)
+        self._free(chain, self._change_or_raise(chain, done, *SLOT_COLUMNS), None)
 
     def guard(self, chain: str, fence: int) -> None:
         if self._session.execute(GUARD, {"chain": chain, "fence": fence}).one_or_none() is None:
@@ -158,29 +158,26 @@ class Chains(ChainsPort):
     def _add(self, chain: str, column: Column[Any], steps: Iterable[int]) -> None:
         row = self._session.execute(select(column).where(CHAINS.c.chain == chain).with_for_update()).one_or_none()
         if row is not None:
-            self._session.execute(_row(chain).values({column: sorted({*(row[0] or ()), *steps})}))
+            self._session.execute(_update_chain(chain).values({column: sorted({*(row[0] or ()), *steps})}))
 
     def _is_expired(self, longest: float) -> ColumnElement[bool]:
-        at, until = now(self._session), CHAINS.c.lease_until
+        at, until = self._session.now(), CHAINS.c.lease_until
         return (until < at) if longest == inf else (until < at) | (until > at + longest)
 
     def _end(self, chain: str, *conditions: ColumnElement[bool]) -> None:
         over = {"state": ChainState.ENDED, "fence": CHAINS.c.fence + 1}
-        ended = _row(chain).where(text(LIVE), *conditions).values(**over)
-        self._free(chain, self._fenced(chain, ended, *PLACE), None)
+        ended = _update_chain(chain).where(text(LIVE), *conditions).values(**over)
+        self._free(chain, self._change_or_raise(chain, ended, *SLOT_COLUMNS), None)
 
-    def _fenced(self, chain: str, change: Update, *columns: ColumnElement[Any]) -> Any:
-        """What `change` returns of the row it changed. Raises `Fenced` where it changed none."""
+    def _change_or_raise(self, chain: str, change: Update, *columns: ColumnElement[Any]) -> Any:
+        """The columns of the row that `change` changed. Raises `Fenced` if it changed none."""
         row = self._session.execute(change.returning(*columns)).one_or_none()
         if row is None:
             raise not_yours(chain)
         return row
 
     def _free(self, chain: str, place: Any, resident_model: Mapping[str, Any] | None) -> None:
-        """The slot is free, unless it trains other chains together with this one: then it has one of those.
-
-        What is lent to the chain is free as well.
-        """
+        """Free the slot and the members. If the slot trains other chains of a pack, it gets one of those instead."""
         slot = place.slot
         if place.members:
             self._session.execute(update(SLOTS).where(SLOTS.c.lent_to == chain).values(lent_to=None))
@@ -194,23 +191,23 @@ def _flags(row: Any) -> ChainFlags:
     return ChainFlags(tuple(row.extra_eval_steps), row.stop, row.preempt, tuple(row.branch_steps))
 
 
-def _row(chain: str) -> Update:
+def _update_chain(chain: str) -> Update:
     return update(CHAINS).where(CHAINS.c.chain == chain)
 
 
-def _held(chain: str, fence: int) -> Update:
-    """The chain's row, if whoever shows `fence` holds it."""
-    return _row(chain).where(CHAINS.c.fence == fence, CHAINS.c.state.in_(HELD))
+def _update_held(chain: str, fence: int) -> Update:
+    """An update of the chain's row, if `fence` holds it."""
+    return _update_chain(chain).where(CHAINS.c.fence == fence, CHAINS.c.state.in_(HELD))
 
 
 def _record(row: Any) -> ChainRecord:
     values, flags = dict(row._mapping), _flags(row)
-    values["assignment"] = _parsed(row.assignment)
+    values["assignment"] = _parse(row.assignment)
     values |= {"extra_eval_steps": flags.extra_eval_steps, "branch_steps": flags.branch_steps}
     return ChainRecord(**values | {"members": row.members or {}})
 
 
 @lru_cache(maxsize=4096)
-def _parsed(assignment: str) -> ChainAssignment | Unreadable:
-    """Assignments never change, and rows under way are read at each tick."""
+def _parse(assignment: str) -> ChainAssignment | Unreadable:
+    """Assignments never change, and live chains are read at each tick."""
     return ChainAssignment.from_json(json.loads(assignment))

@@ -2,39 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, bindparam, delete, func, select, text, tuple_, update
+from sqlalchemy import ColumnElement, Select, TextClause, bindparam, delete, func, select, text, tuple_, update
 
 from app.events.database import SqlSession, insert
+from app.events.row_types import AT_WORK, SlotLost, SlotRecord, SlotTaken, StudyRecord, TokenRecord
 from app.events.rows.ports import SchedulersPort, SlotsPort, StudiesPort, TokensPort
-from app.events.rows.values import (
-    AT_WORK,
-    SlotLost,
-    SlotRecord,
-    SlotTaken,
-    StudyRecord,
-    TokenRecord,
-    now,
-    written_since,
-)
 from app.events.tables import ACTIVE, BUSY, CHAINS, LIVE, SCHEDULERS, SLOTS, STREAMS, STUDIES, TOKENS
 
 ALL_SLOTS = select(SLOTS).order_by(SLOTS.c.name)
 ONE_SLOT = ALL_SLOTS.where(SLOTS.c.name == bindparam("slot"))
-"""These are built once, as `BUSY_VERSIONS` is: each tick and each heartbeat asks them."""
+"""Built once, like `BUSY_VERSIONS`: each tick and each heartbeat runs these statements."""
 
 BUSY_VERSIONS = select(STREAMS.c.stream, STREAMS.c.version).where(STREAMS.c.stream.in_(BUSY)).order_by(STREAMS.c.stream)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """How far a reader has seen a database: it saw the writes of all transactions before `writer`.
+
+    writer: the oldest transaction that was under way; its number wraps around at 2^32. None where the database does
+    not say which transaction wrote a row: then each look returns all rows. chains, slots: the names of the rows.
+    """
+
+    writer: int | None
+    chains: Set[str]
+    slots: Set[str]
+
+
+NOTHING_SEEN = Mark(None, frozenset(), frozenset())
+
+SNAPSHOT = text(
+    "SELECT txid_snapshot_xmin(txid_current_snapshot()) % 4294967296,"
+    f" ARRAY(SELECT chain FROM chains WHERE {LIVE}), ARRAY(SELECT name FROM slots)"
+)
+
+
+def take_mark(session: SqlSession) -> Mark:
+    """To be called before any row is read. SQLite reads all rows each time, and needs no names."""
+    if session.dialect != "postgresql":
+        return NOTHING_SEEN
+    writer, chains, slots = session.execute(SNAPSHOT).one()
+    return Mark(writer, frozenset(chains), frozenset(slots))
+
+
+def was_written_since(table: str, writer: int) -> TextClause:
+    """A condition: `writer`, or a transaction after it, wrote the row. `age` counts back from the newest one."""
+    condition = text(f"age({table}.xmin) <= age(CAST(CAST(:writer AS text) AS xid))")
+    return condition.bindparams(writer=writer)
 
 
 class Schedulers(SchedulersPort):
     def __init__(self, session: SqlSession) -> None:
         self._session = session
 
-    def ticked(self, owner: str, host: str, pid: int, demand: Mapping[str, Any] | None = None, **also: Any) -> None:
-        facts = {"host": host, "pid": pid, "ticked_at": now(self._session), "demand": demand, **also}
+    def record_tick(
+        self, owner: str, host: str, pid: int, demand: Mapping[str, Any] | None = None, **also: Any
+    ) -> None:
+        facts = {"host": host, "pid": pid, "ticked_at": self._session.now(), "demand": demand, **also}
         row = insert(self._session, SCHEDULERS).values(owner=owner, **facts)
         self._session.execute(row.on_conflict_do_update(index_elements=["owner"], set_=facts))
 
@@ -45,7 +73,7 @@ class Schedulers(SchedulersPort):
         last: float | None = self._session.scalar(select(func.max(SCHEDULERS.c.ticked_at)))
         return last
 
-    def last_said(self) -> tuple[Mapping[str, Any] | None, Mapping[str, str]]:
+    def last_report(self) -> tuple[Mapping[str, Any] | None, Mapping[str, str]]:
         query = select(SCHEDULERS.c.demand, SCHEDULERS.c.held_up).order_by(SCHEDULERS.c.ticked_at.desc()).limit(1)
         demand, held_up = self._session.execute(query).one_or_none() or (None, None)
         return demand, held_up or {}
@@ -62,9 +90,9 @@ class Slots(SlotsPort):
         rows = self._rows(ONE_SLOT, {"slot": name})
         return rows[0] if rows else None
 
-    def written_since(self, writer: int | None) -> list[SlotRecord]:
-        """As of a `Mark`."""
-        return self.all() if writer is None else self._rows(ALL_SLOTS.where(written_since("slots", writer)))
+    def rows_written_since(self, writer: int | None) -> list[SlotRecord]:
+        """See `Mark`."""
+        return self.all() if writer is None else self._rows(ALL_SLOTS.where(was_written_since("slots", writer)))
 
     def alive(self, seen_within: float) -> list[SlotRecord]:
         return self._rows(ALL_SLOTS.where(self._is_alive(seen_within)))
@@ -72,7 +100,7 @@ class Slots(SlotsPort):
     def take(
         self, name: str, owner: str, *, instead_of: str | None, device: str, host: str, pid: int, **its: str
     ) -> None:
-        facts = {"owner": owner, "device": device, "host": host, "pid": pid, "seen_at": now(self._session)}
+        facts = {"owner": owner, "device": device, "host": host, "pid": pid, "seen_at": self._session.now()}
         facts |= {"kind": "", "address": "", **its}
         facts |= {"resident_model": None, "trainers": {}, "note": None, "quarantined_until": None, "emptied_for": None}
         if instead_of is None:
@@ -88,7 +116,7 @@ class Slots(SlotsPort):
             self._session.execute(update(SLOTS).where(SLOTS.c.name == name).values(lent_to=gang))
 
     def touch(self, name: str, owner: str) -> SlotRecord:
-        return SlotRecord(**self._change(name, owner, {"seen_at": now(self._session)}, *SLOTS.c)._mapping)
+        return SlotRecord(**self._change(name, owner, {"seen_at": self._session.now()}, *SLOTS.c)._mapping)
 
     def describe(self, name: str, owner: str, *, trainers: Mapping[str, str], note: str | None) -> None:
         self._change(name, owner, {"trainers": dict(trainers), "note": note})
@@ -97,7 +125,7 @@ class Slots(SlotsPort):
         self._change(name, owner, {"emptied_for": chain})
 
     def quarantine(self, name: str, owner: str, *, seconds: float | None, reason: str | None) -> None:
-        until = None if seconds is None else now(self._session) + seconds
+        until = None if seconds is None else self._session.now() + seconds
         self._change(name, owner, {"quarantined_until": until, "note": reason})
 
     def retire(self, name: str, owner: str) -> None:
@@ -117,13 +145,13 @@ class Slots(SlotsPort):
         self._session.execute(delete(SLOTS))
 
     def _gangs_with(self, name: str) -> list[str]:
-        """The chains under way that the slot is lent to; its own row may have gone."""
+        """The live chains that the slot is lent to, even if its own row is gone."""
         gangs = select(CHAINS.c.chain, CHAINS.c.members).where(text(LIVE), CHAINS.c.members.is_not(None))
         at_work = gangs.where(CHAINS.c.state.in_(AT_WORK)).order_by(CHAINS.c.chain)
         return [row.chain for row in self._session.execute(at_work) if name in row.members]
 
     def _change(self, name: str, owner: str, values: Mapping[str, Any], *wanted: ColumnElement[Any]) -> Any:
-        """The columns that are wanted of the row, as they are then; its name where none are."""
+        """The `wanted` columns of the changed row; its name by default."""
         mine = update(SLOTS).where(SLOTS.c.name == name, SLOTS.c.owner == owner).values(**values)
         row = self._session.execute(mine.returning(*wanted or (SLOTS.c.name,))).one_or_none()
         if row is None:
@@ -132,7 +160,7 @@ class Slots(SlotsPort):
 
     def _is_alive(self, seen_within: float) -> ColumnElement[bool]:
         """As `SlotRecord.was_seen`."""
-        at = now(self._session)
+        at = self._session.now()
         return SLOTS.c.seen_at.between(at - seen_within, at + seen_within)
 
     def _rows(self, query: Select[Any], given: Mapping[str, Any] | None = None) -> list[SlotRecord]:

@@ -1,7 +1,7 @@
-"""Learning curves, pure: what the metric will be at later steps, from the evaluations so far and from ended trials.
+"""Predicts learning curves: the metric at later steps, from the evaluations so far and from ended trials.
 
-`model` puts it together. `curve` is a curve and its scale, `families` are the shapes, `quadrature` is the posterior of
-a curve alone, `drift` what others tell, `learning` what ended trials teach both, `prediction` the answers.
+Start with `model`. `curve` has curves, their scale and the shapes, `quadrature` the posterior of a single curve,
+`drift` the predictions from other curves, `learning` what ended trials teach, `prediction` the answers.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
-"""A learning curve as a trial has it so far, and the scale of its metric: more is better, a study spans about one.
+"""A learning curve, the scale of its metric, and the shapes that it may have.
 
-Origin and unit are learnt from curves: they say which differences matter, and limit nothing. Bounds only clip. The
-min-max scaling of the HyperDrive paper (Rasley et al. 2017, eq. 4), r_norm = (r - r_min) / (r_max - r_min), takes the
-bounds for the unit. It is here for studies that were begun with it: an accuracy that moves between 0.5 and 0.6 would be
-expected to gain a large part of what lies between 0 and 1.
+In units, more is better, and the values of a study span about one. Origin and unit are learned from curves: they say
+which differences matter, and limit nothing. Bounds only clip. (The min-max scaling of the HyperDrive paper, Rasley et
+al. 2017, eq. 4, r_norm = (r - r_min) / (r_max - r_min), takes the unit from the bounds. An accuracy that moves between
+0.5 and 0.6 would be expected to gain a large part of the range from 0 to 1.)
 
-The shapes that a learning curve may have: the eleven families of Domhan et al. (IJCAI 2015, table 1) as six.
-
-Five of the eleven repeat others. Where c is the limit, and a, b, ... are numbers of each trial:
+The shapes are the eleven families of Domhan et al. (IJCAI 2015, table 1) as six, because five repeat others. Where c is
+the limit, and a, b, ... are numbers of each trial:
 
 | here | theirs | formula |
 |---|---|---|
@@ -18,14 +17,13 @@ Five of the eleven repeat others. Where c is the limit, and a, b, ... are number
 | exponential | weibull, janoschek, exp4 (up to its b) | alpha - (alpha - beta) exp(-(k x) ** delta) |
 | hill | mmf, hill3 (beta = 0), logistic "log power" (beta = 0) | alpha - (alpha - beta) / (1 + (k x) ** delta) |
 
-Given its shape parameters, each of them is level + gain * shape(x): linear in what differs between trials. So a shape
-here is a function without parameters, scaled to begin at 0 and to go as far as 1 from there by the horizon; then "gain"
-means the same for all of them, and one prior serves them all. ln(a ln x + b) is ln a + ln(ln x + b / a) with a gain of
-1, and exp(a + ...) is exp(a) times the rest with a level of 0: here both have a level and a gain of their own, which
-holds theirs.
+Given its shape parameters, each family is level + gain * shape(x), linear in the numbers that differ between trials. So
+a shape here is a function without parameters, scaled to begin at 0 and to reach at most 1 from there by the horizon.
+Then "gain" means the same for all shapes, and one prior serves them all. ln(a ln x + b) is ln a + ln(ln x + b / a) with
+a gain of 1, and exp(a + ...) is exp(a) times the rest with a level of 0; here both have a free level and gain.
 
 The clock runs from 0 to 1, at the horizon. x of the papers counts epochs from 1; here it is 1 + clock / unit, so that a
-shape does not depend on what a step is.
+shape does not depend on the length of a step.
 """
 
 from __future__ import annotations
@@ -42,22 +40,22 @@ import numpy as np
 import numpy.typing as npt
 
 Bend = tuple[int, str]
-"""A step at which a sequence changes its course, and what it does there. The text is compared, never read."""
+"""A step at which a sequence changes abruptly, and how. The text is only compared."""
 
 
 Piece = tuple[int, int, int]
-"""A part of a curve: the step at which it begins, the number of its first evaluation, and of the first one after it."""
+"""A part of a curve: its first step, the index of its first evaluation, and the index after its last."""
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Values of the metric at the steps of a trial that were evaluated, however uneven. There may be none yet.
+    """The values of the metric at the evaluated steps of a trial, at any distances. There may be none yet.
 
-    steps: 0 or more, ascending. bends: ascending, also those still to come. Two curves are expected to bend alike where
-    they have the same bends: `(100, "lr x 0.1")`.
+    steps: 0 or more, ascending. bends: ascending, including future ones. Two curves are expected to bend alike if they
+    have equal bends, such as `(100, "lr x 0.1")`.
 
-    Raises ValueError, with a sentence, for what is no curve. A trial with a value that is not a number has failed: it
-    has no curve.
+    Raises ValueError, with a sentence, for anything else. A trial with a value that is not a number has failed, and has
+    no curve.
     """
 
     steps: tuple[int, ...]
@@ -77,15 +75,15 @@ class Curve:
 
     @property
     def last_step(self) -> int:
-        """The last step that was evaluated; -1 if none was."""
+        """The last evaluated step; -1 if there is none."""
         return self.steps[-1] if self.steps else -1
 
     def bends_within(self, begin: float, end: float) -> tuple[Bend, ...]:
-        """The bends that training from one step to another goes through."""
+        """The bends between two steps."""
         return tuple(bend for bend in self.bends if begin <= bend[0] < end)
 
     def pieces(self) -> list[Piece]:
-        """Its parts between the bends that it has gone through: at least one, the last one is where it is now.
+        """Its parts between the bends that it has passed, at least one. The last one is the current one.
 
         A part begins with the last value before its bend.
         """
@@ -96,29 +94,28 @@ class Curve:
 
 
 def values_of(curves: Iterable[Curve]) -> list[float]:
-    """All values of some curves."""
     return [value for curve in curves for value in curve.values]
 
 
 Array = npt.NDArray[np.float64]
 Mode = Literal["min", "max"]
 Bounds = tuple[float | None, float | None]
-"""The least and the greatest value that the metric can have; None where there is none, or nobody knows."""
+"""The least and the greatest possible value of the metric; None if there is none or it is unknown."""
 
 CRASH = -3.0
 """Below this, in units, only the order of magnitude counts."""
 FARTHEST = 1e100
-"""A value of a greater size counts as this one, so that what is computed with it stays finite."""
+"""Values are clipped at this size, so that results stay finite."""
 _SAME = 1e-30
 MORE = 3.0
-"""How many times the range of a curve so far a unit is, where nothing else is known."""
+"""The unit as a multiple of the range of a curve so far, if nothing else is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """A monotone map from the metric to units, and back. A crash is drawn nearer, by the logarithm.
+    """A monotone map from the metric to units, and back. Crashes are compressed logarithmically.
 
-    Rewards that crash and losses that explode would otherwise be all that a unit sees.
+    Otherwise crashing rewards and exploding losses would determine the unit.
     """
 
     sign: float
@@ -127,32 +124,32 @@ class Scale:
     unit: float | Array
 
     def to_units(self, values: Array) -> Array:
-        """Values of the metric in units; those beyond the bounds count as at the bound."""
+        """Values in units, clipped at the bounds."""
         units = (self.sign * np.clip(values, *self.bounds) - self.origin) / self.unit
         return np.where(units < CRASH, CRASH - np.log1p(np.maximum(CRASH - units, 0)), units)
 
     def to_metric(self, units: Array) -> Array:
-        """Back again, and never beyond the bounds."""
+        """The inverse, clipped at the bounds."""
         depth = np.clip(CRASH - units, 0, 100)
         units = np.where(units < CRASH, CRASH - np.expm1(depth), units)
         return np.clip(self.sign * (self.origin + self.unit * units), *self.bounds)
 
     def log_slope(self, values: Array) -> Array:
-        """The logarithm of how many units a metric's small change at these values is."""
+        """The logarithm of the derivative of units by the metric at these values."""
         units = (self.sign * values - self.origin) / self.unit
         return -np.log(self.unit) - np.log1p(np.maximum(CRASH - units, 0))
 
 
-def by_row(scales: Sequence[Scale]) -> Scale:
-    """Scales that differ in origin and unit only, as one for values that have a row of each."""
+def stack_scales(scales: Sequence[Scale]) -> Scale:
+    """Scales that differ in origin and unit only, as one for values with a row for each."""
     return replace(scales[0], origin=np.array([s.origin for s in scales]), unit=np.array([s.unit for s in scales]))
 
 
 def study_scale(mode: Mode, bounds: Bounds, values: Sequence[float]) -> Scale:
-    """The scale learnt from all values of the study's curves; if they are all the same, that of `curve_scale`.
+    """The scale learned from all values of the study's curves; that of `curve_scale` if they are all equal.
 
-    The best value is one unit; zero is worse than nine values of ten, but not where a tenth of them are crashes: no
-    more than ten times as far from the best as the value in the middle is.
+    The best value is one unit. Zero is the tenth percentile; but if a tenth are crashes, at most ten times as far from
+    the best as the median.
     """
     plain = curve_scale(mode, bounds, values)
     z = plain.sign * np.clip(np.array(values, dtype=float), *plain.bounds)
@@ -165,18 +162,18 @@ def study_scale(mode: Mode, bounds: Bounds, values: Sequence[float]) -> Scale:
 
 
 def curve_scale(mode: Mode, bounds: Bounds, values: Sequence[float]) -> Scale:
-    """The scale of a curve while nothing was learnt from others: a few times its own range so far is a unit."""
+    """The scale of a single curve, before anything is learned from others: a unit is a few times its range so far."""
     sign = 1.0 if mode == "max" else -1.0
     least, greatest = _limits(bounds)
     z = sign * np.clip(np.array([*values] or [0.0]), least, greatest)
     unit = MORE * float(z.max() - z.min())
     if unit <= _SAME:
-        unit = abs(float(z[0])) if abs(z[0]) > _SAME else 1.0  # nothing says what is much, but the value itself
+        unit = abs(float(z[0])) if abs(z[0]) > _SAME else 1.0  # only the value itself suggests a unit
     return Scale(sign, (least, greatest), float((z.max() + z.min() - unit) / 2), unit)
 
 
 def _limits(bounds: Bounds) -> list[float]:
-    """The least and the greatest value that are told apart from those beyond."""
+    """The bounds as finite numbers."""
     least = -FARTHEST if bounds[0] is None else bounds[0]
     greatest = FARTHEST if bounds[1] is None else bounds[1]
     return [max(-FARTHEST, min(bound, FARTHEST)) for bound in (least, greatest)]
@@ -185,7 +182,7 @@ def _limits(bounds: Bounds) -> list[float]:
 Formula = Callable[[Array, Sequence[Array]], Array]
 
 UNTIL_HALF = (0.03, 0.08, 0.2, 0.4, 0.6, 0.85)
-"""Where exponential and hill are half way, as a part of the horizon."""
+"""Where exponential and hill are halfway, as a part of the horizon."""
 
 
 def _power(clock: Array, at: Sequence[Array]) -> Array:
@@ -227,7 +224,7 @@ FAMILIES: dict[str, tuple[Formula, tuple[tuple[float, ...], ...]]] = {
     "exponential": (_exponential, tuple(product(UNTIL_HALF, (0.6, 1.0, 2.0, 5.0)))),
     "hill": (_hill, tuple(product(UNTIL_HALF, (1.0, 2.0, 5.0, 12.0)))),
 }
-"""Of each family its formula, and the shape parameters at which it is tried: the nodes of a quadrature."""
+"""The formula of each family, and its shape parameters: the nodes of a quadrature."""
 
 _PARAMETERS = [(formula, list(np.array(nodes, dtype=float).T[:, :, None])) for formula, nodes in FAMILIES.values()]
 NUM_SHAPES = sum(len(nodes) for _, nodes in FAMILIES.values())
@@ -242,5 +239,5 @@ _REACH = np.abs(_raw(np.linspace(0, 1, 101)) - _BEGIN).max(axis=1, keepdims=True
 
 
 def shapes(clock: Array) -> Array:
-    """Every shape (a row each) at some times of the clock, which are 0 or more. It may run beyond the horizon."""
+    """Every shape (a row each) at some times of the clock, from 0 on, also beyond the horizon."""
     return np.asarray((_raw(clock) - _BEGIN) / _REACH)

@@ -1,9 +1,9 @@
-"""The last value plus what others still gained from there: the study's drift, as a kernel density estimate.
+"""Predicts a curve by its last value plus the gains of other curves from there: a kernel density estimate.
 
-It is the strongest plain baseline there is for curves that are mostly flat. Two forms of it: each of the others counts
-the same, or by how similar it was until then (the weights of Nadaraya 1964 and Watson 1964, with the width of the
-nearest neighbours). Kernels are normal and as wide as the nearest gains of others are away (Breiman, Meisel and Purcell
-1977, "Variable kernel estimates").
+This is the strongest simple baseline for curves that are mostly flat. It has two forms: all other curves count equally,
+or by their similarity so far (the weights of Nadaraya 1964 and Watson 1964, with the width of the nearest neighbours).
+Kernels are normal, and as wide as the distance of the nearest other gains (Breiman, Meisel and Purcell 1977, "Variable
+kernel estimates").
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ from app.search.curves.mixtures import Integers, Mixtures
 Array = npt.NDArray[np.float64]
 
 NEIGHBOURS = 4
-"""A kernel reaches half-way to the gain that is this near among the others' gains."""
+"""A kernel reaches halfway to the gain that is the fourth nearest."""
 ALIKE = 4
-"""A curve counts as similar up to about the distance of the curve that is this near."""
+"""Curves count as similar up to about the distance of the fourth nearest one."""
 MANY = 20
-"""Where so many came to a step, they say what is gained until then; fewer are helped by those that came less far."""
+"""If this many curves reached a step, they alone predict the gain until then; else shorter ones are completed."""
 LEAST_MADE = 4
-"""So many must have made a leg for others to be completed by it."""
+"""A leg of curves is used to complete others if this many curves have it."""
 FINEST = 1e-4
-"""Differences below this, in units, mean nothing."""
+"""Smaller differences, in units, mean nothing."""
 UNKNOWN = 0.3
-"""Standard deviation, in units, of what a bend does of which nothing is known."""
+"""The standard deviation, in units, of the effect of an unknown bend."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A curve to predict, and which of the ended ones it is itself (-1: none)."""
+    """A curve to predict, and its own index among the ended ones (-1: none)."""
 
     curve: Curve
     units: Array
     itself: int = -1
 
     def value(self, step: float) -> float:
-        """Its value in units at a step, between evaluations along a straight line."""
+        """Its value in units at a step, interpolated linearly between evaluations."""
         return float(np.interp(step, self.curve.steps, self.units)) if self.curve.steps else 0.0
 
-    def until(self, step: float) -> Row:
-        """What was known of it after this step."""
+    def truncate(self, step: float) -> Row:
+        """The curve as of this step."""
         number = bisect_right(self.curve.steps, step)
         past = Curve(self.curve.steps[:number], self.curve.values[:number], self.curve.bends)
         return Row(past, self.units[:number], self.itself)
@@ -57,7 +57,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """For some rows: how many peers each has, and what they foretell, once equally weighted, once by similarity.
+    """The number of peers of each row, and their predictions, weighted equally and by similarity.
 
     A row without peers has no kernel.
     """
@@ -66,14 +66,14 @@ class Kernels:
     plain: Mixtures
     similar: Mixtures
 
-    def pooled(self, plain: Array, similar: Array) -> Mixtures:
-        """Both in one, of which they have these shares in each row: their components differ by weight only."""
+    def pool(self, plain: Array, similar: Array) -> Mixtures:
+        """Both predictions in one mixture, with these shares by row: their components differ in weight only."""
         row = self.plain.row
         return replace(self.plain, weight=plain[row] * self.plain.weight + similar[row] * self.similar.weight)
 
 
 class Drift:
-    """Curves that have ended, each with its own number, as an example to others. There may be none."""
+    """Ended curves, each with its index, as examples for others."""
 
     def __init__(self, ended: Sequence[Row] = ()) -> None:
         self.rows = ended
@@ -82,15 +82,15 @@ class Drift:
         self._lines = _Lines(ended)
         self._values_at: dict[float, Array] = {}
 
-    def at(self, rows: Sequence[Row], step: float) -> Kernels:
-        """What the ended curves that went on to this step foretell of others that have not come to it."""
+    def predict(self, rows: Sequence[Row], step: float) -> Kernels:
+        """The kernels of the ended curves that went beyond each row's last step, at a later step."""
         groups: dict[tuple[int, tuple[Bend, ...], int], list[int]] = defaultdict(list)
         for number, row in enumerate(rows):
             now = row.curve.last_step
             groups[now, row.curve.bends_within(now, step), row.itself if self._is_ragged else -1].append(number)
         answers = []
         for (now, bends, itself), numbers in groups.items():
-            alike, then, unsure = self._came(now, step, bends, itself)
+            alike, then, unsure = self._examples_at(now, step, bends, itself)
             marks = self._marks(now)
             for some, examples in _examples([rows[number].itself for number in numbers], alike):
                 peers = _Peers(marks[examples], then[examples], now, bool(bends), unsure[examples])
@@ -98,10 +98,12 @@ class Drift:
                 answers.append(peers.kernels(which, np.array([_marks(rows[number]) for number in which])))
         return _kernels(answers, len(rows))
 
-    def _came(self, now: int, step: float, bends: tuple[Bend, ...], itself: int) -> tuple[list[int], Array, Array]:
-        """The curves that are an example, by number; what each came to at the step; and how unsure that is.
+    def _examples_at(
+        self, now: int, step: float, bends: tuple[Bend, ...], itself: int
+    ) -> tuple[list[int], Array, Array]:
+        """The indices of the example curves; the value of each curve at the step; and its standard deviation.
 
-        The last two have an entry for each curve of the study. Where curves are completed, it is without `itself`.
+        The last two have an entry for each curve of the study. Completed curves are completed without `itself`.
         """
         ahead = [i for i in np.flatnonzero(self.last_step > now).tolist() if i != itself]
         alike = np.array([i for i in ahead if self.rows[i].curve.bends_within(now, step) == bends], dtype=np.int64)
@@ -112,10 +114,10 @@ class Drift:
         return reached.tolist(), then, unsure
 
     def _complete(self, alike: Integers, step: float) -> tuple[list[int], Array, Array]:
-        """Curves that ended before the step go on in the mean as those that made each of the legs that they did not.
+        """Extend curves that ended early by the mean gain of the curves that have the missing legs.
 
-        Who goes on is chosen by values that were seen, so all that made a leg say what it gains, while those that made
-        all of them gained more than others would have (Rubin 1976, "Inference and missing data").
+        Trials are continued by values that were seen. So a leg's gain is estimated from all curves that have it: those
+        that have all legs gained more than others would have (Rubin 1976, "Inference and missing data").
         """
         then, variance = self.values(step).copy(), np.zeros(len(self.rows))
         last = self.last_step[alike]
@@ -133,7 +135,7 @@ class Drift:
     def values(self, step: float) -> Array:
         """The values of all ended curves at this step, in units."""
         if step not in self._values_at:
-            self._values_at[step] = self._lines.at(step)
+            self._values_at[step] = self._lines.values_at(step)
         return self._values_at[step]
 
     def _marks(self, now: float) -> Array:
@@ -142,7 +144,7 @@ class Drift:
 
 
 class _Lines:
-    """Curves as straight lines from one evaluation to the next, which are read at a step all at once."""
+    """Piecewise linear curves that are evaluated at a step all at once."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         length = 1 + max((len(row.units) for row in rows), default=0)
@@ -151,8 +153,8 @@ class _Lines:
             steps[: len(row.units)], units[: len(row.units)] = row.curve.steps, row.units
             units[len(row.units) :] = row.units[-1]
 
-    def at(self, step: float) -> Array:
-        """The values at a step; before the first evaluation they are as there, and after the last."""
+    def values_at(self, step: float) -> Array:
+        """The values at a step; constant before the first evaluation and after the last."""
         steps = np.maximum(step, self._steps[:, 0])
         after = (self._steps <= steps[:, None]).sum(axis=1)
         rows = np.arange(len(after))
@@ -161,9 +163,9 @@ class _Lines:
 
 
 def _examples(itself: Sequence[int], alike: Sequence[int]) -> Iterator[tuple[Integers, Integers]]:
-    """Rows by their place, and the numbers of the curves that are an example to them: none is one to itself.
+    """Groups of rows by their index, with the indices of their examples: a curve is no example for itself.
 
-    Those to which all of them are have one row of examples in common.
+    Rows that use all examples share one row of them.
     """
     own = np.array(itself)[:, None] == np.array(alike)
     left_out = own.any(axis=1)
@@ -175,9 +177,9 @@ def _examples(itself: Sequence[int], alike: Sequence[int]) -> Iterator[tuple[Int
 
 
 class _Peers:
-    """The ended curves that are an example to some rows that stand at some step: with the same bends ahead.
+    """The examples for rows that stand at the same step and have the same bends ahead.
 
-    Marks and values have a row for each of those, or one for all of them.
+    Marks and values have a row for each of those, or one for all.
     """
 
     def __init__(self, marks: Array, then: Array, now: int, bend_ahead: bool, unsure: Array) -> None:
@@ -187,7 +189,7 @@ class _Peers:
         self._spreads = np.hypot(np.maximum(0.5 * nearness(self._gains, NEIGHBOURS), least), unsure)
 
     def kernels(self, numbers: Sequence[int], own: Array) -> _Answer:
-        """Of the rows with these numbers, by their own marks."""
+        """The kernels of the rows with these indices, given their own marks."""
         size = (len(numbers), self._number)
         return _Answer(
             np.repeat(numbers, self._number),
@@ -198,7 +200,7 @@ class _Peers:
         )
 
     def _alike(self, own: Array) -> Array:
-        """How much each of the others counts for each row."""
+        """The weight of each example for each row."""
         if self._now < 0 or not self._number:
             return np.full((len(own), self._number), 1 / max(self._number, 1))
         apart = np.abs(own[:, None] - self._marks)
@@ -218,13 +220,13 @@ class _Answer(NamedTuple):
 
 
 def _marks(row: Row) -> tuple[float, float]:
-    """What makes curves similar: where they are, and what they gained in the second half of the way there."""
+    """The features of similarity: the value, and the gain in the second half of the steps so far."""
     value = float(row.units[-1]) if row.curve.steps else 0.0
     return value, value - row.value(row.curve.last_step / 2)
 
 
 def nearness(values: Array, neighbours: int) -> Array:
-    """How far from each value the one is that is this near among the others; the farthest where there are fewer.
+    """The distance from each value to its k-th nearest other one, or to the farthest if there are fewer.
 
     The others are those along the last axis.
     """

@@ -1,10 +1,10 @@
-"""What is learnt from curves that have ended: the weights of the nodes, and how far to trust which prediction.
+"""Learns from ended curves: the weights of the nodes, and how far to trust each prediction.
 
-Empirical Bayes (Robbins 1956): the weights are those that make the ended curves likely, found by expectation and
-maximization (Dempster, Laird and Rubin 1977, §4.3, for finite mixtures), as if a few more trials had ended that spoke
-for all nodes equally. Stacking: the shares of several predictions are those that would have predicted best, each curve
-left out of what it is predicted from (Yao, Vehtari, Simpson and Gelman 2018, "Using stacking to average Bayesian
-predictive distributions", §3.1). On the ended curves the whole is as good as the best of them.
+Empirical Bayes (Robbins 1956): the weights make the ended curves likely, found by expectation maximization (Dempster,
+Laird and Rubin 1977, §4.3, for finite mixtures), as if a few more trials had weighted all nodes equally. Stacking: the
+shares of several predictions are those that would have predicted best, with each curve left out of its own prediction
+(Yao, Vehtari, Simpson and Gelman 2018, "Using stacking to average Bayesian predictive distributions", §3.1). On the
+ended curves the whole is as good as the best of them.
 """
 
 from __future__ import annotations
@@ -23,21 +23,22 @@ from app.search.curves.quadrature import NUM_NODES, Clock, Fit, evidence, fits
 Array = npt.NDArray[np.float64]
 
 EQUAL_WEIGHTS = 3.0
-"""How many trials the equal weights count for."""
+"""The equal weights count as this many trials."""
 ROUNDS = 5
-"""Of expectation and maximization. More would fit the weights to the few curves that there are."""
+"""Of expectation maximization. More would overfit the weights to the few curves."""
 PAIRS = 1.0
-"""So many pairs say that the last value deserves no trust."""
+"""This many pairs say that the last value deserves no trust."""
 VOTES = np.array([2.2, 0.4, 1.0, 0.4])
-"""The shares that the curve alone, the drift, that of similar curves, and a surprise begin with: four trials' worth."""
+"""The prior shares of the curve alone, the drift, that of similar curves, and a surprise: four trials' worth."""
 STACKING_ROUNDS = 30
 
 
 class View(NamedTuple):
     """The part of a curve since its last bend, as the quadrature takes it.
 
-    The clock is 0 at step `begin` and 1 `length` steps later, at the horizon. Values are in units, around the middle of
-    the study, over `factor`: more than 1 for a curve that leaves the range of the study, and is in units of its own.
+    The clock is 0 at step `begin` and 1 `length` steps later, at the horizon. Values are in units, relative to the
+    median of the study, over `factor`: more than 1 for a curve that leaves the range of the study, and has units of its
+    own.
     """
 
     clock: Clock
@@ -49,25 +50,26 @@ class View(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Prior:
-    """Logarithms of the nodes' weights, learnt from ended curves. Those of a curve are the parts from begins[curve] on.
+    """Logarithms of the nodes' weights, learned from ended curves. Those of a curve are the parts from begins[curve]
+    on.
 
-    parts: how much each node counts for each part of a curve.
+    parts: the weight of each node for each part of a curve.
     """
 
     weights: Array
     parts: Array
     begins: Integers
 
-    def without(self, curves: Sequence[int]) -> Array:
-        """The weights (a row each) learnt from all but one of the curves."""
+    def leave_out(self, curves: Sequence[int]) -> Array:
+        """The weights (a row each) learned from all but one of the curves."""
         begins, ends = self.begins[:-1][curves], self.begins[1:][curves]
         own = np.stack([self.parts[begin:end].sum(axis=0) for begin, end in zip(begins, ends, strict=True)])
         rest = np.maximum(self.parts.sum(axis=0) - own, 0)
-        return _voted(rest, (len(self.parts) - (ends - begins))[:, None])
+        return _log_weights(rest, (len(self.parts) - (ends - begins))[:, None])
 
 
-def by_clock(views: Sequence[View]) -> dict[Clock, list[int]]:
-    """The numbers of the views that have the same times, which are computed together."""
+def group_by_clock(views: Sequence[View]) -> dict[Clock, list[int]]:
+    """The indices of the views with the same times, which are computed together."""
     groups: dict[Clock, list[int]] = defaultdict(list)
     for number, view in enumerate(views):
         groups[view.clock].append(number)
@@ -75,9 +77,9 @@ def by_clock(views: Sequence[View]) -> dict[Clock, list[int]]:
 
 
 def posteriors(views: Sequence[View], log_prior: Array) -> list[Fit]:
-    """The posterior of each; the prior is that of all, or has a row for each."""
+    """The posterior of each view. The prior is one for all, or has a row for each."""
     results: dict[int, Fit] = {}
-    for clock, numbers in by_clock(views).items():
+    for clock, numbers in group_by_clock(views).items():
         values = np.stack([views[number].values for number in numbers])
         prior = log_prior if log_prior.ndim == 1 else log_prior[numbers]
         results.update(zip(numbers, fits(clock, values, prior), strict=True))
@@ -85,28 +87,28 @@ def posteriors(views: Sequence[View], log_prior: Array) -> list[Fit]:
 
 
 def learn_prior(views: Sequence[View], owner: Sequence[int]) -> Prior:
-    """From the parts of ended curves, of which the owner is the number of the curve, ascending from 0."""
+    """Learn from the parts of ended curves. owner: the index of each part's curve, ascending from 0."""
     parts, votes = np.empty((len(views), NUM_NODES)), np.full(NUM_NODES, EQUAL_WEIGHTS / NUM_NODES)
-    for clock, numbers in by_clock(views).items():
+    for clock, numbers in group_by_clock(views).items():
         for block, logs in evidence(clock, np.stack([views[number].values for number in numbers])):
             parts[np.array(numbers)[block]] = _relative(logs)
     parts *= _likeliest(parts, votes, ROUNDS - 1)
     parts /= parts.sum(axis=1, keepdims=True)
     begins = np.flatnonzero(np.diff(owner, prepend=-1, append=len(views)))
-    return Prior(_voted(parts.sum(axis=0), len(views)), parts, begins)
+    return Prior(_log_weights(parts.sum(axis=0), len(views)), parts, begins)
 
 
-def _voted(parts: Array, number: int | Integers) -> Array:
-    """The logarithms of the weights of nodes that count for so much of a number of parts."""
+def _log_weights(parts: Array, number: int | Integers) -> Array:
+    """The logarithms of the nodes' weights, given their counts over a number of parts."""
     return np.asarray(np.log((parts + EQUAL_WEIGHTS / NUM_NODES) / (number + EQUAL_WEIGHTS)))
 
 
 def learn_pool(alone: Array, others: Array, widths: Sequence[float]) -> tuple[Array, float]:
-    """The shares, and the width of the first prediction, that make what came (a row each) most likely.
+    """The shares, and the width of the first prediction, that make the outcomes (a row each) most likely.
 
     alone: log densities of the first prediction, a column for each width. others: of the other predictions. A pool of
-    predictions is wider than each of them, so that the first may have to be narrowed (the spread-adjusted linear pool
-    of Gneiting and Ranjan 2013, "Combining predictive distributions").
+    predictions is wider than each of them, so the first may have to be narrowed (the spread-adjusted linear pool of
+    Gneiting and Ranjan 2013, "Combining predictive distributions").
     """
     best, shares, chosen = -np.inf, np.empty(0), widths[0]
     for width, column in zip(widths, alone.T, strict=True):
@@ -119,18 +121,18 @@ def learn_pool(alone: Array, others: Array, widths: Sequence[float]) -> tuple[Ar
 
 
 def shares_of(log_densities: Array) -> Array:
-    """The shares (of each column) that make what came (a row each) most likely, with some votes given before."""
+    """The shares (of each column) that make the outcomes (a row each) most likely, with the prior votes."""
     return _likeliest(_relative(log_densities), VOTES, STACKING_ROUNDS)
 
 
 def _relative(log_densities: Array) -> Array:
-    """Densities, as parts of the greatest of their row."""
+    """Densities relative to the greatest of their row."""
     logs = log_densities - log_densities.max(axis=1, keepdims=True)
     return np.asarray(np.exp(np.maximum(logs, NOTHING, out=logs), out=logs))
 
 
 def _likeliest(densities: Array, votes: Array, rounds: int) -> Array:
-    """Expectation and maximization: the weights of a mixture's components (a column each), beginning with the votes."""
+    """Expectation maximization of the weights of a mixture's components (a column each), with the votes as prior."""
     weights = votes / votes.sum()
     for _ in range(rounds):
         parts = weights * ((1 / (densities @ weights)) @ densities)
@@ -139,12 +141,12 @@ def _likeliest(densities: Array, votes: Array, rounds: int) -> Array:
 
 
 def learn_trust(parts: Array, predicted: Array, verdicts: Array, hits: Array) -> Array:
-    """How much of the last value's plain verdict, whether a target is reached, makes the Brier score least.
+    """The share of the last value's verdict, whether a target is reached, that minimizes the Brier score.
 
-    By least squares (Breiman 1996, "Stacked regressions"), as if PAIRS more pairs of a prediction and what came had
-    said that there is nothing to add. The answer has a row for either verdict, for "it is reached" says more of the
-    end, or less, than "not yet": what the share is at the beginning, and what it grows by until the horizon. `parts`
-    says which part of the way there each prediction was made at.
+    By least squares (Breiman 1996, "Stacked regressions"), as if PAIRS more pairs of prediction and outcome had said
+    that the verdict adds nothing. The result has a row for either verdict, because "reached" and "not yet" say
+    different things about the end: the share at the beginning, and its growth until the horizon. parts: at which part
+    of the horizon each prediction was made.
     """
     rows = []
     for verdict in (0, 1):

@@ -1,4 +1,4 @@
-"""Mixtures of normal distributions, one a row, of any number of components each."""
+"""Mixtures of normal distributions, one a row, with any number of components each."""
 
 from __future__ import annotations
 
@@ -12,17 +12,14 @@ Array = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
 NOTHING = -600.0
-"""The logarithm of a part that counts for nothing. For less, a processor takes ten times as long to say 0."""
+"""Logarithms are cut off here: exponentials of less are denormal, and ten times slower."""
 _HALVINGS = 60
 _LOG_ROOT_TWO_PI = 0.5 * np.log(2 * np.pi)
 
 
 @dataclass(frozen=True, slots=True)
 class Mixtures:
-    """The components of some rows, in any order; every row has at least one with a weight.
-
-    row: of each component, from 0. The weights of a row add up to 1; spreads are above 0.
-    """
+    """The components of some rows, in any order; every row has at least one with a weight."""
 
     row: Integers
     weight: Array
@@ -40,7 +37,7 @@ class Mixtures:
 
     def below(self, values: Array) -> Array:
         """The probability of at most values[row], by row."""
-        from scipy.special import ndtr  # here: every command knows the tuners, and few look ahead
+        from scipy.special import ndtr  # not at the top: every command imports the tuners, and few predict
 
         return np.minimum(self.total(ndtr((values[self.row] - self.mean) / self.spread)), 1.0)
 
@@ -54,11 +51,11 @@ class Mixtures:
             return np.asarray(most + np.log(sums) - _LOG_ROOT_TWO_PI)
 
     def spread_by(self, factor: float) -> Mixtures:
-        """With the spread of each component multiplied."""
+        """The spread of each component multiplied by a factor."""
         return replace(self, spread=self.spread * factor)
 
     def quantile(self, q: float) -> Array:
-        """The value that is not exceeded with probability q, by row: by halving what lies between the components'."""
+        """The q-quantile by row, by bisection between the components' quantiles."""
         from scipy.special import ndtri
 
         edges = self.mean + self.spread * ndtri(q)
@@ -73,7 +70,7 @@ class Mixtures:
 
 
 def stack(parts: Sequence[tuple[Array, Mixtures]]) -> Mixtures:
-    """One mixture a row out of several, with the share that each of them has in each row. The shares add up to 1."""
+    """One mixture a row out of several, with the share of each in each row. The shares add up to 1."""
     row = np.concatenate([part.row for _, part in parts])
     weight = np.concatenate([share[part.row] * part.weight for share, part in parts])
     mean = np.concatenate([part.mean for _, part in parts])

@@ -1,4 +1,4 @@
-"""What a study's curves will come to: a prior learnt from the trials that ended, stacked with the study's drift."""
+"""Predicts the curves of a study: a prior learned from its ended trials, stacked with the study's drift."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from app.search.curves.curve import Bounds, Curve, Mode, Piece, Scale, by_row, curve_scale, study_scale, values_of
+from app.search.curves.curve import Bounds, Curve, Mode, Piece, Scale, curve_scale, stack_scales, study_scale, values_of
 from app.search.curves.drift import Drift, Row
 from app.search.curves.learning import Prior, View, learn_pool, learn_prior, learn_trust, posteriors
 from app.search.curves.prediction import ENOUGH, WIDTHS, Batch, Learnt, Posterior
@@ -19,27 +19,27 @@ Array = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 
 MOST_FITTED = 100
-"""The most curves that are learnt from, taken evenly from all of them."""
+"""How many curves are learned from, evenly chosen."""
 MOST_WHOLE = 70
-"""The most of them that came to the horizon, where others did not."""
+"""How many of them reached the horizon, if others did not."""
 MOST_LOOKED_BACK = 20
-"""The most of those that are predicted from what they were at a cut, to see how far to trust which prediction."""
+"""How many of them are predicted from a cut, to learn how far to trust each prediction."""
 CUTS = (0.1, 0.2, 0.4, 0.6, 0.8)
-"""Where ended curves are cut, as parts of the horizon, to see what would have predicted the rest best."""
+"""Where ended curves are cut, as parts of the horizon, to see which prediction of the rest is best."""
 RANGE = 2.0
-"""A curve that goes more than this many units away from the middle is in larger units of its own."""
+"""A curve that leaves the median by more than this many units gets larger units of its own."""
 TARGETS = (0.8, 0.9, 0.95)
-"""Which of the values that ended curves came to are the targets to learn from: those that few of them reach."""
+"""The quantiles of final values that are used as targets to learn from."""
 MOST_REMEMBERED = 4096
 
 Item = TypeVar("Item")
 _Look = tuple[Batch, int]
-"""Ended curves as they once were, and a later step."""
+"""Truncated ended curves, and a later step."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    """A curve that is under way, with its posterior."""
+    """A curve under way, with its posterior."""
 
     scale: Scale
     row: Row
@@ -48,11 +48,11 @@ class _Begun:
 
 
 class CurveModel:
-    """Predicts the curves of one study. Deterministic: equal curves get equal answers, in whatever company they come.
+    """Predicts the curves of one study. Deterministic: a curve's prediction does not depend on other predicted curves.
 
     mode: "min" or "max", which is better. horizon: the step at which trials end. bounds: the least and the greatest
-    value that the metric can have, None for what is not known: values are clipped there. Before anything was learnt,
-    a large difference is one as large as the range of the curve itself.
+    possible value of the metric, or None; values are clipped there. Before anything is learned, the scale is the range
+    of the curve.
     """
 
     def __init__(self, mode: Mode, horizon: int, bounds: Bounds = (None, None)) -> None:
@@ -67,8 +67,8 @@ class CurveModel:
         self._learnt, self._begun = Learnt(), dict[Curve, _Begun]()
 
     def fit(self, ended: Iterable[Curve]) -> None:
-        """Learn from these curves, as far as they came, instead of those of an earlier call."""
-        curves = self._chosen([curve for curve in ended if curve.steps])
+        """Learn from these curves, instead of those of an earlier call."""
+        curves = self._select([curve for curve in ended if curve.steps])
         self._learnt, self._begun = Learnt(), {}
         if curves:
             values, ends = values_of(curves), np.cumsum([len(curve.steps) for curve in curves])
@@ -81,7 +81,7 @@ class CurveModel:
             self._learn()
 
     def predict(self, curves: Sequence[Curve]) -> Posterior:
-        """What these will come to. Only what was not asked about before, since the last `fit`, is computed."""
+        """Predict these curves. Results are cached until the next `fit`."""
         if not curves:
             raise ValueError("there is no curve to predict")
         if new := [curve for curve in dict.fromkeys(curves) if curve not in self._begun]:
@@ -91,7 +91,7 @@ class CurveModel:
             del self._begun[oldest]
         rows, views, fits = [one.row for one in chosen], [one.view for one in chosen], [one.fit for one in chosen]
         batch = Batch(self._learnt, self.horizon, rows, views, fits)
-        return Posterior(curves, by_row([one.scale for one in chosen]), batch)
+        return Posterior(curves, stack_scales([one.scale for one in chosen]), batch)
 
     def _begin(self, curves: Sequence[Curve]) -> None:
         scales = [self._learnt.scale or self._own_scale(curve) for curve in curves]
@@ -101,8 +101,8 @@ class CurveModel:
         for parts in zip(scales, rows, views, fits, strict=True):
             self._begun[parts[1].curve] = _Begun(*parts)
 
-    def _chosen(self, curves: Sequence[Curve]) -> Sequence[Curve]:
-        """Those that are learnt from: first of all whole ones, since only they say what comes at the end."""
+    def _select(self, curves: Sequence[Curve]) -> Sequence[Curve]:
+        """The curves to learn from: mostly complete ones, because only they show the end."""
         whole = [curve for curve in curves if curve.last_step >= self.horizon]
         if len(curves) <= MOST_FITTED or len(whole) == len(curves):
             return _evenly(curves, MOST_FITTED)
@@ -114,7 +114,7 @@ class CurveModel:
         return curve_scale(self.mode, self.bounds, curve.values)
 
     def _view(self, row: Row, piece: Piece | None = None) -> View:
-        """A piece of a curve, the last one if none is named, as the quadrature takes it."""
+        """A piece of a curve, by default the last, as the quadrature takes it."""
         begin, first, end = piece or row.curve.pieces()[-1]
         length = max(self.horizon - begin, 1)
         values = row.units[first:end] - self._learnt.middle
@@ -130,33 +130,36 @@ class CurveModel:
         alone, others = (np.concatenate(logs) for logs in zip(*(self._judge(*look) for look in looks), strict=True))
         shares, width = learn_pool(alone, others, WIDTHS)
         self._learnt = replace(self._learnt, log_prior=prior.weights, shares=shares, width=width)
-        trust = self._learn_trust([(batch.with_learnt(self._learnt), step) for batch, step in looks])
+        trust = self._learn_trust([(batch.with_lesson(self._learnt), step) for batch, step in looks])
         self._learnt = replace(self._learnt, trust=trust)
 
     def _look_back(self, cut: int, prior: Prior) -> list[_Look]:
-        """Ended curves as they were at a cut, each with a prior that does not know how it went on.
+        """Ended curves at a cut, each with a prior that was learned without it.
 
-        They must be predicted half-way to the horizon, and there. If not all are looked at, others are at each cut.
+        They are predicted halfway to the horizon, and at the horizon. If there are too many, each cut looks at other
+        ones.
         """
         now, every = CUTS[cut] * self.horizon, self._learnt.drift.rows
         soon = round((now + self.horizon) / 2)
         far = [row for row in every if row.curve.last_step >= soon] or every
         ended = _evenly(far, MOST_LOOKED_BACK, cut / len(CUTS))
-        rows = [earlier for row in ended if (earlier := row.until(now)).curve.steps] or ended
+        rows = [earlier for row in ended if (earlier := row.truncate(now)).curve.steps] or ended
         views = [self._view(row) for row in rows]
-        fits = posteriors(views, prior.without([row.itself for row in rows]))
+        fits = posteriors(views, prior.leave_out([row.itself for row in rows]))
         batch = Batch(self._learnt, self.horizon, rows, views, fits)
         return [(batch, step) for step in (soon, self.horizon)]
 
-    def _came(self, batch: Batch, step: int) -> tuple[Array, Flags]:
-        """What the curves came to, and which of them must be judged: those that got there, without a bend."""
+    def _outcomes(self, batch: Batch, step: int) -> tuple[Array, Flags]:
+        """The later values of the curves, and which curves to judge: those that got there without a bend."""
         drift, itself = self._learnt.drift, [row.itself for row in batch.rows]
         there = (drift.last_step[itself] >= step) & (batch.last_step < step)
         return drift.values(step)[itself], there & ~batch.bend_before(step)
 
     def _judge(self, batch: Batch, step: int) -> tuple[Array, Array]:
-        """The log density of what came, of the curves that have enough peers: by the curve alone, and by the others."""
-        came, usable = self._came(batch, step)
+        """The log density of the outcomes, for curves with enough peers: by the curve alone, and by the other
+        predictions.
+        """
+        came, usable = self._outcomes(batch, step)
         alone, kernels = batch.alone(step), batch.others(step)
         usable &= kernels.peers >= ENOUGH
         widths = [alone.spread_by(width) for width in WIDTHS]
@@ -168,8 +171,8 @@ class CurveModel:
         """How far to trust the last value about a target: see `learning.learn_trust`."""
         columns = [np.empty((4, 0))]
         for batch, step in looks:
-            came, usable = self._came(batch, step)
-            mixtures, part = batch.at(step), batch.last_step / self.horizon
+            came, usable = self._outcomes(batch, step)
+            mixtures, part = batch.predict(step), batch.last_step / self.horizon
             for target in np.quantile(came[usable], TARGETS) if usable.any() else ():
                 predicted = 1 - mixtures.below(np.full(len(came), target))
                 columns.append(np.stack([part, predicted, batch.last >= target, came >= target])[:, usable])
@@ -177,6 +180,6 @@ class CurveModel:
 
 
 def _evenly(several: Sequence[Item], most: int, after: float = 0.0) -> Sequence[Item]:
-    """All of them, or so many that lie evenly among them, where `after` of 0 to 1 begins later up to the next one."""
+    """All items, or `most` of them evenly spread; `after` (0 to 1) shifts the choice towards the next one."""
     number = len(several)
     return several if number <= most else [several[int((i + after) * number / most)] for i in range(most)]

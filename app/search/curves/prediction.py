@@ -1,6 +1,6 @@
-"""What some curves come to: each alone, by the drift, by the drift of similar ones, and by surprise, in one mixture.
+"""Predictions of curves: a mixture of the curve alone, the drift, the drift of similar curves, and a surprise.
 
-The distribution of the metric at later steps, for several trials at once, in the metric's own units.
+`Posterior` has the distribution of the metric at later steps, for several trials at once, in the metric's own units.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ Array = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 
 ENOUGH = 4
-"""The drift has a share once so many ended curves foretell a curve."""
+"""The drift has a share if this many ended curves predict a curve."""
 ALONE = np.array([0.98, 0.0, 0.0, 0.02])
-"""The shares of the curve alone, the drift, the drift of similar curves, and a surprise, before anything is learnt."""
+"""The shares of the curve alone, the drift, the drift of similar curves, and a surprise, before anything is learned."""
 WIDTHS = (0.8, 1.0, 1.25, 1.6)
-"""What the spread of the curve alone may be multiplied with. Before anything is learnt, it is the first of them."""
+"""Candidate factors of the spread of the curve alone. Before anything is learned, the first."""
 SURPRISES = np.array([0.1, 0.3, 1.0, 3.0, 10.0])
-"""Around the last value, normal distributions of so many units, equally likely: what nothing foretells."""
+"""Normal distributions of so many units around the last value, equally likely: what no model predicts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Learnt:
     """What a study's ended curves taught; by default, nothing.
 
-    trust: the share of the last value's plain verdict about a target, see `learning.learn_trust`.
+    trust: the share of the last value's verdict about a target, see `learning.learn_trust`.
     """
 
     scale: Scale | None = None
@@ -66,61 +66,61 @@ class Batch:
         self._kernels: dict[int, Kernels] = {}
         self._bent: dict[int, Flags] = {}
 
-    def with_learnt(self, learnt: Learnt) -> Batch:
-        """The same curves and posteriors, where more has been learnt of the rest."""
+    def with_lesson(self, learnt: Learnt) -> Batch:
+        """The same curves and posteriors, with other lessons."""
         other = copy(self)
         other._learnt, other._mixtures = learnt, {}
         return other
 
-    def at(self, step: int) -> Mixtures:
-        """What the curves come to at a step."""
+    def predict(self, step: int) -> Mixtures:
+        """The mixture at a step."""
         if step not in self._mixtures:
-            self._mixtures[step] = self._stacked(step)
+            self._mixtures[step] = self._stack(step)
         return self._mixtures[step]
 
     def reaches(self, step: int, target: Array) -> Array:
-        """The probability of at least a target at a step: of the distribution, and the last value's plain verdict."""
+        """The probability of at least a target at a step, from the distribution and the last value's verdict."""
         verdicts = (self.last >= target).astype(int)
         share = self._trust(step, verdicts)
-        return np.asarray((1 - share) * (1 - self.at(step).below(target)) + share * verdicts)
+        return np.asarray((1 - share) * (1 - self.predict(step).below(target)) + share * verdicts)
 
     def bend_before(self, step: int) -> Flags:
-        """Whether a bend lies between now and then."""
+        """Whether a bend lies ahead before the step."""
         if step not in self._bent:
             ahead = [row.curve.bends_within(row.curve.last_step, step) for row in self.rows]
             self._bent[step] = np.array([bool(bends) for bends in ahead])
         return self._bent[step]
 
     def alone(self, step: int) -> Mixtures:
-        """What each curve says itself. What a bend on the way will do it does not know."""
+        """The prediction of each curve by itself, which does not know the effect of a bend ahead."""
         if step not in self._alone:
-            own = self._fits.at(np.maximum(step - self._begin, 0) / self._length)
+            own = self._fits.predict(np.maximum(step - self._begin, 0) / self._length)
             factor, unknown = self._factor[own.row], np.where(self.bend_before(step), UNKNOWN, 0.0)[own.row]
             mean, spread = self._learnt.middle + factor * own.mean, np.hypot(factor * own.spread, unknown)
             self._alone[step] = replace(own, mean=mean, spread=spread)
         return self._alone[step]
 
     def others(self, step: int) -> Kernels:
-        """What the ended curves foretell."""
+        """The predictions from ended curves."""
         if step not in self._kernels:
-            self._kernels[step] = self._learnt.drift.at(self.rows, step)
+            self._kernels[step] = self._learnt.drift.predict(self.rows, step)
         return self._kernels[step]
 
     def surprise(self) -> Mixtures:
-        """What nothing foretells."""
+        """The mixture of surprises."""
         rows, each = len(self.rows), len(SURPRISES)
         where = np.repeat(np.arange(rows), each)
         return Mixtures(where, np.full(rows * each, 1 / each), self.last[where], np.tile(SURPRISES, rows), rows)
 
-    def _stacked(self, step: int) -> Mixtures:
+    def _stack(self, step: int) -> Mixtures:
         """All predictions of a step, each with its share."""
         kernels = self.others(step)
         alone, plain, similar, surprise = self._divide(kernels.peers, step)
-        others = (np.ones(len(self.rows)), kernels.pooled(plain, similar))
+        others = (np.ones(len(self.rows)), kernels.pool(plain, similar))
         return stack([(alone, self.alone(step).spread_by(self._learnt.width)), others, (surprise, self.surprise())])
 
     def _trust(self, step: int, verdicts: Integers) -> Array:
-        """The share of these verdicts: none where a bend may change all."""
+        """The share of these verdicts; zero if a bend lies ahead."""
         begin, growth = self._learnt.trust[verdicts].T
         share = np.clip(begin + growth * self.last_step / self._horizon, 0, 1)
         return np.where(self._begun & ~self.bend_before(step), share, 0.0)
@@ -128,7 +128,7 @@ class Batch:
     def _divide(self, peers: Integers, step: int) -> Array:
         """The shares of the four predictions, a column for each curve.
 
-        One that has not begun, or comes to a bend, says nothing itself: there its peers count by how many they are.
+        A curve that has not begun, or has a bend ahead, predicts nothing itself: its peers count by their number.
         """
         enough = peers >= ENOUGH
         alone, plain, similar, surprise = np.where(enough, self._learnt.shares[:, None], ALONE[:, None])
@@ -140,10 +140,10 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class FirstStep:
-    """When a target will be reached, for each trial.
+    """When each trial reaches a target.
 
-    probability: that it is, at one of the steps asked about (p of the HyperDrive paper). expected: the mean of the
-    step, absolute, where a trial that does not reach it counts with the last step asked about.
+    probability: that it does, at one of the given steps (p of the HyperDrive paper). expected: the mean step, where a
+    trial that does not reach the target counts with the last of the steps.
     """
 
     probability: Array
@@ -151,10 +151,10 @@ class FirstStep:
 
 
 class Posterior:
-    """Answers have a row for each trial and a column for each step. Steps are absolute, values those of the metric.
+    """Predictions with a row for each trial and a column for each step. Steps are absolute, values those of the metric.
 
-    steps: a sequence of them, in any order. At a step that a trial has already come to, its value is what was measured
-    there, or between the evaluations next to it on a straight line; `below` and `log_density` are for later steps only.
+    At a step that a trial has passed, the prediction is its measured value, interpolated linearly; `below` and
+    `log_density` are for later steps only.
     """
 
     def __init__(self, curves: Sequence[Curve], scale: Scale, batch: Batch) -> None:
@@ -162,13 +162,14 @@ class Posterior:
         self._last = np.array([curve.last_step for curve in curves])
 
     def mean(self, steps: Sequence[int]) -> Array:
-        """The mean. Of a crash, in which only the order of magnitude counts, it is the mean of that."""
-        return self._columns(steps, lambda step: self._scale.to_metric(self._batch.at(step).expectation()))
+        """The mean. In the range of crashes, where only the order of magnitude counts, the mean of that."""
+        return self._columns(steps, lambda step: self._scale.to_metric(self._batch.predict(step).expectation()))
 
     def spread(self, steps: Sequence[int]) -> Array:
-        """Half the width of what holds 68 % of the probability: of a normal distribution, the standard deviation.
+        """Half the width of the central 68 %: for a normal distribution, the standard deviation.
 
-        (The prediction accuracy PA of the HyperDrive paper. Its standard deviation would be that of the surprises.)
+        (The prediction accuracy PA of the HyperDrive paper. The standard deviation itself would be that of the
+        surprises.)
         """
         return (self.quantile(steps, 0.84) - self.quantile(steps, 0.16)) / 2
 
@@ -177,12 +178,12 @@ class Posterior:
         if not 0 < q < 1:
             raise ValueError(f"a quantile is asked for with a number between 0 and 1, not {q}")
         part = q if self._scale.sign > 0 else 1 - q
-        return self._columns(steps, lambda step: self._scale.to_metric(self._batch.at(step).quantile(part)))
+        return self._columns(steps, lambda step: self._scale.to_metric(self._batch.predict(step).quantile(part)))
 
     def prob_reaches(self, steps: Sequence[int], target: float) -> Array:
-        """P(y_m >= target) where more is better, else P(y_m <= target), at each step m (HyperDrive, eq. 1).
+        """P(y_m >= target) if more is better, else P(y_m <= target), at each step m (HyperDrive, eq. 1).
 
-        Whether the last value reaches it has a share in this beside the distribution, as large as ended trials say.
+        The verdict of the last value has a share in it, which is learned from ended trials.
         """
         sign, bounds = self._scale.sign, self._scale.bounds
         best, worst = bounds[::-1] if sign > 0 else bounds
@@ -197,27 +198,27 @@ class Posterior:
         )
 
     def below(self, steps: Sequence[int], values: Array) -> Array:
-        """P(y_m <= value), of a value for each trial and step: what calibration is measured with."""
+        """P(y_m <= value), for a value for each trial and step: used to measure calibration."""
         columns = []
         for step, value in zip(steps, np.asarray(values, dtype=float).T, strict=True):
-            below = self._batch.at(step).below(self._units(value))
+            below = self._batch.predict(step).below(self._units(value))
             columns.append(below if self._scale.sign > 0 else 1 - below)
         return np.stack(columns, axis=1)
 
     def log_density(self, steps: Sequence[int], values: Array) -> Array:
-        """The logarithm of the density at a value for each trial and step, for steps that are still to come."""
+        """The logarithm of the density at a value for each trial and step, for later steps only."""
         pairs = zip(steps, np.asarray(values, dtype=float).T, strict=True)
         return np.stack(
-            [self._batch.at(s).log_density(self._units(v)) + self._scale.log_slope(v) for s, v in pairs], axis=1
+            [self._batch.predict(s).log_density(self._units(v)) + self._scale.log_slope(v) for s, v in pairs], axis=1
         )
 
     def expected_first_step(self, target: float, steps: Sequence[int]) -> FirstStep:
         """The first of these ascending steps at which the target is reached (HyperDrive, §3.1.1, eq. 2).
 
-        The steps are those at which a trial will be evaluated, the last one its horizon. The paper adds up differences
-        of P(y_m >= target); so does this, but where P falls again they count as 0 and not as less. That P is of one
-        step at a time, hence what is computed is at most the probability of reaching the target at any of them. A
-        target that was reached in the past has probability 1 and the step where it was.
+        The steps are those at which a trial will be evaluated, the last one its horizon. Like the paper, this adds up
+        differences of P(y_m >= target), but a decrease of P counts as 0. P is the probability at a single step, so the
+        result is a lower bound of the probability of reaching the target at any of them. A target that was reached in
+        the past has probability 1 and that step.
         """
         if not steps or any(a >= b for a, b in pairwise(steps)):
             raise ValueError("the steps at which a target may be reached are ascending, and there is at least one")
@@ -238,12 +239,12 @@ class Posterior:
     def _columns(
         self, steps: Sequence[int], later: Callable[[int], Array], past: Callable[[Array], Array] = np.asarray
     ) -> Array:
-        """A column for each step: what is said of one that is to come, and of the values at one that has been."""
+        """A column for each step: `later` of a future step, or `past` of the measured values."""
         return np.stack([self._column(later(step), past, step) for step in steps], axis=1)
 
     def _column(self, later: Array, past: Callable[[Array], Array], step: int) -> Array:
         is_past = step <= self._last
-        return np.where(is_past, past(self._measured(step)), later) if is_past.any() else later
+        return np.where(is_past, past(self._measured_values(step)), later) if is_past.any() else later
 
-    def _measured(self, step: int) -> Array:
+    def _measured_values(self, step: int) -> Array:
         return np.array([np.interp(step, curve.steps, curve.values) if curve.steps else 0.0 for curve in self.curves])

@@ -1,6 +1,6 @@
-"""What the points of a curve say about its shape: an exact posterior, by quadrature and conjugate algebra.
+"""The exact posterior of a curve's shape given its points, by quadrature and conjugate algebra.
 
-A curve in units is level + gain * shape(clock), and what it is off by is noise with a memory:
+A curve in units is level + gain * shape(clock), with correlated noise:
 
     z_i = level + gain * shape(t_i) + r_i,    cov(r_i, r_j) = sigma^2 exp(-|t_i - t_j| / memory)
 
@@ -8,7 +8,7 @@ A curve in units is level + gain * shape(clock), and what it is off by is noise 
 last value the best guess). A node fixes shape, memory, sigma and the prior of the gain. Level and gain then have a
 normal posterior in closed form (Bishop 2006, eq. 3.50 and 3.51), and so has every later value (3.58). All nodes
 together, each weighted by its evidence (3.86), are the posterior: a mixture, without sampling or an optimizer. The
-papers draw it with 70,000 to 250,000 steps of a Markov chain.
+papers sample it with 70,000 to 250,000 steps of a Markov chain.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from app.search.curves.mixtures import Integers, Mixtures
 
 Array = npt.NDArray[np.float64]
 Clock = tuple[float, ...]
-"""When a curve was evaluated, ascending; 0 is where it begins, 1 the horizon."""
+"""When a curve was evaluated, ascending; 0 is its beginning, 1 the horizon."""
 
 MEMORIES = np.array([0.0, 2.0])
 SIGMAS = 10 ** np.linspace(-4.5, -0.5, 9)
@@ -37,9 +37,9 @@ LEVEL_SPREAD = 0.5
 GRID = (len(MEMORIES), NUM_SHAPES, len(SIGMAS), len(GAINS))
 NUM_NODES = int(np.prod(GRID))
 NEGLIGIBLE = 10.0
-"""A node that weighs less than exp(-10) of the heaviest is left out."""
+"""A node with less than exp(-10) of the largest weight is left out."""
 AT_ONCE = 32
-"""So many curves are weighed at a time, for the sake of the processor's cache."""
+"""How many curves are processed at a time, to fit the processor's cache."""
 
 _LEAST = 1e-24
 _MEMORY, _SHAPE, _SIGMA, _GAIN = (axis.ravel() for axis in np.indices(GRID))
@@ -55,16 +55,16 @@ def uniform() -> Array:
 
 
 def correlation(gap: Array) -> Array:
-    """How much of what a curve is off by is left after a gap, for each memory (a new first axis)."""
+    """The correlation of the noise over a gap, for each memory (a new first axis)."""
     memories = MEMORIES.reshape(-1, *(1 for _ in gap.shape))
     return np.where(memories > 0, np.exp(-gap / np.where(memories > 0, memories, 1.0)), 0.0)
 
 
 class Design:
-    """All that does not depend on the values: the same for all curves that were evaluated at the same times.
+    """All that does not depend on the values: shared by all curves that were evaluated at the same times.
 
-    Level and gain are eliminated one after the other. With few points and little noise the plain formulas would lose
-    all digits in the differences of large numbers.
+    Level and gain are eliminated one after the other. With few points and little noise, the textbook formulas would
+    lose all digits in differences of large numbers.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -78,8 +78,11 @@ class Design:
         self._coefficients, self.covariance = self._evidence()
 
     def sums(self, values: Array) -> tuple[Array, Array, Array]:
-        """All that matters of each curve (a row of `values` each): its products with the level, with what of each shape
-        is no level, and with what of itself is none."""
+        """The sufficient statistics of each curve (a row of `values`).
+
+        Its products with the level and with the part of each shape orthogonal to the level, and the squared norm of its
+        own part orthogonal to the level.
+        """
         white = self._whiten(values)
         level = np.einsum("mn,mbn->mb", self._level, white)
         gain = self._shape @ white.transpose(0, 2, 1) - self._slope[:, :, None] * level[:, None]
@@ -101,7 +104,7 @@ class Design:
         return (x - self._both[memory, shape] * gain) / total, gain
 
     def _whiten(self, values: Array) -> Array:
-        """Values at these times (the last axis) with the noise's correlation taken out, for each memory."""
+        """Values at these times (the last axis) with the noise decorrelated, for each memory."""
         between = (len(MEMORIES), *(1 for _ in values.shape[1:]), self._decay.shape[1])
         white = np.repeat(values[None], len(MEMORIES), axis=0)
         white[..., 1:] -= self._decay.reshape(between) * values[..., :-1]
@@ -109,9 +112,10 @@ class Design:
         return white
 
     def _evidence(self) -> tuple[Array, Array]:
-        """The log evidence is linear in 1, x, y, xx, xy, yy, zz, where x, y, zz are the `sums`: its coefficients.
+        """The coefficients of the log evidence, which is linear in 1, x, y, xx, xy, yy, zz, where x, y, zz are the
+        `sums`.
 
-        And, at each node, the variance of the level, its covariance with the gain, and the variance of the gain.
+        And for each node the variance of the level, its covariance with the gain, and the variance of the gain.
         """
         levels, slope, both = (
             self._levels[:, None, None, None],
@@ -159,7 +163,7 @@ def _blocks(rows: int) -> Iterator[slice]:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """The posterior of one curve: the nodes that matter, their weights, and level and gain at each of them."""
+    """The posterior of one curve: the nodes that matter, their weights, and level and gain at each."""
 
     node: Integers
     weight: Array
@@ -200,7 +204,7 @@ def _fits(design: Design, clock: Clock, values: Array, log_prior: Array) -> list
 
 
 class Fits:
-    """The posteriors of several curves, which say what comes at any later time."""
+    """The posteriors of several curves."""
 
     def __init__(self, several: Sequence[Fit]) -> None:
         self._rows = len(several)
@@ -214,8 +218,8 @@ class Fits:
         self._seen = ~np.isnan(clock)
         self._clock, self._last = np.where(self._seen, clock, 0.0), np.nan_to_num([fit.last for fit in several])
 
-    def at(self, clock: Array) -> Mixtures:
-        """What the curves come to, each at a time of its own."""
+    def predict(self, clock: Array) -> Mixtures:
+        """The mixture of the curves' values, each at a time of its own."""
         row, node = self._row, self._node
         before, later = self._shapes(self._clock, clock)
         gap = np.where(self._seen, np.maximum(clock - self._clock, 0), np.inf)
@@ -228,7 +232,7 @@ class Fits:
         return Mixtures(row, self._weight, mean, np.sqrt(np.maximum(variance, _LEAST)), self._rows)
 
     def _shapes(self, *clocks: Array) -> list[Array]:
-        """The shape of each node at the times of its curve: once for all of them, for the sake of a curve alone."""
+        """The shape of each node at the times of its curve; equal times are computed once."""
         times, which = np.unique(np.concatenate(clocks), return_inverse=True)
         every = shapes(times)
         return [every[_SHAPE[self._node], at[self._row]] for at in np.split(which, len(clocks))]

@@ -1,6 +1,6 @@
-"""Which events can follow which: what a log that was cut, moved or edited does not hold, and folding would not notice.
+"""Checks that an event can follow the events before it: it finds logs that were cut, reordered or edited.
 
-Names, times, costs and keys are what they are said to be: of them nothing is derived but that they can be true.
+Names, times, costs and keys are only checked for being possible.
 """
 
 from __future__ import annotations
@@ -18,18 +18,20 @@ from app.domain.terms import ChainOutcome, NodeId, StudyId
 from app.search.replay.report import Json
 
 COUNTED = ("trial", "step", "steps", "index", "size", "seconds")
-"""Fields that are never below 0."""
+"""Fields that are never negative."""
 
 HINTS: dict[type, dict[str, Any]] = {cls: get_type_hints(cls) for cls in (*get_args(e.Event), e.Stage)}
-"""What each field of each event may be."""
+"""The types of the fields of each event."""
 
 
 class DoesNotFollow(Exception):
-    """An event cannot come after those before it; the message says why."""
+    """An event cannot follow those before it; the message says why."""
 
 
 def check(plan: SearchPlan, event: e.Event) -> None:
-    """Whether an event can follow those that made the plan. Raises `DoesNotFollow`, and LookupError for what is not."""
+    """Check that an event can follow those of the plan. Raises `DoesNotFollow`, and LookupError for an unknown
+    reference.
+    """
     _check_fields(event)
     if plan.opened is None and not isinstance(event, e.PlanOpened):
         raise DoesNotFollow("the plan was not opened before")
@@ -68,8 +70,8 @@ def check(plan: SearchPlan, event: e.Event) -> None:
             _check_place(plan, event)
 
 
-def broken(number: int, event: e.Event, error: Exception) -> Json:
-    """Why the log cannot be followed any further, in one line."""
+def broken_log(number: int, event: e.Event, error: Exception) -> Json:
+    """The line that ends a replay whose log cannot be followed any further."""
     match error:
         case DoesNotFollow():
             why = str(error)
@@ -95,8 +97,8 @@ def _check_fields(event: Any) -> None:
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Whether a value is what the field's annotation says."""
-    if type(value) is hint and hint is not float:  # most are, and to ask for the origin takes longer
+    """Whether a value matches the field's annotation."""
+    if type(value) is hint and hint is not float:  # the common case: `get_origin` is slow
         return True
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
@@ -118,7 +120,7 @@ def _fits(value: Any, hint: Any) -> bool:
 
 
 def _is_one(value: Any, cls: Any) -> bool:
-    """Whether it is one of a class, or a word of an enumeration."""
+    """Whether it is an instance of the class, or a word of the enumeration."""
     return isinstance(value, cls) or (issubclass(cls, str) and cls is not str and value in [*cls])
 
 
@@ -126,7 +128,7 @@ def _is_one(value: Any, cls: Any) -> bool:
 
 
 def _check_begin(plan: SearchPlan, begin: Json) -> None:
-    """The weights that a study begins from are those in the plan's name."""
+    """A study's initial weights are those of its plan."""
     if not _fits(begin["size"], int) or begin["size"] < 0 or not _fits(begin["key"], str):
         raise DoesNotFollow(f"what it begins from is {begin!r}")
     opened = plan.opened.begin if plan.opened else None
@@ -170,7 +172,7 @@ def _check_reason(reason: Mapping[str, Any]) -> None:
 
 
 def _check_path(plan: SearchPlan, path: Mapping[NodeId, int], steps: int, parent: NodeId | None) -> None:
-    """Nodes follow each other, and those that are known lie where they are."""
+    """Nodes follow each other, and known nodes have their known places."""
     after, path = -1 if parent is None else plan.nodes[parent].start, dict(path)
     if parent is None and next(iter(path), "") in plan.means:
         parent, after = next(iter(path.items()))
@@ -187,7 +189,7 @@ def _check_path(plan: SearchPlan, path: Mapping[NodeId, int], steps: int, parent
 
 
 def _check_average(plan: SearchPlan, event: e.AverageNamed) -> None:
-    """It has the name that follows from its states, which are some that may be there."""
+    """Its name follows from its states, which are possible."""
     at = max((share.step for share in event.shares), default=-1)
     if (event.node, event.step) != (name_of(event.shares), at):
         raise DoesNotFollow(f"average {event.node} is not what the mean of its states is called")
@@ -211,7 +213,7 @@ def _check_chain(plan: SearchPlan, event: e.ChainAssigned) -> None:
 
 
 def _check_slot(plan: SearchPlan, event: e.ChainAssigned) -> None:
-    """A slot trains one chain, or those of one pack, which are assigned at once; or it is lent to one."""
+    """A slot trains one chain, or the chains of one pack, which are assigned at once; or it is lent to one."""
     slots = {event.slot, *event.members}
     if len(slots) <= len(event.members):
         raise DoesNotFollow(f"a slot of {event.slot}, {', '.join(event.members)} is there twice")
@@ -227,7 +229,7 @@ def _check_stage(plan: SearchPlan, stage: e.Stage, before: e.Stage | None, *, is
         raise DoesNotFollow(f"there is no study {stage.study}")
     if not node.start <= stage.start <= stage.end:
         raise DoesNotFollow(f"there is no stage {where}")
-    if node.id in plan.detached:  # only a struck study passed it, and nothing is known of it
+    if node.id in plan.detached:  # only a struck study used it, so nothing is known about it
         return
     if any(not stage.start <= step <= stage.end for step in stage.evaluate):
         raise DoesNotFollow(f"the stage {where} does not come by the steps {stage.evaluate}")
@@ -243,7 +245,7 @@ def _check_end(chain: Chain, event: e.ChainEnded) -> None:
 
 
 def _check_place(plan: SearchPlan, event: e.Evaluated | e.CheckpointKept) -> None:
-    """A worker tells of the stages of its chain, up to the one under way."""
+    """A worker reports on the stages of its chain, up to the one under way."""
     node = plan.node(event.node)
     for chain in plan.chains.values():
         for stage in chain.stages[: chain.index + 1]:

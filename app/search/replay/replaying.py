@@ -1,4 +1,4 @@
-"""The log, event by event: folded, checked, and each recorded decision compared with the one derived again."""
+"""Folds the log event by event, and compares each recorded decision with the one that is derived again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from app.domain.commands import Extend, Prioritize, Start, Stop
 from app.domain.evolve import evolve, strikes
 from app.domain.search_plan import SearchPlan, Study
 from app.domain.terms import StudyId, canonical_json
-from app.search.replay.consistency import broken, check
+from app.search.replay.consistency import broken_log, check
 from app.search.replay.report import Json, Replay, lines
 from app.search.samplers import Proposal
 from app.search.tuners.base import Context, End, NewTrial
@@ -19,7 +19,7 @@ from app.search.tuners.base import context_of as context_at
 from app.search.tuners.driver import TunerDriver
 
 NOT_DERIVED = ("by", "sample", "asked", "price", "alpha")
-"""What the reason of a trial holds beside the tuner's: who wanted it, and how its configuration came about."""
+"""Fields of a trial's reason that are not the tuner's: who requested it, and how its configuration was found."""
 
 
 def is_decision(event: e.Event, study: StudyId) -> bool:
@@ -32,7 +32,7 @@ def is_decision(event: e.Event, study: StudyId) -> bool:
     return isinstance(event, e.TrialStopped | e.TrialPrioritized) and event.study == study
 
 
-def as_recorded(event: e.Event, with_hp: bool) -> Json:
+def recorded_decision(event: e.Event, with_hp: bool) -> Json:
     match event:
         case e.TrialAdded():
             reason = {name: value for name, value in event.reason.items() if name not in NOT_DERIVED}
@@ -43,24 +43,24 @@ def as_recorded(event: e.Event, with_hp: bool) -> Json:
         case e.TrialStopped():
             return {"kind": "stop", "trial": event.trial, "reason": dict(event.reason)}
         case e.TrialPrioritized():
-            return _prioritized(event)
+            return _priority_decision(event)
         case e.StudyCompleted() if event.reason:
             return {"kind": "complete", "reason": dict(event.reason)}
     return {"kind": "complete"}
 
 
-def _prioritized(made: e.TrialPrioritized | Prioritize) -> Json:
+def _priority_decision(made: e.TrialPrioritized | Prioritize) -> Json:
     return {"kind": "prioritize", "trial": made.trial, "priority": made.priority, "reason": dict(made.reason)}
 
 
 def context_of(plan: SearchPlan, study: Study, event: e.Event) -> Context:
-    """What the tuner looked at beside the history when it decided so."""
+    """What the tuner saw beside the history when it made the decision."""
     if isinstance(event, e.StudyCompleted):
         return context_at(plan, study, event.at, 1)
-    return replace(Context.recorded(getattr(event, "reason", {})), spent=context_at(plan, study, 0.0, 1).spent)
+    return replace(Context.from_reason(getattr(event, "reason", {})), spent=context_at(plan, study, 0.0, 1).spent)
 
 
-def named(decision: Json | None) -> str:
+def describe_decision(decision: Json | None) -> str:
     """A decision in a few words."""
     match decision:
         case None:
@@ -79,15 +79,15 @@ def named(decision: Json | None) -> str:
 
 
 class Judge:
-    """Says what the study's tuner would have decided. Raises what tuners and study files raise."""
+    """Derives the decisions of a study's tuner. Raises what tuners and study files raise."""
 
     def __init__(self, spec: Json) -> None:
         self._driver = TunerDriver(spec)
 
     def decision(self, study: Study, context: Context) -> Json | None:
-        """What comes next; None where nothing does."""
+        """The next decision; None if there is none."""
         self._driver.observe(study, context)
-        action = self._driver.expected()
+        action = self._driver.next_action()
         match action:
             case NewTrial() | Start():
                 drawn = Proposal(action.hp) if isinstance(action, Start) else self._driver.foreseen() or Proposal({})
@@ -104,7 +104,7 @@ class Judge:
             case Stop():
                 return {"kind": "stop", "trial": action.trial, "reason": dict(action.reason)}
             case Prioritize():
-                return _prioritized(action)
+                return _priority_decision(action)
             case End():
                 return {"kind": "complete", "reason": dict(action.reason)}
         return {"kind": "complete"} if study.active == 0 else None
@@ -116,10 +116,10 @@ Numbered = tuple[int, e.Event]
 def replay(
     log: Iterable[Numbered], study: StudyId, *, at: int | None = None, struck: frozenset[StudyId] | None = None
 ) -> Replay:
-    """Replay one study of a plan's log, up to event number `at`. Other studies on the plan are folded, not judged.
+    """Replay one study of a plan's log, up to event number `at`. Other studies of the plan are folded, not judged.
 
-    struck: the studies that were struck, of which there is nothing to derive; where that is not said, the log is held
-    as a whole, to know it beforehand.
+    struck: the struck studies, whose decisions are not derived. If it is not given, the whole log is read first to find
+    them.
     """
     replayed = Replay(study)
     judge: Judge | None = None
@@ -131,14 +131,14 @@ def replay(
     for number, event in events:
         try:
             judge = _follow(replayed, judge, number, event)
-        except Exception as error:  # whatever is in a file that somebody edited: it is only read
-            replayed.difference = replayed.difference or broken(number, event, error)
+        except Exception as error:  # an edited file can hold anything
+            replayed.difference = replayed.difference or broken_log(number, event, error)
             break
     return replayed
 
 
 def _follow(replayed: Replay, judge: Judge | None, number: int, event: e.Event) -> Judge | None:
-    """Take in one event, once it was compared with what the tuner says; the judge from there on."""
+    """Compare one event with the tuner's decision, and fold it; returns the judge from there on."""
     study = replayed.study
     if judge is not None and is_decision(event, study):
         _compare(replayed, judge, number, event)
@@ -162,7 +162,8 @@ def _compare(replayed: Replay, judge: Judge, number: int, event: e.Event) -> Non
     if replayed.difference is not None:
         return
     derived = judge.decision(study, context_of(replayed.plan, study, event))
-    recorded = as_recorded(event, with_hp=derived is not None and "hp" in derived)
+    recorded = recorded_decision(event, with_hp=derived is not None and "hp" in derived)
     if canonical_json(recorded) != canonical_json(derived):
-        problem = f"event {number} was recorded as {named(recorded)}, and the tuner's decision is {named(derived)}"
+        ours, theirs = describe_decision(recorded), describe_decision(derived)
+        problem = f"event {number} was recorded as {ours}, and the tuner's decision is {theirs}"
         replayed.difference = {"event": number, "problem": problem, "recorded": recorded, "derived": derived}

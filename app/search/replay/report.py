@@ -1,4 +1,4 @@
-"""What a replay reports: the lines of the history, and how the study stands at its end."""
+"""The result of a replay: the lines of the history, and the state of the study at its end."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Json = dict[str, Any]
 
 @dataclass
 class Replay:
-    """What replaying a study found.
+    """The result of replaying a study.
 
-    events: how many events were folded. history: every result and decision, in the order of the log.
-    difference: the first event that does not follow from those before it, with a sentence that says why; None if there
-    is none. Where a log cannot be followed any further, it ends there.
+    events: the number of folded events. history: every result and decision, in the order of the log. difference: the
+    first event that does not follow from those before it, with a sentence that says why, or None. A log that cannot be
+    followed any further ends there.
     """
 
     study: StudyId
@@ -37,7 +37,7 @@ class Replay:
         return self.difference is None
 
     def to_json(self) -> Json:
-        """What `stagetree replay -o json` prints."""
+        """The output of `stagetree replay -o json`."""
         fields: Json = {"study": self.study, "identical": self.identical, "events": self.events}
         if self.difference is not None:
             fields["difference"] = self.difference
@@ -46,14 +46,14 @@ class Replay:
         return {**fields, "decisions": self.decisions, **standing, "history": self.history}
 
     def _standing(self) -> Json:
-        """How the study stands at the last event replayed."""
+        """The state of the study at the last replayed event."""
         study = self.plan.studies[self.study]
         steps = {"requested": study.requested, "unique": study.unique, "executed": study.executed}
         plan = [self._node(name) for name in study.max_step_by_node]
         return {"state": study.state, "best": self._best(study), "steps": steps, "plan": plan, "rungs": self.rungs()}
 
     def _node(self, name: NodeId) -> Json:
-        """A node that the study passes, and how far it was at that point."""
+        """A node of the study, and its progress at that point."""
         node = self.plan.nodes[name]
         last_step = self.plan.studies[self.study].max_step_by_node[name]
         standing = {"checkpoints": sorted(node.checkpoints), "evaluated": sorted(node.metrics)}
@@ -64,14 +64,13 @@ class Replay:
         return winner and {"trial": winner[0].number, "value": winner[1].value, "steps": winner[1].step}
 
     def rungs(self) -> list[Json]:
-        """The rungs as they stand at the last event replayed: each with its results, best first."""
+        """The rungs at the last replayed event, each with its results, best first."""
         study = self.plan.studies[self.study]
         ladder = [rung for rung in standing(study).ladder() if rung.values]
         return [_rung(rung, results.sign(study)) for rung in ladder]
 
 
 def _rung(rung: RungRanking, sign: int) -> Json:
-    """A rung with its results, best first."""
     trials = [
         {"trial": trial, "value": rung.values[trial], "steps": rung.steps, "promoted": trial in rung.promoted}
         for trial in rung.best_first(sign)

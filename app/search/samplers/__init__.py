@@ -1,6 +1,6 @@
-"""Where new configurations come from: a part of its own, usable with any tuner that samples.
+"""Samplers: they propose new configurations, for any tuner that samples.
 
-What a sampler proposes is recorded with the trial, so replay never asks it again.
+A proposal is recorded with its trial, so that replay does not need the sampler.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
 
-from app.search.samplers.base import Enqueued, Knowledge, KnowsTree, Proposal, Sampler
+from app.search.samplers.base import FirstConfigurations, Knowledge, KnowsTree, Proposal, Sampler
+from app.search.samplers.enqueued_trials import EnqueuedTrials
 from app.search.samplers.learning import NothingToLearn, results_for
 from app.search.samplers.listed import Grid, QMCSampler, Random
 from app.search.samplers.optuna_sampler import OptunaSampler
-from app.search.samplers.suggested import Suggested
 from stagetree.spec import StudySpec
 from stagetree.spec.tuners import SamplingTuner
 
@@ -41,11 +41,11 @@ NEEDED: dict[str, tuple[str, ...]] = {
     "gp": ("optuna",),
     "trunks": (),
 }
-"""The samplers that learn, each with the packages that it needs beyond what is always installed."""
+"""The samplers that learn, each with the packages that it needs beyond the required ones."""
 
 
 def unavailable(spec: StudySpec) -> str | None:
-    """Why the study's sampler cannot work here, in a sentence; None where it can."""
+    """Why the study's sampler cannot work here, in a sentence; None if it can."""
     sampler = spec.tuner.sampler if isinstance(spec.tuner, SamplingTuner) else ""
     if all(map(find_spec, NEEDED.get(sampler, ()))):
         return None
@@ -53,22 +53,24 @@ def unavailable(spec: StudySpec) -> str | None:
 
 
 def sampler_of(spec: StudySpec) -> Sampler | None:
-    """Where the study's configurations come from; None where its tuner names them all."""
+    """The study's sampler, which begins with the configurations of `first`; None if the tuner lists its
+    configurations.
+    """
     if not isinstance(spec.tuner, SamplingTuner):
         return None
     sampler = SAMPLERS[spec.tuner.sampler](spec)
-    return Enqueued(spec, sampler) if spec.first else sampler
+    return FirstConfigurations(spec, sampler) if spec.first else sampler
 
 
-def suggested_of(spec: StudySpec) -> Suggested | None:
-    """As `sampler_of`, with suggestions before its draws."""
+def queued_sampler_of(spec: StudySpec) -> EnqueuedTrials | None:
+    """As `sampler_of`, behind the queue of enqueued trials."""
     sampler = sampler_of(spec)
-    return None if sampler is None else Suggested(spec, sampler)
+    return None if sampler is None else EnqueuedTrials(spec, sampler)
 
 
-def priced(sampler: Sampler | None) -> KnowsTree | None:
-    """The part of a sampler that goes by prices, if one does."""
-    while isinstance(sampler, Suggested | Enqueued):
+def find_price_sampler(sampler: Sampler | None) -> KnowsTree | None:
+    """The innermost sampler, if it uses prices."""
+    while isinstance(sampler, EnqueuedTrials | FirstConfigurations):
         sampler = sampler.then
     return sampler if isinstance(sampler, KnowsTree) else None
 
@@ -76,15 +78,15 @@ def priced(sampler: Sampler | None) -> KnowsTree | None:
 __all__ = [
     "NEEDED",
     "SAMPLERS",
-    "Enqueued",
+    "EnqueuedTrials",
+    "FirstConfigurations",
     "Knowledge",
     "NothingToLearn",
     "Proposal",
     "Sampler",
-    "Suggested",
-    "priced",
+    "find_price_sampler",
+    "queued_sampler_of",
     "results_for",
     "sampler_of",
-    "suggested_of",
     "unavailable",
 ]

@@ -1,4 +1,4 @@
-"""What a sampler of configurations is; known ones before those of another sampler; and what makes configurations."""
+"""The interface of samplers, and the parts that several of them use."""
 
 from __future__ import annotations
 
@@ -20,44 +20,47 @@ Values = dict[str, Any]
 """A value for each free parameter of the space, as `Space.build` takes them."""
 
 FIRST = "first"
-"""In the reason of a start: which configuration of the study's `first` it is."""
+"""The key, in the reason of a start, of the configuration's index in the study's `first`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A configuration as JSON. `reason` is recorded with its trial, and all that a sampler is told of it later."""
+    """A configuration as JSON. `reason` is recorded with its trial, and is all that the sampler gets back of it
+    later.
+    """
 
     hp: Hp
     reason: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Sampler(Protocol):
-    """Gives configuration after configuration, as a function of the study file and of what it has seen.
+    """Proposes configuration after configuration, as a function of the study file and of observed events.
 
-    adaptive: what it proposes depends on what it has seen.
+    adaptive: its proposals depend on observed events.
     """
 
     @property
     def adaptive(self) -> bool: ...
 
     def propose(self, number: int) -> Proposal | None:
-        """Configuration `number`, counted from 0; None when there are no more. Asked again, it says the same."""
+        """Configuration `number`, counted from 0; None if there are no more. Repeated calls return the same."""
         ...
 
     def size(self) -> int | None:
-        """How many there are; None for no end of them."""
+        """The number of configurations; None if unlimited."""
         ...
 
     def observe(self, event: TrialEvent) -> None:
-        """Take in what happened to a trial. What costs something waits until a proposal needs it."""
+        """Take in a trial's event. Expensive work waits until a proposal needs it."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Knowledge:
-    """How much a sampler that learns knows. step: whose results are in its model; None for the highest of each trial.
+    """What a sampler that learns knows. step: the step whose results its model uses; None for the highest of each
+    trial.
 
-    results: how many there are, of other studies too. enough: how many a model needs.
+    results: the number of results, including those of other studies. enough: the number that a model needs.
     """
 
     step: int | None
@@ -67,17 +70,17 @@ class Knowledge:
 
 @runtime_checkable
 class Explains(Protocol):
-    """A sampler that learns, and says how much it knows."""
+    """A sampler that learns, and reports how much it knows."""
 
     def knowledge(self) -> Knowledge: ...
 
 
 @runtime_checkable
 class KnowsTree(Protocol):
-    """A sampler that goes by prices."""
+    """A sampler that uses prices."""
 
     def look(self, tree: TrainedTree) -> bool:
-        """Prices are by this tree from now on; whether the tree is another one."""
+        """Use this tree for prices from now on; returns whether it is another one."""
         ...
 
 
@@ -87,17 +90,17 @@ class NonAdaptive:
     adaptive = False
 
     def observe(self, event: TrialEvent) -> None:
-        """Nothing is learned."""
+        """Nothing to learn."""
 
     def size(self) -> int | None:
         return None
 
 
-class Enqueued:
-    """Configurations that the user knows already, then those of another sampler, `then`, which learns of them too."""
+class FirstConfigurations:
+    """The configurations of the study's `first`, then those of another sampler, which learns from them too."""
 
     def __init__(self, spec: StudySpec, then: Sampler) -> None:
-        self._first = [_known(spec, number) for number in range(len(spec.first))]
+        self._first = [_first_proposal(spec, number) for number in range(len(spec.first))]
         self.then = then
 
     @property
@@ -109,7 +112,7 @@ class Enqueued:
         return self._first[number] if number < count else self.then.propose(number - count)
 
     def foreseen(self, number: int) -> Proposal | None:
-        """The configuration, if it follows from no result."""
+        """The configuration, if it depends on no result."""
         is_foreseen = number < len(self._first) or isinstance(self.then, NonAdaptive)
         return self.propose(number) if is_foreseen else None
 
@@ -121,8 +124,8 @@ class Enqueued:
         self.then.observe(event)
 
 
-def _known(spec: StudySpec, number: int) -> Proposal:
-    """A configuration of the user's; if it is in the space, with the values that a sampler needs to learn from it."""
+def _first_proposal(spec: StudySpec, number: int) -> Proposal:
+    """A configuration of `first`. If it lies in the space, with the values that a sampler needs to learn from it."""
     configuration = spec.first[number]
     values = spec.search_space.values(configuration)
     learned = {} if values is None else {"sample": values, "asked": 0}
@@ -130,7 +133,7 @@ def _known(spec: StudySpec, number: int) -> Proposal:
 
 
 def distinct_of(spec: StudySpec) -> Distinct | None:
-    """What keeps the study's draws apart, from each other and from `first`; None where they may repeat."""
+    """Keeps the study's samples distinct, from each other and from `first`; None if they may repeat."""
     tuner: Any = spec.tuner
     if not tuner.distinct or isinstance(tuner, PbtTuner):
         return None
@@ -138,42 +141,42 @@ def distinct_of(spec: StudySpec) -> Distinct | None:
 
 
 Made = tuple[Values, Configuration]
-"""A configuration, and the values that it was made of."""
+"""The values and the configuration made from them."""
 
 
 class Maker:
-    """Makes the configurations of samplers that learn, by choice and by chance, and knows which are new."""
+    """Builds configurations for samplers that learn, chosen or random, and knows which are new."""
 
     def __init__(self, spec: StudySpec) -> None:
         self._space, self._seed, self._distinct = spec.search_space, spec.sampling_seed, distinct_of(spec)
         self.size = None if self._distinct is None else self._distinct.size()
 
     def take(self, hp: Mapping[str, Any]) -> None:
-        """A trial has this configuration, in JSON."""
+        """Note that a trial has this configuration, in JSON."""
         if self._distinct is not None:
             self._distinct.take({name: parse(value) for name, value in hp.items()})
 
     def is_new(self, configuration: Configuration) -> bool:
-        """Whether no trial has it, if that matters."""
+        """Whether no trial has it. True if samples may repeat."""
         return self._distinct is None or self._distinct.is_new(configuration)
 
-    def made(self, choose: Choose, fixed: Values | None = None) -> Made | None:
-        """The chosen configuration with the fixed values; None where there is none, or `where` refuses it."""
+    def build(self, choose: Choose, fixed: Values | None = None) -> Made | None:
+        """The chosen configuration with the fixed values; None if there is none, or `where` rejects it."""
         return suggestions.made(self._space, choose, fixed)
 
-    def by_chance(self, number: int) -> tuple[Values | None, Configuration] | None:
-        """A configuration for proposal `number`; None where none is left. Its values, unless they are not in the space.
+    def sample(self, number: int) -> tuple[Values | None, Configuration] | None:
+        """A random configuration for proposal `number`, with its values if it lies in the space; None if none is left.
 
-        Raises `SequenceError` where none can be found.
+        Raises `SequenceError` if none can be found.
         """
         if self._distinct is not None and self._distinct.is_listable:
-            return self._left(self._distinct, number)
-        return self.completed(f"{self._seed}/{number}")
+            return self._sample_remaining(self._distinct, number)
+        return self.complete(f"{self._seed}/{number}")
 
-    def completed(self, key: str, fixed: Values | None = None) -> Made:
-        """A configuration with the fixed values, new if one can be found. Raises `SequenceError` where there is none.
+    def complete(self, key: str, fixed: Values | None = None) -> Made:
+        """A random configuration with the fixed values, new if possible. Raises `SequenceError` if there is none.
 
-        `key` is what chance it has.
+        key: seeds the random numbers.
         """
         repeated: Made | None = None
         for sample in suggestions.by_chance(self._space, key, fixed):
@@ -185,8 +188,8 @@ class Maker:
             raise SequenceError("", text)
         return repeated
 
-    def _left(self, distinct: Distinct, number: int) -> tuple[Values | None, Configuration] | None:
-        """One of those that are left, all alike."""
+    def _sample_remaining(self, distinct: Distinct, number: int) -> tuple[Values | None, Configuration] | None:
+        """One of the remaining configurations, with equal probability."""
         if not (left := distinct.left()):
             return None
         configuration = left[int(Chance(f"{self._seed}/{number}").random() * len(left))]
@@ -194,5 +197,4 @@ class Maker:
 
 
 def to_json(configuration: Configuration) -> Hp:
-    """The JSON of a configuration."""
     return {name: sequence.to_json() for name, sequence in configuration.items()}

@@ -1,4 +1,4 @@
-"""A space as a unit cube, in which a model measures how far configurations are from each other."""
+"""A space as a unit cube, in which a model measures distances between configurations."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from stagetree.space import Choice, Choose, Distribution
 from stagetree.space.distributions import Range
 
 NEAR = 0.15
-"""The standard deviation of what distinguishes a neighbour, in parts of a range."""
+"""The standard deviation of the step to a neighbour, as a part of the range."""
 
 
 class Cube:
-    """A column for each number, and one for each option of a choice. A choice among numbers is a number: its place in
-    their order.
+    """A column for each numeric parameter, and one for each option of a choice. A choice among numbers is numeric: its
+    rank.
 
-    groups: of each column, the number of its parameter. places: the parameters, by name.
+    groups: the index of each column's parameter. places: the parameters, by name.
     """
 
     def __init__(self, free: Mapping[str, Distribution]) -> None:
@@ -33,7 +33,7 @@ class Cube:
         self.groups = np.repeat(np.arange(len(columns)), columns)
 
     def points(self, samples: Iterable[Values]) -> Numbers:
-        """[n, width]; a value that has no say stands in the middle."""
+        """[n, width]; a value without effect is in the middle of its range."""
         rows = [
             [u for place, free in self._free.items() for u in _columns(free, sample.get(place))] for sample in samples
         ]
@@ -41,12 +41,12 @@ class Cube:
 
 
 def near(chance: Random, sample: Values) -> Choose:
-    """A neighbour of a sample; a value that it lacks is drawn."""
-    return lambda place, free: _moved(chance, free, sample[place]) if place in sample else free.at(chance.random())
+    """A random neighbour of a sample; a missing value is sampled."""
+    return lambda place, free: _move(chance, free, sample[place]) if place in sample else free.at(chance.random())
 
 
 def spread(key: str, number: int, count: int) -> Choose:
-    """Draw `number` of `count` that lie apart: each is in another part of every range (McKay et al. 1979)."""
+    """Sample `number` of `count` spread samples: each is in another part of every range (McKay et al. 1979)."""
 
     def choose(place: str, free: Distribution) -> Any:
         parts = list(range(count))
@@ -59,7 +59,7 @@ def spread(key: str, number: int, count: int) -> Choose:
 
 
 def _order(free: Choice) -> list[int]:
-    """The options by their size, if all are different numbers; empty for others."""
+    """The options by size if all are different numbers; else empty."""
     are_numbers = all(isinstance(each, int | float) and not isinstance(each, bool) for each in free.options)
     if not are_numbers or len(set(free.options)) < len(free.options) or len(free.options) < 2:
         return []
@@ -75,24 +75,26 @@ def _columns(free: Distribution, value: Any) -> list[float]:
 
 
 def _share(free: Range, value: float) -> float:
-    """Where a value stands in its range, from 0 to 1, in the scale of the range."""
+    """The position of a value in its range, from 0 to 1, on the range's scale."""
     low, high, at = (math.log(each) if free.is_log else each for each in (free.low, free.high, value))
     return float((at - low) / (high - low))
 
 
 def _deviation(chance: Random) -> float:
-    """Of a neighbour's number from the original; every other one stays. `Random.gauss` may change with Python."""
+    """The step of a neighbour, zero every other time. Not `Random.gauss`, which may change with the version of
+    Python.
+    """
     return NEAR * NormalDist().inv_cdf(chance.random() or 0.5) * (chance.random() < 0.5)
 
 
-def _moved(chance: Random, free: Distribution, value: Any) -> Any:
-    """The value, or another one not far from it."""
+def _move(chance: Random, free: Distribution, value: Any) -> Any:
+    """The value, or a nearby one."""
     if not isinstance(free, Choice):
         share = min(1.0, max(0.0, _share(free, value) + _deviation(chance)))
         low, high = (math.log(each) if free.is_log else each for each in (free.low, free.high))
         return free.near(math.exp(low + share * (high - low)) if free.is_log else low + share * (high - low))
     if order := _order(free):
-        away = _deviation(chance) * (len(order) - 1)
-        steps = math.copysign(max(1, round(abs(away))), away) if away else 0
+        distance = _deviation(chance) * (len(order) - 1)
+        steps = math.copysign(max(1, round(abs(distance))), distance) if distance else 0
         return order[min(len(order) - 1, max(0, order.index(value) + int(steps)))]
     return free.at(chance.random()) if chance.random() < NEAR else value

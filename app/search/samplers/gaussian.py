@@ -1,11 +1,11 @@
-"""A Gaussian process over points of the unit cube, and the improvement that it expects.
+"""A Gaussian process over points of the unit cube, and its expected improvement.
 
-Matérn 5/2 with a length of its own for each parameter (Snoek et al. 2012, §3.1), as one process of all parameters and
-a sum of one for each (Duvenaud et al. 2011, arXiv 1112.4394): what one does by itself is learnt from few points.
-Lengths, noise, and the share of the sum, are the most probable ones; that lengths grow with the square root of the
-number of parameters is the prior of Hvarfner et al. 2024 (arXiv 2402.02229, eq. 7); ours are longer, too, for
-parameters that change only a part of a trial. Losses are standardised, and those far above the others pulled in: how
-far says nothing of where the best is.
+Matérn 5/2 with a length for each parameter (Snoek et al. 2012, §3.1), as a mix of one process over all parameters and a
+sum of one for each (Duvenaud et al. 2011, arXiv 1112.4394), so that the effect of a single parameter is learned from
+few points. Lengths, noise, and the share of the sum maximize the posterior. The prior of lengths, which grow with the
+square root of the number of parameters, is that of Hvarfner et al. 2024 (arXiv 2402.02229, eq. 7); ours are also longer
+for parameters that change only a part of a trial. Losses are standardized, and outliers above are clipped: their size
+says nothing about the location of the best.
 """
 
 from __future__ import annotations
@@ -22,24 +22,23 @@ Numbers = npt.NDArray[np.float64]
 
 LENGTH_SD = 3**0.5
 LENGTH = 2**0.5 - LENGTH_SD**2
-"""Of a length's logarithm, for one parameter: where the density of the length, and not of its logarithm, is largest."""
+"""The mean of a length's logarithm for one parameter: the mode of the length itself."""
 SHARE_SD, MOST_SHARE = 2.0, 4.0
-"""Of the log-odds of the sum's share: its deviation, and how far it may be from 0."""
+"""The log-odds of the sum's share: standard deviation, and bound."""
 NOISE, NOISE_SD, LEAST_NOISE = -8.0, 2.0, -12.0
-"""Of the noise's logarithm, in parts of the variance of the losses: its mean and deviation, and its least."""
+"""The logarithm of the noise relative to the variance of the losses: mean, standard deviation, and minimum."""
 FENCE = 3.0
-"""Losses are pulled in to here above the upper quartile, in distances of the quartiles (Tukey's outer fence)."""
+"""Losses are clipped this many interquartile ranges above the upper quartile (Tukey's outer fence)."""
 
 MOST = 1e100
-"""Losses beyond it, either way, are as good as equal: their squares must be numbers."""
+"""Losses are clipped at this size, so that their squares are finite."""
 
 
 @dataclass(frozen=True, slots=True)
 class GaussianProcess:
-    """Fitted to losses. points: [n, p], in the unit cube; groups: of each column, the number of its parameter.
+    """Fitted to losses. points: [n, p] in the unit cube. groups: the index of each column's parameter.
 
-    losses: [n], as the model has them; center, scale: what makes real losses of them. lengths: by parameter. share: of
-    the sum.
+    losses: [n], standardized by center and scale. lengths: by parameter. share: of the sum.
     """
 
     points: Numbers
@@ -55,34 +54,34 @@ class GaussianProcess:
 
     @property
     def best(self) -> float:
-        """The least loss that was seen, as the model has it."""
+        """The least observed loss, standardized."""
         return float(self.losses.min())
 
-    def at(self, points: Numbers) -> tuple[Numbers, Numbers]:
-        """Mean and standard deviation of the loss at points [m, p], as the model has it: each [m]."""
+    def predict(self, points: Numbers) -> tuple[Numbers, Numbers]:
+        """Mean and standard deviation of the standardized loss at points [m, p]: each [m]."""
         across = _kernel(_squares(points, self.points, self.groups), self.lengths, self.share)
         within = solve_triangular(self.factor, across.T, lower=True)
         return across @ self.weights, np.sqrt(np.maximum(1e-12, 1 - (within**2).sum(axis=0)))
 
-    def believing(self, points: Numbers) -> GaussianProcess:
-        """The process that has seen its own means at these points: they are under way (Ginsbourger et al. 2010)."""
+    def assume_means(self, points: Numbers) -> GaussianProcess:
+        """Condition on the mean at the points of running trials (Ginsbourger et al. 2010)."""
         if not len(points):
             return self
-        losses = np.concatenate([self.losses, self.at(points)[0]])
-        return _made(replace(self, points=np.vstack([self.points, points]), losses=losses))
+        losses = np.concatenate([self.losses, self.predict(points)[0]])
+        return _factorize(replace(self, points=np.vstack([self.points, points]), losses=losses))
 
     def log_improvement(self, points: Numbers) -> Numbers:
         """The logarithm of the expected improvement on the best loss, at points [m, p] (Ament et al. 2023, eq. 9)."""
-        mean, deviation = self.at(points)
+        mean, deviation = self.predict(points)
         return _log_h((self.best - mean) / deviation) + np.log(deviation)
 
 
-def fitted(
+def fit_process(
     points: Numbers, losses: Numbers, groups: npt.NDArray[np.int64], changed: Numbers | None = None
 ) -> GaussianProcess:
-    """The process with the most probable lengths and noise.
+    """The process with the most probable lengths, noise and share.
 
-    changed: [parameters], the part of a trial that another value changes, above 0 and at most 1; None for all of it.
+    changed: [parameters], the part of a trial that the parameter changes, above 0 and at most 1; None for all of it.
     """
     losses = np.clip(losses, -MOST, MOST)
     low, high = np.quantile(losses, [0.25, 0.75])
@@ -96,11 +95,11 @@ def fitted(
     optimum = minimize(_cost, usual, args=(squares, ours, usual), jac=True, method="L-BFGS-B", bounds=bounds).x
     lengths, noise, share = np.exp(optimum[:-2]), float(np.exp(optimum[-2])), float(expit(optimum[-1]))
     none = np.empty(0)
-    return _made(GaussianProcess(points, ours, center, scale, groups, lengths, share, noise, none, none))
+    return _factorize(GaussianProcess(points, ours, center, scale, groups, lengths, share, noise, none, none))
 
 
-def _made(process: GaussianProcess) -> GaussianProcess:
-    """With what follows from its points and losses."""
+def _factorize(process: GaussianProcess) -> GaussianProcess:
+    """Compute the factor and weights from points and losses."""
     squares = _squares(process.points, process.points, process.groups)
     kernel = _kernel(squares, process.lengths, process.share) + (process.noise + 1e-8) * np.eye(len(squares))
     factor = cholesky(kernel, lower=True)
@@ -108,7 +107,7 @@ def _made(process: GaussianProcess) -> GaussianProcess:
 
 
 def _cost(at: Numbers, squares: Numbers, losses: Numbers, usual: Numbers) -> tuple[float, Numbers]:
-    """The negative logarithm of how probable lengths, noise and share are, and its slopes."""
+    """The negative log posterior of lengths, noise and share, and its gradient."""
     rates, noise, share = np.exp(-2 * at[:-2]), np.exp(at[-2]), expit(at[-1])
     jointly, apart = squares @ rates, squares * rates
     joint, single = _matern(jointly), _matern(apart).mean(axis=2)
@@ -126,7 +125,7 @@ def _cost(at: Numbers, squares: Numbers, losses: Numbers, usual: Numbers) -> tup
 
 
 def _squares(one: Numbers, other: Numbers, groups: npt.NDArray[np.int64]) -> Numbers:
-    """The squares of the differences, by parameter: [n, m, parameters]."""
+    """The squared differences by parameter: [n, m, parameters]."""
     squares = (one[:, None, :] - other[None, :, :]) ** 2
     return np.asarray(squares @ (groups[:, None] == np.arange(groups.max(initial=-1) + 1)))
 
@@ -142,13 +141,13 @@ def _matern(square: Numbers) -> Numbers:
 
 
 def _matern_slope(square: Numbers) -> Numbers:
-    """Minus the derivative by the square of the distance: 5/6 (1 + sqrt(5) r) exp(-sqrt(5) r)."""
+    """Minus the derivative by the squared distance: 5/6 (1 + sqrt(5) r) exp(-sqrt(5) r)."""
     far = np.sqrt(5 * square)
     return np.asarray(5 / 6 * (1 + far) * np.exp(-far))
 
 
 def _log_h(z: Numbers) -> Numbers:
-    """The logarithm of phi(z) + z Phi(z), to full precision far below 0 as well."""
+    """The logarithm of phi(z) + z Phi(z), with full precision also far below 0."""
     near, far = np.maximum(z, -1.0), np.minimum(z, -1.0)
     above = np.log(np.exp(-(near**2) / 2) / np.sqrt(2 * np.pi) + near * ndtr(near))
     tail = 1 + far * np.sqrt(np.pi / 2) * erfcx(-far / np.sqrt(2))

@@ -1,4 +1,4 @@
-"""Results of other studies: those that a new study may learn from, and samplers that do."""
+"""Results of other studies that a new study may learn from."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from stagetree.spec import StudySpec
 Json = dict[str, Any]
 
 MOST_TRIALS = 200
-"""So many of another study are learnt from, the best."""
+"""How many trials of another study are learned from: the best."""
 
 ByTrial = dict[int, dict[int, float]]
 """The values of each trial, by step."""
 
 
 class Learned(NamedTuple):
-    """What another study found of a configuration: its values, and the metric after each step that was asked for."""
+    """A trial of another study: its values, and the metric after each requested step."""
 
     sample: Values
     results: Mapping[int, float]
@@ -36,25 +36,24 @@ class Learns(Protocol):
     """A sampler that learns from other studies too."""
 
     def learn(self, trials: Sequence[Learned]) -> None:
-        """Take them in, before anything of its own study."""
+        """Take them in, before any event of its own study."""
         ...
 
 
-def learned_of(events: Iterable[ResultsLearned]) -> list[Learned]:
-    """All that is on record of other studies."""
+def learned_trials(events: Iterable[ResultsLearned]) -> list[Learned]:
     trials = (trial for event in events for trial in event.results)
     return [Learned(trial["sample"], dict(trial["values"])) for trial in trials]
 
 
 class NothingToLearn(Exception):
-    """A study that another one cannot learn from. The message says what it must be."""
+    """A study that cannot be learned from. The message says what it must be."""
 
 
 def results_for(spec: StudySpec, source: Study) -> tuple[list[Json], dict[str, int]]:
     """`results` and `left_out` of a `ResultsLearned`: from `source`, for a new study. Raises `NothingToLearn`."""
     if source.mode != spec.mode:
         raise NothingToLearn(f"must be a study whose mode is {spec.mode}, and {source.id} has {source.mode}")
-    measured = _measured(source, spec.metric)
+    measured = _results_by_trial(source, spec.metric)
     if not measured:
         raise NothingToLearn(f"must be a study with results of {spec.metric}, and {source.id} has none")
     samples = {trial: sample for trial in measured if (sample := _sample(source, trial, spec)) is not None}
@@ -75,8 +74,8 @@ def results_for(spec: StudySpec, source: Study) -> tuple[list[Json], dict[str, i
     return results, {reason: count for reason, count in counts.items() if count}
 
 
-def _measured(source: Study, metric: str) -> ByTrial:
-    """Of each trial that has any, its values of the metric, as the study's tuner understands them."""
+def _results_by_trial(source: Study, metric: str) -> ByTrial:
+    """The metric of each trial that has results, as the study's tuner sees them."""
     values, cooldowns = ByTrial(), Cooldowns(source.tuner)
     for event in filter(None, map(cooldowns.read, source.history)):
         value = event.metrics.get(metric) if event.kind == TrialEventKind.RESULT else None
@@ -86,14 +85,14 @@ def _measured(source: Study, metric: str) -> ByTrial:
 
 
 def _sample(source: Study, trial: int, spec: StudySpec) -> Values | None:
-    """The trial's values in the space of the new study; None where it is not in it, or `where` refuses it."""
+    """The trial's values in the space of the new study; None if it is outside, or `where` rejects it."""
     configuration = {name: parse(value) for name, value in source.trials[trial].hp.items()}
     values = spec.search_space.values(configuration)
     return values if values is not None and spec.search_space.allows(configuration) else None
 
 
 def _no_space(source: Study, spec: StudySpec) -> str:
-    """Why no trial of it is in the new study's space."""
+    """Why no trial lies in the new study's space."""
     ours, theirs = sorted(spec.search_space.patterns), sorted({name for trial in source.trials for name in trial.hp})
     if ours != theirs:
         ours_text, theirs_text = ", ".join(ours), ", ".join(theirs)

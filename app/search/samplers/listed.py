@@ -1,4 +1,4 @@
-"""Samplers that learn nothing: random draws, the grid, quasi-random points."""
+"""Samplers that learn nothing: random, grid, and quasi-random."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from stagetree.space.distinct import Configuration
 from stagetree.spec import StudySpec
 
 
-class Listed(NonAdaptive):
-    """Configurations in an order of their own, none of which is drawn where a suggestion before had it.
+class OrderedConfigurations(NonAdaptive):
+    """Configurations in a fixed order, without the configurations of earlier enqueued trials.
 
-    Draws follow from draws and suggestions before them, however far anybody has looked ahead.
+    A sample depends only on the samples and enqueued trials before it, even if later ones were requested early.
     """
 
     def __init__(self, spec: StudySpec) -> None:
@@ -27,44 +27,44 @@ class Listed(NonAdaptive):
 
     def observe(self, event: TrialEvent) -> None:
         if event.kind == TrialEventKind.START and SUGGESTION in event.reason:
-            self.pass_over({name: parse(value) for name, value in event.hp.items()})
+            self.skip({name: parse(value) for name, value in event.hp.items()})
         elif event.kind == TrialEventKind.START and FIRST not in event.reason:
             self._begun += 1
 
-    def pass_over(self, configuration: Configuration) -> None:
-        """From here on it is not drawn, unless draws may repeat."""
+    def skip(self, configuration: Configuration) -> None:
+        """Do not propose this configuration later, unless samples may repeat."""
         raise NotImplementedError
 
 
-class Drawn(Listed):
-    """Configurations that a subclass draws one after the other, none twice where the study is `distinct`."""
+class SampledConfigurations(OrderedConfigurations):
+    """Configurations that a subclass samples one after the other, without repeats if the study is `distinct`."""
 
     def __init__(self, spec: StudySpec) -> None:
         super().__init__(spec)
         self._space, self._seed = spec.search_space, spec.sampling_seed
-        self._found: list[tuple[int, dict[str, Sequence]]] = []  # each, after how many draws
-        self._make_distinct, self._draws = partial(distinct_of, spec), 0
+        self._found: list[tuple[int, dict[str, Sequence]]] = []  # each, after how many samples
+        self._make_distinct, self._sample_count = partial(distinct_of, spec), 0
         self._distinct = self._make_distinct()
         self._size = None if self._distinct is None else self._distinct.size()
         self._suggested = list[Configuration]()
         self._more = self._onward(0)
 
-    def draws(self) -> Iterator[dict[str, Sequence]]:
-        """Configurations without end: a function of the study file."""
+    def samples(self) -> Iterator[dict[str, Sequence]]:
+        """An endless sequence of configurations: a function of the study file."""
         raise NotImplementedError
 
-    def _onward(self, draws: int) -> Iterator[dict[str, Sequence]]:
-        """The draws after so many."""
-        self._draws = draws
-        drawn = self._counted(islice(self.draws(), draws, None))
+    def _onward(self, samples: int) -> Iterator[dict[str, Sequence]]:
+        """The samples after the first `draws`."""
+        self._sample_count = samples
+        drawn = self._count(islice(self.samples(), samples, None))
         return drawn if self._distinct is None else self._distinct.without_repeats(drawn, self._seed)
 
-    def _counted(self, draws: Iterator[dict[str, Sequence]]) -> Iterator[dict[str, Sequence]]:
-        for each in draws:
-            self._draws += 1
+    def _count(self, samples: Iterator[dict[str, Sequence]]) -> Iterator[dict[str, Sequence]]:
+        for each in samples:
+            self._sample_count += 1
             yield each
 
-    def pass_over(self, configuration: Configuration) -> None:
+    def skip(self, configuration: Configuration) -> None:
         if self._distinct is None or (distinct := self._make_distinct()) is None:
             return
         self._suggested.append(configuration)
@@ -77,22 +77,22 @@ class Drawn(Listed):
     def propose(self, number: int) -> Proposal | None:
         more = islice(self._more, max(0, number + 1 - len(self._found)))
         for configuration in more:
-            self._found.append((self._draws, configuration))
+            self._found.append((self._sample_count, configuration))
         return Proposal(to_json(self._found[number][1])) if number < len(self._found) else None
 
     def size(self) -> int | None:
         return self._size
 
 
-class Random(Drawn):
-    """Independent draws from the space: configuration n of a seed is always the same."""
+class Random(SampledConfigurations):
+    """Independent samples from the space: configuration n of a seed is always the same."""
 
-    def draws(self) -> Iterator[dict[str, Sequence]]:
+    def samples(self) -> Iterator[dict[str, Sequence]]:
         return (self._space.sample(self._seed, number) for number in count())
 
 
-class Grid(Listed):
-    """The combinations of the space in the order written, once each."""
+class Grid(OrderedConfigurations):
+    """The combinations of the space in the written order, once each."""
 
     def __init__(self, spec: StudySpec) -> None:
         super().__init__(spec)
@@ -101,7 +101,7 @@ class Grid(Listed):
         self._configurations = list(grid if distinct is None else filter(distinct.take, grid))
         self._size = len(self._configurations)
 
-    def pass_over(self, configuration: Configuration) -> None:
+    def skip(self, configuration: Configuration) -> None:
         if (is_same := self._is_same) is not None:
             left = (each for each in self._configurations[self._begun :] if not is_same(each, configuration))
             self._configurations[self._begun :] = left
@@ -115,21 +115,21 @@ class Grid(Listed):
 
 _BATCH = 64
 ATTEMPTS = 1000
-"""How many points in a row may be no configuration before we say that the space lets nothing through."""
+"""After this many rejected points in a row, the space is considered empty."""
 
 
-class QMCSampler(Drawn):
+class QMCSampler(SampledConfigurations):
     """The points of a Sobol or Halton sequence, scrambled by the study's seed, that are configurations.
 
-    One dimension for each free parameter. Points that `where` refuses are passed over, so that number n is a function
-    of the study file alone.
+    One dimension for each free parameter. Points that `where` rejects are left out, so that proposal n is a function of
+    the study file only.
     """
 
     def __init__(self, spec: StudySpec, kind: str) -> None:
         self._kind, self._parameters = kind, spec.search_space.parameters()
         super().__init__(spec)
 
-    def draws(self) -> Iterator[dict[str, Sequence]]:
+    def samples(self) -> Iterator[dict[str, Sequence]]:
         refused = 0
         for point in self._points():
             configuration = self._configuration(point)

@@ -1,15 +1,14 @@
-"""TPE, CMA-ES and Gaussian processes, by Optuna's samplers: they learn from the results there are.
+"""TPE, CMA-ES and Gaussian processes, by Optuna's samplers: they learn from results.
 
-Optuna is told what the history says, and asked for one configuration at a time. A proposal is a function of the study
-file and of the history: every one gets a sampler of its own, seeded by the study's seed and the proposal's number, on
-an Optuna study that can be made again from the history at any time. None of it is done before a proposal is needed.
+Optuna is told the history, and asked for one configuration at a time. A proposal is a function of the study file and of
+the history: each has a sampler of its own, seeded by the study's seed and the proposal's number, on an Optuna study
+that can be rebuilt from the history at any time. All work waits until a proposal is needed.
 
-Optuna knows a trial by the study's metric at one step for all, the highest with results enough: each rung has a model
-of its own (Falkner et al. 2018, BOHB, §3.2). With `per_rung: false`, it knows the metric at the highest step a trial
-reached, where a result at a higher step replaces the one before it; CMA-ES, which uses up each generation once, keeps
-the first. A trial that is not measured there, failed, or ended without a result, is told as failed: it is left out of
-the model. Trials under way are there as such: TPE takes them for bad ones (a constant liar), the Gaussian process for
-points to keep away from.
+Optuna knows trials by the study's metric at one step for all, the highest one with enough results: each rung has a
+model of its own (Falkner et al. 2018, BOHB, §3.2). With `per_rung: false` it knows the metric at the highest step that
+a trial reached, and a later result replaces an earlier one; CMA-ES, which uses each generation once, keeps the first. A
+trial without a result there is told as failed, and left out of the model. Running trials are known as such: TPE treats
+them as bad ones (a constant liar), the Gaussian process keeps away from them.
 """
 
 from __future__ import annotations
@@ -36,10 +35,12 @@ if TYPE_CHECKING:
     from optuna.trial import TrialState
 
 ATTEMPTS = 50
-"""How often a sampler is asked again, where `where` refuses, before the draws are left to chance."""
+"""Samples rejected by `where` before a random configuration is taken."""
 
 REPEATS = 10
-"""How often it is asked again for what was drawn before: a model that is sure of its best names it again and again."""
+"""Repeated samples before a random configuration is taken: a model that is sure of its best proposes it again and
+again.
+"""
 
 _ENDS = frozenset({"result", "fail", "stop", "cancel"})
 
@@ -47,8 +48,8 @@ _ENDS = frozenset({"result", "fail", "stop", "cancel"})
 class OptunaSampler:
     """Proposals of one of Optuna's samplers.
 
-    With each trial is recorded `sample`: the values it was made of, and `asked`: how often Optuna was asked for them.
-    mirror: what Optuna knows; None until it was asked.
+    Each trial's reason records `sample`, the values, and `asked`, the number of samples taken from Optuna.
+    mirror: Optuna's knowledge; None until it is needed.
     """
 
     adaptive = True
@@ -80,49 +81,45 @@ class OptunaSampler:
         return self._last[1]
 
     def complete(self, number: int, fixed: Values) -> Proposal | None:
-        return self._chosen(number, fixed)[0]
+        return self._ask_optuna(number, fixed)[0]
 
     def _ask(self, number: int) -> Proposal | None:
-        chosen, asked = self._chosen(number)
-        return chosen or self._drawn(number, asked)
+        chosen, asked = self._ask_optuna(number)
+        return chosen or self._sample(number, asked)
 
-    def _chosen(self, number: int, fixed: Values | None = None) -> tuple[Proposal | None, int]:
-        """A new configuration of Optuna's, None where it names none; and how often it was asked."""
-        mirror = self._caught_up()
+    def _ask_optuna(self, number: int, fixed: Values | None = None) -> tuple[Proposal | None, int]:
+        """A new configuration from Optuna, or None; and the number of samples taken."""
+        mirror = self._sync_mirror()
         asked = repeats = 0
         while asked < ATTEMPTS and repeats < REPEATS:
-            made, asked = self._maker.made(mirror.ask(f"{number}/{asked}"), fixed), asked + 1
+            made, asked = self._maker.build(mirror.ask(f"{number}/{asked}"), fixed), asked + 1
             if made is not None and self._maker.is_new(made[1]):
                 return Proposal(to_json(made[1]), {"sample": made[0], "asked": asked}), asked
             repeats += made is not None
         return None, asked
 
-    def _caught_up(self) -> OptunaMirror:
+    def _sync_mirror(self) -> OptunaMirror:
         self.mirror = self.mirror or OptunaMirror(self._spec, self._kind, self._learned)
         self.mirror.catch_up(self._seen)
         return self.mirror
 
     def knowledge(self) -> Knowledge:
-        mirror = self._caught_up()
+        mirror = self._sync_mirror()
         return Knowledge(mirror.level, mirror.results(), DRAWN_FIRST[self._kind])
 
-    def _drawn(self, number: int, asked: int) -> Proposal | None:
-        """A configuration by chance; None where none is left."""
-        if (drawn := self._maker.by_chance(number)) is None:
+    def _sample(self, number: int, asked: int) -> Proposal | None:
+        """A random configuration; None if none is left."""
+        if (drawn := self._maker.sample(number)) is None:
             return None
         sample, configuration = drawn
         return Proposal(to_json(configuration), {} if sample is None else {"sample": sample, "asked": asked})
 
 
 class OptunaMirror:
-    """An Optuna study that knows what the history says.
+    """An Optuna study that is kept in step with the history.
 
-    Each time Optuna is asked leaves a failed trial in it, which its samplers pass over. They are counted, and made
-    again when the study is: CMA-ES seeds by the number of a trial.
-
-    study: Optuna's; numbers: of its trials, by ours. open: its trial that values are being asked for.
-    level: the step whose results it knows; None for the highest of each trial. learned: trials of other studies, which
-    come before all others.
+    Each question to Optuna leaves a failed trial in the study, which its samplers ignore. These are counted, and
+    recreated when the study is rebuilt, because CMA-ES seeds by the number of a trial.
     """
 
     def __init__(self, spec: StudySpec, kind: str, learned: Sequence[Learned] = ()) -> None:
@@ -141,7 +138,7 @@ class OptunaMirror:
         direction = "maximize" if self._spec.mode == "max" else "minimize"
         self.study: Study = self._optuna.create_study(direction=direction)
         self.numbers: dict[int, int] = {}
-        self._settled: dict[int, float | None] = {}  # by trial: what Optuna was told
+        self._settled: dict[int, float | None] = {}  # by trial: the result that Optuna knows
         self._asked = self._read = 0
         self.open: Trial | None = None
         for sample, results in self._learned:
@@ -153,7 +150,7 @@ class OptunaMirror:
         return len(self.study.get_trials(deepcopy=False, states=[self._optuna.trial.TrialState.COMPLETE]))
 
     def ask(self, key: str) -> Choose:
-        """Optuna's choice of values, until it is asked again. `key` is what chance it has."""
+        """Optuna's choice of values, valid until the next question. key: seeds the random numbers."""
         self._give_up()
         trial = self.open = self._trial(key)
         return lambda place, free: _suggest(trial, place, free)
@@ -172,7 +169,7 @@ class OptunaMirror:
     # What happened
 
     def catch_up(self, seen: Sequence[TrialEvent]) -> None:
-        """Tell Optuna the rest of what was seen; all of it anew, where it was told what is so no longer."""
+        """Tell Optuna the new events; rebuild the study if its data are outdated."""
         self._give_up()
         for event in seen[self._read :]:
             self._judge(event)
@@ -197,14 +194,16 @@ class OptunaMirror:
                 self._verdicts.setdefault(event.trial, None)
 
     def _level_with_enough(self) -> int | None:
-        """The highest step with enough results; else the one with the most, of equal ones the lowest; None for none."""
+        """The highest step with enough results; else the step with the most, the lowest of equals; None without
+        results.
+        """
         measured = chain(self._results.values(), (results for _, results in self._learned))
         counts = Counter(step for results in measured for step, value in results.items() if value is not None)
         enough = [step for step, count in counts.items() if count >= DRAWN_FIRST[self._kind]]
         return max(enough) if enough else min(counts, key=lambda step: (-counts[step], step), default=None)
 
     def _is_stale(self, news: Sequence[TrialEvent]) -> bool:
-        """Whether Optuna knows a trial by what is its result no longer, or was asked for what came to nothing."""
+        """Whether Optuna has an outdated result of a trial, or gave samples that became no trial."""
         asked = next((event.reason.get("asked", 0) for event in news if event.kind == TrialEventKind.START), 0)
         return self._asked > asked or any(self._verdicts[trial] != told for trial, told in self._settled.items())
 
@@ -216,22 +215,22 @@ class OptunaMirror:
             self._tell(self.numbers[event.trial], self._verdicts[event.trial])
 
     def _start(self, number: int, sample: Values, asked: int) -> None:
-        """A trial of Optuna's, with these values, under way."""
+        """Add a running trial with these values."""
         for _ in range(asked - self._asked):
             self.study.add_trial(self._optuna.create_trial(state=self._optuna.trial.TrialState.FAIL))
         self._asked = 0
         self.numbers[number] = len(self.study.get_trials(deepcopy=False))
-        if self._once:  # CMA-ES keeps its state in the trials that it was asked for
+        if self._once:  # CMA-ES keeps its state in the trials that it sampled
             self.study.enqueue_trial(sample)
             trial = self._trial(f"{number}")
-            _ = trial.relative_params  # asked for its sake alone
+            _ = trial.relative_params  # for the side effect
             for name in sample:
                 _suggest(trial, name, self._free[name])
         else:
             self._add(sample, self._optuna.trial.TrialState.RUNNING)
 
     def _add(self, sample: Values, state: TrialState, value: float | None = None) -> None:
-        """A trial of Optuna's, with these values; the value of one that is over."""
+        """Add a trial with these values; `value` is the result of a finished one."""
         free = {name: _distribution(self._free[name]) for name in sample}
         trial = self._optuna.create_trial(state=state, value=value, params=sample, distributions=free)
         self.study.add_trial(trial)
@@ -245,7 +244,7 @@ class OptunaMirror:
 
 @cache
 def load_optuna() -> Any:
-    """The library, which keeps its thoughts to itself."""
+    """The library, with its logging off."""
     try:
         import optuna
     except ImportError:
@@ -259,7 +258,7 @@ def _sampler(kind: str, seed: int) -> BaseSampler:
 
     match kind:
         case "tpe":
-            # each parameter by itself, whatever the library's default: the better of the two on recorded curves
+            # not multivariate: better on recorded curves
             return TPESampler(seed=seed, n_startup_trials=DRAWN_FIRST[kind], multivariate=False, constant_liar=True)
         case "cmaes":
             return CmaEsSampler(seed=seed, warn_independent_sampling=False)
@@ -286,5 +285,5 @@ def _distribution(free: Distribution) -> BaseDistribution:
 
 
 def _float_step(free: Distribution) -> float | None:
-    """Optuna has no steps of logarithms: any number is asked for there, and the nearest step taken."""
+    """Optuna has no steps on a log scale: a number is sampled there, and rounded to the nearest step."""
     return None if isinstance(free, Choice) or free.is_log else free.step

@@ -1,11 +1,11 @@
-"""A search that knows the tree: branches of what is trained beside fresh trials, by what they bring for a step.
+"""A sampler that knows the stage tree: it weighs the expected improvement of a configuration against its new steps.
 
-A Gaussian process foretells the loss of any configuration. Some hundred are looked at: fresh draws, neighbours of the
-best, and branches, which have another trial's values but for some that change nothing until late. Each has a price in
-steps, by the names of the nodes that it would pass. The largest expected improvement over the square root of the price
-is proposed (per unit of cost: Snoek et al. 2012, §3.2): over the price itself, a bad model would ask for cheap trials
-alone. What the rest of the study's budget does not pay for is passed over. The first trials lie apart from each other,
-so that the model has seen some of every range.
+A Gaussian process predicts the loss of any configuration. The candidates are some hundred random samples, neighbours of
+the best trials, and branches: another trial's values except for some that take effect late. The price of a candidate is
+the number of new steps, by the names of the nodes on its path. The candidate with the largest expected improvement over
+the square root of the price is proposed (per unit of cost: Snoek et al. 2012, §3.2): with the price itself, a bad model
+would propose only cheap trials. Candidates beyond the study's remaining budget are left out. The first trials are
+spread out, so that the model has seen some of every range.
 """
 
 from __future__ import annotations
@@ -24,36 +24,32 @@ from app.domain.search_plan import TrialEvent
 from app.domain.terms import TrialEventKind
 from app.search.samplers.base import Knowledge, Made, Maker, Proposal, Values, to_json
 from app.search.samplers.cube import Cube, near, spread
-from app.search.samplers.gaussian import GaussianProcess, Numbers, fitted
+from app.search.samplers.gaussian import GaussianProcess, Numbers, fit_process
 from app.search.samplers.learning import Learned
 from stagetree.space import Choose, drawing
 from stagetree.space.distinct import Configuration
 from stagetree.spec import StudySpec
 
 FIRST = 4
-"""Trials that are drawn before the model is asked."""
+"""How many trials start without the model."""
 FRESH, BRANCHES, NEIGHBOURS = 200, 200, 60
-"""How many candidates of each kind are looked at."""
+"""The number of candidates of each kind."""
 BASES, BEST = 10, 3
-"""The best trials: how many have branches among the candidates, and how many have neighbours there."""
+"""How many of the best trials have branches, and neighbours, among the candidates."""
 LATE = 0.25
-"""A value is late in a trial if another one changes nothing for such a share of its steps."""
+"""A value takes effect late if changing it changes nothing for this share of the trial's steps."""
 DRAWS = 8
-"""So many values are drawn to find another one than a trial has."""
+"""How many samples are tried to find another value."""
 LEAST_CHANGED = 0.05
-"""A value that changes less of a trial than this part counts as one that changes so much."""
+"""The least share of a trial that a parameter counts as changing."""
 ALPHA = 0.5
 MOST_POINTS = 100
-"""The model learns of no more trials, the best ones."""
+"""The model learns from this many trials, the best ones."""
 
 
 @dataclass(slots=True)
 class KnownTrial:
-    """A trial, as far as the sampler was told: the values it was made of, and its loss at each step that was asked for.
-
-    partings: the step at which it parts from a trial that has another value in one place, by place, for each place that
-    can have another one; None until somebody asked.
-    """
+    """A trial as the sampler knows it: its values, and its loss at each requested step."""
 
     number: int
     sample: Values
@@ -62,11 +58,12 @@ class KnownTrial:
     has_failed: bool = False
     is_over: bool = False
     partings: dict[str, int] | None = None
+    """For each parameter, the step from which another value of it changes the trial. Computed on demand."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A configuration that may be proposed; `price`: the steps that would be trained for it."""
+    """A configuration that may be proposed. price: the steps that it would train."""
 
     sample: Values
     configuration: Configuration
@@ -74,10 +71,9 @@ class Candidate:
 
 
 class TrunkSampler:
-    """Proposals are a function of the study file, its history, and the tree that was looked at last.
+    """Proposals are a function of the study file, its history, and the last tree.
 
-    With each trial is recorded `sample`: the values it was made of; and, where the model was asked, its `price` in
-    steps.
+    Each trial's reason records `sample`, the values, and, if the model was used, the `price` in steps.
     """
 
     adaptive = True
@@ -99,13 +95,13 @@ class TrunkSampler:
         return self._maker.size
 
     def look(self, tree: TrainedTree) -> bool:
-        """Prices are by this tree from now on; whether the tree is another one."""
+        """Use this tree for prices from now on; returns whether it is another one."""
         if has_changed := tree != self._tree:
             self._tree, self._last = tree, None
         return has_changed
 
     def learn(self, trials: Sequence[Learned]) -> None:
-        """Trials of other studies are known as its own are; their numbers are below 0."""
+        """Trials of other studies count like its own; their numbers are negative."""
         self._last = None
         for sample, results in trials:
             number, hp = -1 - sum(each < 0 for each in self._known), to_json(self._space.build(sample))
@@ -131,18 +127,18 @@ class TrunkSampler:
 
     def propose(self, number: int) -> Proposal | None:
         if self._last is None or self._last[0] != number:
-            self._last = (number, self._proposed(number))
+            self._last = (number, self._make_proposal(number))
         return self._last[1]
 
     def complete(self, number: int, fixed: Values) -> Proposal | None:
         self._fixed = fixed
         try:
-            return self._guided(number)
+            return self._ask_model(number)
         finally:
             self._fixed = None
 
-    def _guided(self, number: int) -> Proposal | None:
-        """The best candidate, with its price; None while there is no model, or nothing new was found."""
+    def _ask_model(self, number: int) -> Proposal | None:
+        """The best candidate with its price; None without a model or a new candidate."""
         process, ranked = self._model()
         if process is None:
             return None
@@ -151,24 +147,24 @@ class TrunkSampler:
             return None
         return Proposal(to_json(best.configuration), {"sample": best.sample, "price": best.price})
 
-    def _proposed(self, number: int) -> Proposal | None:
-        if (guided := self._guided(number)) is not None:
+    def _make_proposal(self, number: int) -> Proposal | None:
+        if (guided := self._ask_model(number)) is not None:
             return guided
-        if (drawn := self._apart(number) or self._maker.by_chance(number)) is None:
+        if (drawn := self._spread_start(number) or self._maker.sample(number)) is None:
             return None
         return Proposal(to_json(drawn[1]), {} if drawn[0] is None else {"sample": drawn[0]})
 
-    def _apart(self, number: int) -> Made | None:
-        """One of the first trials, if it can be."""
+    def _spread_start(self, number: int) -> Made | None:
+        """One of the first, spread trials; None if that is not possible."""
         if number >= FIRST:
             return None
-        made = self._maker.made(spread(f"{self._seed}/first", number, FIRST))
+        made = self._maker.build(spread(f"{self._seed}/first", number, FIRST))
         return made if made is not None and self._maker.is_new(made[1]) else None
 
     def _level(self) -> int | None:
-        """The highest step at which there are enough results for a model; None while there are nowhere.
+        """The highest step with enough results for a model; None if there is none.
 
-        Each rung has a model of its own, and the highest counts that has one (Falkner et al. 2018, BOHB, §3).
+        Each rung has a model of its own, and the highest one is used (Falkner et al. 2018, BOHB, §3).
         """
         steps = {step for trial in self._known.values() for step in trial.losses}
         enough = (step for step in steps if sum(step in trial.losses for trial in self._known.values()) >= FIRST)
@@ -179,7 +175,7 @@ class TrunkSampler:
         return Knowledge(level, sum(level in trial.losses for trial in self._known.values()), FIRST)
 
     def _model(self) -> tuple[GaussianProcess | None, list[KnownTrial]]:
-        """What the results tell, and the trials that have one, the best first. A trial that failed is as the worst."""
+        """The model, and the trials with results, best first. A failed trial counts as the worst."""
         level = self._level()
         if level is None or not self._cube.width:
             return None, []
@@ -188,67 +184,67 @@ class TrunkSampler:
         failed = [trial for trial in self._known.values() if trial.has_failed and level not in trial.losses]
         learnt = [*ranked, *failed][:MOST_POINTS]
         losses = np.array([trial.losses.get(level, worst) for trial in learnt])
-        process = fitted(self._points(learnt), losses, self._cube.groups, self._changed(learnt, level))
+        process = fit_process(self._points(learnt), losses, self._cube.groups, self._changed_shares(learnt, level))
         waiting = [k for k in self._known.values() if not (level in k.losses or k.has_failed or k.is_over)]
-        return process.believing(self._points(waiting)), ranked
+        return process.assume_means(self._points(waiting)), ranked
 
     def _points(self, samples: Iterable[KnownTrial | Candidate]) -> Numbers:
         return self._cube.points([each.sample for each in samples])
 
     def _best(self, chance: Random, process: GaussianProcess, ranked: list[KnownTrial]) -> Candidate | None:
-        """Of all candidates, and then of the neighbours of the best of them; None where nothing new was found."""
+        """The best of all candidates and their neighbours; None if there is no new one."""
 
         def scores(candidates: list[Candidate]) -> Numbers:
             prices = np.array([max(1, candidate.price) for candidate in candidates])
             return np.asarray(process.log_improvement(self._points(candidates)) - ALPHA * np.log(prices))
 
         found = list(self._candidates(chance, ranked))
-        most = self._most(found)
+        most = self._price_limit(found)
         best = [candidate for candidate in found if candidate.price <= most]
         for _ in range(2):
             order = np.argsort(-scores(best), kind="stable")[:BEST] if best else np.array([], int)
             best = [best[place] for place in order]
             moved = [near(chance, candidate.sample) for candidate in best for _ in range(NEIGHBOURS // BEST)]
-            best += [candidate for candidate in self._made(moved) if candidate.price <= most]
+            best += [candidate for candidate in self._new_candidates(moved) if candidate.price <= most]
         return best[int(np.argmax(scores(best)))] if best else None
 
-    def _most(self, candidates: Iterable[Candidate]) -> float:
-        """The highest price that is paid: the rest of the study's budget, since a trial that it cuts off has no result.
+    def _price_limit(self, candidates: Iterable[Candidate]) -> float:
+        """The remaining budget, because a trial that it cuts off has no result.
 
-        Any price, where the rest pays for nothing new: else free trials would be proposed without end.
+        Infinite if the rest pays for nothing new: else free trials would be proposed endlessly.
         """
         left = self._tree.left
         return left if any(0 < candidate.price <= left for candidate in candidates) else inf
 
     def _candidates(self, chance: Random, ranked: list[KnownTrial]) -> Iterator[Candidate]:
-        """Fresh draws, neighbours of the best trials, and branches of them."""
-        yield from self._made(drawing(chance) for _ in range(FRESH))
+        """Random samples, neighbours of the best trials, and their branches."""
+        yield from self._new_candidates(drawing(chance) for _ in range(FRESH))
         moved = (near(chance, trial.sample) for trial in ranked[:BEST] for _ in range(NEIGHBOURS // BEST))
-        yield from self._made(moved)
+        yield from self._new_candidates(moved)
         bases = [(trial, late) for trial in ranked[:BASES] if (late := self._late(trial))]
         for trial, late in bases:
-            yield from self._made(self._branch(chance, trial, late) for _ in range(BRANCHES // len(bases)))
+            yield from self._new_candidates(self._branch(chance, trial, late) for _ in range(BRANCHES // len(bases)))
 
-    def _made(self, ways: Iterable[Choose]) -> Iterator[Candidate]:
+    def _new_candidates(self, ways: Iterable[Choose]) -> Iterator[Candidate]:
         """The configurations that are new, each with its price."""
         for choose in ways:
-            drawn = self._maker.made(choose, self._fixed)
+            drawn = self._maker.build(choose, self._fixed)
             if drawn is not None and self._maker.is_new(drawn[1]):
                 yield Candidate(*drawn, self._tree.price(to_json(drawn[1]), self._steps))
 
     def _branch(self, chance: Random, base: KnownTrial, late: tuple[str, ...]) -> Choose:
-        """The values of a trial, but for one late value or more."""
+        """The values of a trial with at least one late value changed."""
         drawn = {late[int(chance.random() * len(late))]} | {place for place in late if chance.random() < 0.5}
         return lambda place, free: (
             base.sample[place] if place in base.sample.keys() - drawn else free.at(chance.random())
         )
 
     def _late(self, base: KnownTrial) -> tuple[str, ...]:
-        """The values of a trial that change nothing until late, by name."""
+        """The parameters that take effect late in a trial."""
         return tuple(place for place, step in self._partings(base).items() if step >= LATE * self._steps)
 
-    def _changed(self, trials: Iterable[KnownTrial], level: int) -> Numbers:
-        """[parameters]: the part of the steps up to `level` that another value changes, in the mean of these trials."""
+    def _changed_shares(self, trials: Iterable[KnownTrial], level: int) -> Numbers:
+        """[parameters]: the mean share of the steps up to `level` that each parameter changes."""
         steps = dict[str, list[int]]()
         for trial in trials:
             for place, step in self._partings(trial).items():
@@ -257,7 +253,7 @@ class TrunkSampler:
         return np.maximum(LEAST_CHANGED, 1 - np.array(means) / level)
 
     def _partings(self, base: KnownTrial) -> dict[str, int]:
-        """By place, the step at which a trial parts from one that has another value there: each is tried once."""
+        """For each parameter, the step from which another value of it changes the trial."""
         if base.partings is None:
             chance = Random(f"{self._seed}/late/{base.number}")
             found = {place: self._parting(chance, base, place) for place in base.sample}
@@ -265,20 +261,19 @@ class TrunkSampler:
         return base.partings
 
     def _parting(self, chance: Random, base: KnownTrial, changed: str) -> int | None:
-        """The step at which a trial parts from one that has another value in a place; 0 where there is no such trial.
-
-        None where no other value was drawn.
+        """The step from which another value changes the trial; 0 if there is no such trial, None if no other value was
+        found.
         """
         drawn = [self._free[changed].at(chance.random()) for _ in range(DRAWS)]
         if (value := next((each for each in drawn if each != base.sample[changed]), None)) is None:
             return None
         sample = {**base.sample, changed: value}
-        made = self._maker.made(lambda place, free: sample[place] if place in sample else free.at(0.5))
+        made = self._maker.build(lambda place, free: sample[place] if place in sample else free.at(0.5))
         return 0 if made is None else parting(base.hp, to_json(made[1]), self._steps)
 
 
 def parting(hp: Mapping[str, Any], other: Mapping[str, Any], steps: int) -> int:
-    """The step at which two trials part, or `steps`: before it, they pass the same nodes."""
+    """The step at which two trials part, or `steps`: before it, they share the same nodes."""
     ways = [list(schedule.path(each, steps, "").items()) for each in (hp, other)]
     for one, two in zip(*ways, strict=False):
         if one != two:

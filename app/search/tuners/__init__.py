@@ -1,7 +1,7 @@
-"""Tuners: pure functions from the history of a study to the action that its tuner wants next.
+"""Tuners: pure functions from the history of a study to the next action.
 
-`base` says what a tuner is, `kinds` which there are, and `driver` runs one for a study; `custom` holds those that were
-registered from files. All that such a file needs can be imported from here.
+`base` has the interface, `kinds` the list of tuners, and `driver` runs one for a study. A file with a tuner of its own
+can import all that it needs from here.
 """
 
 from __future__ import annotations

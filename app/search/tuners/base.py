@@ -1,4 +1,4 @@
-"""What a tuner is: told a study's history event by event, it says what is wanted next. Nothing else goes in or out.
+"""The interface of tuners: a tuner takes in a study's history event by event, and returns the next action.
 
 A tuner in twenty lines:
 
@@ -25,9 +25,9 @@ A tuner in twenty lines:
                 return Extend(trial=min(self.losses, key=lambda trial: (self.losses[trial], trial)), steps=50)
             return None
 
-Some tuners come from files that the operator of a server has registered. A study names such a tuner, and goes on with
-that version of it only. Its author may return anything from `suggest`: a value that is no action, or that the log
-cannot hold, is refused here.
+Some tuners come from files that the operator of a server has registered. A study names such a tuner, and continues with
+that version of it only. The author may return anything from `suggest`: values that are no actions, or that the log
+cannot hold, are rejected here.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from stagetree.spec.tuners import CustomTuner
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTrial:
-    """An action: train a new configuration, from wherever the study takes them, for `steps` steps."""
+    """An action: train a new configuration of the study's sampler for `steps` steps."""
 
     steps: int
     reason: Mapping[str, Any] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class NewTrial:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The study ends, whatever its tuner would want: no tuner says so, its driver does."""
+    """The end of the study, which only its driver decides."""
 
     reason: Mapping[str, Any]
 
@@ -68,7 +68,7 @@ class End:
 Next = NewTrial | Start | Extend | Stop | Prioritize
 
 Key = float | ResultScore
-"""What results are compared by, less being better: a number, infinite for a trial that failed, or a score."""
+"""Results are compared by this, less being better: a number, infinite for a failed trial, or a score."""
 
 
 def _unknown(trial: int) -> float:
@@ -77,70 +77,72 @@ def _unknown(trial: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a tuner may look at beside the history: how it stands in the world now.
+    """What a tuner may use beside the history.
 
-    A tuner whose action depends on it writes what it used into the action's reason (`elapsed`, `slots` and
-    `seconds_per_step`, of the trial that the action is about), from where it is read again for replay.
-
-    elapsed: seconds since the study was submitted. seconds_per_step: of a trial, 0 while nothing is known.
-    spent: on a study with a budget, until now. seconds_left: before its seconds of slots are spent, as it is going on.
-    tree: the trained and kept nodes, for samplers that go by prices; its caller holds the plan.
+    An action that depends on it records it in its reason (`elapsed`, `slots` and the trial's `seconds_per_step`), from
+    where replay reads it.
     """
 
     elapsed: float = 0.0
+    """Seconds since the study was submitted."""
     slots: int = 1
     seconds_per_step: Callable[[int], float] = _unknown
+    """Of a trial; 0 if unknown."""
     spent: Spent = field(default_factory=Spent)
+    """The used part of the study's budgets."""
     seconds_left: float = math.inf
+    """Until its budget of slot seconds is used up, at the current rate."""
     tree: Callable[[], TrainedTree] = lambda: EMPTY_TREE
+    """The trained and kept nodes, for samplers with prices. Its caller holds the plan."""
 
     @classmethod
-    def recorded(cls, reason: Mapping[str, Any]) -> Context:
+    def from_reason(cls, reason: Mapping[str, Any]) -> Context:
         """The context of the action that was recorded with this reason."""
         seconds = float(reason.get("seconds_per_step", 0.0))
         return cls(float(reason.get("elapsed", 0.0)), int(reason.get("slots", 1)), lambda trial: seconds)
 
 
 NOWHERE = Context()
-"""Where nothing is known but the history."""
+"""For use if there is nothing but the history."""
 
 
 class Tuner(ABC):
-    """A search algorithm as a fold over the history of its study. It never reads a clock or rolls a die.
+    """A search algorithm as a fold over the history of its study, without clocks and random generators.
 
-    What may depend on time or slots is given to it as a `Context`.
-    eager: its actions are taken at once, and which trials it starts next does not depend on what comes meanwhile; the
-    others are asked for one more whenever a slot could train it.
-    takes_objectives: it may have studies of several metrics, or with constraints: it goes by `key`, not by `loss`.
-    open_ended: others add trials too, so that wanting nothing does not end the study.
+    What depends on time or slots is given as a `Context`.
     """
 
     eager: ClassVar[bool] = False
+    """Its actions are taken at once, because its next starts do not depend on results. Others are asked whenever a slot
+    could train one more trial."""
     open_ended: ClassVar[bool] = False
+    """Users add trials too, so a tuner that wants nothing does not end the study."""
     takes_objectives: ClassVar[bool] = False
+    """It supports several metrics and constraints: it compares by `key`, not by `loss`."""
 
     def __init__(self, spec: StudySpec) -> None:
         self.metric, self._sign = spec.metric, -1.0 if spec.mode == "max" else 1.0
         self.objectives = objectives_in(spec)
 
     def set_context(self, context: Context) -> None:  # noqa: B027 - few look at clocks and slots
-        """What `suggest` may look at beside the history, until this is called again."""
+        """Set what `suggest` may use beside the history, until the next call."""
 
     def set_max_trials(self, trials: int) -> None:  # noqa: B027 - most tuners know how many trials they want
-        """The study has no more than `trials` configurations. Said once, before anything is seen."""
+        """The study has at most `trials` configurations. Called once, before any event."""
 
     @abstractmethod
     def observe(self, event: TrialEvent) -> None:
-        """Take in what happened: every action that was granted comes back here, and what became of each trial."""
+        """Take in an event: each granted action comes back here, and so do the results of each trial."""
 
     @abstractmethod
     def suggest(self) -> Next | None:
-        """What is wanted most, given what was seen; None while it is nothing. Changes nothing."""
+        """The next action, given what was observed; None if there is none now. Changes nothing."""
 
     def suggest_many(self, most: int) -> Sequence[Next]:
-        """Up to `most` actions, each what `suggest` says after those before it, if nothing else happens meanwhile.
+        """Up to `most` actions: each is what `suggest` returns after those before it, if nothing else happens
+        meanwhile.
 
-        One, unless the tuner knows better: a study that starts a thousand trials should say so at once.
+        By default one action, or several equal starts.
         """
         action = self.suggest() if most else None
         if isinstance(action, NewTrial):
@@ -148,30 +150,29 @@ class Tuner(ABC):
         return () if action is None else (action,)
 
     def starts_alike(self) -> int:
-        """How many trials it starts in the same way, one after the other, if it starts one now."""
+        """How many equal starts follow each other, if it starts a trial now."""
         return 1
 
     def loss(self, event: TrialEvent) -> float:
-        """The study's metric, turned so that less is better; infinite for a trial that failed."""
+        """The study's metric, negated if more is better; infinite for a failed trial."""
         value = event.metrics.get(self.metric) if event.kind == TrialEventKind.RESULT else None
         return math.inf if value is None else self._sign * value
 
     def key(self, event: TrialEvent) -> Key:
-        """What a result is compared by: its loss, or its score where the study has several metrics, or constraints."""
+        """A result's loss, or its score if the study has several metrics, or constraints."""
         if self.objectives.is_plain:
             return self.loss(event)
         return (self.objectives.score(event.metrics) if event.kind == TrialEventKind.RESULT else None) or FAILED
 
 
 def objectives_in(spec: StudySpec) -> Objectives:
-    """What a study wants of a result."""
     return objectives_of(spec.model_dump(include={"metric", "mode", "metrics", "constraints"}))
 
 
 def context_of(plan: SearchPlan, study: Study, now: float, slots: int) -> Context:
-    """How a study stands at a time, in the unit of its `submitted_at`, with so many slots to train on.
+    """The context of a study at a time, in the unit of its `submitted_at`, with a number of slots.
 
-    Numbers are rounded, so that what is recorded of them is what was looked at.
+    Numbers are rounded, so that they are recorded exactly as they were used.
     """
     elapsed = round(max(0.0, now - study.submitted_at), 3)
     paid, left = spent(plan, study, now), seconds_to_budget(plan, study, now)
@@ -180,7 +181,7 @@ def context_of(plan: SearchPlan, study: Study, now: float, slots: int) -> Contex
 
 
 def _seconds_per_step(plan: SearchPlan, study: Study, trial: int) -> float:
-    """The mean over the steps that were run on the trial's path, for whomever; 0 if none were."""
+    """The mean over the steps on the trial's path, trained by any study; 0 if there are none."""
     nodes = [plan.nodes[name] for name in study.trials[trial].path]
     steps = sum(node.steps_run for node in nodes)
     return float(f"{sum(node.seconds for node in nodes) / steps:.6g}") if steps else 0.0
@@ -188,20 +189,20 @@ def _seconds_per_step(plan: SearchPlan, study: Study, trial: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """A tuner's class, and the version that a study records: what it declares, or a digest of its file."""
+    """A tuner's class and its recorded version: the one that it declares, or a digest of its file."""
 
     tuner: type[Tuner]
     version: str
 
 
 REGISTERED: dict[str, Registered] = {}
-"""By name. `app.registry` fills it when a process starts, from files that its operator names."""
+"""By name. `app.registry` fills it at the start of a process, from files that the operator names."""
 
 
 def custom(spec: StudySpec) -> Tuner:
-    """The registered tuner that a study names. Raises `SpecError` where this server has none, or another version."""
+    """The registered tuner of a study. Raises `SpecError` if this server has none, or another version."""
     assert isinstance(spec.tuner, CustomTuner)
-    registered, version = _registered(spec.tuner.name), spec.tuner.version
+    registered, version = _find_registered(spec.tuner.name), spec.tuner.version
     if version not in (None, registered.version):
         problem = f"must be version {registered.version}, which is the one that this server has, got {version}"
         raise SpecError([Problem("tuner.version", problem)])
@@ -211,15 +212,15 @@ def custom(spec: StudySpec) -> Tuner:
     return registered.tuner(spec)
 
 
-def with_version(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """The study file with the version of its registered tuner, if it names one. Raises `SpecError`."""
+def pin_version(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """The study file with the version of its registered tuner, if it has one. Raises `SpecError`."""
     tuner = spec["tuner"]
     if tuner["kind"] != "custom" or "version" in tuner:
         return dict(spec)
-    return {**spec, "tuner": {**tuner, "version": _registered(tuner["name"]).version}}
+    return {**spec, "tuner": {**tuner, "version": _find_registered(tuner["name"]).version}}
 
 
-def _registered(name: str) -> Registered:
+def _find_registered(name: str) -> Registered:
     if name not in REGISTERED:
         names = ", ".join(sorted(REGISTERED)) or "none"
         raise SpecError(
@@ -232,11 +233,11 @@ ACTIONS = (NewTrial, Start, Extend, Stop, Prioritize)
 
 
 class NotAnAction(Exception):
-    """A tuner wants what can be no decision; the message is one sentence."""
+    """A tuner returned what cannot be a decision; the message is one sentence."""
 
 
 def check_action(action: Next) -> None:
-    """Raise `NotAnAction` for what is none, or holds what no log does; what may be asked for, `decide` says."""
+    """Raise `NotAnAction` for what is no action, or cannot be logged. `decide` checks whether the action is allowed."""
     if not isinstance(action, ACTIONS):
         raise NotAnAction(f"it must suggest an action, or None, got {action!r:.100}")
     for name in ("trial", "steps"):

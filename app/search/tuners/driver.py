@@ -1,4 +1,4 @@
-"""A tuner at work on its study: reads the history as far as it goes, returns the next actions, and ends the study."""
+"""Runs a study's tuner: reads the history, returns the next actions, and ends the study."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from app.domain.commands import Start, TunerAction
 from app.domain.cooldowns import Cooldowns
 from app.domain.search_plan import Study, TrialEvent
 from app.domain.terms import StudyId, TrialEventKind
-from app.search.samplers import Knowledge, Proposal, Sampler, Suggested, priced, suggested_of
+from app.search.samplers import EnqueuedTrials, Knowledge, Proposal, Sampler, find_price_sampler, queued_sampler_of
 from app.search.tuners.base import NOWHERE, Context, End, NewTrial, Next, Tuner, check_action, objectives_in
 from app.search.tuners.kinds import tuner_of
 from stagetree.spec import SpecError, StudySpec
@@ -21,9 +21,9 @@ Json = dict[str, Any]
 
 
 class Endings:
-    """A fold over the results of a study, of all its trials, whoever asked for them.
+    """A fold over the results of all trials of a study that decides its end.
 
-    A result is the metric at a step that a trial was asked for. Of equal ones the first is the best.
+    A result is the metric at a step that was requested. The first of equal results is the best.
     """
 
     def __init__(self, spec: StudySpec) -> None:
@@ -41,12 +41,12 @@ class Endings:
 
     @property
     def seconds(self) -> float:
-        """When time is up, counted from the submission; infinite if never."""
+        """When the time limit is reached, counted from the submission; infinite if there is none."""
         own = getattr(self._spec.tuner, "max_time", None)  # of a tuner that goes by time itself
         return min(self._spec.max_time or math.inf, own or math.inf)
 
     def observe(self, event: TrialEvent) -> None:
-        """Take in what happened to a trial."""
+        """Take in a trial's event."""
         value = event.metrics.get(self._spec.metric)
         if event.kind != TrialEventKind.RESULT or value is None:
             return
@@ -58,12 +58,12 @@ class Endings:
             self._best, self._since = {"trial": event.trial, "steps": event.steps, "value": value}, 0
 
     def _is_feasible(self, event: TrialEvent) -> bool:
-        """Whether a result breaks no constraint: no other one can be the best, or reach the target."""
+        """Whether a result violates no constraint. Only feasible results can be the best, or reach the target."""
         score = None if self._objectives.is_plain else self._objectives.score(event.metrics)
         return score is None or score.is_feasible
 
     def due(self, elapsed: float) -> Json | None:
-        """Why the study ends now, `elapsed` seconds after its submission; None if it goes on."""
+        """Why the study ends now, `elapsed` seconds after its submission; None if it does not."""
         spec = self._spec
         if self._has_reached_target():
             return {"by": "target", "target": spec.target, **self._best}
@@ -73,8 +73,8 @@ class Endings:
             return {"by": "max_time", "max_time": spec.max_time}
         return None
 
-    def spent(self, spent: Spent) -> Json | None:
-        """The budget that is used up; None where none is."""
+    def used_up_budget(self, spent: Spent) -> Json | None:
+        """The budget that is used up; None if there is none."""
         by = spent.over(self._budgets)
         return None if by is None else {"by": by, by: self._budgets[by]}
 
@@ -84,30 +84,29 @@ class Endings:
 
 
 News = tuple[TrialEvent, TrialEvent | None]
-"""What happened, and as what the tuner of a study with cooldowns understands it."""
+"""An event, and as what the tuner of a study with cooldowns sees it."""
 
 BATCH = 1000
-"""At most so many actions are suggested at once."""
+"""The largest number of actions suggested at once."""
 
 
 class TunerFailed(Exception):
-    """A tuner or a sampler raised; the message says what. Nothing else is a failure of the study."""
+    """A tuner or a sampler raised an exception, which fails the study. The message has it."""
 
 
 class TunerDriver:
     """Tuner and sampler of one study: a fold over its history, which can be read again from the start at any time.
 
-    `observe` takes in what is new, `suggest` says what follows from all that was taken in and changes nothing: that
-    something was suggested does not make it so, only the history does. `sampler`: where configurations come from, if
-    not from where the study file says. Raises `stagetree.spec.SpecError` and `TunerFailed`.
+    `observe` takes in new events, and `suggest` derives actions and changes nothing: only the history makes them real.
+    sampler: replaces that of the study file. Raises `stagetree.spec.SpecError` and `TunerFailed`.
     """
 
     def __init__(self, spec: Mapping[str, Any], sampler: Sampler | None = None) -> None:
         self.spec = spec
         parsed = StudySpec.from_dict(dict(spec), limits=None)  # it was accepted once
         with _blaming("the tuner", but=SpecError):
-            self._sampler = sampler or suggested_of(parsed)
-            self._priced = priced(self._sampler)
+            self._sampler = sampler or queued_sampler_of(parsed)
+            self._price_sampler = find_price_sampler(self._sampler)
             self._tuner: Tuner = tuner_of(parsed)
             if self._sampler is not None and (size := self._sampler.size()) is not None:
                 self._tuner.set_max_trials(size)
@@ -116,7 +115,7 @@ class TunerDriver:
         self._cooldowns = Cooldowns(spec["tuner"])
         self._unread: list[News] = []
         self._position = self._proposed = self._active = 0
-        self._own: set[int] = set()  # the trials that the tuner asked for, which are the only ones it knows of
+        self._own: set[int] = set()  # the trials that the tuner requested; it sees no others
         self._suggested: tuple[tuple[int, int], tuple[TunerAction, ...]] | None = None
 
     @property
@@ -124,14 +123,14 @@ class TunerDriver:
         return self._tuner
 
     def observe(self, study: Study, context: Context = NOWHERE) -> bool:
-        """Note what is new in the history, and in what context; whether that may change a decision.
+        """Note the new events and the context; returns whether they may change a decision.
 
-        That is the history, suggestions, results of other studies and, where configurations come by their prices,
-        the tree. It costs next to nothing: its caller holds the plan.
+        Such changes are new history, enqueued trials, results of other studies and, for samplers with prices, another
+        tree. It is cheap, because its caller holds the plan.
         """
         self._context = context
-        is_other = self._priced is not None and self._priced.look(context.tree())
-        is_suggested = isinstance(self._sampler, Suggested) and self._sampler.hear(study)
+        is_other = self._price_sampler is not None and self._price_sampler.look(context.tree())
+        is_suggested = isinstance(self._sampler, EnqueuedTrials) and self._sampler.hear(study)
         is_other = is_other or is_suggested
         self._suggested = None if is_other else self._suggested
         news = [(event, self._cooldowns.read(event)) for event in study.history[self._position :]]
@@ -144,15 +143,14 @@ class TunerDriver:
         return bool(news) or is_other
 
     def suggest(self, room: int) -> tuple[TunerAction, ...]:
-        """What the study wants next: new trials until `room` of its trials are active, or one other action if fewer
-        are; an eager tuner has all that it wants.
+        """The next actions: new trials until `room` trials are active, or one other action; all actions of an eager
+        tuner.
 
-        Asked again with nothing new to see, it says the same. A study that must end wants nothing. Raises
-        `TunerFailed`.
+        Repeated calls return the same. A study that must end has no actions. Raises `TunerFailed`.
         """
-        return () if self.end() is not None else self._wanted(room)
+        return () if self.end() is not None else self._wanted_actions(room)
 
-    def _wanted(self, room: int) -> tuple[TunerAction, ...]:
+    def _wanted_actions(self, room: int) -> tuple[TunerAction, ...]:
         self._read()
         most = BATCH if self._tuner.eager else min(BATCH, max(0, room - self._active))
         question = (self._position, most)
@@ -162,18 +160,18 @@ class TunerDriver:
         return self._suggested[1]
 
     def end(self) -> End | None:
-        """The end of the study, if something else than its tuner ends it now. Raises `TunerFailed`.
+        """The end of the study, if anything but its tuner ends it now. Raises `TunerFailed`.
 
-        A budget ends it where anything is still wanted: a study that is done has not ended by that.
+        A budget ends it only if more is wanted: a study that is done did not end by its budget.
         """
         reason = self._endings.due(self._context.elapsed)
-        if reason is None and (used_up := self._endings.spent(self._context.spent)) is not None:
-            reason = used_up if self._active or self._wanted(room=1) else None
+        if reason is None and (used_up := self._endings.used_up_budget(self._context.spent)) is not None:
+            reason = used_up if self._active or self._wanted_actions(room=1) else None
         return None if reason is None else End(reason)
 
     @property
     def seconds(self) -> float:
-        """When to ask again though nothing has happened, counted from the submission; infinite if never."""
+        """When to ask again even if nothing has happened, counted from the submission; infinite if never."""
         return min(self._endings.seconds, self._context.elapsed + self._context.seconds_left)
 
     @property
@@ -182,13 +180,13 @@ class TunerDriver:
         return self._endings.follow_results or not self._tuner.eager
 
     def is_done(self) -> bool:
-        """True when nothing is wanted, and nothing is under way that could change that. Raises `TunerFailed`."""
+        """Whether nothing is wanted and nothing under way can change that. Raises `TunerFailed`."""
         if self._active or self._tuner.open_ended:
             return False
         return not self.suggest(room=1)
 
-    def expected(self) -> Next | End | None:
-        """What the tuner wants, from what was observed alone: for replay. Raises `TunerFailed`."""
+    def next_action(self) -> Next | End | None:
+        """The tuner's next action, derived from observed events only, for replay. Raises `TunerFailed`."""
         self._read()
         if (end := self.end()) is not None:
             return end
@@ -197,27 +195,27 @@ class TunerDriver:
         return None if isinstance(action, NewTrial) and self._is_exhausted() else action
 
     def foreseen(self) -> Proposal | None:
-        """The part of the next configuration that follows from no result, for replay: its `hp` may be empty."""
-        return self._sampler.foreseen(self._proposed) if isinstance(self._sampler, Suggested) else None
+        """The part of the next configuration that depends on no result, for replay: its `hp` may be empty."""
+        return self._sampler.foreseen(self._proposed) if isinstance(self._sampler, EnqueuedTrials) else None
 
     def next_proposal(self) -> tuple[Knowledge | None, Proposal | None]:
-        """What the sampler knows, and the configuration that would take the tuner's next place; None for none.
+        """The sampler's knowledge, and the tuner's next configuration; None if there is none.
 
         Raises `TunerFailed`.
         """
         self._read()
-        if not isinstance(self._sampler, Suggested):
+        if not isinstance(self._sampler, EnqueuedTrials):
             return None, None
         with _blaming("the sampler"):
             return self._sampler.knowledge(), self._sampler.propose(self._proposed)
 
     def wants_more(self) -> bool:
-        """Whether the tuner would have one more trial under way if there were room. Raises `TunerFailed`."""
-        action = self.expected()
+        """Whether the tuner would start or extend a trial if there were room. Raises `TunerFailed`."""
+        action = self.next_action()
         return action is not None and not isinstance(action, End)
 
     def _is_exhausted(self) -> bool:
-        """Whether the sampler has no more for a tuner that wants one."""
+        """Whether the sampler has no more configurations."""
         size = None if self._sampler is None else self._sampler.size()
         return size is not None and self._proposed >= size
 
@@ -225,14 +223,14 @@ class TunerDriver:
         unread, self._unread = self._unread, []
         with _blaming("the tuner"):
             self._tuner.set_context(self._context)
-            for event, understood in self._of_the_tuner(unread):
+            for event, understood in self._own_news(unread):
                 self._tuner.observe(event)
                 if understood is not None:
                     self._proposed += understood.kind == TrialEventKind.START
                     if self._sampler is not None:
                         self._sampler.observe(understood)
 
-    def _of_the_tuner(self, news: Iterable[News]) -> Iterator[News]:
+    def _own_news(self, news: Iterable[News]) -> Iterator[News]:
         for event, understood in news:
             if event.kind == TrialEventKind.START and event.reason.get("by") == "tuner":
                 self._own.add(event.trial)
@@ -250,11 +248,11 @@ class TunerDriver:
             yield concrete
 
     def _sampler_is_blind(self) -> bool:
-        """Whether what it proposes next does not depend on what it proposed last."""
+        """Whether its next proposal does not depend on its last one."""
         return self._sampler is None or not self._sampler.adaptive
 
     def _concrete(self, action: Next, number: int) -> TunerAction | None:
-        """The action with its configuration; None when the sampler has no more."""
+        """The action with its configuration; None if the sampler has none left."""
         if not isinstance(action, NewTrial):
             return action
         proposal = self._sampler.propose(number) if self._sampler else None
@@ -265,7 +263,7 @@ class TunerDriver:
 
 @contextmanager
 def _blaming(whom: str, but: type[Exception] | tuple[()] = ()) -> Iterator[None]:
-    """What is raised within the block, `but` one kind, is the failure of a tuner, or of its sampler."""
+    """Turn exceptions of a tuner or sampler, except for those in `but`, into `TunerFailed`."""
     try:
         yield
     except MemoryError:
@@ -280,5 +278,5 @@ MakeDriver = Callable[[StudyId, Mapping[str, Any]], TunerDriver]
 
 
 def make_driver(study: StudyId, spec: Mapping[str, Any]) -> TunerDriver:
-    """The tuner that a study's file asks for. Raises as `TunerDriver` does."""
+    """The driver of a study file. Raises as `TunerDriver` does."""
     return TunerDriver(spec)

@@ -1,4 +1,4 @@
-"""Forecasts of the final value of each trial of a study, from its history: for tuners that predict learning curves."""
+"""Forecasts of the trials' final values from a study's history, for tuners that predict learning curves."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from app.search.curves import Bend, Curve, Posterior  # NumPy is slow to import: where a curve is first looked at
 
 MOST = 64
-"""So many changes are looked at. A trial that changes more often does so all the time, and has no bends to speak of."""
+"""How many changes are examined. A trial that changes more often changes continuously, and has no bends."""
 
 
 def bends_of(hp: Mapping[str, Any], horizon: int) -> tuple[Bend, ...]:
-    """The steps before the horizon at which a hyper-parameter jumps, each with what it does there: "lr x 0.1".
+    """The steps before the horizon at which a hyper-parameter jumps, each with the change: "lr x 0.1".
 
-    Numbers by their ratio, so that two trials bend alike that decay alike, wherever they began.
+    Numbers are given by their ratio, so that equal decays are equal bends, whatever the initial values.
     """
     before = takewhile(lambda segment: segment.start < horizon, segments(hp))
     changes = (_bend(*pair) for pair in pairwise(islice(before, MOST)))
@@ -50,18 +50,17 @@ def _is_number(value: Scalar) -> bool:
 
 REFIT_SHARE = 0.1
 REFIT_LEAST = 5
-"""What trials teach is learnt anew when a tenth more of them have come to the end, but no fewer than five."""
+"""The model is refitted when a tenth more trials have reached the end, but at least five."""
 GROWTH = 1.5
-"""And when all of them together have so many times as many evaluations as they had then."""
+"""It is also refitted when the evaluations of all trials have grown by this factor."""
 
 
 class Forecasts:
-    """The curves of a study, a model that learns from them, and the ranks of trials at the steps that they came to.
+    """The curves of a study, a model that learns from them, and the ranks of trials at their steps.
 
-    The model learns from all curves as far as they came, those of stopped trials too. When it learns follows from the
-    history.
+    The model learns from all curves, including those of stopped trials. When it is refitted follows from the history.
 
-    bounds: the least and the greatest value of the metric. horizon: the steps of a whole trial.
+    bounds: the least and the greatest value of the metric. horizon: the steps of a complete trial.
     """
 
     def __init__(self, spec: StudySpec, bounds: Sequence[float | None], horizon: int) -> None:
@@ -79,7 +78,7 @@ class Forecasts:
         self._lesson: list[Curve] | None = None  # what must be learnt before the next prediction
 
     def observe(self, event: TrialEvent) -> None:
-        """Take in a line of the study's history."""
+        """Take in an event of the study's history."""
         if event.kind == TrialEventKind.START:
             self._points[event.trial] = {}
             self._bends[event.trial] = bends_of(event.hp, self.horizon)
@@ -100,39 +99,39 @@ class Forecasts:
         return Curve(tuple(step for step, _ in points), tuple(value for _, value in points), self._bends[trial])
 
     def rank(self, trial: int) -> tuple[int, int]:
-        """The trial's rank by its last value, from 1, among all that came to that step; and how many they are.
+        """The trial's rank by its last value, from 1, among all trials that reached that step; and their number.
 
-        Equal values have the better rank. Trials that were stopped there count.
+        Equal values share the better rank. Trials that were stopped there count.
         """
         step = max(self._points[trial])
         others = self._losses[step]
         return 1 + bisect_left(others, self._sign * self._points[trial][step]), len(others)
 
     def is_at_top(self, trial: int, part: float) -> bool:
-        """Whether the trial is among the best part (0 to 1) of those that came to its last step.
+        """Whether the trial is in the best part (0 to 1) of the trials that reached its last step.
 
-        A part of a trial counts as one, so that the best is at the top of any part but 0.
+        A fraction of a trial is rounded up, so that the best trial is in any part but 0.
         """
         rank, number = self.rank(trial)
         return rank - 1 < part * number
 
     def has_shape(self, trial: int) -> bool:
-        """Whether there are enough evaluations to end a trial by what is foretold of it."""
+        """Whether it has enough evaluations to be stopped by its prediction."""
         return len(self._points[trial]) >= LEAST_POINTS
 
     def posterior(self, trials: Iterable[int]) -> Posterior:
-        """What some trials will come to."""
-        return self.foretold([self.curve(trial) for trial in trials])
+        """The prediction for some trials."""
+        return self.predict([self.curve(trial) for trial in trials])
 
-    def foretold(self, curves: Sequence[Curve]) -> Posterior:
-        """What some curves will come to, be they of trials of this study or not."""
+    def predict(self, curves: Sequence[Curve]) -> Posterior:
+        """The prediction for some curves, of this study or not."""
         if self._lesson is not None:
             self._model.fit(self._lesson)
             self._lesson = None
         return self._model.predict(curves)
 
     def prob_reaches(self, trial: int, target: float) -> float:
-        """P(y_m >= target) of a trial at step m, its horizon, with the four digits that are recorded."""
+        """P(y_m >= target) for a trial at step m, its horizon, rounded to four digits as recorded."""
         return round(float(self.posterior([trial]).prob_reaches([self.horizon], target)[0, 0]), 4)
 
     def _learn(self) -> None:

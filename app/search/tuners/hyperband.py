@@ -16,7 +16,7 @@ from stagetree.spec.tuners.halving import shares
 
 
 class _Brackets(Tuner):
-    """Several brackets in one study. Every reason names its bracket, so that the history tells which trial is whose."""
+    """Several brackets in one study. Every reason names its bracket, so that the history assigns trials to brackets."""
 
     takes_objectives = True
 
@@ -32,12 +32,12 @@ class _Brackets(Tuner):
 
 
 class Hyperband(_Brackets):
-    """Every bracket of synchronous successive halving, from the most aggressive to plain random search.
+    """Synchronous successive halving in every bracket, from the most aggressive one to plain random search.
 
-    Bracket s begins with ceil((s_max + 1) * eta^(s_max - s) / (s_max - s + 1)) configurations, so that each bracket
-    takes about the same number of steps (Hyperband, Algorithm 1; s counts as in the ASHA paper, from the most
-    aggressive). All brackets run at once: they do not depend on each other. Rungs are counted from `max_steps` down.
-    With `loops`, all of it is done again with new configurations, each time when the one before is over.
+    Bracket s begins with ceil((s_max + 1) * eta^(s_max - s) / (s_max - s + 1)) configurations, so that all brackets
+    take about the same number of steps (Hyperband, Algorithm 1; s counts as in the ASHA paper, from the most
+    aggressive). All brackets run at once, because they do not depend on each other. Rungs are counted down from
+    `max_steps`. With `loops`, all is repeated with new configurations, each loop after the one before.
     """
 
     eager = True
@@ -57,15 +57,15 @@ class Hyperband(_Brackets):
             trials -= bracket.width
 
     def suggest(self) -> Next | None:
-        """Every bracket's configurations first, so that what is granted together does not depend on results."""
+        """Configurations of all brackets first, so that actions granted together do not depend on results."""
         loop = self._loop()
         starts = ((bracket.start(), number) for number, bracket in loop)
         promotions = ((bracket.promotion(), number) for number, bracket in loop)
         actions = ((action, number) for action, number in chain(starts, promotions) if action is not None)
-        return next((_in_bracket(action, number) for action, number in actions), None)
+        return next((_tag_bracket(action, number) for action, number in actions), None)
 
     def _loop(self) -> list[tuple[int, SyncBracket]]:
-        """The brackets, with their numbers, of the first loop that is not over, or of the last."""
+        """The brackets of the first unfinished loop, or of the last one, with their numbers."""
         numbered = list(enumerate(self.brackets))
         loops = [numbered[first : first + self._in_a_loop] for first in range(0, len(numbered), self._in_a_loop)]
         return next((loop for loop in loops if not all(bracket.is_over for _, bracket in loop)), loops[-1])
@@ -74,9 +74,9 @@ class Hyperband(_Brackets):
 class AsyncBrackets(_Brackets):
     """ASHA in several brackets at once, the most aggressive first.
 
-    The configurations are divided so that all brackets take the same number of steps. A free slot takes a promotion if
-    any bracket has one, the most aggressive first; otherwise a new configuration goes to the bracket that is furthest
-    behind its share.
+    Configurations are divided so that all brackets take the same number of steps. A free slot takes a promotion if any
+    bracket has one, the most aggressive first; otherwise a new configuration goes to the bracket furthest behind its
+    share.
     """
 
     def __init__(self, spec: StudySpec) -> None:
@@ -94,7 +94,7 @@ class AsyncBrackets(_Brackets):
     def suggest(self) -> Next | None:
         for number, bracket in enumerate(self.brackets):
             if (promotion := bracket.promotion()) is not None:
-                return _in_bracket(promotion, number)
+                return _tag_bracket(promotion, number)
         behind = [(len(b.at) / w, n) for n, (b, w) in enumerate(zip(self.brackets, self.widths, strict=True)) if w]
         started, number = min(behind, default=(1.0, 0))
         if started >= 1:
@@ -105,13 +105,13 @@ class AsyncBrackets(_Brackets):
 class AsyncHyperband(AsyncBrackets):
     """As in the ASHA paper, §5.1: by default eta 4, at most five rungs, the three most aggressive brackets.
 
-    That gives the brackets 70.5, 22.1 and 7.1 % of the configurations. Rungs are counted from `max_steps` down.
+    These brackets get 70.5, 22.1 and 7.1 % of the configurations. Rungs are counted down from `max_steps`.
     """
 
 
 class AshaInBrackets(AsyncBrackets):
-    """Asynchronous Hyperband on the rungs of `asha`, which are counted from `min_steps` up."""
+    """Asynchronous Hyperband on the rungs of `asha`, which are counted up from `min_steps`."""
 
 
-def _in_bracket(action: Next, number: int) -> Next:
+def _tag_bracket(action: Next, number: int) -> Next:
     return replace(action, reason={**action.reason, "bracket": number})

@@ -13,14 +13,14 @@ from app.search.tuners.pop import Pop
 from app.search.tuners.population import Pbt
 from app.search.tuners.sha import Asha, AshaByPrediction, Sha
 from app.search.tuners.stopping import AshaStopping, Bandit, EarlyTerm, Median
-from app.search.tuners.wrappers import Annealed, Finishing, watched
+from app.search.tuners.wrappers import Annealed, Finishing, watch
 from stagetree.space.distinct import Configuration
 from stagetree.spec import StudySpec
 from stagetree.spec.tuners import AshaTuner, FixedTuner, TrialsTuner
 
 
 class Fixed(Tuner):
-    """Wants all its trials at once, in the order of the study file, and nothing after that."""
+    """Requests all its trials at once, in the order of the study file."""
 
     eager = takes_objectives = True
 
@@ -43,7 +43,7 @@ class Fixed(Tuner):
 
 
 def _trials(spec: StudySpec) -> Iterable[tuple[Configuration, int]]:
-    """Each configuration, and for how many steps it is trained."""
+    """Each configuration with its number of steps."""
     if isinstance(spec.tuner, TrialsTuner):
         return ((trial.configuration(), trial.steps) for trial in spec.tuner.trials)
     assert isinstance(spec.tuner, FixedTuner)
@@ -56,7 +56,7 @@ class External(Tuner):
     open_ended = takes_objectives = True
 
     def observe(self, event: TrialEvent) -> None:
-        """Nothing to learn: whoever adds the trials decides."""
+        """Nothing to learn: the client that adds the trials decides."""
 
     def suggest(self) -> None:
         return None
@@ -81,18 +81,18 @@ TUNERS: dict[str, Callable[[StudySpec], Tuner]] = {
 
 
 def tuner_of(spec: StudySpec) -> Tuner:
-    """The tuner that a study file asks for. Raises `stagetree.spec.SpecError` where it is none that this server has."""
+    """The tuner of a study file. Raises `stagetree.spec.SpecError` if this server does not have it."""
     tuner = _tuner_alone(spec)
     tuner = Finishing(spec, tuner) if getattr(spec.tuner, "finish_best", None) else tuner
     return Annealed(spec, tuner) if getattr(spec.tuner, "rung_value", None) else tuner
 
 
 def _tuner_alone(spec: StudySpec) -> Tuner:
-    """The tuner without `finish_best`."""
+    """The tuner without `finish_best` and `rung_value`."""
     if isinstance(spec.tuner, AshaTuner) and spec.tuner.promote_by == "predicted":
-        return watched(spec, AshaByPrediction)
+        return watch(spec, AshaByPrediction)
     if spec.stop_hopeless is not None:
-        return watched(spec, lambda spec, forecasts: _plain(spec))
+        return watch(spec, lambda spec, forecasts: _plain(spec))
     return _plain(spec)
 
 

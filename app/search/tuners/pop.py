@@ -1,12 +1,12 @@
 """POP (Rasley et al. 2017, HyperDrive, §3 and §5.3): slots go to the trials that will reach the target.
 
-At each boundary a trial is judged: how likely it is to reach the target before time is up (p), and how soon. Promising
-trials go on in slots of their own, opportunistic ones take turns of one boundary each in the others, the likeliest
-first, poor ones end. A trial that nothing is wanted of is suspended by that alone: its state is kept in the plan, and
-any slot can resume it.
+At each boundary a trial is judged: how likely it reaches the target before time is up (p), and how soon. Promising
+trials continue in slots of their own. Opportunistic ones take turns of one boundary each in the other slots, the
+likeliest first. Poor ones end. A trial without a request is suspended: its state is in the plan, and any slot can
+resume it.
 
-Each judgement is recorded with its numbers, as an action that makes the trial so urgent or ends it. What depends on the
-clock or on the number of slots is read from there, so that the history alone says how the study goes on.
+Each judgement is recorded with its numbers, as an action that sets the trial's priority or ends it. Replay reads clock
+and slots from there, so that the history alone determines the study.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from app.domain.search_plan import TrialEvent
 from app.domain.terms import TrialEventKind
 from app.search.tuners.base import Context, NewTrial, Next, Tuner
 from app.search.tuners.forecasts import Forecasts
-from app.search.tuners.promising import FORETOLD, ForecastProof, Pools, by_rank, divide
+from app.search.tuners.promising import FORETOLD, ForecastProof, Pools, divide, rank_confidence
 from stagetree.spec import StudySpec
 from stagetree.spec.tuners.halving import boundary_of, steps_asked
 
 Reason = dict[str, Any]
 
 JUDGED = ("p", "expected_seconds", "steps", "target", "seconds_per_step", "proven", "rank", "of")
-"""What is recorded of a trial itself, beside its class and the pools."""
+"""The recorded numbers of a trial itself, besides its class and the pools."""
 MOST_LOOKED_AT = 12
-"""At so many steps ahead P(y_m >= target) is computed: what it costs grows with them, and they are much alike."""
+"""At how many steps ahead P(y_m >= target) is computed: the cost is proportional, and the values are similar."""
 
 
 class Class(StrEnum):
-    """What a trial is taken for (§2)."""
+    """The class of a trial (§2)."""
 
     PROMISING = "promising"
     OPPORTUNISTIC = "opportunistic"
@@ -44,14 +44,15 @@ class Class(StrEnum):
 
 @dataclass(slots=True)
 class _Trial:
-    """A trial that has not ended: the steps it was asked for, whether it is training, its last loss, and what was
-    recorded of it.
-    """
+    """A trial that has not ended."""
 
     steps: int
+    """Requested."""
     training: bool = True
     loss: float = math.inf
+    """The last one."""
     judged: Mapping[str, Any] = field(default_factory=dict)
+    """The reason that was recorded."""
 
     @property
     def is_promising(self) -> bool:
@@ -75,10 +76,10 @@ class Pop(Tuner):
         self._proof = ForecastProof(spec.metric, self._sign, tuner.max_steps)
         self._by_p = tuner.order_by == "p"
         self._trials: dict[int, _Trial] = {}
-        self._unjudged: dict[int, None] = {}  # at a boundary, in the order in which they came there
-        self._between: dict[int, None] = {}  # evaluated between two boundaries, and to go on at once
-        self._turns: dict[int, None] = {}  # judged and not training, in the order in which they came there
-        self._pools: tuple[int, Pools] | None = None  # with the slots they are for; None: to be computed again
+        self._unjudged: dict[int, None] = {}  # at a boundary, in order of arrival
+        self._between: dict[int, None] = {}  # evaluated between two boundaries, to be extended at once
+        self._turns: dict[int, None] = {}  # judged and not training, in order of arrival
+        self._pools: tuple[int, Pools] | None = None  # by number of slots; None: outdated
 
     def set_max_trials(self, trials: int) -> None:
         self._limit = min(self._limit, trials)
@@ -144,14 +145,14 @@ class Pop(Tuner):
         for waiting in (self._turns, self._between, self._unjudged):
             waiting.pop(number, None)
 
-    # ------------------------------------------------------------------------------------------------ what is wanted
+    # ------------------------------------------------------------------------------------------------ actions
 
     def suggest(self) -> Next | None:
         if (why := self._is_over()) is not None:
             return self._give_up(why)
         if self._unjudged:
             return self._judge(next(iter(self._unjudged)))
-        return self._reclassify() or self._go_on() or self._next_turn()
+        return self._reclassify() or self._continue_between() or self._next_turn()
 
     def _is_over(self) -> str | None:
         """Why nothing more is wanted: the last target is reached, or time is up."""
@@ -164,25 +165,27 @@ class Pop(Tuner):
 
     def _give_up(self, why: str) -> Stop | None:
         number = next(iter(self._trials), None)
-        return None if number is None else Stop(trial=number, reason=self._noted({"over": why}))
+        return None if number is None else Stop(trial=number, reason=self._add_context({"over": why}))
 
     def _judge(self, number: int) -> Next:
-        """The class of a trial that came to a boundary: kill threshold, then lower bound, then pool (§5.3)."""
+        """The class of a trial at a boundary: kill threshold, then lower bound, then pool (§5.3)."""
         curve = self._forecasts.curve(number)
         value, kill = curve.values[-1], self._tuner.kill_threshold
         if kill is not None and curve.last_step >= self._tuner.min_steps and self._sign * (value - kill) > 0:
-            return Stop(trial=number, reason=self._noted({"class": Class.POOR, "value": value, "kill_threshold": kill}))
-        judged = self._forecast(number) | self._compared(number)
+            return Stop(
+                trial=number, reason=self._add_context({"class": Class.POOR, "value": value, "kill_threshold": kill})
+            )
+        judged = self._forecast(number) | self._rank_fields(number)
         if self._is_poor(number, judged):
-            return Stop(trial=number, reason=self._noted({"class": Class.POOR, **judged}))
+            return Stop(trial=number, reason=self._add_context({"class": Class.POOR, **judged}))
         others = [
             self._worth(trial.judged) for other, trial in self._trials.items() if trial.judged and other != number
         ]
-        judged |= self._claimed(number)
+        judged |= self._claim_fields(number)
         return self._prioritize(number, judged, divide([*others, self._worth(judged)], self._context.slots))
 
     def _is_poor(self, number: int, judged: Reason) -> bool:
-        """Whether a trial ends: no time is left, or a proven p of a curve is too small, and it is not at the top."""
+        """Whether a trial ends: no time is left, or p is proven and too small, and the trial is not at the top."""
         if judged["p"] >= self._tuner.lower_bound:
             return False
         if not self._ahead(number, judged["seconds_per_step"]):
@@ -191,13 +194,13 @@ class Pop(Tuner):
             return False
         return not self._forecasts.is_at_top(number, self._tuner.keep_top)
 
-    def _compared(self, number: int) -> Reason:
+    def _rank_fields(self, number: int) -> Reason:
         """Whether p is proven, and the trial's rank at its step."""
         rank, among = self._forecasts.rank(number)
         return {"proven": self._proof.is_given, "rank": rank, "of": among}
 
-    def _claimed(self, number: int) -> Reason:
-        """What is foretold for the sake of proof: that the trial will be at the best value of now."""
+    def _claim_fields(self, number: int) -> Reason:
+        """A claim to be proven later: the probability that the trial will be at the current best value."""
         now, mark, end = self._forecasts.curve(number).last_step, self._sign * self._best, self._points[-1]
         then = min(now - now % self._boundary + self._boundary, end)
         chances = self._forecasts.posterior([number]).prob_reaches([then, end], mark)[0]
@@ -205,11 +208,11 @@ class Pop(Tuner):
         return {FORETOLD: {"mark": mark, "next": then, "p_next": p_next, "p_end": p_end}}
 
     def _worth(self, judged: Mapping[str, Any]) -> float:
-        """How trials are ordered, and pooled: by p, or by what their rank says."""
-        return float(judged["p"]) if self._by_p else by_rank(judged["rank"], judged["of"])
+        """The order of trials, and the value for the pools: p, or a value derived from the rank."""
+        return float(judged["p"]) if self._by_p else rank_confidence(judged["rank"], judged["of"])
 
     def _forecast(self, number: int) -> Reason:
-        """p and the expected remaining time of a trial (eq. 1 to 3, cut off where time is up)."""
+        """p and the expected remaining time of a trial (eq. 1 to 3, truncated when time is up)."""
         seconds, target = self._context.seconds_per_step(number), self._target()
         steps = self._ahead(number, seconds)
         judged = {"steps": self._forecasts.curve(number).last_step, "target": target, "seconds_per_step": seconds}
@@ -220,7 +223,9 @@ class Pop(Tuner):
         return {"p": round(float(first.probability[0]), 4), "expected_seconds": round(remaining, 3), **judged}
 
     def _ahead(self, number: int, seconds: float) -> list[int]:
-        """Steps at which a trial may be at the target before time is up: boundaries, or some of them, and the last."""
+        """Steps at which a trial may reach the target before time is up: boundaries, or some of them, and the last
+        step.
+        """
         now = self._forecasts.curve(number).last_step
         ends = [step for step in self._points if step % self._boundary == 0 or step not in self._next_point]
         ahead = [step for step in ends if step > now and (step - now) * seconds <= self._seconds_left()]
@@ -234,9 +239,9 @@ class Pop(Tuner):
         is_promising = worth >= pools.threshold
         reason: Reason = {"class": Class.PROMISING if is_promising else Class.OPPORTUNISTIC, **judged}
         reason |= {"threshold": None if math.isinf(pools.threshold) else pools.threshold, "own_slots": pools.slots}
-        return Prioritize(trial=number, priority=worth if is_promising else 0.0, reason=self._noted(reason))
+        return Prioritize(trial=number, priority=worth if is_promising else 0.0, reason=self._add_context(reason))
 
-    def _divided(self) -> Pools:
+    def _current_pools(self) -> Pools:
         slots = self._context.slots
         if self._pools is None or self._pools[0] != slots:
             confidences = (self._worth(trial.judged) for trial in self._trials.values() if trial.judged)
@@ -244,16 +249,16 @@ class Pop(Tuner):
         return self._pools[1]
 
     def _reclassify(self) -> Prioritize | None:
-        """The first of the trials that are in another pool now, because of what became of others."""
-        pools = self._divided()
+        """The first trial whose pool has changed because of other trials."""
+        pools = self._current_pools()
         for number, trial in self._trials.items():
             if trial.judged and trial.is_promising != (self._worth(trial.judged) >= pools.threshold):
                 judged = {name: trial.judged[name] for name in JUDGED if name in trial.judged}
                 return self._prioritize(number, judged, pools)
         return None
 
-    def _go_on(self) -> Extend | None:
-        """One that is between two boundaries."""
+    def _continue_between(self) -> Extend | None:
+        """A trial between two boundaries."""
         number = next(iter(self._between), None)
         return None if number is None else self._extend(number)
 
@@ -261,23 +266,23 @@ class Pop(Tuner):
         """Promising trials as long as they have slots, then new ones, then opportunistic ones, then any."""
         promising = [number for number in self._turns if self._trials[number].is_promising]
         training = sum(trial.training and trial.is_promising for trial in self._trials.values())
-        if promising and training < self._divided().slots:
+        if promising and training < self._current_pools().slots:
             return self._extend(self._likeliest(promising))
         if self._started < self._limit:
-            return NewTrial(steps=self._points[0], reason=self._noted({}))
+            return NewTrial(steps=self._points[0], reason=self._add_context({}))
         others = [number for number in self._turns if not self._trials[number].is_promising]
         return self._extend(self._likeliest(others or promising)) if self._turns else None
 
     def _likeliest(self, numbers: list[int]) -> int:
-        """Of trials that wait, the one that most speaks for; of equal ones, the one that is best now."""
+        """Of waiting trials, the one with the highest value; of equals, the one with the best result."""
         trials = self._trials
         return min(numbers, key=lambda number: (-self._worth(trials[number].judged), trials[number].loss, number))
 
     def _extend(self, number: int) -> Extend:
         trial = self._trials[number]
         why = {name: trial.judged[name] for name in ("class", "rank", "of") if name in trial.judged}
-        return Extend(trial=number, steps=self._next_point[trial.steps], reason=self._noted(why))
+        return Extend(trial=number, steps=self._next_point[trial.steps], reason=self._add_context(why))
 
-    def _noted(self, reason: Reason) -> Reason:
-        """A reason with what was looked at beside the history."""
+    def _add_context(self, reason: Reason) -> Reason:
+        """A reason with the context that was used."""
         return {**reason, "elapsed": self._context.elapsed, "slots": self._context.slots}

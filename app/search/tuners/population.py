@@ -1,15 +1,15 @@
 """Population based training (Jaderberg et al. 2017), with the settings of the ASHA paper, A.3.
 
-A population is trained side by side. After each `ready_steps` steps comes a generation: the worst members are stopped,
-and each is replaced by a copy of one of the best that goes on from there with other values (truncation selection).
+All members train side by side. After every `ready_steps` steps a generation ends: the worst members are stopped, and
+each is replaced by a copy of one of the best, which continues from there with other values (truncation selection).
 
-Such a copy is a new trial whose sequences are those of the trial it copies up to that step and its own after it. So it
-shares that beginning by name, and resumes from the other's checkpoint with no step run twice.
+A copy is a new trial with the sequences of the copied trial up to that step and its own after it. So it shares that
+part by name, and resumes from the other's checkpoint without training any step twice.
 
-Generations are synchronous: all members are compared at the same step. That is the fair comparison that A.3 asks for
-(members that were trained for longer would win), and decisions follow from results alone, in whatever order they come.
-The price is waiting for the slowest member, for one interval at most. What slots would be idle meanwhile serve other
-studies or, as in A.3, further populations of the same one.
+Generations are synchronous: all members are compared at the same step. That is the fair comparison that A.3 requires
+(members that were trained longer would win), and decisions depend on results only, whatever their order. The price is
+waiting for the slowest member, for one interval at most. Idle slots train other studies meanwhile or, as in A.3,
+further populations of the same study.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from app.domain.commands import Extend, Start, Stop
 from app.domain.search_plan import TrialEvent
 from app.domain.terms import TrialEventKind
 from app.search.tuners.base import NewTrial, Next, Tuner
-from app.search.tuners.explore import Explorer, spliced
+from app.search.tuners.explore import Explorer, splice
 from app.search.tuners.stopping import every
 from stagetree.sequences import is_same_value
 from stagetree.spec import MOST_DRAWS, StudySpec
@@ -35,18 +35,21 @@ Hp = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A place in the population. hp: what its trial trains with. values: the configuration in force at its end."""
+    """A member of the population."""
 
     number: int
     trial: int
     hp: Hp
+    """The sequences of its trial."""
     values: Hp
+    """The configuration in force at its end."""
 
 
 class Population:
-    """A member that a user cancels leaves; one that fails is replaced like the worst.
+    """One population. A member that a user cancels leaves it; one that fails is replaced like the worst.
 
-    With `chance`, the first generation is drawn anew where it is no better, until half of the population is (A.3).
+    With `chance`, members of the first generation that are no better are replaced by new samples, until half of the
+    population is better (A.3).
     """
 
     def __init__(self, spec: StudySpec, number: int, sign: float) -> None:
@@ -61,21 +64,21 @@ class Population:
         self._generation = self._begun = self._drawn = 0
         self._draws = MOST_DRAWS * self._size
         self._members: dict[int, Member] = {}  # by trial
-        self._values: dict[int, Hp] = {}  # of every trial there ever was
-        self._losses: dict[int, float] = {}  # of the members that came to the end of the generation
+        self._values: dict[int, Hp] = {}  # by trial, including former members
+        self._losses: dict[int, float] = {}  # of the members that reached the end of the generation
         self._wanted: deque[Next] = deque()
 
     def limit(self, trials: float) -> None:
-        """No more than so many configurations can be drawn."""
+        """Sample at most this many configurations."""
         self._size, self._draws = int(min(self._size, trials)), int(min(self._draws, trials))
 
     def observe(self, event: TrialEvent, loss: float) -> None:
-        """Take in an event about one of its trials."""
+        """Take in an event of one of its trials."""
         match event.kind:
             case TrialEventKind.START:
                 self._start(event)
             case TrialEventKind.PROMOTE | TrialEventKind.STOP:
-                self._granted(event)
+                self._take_granted(event)
             case TrialEventKind.RESULT | TrialEventKind.FAIL if event.trial in self._members and self._is_due(event):
                 self._losses[event.trial] = loss
             case TrialEventKind.CANCEL:
@@ -84,7 +87,7 @@ class Population:
             self._select()
 
     def suggest(self) -> Next | None:
-        """What is wanted most; None while the generation is trained, and after the last."""
+        """The next action; None while the generation is trained, and after the last."""
         if self._begun < self._size:
             return self._draw(self._begun)
         return self._wanted[0] if self._wanted else None
@@ -104,7 +107,7 @@ class Population:
         self._values[event.trial] = values
         self._members[event.trial] = Member(event.reason["member"], event.trial, event.hp, values)
 
-    def _granted(self, event: TrialEvent) -> None:
+    def _take_granted(self, event: TrialEvent) -> None:
         self._wanted.popleft()
         if event.kind == TrialEventKind.STOP:
             self._leave(event.trial)
@@ -123,7 +126,9 @@ class Population:
     # ------------------------------------------------------------------------------------------------- selection
 
     def _select(self) -> None:
-        """The generation is complete: the trials that go on, that stop, and their successors (truncation selection)."""
+        """Truncation selection at the end of a generation: trials that continue, trials that stop, and their
+        successors.
+        """
         if self._filters and self._generation == 0 and (redrawn := list(self._redrawn())):
             self._wanted.extend(redrawn)
             return
@@ -135,7 +140,9 @@ class Population:
         self._losses = {}
 
     def _redrawn(self) -> Iterator[Next]:
-        """New draws for the members that are no better than chance, unless half of them are, or enough was drawn."""
+        """New samples for the members that are no better than chance, unless half of them are better or the limit is
+        reached.
+        """
         weak = [member for member in self._members.values() if self._losses[member.trial] >= self._chance]
         if 2 * len(weak) <= self._size:
             return
@@ -159,13 +166,13 @@ class Population:
                 yield Extend(trial=member.trial, steps=self._ends[self._generation], reason=reason)
 
     def _models(self, member: Member, ranked: list[Member], survivors: list[Member]) -> list[Member]:
-        """Whom a member may copy: the best of its own architecture that are not among the worst of all."""
+        """The members that may be copied: the best of the same architecture that are not among the worst of all."""
         alike = [other for other in ranked if self._is_alike(member, other)]
         best = [other for other in survivors if self._is_alike(member, other) and self._is_alive(other)]
         return best[: self._share(len(alike))]
 
     def _share(self, of: int) -> int:
-        """How many of so many are the best, or the worst: at least one, and at most half."""
+        """The number of best, or worst, members: at least one, at most half."""
         return max(1, min(int(of * self._quantile), of // 2)) if of > 1 else 0
 
     def _is_alike(self, member: Member, other: Member) -> bool:
@@ -175,11 +182,11 @@ class Population:
         return math.isfinite(self._losses[member.trial])
 
     def _copy(self, member: Member, models: list[Member], reason: dict[str, Any]) -> Start:
-        """A new trial that is one of the models until now, and explores from here on."""
+        """A new trial that copies a model up to now, and explores from here on."""
         key = f"{self._key}/{self._generation}/{member.number}"
         model = models[int(Random(key).random() * len(models))]
         changes, step = self._explorer.explore(model.values, key), self._ends[self._generation - 1]
-        hp = {**model.hp, **{name: spliced(model.hp[name], step, new["to"]) for name, new in changes.items()}}
+        hp = {**model.hp, **{name: splice(model.hp[name], step, new["to"]) for name, new in changes.items()}}
         reason |= {"exploits": model.trial, "replaces": member.trial, "explored": changes}
         return Start(hp=hp, steps=self._ends[self._generation], reason=reason)
 
@@ -190,7 +197,7 @@ class Population:
 
 
 class Pbt(Tuner):
-    """Population based training. With `populations`, another one begins whenever a slot finds no other work."""
+    """Population based training. With `populations`, another population begins when a slot has no other work."""
 
     def __init__(self, spec: StudySpec) -> None:
         super().__init__(spec)

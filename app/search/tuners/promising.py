@@ -1,7 +1,7 @@
-"""Which trials POP counts as promising, and how many slots these have for themselves (HyperDrive, §3.2).
+"""Which trials POP counts as promising, and how many slots they have for themselves (HyperDrive, §3.2).
 
-p, the probability that a trial reaches the target, divides the slots only where it is proven: where earlier forecasts
-in this study came true as often as they said. Where it is not proven, the rank of a trial stands in for p.
+p, the probability that a trial reaches the target, divides the slots only while it is proven: while earlier forecasts
+of this study came true as often as predicted. Otherwise the rank of a trial replaces p.
 """
 
 from __future__ import annotations
@@ -16,21 +16,23 @@ from app.domain.search_plan import TrialEvent
 from app.domain.terms import TrialEventKind
 
 ENOUGH_NEXT = 20
-"""So many claims about the next boundary must have been settled."""
+"""This many claims about the next boundary must be settled."""
 ENOUGH_ENDED = 20
-"""So many trials about whose end something was claimed must have come to it."""
+"""This many trials with a claim about their end must have reached it."""
 NEAR = 0.001
-"""By so much the latest claims may score worse than the verdict. Where nothing comes true any more the verdict is never
-wrong, and claims of one in a thousand are as good as that."""
+"""The tolerance for the latest claims. When nothing comes true any more, the verdict is never wrong, and claims of one
+in a thousand are as good.
+"""
 
 FORETOLD = "foretold"
-"""In the reason of a judgement: what was claimed. `mark`, a value of the metric; `next`, a step; and the probabilities
-`p_next` and `p_end` that the trial is at the mark at that step, and at its end."""
+"""The key of a claim in the reason of a judgement. `mark` is a value of the metric, `next` a step, and `p_next` and
+`p_end` are the probabilities that the trial is at the mark at that step, and at its end.
+"""
 
 
 @dataclass(slots=True)
 class Score:
-    """The Brier scores of claims that were settled, of the last value's verdict on them, and of their base rate."""
+    """The Brier scores of settled claims, of the last value's verdicts on them, and of their base rate."""
 
     number: int = 0
     hits: int = 0
@@ -38,15 +40,16 @@ class Score:
     _verdicts: int = 0
 
     def add(self, p: float, is_there: bool, came: bool) -> None:
-        """A claim: its p, whether the last value was at the mark when it was made, and whether the later one was."""
+        """Add a claim: its p, whether the last value was at the mark when it was made, and whether the later one
+        was.
+        """
         self.number += 1
         self.hits += came
         self._claimed += (p - came) ** 2
         self._verdicts += is_there != came
 
     @classmethod
-    def of(cls, p: float, is_there: bool, came: bool) -> Score:
-        """Of one claim."""
+    def from_claim(cls, p: float, is_there: bool, came: bool) -> Score:
         score = cls()
         score.add(p, is_there, came)
         return score
@@ -61,47 +64,46 @@ class Score:
         return total
 
     @property
-    def of_claims(self) -> float:
+    def claims_score(self) -> float:
         return self._claimed / self.number if self.number else inf
 
     @property
-    def of_verdicts(self) -> float:
+    def verdicts_score(self) -> float:
         return self._verdicts / self.number if self.number else inf
 
     @property
-    def of_base_rate(self) -> float:
-        """What the part of them that came true would have scored as the p of all: known only afterwards."""
+    def base_rate_score(self) -> float:
+        """The score of predicting the share that came true, which is known only afterwards."""
         rate = self.hits / self.number if self.number else 0.0
         return rate * (1 - rate)
 
     @property
     def is_no_worse(self) -> bool:
-        """Whether the claims score no worse than the verdicts, and no worse than the base rate."""
-        return self.of_claims <= min(self.of_verdicts, self.of_base_rate)
+        """Whether the claims score no worse than the verdicts and the base rate."""
+        return self.claims_score <= min(self.verdicts_score, self.base_rate_score)
 
     @property
     def is_near(self) -> bool:
-        """Whether they score no worse than that but by what does not count."""
-        return self.of_claims <= min(self.of_verdicts, self.of_base_rate) + NEAR
+        """The same, with a tolerance."""
+        return self.claims_score <= min(self.verdicts_score, self.base_rate_score) + NEAR
 
 
 class ForecastProof:
-    """A fold over a study's history: p is proven while the scores of the claims of earlier judgements are good.
+    """A fold over a study's history that decides whether p is proven by earlier claims.
 
-    Each judgement claims, with a probability each, that the trial will be at the best value of that time (a) at its
-    next boundary and (b) at its end. A claim is settled when the trial is evaluated there. p is *proven* while
+    Each judgement claims, with a probability each, that the trial will be at the current best value (a) at its next
+    boundary and (b) at its end. A claim is settled when the trial is evaluated there. p is *proven* while
 
     1. at least 20 claims of (a) are settled, and those of (b) of at least 20 trials,
-    2. of either kind the Brier score is no worse than that of the last value's own verdict (it is at the mark, or not)
-       and that of the base rate (the part of them that came true, known only afterwards),
+    2. the Brier score of either kind is no worse than that of the last value's own verdict (it is at the mark, or
+       not) and that of the base rate (the share that came true, known only afterwards),
     3. and so, to a thousandth, are the scores of the latest of them: 20 of (a), and those of (b) of 20 trials.
 
-    (a) holds for every trial that goes on, whoever is chosen for that by values that were seen: so it shows if all
-    trials are expected to gain too much. (b) is about the range of p itself, and about trials that went far only. The
-    best value is soon reached by others early in a study and hardly ever late, so that what was right about the first
-    marks may be wrong about those of now.
+    (a) covers every trial that continues, however it was chosen, and so reveals a bias towards large gains. (b) has the
+    range of p itself, but only trials that went far. The best value is often exceeded early in a study and seldom late,
+    so claims about early marks may be right while later ones are wrong.
 
-    sign: -1 where more of the metric is better, else 1.
+    sign: -1 if more of the metric is better, else 1.
     """
 
     def __init__(self, metric: str, sign: float, end: int) -> None:
@@ -122,7 +124,7 @@ class ForecastProof:
         return all(Score.sum(scores).is_near for scores in (self._late_next, self._late_at_end))
 
     def observe(self, event: TrialEvent) -> None:
-        """Take in a line of the study's history."""
+        """Take in an event of the study's history."""
         if event.kind == TrialEventKind.PRIORITIZE and FORETOLD in event.reason:
             self._claim(event.trial, event.reason[FORETOLD])
         elif event.kind == TrialEventKind.RESULT and (value := event.metrics.get(self._metric)) is not None:
@@ -140,7 +142,7 @@ class ForecastProof:
         for claim, is_there in claims:
             came = self._is_at(value, claim)
             if claim["next"] == step:
-                self._late_next.append(Score.of(claim["p_next"], is_there, came))
+                self._late_next.append(Score.from_claim(claim["p_next"], is_there, came))
                 self.next.add(claim["p_next"], is_there, came)
             if step == self._end:
                 ends.add(claim["p_end"], is_there, came)
@@ -156,26 +158,26 @@ class ForecastProof:
 
 @dataclass(frozen=True, slots=True)
 class Pools:
-    """threshold: trials whose p is at least this are promising. effective: S_effective there, of all slots.
-
-    slots: how many of them promising trials have for themselves, the nearest whole number.
-    """
+    """The division of slots."""
 
     threshold: float
+    """Trials with at least this p are promising."""
     effective: float
+    """S_effective at the threshold."""
     slots: int
+    """For promising trials only: S_effective as a whole number."""
 
 
-NOBODY = Pools(inf, 0.0, 0)
+NO_POOLS = Pools(inf, 0.0, 0)
 
 
 def divide(confidences: Iterable[float], slots: int) -> Pools:
-    """The threshold that gives promising trials the most slots which they both desire and deserve.
+    """The threshold that gives promising trials the most slots that they both desire and deserve.
 
-    confidences: p of all trials that go on. S_desired(p) is how many of them have at least p, with a slot each (k = 1);
-    S_deserved(p) = S p; S_effective(p) is the lesser. Between two of the p of trials only S_deserved changes, and
-    grows: so the maximum is at one of them. Of equal ones the highest threshold counts. Where the paper leaves half a
-    slot over, it is rounded, upwards; and where there is no slot for them, nobody is promising.
+    confidences: p of all trials that continue. S_desired(p) is the number of trials with at least p, with a slot each
+    (k = 1); S_deserved(p) = S p; S_effective(p) is the lesser. Between two values of p only S_deserved changes, and
+    grows, so the maximum is at one of them. Of equal ones the highest threshold counts. Half slots, which the paper
+    leaves open, are rounded up; if no slot is left for them, no trial is promising.
     """
     ranked = sorted(confidences, reverse=True)
     best, threshold = 0.0, inf
@@ -184,16 +186,16 @@ def divide(confidences: Iterable[float], slots: int) -> Pools:
         if effective > best:
             best, threshold = effective, p
     own = floor(best + 0.5)
-    return Pools(threshold, best, own) if own else NOBODY
+    return Pools(threshold, best, own) if own else NO_POOLS
 
 
 BEST_PART = 0.1
-"""Beyond the best tenth of those that came to its step, a trial's rank speaks for it no more."""
+"""Beyond the best tenth at its step, a trial's rank counts as zero."""
 
 
-def by_rank(rank: int, number: int) -> float:
-    """How much the rank of a trial, from 1, among so many at its step speaks for it: what p is, where none is proven.
+def rank_confidence(rank: int, number: int) -> float:
+    """A replacement of p where it is not proven, from a trial's rank (from 1) among `number` trials at its step.
 
-    It falls from 1, of the best, to 0 beyond the best tenth.
+    It falls from 1, for the best, to 0 beyond the best tenth.
     """
     return round(max(0.0, 1 - (rank - 1) / number / BEST_PART), 4)

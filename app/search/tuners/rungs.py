@@ -1,4 +1,4 @@
-"""One rung of a tuner by successive halving: its results, the best first, and who went on from there."""
+"""One rung of successive halving: its results, best first, and its promoted trials."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from app.domain.pareto_fronts import ParetoRanking, best_first
 from app.search.tuners.base import Key, Tuner
 
 Scored = tuple[Key, int]
-"""(loss or score, trial): less is better, ties go to the trial that was started first."""
+"""(loss or score, trial): less is better, ties go to the trial that started first."""
 
 
 class RungScores:
-    """The results at one rung, best first, and who went on from there."""
+    """The results at one rung, best first, and the promoted trials."""
 
     def __init__(self) -> None:
         self.scores: list[Scored] = []
@@ -29,23 +29,22 @@ class RungScores:
         return len(self.scores)
 
     def add(self, loss: Key, trial: int) -> None:
-        """A trial came to this rung with this loss; infinite if it failed on the way: worst, and never to go on."""
+        """Add a trial's result. An infinite loss means that it failed on the way: the worst, and never promoted."""
         insort(self.scores, (loss, trial))
         if is_result(loss):
             heappush(self._waiting, (loss, trial))
 
     def remove(self, trial: int) -> None:
-        """The trial does not count any more: a user cancelled it. Where it went on it took its place, and keeps it."""
+        """Remove a cancelled trial. A promoted one keeps its place."""
         if trial not in self.promoted:
             self.scores = [scored for scored in self.scores if scored[1] != trial]
             self._waiting = sorted(scored for scored in self._waiting if scored[1] != trial)
 
     def promote(self, trial: int) -> None:
-        """The trial goes on."""
         self.promoted.add(trial)
 
     def next_up(self, cut: int) -> tuple[Scored, int] | None:
-        """The best result whose trial has not gone on, if it is among the first `cut`, and how many are better."""
+        """The best result that was not promoted and its rank, if it is among the first `cut`."""
         while self._waiting and self._waiting[0][1] in self.promoted:
             heappop(self._waiting)
         if not self._waiting or (rank := self.rank(self._waiting[0])) >= cut:
@@ -53,18 +52,18 @@ class RungScores:
         return self._waiting[0], rank
 
     def rank(self, scored: Scored) -> int:
-        """How many results are better, from 0."""
+        """The number of better results."""
         return bisect_left(self.scores, scored)
 
 
 class RungFronts(RungScores):
-    """The results at one rung of a study with several metrics, or constraints: their order depends on all of them."""
+    """A rung of a study with several metrics, or constraints: the order of results depends on all of them."""
 
     def __init__(self) -> None:
         super().__init__()
         self._scored: dict[int, ResultScore] = {}
         self._ranking = ParetoRanking()
-        self._rest: Iterator[Scored] | None = None  # the order behind `scores`; None where that is of before
+        self._rest: Iterator[Scored] | None = None  # the order after `scores`; None if it is outdated
 
     def add(self, loss: Key, trial: int) -> None:
         assert isinstance(loss, ResultScore)
@@ -87,7 +86,7 @@ class RungFronts(RungScores):
         return None
 
     def _first(self, count: int) -> list[Scored]:
-        """The best ones, which is all that is put in order: the rest may cost more than all else."""
+        """Only the best `count` are sorted: sorting all may be the most expensive part."""
         if self._rest is None:
             self.scores, self._rest = [], self._ranking.best_first()
         self.scores += islice(self._rest, max(0, count - len(self.scores)))
@@ -97,25 +96,25 @@ class RungFronts(RungScores):
         return self._first(len(self)).index(scored)
 
 
-def in_order(scored: Iterable[Scored]) -> list[Scored]:
-    """Results, the best first."""
+def sort_results(scored: Iterable[Scored]) -> list[Scored]:
+    """Results, best first."""
     results = list(scored)
     scores = [(key, trial) for key, trial in results if isinstance(key, ResultScore)]
     return [*best_first(scores)] if scores else sorted(results)
 
 
 def is_result(key: Key) -> bool:
-    """Whether a trial has a result at all."""
+    """Whether the trial did not fail."""
     return math.isfinite(key.violation if isinstance(key, ResultScore) else key)
 
 
 def key_in_words(key: Key) -> dict[str, Any]:
-    """What a result is compared by, as it stands in a reason."""
+    """The key as fields of a reason."""
     if not isinstance(key, ResultScore):
         return {"loss": key}
     return {"losses": list(key.losses)} | ({} if key.is_feasible else {"violation": key.violation})
 
 
 def rung_kind(tuner: Tuner) -> type[RungScores]:
-    """How the rungs of a tuner order their results."""
+    """The class that sorts a tuner's results."""
     return RungScores if tuner.objectives.is_plain else RungFronts

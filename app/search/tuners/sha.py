@@ -1,11 +1,13 @@
-"""Successive halving (ASHA paper, Algorithm 1): every rung is a barrier, and the best 1/eta of it go on together.
+"""Successive halving, synchronous and asynchronous (ASHA).
 
-ASHA (Li et al. 2020, Algorithm 2) has no barriers: a trial goes up as soon as it is in the top 1/eta of those seen at
-its rung. Promotion type: each trial waits at its rung. When a slot is free, rungs are looked at from the top down and
-the best trial of the top 1/eta that has not gone on does; if there is none anywhere, a new configuration starts. A
-trial that was passed over may still go up when more results make the top 1/eta wider.
+Successive halving (ASHA paper, Algorithm 1): every rung is a barrier, and its best 1/eta are promoted together.
 
-With several metrics, or constraints, the order at a rung is that of `app.domain.objectives`.
+ASHA (Li et al. 2020, Algorithm 2) has no barriers: a trial is promoted as soon as it is in the top 1/eta of the results
+at its rung. In the promotion type, each trial waits at its rung. For a free slot, rungs are searched from the top down
+for the best trial of the top 1/eta that was not promoted; if there is none, a new configuration starts. A trial may be
+promoted later, when more results have widened the top 1/eta.
+
+With several metrics, or constraints, `app.domain.objectives` orders the results of a rung.
 """
 
 from __future__ import annotations
@@ -27,8 +29,8 @@ from stagetree.spec.tuners.halving import rung_steps
 class SyncBracket:
     """One bracket of `width` configurations, of which rung i is given to floor(width / eta^i), but to one at least.
 
-    The counts are of configurations begun: where some failed or were cancelled, as many go on if there are any.
-    entered, settled: how many trials came to each rung, and how many of those have a result there, failed or were
+    The counts refer to started configurations: if some failed or were cancelled, as many are promoted if available.
+    entered, settled: how many trials reached each rung, and how many of those have a result there, failed or were
     cancelled.
     """
 
@@ -37,10 +39,10 @@ class SyncBracket:
         self.rungs = [rung() for _ in steps]
         self.entered, self.settled = [0] * len(steps), [0] * len(steps)
         self._at: dict[int, int] = {}
-        self._open: set[int] = set()  # trials on their way to their rung
+        self._open: set[int] = set()  # trials that have not reached their rung
 
     def observe(self, event: TrialEvent, loss: Key) -> None:
-        """Take in an event about one of the bracket's trials."""
+        """Take in an event of one of the bracket's trials."""
         match event.kind:
             case TrialEventKind.START:
                 self._enter(event.trial, 0)
@@ -48,7 +50,7 @@ class SyncBracket:
                 self.rungs[self._at[event.trial]].promote(event.trial)
                 self._enter(event.trial, self._at[event.trial] + 1)
             case TrialEventKind.RESULT if event.steps != self.steps[self._at[event.trial]]:
-                pass  # somebody else asked for that
+                pass  # requested by a user or another study
             case TrialEventKind.RESULT | TrialEventKind.FAIL:
                 self.rungs[self._at[event.trial]].add(loss, event.trial)
                 self._settle(event.trial)
@@ -58,11 +60,11 @@ class SyncBracket:
                 self._settle(event.trial)
 
     def suggest(self) -> Next | None:
-        """A new configuration for the bottom rung, or a promotion out of a rung that is complete."""
+        """A new configuration for the bottom rung, or a promotion from a complete rung."""
         return self.start() or self.promotion()
 
     def start(self) -> NewTrial | None:
-        """A new configuration, as long as the bottom rung has room: whatever the results."""
+        """A new configuration while the bottom rung has room, whatever the results."""
         return NewTrial(steps=self.steps[0], reason={"rung": 0}) if self.entered[0] < self.width else None
 
     def starts(self, most: int) -> list[Next]:
@@ -71,7 +73,7 @@ class SyncBracket:
         return [] if start is None else [start] * min(most, self.width - self.entered[0])
 
     def promotion(self) -> Extend | None:
-        """The next promotion out of a rung that is complete, from the bottom up."""
+        """The next promotion from a complete rung, from the bottom up."""
         for number in range(len(self.rungs) - 1):
             if not self._is_complete(number):
                 return None
@@ -95,7 +97,7 @@ class SyncBracket:
             self.settled[self._at[trial]] += 1
 
     def _is_complete(self, number: int) -> bool:
-        """Whether all trials at a rung are settled; the rungs below know of the trials that have yet to come up."""
+        """Whether all trials at a rung are settled. The rungs below know of trials that have not been promoted yet."""
         return self.settled[number] == self.entered[number]
 
     def _promotion(self, number: int) -> Extend | None:
@@ -133,7 +135,7 @@ class Sha(Tuner):
 
 
 class Bracket:
-    """One bracket: its rungs, and at which of them each trial is."""
+    """One bracket: its rungs, and the rung of each trial."""
 
     def __init__(self, steps: list[int], factor: int, rung: type[RungScores] = RungScores) -> None:
         self.steps, self.factor = steps, factor
@@ -141,7 +143,7 @@ class Bracket:
         self.demand_at: dict[int, int] = {}
 
     def observe(self, event: TrialEvent, loss: Key) -> None:
-        """Take in an event about one of the bracket's trials."""
+        """Take in an event of one of the bracket's trials."""
         match event.kind:
             case TrialEventKind.START:
                 self.demand_at[event.trial] = 0
@@ -172,7 +174,7 @@ class Bracket:
 
 
 class Asha(Tuner):
-    """Promotion-type ASHA. With `max_steps` the horizon is finite, without it trials may climb forever."""
+    """Promotion-type ASHA. `max_steps` makes the horizon finite; without it, trials may climb forever."""
 
     takes_objectives = True
 
@@ -203,9 +205,9 @@ class Asha(Tuner):
 
 
 class AshaByPrediction(Asha):
-    """ASHA in which a trial counts by what its curve is foretold to come to at `max_steps`, when it comes to a rung.
+    """ASHA that ranks a trial by the predicted value of its curve at `max_steps`, at the time when it reaches the rung.
 
-    Everything else is as it is. What is foretold follows from the history, and is not foretold anew.
+    The prediction follows from the history, and is not updated later.
     """
 
     def __init__(self, spec: StudySpec, forecasts: Forecasts) -> None:
@@ -213,7 +215,7 @@ class AshaByPrediction(Asha):
         self._forecasts = forecasts
 
     def loss(self, event: TrialEvent) -> float:
-        """The foretold metric, turned so that less is better; the measured one at the top rung."""
+        """The predicted metric, negated if more is better; the measured one at the top rung."""
         loss = super().loss(event)
         if not math.isfinite(loss) or event.steps >= self._forecasts.horizon:
             return loss

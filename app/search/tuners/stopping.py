@@ -1,7 +1,7 @@
-"""Stopping rules: each trial is asked for its next decision point only, and then goes on at once or is stopped.
+"""Stopping rules: a trial is requested up to its next decision point only, and is then extended at once or stopped.
 
-Going on is the same trial asked for longer, so nothing is run twice. A decision uses the results that were in when the
-trial came to its decision point, so it depends on the order of results and on nothing else.
+An extension continues the same trial, so no step is trained twice. A decision uses the results known when the trial
+reached its decision point, so it depends on the order of results and on nothing else.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from stagetree.spec.tuners.halving import rung_steps, steps_asked
 
 Reason = dict[str, Any]
 Verdict = tuple[bool, Reason]
-"""(whether the trial goes on, why)"""
+"""(whether the trial continues, why)"""
 
 
 class StoppingRule(Tuner):
-    """What stopping rules have in common. A subclass judges each trial at each decision point but the last."""
+    """The base of stopping rules. A subclass judges each trial at each decision point but the last."""
 
     def __init__(self, spec: StudySpec, points: Sequence[int]) -> None:
         super().__init__(spec)
         tuner: Any = spec.tuner
         self.points = points
         self._limit, self._started = tuner.num_trials, 0
-        self._at: dict[int, int] = {}  # the decision point that each trial is on its way to
-        self._due: dict[int, Extend | Stop] = {}  # decisions that were made and not yet granted, oldest first
+        self._at: dict[int, int] = {}  # the next decision point of each trial
+        self._due: dict[int, Extend | Stop] = {}  # decisions that are not yet granted, oldest first
 
     @abstractmethod
     def judge(self, point: int, trial: int, loss: float) -> Verdict:
-        """Take in that a trial came to decision point number `point`, and say whether it goes on.
+        """Take in that a trial reached decision point number `point`, and decide whether it continues.
 
-        Its loss is infinite if it failed on the way; then the verdict is of no account.
+        The loss is infinite if the trial failed on the way; then the verdict is ignored.
         """
 
     def set_max_trials(self, trials: int) -> None:
@@ -72,7 +72,7 @@ class StoppingRule(Tuner):
         return int(self._limit - self._started)
 
     def value(self, loss: float) -> float | None:
-        """A loss as the user's metric; None for that of a failed trial."""
+        """A loss as the user's metric; None for a failed trial."""
         return self._sign * loss if math.isfinite(loss) else None
 
     def _decide(self, trial: int, loss: float) -> None:
@@ -93,11 +93,11 @@ def every(interval: int, most: int) -> list[int]:
 
 
 class AshaStopping(StoppingRule):
-    """Stopping-type ASHA: a trial goes on at once if it is in the top 1/eta of those seen at its rung, with itself.
+    """Stopping-type ASHA: a trial continues at once if it is in the top 1/eta at its rung, including itself.
 
-    At least one place is always there, so the best so far goes on. A failed trial is the worst at its rung and counts.
-    No trial waits for others to widen the top 1/eta: what is stopped stays stopped. (Not in the ASHA paper; later
-    systems ship it under that name.)
+    There is at least one place, so the best so far continues. A failed trial counts as the worst at its rung. No trial
+    waits for the top 1/eta to widen: stopped trials stay stopped. (Not in the ASHA paper; later systems ship it under
+    that name.)
     """
 
     def __init__(self, spec: StudySpec) -> None:
@@ -118,7 +118,7 @@ class Median(StoppingRule):
     """The median stopping rule (Golovin et al. 2017, Google Vizier, §3.2.2).
 
     At decision point t a trial is stopped if its best value so far is worse than the median of the running averages, up
-    to t, of all other trials that came to t before it. A failed trial counts there, as the worst.
+    to t, of all other trials that reached t before it. A failed trial counts as the worst.
     """
 
     def __init__(self, spec: StudySpec) -> None:
@@ -147,9 +147,9 @@ class Median(StoppingRule):
 class Bandit(StoppingRule):
     """The bandit policy of HyperDrive (Rasley et al. 2017, §5.3), after action elimination in TuPAQ.
 
-    A trial goes on if jobBest * (1 + epsilon) > globalBest, the best value of any trial at any step. Where less is
-    better, or values are negative, it is the other one that is multiplied: the one nearer to 0. Values of different
-    sign are never that close, and the best itself always goes on.
+    A trial continues if jobBest * (1 + epsilon) > globalBest, the best value of any trial at any step. If less is
+    better, or values are negative, the other one is multiplied: the one nearer to 0. Values of different sign are never
+    close, and the best trial always continues.
     """
 
     def __init__(self, spec: StudySpec) -> None:
@@ -170,10 +170,10 @@ def _is_close(one: float, other: float, epsilon: float) -> bool:
 
 
 class EarlyTerm(StoppingRule):
-    """The predictive termination criterion: with P(y_m >= best so far) < delta at step m = max_steps, a trial ends.
+    """The predictive termination criterion: a trial ends if P(y_m >= best so far) < delta at step m = max_steps.
 
-    Not so one that is among the best `keep_top` of those that came to its step. It is asked every `boundary` steps.
-    Where the study evaluates more often, trials are asked for those steps too, as points of their curves.
+    Trials in the best `keep_top` at their step are exempt. It is applied every `boundary` steps. If the study evaluates
+    more often, trials are requested up to those steps too, as points of their curves.
     """
 
     def __init__(self, spec: StudySpec) -> None:

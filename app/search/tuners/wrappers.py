@@ -1,14 +1,14 @@
-"""Tuners around another tuner, which does not notice them.
+"""Tuners that wrap another tuner, which does not notice.
 
-`stop_hopeless`, and tuners that promote by predictions: trials are evaluated between the decisions of the inner tuner,
-and hopeless ones end. The inner tuner hears of a trial when it has come as far as it was asked to; one that was ended
-before counts for it as failed there, the worst of all.
+`Watched` serves `stop_hopeless`, and tuners that promote by predictions: it has trials evaluated between the decisions
+of the inner tuner, and ends hopeless ones. The inner tuner sees a trial when it has reached the requested step; a trial
+that was ended before counts as failed, the worst of all.
 
-`finish_best`: when the inner tuner is done, the best of the trials that it ended early are trained to `max_steps`. A
-trial that it would stop is held while it is among these: a stopped trial can never be trained again.
+`Finishing` serves `finish_best`: when the inner tuner is done, the best of the trials that it ended early are trained
+to `max_steps`. Such a trial is held instead of stopped, because a stopped trial can never be trained again.
 
-`rung_value`: when a trial has come as far as it was asked to, a cooldown is branched off it, and the inner tuner hears
-of the cooldown's result as of the trial's own.
+`Annealed` serves `rung_value`: when a trial has reached the requested step, a cooldown is branched off it, and the
+inner tuner sees the cooldown's result as the trial's own.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from app.domain.search_plan import COOLDOWN_OF, TrialEvent
 from app.domain.terms import TrialEventKind
 from app.search.tuners.base import Context, Key, NewTrial, Next, Tuner
 from app.search.tuners.forecasts import Forecasts
-from app.search.tuners.rungs import Scored, in_order, is_result, key_in_words
+from app.search.tuners.rungs import Scored, is_result, key_in_words, sort_results
 from stagetree.spec import StudySpec
 from stagetree.spec.tuners.halving import boundary_of, steps_asked
 
 UNTIL = "until"
-"""In the reason of a start or a promotion: how far the tuner wants the trial, by way of the steps it is asked for."""
+"""The key, in the reason of a start or a promotion, of the step up to which the inner tuner wants the trial."""
 BETWEEN = "between"
-"""In the reason of a promotion: the tuner knows nothing of it."""
+"""The key, in the reason of a promotion, of one that the inner tuner does not see."""
 
 Request = TypeVar("Request", NewTrial, Start, Extend)
 Make = Callable[[StudySpec, Forecasts], Tuner]
 
 
 class Watched(Tuner):
-    """The tuner, with `stop_hopeless` of the study, if it has that.
+    """The tuner, with the study's `stop_hopeless` if it has that.
 
-    A trial ends where P(y_m >= best so far) < delta at step m = max_steps: asked at boundaries before that, of curves
-    that have four points or more. Not one that is among the best `keep_top` of those that came to its step.
+    A trial ends if P(y_m >= best so far) < delta at step m = max_steps. This is tested at earlier boundaries, for
+    curves of at least four points. Trials in the best `keep_top` at their step are exempt.
     """
 
     def __init__(self, spec: StudySpec, tuner: Tuner, forecasts: Forecasts) -> None:
@@ -52,7 +52,7 @@ class Watched(Tuner):
         most = forecasts.horizon
         self._boundary = boundary_of(spec.stop_hopeless.boundary, most) if spec.stop_hopeless else most
         self._points = steps_asked(self._boundary, spec.eval_every, most)
-        self._until, self._asked = dict[int, int](), dict[int, int]()  # of each trial, by the tuner and by us
+        self._until, self._asked = dict[int, int](), dict[int, int]()  # requested by the tuner, and by us
         self._due: dict[int, Extend | Stop] = {}
         self._best = math.inf
 
@@ -90,7 +90,7 @@ class Watched(Tuner):
             self._due[event.trial] = self._stop(event) or self._extend(event.trial, self._until[event.trial])
 
     def _stop(self, event: TrialEvent) -> Stop | None:
-        """The end of a trial that will hardly come to the best."""
+        """The end of a trial that will hardly become the best."""
         trial, best = event.trial, self._sign * self._best
         if self._hopeless is None or event.steps >= self._forecasts.horizon:
             return None
@@ -111,25 +111,25 @@ class Watched(Tuner):
         action = self._tuner.suggest()
         match action:
             case NewTrial():
-                return self._by_way(action, 0)
+                return self._limit_steps(action, 0)
             case Start():
-                return self._by_way(action, 0)
+                return self._limit_steps(action, 0)
             case Extend():
-                return self._by_way(action, self._asked[action.trial])
+                return self._limit_steps(action, self._asked[action.trial])
         return action
 
-    def _by_way(self, action: Request, after: int) -> Request:
-        """What the tuner wants, as far as the next step that must be evaluated."""
+    def _limit_steps(self, action: Request, after: int) -> Request:
+        """The action of the tuner, up to the next step that must be evaluated."""
         return replace(action, steps=self._next(after, action.steps), reason={**action.reason, UNTIL: action.steps})
 
     def _next(self, after: int, until: int) -> int:
-        """The next step that a trial is asked for."""
+        """The next step to request."""
         number = bisect_right(self._points, after)
         return min(self._points[number], until) if number < len(self._points) else until
 
 
-def watched(spec: StudySpec, make: Make) -> Tuner:
-    """The tuner that `make` makes of the study and its forecasts, watched."""
+def watch(spec: StudySpec, make: Make) -> Tuner:
+    """Wrap the tuner that `make` makes of the study and its forecasts."""
     tuner: Any = spec.tuner
     hopeless, bounds = spec.stop_hopeless, getattr(tuner, "bounds", None)
     bounds = bounds or (hopeless.bounds if hopeless else (None, None))
@@ -138,14 +138,14 @@ def watched(spec: StudySpec, make: Make) -> Tuner:
 
 
 FINISH = "finish"
-"""In the reason of a promotion to `max_steps` at the end: the trial's place among those, from 1."""
+"""The key, in the reason of a final promotion to `max_steps`, of the trial's place among those, from 1."""
 
 
 class Finishing(Tuner):
-    """The tuner, and after it the promotion of the `finish_best` best trials that have not come to `max_steps`.
+    """The tuner, and after it the promotion of the `finish_best` best trials that have not reached `max_steps`.
 
-    Best by the study's `value`: the last result, or the best one. A trial that fails on the way is not replaced. Where
-    the study is reopened and begins more trials, as many are trained to the end once more.
+    Best by the study's `value`: the last result, or the best one. A trial that fails on the way is not replaced. If the
+    study is reopened and starts more trials, as many are finished once more.
     """
 
     def __init__(self, spec: StudySpec, tuner: Tuner) -> None:
@@ -154,7 +154,7 @@ class Finishing(Tuner):
         self.eager, self.open_ended = tuner.eager, tuner.open_ended  # type: ignore[misc]
         self._tuner, self._most, self._steps = tuner, fields.finish_best, fields.max_steps
         self._by_best = spec.value == "best"
-        self._asked, self._losses = dict[int, int](), dict[int, Key]()  # by trial; losses of those that may go on
+        self._asked, self._losses = dict[int, int](), dict[int, Key]()  # by trial; losses of resumable trials
         self._open, self._finishing = set[int](), set[int]()
         self._held: dict[int, Stop] = {}
         self._granted = 0
@@ -176,7 +176,7 @@ class Finishing(Tuner):
             self._tell(event)
 
     def _tell(self, event: TrialEvent) -> None:
-        """Let the tuner see it, and hold what it would stop."""
+        """Show the tuner an event, and hold the trials that it would stop."""
         if event.kind != TrialEventKind.STOP or self._held.pop(event.trial, None) is None:
             self._tuner.observe(event)
         while isinstance(stop := self._tuner.suggest(), Stop) and stop.trial in self._losses:
@@ -223,19 +223,19 @@ class Finishing(Tuner):
         return super().suggest_many(most)
 
     def _ended_early(self) -> list[int]:
-        """The trials that may be trained to the end, the best first."""
+        """The trials that may be finished, best first."""
         early = (trial for trial in self._losses if self._asked[trial] < self._steps)
-        return [trial for _, trial in in_order((self._losses[trial], trial) for trial in early)]
+        return [trial for _, trial in sort_results((self._losses[trial], trial) for trial in early)]
 
     def _place(self, trial: int) -> Scored:
         return self._losses[trial], trial
 
 
 class Annealed(Tuner):
-    """The tuner, whose trials are ranked by a cooldown wherever it would look at their results.
+    """The tuner, whose trials are ranked by a cooldown wherever it would use their results.
 
-    A cooldown comes before everything else that is wanted, since the tuner cannot rank its trial without it; but not
-    before the trials that an eager tuner starts, which do not hang on any result.
+    A cooldown comes before other actions, because the tuner needs it to rank the trial; but not before the starts of an
+    eager tuner, which depend on no result.
     """
 
     def __init__(self, spec: StudySpec, tuner: Tuner) -> None:
@@ -245,7 +245,7 @@ class Annealed(Tuner):
         self._tuner, self._value = tuner, fields.rung_value
         self._cooldowns = Cooldowns({"rung_value": self._value})
         self._hp, self._asked = dict[int, Mapping[str, Any]](), dict[int, int]()  # by trial
-        self._due = dict[int, Start]()  # by the trial that comes to have it
+        self._due = dict[int, Start]()  # by trial
 
     def set_max_trials(self, trials: int) -> None:
         self._tuner.set_max_trials(trials)

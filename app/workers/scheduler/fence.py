@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 
 from app.domain.terms import Refused
 from app.events import PlanUnusable
-from app.outages import Away, LostRace
+from app.outages import LostRace, Unavailable
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ class Fence:
         """
         try:
             return do(plans)
-        except Away:
+        except Unavailable:
             raise
         except Exception:  # the next lines find the plan, and raise its error inside its fence
             sound = list[Plan]()
@@ -111,7 +111,7 @@ class Fence:
 
     def takes(self, work: Work, error: BaseException) -> bool:
         """Hold up the plan or study; False where the error is not theirs."""
-        if isinstance(error, Away) or not isinstance(error, Exception):
+        if isinstance(error, Unavailable) or not isinstance(error, Exception):
             return False
         if isinstance(error, LostRace | Refused):  # something else has happened there, which the next tick sees
             logger.info("%s is left to the next tick, at %s: %s", work.title, work.doing, error)

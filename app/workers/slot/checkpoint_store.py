@@ -19,7 +19,7 @@ from uuid import uuid4
 
 from app.domain.chain_assignment import ResumePoint
 from app.domain.events import StoredPart
-from app.outages import store_is_away
+from app.outages import store_is_unavailable
 from app.storage.object_store import PART, ObjectStore, StoreUnavailable
 from app.workers.slot.retry import Clock, Instant, RetryPolicy, SlotStatus
 from app.workers.state import RecentStates, State
@@ -182,7 +182,7 @@ class CheckpointStore:
         try:
             yield
         except Exception as error:
-            if isinstance(error, FileNotFoundError) and not store_is_away(error):
+            if isinstance(error, FileNotFoundError) and not store_is_unavailable(error):
                 raise CheckpointUnreadable(f"checkpoint {key} is not there") from None
             raise StoreUnavailable(f"checkpoint {key} cannot be read: {_say(error)}") from error
 

@@ -24,7 +24,7 @@ from app.domain import events as e
 from app.domain.chain_assignment import ChainAssignment
 from app.domain.inputs import is_unseen
 from app.domain.terms import StudyId
-from app.input_fingerprints import InputMissing, changed, look
+from app.input_fingerprints import InputMissing, content_changed, look
 from app.registry import TrainerSource
 from app.undeclared_inputs import has_changed, version_of
 from app.workers.slot.claim import Claim
@@ -190,7 +190,7 @@ def _change(record: Mapping[str, Any]) -> str:
             look(record["path"], is_hashed=False)  # it was missing, or nobody saw it
             return f"read {record['path']}, which was not there when it was looked at first"
         is_found = "found" in record
-        is_other = has_changed(record) if is_found else changed(record)
+        is_other = has_changed(record) if is_found else content_changed(record)
         return _change_text(record) if is_other else ""
     except InputMissing as problem:
         if "missing" in record or "found" in record:  # on another machine a trainer may read another path

@@ -18,7 +18,7 @@ from typing import Any
 from app.domain.chain_assignment import VerificationOrder
 from app.domain.objectives import problem_of
 from app.domain.terms import FailureKind
-from app.undeclared_inputs import look_at_found
+from app.undeclared_inputs import record_undeclared
 from app.workers.slot.surroundings import written_records
 from app.workers.slot.verification_bench import OFF, Bench, last_line
 from app.workers.state import State
@@ -79,7 +79,7 @@ class _Check:
             first, end, metrics = self._train()
             seen = bench.seen()
             found.unread = seen.unread
-            found.files = [*look_at_found(seen.files), *written_records(bench.written())]
+            found.files = [*record_undeclared(seen.files), *written_records(bench.written())]
             bench.load(first, 1)  # whether that raises; what it leaves in the used object matters to nobody
         except TrainerFailed as failed:
             raise self._fault(failed) from failed

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.util import source_from_cache
 from types import FrameType
 from typing import Any
@@ -106,7 +107,7 @@ class FileUses:
         read, written = self.read, self.written
         self.read, self.written = {name: each for name, each in read.items() if name.endswith(".py")}, {}
         here = [f"{folder}/" for folder in near]
-        temporary = os.path.realpath(tempfile.gettempdir()) + os.sep
+        temporary = _temporary()
         return {
             "read": [
                 [name, each.changed_at, each.is_changed]
@@ -120,6 +121,11 @@ class FileUses:
     def count(self) -> int:
         """The number of files to report."""
         return len(self.read) + len(self.written)
+
+
+@cache
+def _temporary() -> str:
+    return os.path.realpath(tempfile.gettempdir()) + os.sep
 
 
 def _is_near(name: str, folders: Iterable[str]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -36,4 +37,9 @@ def uses_of(file: str) -> dict[str, Any]:
     """The files that the trainer's process has opened since the last call, see `file_uses`; empty if there are none."""
     if not file_reads.count_uses():
         return {}
-    return file_reads.uses.take({str(Path(file).resolve().parent), os.getcwd()})
+    return file_reads.uses.take({_folder_of(file), os.getcwd()})
+
+
+@cache
+def _folder_of(file: str) -> str:
+    return str(Path(file).resolve().parent)

@@ -18,13 +18,20 @@ import sqlalchemy.exc
 from s3fs.errors import translate_boto_error
 
 from app.events.database import DatabaseUnavailable
-from app.outages import Away, broker_is_away, database_is_away, is_lost_race, is_not_migrated, store_is_away
+from app.outages import (
+    Unavailable,
+    broker_is_unavailable,
+    database_is_unavailable,
+    is_lost_race,
+    is_not_migrated,
+    store_is_unavailable,
+)
 from app.storage.object_store import StoreUnavailable
 
 
 def is_away(error: Exception) -> bool:
     """Whether anything is away, by this error."""
-    return database_is_away(error) or broker_is_away(error) or store_is_away(error)
+    return database_is_unavailable(error) or broker_is_unavailable(error) or store_is_unavailable(error)
 
 
 def wrapped(error: Exception) -> sqlalchemy.exc.DBAPIError:
@@ -42,7 +49,7 @@ def postgres(state: str) -> sqlalchemy.exc.DBAPIError:
     ["08006", "25006", "25P03", "53100", "53300", "55P03", "57014", "57P01", "57P02", "57P03", "58030", "XX001"],
 )
 def test_what_postgresql_says_when_it_is_away(state: str) -> None:
-    assert database_is_away(postgres(state)) and is_away(postgres(state))
+    assert database_is_unavailable(postgres(state)) and is_away(postgres(state))
     assert not is_lost_race(postgres(state))
 
 
@@ -77,11 +84,11 @@ def test_a_schema_of_before_the_migrations_is_known(error: Exception, is_so: boo
     ],
 )
 def test_what_a_driver_says_when_its_database_is_away(error: Exception) -> None:
-    assert database_is_away(error) and database_is_away(wrapped(error)) and is_away(wrapped(error))
+    assert database_is_unavailable(error) and database_is_unavailable(wrapped(error)) and is_away(wrapped(error))
 
 
 def test_a_pool_without_a_free_connection_is_a_database_that_is_away() -> None:
-    assert database_is_away(sqlalchemy.exc.TimeoutError("QueuePool limit reached"))
+    assert database_is_unavailable(sqlalchemy.exc.TimeoutError("QueuePool limit reached"))
 
 
 @pytest.mark.parametrize("state", ["40001", "40P01"])
@@ -136,19 +143,19 @@ def s3(code: str, status: int) -> botocore.exceptions.ClientError:
     ],
 )
 def test_what_stores_say_when_they_are_away(error: Exception) -> None:
-    assert store_is_away(error) and is_away(error)
+    assert store_is_unavailable(error) and is_away(error)
 
 
 @pytest.mark.parametrize("error", [FileNotFoundError("x"), s3("NoSuchKey", 404), translate_boto_error(s3("404", 404))])
 def test_a_store_that_does_not_have_it_is_there(error: Exception) -> None:
-    assert not store_is_away(error) and not is_away(error)
+    assert not store_is_unavailable(error) and not is_away(error)
 
 
 def test_a_bucket_that_is_not_there_is_no_word_about_what_was_in_it() -> None:
     try:
         raise translate_boto_error(s3("NoSuchBucket", 404)) from s3("NoSuchBucket", 404)
     except FileNotFoundError as error:
-        assert store_is_away(error)
+        assert store_is_unavailable(error)
 
 
 @pytest.mark.parametrize(
@@ -163,8 +170,8 @@ def test_a_bucket_that_is_not_there_is_no_word_about_what_was_in_it() -> None:
     ],
 )
 def test_what_brokers_say_when_they_are_away(error: Exception) -> None:
-    assert broker_is_away(error) and is_away(error)
+    assert broker_is_unavailable(error) and is_away(error)
 
 
 def test_our_own_word_for_it() -> None:
-    assert issubclass(DatabaseUnavailable, Away) and issubclass(StoreUnavailable, Away)
+    assert issubclass(DatabaseUnavailable, Unavailable) and issubclass(StoreUnavailable, Unavailable)

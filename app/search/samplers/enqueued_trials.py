@@ -1,7 +1,7 @@
-"""Suggestions of people and programs, which take the next places of a tuner, before the draws of its sampler.
+"""Enqueued trials of users and programs, which come before the samples of a sampler.
 
-Missing values of a suggestion are chosen when its place comes: by a sampler that learns, as it would choose, or else by
-chance. Its trial counts as any other, and samplers learn from it.
+Missing values of an enqueued trial are chosen when its turn comes, by a sampler that learns, or else at random. Its
+trial counts like any other, and samplers learn from it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from app.domain.search_plan import Study, TrialEvent
 from app.domain.study_annotations import SUGGESTION, ConfigurationSuggested, reason_of
 from app.domain.terms import TrialEventKind
 from app.search.samplers.base import (
-    Enqueued,
     Explains,
+    FirstConfigurations,
     Hp,
     Knowledge,
     Maker,
@@ -25,7 +25,7 @@ from app.search.samplers.base import (
     Values,
     to_json,
 )
-from app.search.samplers.learning import Learns, learned_of
+from app.search.samplers.learning import Learns, learned_trials
 from stagetree.space.suggestions import made, resolved
 from stagetree.spec import StudySpec
 from stagetree.spec.suggestions import key_of
@@ -33,25 +33,22 @@ from stagetree.spec.suggestions import key_of
 
 @runtime_checkable
 class Completes(Protocol):
-    """A sampler that chooses the rest of a configuration."""
+    """A sampler that can complete a partial configuration."""
 
     def complete(self, number: int, fixed: Values) -> Proposal | None:
-        """As `propose`, with some of the values given; None where it finds none."""
+        """As `propose`, with some values given; None if it finds none."""
         ...
 
 
-class Suggested:
-    """The suggestions, then the configurations of another sampler, `then`.
-
-    Suggestions are taken up in the order in which they came, without the withdrawn ones.
-    """
+class EnqueuedTrials:
+    """The enqueued trials in their order without withdrawn ones, then the configurations of another sampler, `then`."""
 
     def __init__(self, spec: StudySpec, then: Sampler) -> None:
         self._spec, self.then = spec, then
         self._fixed: list[Values] = []
-        self._begun: list[Mapping[str, Any]] = []  # what trials have
-        self._suggestions: tuple[ConfigurationSuggested, ...] = ()
-        self._order: tuple[int, ...] = ()  # the numbers of those that were taken up, and of those that wait
+        self._begun: list[Mapping[str, Any]] = []  # the configurations of trials
+        self._queue: tuple[ConfigurationSuggested, ...] = ()
+        self._order: tuple[int, ...] = ()  # the indices of started and waiting enqueued trials
         self._started = self._taken = self._seen = self._learned = 0
         self._last: tuple[tuple[int, int], Proposal] | None = None
 
@@ -63,12 +60,12 @@ class Suggested:
         return self.then.size()
 
     def hear(self, study: Study) -> bool:
-        """Take in what the study was told: suggestions, and results of other studies; whether any of it is new."""
+        """Take in the study's enqueued trials and the results of other studies; returns whether any are new."""
         before, self._order, learned = self._order, study.open_suggestions(), study.learned[self._learned :]
-        self._suggestions = tuple(study.suggestions)
+        self._queue = tuple(study.suggestions)
         self._learned += len(learned)
         if learned and isinstance(inner := self._inner(), Learns):
-            inner.learn(learned_of(learned))
+            inner.learn(learned_trials(learned))
         return before != self._order or bool(learned)
 
     def knowledge(self) -> Knowledge | None:
@@ -77,11 +74,11 @@ class Suggested:
         return inner.knowledge() if isinstance(inner, Explains) else None
 
     def _inner(self) -> Sampler:
-        """The sampler that draws."""
-        return self.then.then if isinstance(self.then, Enqueued) else self.then
+        """The innermost sampler."""
+        return self.then.then if isinstance(self.then, FirstConfigurations) else self.then
 
     def _next(self, number: int) -> int | None:
-        """The suggestion that configuration `number` takes up, if it takes up one."""
+        """The enqueued trial that is configuration `number`, or None."""
         place = self._taken + number - self._started
         return self._order[place] if place < len(self._order) else None
 
@@ -94,56 +91,58 @@ class Suggested:
         self.then.observe(event)
 
     def propose(self, number: int) -> Proposal | None:
-        if (suggestion := self._next(number)) is None:
+        if (index := self._next(number)) is None:
             return self.then.propose(number - max(self._taken, len(self._order)))
-        if self._last is None or self._last[0] != (suggestion, self._seen):
-            self._last = (suggestion, self._seen), self._completed(number, suggestion)
+        if self._last is None or self._last[0] != (index, self._seen):
+            self._last = (index, self._seen), self._complete(number, index)
         return self._last[1]
 
     def foreseen(self, number: int) -> Proposal | None:
-        """The part of configuration `number` that follows from no result: its `hp` may be empty. None for nothing."""
-        if (suggestion := self._next(number)) is not None:
-            whole = self._whole(suggestion)
+        """The part of configuration `number` that depends on no result: its `hp` may be empty. None if there is
+        none.
+        """
+        if (index := self._next(number)) is not None:
+            whole = self._whole(index)
             if whole is None and not self.adaptive:
                 return self.propose(number)
-            return Proposal({} if whole is None else whole.hp, reason_of(self._suggestions[suggestion], suggestion))
+            return Proposal({} if whole is None else whole.hp, reason_of(self._queue[index], index))
         number -= self._taken
-        if isinstance(self.then, Enqueued):
+        if isinstance(self.then, FirstConfigurations):
             return self.then.foreseen(number)
         return self.then.propose(number) if isinstance(self.then, NonAdaptive) else None
 
-    def _completed(self, number: int, suggestion: int) -> Proposal:
-        """The whole configuration of a suggestion, and its reason."""
-        proposal = self._whole(suggestion) or self._chosen(number, suggestion) or self._drawn(suggestion)
-        reason = reason_of(self._suggestions[suggestion], suggestion)
+    def _complete(self, number: int, index: int) -> Proposal:
+        """The complete configuration of an enqueued trial, and its reason."""
+        proposal = self._whole(index) or self._ask_sampler(number, index) or self._sample(index)
+        reason = reason_of(self._queue[index], index)
         return replace(proposal, reason={**proposal.reason, **reason})
 
-    def _whole(self, suggestion: int) -> Proposal | None:
-        """The suggestion, if nothing is left to choose."""
-        fixed = self._values(suggestion)
+    def _whole(self, index: int) -> Proposal | None:
+        """The enqueued trial, if no value is missing."""
+        fixed = self._values(index)
         lowest = made(self._spec.search_space, lambda place, free: free.low, fixed)
         return self._proposal(lowest[0], to_json(lowest[1])) if lowest is not None and lowest[0] == fixed else None
 
-    def _chosen(self, number: int, suggestion: int) -> Proposal | None:
-        """The rest as the sampler chooses it, if it learns."""
+    def _ask_sampler(self, number: int, index: int) -> Proposal | None:
+        """The configuration completed by the sampler, if it learns."""
         inner = self._inner()
-        return inner.complete(number, self._values(suggestion)) if isinstance(inner, Completes) else None
+        return inner.complete(number, self._values(index)) if isinstance(inner, Completes) else None
 
-    def _drawn(self, suggestion: int) -> Proposal:
+    def _sample(self, index: int) -> Proposal:
         maker = Maker(self._spec)
         for hp in self._begun:
             maker.take(hp)
-        sample, configuration = maker.completed(self._key(suggestion), self._values(suggestion))
+        sample, configuration = maker.complete(self._key(index), self._values(index))
         return self._proposal(sample, to_json(configuration))
 
     def _proposal(self, sample: Values, hp: Hp) -> Proposal:
         return Proposal(hp, {"sample": sample, "asked": 0} if self.adaptive else {})
 
-    def _key(self, suggestion: int) -> str:
-        return key_of(self._spec.sampling_seed, suggestion)
+    def _key(self, index: int) -> str:
+        return key_of(self._spec.sampling_seed, index)
 
-    def _values(self, suggestion: int) -> Values:
-        while len(self._fixed) <= suggestion:
-            hp = self._suggestions[len(self._fixed)].hp
+    def _values(self, index: int) -> Values:
+        while len(self._fixed) <= index:
+            hp = self._queue[len(self._fixed)].hp
             self._fixed.append(resolved(self._spec.search_space, hp))
-        return self._fixed[suggestion]
+        return self._fixed[index]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from app import input_fingerprints
-from app.input_fingerprints import InputMissing, changed, look, may_be_read
+from app.input_fingerprints import InputMissing, content_changed, look, may_be_read
 
 
 def test_a_small_file_is_its_content(tmp_path: Path) -> None:
@@ -17,18 +17,18 @@ def test_a_small_file_is_its_content(tmp_path: Path) -> None:
     seen = look(str(tmp_path / "a"))
     assert seen["sha256"] == sha256(b"one").hexdigest() and (seen["files"], seen["bytes"]) == (1, 3)
     os.utime(tmp_path / "a", (5, 5))
-    assert not changed(seen)
+    assert not content_changed(seen)
     (tmp_path / "a").write_bytes(b"two")
-    assert changed(seen)
+    assert content_changed(seen)
 
 
 def test_a_large_file_is_its_size_and_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(input_fingerprints, "SMALL", 2)
     (tmp_path / "a").write_bytes(b"one")
     seen = look(str(tmp_path / "a"))
-    assert "sha256" not in seen and not changed(seen)
+    assert "sha256" not in seen and not content_changed(seen)
     os.utime(tmp_path / "a", (5, 5))
-    assert changed(seen)
+    assert content_changed(seen)
 
 
 def test_a_folder_is_the_names_and_contents_in_it_wherever_it_lies(tmp_path: Path) -> None:
@@ -41,7 +41,7 @@ def test_a_folder_is_the_names_and_contents_in_it_wherever_it_lies(tmp_path: Pat
     here, there = (look(str(tmp_path / name)) for name in ("here", "there"))
     assert here["sha256"] == there["sha256"] and here["files"] == 3  # a folder behind a link is one of its own
     (tmp_path / "here" / "deep" / "a").rename(tmp_path / "here" / "deep" / "b")
-    assert changed(here)
+    assert content_changed(here)
 
 
 def test_what_python_compiles_in_a_folder_is_no_change(tmp_path: Path) -> None:
@@ -49,9 +49,9 @@ def test_what_python_compiles_in_a_folder_is_no_change(tmp_path: Path) -> None:
     seen = look(str(tmp_path))
     (tmp_path / "__pycache__").mkdir()
     (tmp_path / "__pycache__" / "code.pyc").touch()
-    assert not changed(seen)
+    assert not content_changed(seen)
     (tmp_path / "code.py").write_text("VALUE = 2")
-    assert changed(seen)
+    assert content_changed(seen)
 
 
 def test_what_is_not_there_is_said(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import yaml
 
 from app import undeclared_inputs
 from app.input_fingerprints import InputMissing
-from app.undeclared_inputs import has_changed, is_of_here, look_at_found, version_of
+from app.undeclared_inputs import has_changed, record_undeclared, version_of, was_seen_on_this_machine
 
 
 def test_a_large_file_that_nobody_named_is_its_size_and_its_ends(
@@ -21,7 +21,7 @@ def test_a_large_file_that_nobody_named_is_its_size_and_its_ends(
     monkeypatch.setattr(undeclared_inputs, "PART", 4)
     file = tmp_path / "a"
     file.write_bytes(b"one, two, three")
-    [seen] = look_at_found([str(file), str(tmp_path / "gone")])
+    [seen] = record_undeclared([str(file), str(tmp_path / "gone")])
     os.utime(file, (5, 5))
     assert not has_changed(seen)
     for other in (b"One, two, three", b"one, two, threE", b"one, two,  three"):
@@ -36,7 +36,7 @@ def test_many_files_that_nobody_named_are_their_names_and_the_ends_of_some(tmp_p
     names[0].parent.mkdir()
     for name in names:
         name.write_bytes(b"1")
-    [seen] = look_at_found([f"{folder}/{pattern}"])
+    [seen] = record_undeclared([f"{folder}/{pattern}"])
     assert seen["found"] and seen["files"] == 200 and "sha256" not in seen
     (tmp_path / "a" / "log.txt").touch()
     os.utime(names[0], (5, 5))
@@ -54,13 +54,13 @@ def test_many_files_that_nobody_named_are_their_names_and_the_ends_of_some(tmp_p
         name.unlink()
     with pytest.raises(InputMissing):
         has_changed(seen)
-    assert look_at_found([f"{folder}/{pattern}"]) == []
+    assert record_undeclared([f"{folder}/{pattern}"]) == []
 
 
 def test_a_variable_that_nobody_named_is_its_value_on_its_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("A_SIZE", raising=False)
     monkeypatch.setenv("A_FOLDER", "/data/1")
-    size, folder = look_at_found(["$A_SIZE", "$A_FOLDER"])
+    size, folder = record_undeclared(["$A_SIZE", "$A_FOLDER"])
     assert "/data/1" not in str(folder) and not has_changed(size) and not has_changed(folder)
     monkeypatch.setenv("A_SIZE", "")
     monkeypatch.setenv("A_FOLDER", "/data/2")
@@ -72,10 +72,10 @@ def test_a_variable_that_nobody_named_is_its_value_on_its_machine(monkeypatch: p
 
 def test_a_package_that_nobody_named_is_its_version() -> None:
     """Its name is that of the module: PyYAML has `yaml`. Where it is missing, nothing can be said."""
-    python, other = look_at_found(["package:Python", "package:yaml", "package:no_such_thing"])
+    python, other = record_undeclared(["package:Python", "package:yaml", "package:no_such_thing"])
     assert other["stamp"] == yaml.__version__ == version_of("yaml") and not has_changed(other)
     assert not has_changed(python) and has_changed({**python, "stamp": "3.4"})
-    assert is_of_here(other) and not is_of_here({**other, "host": "another"})
+    assert was_seen_on_this_machine(other) and not was_seen_on_this_machine({**other, "host": "another"})
     assert has_changed({**other, "stamp": "0.1", "host": "another"}), "slots of all machines should have the same"
     with pytest.raises(InputMissing):
         has_changed({**other, "path": "package:no_such_thing"})

@@ -1,0 +1,232 @@
+"""The rows beside the log as values: studies, tokens, slots and chains, and the errors of operations on them.
+
+`app.events.tables` makes the columns from the fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any
+
+from app.domain.chain_assignment import ChainAssignment, Unreadable
+from app.domain.events import Stage
+from app.domain.terms import ChainState
+
+HELD = (ChainState.RUNNING, ChainState.SAVING)
+"""The states in which a worker has the chain's lease."""
+
+AT_WORK = (ChainState.READY, ChainState.RUNNING)
+"""The states in which a chain has its slot."""
+
+
+class SlotTaken(Exception):
+    """The slot is unknown, has a chain already, or belongs to another worker."""
+
+
+class SlotLost(Exception):
+    """The slot no longer belongs to this worker."""
+
+
+class ChainNotClaimable(Exception):
+    """The chain is over, or another worker has it."""
+
+
+class Fenced(Exception):
+    """The chain no longer belongs to this worker, whose writes are refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChainFlags:
+    """What the scheduler asks of a chain's worker."""
+
+    extra_eval_steps: tuple[int, ...] = ()
+    """Further steps at which to evaluate and save."""
+    stop: bool = False
+    """No study needs the chain any more."""
+    preempt: bool = False
+    """Another study needs the slot: save the state after the step under way, and end, however long that takes."""
+    branch_steps: tuple[int, ...] = ()
+    """Steps at which trials branch off that were not known when the chain began."""
+
+    @property
+    def end(self) -> bool:
+        """Whether to end after the step under way."""
+        return self.stop or self.preempt
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to work on a chain, proven by `fence`."""
+
+    chain: str
+    stream: str
+    slot: str
+    fence: int
+    assignment: ChainAssignment | Unreadable
+    flags: ChainFlags
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyRecord:
+    id: str
+    stream: str
+    name: str
+    state: str
+    submitted_at: float
+    slots_due: float | None = None
+    """Its share of the slots, while other studies compete for them."""
+    audited: bool | None = None
+    """Whether an audit is under way; None if there is none."""
+    begins: Mapping[str, Any] | None = None
+    """The weights that it begins from, as in `StudySubmitted`."""
+    project: str = ""
+    owner: str = ""
+    tags: Sequence[str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    name: str
+    """The first part of the keys of its checkpoints."""
+    database: str | None
+    """Identifies the database: a copy has the same name and another identity. None if it cannot be known."""
+    paused_until: float | None = None
+    """No checkpoint is deleted before this time, because a backup is being made."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenRecord:
+    """A principal and its token. Times are Unix seconds."""
+
+    name: str
+    digest: str
+    """The SHA-256 of the token, in hexadecimal. The token itself is stored nowhere."""
+    scope: str
+    created_at: float
+    project: str | None = None
+    """None for all projects."""
+    expires_at: float | None = None
+    """None for a token that does not expire."""
+    used_at: float | None = None
+    revoked_at: float | None = None
+
+
+LONGEST_QUARANTINE = 300.0
+"""In seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotRecord:
+    """One GPU, or one CPU process, and the worker that has it."""
+
+    name: str
+    owner: str
+    device: str
+    host: str
+    pid: int
+    seen_at: float
+    chain: str | None = None
+    """The chain that it was given."""
+    resident_model: Mapping[str, Any] | None = None
+    """Plan, node and step of the model that it holds in memory."""
+    trainers: Mapping[str, str] = field(default_factory=dict)
+    """The version of each trainer that its worker loads."""
+    note: str | None = None
+    """What it waits for, or why it is in quarantine."""
+    quarantined_until: float | None = None
+    kind: str = ""
+    """The kind of its device; "" if unknown."""
+    lent_to: str | None = None
+    """The chain of another slot that trains on its device as well."""
+    emptied_for: str | None = None
+    """The chain for which its worker has freed the device."""
+    address: str = ""
+    """The host:port at which workers of other machines reach its worker; "" if they cannot."""
+
+    @property
+    def is_free(self) -> bool:
+        return self.chain is None and self.lent_to is None
+
+    def was_seen(self, at: float, within: float) -> bool:
+        """Whether its worker was seen within the last seconds. A time far in the future was set before the clock went
+        back.
+        """
+        return at - within <= self.seen_at <= at + within
+
+    def is_quarantined(self, at: float) -> bool:
+        """A quarantine that ends later than the longest one was set before the clock went back, and does not count."""
+        return self.quarantined_until is not None and at < self.quarantined_until <= at + LONGEST_QUARANTINE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainRecord:
+    """A chain and the worker that may write for it."""
+
+    chain: str
+    stream: str
+    slot: str
+    assignment: ChainAssignment | Unreadable
+    lease_until: float
+    dispatched_at: float
+    state: str = ChainState.READY
+    fence: int = 0
+    owner: str | None = None
+    index: int = 0
+    """The stage under way."""
+    step: int = 0
+    """The last step that is known to be trained."""
+    extra_eval_steps: tuple[int, ...] = ()  # this and the next three: see `ChainFlags`
+    branch_steps: tuple[int, ...] = ()
+    stop: bool = False
+    preempt: bool = False
+    members: Mapping[str, str] = field(default_factory=dict)
+    """The slots that are lent to it, each with its owner at that time."""
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """The stages that it was given; none if its assignment cannot be read."""
+        return () if isinstance(self.assignment, Unreadable) else self.assignment.stages
+
+    @property
+    def flags(self) -> ChainFlags:
+        return ChainFlags(self.extra_eval_steps, self.stop, self.preempt, self.branch_steps)
+
+    @property
+    def lease(self) -> Lease:
+        """The lease of its current worker."""
+        return Lease(self.chain, self.stream, self.slot, self.fence, self.assignment, self.flags)
+
+    def may_read(self, key: str) -> bool:
+        """Whether it begins with this object of the store. True if its assignment cannot be read."""
+        if isinstance(self.assignment, Unreadable):
+            return True
+        begin = self.assignment.begin
+        return any(point.key == key for point in self.assignment.reads) or (begin is not None and begin["key"] == key)
+
+
+@dataclass(frozen=True, slots=True)
+class RowChanges:
+    """The chains and slots that may have changed since an earlier look, by name.
+
+    None stands for a chain that is over, or a slot without a worker. mark: of this look, for the next one.
+    """
+
+    mark: object
+    chains: dict[str, ChainRecord | None]
+    slots: dict[str, SlotRecord | None]
+
+
+def has_expired(lease_until: float, at: float, longest: float = inf) -> bool:
+    """Whether a chain was not claimed, or its worker not heard of, in time.
+
+    longest: a lease that lasts longer than this many seconds from now was given before the clock went back, and is
+    void.
+    """
+    return not at <= lease_until <= at + longest
+
+
+def not_yours(chain: str) -> Fenced:
+    """The error of a worker that has lost its chain."""
+    return Fenced(f"Chain {chain} is over, or another worker's.")
