@@ -1,4 +1,4 @@
-"""What can go wrong between a program and a server.
+"""The exceptions of the client.
 
 StagetreeError
 ├── Unreachable           no server answered
@@ -7,8 +7,8 @@ StagetreeError
 │   ├── Conflict          409, 412
 │   └── Invalid           400, 422
 ├── TrialFailed           a trial failed, or was stopped or cancelled
-├── StudyOver             nothing more comes: the study is over
-└── FailedStudy           a study that was waited for has failed
+├── StudyOver             the study is over, so there will be no result
+└── FailedStudy           a study that a caller waited for has failed
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ __all__ = [
 
 
 class StagetreeError(Exception):
-    """The base class of all that the client raises."""
+    """The base class of all exceptions of the client."""
 
     retry_after = 0.0
-    """How many seconds the server asked to be left alone for."""
+    """Seconds after which the server asked for a retry."""
 
 
 class Unreachable(StagetreeError):
@@ -46,7 +46,7 @@ class Unreachable(StagetreeError):
 
 
 class ProblemError(StagetreeError):
-    """The server's refusal. `errors` lists what is wrong with each field, as `{"field": ..., "problem": ...}`."""
+    """The server refused the request. `errors` lists the wrong fields as `{"field": ..., "problem": ...}`."""
 
     def __init__(self, status: int, title: str, detail: str = "", errors: Iterable[Mapping[str, Any]] = ()) -> None:
         self.status, self.title, self.detail, self.errors = status, title, detail, list(errors)
@@ -57,7 +57,7 @@ class ProblemError(StagetreeError):
 
 
 def _titles(status: int) -> set[str]:
-    """What HTTP calls a status, by its old and its new name: it says nothing that the detail does not."""
+    """The old and new standard title of an HTTP status, which add nothing to the detail."""
     if status == HTTPStatus.UNPROCESSABLE_ENTITY:
         return {"Unprocessable Entity", "Unprocessable Content"}
     return {HTTPStatus(status).phrase} if status in set(HTTPStatus) else set()
@@ -72,7 +72,7 @@ class Conflict(ProblemError):
 
 
 class Invalid(ProblemError):
-    """The request itself is wrong; `errors` says in which fields."""
+    """The request is invalid; `errors` lists the fields."""
 
 
 class TrialFailed(StagetreeError):
@@ -89,7 +89,7 @@ class StudyOver(StagetreeError):
 
 
 class FailedStudy(StagetreeError):
-    """A study that was waited for has failed. study: its id. reason: why, as in `study.answer.error`."""
+    """A study that a caller waited for has failed. study: its id. reason: why, as in `study.answer.error`."""
 
     def __init__(self, study: str, reason: str) -> None:
         super().__init__(f"study {study} has failed: {reason}")

@@ -1,4 +1,4 @@
-"""Studies that were written for other tools: W&B sweeps, and Optuna's studies.
+"""Import of W&B sweeps and Optuna studies.
 
     fields = from_wandb("sweep.yaml")
     study = Study.create(fields, name="mine", trainer="digits", ...)
@@ -6,7 +6,7 @@
     space = space_from_optuna(optuna_study)
     first = configurations_from_optuna(optuna_study, best=5)
 
-What has no counterpart here is an error that says so, and never left out in silence.
+Options without an equivalent raise an error; nothing is dropped silently.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Json = dict[str, Any]
 
 
 def from_wandb(sweep: str | Path | Mapping[str, Any]) -> Json:
-    """The fields of a study that a W&B sweep says: space, metric, mode and tuner; from its YAML file or its dict.
+    """Convert a W&B sweep, as a YAML file or dict, to fields of a study: space, metric, mode and tuner.
 
     `bayes` becomes random search with TPE, `hyperband` early termination becomes ASHA. Raises `StagetreeError`.
     """
@@ -55,7 +55,7 @@ def _read(path: Path) -> Json:
 
 
 def _parameters(parameters: Mapping[str, Any], path: str) -> Json:
-    """By name, what each parameter may be; nested ones by dotted names."""
+    """The entry of each parameter; nested parameters get dotted names."""
     space: Json = {}
     for name, parameter in parameters.items():
         if "parameters" in parameter:
@@ -66,7 +66,7 @@ def _parameters(parameters: Mapping[str, Any], path: str) -> Json:
 
 
 def _parameter(parameter: Mapping[str, Any], path: str) -> Any:
-    """One parameter, by the rules that W&B has for those without a distribution."""
+    """One parameter, by W&B's rules for parameters without a distribution."""
     if "value" in parameter:
         return parameter["value"]
     if "values" in parameter:
@@ -91,7 +91,9 @@ def _parameter(parameter: Mapping[str, Any], path: str) -> Any:
 
 
 def _quantum(parameter: Mapping[str, Any], anchor: float, path: str) -> float | None:
-    """The `q` whose multiples are drawn: here it is steps from a bound, or the mean, which must be a multiple."""
+    """Convert `q`: W&B samples multiples of it, while our steps count from a bound or the mean, which must be a
+    multiple.
+    """
     if not str(parameter.get("distribution", "")).startswith("q_"):
         return None
     step = parameter.get("q", 1)
@@ -111,7 +113,7 @@ _QUANTISED: dict[str, Callable[[Any, Any, Any], Any]] = {"q_uniform": uniform, "
 
 
 def _tuner(content: Mapping[str, Any]) -> Json:
-    """The tuner of a sweep's method, its run cap and its early termination; steps are counted as W&B counts them."""
+    """The tuner for a sweep's method, run cap and early termination. W&B's iterations are our steps."""
     method, stopping = content.get("method"), content.get("early_terminate")
     if method not in ("grid", "random", "bayes"):
         raise StagetreeError(f"method: must be one of grid, random, bayes, got {method!r}")
@@ -121,8 +123,8 @@ def _tuner(content: Mapping[str, Any]) -> Json:
         if method == "grid":
             return {"kind": "grid", "max_steps": steps}
         if method == "random":
-            return {"kind": "random", "max_steps": steps, **_capped(trials)}
-        return {"kind": "asha", "sampler": "tpe", "min_steps": steps, "max_steps": steps, **_capped(trials)}
+            return {"kind": "random", "max_steps": steps, **_check_cap(trials)}
+        return {"kind": "asha", "sampler": "tpe", "min_steps": steps, "max_steps": steps, **_check_cap(trials)}
     if stopping.get("type") != "hyperband":
         raise StagetreeError(f"early_terminate.type: must be hyperband, got {stopping.get('type')!r}")
     sampler = {"grid": "grid", "random": "random", "bayes": "tpe"}[method]
@@ -136,16 +138,16 @@ def _tuner(content: Mapping[str, Any]) -> Json:
         "min_steps": least,
         "max_steps": most,
         "reduction_factor": eta,
-        **_capped(trials),
+        **_check_cap(trials),
     }
 
 
 _STEPS = ("epochs", "max_steps", "steps")
-"""What sweeps call the constant that says for how long a run trains."""
+"""Names of the constant that sets the length of runs in sweeps."""
 
 
 def _steps(content: Mapping[str, Any]) -> int:
-    """A sweep does not say for how long its runs train, but for a constant that is called so."""
+    """A sweep does not contain the length of its runs, unless as a constant with one of these names."""
     for name in _STEPS:
         value = (content.get("parameters") or {}).get(name, {}).get("value")
         if isinstance(value, int):
@@ -153,7 +155,7 @@ def _steps(content: Mapping[str, Any]) -> int:
     raise StagetreeError("parameters.epochs.value: is missing: a study says for how many steps its trials are trained")
 
 
-def _capped(trials: Json) -> Json:
+def _check_cap(trials: Json) -> Json:
     if not trials:
         raise StagetreeError("run_cap: is missing: a study says how many trials it has")
     return trials
@@ -163,7 +165,7 @@ def _capped(trials: Json) -> Json:
 
 
 def space_from_optuna(study: optuna.Study) -> Json:
-    """The space of all trials of an Optuna study: each parameter with the distribution it had last."""
+    """The space of an Optuna study: each parameter with its last distribution."""
     space: Json = {}
     for trial in study.trials:
         for name, distribution in trial.distributions.items():
@@ -185,7 +187,7 @@ def _distribution(name: str, distribution: Any) -> Any:
 
 
 def configurations_from_optuna(study: optuna.Study, best: int | None = None) -> list[Json]:
-    """The configurations of the completed trials, the best first, as a tuner's `first` and `eval` take them."""
+    """The configurations of completed trials, best first, as a tuner's `first` and `eval` accept them."""
     from optuna.trial import TrialState
 
     done = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))

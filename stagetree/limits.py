@@ -1,7 +1,7 @@
-"""How much may be asked for. What a request would make is counted before anything of it is made.
+"""Limits on requests. They are checked before anything is created.
 
-The limits are far above what studies need, and are there for the number that was typed wrong: without them one request
-could keep every process of a service busy forever.
+The limits are far above the needs of studies. They protect against typing errors: a single request could otherwise keep
+every process of a service busy forever.
 """
 
 from __future__ import annotations
@@ -19,52 +19,53 @@ from stagetree.sequences import Piece, Sequence, SequenceError, with_ends
 from stagetree.sequences.base import parse_text
 
 LANES = 8
-"""What `packing: true` says: few devices gain much by more, and a lane that nobody has is computed all the same."""
+"""The width for `packing: true`. More lanes gain little on few devices, and unused lanes are computed too."""
 
 MOST_SHARDS = 1024
-"""More parts of a batch are more passes than anybody's devices would save."""
+"""Each part of a batch needs its own pass, so more parts would not pay on any device."""
 
 MOST_LANES = 64
 
 MOST_METRICS = 1_000
-"""Of one evaluation: all of them stay on record, and are in every answer about the trial."""
+"""Metrics of one evaluation. They are stored, and are in every answer about the trial."""
 
 BATCH_SIZES = ("bs", "batch_size", "seq_len")
-"""Hyper-parameters by which trials read other batches; such trials are not packed together."""
+"""Hyper-parameters that change the batches. Trials in which they differ are not packed together."""
 
 DATA = "data"
-"""The hyper-parameter that says which streams of data are learned from, and in which shares."""
+"""The hyper-parameter that sets the streams of data and their shares."""
 
 DATA_SEED = "data_seed"
-"""The hyper-parameter that orders the data, in which the repeats of a trial differ."""
+"""The hyper-parameter that orders the data. Repeats of a trial differ in it."""
 
 __all__ = ["DATA", "DATA_SEED", "LIMITS", "Limits", "check_names", "check_size", "check_trial"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The most there may be.
-
-    trials: of a study. segments: how often the hyper-parameters of one trial may change. steps: of a trial.
-    evaluations: of a trial. nodes: of a search plan. parameters: hyper-parameters of a trial, and what is free in a
-    space. bytes: of a study file or a request's body, as JSON. depth: how deep its objects and lists may be nested.
-    """
-
     trials: int = 100_000
+    """Trials of a study."""
     segments: int = 10_000
+    """How often the hyper-parameters of one trial may change."""
     steps: int = 10**9
+    """Steps of a trial."""
     evaluations: int = 100_000
+    """Evaluations of a trial."""
     nodes: int = 1_000_000
+    """Nodes of a search plan."""
     parameters: int = 1_000
+    """Hyper-parameters of a trial, or free parameters of a space."""
     bytes: int = 2**20
+    """Size of a study file or a request's body, as JSON."""
     depth: int = 50
+    """Nesting depth of objects and lists."""
 
 
 LIMITS = Limits()
-"""The limits that hold where an operator has set none."""
+"""The default limits."""
 
 PLAIN = frozenset({str, int, float, bool, type(None)})
-"""Most values are of one of these: what else one may be takes ten times as long to ask."""
+"""Most values have one of these types. An isinstance check against abstract types takes ten times as long."""
 
 
 def check_size(value: Any, limits: Limits = LIMITS) -> None:
@@ -79,7 +80,7 @@ def check_size(value: Any, limits: Limits = LIMITS) -> None:
 
 
 def _walk(value: Any, depth: int) -> Iterator[tuple[Any, str]]:
-    """Every key and every value that holds no others, with its path; without recursion, whatever is in there."""
+    """Every key and every leaf with its path. Without recursion, because the depth is not checked yet."""
     ways = [iter([(value, "")])]
     while ways:
         item, path = next(ways[-1], (ways, ""))
@@ -108,7 +109,7 @@ def _inside(item: Any, path: str) -> Iterator[tuple[Any, str]]:
 
 
 def check_names(names: Iterable[str], limits: Limits = LIMITS) -> None:
-    """Raise `SequenceError` for names of hyper-parameters that are too many, or that nobody could read."""
+    """Raise `SequenceError` for too many, too long or unreadable names of hyper-parameters."""
     for number, name in enumerate(names, 1):
         if number > limits.parameters:
             raise SequenceError("", f"must name at most {limits.parameters:,} hyper-parameters")
@@ -117,10 +118,9 @@ def check_names(names: Iterable[str], limits: Limits = LIMITS) -> None:
 
 
 def check_trial(hp: Mapping[str, Any], steps: int, every: int | None = None, limits: Limits = LIMITS) -> int:
-    """How often a trial changes: `hp` for `steps` steps, evaluated after `every` so many.
+    """The number of changes in a trial: `hp` for `steps` steps, with an evaluation every `every` steps.
 
-    Raises `SequenceError` where that or anything else is too much, for what is no sequence, and for values that are no
-    finite numbers.
+    Raises `SequenceError` for anything over the limits, invalid sequences, and values that are not finite.
     """
     check_names(hp, limits)
     check_size(hp, limits)
@@ -128,7 +128,7 @@ def check_trial(hp: Mapping[str, Any], steps: int, every: int | None = None, lim
 
 
 def check_changes(hp: Mapping[str, Any], steps: int, every: int | None = None, limits: Limits = LIMITS) -> int:
-    """The same of a trial whose names and size were checked."""
+    """Like `check_trial`, for a trial whose names and size were checked before."""
     check_steps("steps", steps, every, limits)
     changes = 0
     for name, sequence in hp.items():
@@ -141,7 +141,7 @@ def check_changes(hp: Mapping[str, Any], steps: int, every: int | None = None, l
 
 def _changes(name: str, sequence: Any, steps: int, most: int) -> int:
     try:
-        return _counted(json.dumps(_plain(sequence)), steps, most)
+        return _count_cached(json.dumps(_plain(sequence)), steps, most)
     except SequenceError as error:
         raise SequenceError(".".join(filter(None, (name, error.field))), error.problem) from None
 
@@ -151,13 +151,13 @@ def _plain(sequence: Any) -> Any:
 
 
 @lru_cache(maxsize=16384)
-def _counted(text: str, steps: int, most: int) -> int:
-    """Kept, since a space repeats few sequences many times."""
+def _count_cached(text: str, steps: int, most: int) -> int:
+    """Cached, because a space repeats few sequences many times."""
     return count_changes(parse_text(text), steps, most)
 
 
 def check_steps(field: str, steps: int, every: int | None, limits: Limits = LIMITS) -> None:
-    """Raise `SequenceError` for too many steps, or too many evaluations on the way."""
+    """Raise `SequenceError` for too many steps or evaluations."""
     if steps > limits.steps:
         raise SequenceError(field, f"must be at most {limits.steps:,} steps, got {_number(steps)}")
     if every is not None and steps // every > limits.evaluations:
@@ -168,9 +168,9 @@ def check_steps(field: str, steps: int, every: int | None, limits: Limits = LIMI
 
 
 def count_changes(sequence: Sequence, steps: int, most: int) -> int:
-    """How many pieces a sequence has before `steps`, counted no further than one more than `most`.
+    """The number of pieces of a sequence before `steps`. Stops counting at `most` + 1.
 
-    Raises `SequenceError` where its values are no finite numbers.
+    Raises `SequenceError` if its values are not finite.
     """
     pieces = takewhile(lambda each: each[0].start < steps, with_ends(sequence.pieces()))
     counted = 0
@@ -181,7 +181,7 @@ def count_changes(sequence: Sequence, steps: int, most: int) -> int:
 
 
 def _check_values(piece: Piece, end: int) -> None:
-    """The first value of a piece and the last: no form goes out of bounds and comes back."""
+    """Check the first and last value of a piece. Every form is monotonic, so no value between exceeds them."""
     for step in (piece.start, end - 1):
         value = piece.form.at(step)
         if isinstance(value, float) and not math.isfinite(value):
@@ -189,5 +189,5 @@ def _check_values(piece: Piece, end: int) -> None:
 
 
 def _number(value: int) -> str:
-    """A number in a sentence, however many digits it has."""
+    """A whole number for a sentence; shortened if it is very long."""
     return f"{value:,}" if abs(value) < 10**18 else f"{value:.1e}" if abs(value) < 10**300 else "far more"

@@ -1,12 +1,12 @@
-"""A whole service on this machine, for as long as a program or a notebook wants it.
+"""A complete service on this machine, for the lifetime of a program or a notebook.
 
     with stagetree.local(slots=2) as server:
         study = server.create(trainer=Digits, metric="val_accuracy", mode="max", space=..., tuner=...).wait()
         print(study.best)
 
-Its processes are those of `stagetree up`. They are children of another interpreter, so nothing of this one is imported
-there: a script needs no `if __name__ == "__main__"`. They end with this process, however it ends, and what was trained
-stays in the folder.
+It runs the processes of `stagetree up` as children of a separate interpreter. That one does not import the calling
+program, so a script needs no `if __name__ == "__main__"`. The processes end with this one, even if it is killed. The
+folder keeps everything that was trained.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 __all__ = ["LocalServer", "local"]
 
 STOP_SECONDS = 150.0
-"""More than the slots have to save what they have."""
+"""Longer than slots need to save their state."""
 
 _RUNNING: dict[Path, LocalServer] = {}
-"""The servers of this process, by their folders."""
+"""The servers of this process, by folder."""
 
 
 def local(
@@ -57,7 +57,7 @@ def local(
 
 
 class LocalServer:
-    """A running service; see `local`. Leaving the `with` block stops it, and so does the end of this process."""
+    """A running service; see `local`. It stops when the `with` block or this process ends."""
 
     def __init__(self, slots: int | None, folder: Path, trainers: list[str]) -> None:
         self._folder = folder
@@ -70,7 +70,7 @@ class LocalServer:
             start_new_session=True,  # Ctrl-C is for this process to handle
         )
         try:
-            self.url, self.slots = self._started()
+            self.url, self.slots = self._wait_until_started()
         except BaseException:
             self._end()
             raise
@@ -126,8 +126,8 @@ class LocalServer:
         state = "stopped" if self._process.poll() is not None else f"at {self.url}, slots: {self.slots}"
         return f"<LocalServer {state}, in {self._folder}>"
 
-    def _started(self) -> tuple[str, int]:
-        """What the other process says when all is up."""
+    def _wait_until_started(self) -> tuple[str, int]:
+        """Wait until the other process reports that all its parts are running."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         answer: dict[str, Any] = json.loads(line) if line else {"error": "the service ended while it was started"}
@@ -136,7 +136,7 @@ class LocalServer:
         return answer["url"], answer["slots"]
 
     def _end(self) -> None:
-        """The other process stops everything when its input ends; it is killed if that takes too long."""
+        """Closing its input stops the other process. It is killed if that takes too long."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.close()
         try:

@@ -1,4 +1,4 @@
-"""All that a study came to, in one place: for data frames, plots and programs of your own.
+"""The complete results of a study, for data frames, plots and your own programs.
 
 results = study.results()
 results.dataframe().sort_values("value")
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 __all__ = ["Results", "TrialHistory"]
 
 _AT_ONCE = 16
-"""How many trials are asked about at the same time."""
+"""How many trials are fetched at the same time."""
 
 
 class Results(StudyHistory):
-    """A study with all its trials, their curves, what happened to them, and the nodes of the plan they pass."""
+    """A study with its trials, their curves and events, and the nodes of the plan that they pass."""
 
     @classmethod
     async def of(cls, client: AsyncClient, study: str) -> Results:
-        """The results of a study so far."""
+        """Fetch the results of a study so far."""
         gate = asyncio.Semaphore(_AT_ONCE)
 
         async def one(number: int) -> TrialDetail:

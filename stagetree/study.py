@@ -1,4 +1,4 @@
-"""A study from Python: submit it or open it, wait for it, look at it, or tune it yourself.
+"""A study in Python: submit or open it, wait for it, read its results, or tune it yourself.
 
     study = Study.create(StudySpec.from_file("study.yaml")).wait()
     print(study.best, study.dataframe())
@@ -9,10 +9,10 @@ result.
     study = await AsyncStudy.create(name="mine", trainer="digits", metric="val_accuracy", mode="max")
     results = await wait_all(study.eval({"lr": lr}, 5) for lr in (0.1, 0.01, 0.001))
 
-A tuner is any coroutine over a study. What it asks for in one moment goes to the server in one call; results come over
-one stream of events. The same configuration asked for more steps is the same trial, trained on from where it is.
+A tuner is any coroutine over a study. Requests made at the same time go to the server in one call, and results arrive
+over one event stream. Requesting a configuration for more steps extends its trial from its last state.
 
-`Study` is `AsyncStudy` without `await`: what several threads ask for at once is still one call.
+`Study` is `AsyncStudy` without `await`. Simultaneous requests of several threads are still one call.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from stagetree.client.blocking import Blocking, blocking, blocking_iterator, chained, wait_all, wait_any
 from stagetree.client.client import AsyncClient, Holds
 from stagetree.client.http import Json, path_of
-from stagetree.client.study_json import Folder, named, study_body
+from stagetree.client.study_json import Folder, find_study_id, study_body
 from stagetree.client.trial_composition import MadeOfTrials
 from stagetree.client.trial_requests import Asker, Hp, Known, Result
 from stagetree.errors import NotFound, StudyOver, TrialFailed
@@ -46,7 +46,7 @@ T = TypeVar("T")
 Tuner = Callable[["AsyncStudy"], Awaitable[T]]
 
 _LOOK_SECONDS = 0.5
-"""How often a study that is waited for is looked at."""
+"""How often `wait` polls the study."""
 
 
 class AsyncStudy(StudyView, MadeOfTrials):
@@ -93,7 +93,7 @@ class AsyncStudy(StudyView, MadeOfTrials):
             try:
                 await opened.refresh()
             except NotFound:
-                opened = cls(client, {"study": await named(client.http, study)})
+                opened = cls(client, {"study": await find_study_id(client.http, study)})
                 await opened.refresh()
         except BaseException:
             await client.close()
@@ -116,7 +116,7 @@ class AsyncStudy(StudyView, MadeOfTrials):
         """The URL of its server."""
         return self._client.url
 
-    # How it stands
+    # State and results
 
     async def refresh(self) -> None:
         """Fetch the present state of the study and of all its trials."""
@@ -167,7 +167,7 @@ class AsyncStudy(StudyView, MadeOfTrials):
         """The events of the study after event number `after`, in order."""
         return [event async for event in self._client.events(self.id, after)]
 
-    # What is done with it
+    # Actions
 
     async def complete(self) -> None:
         """Complete the study: ask for no more. Raises `Conflict` while trials are under way."""

@@ -20,7 +20,7 @@ from stagetree.limits import Limits
 from stagetree.models.service import ScopeWord
 from stagetree.sequences import did_you_mean
 from stagetree.spec import Problem as SpecProblem
-from stagetree.spec import SpecError, StudySpec, TrialSpec, shown
+from stagetree.spec import SpecError, StudySpec, TrialSpec, shorten
 from stagetree.spec.fields import SpecPart
 from stagetree.spec.suggestions import MOST_SUGGESTIONS
 
@@ -64,7 +64,7 @@ def parse(kind: type[Parsed], body: Any) -> Parsed:
 def parse_trial(body: Any) -> c.Start:
     """The new trial that a body asks for. Raises `SpecError`."""
     if not isinstance(body, dict):
-        raise SpecError([SpecProblem("", f"must be an object with hp and steps, got {shown(body)}")])
+        raise SpecError([SpecProblem("", f"must be an object with hp and steps, got {shorten(body)}")])
     trial = TrialSpec(**body)
     return c.Start(hp={name: sequence.to_json() for name, sequence in trial.configuration().items()}, steps=trial.steps)
 

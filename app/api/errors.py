@@ -24,7 +24,7 @@ from app.events import DatabaseUnavailable, PlanUnusable, log
 from app.service.services import HttpProblem, InvalidField
 from app.storage.object_store import StoreUnavailable
 from stagetree.models.pages import Problem
-from stagetree.spec import SpecError, shown
+from stagetree.spec import SpecError, shorten
 
 MEDIA_TYPE = "application/problem+json"
 TRY_AGAIN = {"Retry-After": "1"}
@@ -87,7 +87,7 @@ def _problems(error: Mapping[str, Any]) -> list[dict[str, str]]:
 
 def _sentence(error: Mapping[str, Any]) -> str:
     """A sentence on the right value of a parameter."""
-    limits, got = error.get("ctx", {}), f", got {shown(error['input'])}"
+    limits, got = error.get("ctx", {}), f", got {shorten(error['input'])}"
     match error["type"]:
         case "missing":
             return "is missing"

@@ -24,7 +24,7 @@ from app.events import Write as Transaction
 from app.service.services import HttpProblem, InvalidField
 from stagetree.limits import Limits
 from stagetree.sequences import did_you_mean
-from stagetree.spec import shown
+from stagetree.spec import shorten
 
 NO = ("false", "0", "no", "off", "f", "n")
 """The false values of a query parameter."""
@@ -98,7 +98,7 @@ def refuse_repeated(parameters: QueryParams, repeated: Collection[str]) -> None:
     """Raise `InvalidField` for a duplicate parameter, of which one would be ignored."""
     for name in parameters:
         if name not in repeated and len(values := parameters.getlist(name)) > 1:
-            raise InvalidField(name, f"must be given once, got {', '.join(map(shown, values))}")
+            raise InvalidField(name, f"must be given once, got {', '.join(map(shorten, values))}")
 
 
 def _query_parameters(dependant: Dependant) -> Iterator[Any]:

@@ -156,7 +156,7 @@ def _way(name: str) -> str:
 def check_job(spec: StudySpec, file: str, device: str) -> Json | None:
     """The request to `stagetree.runtime.check`, without steps; None if the study has no configuration yet."""
     from app.settings import settings
-    from stagetree.spec import sums
+    from stagetree.spec import reduction_name
 
     hp = _configuration(spec)
     return hp and {
@@ -169,7 +169,7 @@ def check_job(spec: StudySpec, file: str, device: str) -> Json | None:
         "threads": settings().threads if device == "cpu" else 1,
         "determinism": spec.determinism,
         "shards": spec.shards or 0,
-        "parallel": sums(spec.parallel, spec.shards, spec.ranks),
+        "parallel": reduction_name(spec.parallel, spec.shards, spec.ranks),
     }
 
 
@@ -179,7 +179,7 @@ def _configuration(spec: StudySpec) -> Json | None:
         chosen = next(spec.configurations(), None)
     else:
         drawn = spec.first[0] if spec.first else spec.search_space.sample(spec.seed, 0)
-        chosen = spec.search_space.without_length(drawn)
+        chosen = spec.search_space.drop_length(drawn)
     return chosen and {name: sequence.to_json() for name, sequence in chosen.items()}
 
 

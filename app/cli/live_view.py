@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from app.cli.output import fraction, number, one_line, plural, resting_text, short_hp, steps_text
-from stagetree.text import FINAL, decided, duration, rank_text, saved_text
+from stagetree.text import FINAL, decision_text, duration, rank_text, saved_text
 
 Json = dict[str, Any]
 NARROW = 60
@@ -92,7 +92,7 @@ def _facts(study: Json) -> Iterator[tuple[str, Text]]:
     if study["best"]:
         yield "best", _best(study)
     if study["progress"]["last"]:
-        yield "last", Text(decision_text(study["progress"]["last"]))
+        yield "last", Text(last_decision_text(study["progress"]["last"]))
     if study["waits"]:
         yield "waits", Text(one_line(study["waits"]), "bold red", no_wrap=False, overflow="fold")
     if study["ending"]:
@@ -124,9 +124,11 @@ def _best(study: Json) -> Text:
     return text.append(one_line(short_hp(result["hp"])), "dim")
 
 
-def decision_text(last: Json) -> str:
+def last_decision_text(last: Json) -> str:
     """The tuner's last decision as text."""
-    return f"{decided(last['kind'], last['trial'], last['steps'])}: {rank_text(last['reason'])}".removesuffix(": ")
+    return f"{decision_text(last['kind'], last['trial'], last['steps'])}: {rank_text(last['reason'])}".removesuffix(
+        ": "
+    )
 
 
 def _slots(study: Json, room: int) -> list[RenderableType]:

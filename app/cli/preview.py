@@ -14,7 +14,7 @@ import typer
 from app.cli import study_files
 from app.cli.options import DEFAULT_DIR, Changes, Output, Store, StudyFile, Trainers, is_store
 from app.cli.output import Format, one_line, plural, print_json
-from stagetree.text import percent, rough
+from stagetree.text import percent, rough_duration
 
 if TYPE_CHECKING:
     from app.registry import TrainerSource
@@ -79,7 +79,7 @@ def budget_lines(costs: Json) -> Iterator[str]:
 
 def time_text(time: Json, slots: int) -> str:
     """The estimated time with its error, on one line."""
-    whole, makespan = rough(time["slot_seconds"]), rough(time["makespan_seconds"])
+    whole, makespan = rough_duration(time["slot_seconds"]), rough_duration(time["makespan_seconds"])
     off = f"{percent(time['error'])} off" if time["error"] < 1 else "off by more than itself"
     how = f"steps of {time['settings']} settings were measured here, an estimate is {off} (median)"
     return f"about {whole} of slot time, {makespan} on {plural(slots, 'slot')}; {how}"

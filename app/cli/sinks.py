@@ -135,7 +135,7 @@ class StudySinks(threading.Thread):
     def finish(self, seconds: float) -> None:
         """Wait at most `seconds` for the sinks of completed studies, and report incomplete ones."""
         from stagetree.client import Client, StagetreeError
-        from stagetree.sinks.addresses import shown
+        from stagetree.sinks.addresses import redact_address
 
         deadline = time.monotonic() + seconds
         try:
@@ -145,7 +145,7 @@ class StudySinks(threading.Thread):
             self._say(f"The sinks of studies may be incomplete: {error}")
         for (study, address), following in self._following.items():
             if study not in self._open and not following.wait(max(deadline - time.monotonic(), 0)):
-                name = shown(address)
+                name = redact_address(address)
                 self._say(f"{name} lacks a part of {study}: stagetree watch {study} --to {name} sends the rest")
 
     def end(self) -> None:
@@ -157,9 +157,9 @@ class SinkThread(threading.Thread):
     """Writes one study to one sink, over a connection of its own."""
 
     def __init__(self, url: str, study: str, address: str, positions: Path, say: Say, ended: threading.Event) -> None:
-        from stagetree.sinks.addresses import shown
+        from stagetree.sinks.addresses import redact_address
 
-        super().__init__(name=f"{shown(address)} of {study}", daemon=True)
+        super().__init__(name=f"{redact_address(address)} of {study}", daemon=True)
         self._url, self._study, self._address, self._positions = url, study, address, positions
         self._say, self._ended = say, ended
         self._is_written = False
@@ -199,10 +199,10 @@ class SinkThread(threading.Thread):
 
     def _has_got_all(self, client: Client) -> bool:
         """Whether the study was written up to its present end."""
-        from stagetree.sinks.addresses import noted_in
-        from stagetree.sinks.follower import completed_at, path_in
+        from stagetree.sinks.addresses import progress_folder
+        from stagetree.sinks.follower import end_time, ledger_path
 
-        noted = completed_at(path_in(noted_in(self._address, self._positions), self._study))
+        noted = end_time(ledger_path(progress_folder(self._address, self._positions), self._study))
         over: Any = client.study(self._study, trials=False).finished_at
         return noted is not None and noted == over
 

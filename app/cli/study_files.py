@@ -28,14 +28,14 @@ def load(path: Path, changes: Sequence[str], limits: Limits | None) -> StudySpec
     limits: None for those of a server.
     """
     from stagetree.spec import SpecError, StudySpec
-    from stagetree.spec.file import changed, read
+    from stagetree.spec.file import change_fields, read
     from stagetree.spec.trainer_inputs import absolute
 
     place = STDIN if str(path) == "-" else path
     try:
         values = read(place)
         if changes and isinstance(values, dict):
-            values = changed(values, changes_of(changes, "--set"))
+            values = change_fields(values, changes_of(changes, "--set"))
         folder = Path.cwd() if place is STDIN else place.parent
         return StudySpec.from_dict(absolute(values, folder) if isinstance(values, dict) else values, limits)
     except SpecError as error:
@@ -53,7 +53,7 @@ def load_to_run(path: Path, changes: Sequence[str], *, is_here: bool, is_checked
 
 def changes_of(options: Sequence[str], option: str) -> Json:
     """The changes of `--set tuner.max_steps=20` by dotted path; values are written as in a study file."""
-    from stagetree.spec.file import value_of
+    from stagetree.spec.file import parse_value
 
     changes: Json = {}
     for each in options:
@@ -61,7 +61,7 @@ def changes_of(options: Sequence[str], option: str) -> Json:
         if not separator or not path:
             fail(f"{option}: must be FIELD=VALUE, such as tuner.max_steps=20, got {each!r}", USAGE)
         try:
-            changes[path] = value_of(value)
+            changes[path] = parse_value(value)
         except ValueError as error:
             fail(f"{option} {path}={value}: {error}", USAGE)
     return changes

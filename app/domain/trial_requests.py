@@ -18,7 +18,7 @@ from app.domain.search_plan import SearchPlan, Study, Trial
 from app.domain.study_annotations import SuggestionWithdrawn
 from app.domain.terms import NodeId, Refused, StateConflict, StudyId, Unknown
 from stagetree.limits import DATA_SEED, Limits, check_trial
-from stagetree.sequences import SequenceError, did_you_mean, first_parts, parse_for
+from stagetree.sequences import SequenceError, did_you_mean, first_parts, parse_for_length
 
 Json = dict[str, Any]
 
@@ -117,7 +117,7 @@ def branch_hp(trial: Trial, at: int, hp: Json, steps: int) -> Json:
             names = ", ".join(sorted(trial.hp))
             raise Refused(f"hp.{name}: must be one of {names}{did_you_mean(name, trial.hp)}")
         with refuse_sequence_errors(f"hp.{name}"):
-            after, before = parse_for(tail, steps - at), parse_for(trial.hp[name], trial.steps).at(at - 1)
+            after, before = parse_for_length(tail, steps - at), parse_for_length(trial.hp[name], trial.steps).at(at - 1)
         if isinstance(after.at(0), str) != isinstance(before, str):
             raise Refused(f"hp.{name}: trial {trial.number} has {before!r} before step {at}, got {after.at(0)!r}")
         parts = [*first_parts(trial.hp[name], at), {"sequence": after.to_json()}]

@@ -31,7 +31,7 @@ from app.storage.object_store import PART, StoreUnavailable
 from stagetree.runtime.checkpoints.dcp import NotDcp, PackedFolder
 from stagetree.runtime.checkpoints.weight_files import kind_of
 from stagetree.sinks import SinkError
-from stagetree.spec import BeginFrom, Problem, SpecError, StudySpec, sums
+from stagetree.spec import BeginFrom, Problem, SpecError, StudySpec, reduction_name
 
 Json = dict[str, Any]
 
@@ -264,7 +264,7 @@ def opening_event(
         shards=spec.shards or 0,
         parallel=f"{LAUNCHED}:{spec.ranks}"
         if trainer.launched and spec.ranks != 1
-        else sums(spec.parallel, spec.shards, spec.ranks),
+        else reduction_name(spec.parallel, spec.shards, spec.ranks),
     )
 
 

@@ -26,7 +26,7 @@ from app.service.services import InvalidField, Services, Write
 from stagetree.models.trials import Proposed, SamplerState, Suggestion, Suggestions
 from stagetree.sequences import SequenceError
 from stagetree.spec import Problem, SpecError, StudySpec
-from stagetree.spec.suggestions import check_configurations, places, why_none
+from stagetree.spec.suggestions import check_configurations, refusal_reason, sampled_count
 
 Json = dict[str, Any]
 
@@ -124,7 +124,7 @@ def _knowledge_texts(spec: StudySpec, knowledge: Knowledge | None) -> Iterator[s
 
 def _budget_texts(study: Study, spec: StudySpec) -> list[str]:
     """The used part of each budget of the search."""
-    most = places(spec.tuner)
+    most = sampled_count(spec.tuner)
     texts = [] if most is None else [f"{len(study.trials):,} of {most:,} trials have begun"]
     if spec.max_total_steps is not None:
         texts.append(f"{study.executed:,} steps of its max_total_steps {spec.max_total_steps:,} are trained")
@@ -168,10 +168,12 @@ def _check(study: Study, command: c.SuggestConfigurations) -> None:
 
 def _refusal_reason(study: Study, spec: StudySpec, number: int) -> str:
     """Why a study takes no `number` further suggestions; empty if it does."""
-    if (problem := why_none(spec.tuner)) is not None:
+    if (problem := refusal_reason(spec.tuner)) is not None:
         return problem
     sampler = sampler_of(spec)
-    counted = [most for most in (places(spec.tuner), None if sampler is None else sampler.size()) if most is not None]
+    counted = [
+        most for most in (sampled_count(spec.tuner), None if sampler is None else sampler.size()) if most is not None
+    ]
     begun = sum(trial.reason.get("by") == "tuner" and trial.cooldown_of is None for trial in study.trials)
     waiting = len(study.open_suggestions()) - len(study.trials_by_suggestion())
     if not counted or number <= (left := max(0, min(counted) - begun - waiting)):

@@ -31,7 +31,7 @@ from app.simulation.simulator import Simulator
 from app.simulation.slots import drop_devices
 from stagetree.sequences import is_same_value
 from stagetree.spec import Problem, SpecError, StudySpec
-from stagetree.spec.file import changed
+from stagetree.spec.file import change_fields
 
 Json = dict[str, Any]
 
@@ -114,7 +114,7 @@ class _Follower:
 
     def _imagine(self, event: e.StudySubmitted | e.StudyReopened) -> e.Event:
         """The event with the changed study file. Raises `SpecError`."""
-        spec = StudySpec.from_dict(drop_devices(changed(event.spec, self._changes))).to_json()
+        spec = StudySpec.from_dict(drop_devices(change_fields(event.spec, self._changes))).to_json()
         self._driver = self._make_driver(spec)
         return replace(event, spec=spec)
 

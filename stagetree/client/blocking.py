@@ -31,20 +31,21 @@ T = TypeVar("T")
 _NO_MORE: Any = object()
 _CLOSED = "the connection was closed"
 _END_SECONDS = 5.0
-"""How long a call that was interrupted may take to end."""
+"""How long an interrupted call may take to end."""
 
 
 @cache
 def _portal(process: int) -> BlockingPortal:
-    """The loop of a process: a fork has none of its parent's threads. It ends before the interpreter does.
+    """The event loop of a process. A fork gets its own, because threads do not survive a fork.
 
-    Another thread starts it: Ctrl-C interrupts the main one, which then waited without a limit for a loop half begun.
+    A separate thread starts it: Ctrl-C interrupts the main thread, which could otherwise wait forever for a loop that
+    is only half started.
     """
     with ThreadPoolExecutor(1) as another:
-        return another.submit(_started).result()
+        return another.submit(_start_portal).result()
 
 
-def _started() -> BlockingPortal:
+def _start_portal() -> BlockingPortal:
     closing = ExitStack()
     portal = closing.enter_context(start_blocking_portal(name="stagetree"))
     atexit.register(_end, portal, closing)
@@ -52,7 +53,7 @@ def _started() -> BlockingPortal:
 
 
 def _end(portal: BlockingPortal, closing: ExitStack) -> None:
-    """Threads may still wait for an answer, such as the next event of a study that rests: nobody wants it any more."""
+    """Close all calls. Threads may still wait for an answer, such as the next event of an idle study."""
     with suppress(RuntimeError):  # it is not running
         portal.call(_close_all)
         portal.call(portal.stop, True)
@@ -60,7 +61,7 @@ def _end(portal: BlockingPortal, closing: ExitStack) -> None:
 
 
 class Blocking:
-    """Holds the asynchronous object that does the work."""
+    """The base class of synchronous wrappers around an asynchronous object."""
 
     def __init__(self, make: Callable[[], Coroutine[Any, Any, Any]]) -> None:
         self._portal, self._is_open = _portal(os.getpid()), True
@@ -76,7 +77,7 @@ class Blocking:
         self.close()
 
     def close(self) -> None:
-        """Close the connections; what the server does goes on."""
+        """Close the connections. The server keeps working."""
         if self._is_open:
             try:
                 self._run(self._core.close())
@@ -84,7 +85,7 @@ class Blocking:
                 self._is_open = False
 
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """The coroutine's result. Whoever is interrupted while it starts or runs ends it."""
+        """The coroutine's result. An interrupt, also during the start, cancels it."""
         call = _Call(coroutine)
         try:
             return self._start(call).result()
@@ -97,7 +98,7 @@ class Blocking:
             raise
 
     def _start(self, call: _Call[T]) -> Future[T]:
-        """Have the loop begin with it. Raises `StagetreeError` where it will not, at the end of the process say."""
+        """Schedule the call on the loop. Raises `StagetreeError` if the loop is closed, for example at exit."""
         if self._is_open:
             with suppress(RuntimeError):  # the loop is not running any more
                 return self._portal.start_task_soon(call.run)
@@ -106,14 +107,14 @@ class Blocking:
 
 
 class _Call(Generic[T]):
-    """A coroutine that the loop is asked to run. Its methods run in the loop, in the order they are asked for."""
+    """A coroutine scheduled on the loop. Its methods run in the loop, in the order of the calls."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
         self.coroutine, self.ended = coroutine, Event()
         self._scope: CancelScope | None = None
 
     async def run(self) -> Any:
-        """Its result; `None` where it was given up, when nobody waits for one."""
+        """The result, or `None` if the call was given up and has no caller left."""
         try:
             with CancelScope() as self._scope:
                 return await self.coroutine
@@ -121,7 +122,7 @@ class _Call(Generic[T]):
             self.ended.set()
 
     def give_up(self) -> None:
-        """End it, or see that it never begins: the interrupt may have come before the loop was told of it."""
+        """Cancel the call, or prevent its start if the interrupt came before the loop saw it."""
         if self._scope is None:
             self.coroutine.close()
             self.ended.set()
@@ -130,7 +131,7 @@ class _Call(Generic[T]):
 
 
 def blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Any, P], T]:
-    """The method, returning when it is done."""
+    """A synchronous version of the method."""
 
     def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
         done: T = self._run(method(self._core, *args, **kwargs))
@@ -141,7 +142,7 @@ def blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> C
 
 
 def chained(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, Any]]) -> Callable[Concatenate[S, P], S]:
-    """The method, returning the object it was called on."""
+    """A synchronous version of the method that returns the object itself."""
 
     def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> Any:
         self._run(method(self._core, *args, **kwargs))
@@ -154,9 +155,9 @@ def chained(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, Any]]) -> 
 def blocking_iterator(
     method: Callable[Concatenate[Any, P], AsyncIterator[T]],
 ) -> Callable[Concatenate[Any, P], Generator[T, None, None]]:
-    """The method, giving item after item as they come.
+    """A synchronous version of an asynchronous iterator.
 
-    Close it where you leave it before its end: what a signal raises while Python collects it is lost.
+    Close it if you leave it early: an exception raised by a signal handler during garbage collection is lost.
     """
 
     def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> Generator[T, None, None]:
@@ -173,14 +174,14 @@ def blocking_iterator(
 
 
 class _Items(Generic[T]):
-    """What an asynchronous generator gives. Its methods run in the loop."""
+    """The items of an asynchronous generator. Its methods run in the loop."""
 
     def __init__(self, items: AsyncIterator[T]) -> None:
         self._items, self._is_open, self._turn = items, True, Lock()
         self._wait: CancelScope | None = None
 
     async def next(self) -> T:
-        """The next one, or `_NO_MORE`. Raises `StagetreeError` where it was closed: that is not the items' end."""
+        """The next item, or `_NO_MORE`. Raises `StagetreeError` if the generator was closed before its end."""
         async with self._turn:
             if self._is_open:
                 _open.add(self)
@@ -189,7 +190,7 @@ class _Items(Generic[T]):
         raise StagetreeError(_CLOSED)
 
     async def close(self) -> None:
-        """End the generator, with the connection that it may hold; a thread that waits for an item waits no more."""
+        """Close the generator and its connection, and wake the thread that waits for an item."""
         self._is_open = False
         if self._wait is not None:
             self._wait.cancel()
@@ -198,11 +199,11 @@ class _Items(Generic[T]):
 
 
 _open = WeakSet[_Items[Any]]()
-"""A loop that ends closes all generators that are left at once, an inner one in the middle of the outer one's end."""
+"""All open generators. On exit, the loop would close them at once, an inner one while its outer one is closing."""
 
 
 async def _close_all() -> None:
-    """Close each before the loop ends, whether or not a thread waits for its next item."""
+    """Close all generators before the loop ends, whether or not a thread waits for an item."""
     for items in tuple(_open):
         await items.close()
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from stagetree.spec import StudySpec
 
 Holds = Literal["weights", "state"]
-"""What a file holds: a model's weights by their own names, or all that was in a checkpoint."""
+"""The content of a file: a model's weights by name, or a whole checkpoint."""
 
 __all__ = ["AsyncClient", "Client", "Conflict", "Invalid", "NotFound", "ProblemError", "StagetreeError", "Unreachable"]
 

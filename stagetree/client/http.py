@@ -1,7 +1,7 @@
-"""How the client speaks: calls that are tried again, and streams that are made again, until they fail for good.
+"""HTTP: retried calls and resumed event streams.
 
-What failed on the way, or was refused with 429 or 5xx, is tried again with growing pauses. That is safe for POST too:
-each logical call carries one `Idempotency-Key`, so the server does it once.
+Connection errors, 429 and 5xx are retried with growing pauses. That is safe for POST too: each logical call has one
+`Idempotency-Key`, so the server executes it once.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Json = dict[str, Any]
 API = "/api/v1"
 DEFAULT_URL = "http://127.0.0.1:8000"
 SILENCE = 60.0
-"""A stream of events that says nothing for so long, not even that it is there, is taken for dead. In seconds."""
+"""Seconds without any event, keep-alives included, after which a stream counts as dead."""
 
 _TRY_AGAIN = {408, 429, 500, 502, 503, 504}
 _PROBLEMS: dict[int, type[ProblemError]] = {400: Invalid, 404: NotFound, 409: Conflict, 412: Conflict, 422: Invalid}
@@ -38,7 +38,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
 
 
 class StreamOver(Exception):
-    """The server has no more events, now or later."""
+    """The server has sent the last event."""
 
 
 class Http:
@@ -63,12 +63,12 @@ class Http:
         await self._http.aclose()
 
     async def get(self, path: str, root: str = API, **params: Any) -> Json:
-        """The JSON object at a path. A parameter that is None is left out."""
+        """The JSON object at a path. Parameters that are None are omitted."""
         params = {name: value for name, value in params.items() if value is not None}
         return object_of(await self.send("GET", root + path, params=params))
 
     async def post(self, path: str, body: Json | None = None, key: str | None = None, **params: Any) -> Json:
-        """Do something once, however often it takes to reach the server."""
+        """Send a request that the server executes once, however often it is retried."""
         from stagetree.space.distributions import plain
 
         headers = {"Idempotency-Key": key or uuid.uuid4().hex}
@@ -80,7 +80,7 @@ class Http:
         return object_of(await self.send("POST", API + path, content=content, headers=headers, params=params))
 
     async def pages(self, path: str, limit: int = 1000, **params: Any) -> AsyncIterator[Json]:
-        """All items of a list."""
+        """All items of a paginated list."""
         cursor: Json = {}
         while True:
             page = await self.get(path, limit=limit, **params, **cursor)
@@ -91,10 +91,10 @@ class Http:
             cursor = {"cursor": page["next_cursor"]}
 
     async def follow(self, path: str, after: int = 0) -> AsyncGenerator[Json, None]:
-        """Every event after event number `after`, as it happens, until the server says that it was the last.
+        """Every event after number `after`, as it happens, until the server reports the end.
 
-        A broken connection is made again after the last event received; when that fails too often in a row, the error
-        is raised. The stream is over when the server sends the event "end", or answers 204.
+        A broken connection resumes after the last event received. After too many failures in a row, the error is
+        raised. The stream ends when the server sends the event "end" or answers 204.
         """
         connections = failures = 0  # since the last event
         while True:
@@ -117,7 +117,7 @@ class Http:
             await asyncio.sleep(pause_after(connections))
 
     async def send(self, method: str, url: str, **options: Any) -> httpx2.Response:
-        """One logical call, tried until it succeeds, is refused for good, or has failed too often."""
+        """One logical call, retried until it succeeds, is refused for good, or has failed too often."""
         import httpx2
 
         for attempt in count(1):
@@ -132,7 +132,7 @@ class Http:
         raise AssertionError
 
     async def download(self, path: str, folder: Path, params: Json) -> Path:
-        """Write a file that the server names into a folder; its path. Tried as `send` is."""
+        """Write a file to a folder under the name that the server gives. Retried like `send`."""
         params = {name: value for name, value in params.items() if value is not None}
         for attempt in count(1):
             try:
@@ -151,12 +151,12 @@ class Http:
                 if response.is_error:
                     await response.aread()
                     raise problem_of(response)
-                return await _written(response, folder)
+                return await _write_file(response, folder)
         except httpx2.TransportError as error:
             raise Unreachable(self.url, error) from None
 
     async def _stream(self, path: str, after: int) -> AsyncGenerator[httpx2.ServerSentEvent, None]:
-        """One connection's events. It may end, or break, at any time."""
+        """The events of one connection, which may end or break at any time."""
         import httpx2
 
         options: Json = {"params": {"after": after}, "timeout": httpx2.Timeout(self._timeout, read=SILENCE)}
@@ -174,7 +174,7 @@ class Http:
             raise Unreachable(self.url, error) from None
 
     async def once(self, method: str, url: str, **options: Any) -> httpx2.Response:
-        """One request, tried once."""
+        """One request without retries."""
         import httpx2
 
         try:
@@ -186,8 +186,8 @@ class Http:
         return response
 
 
-async def _written(response: httpx2.Response, folder: Path) -> Path:
-    """The body in a file that has its name only once it is whole."""
+async def _write_file(response: httpx2.Response, folder: Path) -> Path:
+    """Write the body to a file, which gets its name only when complete."""
     _, _, name = response.headers.get("Content-Disposition", "").partition("filename=")
     target = folder / (Path(name.strip('"')).name or "checkpoint.safetensors")
     with atomic_file(target) as file:
@@ -197,14 +197,14 @@ async def _written(response: httpx2.Response, folder: Path) -> Path:
 
 
 def server_url(url: str | None) -> str:
-    """The server that is meant: the one named, or the environment's, or the one on this machine."""
+    """The given URL, or the environment's, or the default on this machine."""
     return (url or os.environ.get("STAGETREE_URL") or DEFAULT_URL).rstrip("/")
 
 
 def known_token(argument: str | None) -> str:
-    """The token that says who we are: the one given, or the environment's, or that of a file; "" where there is none.
+    """The given token, or the environment's, or that of the file; "" if there is none.
 
-    Raises `StagetreeError` where others can read the file.
+    Raises `StagetreeError` if other users can read the file.
     """
     if token := argument or os.environ.get("STAGETREE_TOKEN"):
         return token.strip()
@@ -219,7 +219,7 @@ def known_token(argument: str | None) -> str:
 
 
 def object_of(response: httpx2.Response) -> Json:
-    """The JSON object that the server answered."""
+    """The JSON object in a response."""
     if not response.content:
         return {}
     return _json(response.text)
@@ -236,7 +236,7 @@ def _json(text: str) -> Json:
 
 
 def problem_of(response: httpx2.Response) -> ProblemError:
-    """The error that a response stands for, problem+json or not."""
+    """The error of a response, problem+json or not."""
     try:
         body = _json(response.text)
     except StagetreeError:
@@ -250,7 +250,7 @@ def problem_of(response: httpx2.Response) -> ProblemError:
 
 
 def _outline(response: httpx2.Response) -> str:
-    """What a server that is not stagetree's says, as far as it is for people to read."""
+    """The readable part of an error page from another server, such as a proxy."""
     if "html" in response.headers.get("Content-Type", ""):
         return f"what answers at {response.url} is another kind of server, or one in front of stagetree's"
     return " ".join(response.text[:200].split())
@@ -261,15 +261,14 @@ def _seconds(text: str) -> float:
 
 
 def is_passing(error: Unreachable | ProblemError) -> bool:
-    """Whether the same call may succeed in a while."""
+    """Whether the same call may succeed later."""
     return isinstance(error, Unreachable) or error.status in _TRY_AGAIN
 
 
 def pause_after(failures: int) -> float:
-    """How long to wait after so many failures in a row: twice as long each time, and never all clients together."""
+    """The pause after `failures` failures in a row: doubling, with jitter so that clients do not return together."""
     return Backoff(FIRST_PAUSE, LONGEST_PAUSE).seconds(max(1, failures))
 
 
 def path_of(study: str) -> str:
-    """Where a study is."""
     return f"/studies/{quote(study, safe='')}"

@@ -1,4 +1,4 @@
-"""The configurations that a client has asked of a study, and the events that it has heard."""
+"""A client's copy of a study's trials: requested configurations, and events received so far."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ class Result:
 
 @dataclass(slots=True, eq=False)
 class PendingAsk:
-    """A configuration that is wanted at a step. key: the configuration's name with us. nodes: its places there, one for
-    each of its repeats that differ.
-    """
+    """A configuration that is requested at a step."""
 
     key: str
+    """The client's name for the configuration."""
     hp: Json
     step: int
     result: asyncio.Future[Result]
     trial: int = -1
     nodes: tuple[str, ...] = ()
+    """The last node of each repeat; repeats that end in the same node count once."""
 
 
 @dataclass(slots=True)
 class Known:
-    """What the client has heard of a study."""
+    """What the client knows about a study from answers and events."""
 
     study: Json = field(default_factory=dict)
     trials: dict[int, Json] = field(default_factory=dict)
@@ -50,45 +50,45 @@ class Known:
     endings: int = 0
 
     def take_all(self, trials: Iterable[Json]) -> None:
-        """Know how all trials stand, and of no others: they may have been struck."""
+        """Replace all trials. Others may have been discarded by the server."""
         self.trials, self.longest = {}, {}
         for trial in trials:
             self.take(trial)
 
     def asked_again(self, event: Json) -> tuple[str, tuple[str, ...]]:
-        """After all was struck, a trial is asked for again: its configuration's name with us, and its last nodes."""
+        """Process a trial requested again after a restart. Returns its configuration's key and its last nodes."""
         number, ways = event["trial"], [event.get("path") or (), *event.get("repeats", ())]
         before = self.trials.get(number, {"trial": number, "state": "waiting", "value": None})
         hp: Json = event.get("hp") or before["hp"]
         paths = [[*old, *new] for old, new in zip_longest(paths_of(before), ways, fillvalue=())]
         self.take({**before, "hp": hp, "steps": event["steps"], "path": paths[0], "repeats": paths[1:]})
-        return key_of(hp), last_nodes(self.trials[number])
+        return configuration_key(hp), last_nodes(self.trials[number])
 
     def take(self, trial: Json) -> None:
-        """Know how a trial stands."""
-        number, key = trial["trial"], key_of(trial["hp"])
+        """Update one trial."""
+        number, key = trial["trial"], configuration_key(trial["hp"])
         self.trials[number] = trial
         if trial["steps"] >= self.trials[self.longest.setdefault(key, number)]["steps"]:
             self.longest[key] = number
 
     def extendable(self, key: str, step: int) -> int | None:
-        """The trial that is there, or gets there by being trained on."""
+        """The trial that reaches `step`, now or by being extended."""
         number = self.longest.get(key)
         if number is None or self.trials[number]["state"] not in ("waiting", "running", "completed"):
             return None
         return number if self.trials[number]["steps"] <= step else None
 
 
-def key_of(hp: Hp) -> str:
-    """A configuration's name with us."""
+def configuration_key(hp: Hp) -> str:
+    """The client's name for a configuration."""
     return json.dumps(hp, sort_keys=True)
 
 
 def paths_of(trial: Json) -> list[list[str]]:
-    """The nodes on the way of each of its repeats. A trial of a list has none; an older server names the first."""
+    """The nodes along the path of each repeat. Trials from a list response have no paths."""
     return [trial.get("path", []), *trial.get("repeats", ())]
 
 
 def last_nodes(trial: Json) -> tuple[str, ...]:
-    """The different nodes in which its repeats end."""
+    """The unique nodes in which the repeats end."""
     return tuple(dict.fromkeys(path[-1] for path in paths_of(trial) if path))

@@ -1,4 +1,4 @@
-"""Studies as Python writes them, as the JSON that a server takes; and which study is meant by a name."""
+"""The JSON of studies that are written in Python, and the lookup of studies by name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stagetree.errors import NotFound
 if TYPE_CHECKING:
     from stagetree.client.http import Http, Json
     from stagetree.spec import StudySpec
-    from stagetree.spec.errors import Problem
+    from stagetree.spec.errors import Problem, shorten
 
 Folder = str | PathLike[str]
 
@@ -21,16 +21,16 @@ LAST = "last"
 
 
 def body_of(spec: StudySpec | Mapping[str, Any]) -> Json:
-    """The JSON of a study, its paths absolute: relative ones begin in the folder of this process.
+    """The JSON of a study, with absolute paths: relative ones begin in this process's folder.
 
-    Raises `SpecError` for a function in the place of a trainer, and for other objects that are no JSON.
+    Raises `SpecError` for a function instead of a trainer's name, and for objects that are not JSON.
     """
     from stagetree.space.distributions import plain
     from stagetree.spec import StudySpec
-    from stagetree.spec.errors import Problem, SpecError, no_trainer
+    from stagetree.spec.errors import Problem, SpecError, trainer_name_hint
     from stagetree.spec.trainer_inputs import absolute
 
-    if isinstance(spec, Mapping) and (problem := no_trainer(spec.get("trainer"))):
+    if isinstance(spec, Mapping) and (problem := trainer_name_hint(spec.get("trainer"))):
         raise SpecError([Problem("trainer", problem)])
     if isinstance(spec, Mapping) and callable(spec.get("where")):
         spec = StudySpec(**spec)
@@ -41,7 +41,7 @@ def body_of(spec: StudySpec | Mapping[str, Any]) -> Json:
 
 
 def study_body(spec: StudySpec | Mapping[str, Any] | None, fields: Mapping[str, Any]) -> Json:
-    """The JSON of a study that is given as a spec, by fields, or as a spec with other fields. Raises `SpecError`."""
+    """The JSON of a study given as a spec, by fields, or as a spec with some fields replaced. Raises `SpecError`."""
     from stagetree.spec.errors import Problem, SpecError
 
     given = {} if spec is None else dict(spec) if isinstance(spec, Mapping) else spec.to_json()
@@ -53,8 +53,8 @@ def study_body(spec: StudySpec | Mapping[str, Any] | None, fields: Mapping[str, 
 
 
 def _not_json(value: Any, path: str) -> Iterator[Problem]:
-    """The values that cannot be sent, each with its place."""
-    from stagetree.spec.errors import Problem, shown
+    """A problem for each value that cannot be sent."""
+    from stagetree.spec.errors import Problem
 
     if value is None or isinstance(value, bool | int | float | str):
         return
@@ -68,13 +68,13 @@ def _not_json(value: Any, path: str) -> Iterator[Problem]:
         name = value.__name__
         yield Problem(path, f"must be JSON or an object such as {name}(...), got the class {name} itself")
     elif isinstance(value, set | frozenset):
-        yield Problem(path, f"must be a list, since a set has no order, got {shown(value)}")
+        yield Problem(path, f"must be a list, since a set has no order, got {shorten(value)}")
     else:
-        yield Problem(path, f"must be JSON, a sequence, a distribution or a tuner, got {shown(value)}")
+        yield Problem(path, f"must be JSON, a sequence, a distribution or a tuner, got {shorten(value)}")
 
 
-async def named(http: Http, meant: str) -> str:
-    """The id of the newest study of this name, or of the newest of all for `last`. Raises `NotFound`."""
+async def find_study_id(http: Http, meant: str) -> str:
+    """The id of the newest study of this name, or of the newest study for `last`. Raises `NotFound`."""
     listed = await http.get("/studies", limit=1, name=None if meant == LAST else meant)
     if not listed["items"]:
         raise NotFound(404, "Not Found", f"there is no study with the id or the name {meant}")

@@ -1,4 +1,4 @@
-"""Trials that are made of others: branches of one, and averages of several. And configurations, notes and tags."""
+"""Client calls for branches and averages of trials, suggestions, notes and tags."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class MakesTrials:
         return [Suggestion.of(item) for item in answer["items"]]
 
     async def sampler(self, study: str, at: int | None = None) -> SamplerState:
-        """How much a study's sampler knows, and its next proposal; with `at`, as of that event."""
+        """The observations of a study's sampler and its next proposal; with `at`, as of that event."""
         moment: Json = {} if at is None else {"at": at}
         return SamplerState.of(await self.http.get(f"{path_of(study)}/sampler", **moment))
 
     async def withdraw(self, study: str, suggestion: int) -> None:
-        """Withdraw a suggestion by its number, so that no trial comes of it. Raises `Conflict` where one did."""
+        """Withdraw a suggestion by its number. Raises `Conflict` if a trial has already begun with it."""
         await self.http.send("DELETE", f"{API}{path_of(study)}/suggestions/{suggestion}")
 
 

@@ -1,4 +1,4 @@
-"""Asking for trials and hearing what they come to: one call for what is wanted in a moment, one stream of events."""
+"""Requests for trials and their results: one call for all requests of a moment, and one stream of events."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from stagetree.client.http import Http, Json, path_of
-from stagetree.client.known_trials import Hp, Known, PendingAsk, Result, key_of, last_nodes
+from stagetree.client.known_trials import Hp, Known, PendingAsk, Result, configuration_key, last_nodes
 from stagetree.errors import Conflict, Invalid, NotFound, StagetreeError, StudyOver, TrialFailed
 from stagetree.sequences import parse
 from stagetree.space.distributions import plain
@@ -16,14 +16,14 @@ from stagetree.space.distributions import plain
 __all__ = ["Asker", "Hp", "Known", "Result"]
 
 _MOST = 500
-"""How many trials are asked for in one call."""
+"""How many trials one call requests."""
 
 _ENDINGS = {"StageFailed", "CheckpointDropped", "TrialCancelled", "TrialStopped"}
-"""Events after which a trial may be over without a result."""
+"""Events after which a trial may have ended without a result."""
 
 
 class Asker:
-    """Asks for the trials of a study. `known` is what was last heard of it."""
+    """Requests trials of a study. `known` is the client's copy of it."""
 
     def __init__(self, http: Http, known: Known) -> None:
         self._http, self.known = http, known
@@ -35,14 +35,14 @@ class Asker:
         self._is_doubtful = self._is_struck = False
 
     async def close(self) -> None:
-        """Wait for nothing more. Whoever still waits gets `StudyOver`."""
+        """Stop waiting. Callers that still wait get `StudyOver`."""
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         self._fail(StudyOver("the connection to the study was closed"), self._open())
 
     async def refresh(self) -> None:
-        """Hear how the study and all its trials stand."""
+        """Fetch the state of the study and of all its trials."""
         self.known.study = await self._http.get(self._path, trials="false")
         self.known.take_all([trial async for trial in self._all_trials()])
 
@@ -54,24 +54,24 @@ class Asker:
         return self._http.pages(f"{self._path}/trials")
 
     def ask(self, hp: Hp, step: int) -> PendingAsk:
-        """A configuration at a step, asked for already or from now on. Raises `SequenceError`."""
+        """Request a configuration at a step, or return the pending request. Raises `SequenceError`."""
         configuration = {name: parse(plain(value), name).to_json() for name, value in hp.items()}
         step = plain(step)
-        place = key_of(configuration), step
+        place = configuration_key(configuration), step
         if place not in self._wanted:
             self._wanted[place] = PendingAsk(place[0], configuration, step, asyncio.get_running_loop().create_future())
-            self._wanted[place].result.add_done_callback(_look_at)
+            self._wanted[place].result.add_done_callback(_retrieve_exception)
             self._asks.append(self._wanted[place])
             self._start("ask", self._ask_server)
         return self._wanted[place]
 
     def _start(self, name: str, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Have something done in the background, if it is not being done already. It begins after this moment."""
+        """Run a background task unless it is already running. It starts after the current call returns."""
         if name not in self._tasks or self._tasks[name].done():
-            self._tasks[name] = asyncio.create_task(self._guarded(run))
+            self._tasks[name] = asyncio.create_task(self._report_errors(run))
 
-    async def _guarded(self, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """No call waits for the background task: the callers that wait for its results are told when it breaks."""
+    async def _report_errors(self, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Report an error of the background task to all callers that wait for results."""
         try:
             await run()
         except Exception as error:
@@ -91,7 +91,7 @@ class Asker:
                 self._fail(error, batch)
 
     def _next_batch(self) -> list[PendingAsk]:
-        """Each configuration once: asked for more steps, it is the trial that the answer to the first will name."""
+        """Each configuration once. A request for more steps waits for the trial that answers the first."""
         self._asks.sort(key=lambda ask: ask.step)
         first: dict[str, PendingAsk] = {}
         for ask in self._asks:
@@ -101,7 +101,7 @@ class Asker:
         return batch
 
     async def _ask_one_by_one(self, batch: list[PendingAsk]) -> None:
-        """The server refused: find out whose fault it is. What it will not train on, it may well train anew."""
+        """Find the request that the server refused. If it refused to extend a trial, a new trial may work."""
         for ask in batch:
             try:
                 if self.known.extendable(ask.key, ask.step) is not None:
@@ -118,37 +118,39 @@ class Asker:
         bodies = [self._body(ask) for ask in batch]
         answer = await self._http.post(f"{self._path}/trials:batch", {"trials": bodies})
         for ask, trial in zip(batch, answer["items"], strict=True):
-            self._asked(ask, trial)
+            self._link_trial(ask, trial)
         if self._pending:
             self._start("listen", self._listen)
         if endings != self.known.endings:
-            self._doubt()
+            self._schedule_check()
 
     def _body(self, ask: PendingAsk) -> Json:
         number = self.known.extendable(ask.key, ask.step)
         return {"hp": ask.hp, "steps": ask.step} if number is None else {"trial": number, "steps": ask.step}
 
-    def _asked(self, ask: PendingAsk, trial: Json) -> None:
+    def _link_trial(self, ask: PendingAsk, trial: Json) -> None:
         self.known.take(trial)
-        if key_of(trial["hp"]) != ask.key:  # since it was named, all was struck, and its number is another one's
+        if (
+            configuration_key(trial["hp"]) != ask.key
+        ):  # since it was named, all was struck, and its number is another one's
             self.known.longest.pop(ask.key, None)
             self._asks.append(ask)
             return
         ask.trial, ask.nodes = trial["trial"], last_nodes(trial)
         self._pending.append(ask)
         if not self._answer_by(ask, trial):
-            self._measured(ask)
+            self._handle_measurement(ask)
         self._end(ask, trial)
 
     def _answer_by(self, ask: PendingAsk, trial: Json) -> bool:
-        """Whether the trial is measured at that step: of one with repeats, all of them."""
+        """Whether the trial, with all its repeats, is measured at the requested step."""
         metrics = next((point["metrics"] for point in trial["curve"] if point["step"] == ask.step), None)
         if metrics is not None:
             self._answer(ask, metrics)
         return metrics is not None
 
-    def _measured(self, ask: PendingAsk) -> None:
-        """A measurement that was heard may be its result; the server says the mean of repeats."""
+    def _handle_measurement(self, ask: PendingAsk) -> None:
+        """A measurement may complete a request. With repeats, only the server knows the mean."""
         if not any((node, ask.step) in self.known.metrics for node in ask.nodes):
             return
         if len(ask.nodes) == 1:
@@ -158,18 +160,22 @@ class Asker:
             self._start("means", self._look_at_means)
 
     async def _look_at_means(self) -> None:
-        """All repeats of a trial may be measured; what another study had measured before, no event says."""
+        """Fetch trials whose repeats may all be measured. Results that another study measured earlier send no event."""
         while self._partly:
             ask = self._partly.pop()
             with suppress(NotFound):  # it was struck
                 trial = await self._http.get(f"{self._path}/trials/{ask.trial}")
-                if key_of(trial["hp"]) == ask.key and ask in self._pending and not self._answer_by(ask, trial):
+                if (
+                    configuration_key(trial["hp"]) == ask.key
+                    and ask in self._pending
+                    and not self._answer_by(ask, trial)
+                ):
                     self._end(ask, trial)  # any of them failed
 
     # Hearing
 
     async def _listen(self) -> None:
-        """One stream for all that is asked for, as long as the study goes on."""
+        """One event stream for all requests, until the study is over."""
         async for event in self._http.follow(f"{self._path}/events", self.known.position):
             self._hear(event)
         await self.refresh()
@@ -182,35 +188,35 @@ class Asker:
             place = data["node"], data["step"]
             self.known.metrics[place] = data["metrics"]
             for ask in [ask for ask in self._pending if ask.step == data["step"] and data["node"] in ask.nodes]:
-                self._measured(ask)
+                self._handle_measurement(ask)
         elif event["type"] == "StudyIsolated" and data["study"] == self.known.study["study"]:
             self._strike()
         elif self._is_struck and data.get("reason", {}).get("by") == "user" and "path" in data:
-            self._asked_again(data)
+            self._handle_request_again(data)
         elif event["type"] in _ENDINGS:
             self.known.endings += 1
-            self._doubt()
+            self._schedule_check()
 
     def _strike(self) -> None:
-        """All trials are struck, and what users asked for is asked for again, by the service: other trials have it.
+        """The server discarded all trials and requests them again under other numbers.
 
-        Results that were given are void: a caller that asks once more waits for the right ones.
+        Results given so far are void: a caller that asks again waits for the new ones.
         """
         self._is_struck = True
         self.known.take_all([])
         self._wanted = {place: ask for place, ask in self._wanted.items() if not ask.result.done()}
-        self._doubt()
+        self._schedule_check()
 
-    def _asked_again(self, event: Json) -> None:
+    def _handle_request_again(self, event: Json) -> None:
         key, nodes = self.known.asked_again(event)
         for ask in [ask for ask in self._pending if (ask.key, ask.step) == (key, event["steps"])]:
             ask.trial, ask.nodes = event["trial"], nodes
-            self._measured(ask)
+            self._handle_measurement(ask)
 
     def _answer(self, ask: PendingAsk, metrics: Mapping[str, float | None]) -> None:
         value = metrics.get(self.known.study["metric"])
         if value is None:
-            return self._doubt()
+            return self._schedule_check()
         if (trial := self.known.trials.get(ask.trial)) is not None:
             done = {"state": "completed"} if trial["steps"] == ask.step else {}
             self.known.trials[ask.trial] = {**trial, **done, "value": value}
@@ -219,8 +225,8 @@ class Asker:
             ask.result.set_result(Result(ask.trial, ask.step, value, metrics))
         return None
 
-    def _doubt(self) -> None:
-        """Somebody's trial is over, and it may be one that is waited for."""
+    def _schedule_check(self) -> None:
+        """A trial has ended; check whether a request waits for it."""
         self._is_doubtful = True
         if self._pending:
             self._start("look", self._look)
@@ -231,7 +237,9 @@ class Asker:
             trials = {trial["trial"]: trial async for trial in self._all_trials()}
             for ask in list(self._pending):
                 trial = trials.get(ask.trial)
-                if trial is not None and key_of(trial["hp"]) == ask.key:  # else it was struck: another has its number
+                if (
+                    trial is not None and configuration_key(trial["hp"]) == ask.key
+                ):  # else it was struck: another has its number
                     self.known.take(trial)
                     self._end(ask, trial)
 
@@ -241,7 +249,7 @@ class Asker:
             ask.result.set_exception(TrialFailed(ask.trial, trial["state"], trial.get("error", "")))
 
     def _fail(self, error: Exception, asks: list[PendingAsk]) -> None:
-        """No result came, for a reason that is not the trials': asked for again, they are tried again."""
+        """Fail requests for a reason unrelated to their trials. Asking again retries them."""
         for ask in list(asks):
             self._wanted.pop((ask.key, ask.step), None)
             if ask in self._pending:
@@ -250,7 +258,7 @@ class Asker:
                 ask.result.set_exception(error)
 
 
-def _look_at(result: asyncio.Future[Result]) -> None:
-    """Whoever asked may have gone: that nobody looks at an error is no news then."""
+def _retrieve_exception(result: asyncio.Future[Result]) -> None:
+    """Retrieve the exception, so that asyncio does not warn if the caller has gone."""
     if not result.cancelled():
         result.exception()

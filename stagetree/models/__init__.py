@@ -1,7 +1,7 @@
-"""What the server answers, typed: an editor completes `client.study(id).best.value`.
+"""The answers of the server as typed objects, so that an editor completes `client.study(id).best.value`.
 
-A field that a newer server adds is there too, by its name; one that an older server leaves out has its default. Answers
-can be read like the JSON they come from, too: `study["best"]["value"]`.
+Fields added by a newer server are available by name, and fields missing from an older one have defaults. Answers also
+work like the JSON they come from: `study["best"]["value"]`.
 """
 
 from __future__ import annotations

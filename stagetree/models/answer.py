@@ -1,4 +1,4 @@
-"""What all answers have in common: what a server must say, and how a client reads it."""
+"""The base class of all answers: strict on the server, lenient in the client."""
 
 from __future__ import annotations
 
@@ -18,25 +18,24 @@ Json = dict[str, Any]
 class Answer(BaseModel):
     """A JSON object of the API.
 
-    A server sets every field that is declared without a default. A client is lenient: it keeps the fields that a newer
-    server adds, takes words that it does not know (`Word`), and where an older server leaves a field out, the field is
-    empty, unless the class `needs` it.
+    A server sets every field that is declared without a default. A client is lenient: it keeps fields added by a newer
+    server and accepts unknown words (`Word`). A field that an older server omits is empty, unless the class `needs` it.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow", defer_build=True)
     _names: ClassVar[dict[str, str]] = {}
-    """The fields that have another name in JSON."""
+    """Fields with another name in JSON."""
 
     _fields: ClassVar[dict[str, str]] = {}
-    """All of them, by their names in JSON."""
+    """All fields by their names in JSON."""
 
     _promised: ClassVar[frozenset[str]] = frozenset()
     _is_open: ClassVar[bool] = False
 
     def __init_subclass__(cls, *, needs: Sequence[str] | None = None, is_open: bool = False) -> None:
-        """Needs: the fields without which a client does not understand it, None for all that have no default.
+        """needs: the fields a client cannot do without; None for all without a default.
 
-        is_open: whether servers set fields of other names, too.
+        is_open: whether servers also set fields of other names.
         """
 
     @classmethod
@@ -51,7 +50,7 @@ class Answer(BaseModel):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> Json:
-        """What a server answers: it sets the fields that it promises, which a client does without."""
+        """The server's schema: fields it always sets are required, although clients accept answers without them."""
         schema = handler.resolve_ref_schema(handler(core))
         if not cls._is_open:
             schema.pop("additionalProperties", None)
@@ -64,7 +63,7 @@ class Answer(BaseModel):
 
     @classmethod
     def of(cls, json: Mapping[str, Any]) -> Self:
-        """The answer that JSON writes. Raises `StagetreeError` for what no stagetree server says."""
+        """Parse an answer. Raises `StagetreeError` for JSON that no stagetree server sends."""
         try:
             return cls.model_validate(json)
         except ValidationError as error:
@@ -73,11 +72,10 @@ class Answer(BaseModel):
             raise StagetreeError(text) from None
 
     def to_json(self) -> Json:
-        """The JSON object, as the server sent it."""
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
     def with_fields(self, **fields: Any) -> Self:
-        """The same answer, with these fields set as well. They are not validated."""
+        """A copy with these fields set, without validation."""
         return self.model_copy(update=fields) if fields else self
 
     def __eq__(self, other: object) -> bool:
@@ -92,19 +90,19 @@ class Answer(BaseModel):
         return name in self._fields or name in (self.model_extra or {})
 
     def get(self, name: str, default: Any = None) -> Any:
-        """A field by its name, or `default` where there is none."""
+        """A field by its name, or `default`."""
         try:
             return self[name]
         except KeyError:
             return default
 
     def keys(self) -> Iterator[str]:
-        """The names of the fields that the server sent, in their order, so that `{**answer}` is a dict of them."""
+        """The names of the fields that the server sent, in order, so that `{**answer}` is a dict of them."""
         yield from (name for name, _ in self.sent())
         yield from self.model_extra or ()
 
     def sent(self) -> list[tuple[str, Any]]:
-        """The fields that are set, and that this client knows: each with its name in JSON, and its value."""
+        """The known fields that are set: name in JSON, and value."""
         fields, names = self.model_fields_set, self._names
         return [(names.get(field, field), value) for field, value in vars(self).items() if field in fields]
 
@@ -113,10 +111,10 @@ Fields = ParamSpec("Fields")
 Made = TypeVar("Made", bound=Answer)
 
 
-def unchecked(kind: Callable[Fields, Made]) -> Callable[Fields, Made]:
-    """The class, as a function that validates nothing: for answers of which a server makes thousands.
+def constructor_without_validation(kind: Callable[Fields, Made]) -> Callable[Fields, Made]:
+    """The class as a constructor without validation, for answers that a server creates by the thousand.
 
-    A type checker sees to it that all fields are given, and are of their types.
+    A type checker verifies that all fields are given with their types.
     """
     of = cast(type[Made], kind)
     order = {name: field.get_default() for name, field in of.model_fields.items()}
@@ -133,7 +131,7 @@ def unchecked(kind: Callable[Fields, Made]) -> Callable[Fields, Made]:
 
 
 def _make_optional(field: FieldInfo) -> None:
-    """Give a field the empty value of its type: None, "", 0, a list or an object without anything in it."""
+    """Give a field the empty value of its type: None, "", 0, [] or an empty object."""
     kind: Any = get_origin(field.annotation) or field.annotation
     choices = get_args(field.annotation) if kind in (Union, UnionType) else ()
     if NoneType in choices:
@@ -143,7 +141,7 @@ def _make_optional(field: FieldInfo) -> None:
 
 
 class Word:
-    """In `Annotated[Literal[...] | str, Word(Literal[...])]`: one of some words for servers, any text for clients."""
+    """`Annotated[Literal[...] | str, Word(Literal[...])]`: servers send one of the words, clients accept any text."""
 
     def __init__(self, words: Any) -> None:
         self._words = list(get_args(words))

@@ -1,4 +1,4 @@
-"""What only servers and the page have to do with: pages of other answers, and pictures. A client does not load them."""
+"""Answers used only by servers and the page, which a client does not import: pages of lists, and data of pictures."""
 
 from __future__ import annotations
 
@@ -13,47 +13,47 @@ from stagetree.models.trials import LoggedPoint, Trial, TrialDetail
 
 
 class StudyPage(Answer):
-    """Studies, and where the next ones begin."""
+    """A page of studies, and the cursor of the next."""
 
     items: list[StudyListed]
     next_cursor: str | None
 
 
 class TrialPage(Answer):
-    """Trials, and where the next ones begin."""
+    """A page of trials, and the cursor of the next."""
 
     items: list[Trial]
     next_cursor: str | None
 
 
 class TrialBatch(Answer):
-    """Trials in the order they were asked for."""
+    """Trials in the order of the request."""
 
     items: list[TrialDetail]
 
 
 class Columns(Answer):
-    """Many trials in little room."""
+    """Many trials in a compact form."""
 
     count: int = Field(description="how many trials there are, which is how long each column is")
     columns: dict[str, list[Any]]
 
 
 class Logged(Answer):
-    """What a trainer logged while it trained, in order of steps: means since the point before."""
+    """Values that a trainer logged, in order of steps: means since the previous point."""
 
     items: list[LoggedPoint]
 
 
 class EventPage(Answer):
-    """A page may hold fewer than `limit` items, even none, and still have a next one."""
+    """May hold fewer than `limit` items, even none, and still have a next page."""
 
     items: list[Event]
     next_cursor: str | None
 
 
 class Imagined(Answer):
-    """What another tuner would have made of the results that exist."""
+    """The outcome of another tuner on the existing results."""
 
     study: str
     changes: Json
@@ -67,7 +67,7 @@ class Imagined(Answer):
 
 
 class Environment(Answer, is_open=True):
-    """What trains on one kind of device. What could not be seen is null, or left out."""
+    """The software on one kind of device. Unknown entries are null or omitted."""
 
     device: str
     python: str = ""
@@ -81,20 +81,20 @@ class Environment(Answer, is_open=True):
 
 
 class Environments(Answer):
-    """What a study's plan was trained with."""
+    """The environments in which a study's plan was trained."""
 
     devices: list[Environment]
 
 
 class SlotPage(Answer):
-    """Slots, and where the next ones begin."""
+    """A page of slots, and the cursor of the next."""
 
     items: list[Slot]
     next_cursor: str | None
 
 
 class Demand(Answer):
-    """How many slots would have work now, as the scheduler sees it after it gave the free ones what there is."""
+    """How many slots could work now, after the scheduler has filled the free ones."""
 
     at: float = Field(description="when it looked, in Unix seconds by the database's clock")
     busy: int = Field(description="slots that have work, or are held for work that needs several")
@@ -106,34 +106,34 @@ class Demand(Answer):
 
 
 class TrainerPage(Answer):
-    """Trainers, and where the next ones begin."""
+    """A page of trainers, and the cursor of the next."""
 
     items: list[TrainerListed]
     next_cursor: str | None
 
 
 class Health(Answer):
-    """The server is there."""
+    """The server is running."""
 
     status: Literal["ok"]
 
 
 class Readiness(Answer):
-    """The service can work: each check says "ok"."""
+    """The service can work: each check is "ok"."""
 
     status: Literal["ok"]
     checks: dict[str, str]
 
 
 class FieldError(Answer):
-    """What is wrong with one field of a request."""
+    """A problem with one field of a request."""
 
     field: str = Field(description="a path such as space.lr[1].gamma")
     problem: str
 
 
 class Problem(Answer, is_open=True):
-    """RFC 9457: what went wrong."""
+    """An RFC 9457 problem."""
 
     type: str
     title: str
@@ -173,7 +173,7 @@ class TreeTrials(Answer):
 
 
 class Tree(Answer):
-    """What a study's trials share: its part of the search plan."""
+    """The study's part of the search plan, with the trials that share it."""
 
     count: int = Field(description="how many nodes there are")
     nodes: TreeNodes
@@ -182,7 +182,7 @@ class Tree(Answer):
 
 
 class RankedRung(Answer):
-    """A rung with those that came to it."""
+    """A rung and the trials that reached it."""
 
     bracket: int
     rung: int
@@ -201,7 +201,7 @@ class Rungs(Answer):
 
 
 class Spans(Answer):
-    """Stages on slots, in the order in which they began."""
+    """Stages on slots, in order of their start."""
 
     slot: list[str]
     members: list[list[str]] = Field(description="the slots that are lent to it")
@@ -218,7 +218,7 @@ class Spans(Answer):
 
 
 class Marks(Answer):
-    """What happened in the spans."""
+    """Events within the spans."""
 
     position: list[int]
     at: list[float]
@@ -228,7 +228,7 @@ class Marks(Answer):
 
 
 class Timeline(Answer):
-    """What each slot did over time."""
+    """The work of each slot over time."""
 
     count: int = Field(description="how many spans there are")
     at: float = Field(description="the time of the last event")
@@ -237,7 +237,7 @@ class Timeline(Answer):
 
 
 class Decisions(Answer):
-    """What was decided, in order."""
+    """All decisions, in order."""
 
     position: list[int]
     kind: list[str] = Field(description="start, promote, stop or cancel; of the study: pause, isolate, complete ...")
@@ -247,7 +247,7 @@ class Decisions(Answer):
 
 
 class BetterResult(Answer):
-    """A result that was better than all before it."""
+    """A result that was better than all before."""
 
     position: int
     at: float
@@ -258,7 +258,7 @@ class BetterResult(Answer):
 
 
 class History(Answer):
-    """What was decided, how the best result came about, and when."""
+    """The decisions, the improvements of the best result, and their times."""
 
     position: int = Field(description="of the last event")
     at: float

@@ -1,4 +1,4 @@
-"""What a study would cost."""
+"""Cost previews of studies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stagetree.models.answer import Answer
 
 
 class PricedOption(Answer):
-    """A value that some trials have where others have another, and the price of it."""
+    """A value that some trials have, and the steps it costs."""
 
     field: str = Field(description="where it stands in the hyper-parameters, such as lr.peak, or max_steps")
     value: Any
@@ -19,7 +19,7 @@ class PricedOption(Answer):
 
 
 class EstimatedTime(Answer):
-    """How long a study would take, by the steps that were measured on the plan that it would be on."""
+    """An estimate of a study's duration from steps measured on its plan."""
 
     slot_seconds: float = Field(description="of all slots, one device a stage and no packs")
     makespan_seconds: float = Field(description="the same on the slots asked about")
@@ -31,9 +31,9 @@ class EstimatedTime(Answer):
 
 
 class EstimatedMemory(Answer):
-    """The most memory that a stage had in use, of those on the plan whose batches were of such sizes.
+    """The peak memory of stages on the plan with the same batch sizes.
 
-    On a GPU it is what torch had in use, without what CUDA itself takes; on a CPU, all of the process that trained.
+    On a GPU it is the memory allocated by torch, without CUDA's own; on a CPU, that of the whole training process.
     """
 
     gpu: str = Field(description="the kind of GPU; empty for a CPU, or an unknown one")
@@ -43,7 +43,7 @@ class EstimatedMemory(Answer):
 
 
 class Preview(Answer):
-    """What a study would cost, counted in steps."""
+    """The cost of a study in steps."""
 
     trials: int
     requested: int = Field(default=0, description="the steps that the trials take, each counted alone")

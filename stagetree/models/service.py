@@ -1,4 +1,4 @@
-"""The service itself: slots, trainers, whether it is there, how it refuses, its tokens; and what is on its record."""
+"""Answers about the service: slots, trainers, tokens, events and replays."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ScopeWord = Literal["read", "submit", "operate", "admin"]
 
 
 class Session(Answer):
-    """The caller, and what it may do."""
+    """The caller and its permissions."""
 
     name: str = Field(description='of the token, or of the user behind a proxy; "" where no token was needed')
     scope: ScopeWord
@@ -21,7 +21,7 @@ class Session(Answer):
 
 
 class Token(Answer):
-    """A token as it is listed: the secret itself is kept nowhere."""
+    """A token in a list. The secret itself is not stored."""
 
     name: str
     scope: ScopeWord
@@ -40,7 +40,7 @@ class TokenPage(Answer):
 
 
 class NewToken(Answer):
-    """A token that was just made; it is never shown again."""
+    """A new token. It is never shown again."""
 
     token: str
     name: str
@@ -51,7 +51,7 @@ SlotState = Annotated[SlotWord | str, Word(SlotWord)]
 
 
 class SlotStage(Answer):
-    """What a slot trains."""
+    """The current stage of a slot."""
 
     node: str
     start: int
@@ -60,7 +60,7 @@ class SlotStage(Answer):
 
 
 class SlotLoan(Answer):
-    """The chain of another slot that trains on a slot's device, too."""
+    """The chain of another slot that also trains on this slot's device."""
 
     slot: str
     chain: str
@@ -69,7 +69,7 @@ class SlotLoan(Answer):
 
 
 class StageEstimates(Answer):
-    """How far the estimates of a slot's stages were off, each made when its stage began."""
+    """The errors of the estimates for a slot's stages, each made when its stage began."""
 
     error: float = Field(description="the part of itself by which an estimate was off, the median over the stages")
     stages: int = Field(description="how many stages")
@@ -100,14 +100,14 @@ class Slot(Answer, needs=("name", "state")):
 
 
 class TrainerListed(Answer, needs=("name",)):
-    """A trainer that is registered."""
+    """A registered trainer."""
 
     name: str
     version: str = Field(description="what it says of itself, or the hash of its file")
 
 
 class Event(Answer, needs=("position", "type", "data")):
-    """A fact in its place: `position` in its study, of which the submission is 1, `version` in the log of the plan."""
+    """An event: `position` in its study, where the submission is 1, and `version` in the log of the plan."""
 
     position: int
     version: int
@@ -118,7 +118,7 @@ class Event(Answer, needs=("position", "type", "data")):
 
 
 class ReplayedBest(Answer):
-    """The best trial by then."""
+    """The best trial at that event."""
 
     trial: int
     value: float
@@ -126,7 +126,7 @@ class ReplayedBest(Answer):
 
 
 class ReplayedNode(Answer):
-    """A node that the study passes, and how far it was by then."""
+    """A node of the study and its progress at that event."""
 
     node: str
     parent: str | None
@@ -137,7 +137,7 @@ class ReplayedNode(Answer):
 
 
 class RungResult(Answer):
-    """What a trial had at a rung."""
+    """The result of a trial at a rung."""
 
     trial: int
     value: float
@@ -146,7 +146,7 @@ class RungResult(Answer):
 
 
 class ReplayedRung(Answer):
-    """A rung by then."""
+    """A rung at that event."""
 
     bracket: int
     rung: int
@@ -154,7 +154,7 @@ class ReplayedRung(Answer):
 
 
 class Difference(Answer):
-    """The first decision that does not follow from what was on record before it."""
+    """The first decision that does not follow from the events before it."""
 
     event: int = Field(description="its position; below 1: it was there before the study was submitted")
     problem: str
@@ -163,7 +163,7 @@ class Difference(Answer):
 
 
 class Replay(Answer, needs=("study", "identical")):
-    """Every decision of a study, derived again from its log, and how it stands at the last event replayed."""
+    """Every decision of a study, derived again from its log, and the state at the last replayed event."""
 
     study: str
     identical: bool = Field(description="whether every recorded decision follows from what was on record before it")

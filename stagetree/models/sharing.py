@@ -1,4 +1,4 @@
-"""A study with and without sharing, on one clock. For the page; a client does not load it."""
+"""A study with and without sharing on one time axis, for the page."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from stagetree.models.answer import Answer
 
 
 class Blocks(Answer):
-    """What slots did, block by block, by column. Seconds since the first block, without idle times."""
+    """The work of slots, block by block, as columns. Seconds since the first block, without idle times."""
 
     seconds: float = Field(description="until the last block ends")
     steps: int
@@ -20,7 +20,7 @@ class Blocks(Answer):
 
 
 class SideBySide(Answer):
-    """The study as it was, and as its trials would have been trained alone, which is computed."""
+    """The study as it ran, and a simulation in which each trial trains alone."""
 
     slots: int = Field(description="rows: the most slots that trained for it at once")
     seconds_per_step: float = Field(

@@ -16,7 +16,7 @@ VerdictWord = Literal["verified", "checked", "unchecked", "inexact", "unshared"]
 
 
 class Steps(Answer, needs=()):
-    """Steps asked for, different ones among them, and those that workers really ran."""
+    """Requested, unique and executed steps."""
 
     requested: int = Field(description="what the trials asked for, each counted alone")
     unique: int = Field(description="distinct (beginning, step) pairs among them")
@@ -24,7 +24,7 @@ class Steps(Answer, needs=()):
 
 
 class Best(Answer, needs=("trial", "value", "steps")):
-    """The best trial so far, by the study's mode, ties to the lower number."""
+    """The best trial so far by the study's mode; on ties the lower number."""
 
     trial: int
     value: float = Field(description="its last result or its best one, as the study's `value` says")
@@ -82,7 +82,7 @@ class Failures(Answer, needs=()):
 
 
 class UnderWay(Answer, needs=("slot", "node", "start", "end", "step")):
-    """A stage that a slot is training now."""
+    """A stage that a slot is training."""
 
     slot: str
     members: list[str] = Field(description="the slots that are lent to it")
@@ -97,7 +97,7 @@ class UnderWay(Answer, needs=("slot", "node", "start", "end", "step")):
 
 
 class TrialsDone(Answer, needs=()):
-    """Trials that came to a first result or to an end, and how many there will be."""
+    """Trials with a first result or an end, and their expected number."""
 
     done: int = Field(description="trials that came to a first result, or to an end; it never goes down")
     resting: int = Field(
@@ -107,7 +107,7 @@ class TrialsDone(Answer, needs=()):
 
 
 class StepsDone(Answer, needs=()):
-    """Different steps that are trained, and how many there will be."""
+    """Unique steps that are trained, and their expected number."""
 
     done: int = Field(
         description="different steps that are trained, those under way included; fewer only when a worker is lost"
@@ -118,7 +118,7 @@ class StepsDone(Answer, needs=()):
 
 
 class RungStanding(Answer):
-    """Where a tuner compares trials."""
+    """A rung with its numbers of trials."""
 
     bracket: int
     rung: int
@@ -130,7 +130,7 @@ class RungStanding(Answer):
 
 
 class Decision(Answer, needs=("kind", "trial", "steps")):
-    """What the tuner decided about a trial."""
+    """A decision of the tuner about a trial."""
 
     kind: Annotated[DecisionWord | str, Word(DecisionWord)]
     trial: int
@@ -139,7 +139,7 @@ class Decision(Answer, needs=("kind", "trial", "steps")):
 
 
 class Progress(Answer, needs=()):
-    """How far a study is, and what slots do for it."""
+    """The progress of a study, and the slots that work for it."""
 
     trials: TrialsDone
     steps: StepsDone
@@ -150,7 +150,7 @@ class Progress(Answer, needs=()):
 
 
 class Share(Answer, needs=()):
-    """What a study has of the slots, and what it is due."""
+    """A study's present and fair share of the slots."""
 
     used: int = Field(description="the slots that train for it")
     due: float | None = Field(description="its share by weight and demand, while other studies compete for slots")

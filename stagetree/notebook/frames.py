@@ -103,10 +103,10 @@ SHOWN = 10
 
 def best(trials: Iterable[Json], mode: str) -> Json | None:
     """The trial with the best value, ties to the lower number."""
-    return next(iter(ranked(trials, mode)), None)
+    return next(iter(rank_trials(trials, mode)), None)
 
 
-def ranked(trials: Iterable[Json], mode: str) -> list[Json]:
+def rank_trials(trials: Iterable[Json], mode: str) -> list[Json]:
     """The trials that have a value, the best first: feasible ones, and of these the front; failed ones last."""
     sign = -1 if mode == "max" else 1
     valued = [trial for trial in trials if trial["value"] is not None]
@@ -193,7 +193,7 @@ _NOT_WORDS = {"by", "rung", "sample", "asked", "bracket", "member"}
 
 def text(name: str, url: str, study: Json, trials: Collection[Json]) -> str:
     """A study in a line, and its mark in another one, where it has one."""
-    return _in_a_line(name, url, study, trials) + mark_line(study.get("exactness", {}).get("mark", ""))
+    return _join_lines(name, url, study, trials) + mark_line(study.get("exactness", {}).get("mark", ""))
 
 
 def mark_line(mark: str) -> str:
@@ -201,7 +201,7 @@ def mark_line(mark: str) -> str:
     return f"\n* {' '.join(mark.split())}" if mark else ""
 
 
-def _in_a_line(name: str, url: str, study: Json, trials: Collection[Json]) -> str:
+def _join_lines(name: str, url: str, study: Json, trials: Collection[Json]) -> str:
     line = f"{study['state']}, {_count(len(trials))}" if "state" in study else "not heard of yet"
     if study.get("error"):
         line += f": {study['error']}"
@@ -219,7 +219,7 @@ def _count(trials: int) -> str:
 
 def html(line: str, study: Json, trials: Collection[Json]) -> str:
     """A study as a small table: its best trials, then others."""
-    first = ranked(trials, study.get("mode", "max"))
+    first = rank_trials(trials, study.get("mode", "max"))
     rows = [*first, *(trial for trial in trials if trial["value"] is None)]
     names = list(dict.fromkeys(name for trial in rows for name, _ in flat_hp(trial["hp"])))
     heads = ["trial", "state", "steps", str(study.get("metric", "value")), *names]

@@ -21,7 +21,7 @@ from stagetree.client.known_trials import Known
 from stagetree.errors import FailedStudy
 from stagetree.models import Decision, StudyAnswer, Trial, TrialDetail, UnderWay
 from stagetree.notebook import frames
-from stagetree.text import FINAL, decided, duration, mark_word, saved_text
+from stagetree.text import FINAL, decision_text, duration, mark_word, saved_text
 
 SLOTS = 16
 """How many slots are shown; the others are counted."""
@@ -92,7 +92,7 @@ def _words(hp: dict[str, object]) -> Iterator[str]:
 
 
 def _decision(last: Decision) -> str:
-    return f"{decided(last.kind, last.trial, last.steps)}: {frames.words(last.reason)}".removesuffix(": ")
+    return f"{decision_text(last.kind, last.trial, last.steps)}: {frames.words(last.reason)}".removesuffix(": ")
 
 
 def _slots(running: list[UnderWay]) -> Iterator[tuple[str, str]]:
@@ -274,13 +274,13 @@ class StudyView:
     @property
     def trials(self) -> list[Trial]:
         """Its trials, in the order of their numbers."""
-        return [_listed(self._known.trials[number]) for number in sorted(self._known.trials)]
+        return [_list_html(self._known.trials[number]) for number in sorted(self._known.trials)]
 
     @property
     def best(self) -> Trial | None:
         """The trial with the best value, ties to the lower number; None while no trial has one."""
         best = frames.best(self._known.trials.values(), self.mode)
-        return None if best is None else _listed(best)
+        return None if best is None else _list_html(best)
 
     def front(self) -> list[Trial]:
         """With several metrics, the front, as it was last fetched; else the best trial."""
@@ -294,6 +294,6 @@ class StudyView:
         return frames.html(repr(self), self._known.study, self._known.trials.values())
 
 
-def _listed(trial: Json) -> Trial:
+def _list_html(trial: Json) -> Trial:
     """The trial as lists of trials have it, whichever answer told of it last."""
     return Trial.of({name: value for name, value in trial.items() if name not in _ALONE})

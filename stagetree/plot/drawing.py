@@ -45,7 +45,7 @@ class Drawing(Protocol):
     def dots(self, x: Sequence[float], y: Sequence[float], name: str) -> None:
         """A dot at each place."""
 
-    def fallen(self, x: Sequence[float], name: str) -> None:
+    def decay_warnings(self, x: Sequence[float], name: str) -> None:
         """A red cross at the lower edge at each x."""
 
     def upright(self, x: float) -> None:
@@ -60,7 +60,7 @@ class Drawing(Protocol):
     def columns(self, names: Sequence[str]) -> None:
         """Names along the x axis, from 0 on, and none along the other."""
 
-    def by_doubling(self) -> None:
+    def use_log_scale(self) -> None:
         """Each doubling of x is as wide as the one before, from step 1 on."""
 
     def legend(self) -> None:
@@ -84,7 +84,7 @@ class OnMatplotlib:
     def dots(self, x: Sequence[float], y: Sequence[float], name: str) -> None:
         self.result.plot(x, y, "o", alpha=0.6, label=name)
 
-    def fallen(self, x: Sequence[float], name: str) -> None:
+    def decay_warnings(self, x: Sequence[float], name: str) -> None:
         edge = self.result.get_xaxis_transform()
         self.result.plot(x, [0.02] * len(x), "x", color=RED, transform=edge, label=name)
 
@@ -101,7 +101,7 @@ class OnMatplotlib:
         self.result.set_xticks(range(len(names)), names)
         self.rows([])
 
-    def by_doubling(self) -> None:
+    def use_log_scale(self) -> None:
         self.result.set_xscale("symlog", base=2, linthresh=1)
 
     def legend(self) -> None:
@@ -126,7 +126,7 @@ class OnPlotly:
     def dots(self, x: Sequence[float], y: Sequence[float], name: str) -> None:
         self.result.add_scatter(x=x, y=y, mode="markers", opacity=0.6, name=name)
 
-    def fallen(self, x: Sequence[float], name: str) -> None:
+    def decay_warnings(self, x: Sequence[float], name: str) -> None:
         self.result.update_layout(yaxis2={"range": [0, 1], "overlaying": "y", "visible": False})
         look = {"symbol": "x", "color": RED}
         self.result.add_scatter(x=x, y=[0.02] * len(x), mode="markers", marker=look, name=name, yaxis="y2")
@@ -148,7 +148,7 @@ class OnPlotly:
         self.result.update_xaxes(tickvals=list(range(len(names))), ticktext=texts)
         self.rows([])
 
-    def by_doubling(self) -> None:
+    def use_log_scale(self) -> None:
         self.result.update_xaxes(type="log", dtick="D1")
 
     def legend(self) -> None:

@@ -54,9 +54,9 @@ class Plots:
         drawing.line(numbers, best.tolist(), LineStyle(name="best so far", is_stepped=True))
         failed = [trial.trial for trial in self._results.trials if trial.state == "failed"]
         if failed:
-            drawing.fallen(failed, "failed")
+            drawing.decay_warnings(failed, "failed")
         drawing.legend()
-        return _named(drawing, "trial", study.metric, study.study)
+        return _entry_names(drawing, "trial", study.metric, study.study)
 
     def curves(self, on: Picture | None = None) -> Picture:
         """The metric by step, a line for each trial, and the rungs as lines across. The best trial is thick."""
@@ -67,7 +67,7 @@ class Plots:
             look = LineStyle(2.5 if trial.trial == best else 0.8, name=f"trial {trial.trial}", is_dotted=True)
             drawing.line(list(curve), list(curve.values()), look)
         self._draw_rungs(drawing)
-        return _named(drawing, "step", study.metric, study.study)
+        return _entry_names(drawing, "step", study.metric, study.study)
 
     def rung_tree(self, on: Picture | None = None) -> Picture:
         """The curves, where what trials share is one line, as thick as it has trials; that of the best in blue."""
@@ -76,8 +76,8 @@ class Plots:
             (x0, y0), (x1, y1) = each.start, each.end
             drawing.line([x0, x1], [y0, y1], LineStyle(1 + np.log2(each.trials), BLUE if each.is_best else GRAY))
         self._draw_rungs(drawing)
-        drawing.by_doubling()
-        return _named(drawing, "step", study.metric, study.study)
+        drawing.use_log_scale()
+        return _entry_names(drawing, "step", study.metric, study.study)
 
     def tree(self, on: Picture | None = None) -> Picture:
         """What was trained: each beginning is one line, as thick as it has trials, and splits where trials part."""
@@ -88,7 +88,7 @@ class Plots:
             if (parent := shape.parents.get(node)) is not None:
                 drawing.line([start, start], [shape.heights[parent], height], LineStyle(0.8, BLUE))
         drawing.rows([])
-        return _named(drawing, "step", "", f"{self._results.study.study}: what trials share is one line")
+        return _entry_names(drawing, "step", "", f"{self._results.study.study}: what trials share is one line")
 
     def slots(self, on: Picture | None = None) -> Picture:
         """What each slot did over time, in seconds since the study was submitted."""
@@ -98,7 +98,7 @@ class Plots:
         for slot, start, end, is_failed in spans:
             drawing.bar(names.index(slot), start - begin, end - start, RED if is_failed else BLUE)
         drawing.rows(names)
-        return _named(drawing, "seconds", "", self._results.study.study)
+        return _entry_names(drawing, "seconds", "", self._results.study.study)
 
     def parallel(self, on: Picture | None = None) -> Picture:
         """A line for each trial across the hyper-parameters that differ, coloured by its value."""
@@ -111,7 +111,7 @@ class Plots:
                 list(range(len(free))), heights, LineStyle(color=shade((value - low) / (high - low)), alpha=0.7)
             )
         drawing.columns([f"{name}\n{column.ends}" for name, column in free.items()])
-        return _named(drawing, "", "", f"{study.study}: yellow is a higher {study.metric}, blue a lower one")
+        return _entry_names(drawing, "", "", f"{study.study}: yellow is a higher {study.metric}, blue a lower one")
 
     def importance(self, on: Picture | None = None) -> Picture:
         """A bar for each hyper-parameter: its share of the variance of values, see `importances`."""
@@ -119,7 +119,7 @@ class Plots:
         for row, share in enumerate(reversed(shares.values())):
             drawing.bar(row, 0, share, BLUE)
         drawing.rows(list(shares)[::-1])
-        return _named(drawing, "share of the variance", "", self._results.study.study)
+        return _entry_names(drawing, "share of the variance", "", self._results.study.study)
 
     def importances(self) -> dict[str, float]:
         """For each hyper-parameter that differs, the share of the variance of values that it explains, from 0 to 1.
@@ -269,6 +269,6 @@ def _ends(values: Sequence[float]) -> tuple[float, float]:
     return (low, high) if low < high else (low, low + 1)
 
 
-def _named(drawing: Drawing, x: str, y: str, title: str) -> Picture:
+def _entry_names(drawing: Drawing, x: str, y: str, title: str) -> Picture:
     drawing.named(x, y, title)
     return drawing.result

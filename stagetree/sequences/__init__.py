@@ -1,8 +1,8 @@
-"""Hyper-parameters as functions of the training step: one class a family, each a list of pieces.
+"""Hyper-parameters as functions of the training step: one class per family, each a list of pieces.
 
 A sequence is defined on steps t = 0, 1, 2, ... . Every family describes itself as *pieces*: from some step on, one
-elementary function (a `Form`) holds. Values are computed from the pieces and from nothing else, so two families that
-write the same piece give the same numbers bit for bit, and what is equal can be recognised by name.
+elementary function (a `Form`) holds. Values are computed only from the pieces, so two families with the same piece
+give the same numbers bit for bit, and equal pieces can be found by name.
 
 >>> lr = MultiStep(0.1, [20, 30], 0.1)
 >>> lr.at(0), lr.at(20)
@@ -18,8 +18,8 @@ from stagetree.sequences.base import (
     Sequence,
     check_count,
     did_you_mean,
-    end_of,
-    families_with,
+    last_change,
+    matching_families,
     parse,
     with_ends,
 )
@@ -36,7 +36,7 @@ from stagetree.sequences.families import (
     Values,
 )
 from stagetree.sequences.forms import CURVES, Form, Held, MovingForm, Piece
-from stagetree.sequences.fractions import has_fraction, is_fraction, needs_length, parse_for
+from stagetree.sequences.fractions import has_fraction, is_fraction, needs_length, parse_for_length
 from stagetree.sequences.mixes import is_mix, shares
 from stagetree.sequences.scalars import Scalar, is_equal_value, is_same_value, unique_values
 
@@ -65,17 +65,17 @@ __all__ = [
     "Wsd",
     "check_count",
     "did_you_mean",
-    "end_of",
-    "families_with",
     "first_parts",
     "has_fraction",
     "is_equal_value",
     "is_fraction",
     "is_mix",
     "is_same_value",
+    "last_change",
+    "matching_families",
     "needs_length",
     "parse",
-    "parse_for",
+    "parse_for_length",
     "shares",
     "unique_values",
     "with_ends",

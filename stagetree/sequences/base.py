@@ -1,4 +1,4 @@
-"""What a sequence is: pieces, their canonical form, and how it is read from JSON."""
+"""Sequences: their pieces, the canonical form of these, and parsing from JSON."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from stagetree.sequences.scalars import Scalar
 class Sequence:
     """A hyper-parameter as a function of the step. Subclasses are the families; all are immutable.
 
-    Two sequences are equal if they are written with the same values, by type: constants of 1, 1.0 and true are three.
+    Two sequences are equal if they are of one family and their fields have equal values of equal types.
     """
 
     family: ClassVar[str]
@@ -33,21 +33,21 @@ class Sequence:
         return hash(repr(self))
 
     def _pieces(self, origin: int) -> Iterator[Piece]:
-        """The pieces in order when step `origin` is its own t = 0. May be infinite, never without change."""
+        """The pieces in order, where t = 0 is at step `origin`. May be infinite, but must keep changing."""
         raise NotImplementedError
 
     def _pieces_since(self, origin: int, since: int) -> Iterator[Piece]:
-        """Those in force from step `since` on. A family with many pieces goes there without counting them all."""
-        return in_force_from(since, self._pieces(origin))
+        """The pieces from step `since` on. Families with many pieces override this to skip the first ones."""
+        return pieces_from(since, self._pieces(origin))
 
     def pieces(self, origin: int = 0) -> Iterator[Piece]:
-        """The canonical pieces: no two neighbours are the same, and what does not move is `Held`.
+        """The canonical pieces: neighbours differ, and every constant piece is a `Held`.
 
-        The first step of a moving form is a value like any other, so it stands as a `Held` of its own: a decay that
-        begins at the value held so far shares that step with whoever goes on holding it. A form that goes on where one
-        part of a sequence meets the next is one piece.
+        The first step of a moving form is a `Held` piece of its own. So a decay that begins at the current value shares
+        its first step with a trial that keeps that value. A form that continues across two parts of a sequence is one
+        piece.
         """
-        return _canonical(_joined(self._pieces(origin)))
+        return _canonical(_merge_equal(self._pieces(origin)))
 
     def at(self, t: int) -> Scalar:
         """The value at step `t` >= 0."""
@@ -66,13 +66,13 @@ class Sequence:
         return values
 
     @classmethod
-    def from_length(cls) -> str | None:
-        """The field that may be left out where the trial's length is known; None for none."""
+    def length_field(cls) -> str | None:
+        """The name of the field that may be omitted where the trial's length is known, or None."""
         return None
 
     @classmethod
-    def with_length(cls, written: Mapping[str, Any], steps: int) -> dict[str, Any]:
-        """Its fields as written without that one, and that one for a trial of `steps` steps."""
+    def fill_length_field(cls, written: Mapping[str, Any], steps: int) -> dict[str, Any]:
+        """The fields as written, completed for a trial of `steps` steps."""
         return dict(written)
 
     def to_json(self) -> dict[str, Any]:
@@ -81,7 +81,7 @@ class Sequence:
 
 
 def with_ends(pieces: Iterator[Piece]) -> Iterator[tuple[Piece, int | None]]:
-    """Each piece with the start of the next, None for the last."""
+    """Each piece with the start of the next one, which is None for the last."""
     before = next(pieces)
     for piece in pieces:
         yield before, piece.start
@@ -89,15 +89,15 @@ def with_ends(pieces: Iterator[Piece]) -> Iterator[tuple[Piece, int | None]]:
     yield before, None
 
 
-def in_force_from(start: int, pieces: Iterator[Piece]) -> Iterator[Piece]:
-    """The pieces from step `start` on; the one in force there begins there."""
+def pieces_from(start: int, pieces: Iterator[Piece]) -> Iterator[Piece]:
+    """The pieces from step `start` on. The first is the one that contains `start`, cut to begin there."""
     for piece, end in with_ends(pieces):
         if end is None or end > start:
             yield Piece(max(piece.start, start), piece.form)
 
 
-def _joined(pieces: Iterator[Piece]) -> Iterator[Piece]:
-    """The pieces that last, and of neighbours with the same form only the first."""
+def _merge_equal(pieces: Iterator[Piece]) -> Iterator[Piece]:
+    """Drop empty pieces, and merge neighbours with the same form."""
     last = ""
     for piece, end in with_ends(pieces):
         if (end is None or end > piece.start) and (name := piece.form.name) != last:
@@ -106,7 +106,7 @@ def _joined(pieces: Iterator[Piece]) -> Iterator[Piece]:
 
 
 def _canonical(pieces: Iterator[Piece]) -> Iterator[Piece]:
-    """The pieces with the first step of each as a value of its own, without repetitions."""
+    """Split off the first step of each piece as a constant, and drop repetitions."""
     last = ""
     for piece, end in with_ends(pieces):
         for part in _parts(piece, end):
@@ -134,11 +134,11 @@ def _plain(value: Any) -> Any:
 
 
 _MOST_PIECES = 10_000
-"""A sequence with more of them is taken to have no end."""
+"""A sequence with more pieces counts as endless."""
 
 
-def end_of(sequence: Sequence) -> int | None:
-    """The step from which a sequence stays as it is; None where it never does, as far as can be told."""
+def last_change(sequence: Sequence) -> int | None:
+    """The step from which the sequence is constant; None if it never is, or has too many pieces to tell."""
     pieces = list(islice(sequence.pieces(), _MOST_PIECES + 1))
     is_over = len(pieces) <= _MOST_PIECES and pieces[-1].form.is_held
     return pieces[-1].start if is_over else None
@@ -150,7 +150,7 @@ def check_number(name: str, value: Any) -> None:
 
 
 MOST_STEPS = 2**52
-"""Up to here a float is exact to half a step."""
+"""Up to this step, floats are exact to half a step."""
 
 
 def check_count(name: str, value: Any, least: int = 1) -> None:
@@ -168,7 +168,7 @@ def check_scalar(name: str, value: Any) -> None:
 
 
 def read_scalar(name: str, value: Any) -> Scalar:
-    """A value that may be a mix of streams, which is then written in its one form."""
+    """A scalar or a mix of streams; a mix is returned in its normal form."""
     if is_mix(value):
         return mix_value(value, name)
     check_scalar(name, value)
@@ -196,11 +196,11 @@ def set_field(frozen: Any, name: str, value: Any) -> None:
 
 
 FAMILIES: dict[str, type[Sequence]] = {}
-"""The families by name; the package fills it, since some of them hold sequences of any family."""
+"""The families by name. The package's `__init__` fills it, because some families contain sequences of any family."""
 
 
 def parse(value: Any, path: str = "") -> Sequence:
-    """The sequence that JSON writes: a bare value is a constant, an object names its `family` and its fields.
+    """Parse a sequence from JSON: a bare value is a constant, an object names its `family` and its fields.
 
     Raises `SequenceError` whose `field` begins with `path`.
     """
@@ -216,18 +216,18 @@ def parse(value: Any, path: str = "") -> Sequence:
 
 @lru_cache(maxsize=16384)
 def parse_text(text: str) -> Sequence:
-    """The same of JSON text. Kept: what is looked at once, before a trial begins, is looked at again, and spaces repeat
-    few sequences many times.
+    """Parse JSON text. Cached, because spaces repeat few sequences many times and each is parsed again when a trial
+    begins.
     """
     return parse(json.loads(text))
 
 
 def _family(value: Mapping[str, Any]) -> type[Sequence]:
-    """The class that `value` names, after a look at the names of its fields."""
+    """The class named by `value`, after checking the names of the fields."""
     name = value.get("family")
-    if name is None and (meant := families_with(value)):
+    if name is None and (meant := matching_families(value)):
         raise SequenceError("family", f"is missing: {meant} has these fields")
-    if name is None and (hint := _meant(value)):
+    if name is None and (hint := _notation_hint(value)):
         raise SequenceError("", f"must be a sequence, which names its family, or a distribution: {hint}")
     if not isinstance(name, str) or name not in FAMILIES:
         raise SequenceError(
@@ -236,15 +236,15 @@ def _family(value: Mapping[str, Any]) -> type[Sequence]:
     expected: tuple[Field[Any], ...] = fields(FAMILIES[name])  # type: ignore[arg-type]
     for field_name in sorted(map(str, value.keys() - {"family", *(field.name for field in expected)})):
         hint = did_you_mean(field_name, [field.name for field in expected])
-        raise SequenceError(field_name, f"is not a field of {name}, which has {_listed(expected)}{hint}")
+        raise SequenceError(field_name, f"is not a field of {name}, which has {_field_list(expected)}{hint}")
     for field in expected:
         if field.name not in value and field.default is MISSING:
-            raise SequenceError(field.name, f"is missing: {name} needs {_listed(expected)}")
+            raise SequenceError(field.name, f"is missing: {name} needs {_field_list(expected)}")
     return FAMILIES[name]
 
 
-def _meant(value: Mapping[str, Any]) -> str:
-    """How to write what other tools write otherwise; empty if it is none of that."""
+def _notation_hint(value: Mapping[str, Any]) -> str:
+    """A hint for the notations of other tools; empty if none is recognised."""
     if "grid_search" in value:
         return "write the list alone, with the tuner grid, in place of grid_search"
     if "values" in value and value.keys() <= {"values", "distribution"}:
@@ -255,8 +255,8 @@ def _meant(value: Mapping[str, Any]) -> str:
     return f"write {{{'loguniform' if value.get('log') else 'uniform'}: [low, high]}}"
 
 
-def families_with(value: Mapping[str, Any]) -> str:
-    """The families whose fields these are, where `family` was left out; empty if there is none, or it is not clear."""
+def matching_families(value: Mapping[str, Any]) -> str:
+    """The families that have these fields, for an object without `family`; empty if none fits."""
     named = [
         name
         for name, family in FAMILIES.items()
@@ -267,14 +267,14 @@ def families_with(value: Mapping[str, Any]) -> str:
     return " or ".join(named)
 
 
-def _listed(expected: tuple[Field[Any], ...]) -> str:
+def _field_list(expected: tuple[Field[Any], ...]) -> str:
     return ", ".join(field.name for field in expected)
 
 
 def did_you_mean(name: Any, names: Iterable[str]) -> str:
-    """The end of a sentence that refuses `name`: the one it was probably meant to be, if any is close.
+    """A hint that ends the sentence which refuses `name`: the closest known name, if one is close.
 
-    Else the only one of which it is a part: val_accuracy for acc.
+    Otherwise the only name that contains it, such as val_accuracy for acc.
     """
     given, known = str(name), list(names)
     longer = [each for each in known if len(given) > 2 and given in each]

@@ -1,4 +1,4 @@
-"""The families that are made of phases or of other sequences: warm-up, warm-up-stable-decay, piecewise."""
+"""Families made of phases or of other sequences: warm-up, warm-up-stable-decay, one cycle, piecewise."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from stagetree.sequences.base import (
     check_count,
     check_list,
     check_number,
-    in_force_from,
     parse,
+    pieces_from,
     set_field,
 )
 from stagetree.sequences.errors import SequenceError
@@ -45,7 +45,7 @@ class Warmup(Sequence):
     def _pieces_since(self, origin: int, since: int) -> Iterator[Piece]:
         if since >= origin + self.steps:
             return self.then._pieces_since(origin + self.steps, since)
-        return in_force_from(since, self._pieces(origin))
+        return pieces_from(since, self._pieces(origin))
 
 
 _DECAYS: dict[str, Callable[[float, float, float, int], Form]] = {
@@ -90,11 +90,11 @@ class Wsd(Sequence):
         _check_shape(self.shape, _DECAYS)
 
     @classmethod
-    def from_length(cls) -> str:
+    def length_field(cls) -> str:
         return "stable_until"
 
     @classmethod
-    def with_length(cls, written: Mapping[str, Any], steps: int) -> dict[str, Any]:
+    def fill_length_field(cls, written: Mapping[str, Any], steps: int) -> dict[str, Any]:
         decay = written.get("decay")
         return {**written, "stable_until": steps - decay} if isinstance(decay, int) else dict(written)
 
@@ -110,8 +110,8 @@ class Wsd(Sequence):
 class OneCycle(Sequence):
     """One cycle (Smith and Topin 2018): from `init` up to `max` in `up` steps, then down to `final` in `down`.
 
-    Both ways are "cosine" (half a period) or "linear". PyTorch's `OneCycleLR(max_lr, total_steps, pct_start)` is `init`
-    max_lr / 25, `final` max_lr / 250000, `up` pct_start * total_steps - 1, `down` total_steps - 1 - `up`.
+    Both phases are "cosine" (half a period) or "linear". PyTorch's `OneCycleLR(max_lr, total_steps, pct_start)` is
+    `init` max_lr / 25, `final` max_lr / 250000, `up` pct_start * total_steps - 1, `down` total_steps - 1 - `up`.
     """
 
     family: ClassVar[str] = "one_cycle"
@@ -130,11 +130,11 @@ class OneCycle(Sequence):
         _check_shape(self.shape, _WAYS)
 
     @classmethod
-    def from_length(cls) -> str:
+    def length_field(cls) -> str:
         return "down"
 
     @classmethod
-    def with_length(cls, written: Mapping[str, Any], steps: int) -> dict[str, Any]:
+    def fill_length_field(cls, written: Mapping[str, Any], steps: int) -> dict[str, Any]:
         up = written.get("up")
         return {**written, "down": steps - up} if isinstance(up, int) else dict(written)
 
@@ -159,16 +159,16 @@ class Part:
         return {**steps, **({"skip": self.skip} if self.skip else {}), "sequence": self.sequence.to_json()}
 
     def pieces_since(self, origin: int, since: int) -> Iterator[Piece]:
-        """The pieces from step `since` on, when the part begins at step `origin`."""
+        """The pieces from step `since` on, where the part begins at step `origin`."""
         before = origin - self.skip
         return self.sequence._pieces_since(before, since) if since > before else self.sequence._pieces(before)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Piecewise(Sequence):
-    """Parts one after the other, each with its own t, from 0 or from `skip`; all but the last say how long they last.
+    """Parts one after the other, each with its own t that begins at 0 or at `skip`. All but the last have a length.
 
-    With `skip`, a part goes on where its sequence would be at that point: a schedule changes and keeps its pace.
+    `skip` lets a part continue in the middle of its sequence, for example to change a schedule without losing its pace.
     """
 
     family: ClassVar[str] = "piecewise"
@@ -210,7 +210,7 @@ def _part(value: Any, path: str, *, is_last: bool) -> Part:
 
 
 def _check_skip(part: Part, path: str) -> None:
-    """Raise `SequenceError` where the step that the part begins at cannot be found in reasonable time."""
+    """Raise `SequenceError` if the first piece of the part cannot be computed in reasonable time."""
     try:
         next(part.pieces_since(0, 0))
     except SequenceError as error:
@@ -218,7 +218,7 @@ def _check_skip(part: Part, path: str) -> None:
 
 
 def first_parts(written: Mapping[str, Any], step: int) -> list[dict[str, Any]]:
-    """The JSON of a sequence as parts of a `piecewise` that hold its first so many steps: others may follow."""
+    """The first `step` steps of a sequence, as JSON parts of a `piecewise` to which more can be appended."""
     if written["family"] != "piecewise":
         return [{"steps": step, "sequence": written}]
     parts: list[dict[str, Any]] = []

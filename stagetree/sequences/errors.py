@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class SequenceError(ValueError):
-    """A sequence that cannot be: `field` is the path inside it, `problem` what is wrong and what would be right."""
+    """An invalid sequence: `field` is the path inside it, `problem` the sentence that says what is wrong."""
 
     def __init__(self, field: str, problem: str) -> None:
         super().__init__(f"{field}: {problem}" if field else problem)

@@ -1,4 +1,4 @@
-"""The families whose sequences hold no others, one class each."""
+"""The elementary families, which contain no other sequences."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stagetree.sequences.base import (
     check_list,
     check_milestones,
     check_number,
-    in_force_from,
+    pieces_from,
     read_scalar,
     set_field,
 )
@@ -23,10 +23,10 @@ from stagetree.sequences.forms import HalfCosine, Held, Line, Piece, PolynomialD
 from stagetree.sequences.scalars import Scalar, common_numbers, number_from
 
 _FURTHEST = 2.0**53
-"""Behind this step floats lie more than a step apart, and a period might not move on."""
+"""Beyond this step, neighbouring floats are more than a step apart, so adding a period may not advance."""
 
 _MOST_PASSED = 20_000
-"""How many periods may be added up to find the one that a part begins in."""
+"""The maximum number of periods added up to find the one in which a part begins."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,7 +45,7 @@ class Constant(Sequence):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Values(Sequence):
-    """`values[number of milestones <= t]`: one value more than there are milestones."""
+    """`values[number of milestones <= t]`. There is one value more than there are milestones."""
 
     family: ClassVar[str] = "values"
     values: tuple[Scalar, ...]
@@ -125,7 +125,7 @@ class Cosine(Sequence):
     """Cosine annealing with warm restarts (Loshchilov and Hutter 2017, equation 5).
 
     A period of length P starts at `init` and is `min + (init - min) * (1 + cos(pi * u / P)) / 2` at offset u from its
-    start; the first P is `period` steps, each other is the one before times `gamma`.
+    start. The first period takes `period` steps, and each later one `gamma` times the steps of the one before.
     """
 
     family: ClassVar[str] = "cosine"
@@ -155,13 +155,13 @@ class Cosine(Sequence):
     def _pieces_since(self, origin: int, since: int) -> Iterator[Piece]:
         if self.init == self.min:
             return self._pieces(since)
-        start, period = self._begun(float(origin), since)
-        return in_force_from(since, self._periods(start, period))
+        start, period = self._period_at(float(origin), since)
+        return pieces_from(since, self._periods(start, period))
 
-    def _begun(self, start: float, since: int) -> tuple[float, float]:
-        """The start and the length of the period in force at step `since`, added up as `_periods` does."""
+    def _period_at(self, start: float, since: int) -> tuple[float, float]:
+        """The start and length of the period that contains step `since`, with the same rounding as `_periods`."""
         period = float(self.period)
-        if self.gamma == 1 and period.is_integer():  # sums of whole numbers are exact: no need to add one by one
+        if self.gamma == 1 and period.is_integer():  # sums of whole numbers are exact, so no loop is needed
             return start + (since - start) // period * period, period
         for _ in range(_MOST_PASSED):
             if start + period > since:
@@ -203,7 +203,7 @@ class Cyclic(Sequence):
 
     def _pieces_since(self, origin: int, since: int) -> Iterator[Piece]:
         passed = (since - origin) // (self.up + self.down)
-        return in_force_from(since, self._pieces(origin + passed * (self.up + self.down)))
+        return pieces_from(since, self._pieces(origin + passed * (self.up + self.down)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,8 +1,9 @@
-"""Elementary functions of the step, of which all sequences are made.
+"""Elementary functions of the step. Every sequence is made of them.
 
-THE NAMES OF FORMS ARE THE STORAGE FORMAT: the ids of nodes, in every log there is, are hashes of them. `stored_as`
-and the order of a form's fields never change, whatever becomes of its class. tests/golden/forms.jsonl holds them.
-Equal names mean equal values, with their types: 1 and 1.0 are two values.
+THE NAMES OF FORMS ARE A STORAGE FORMAT: node ids in every log are hashes of them. Never change `stored_as` or the order
+of a form's fields, even when the class is renamed. tests/golden/forms.jsonl holds them.
+
+Equal names mean equal values of equal types: 1 and 1.0 are two values.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from stagetree.sequences.scalars import Scalar, common_numbers, number_from
 
 
 class Form(Protocol):
-    """An elementary function of the absolute step. Its `name` is equal for two forms exactly when they are the same."""
+    """An elementary function of the absolute step. Two forms have the same `name` exactly when they are the same."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def is_held(self) -> bool:
-        """True when the value is the same at every step."""
+        """Whether the value is the same at every step."""
         ...
 
     def at(self, t: int) -> Scalar:
@@ -31,7 +32,7 @@ class Form(Protocol):
 
 
 def _letter(value: Scalar) -> str:
-    """What kind of value a `Held` holds, as its name begins."""
+    """The first letter of the name of a `Held`, by the type of its value."""
     match value:
         case bool():
             return "b"
@@ -46,7 +47,7 @@ def _letter(value: Scalar) -> str:
 
 
 def power(base: float, exponent: float) -> float:
-    """`base ** exponent`, infinite where it is too large for a float."""
+    """`base ** exponent`, or infinity on overflow."""
     try:
         return float(float(base) ** exponent)
     except OverflowError:
@@ -54,7 +55,7 @@ def power(base: float, exponent: float) -> float:
 
 
 class _Named:
-    """Forms are equal if their names are: dataclasses would compare 1, 1.0 and true as Python does."""
+    """Forms compare by name, because the equality of dataclasses would not tell 1, 1.0 and true apart."""
 
     __slots__ = ()
     name: str
@@ -68,7 +69,7 @@ class _Named:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Held(_Named):
-    """One value for as long as the piece lasts."""
+    """The same value at every step."""
 
     held: Scalar
 
@@ -86,14 +87,13 @@ class Held(_Named):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MovingForm(_Named):
-    """A form that moves: at the absolute step `origin`, which may lie between two, its own offset u is 0.
-
-    numbers: the fields that its values are computed from. They are all ints, or all floats: see `number_from`.
-    """
+    """A form that changes with the step, by its offset u = t - `origin`."""
 
     stored_as: ClassVar[str]
     numbers: ClassVar[tuple[str, str]]
+    """The fields that values are computed from. They are all ints or all floats: see `number_from`."""
     origin: float
+    """The absolute step at which u is 0. It may lie between two steps."""
 
     def __post_init__(self) -> None:
         self._set_numbers(*common_numbers(*(getattr(self, name) for name in self.numbers)))
@@ -115,7 +115,7 @@ class MovingForm(_Named):
         return number_from(self._value(t - self.origin), getattr(self, self.numbers[0]))
 
     def _value(self, u: float) -> float:
-        """The value at offset `u`: at 0 what it begins with, to the last bit, so that it is that of the part before."""
+        """The value at offset `u`. At 0 it must be exactly the initial value, to match the part before."""
         raise NotImplementedError
 
 
@@ -151,7 +151,7 @@ class Power(MovingForm):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ramp(MovingForm):
-    """Climbs from `low` so that the last of `steps` steps has the value `high`."""
+    """Climbs from `low` and has the value `high` at the last of `steps` steps."""
 
     stored_as: ClassVar[str] = "_Ramp"
     numbers: ClassVar[tuple[str, str]] = ("low", "high")
@@ -171,7 +171,7 @@ class Ramp(MovingForm):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Slide(MovingForm):
-    """Goes from `first` at offset 0 towards `last` at offset `steps`, in a straight line."""
+    """Linear from `first` at offset 0 to `last` at offset `steps`."""
 
     stored_as: ClassVar[str] = "_Slide"
     numbers: ClassVar[tuple[str, str]] = ("first", "last")
@@ -189,7 +189,7 @@ class Slide(MovingForm):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HalfCosine(MovingForm):
-    """Falls from `init` at offset 0 towards `low` at offset `period` along half a cosine."""
+    """Half a cosine from `init` at offset 0 to `low` at offset `period`."""
 
     stored_as: ClassVar[str] = "_HalfCosine"
     numbers: ClassVar[tuple[str, str]] = ("init", "low")
@@ -228,7 +228,7 @@ class PolynomialDecay(MovingForm):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OneMinusSqrt(MovingForm):
-    """The "1 - sqrt" cool-down of Hägele et al. (2024): from `peak` at offset 0 towards `final` at offset `steps`."""
+    """The "1 - sqrt" cool-down of Hägele et al. (2024): from `peak` at offset 0 to `final` at offset `steps`."""
 
     stored_as: ClassVar[str] = "_OneMinusSqrt"
     numbers: ClassVar[tuple[str, str]] = ("peak", "final")
@@ -247,12 +247,11 @@ class OneMinusSqrt(MovingForm):
 
 
 CURVES: tuple[type[MovingForm], ...] = (Line, Power, Ramp, Slide, HalfCosine, PolynomialDecay, OneMinusSqrt)
-"""All forms that move."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """From the absolute step `start` on, until the next piece starts, `form` holds."""
+    """`form` holds from the absolute step `start` until the next piece starts."""
 
     start: int
     form: Form

@@ -1,8 +1,8 @@
-"""Fractions: numbers of steps that are written as a share of a trial's length, or of another field.
+"""Fractions: numbers of steps written as a share of the trial's length or of another field.
 
-`{ratio: 0.2}` is a fifth of the steps that the trial is trained for, `{ratio: 0.25, of: stable_until}` a quarter of the
-number beside it. Wherever a number of steps stands in a sequence, so may a fraction; it is rounded to whole steps, and
-halves up. A trial is trained, named and recorded with the number.
+`{ratio: 0.2}` is a fifth of the trial's steps, `{ratio: 0.25, of: stable_until}` a quarter of the field beside it. A
+fraction can replace any number of steps in a sequence. It is rounded to whole steps, and halves up. The trial is
+trained, named and recorded with the number.
 
 >>> resolved({"family": "multistep", "init": 0.1, "milestones": [{"ratio": 0.5}, {"ratio": 0.75}], "gamma": 0.1}, 200)
 {'family': 'multistep', 'init': 0.1, 'milestones': [100, 150], 'gamma': 0.1}
@@ -20,39 +20,41 @@ from stagetree.sequences.base import FAMILIES, check_number, did_you_mean, parse
 from stagetree.sequences.errors import SequenceError
 from stagetree.sequences.mixes import is_mix
 
-__all__ = ["fraction", "has_fraction", "is_fraction", "needs_length", "parse_for", "resolved"]
+__all__ = ["fraction", "has_fraction", "is_fraction", "needs_length", "parse_for_length", "resolve_fractions"]
 
 
 def fraction(ratio: Any, of: str | None = None) -> dict[str, Any]:
-    """A share of the trial's length, or of the field `of` of the same sequence, as a space writes it."""
+    """A fraction as a space writes it: of the trial's length, or of the field `of` of the same sequence."""
     return {"ratio": ratio} if of is None else {"ratio": ratio, "of": of}
 
 
-def parse_for(value: Any, steps: int | None, path: str = "") -> Any:
-    """The sequence that JSON writes for a trial of `steps` steps; None where they are not known.
+def parse_for_length(value: Any, steps: int | None, path: str = "") -> Any:
+    """Parse a sequence for a trial of `steps` steps, or None if the length is unknown.
 
-    Raises `SequenceError`, as `parse` does, and for a fraction of a length that is not known.
+    Raises `SequenceError`, also for a fraction of an unknown length.
     """
-    return parse(resolved(value, steps, path), path)
+    return parse(resolve_fractions(value, steps, path), path)
 
 
-def resolved(value: Any, steps: int | None, path: str = "") -> Any:
-    """The JSON with a number for each fraction, and for each field that follows from the trial's length."""
-    answer = _resolved(value, {}, steps, path, ())
+def resolve_fractions(value: Any, steps: int | None, path: str = "") -> Any:
+    """Replace each fraction by a number of steps, and add fields that follow from the trial's length."""
+    answer = _resolve(value, {}, steps, path, ())
     family = FAMILIES.get(str(answer.get("family"))) if isinstance(answer, Mapping) else None
-    if family is None or steps is None or family.from_length() in {None, *answer}:
+    if family is None or steps is None or family.length_field() in {None, *answer}:
         return answer
-    return family.with_length(answer, steps)
+    return family.fill_length_field(answer, steps)
 
 
-def _resolved(value: Any, owner: Mapping[str, Any], steps: int | None, path: str, through: tuple[str, ...]) -> Any:
-    """`owner`: the object whose fields a fraction may be of. `through`: the fields that it is already reckoned for."""
+def _resolve(value: Any, owner: Mapping[str, Any], steps: int | None, path: str, through: tuple[str, ...]) -> Any:
+    """Resolve the fractions in `value`. `owner` is the object around it; `through` the fields being resolved, to find
+    circles.
+    """
     if is_fraction(value):
         return _steps(value, owner, steps, path, through)
     if isinstance(value, Mapping) and not is_mix(value):
-        return {name: _resolved(item, value, steps, f"{path}.{name}", (str(name),)) for name, item in value.items()}
+        return {name: _resolve(item, value, steps, f"{path}.{name}", (str(name),)) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_resolved(item, owner, steps, f"{path}[{n}]", through) for n, item in enumerate(value)]
+        return [_resolve(item, owner, steps, f"{path}[{n}]", through) for n, item in enumerate(value)]
     return value
 
 
@@ -77,25 +79,24 @@ def _length(steps: int | None, path: str) -> int:
 
 
 def _field(name: str, owner: Mapping[str, Any], steps: int | None, path: str, through: tuple[str, ...]) -> float:
-    """The number that stands beside a fraction."""
+    """The value of the field that a fraction refers to."""
     others = [each for each in owner if each not in ("family", *through[:1])]
     at = f"{path}.of".strip(".")
     if name not in owner or name in through:
         expected = ", ".join(others) or "no other field"
         raise SequenceError(at, f"must be one of {expected}, got {name!r}{did_you_mean(name, others)}")
-    number = _resolved(owner[name], owner, steps, at, (*through, name))
+    number = _resolve(owner[name], owner, steps, at, (*through, name))
     if isinstance(number, bool) or not isinstance(number, int | float):
         raise SequenceError(at, f"must be a field that is a number, and {name} is {number!r}")
     return number
 
 
 def is_fraction(value: Any) -> bool:
-    """Whether a fraction is written here."""
     return isinstance(value, Mapping) and "ratio" in value and value.keys() <= {"ratio", "of"}
 
 
 def has_fraction(value: Any) -> bool:
-    """Whether one is written somewhere inside."""
+    """Whether the value is a fraction or contains one."""
     if is_mix(value):
         return False
     inside = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
@@ -103,11 +104,11 @@ def has_fraction(value: Any) -> bool:
 
 
 def needs_length(value: Any) -> bool:
-    """Whether an entry can be read only for a trial whose length is known."""
+    """Whether the entry can be parsed only when the trial's length is known."""
     if is_fraction(value):
         return "of" not in value
     if isinstance(value, Mapping) and not is_mix(value):
         family = FAMILIES.get(str(value.get("family")))
-        follows = family is not None and family.from_length() not in {None, *value}
+        follows = family is not None and family.length_field() not in {None, *value}
         return follows or any(map(needs_length, value.values()))
     return isinstance(value, list | tuple) and any(map(needs_length, value))

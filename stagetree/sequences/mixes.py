@@ -1,7 +1,7 @@
-"""Mixes: values that are weights of named streams, such as those of the data that a trial learns from.
+"""Mixes: weights of named streams, for example of training data.
 
-`{mix: {web: 0.7, code: 0.3}}` stands wherever a value may. All keys inside `mix` are names of streams. The value
-itself is a string, of the share that each stream has: the same for all ways to write it.
+`{mix: {web: 0.7, code: 0.3}}` is allowed like any other value. The keys inside `mix` are names of streams. The value
+is a string with the share of each stream, the same for every way to write the mix.
 
 >>> mix_value({"mix": {"web": 7, "code": 3}})
 'code:0.3,web:0.7'
@@ -27,17 +27,16 @@ _EXAMPLE = "{mix: {web: 0.7, code: 0.3}}"
 
 
 def mix(weights: Mapping[str, Any]) -> dict[str, Any]:
-    """A mix, as a space or a sequence writes it. Weights are numbers from 0 on, or drawn; only their ratios count."""
+    """A mix as a space or a sequence writes it. Weights are numbers >= 0 or distributions; only their ratios count."""
     return {"mix": dict(weights)}
 
 
 def is_mix(value: Any) -> TypeGuard[Mapping[str, Any]]:
-    """Whether a mix is written here."""
     return isinstance(value, Mapping) and value.keys() == {"mix"}
 
 
 def mix_value(written: Mapping[str, Any], path: str = "") -> str:
-    """The value of a mix: of each stream its share, rounded once, by name; of a stream alone its name.
+    """The normal form of a mix: each stream with its share, sorted by name, or the name alone for one stream.
 
     Raises `SequenceError`.
     """
@@ -48,13 +47,13 @@ def mix_value(written: Mapping[str, Any], path: str = "") -> str:
     if not (total := sum(exact.values())):
         raise SequenceError(path, "must have a weight above 0")
     parts = {name: float(exact[name] / total) for name in sorted(exact)}
-    return _written({name: share for name, share in parts.items() if share})
+    return _format_shares({name: share for name, share in parts.items() if share})
 
 
 def shares(value: Any) -> dict[str, float]:
-    """The share of each stream in the value of a hyper-parameter `data`: a mix, or the name of a stream alone.
+    """The share of each stream in a value of the hyper-parameter `data`: a mix, or the name of one stream.
 
-    As a trainer is given it, or as a study file writes it. Raises ValueError.
+    Accepts both the trainer's string and the object of a study file. Raises ValueError.
     """
     text = mix_value(value) if is_mix(value) else value
     if not isinstance(text, str):
@@ -65,7 +64,7 @@ def shares(value: Any) -> dict[str, float]:
         by_stream = {name: float(share) for name, share in (part.split(_BESIDE) for part in text.split(_BETWEEN))}
     except ValueError:
         by_stream = {}
-    if _written(dict(sorted(by_stream.items()))) != text or not _is_whole(list(by_stream.values())):
+    if _format_shares(dict(sorted(by_stream.items()))) != text or not _is_whole(list(by_stream.values())):
         raise ValueError(f"must be a mix such as {_EXAMPLE}, not {text!r}")
     return by_stream
 
@@ -74,13 +73,12 @@ def _is_whole(parts: list[float]) -> bool:
     return min(parts) > 0 and abs(sum(parts) - 1) < 1e-9
 
 
-def _written(parts: Mapping[str, float]) -> str:
-    """Of each stream its share; of one alone its name."""
+def _format_shares(parts: Mapping[str, float]) -> str:
     return _BETWEEN.join(parts if len(parts) == 1 else (f"{name}{_BESIDE}{share!r}" for name, share in parts.items()))
 
 
 def _weight(weight: Any, path: str) -> Fraction:
-    """Exactly the number as it is written: 0.1 is a tenth."""
+    """The exact decimal as written: 0.1 is a tenth."""
     is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
     if not is_number or not 0 <= weight <= sys.float_info.max:
         raise SequenceError(path, f"must be a finite number from 0 on, got {weight!r}")
@@ -88,7 +86,7 @@ def _weight(weight: Any, path: str) -> Fraction:
 
 
 def check_stream(name: Any, path: str) -> str:
-    """The name of a stream. Raises `SequenceError`."""
+    """Return the name of a stream. Raises `SequenceError`."""
     if not isinstance(name, str) or not name or set(name) & {_BETWEEN, _BESIDE}:
         raise SequenceError(path, f"must name a stream by a string without , and :, got {name!r}")
     return name

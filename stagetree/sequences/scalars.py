@@ -1,6 +1,6 @@
-"""Values of hyper-parameters, and when two of them are the same.
+"""Hyper-parameter values and their equality.
 
-A value arrives as it was written: 1, 1.0 and true are three values, though Python calls them equal.
+Values keep their type: 1, 1.0 and true are three values, though Python calls them equal.
 
 >>> is_same_value(1, 1.0), is_same_value(1, True), is_same_value(0.0, -0.0)
 (False, False, False)
@@ -19,21 +19,21 @@ from typing import Any
 Scalar = bool | int | float | str | None
 
 LARGEST_EXACT = 2**53
-"""From here on not every whole number is a float."""
+"""Above this, floats do not represent every whole number."""
 
 
 def is_same_value(one: Any, other: Any) -> bool:
-    """Whether two values of hyper-parameters, or two JSON values, are the same, by type and to the last bit."""
+    """Whether two hyper-parameter or JSON values are the same in type and in every bit."""
     return one is other or _is_same(one, other, _is_same_scalar)
 
 
 def is_equal_value(one: Any, other: Any) -> bool:
-    """The same for what a person asks for: 1 is also found where 1.0 is written. Booleans are no numbers."""
+    """Whether two values are equal as users mean it: 1 matches 1.0, but booleans are not numbers."""
     return one is other or _is_same(one, other, _is_equal_scalar)
 
 
 def unique_values(values: Iterable[Any]) -> list[Any]:
-    """The values that differ, in the order of their first appearance."""
+    """The values without repetitions, in order of first appearance."""
     unique = dict[str, Any]()
     for value in values:
         unique.setdefault(repr(value), value)
@@ -67,17 +67,17 @@ def _is_equal_scalar(one: Any, other: Any) -> bool:
 
 
 def common_numbers(*numbers: float) -> tuple[float, ...]:
-    """The numbers of a schedule: as they are if all are ints, and else all of them as floats."""
+    """The numbers of a schedule: unchanged if all are ints, otherwise all as floats."""
     is_whole = all(isinstance(each, int) and abs(each) < LARGEST_EXACT for each in numbers)
     return numbers if is_whole else tuple(map(float, numbers))
 
 
 def number_from(value: float, *numbers: float) -> float:
-    """A value computed from numbers of a schedule: an int if all of them are ints and it is whole, and else a float."""
+    """A value computed from the `numbers` of a schedule: an int if they are all ints and it is whole, else a float."""
     exact = float(value)
     return whole_number(exact) if all(isinstance(each, int) for each in numbers) else exact
 
 
 def whole_number(value: float) -> float:
-    """A float that is a whole number as the int that it equals."""
+    """The value as an int if it is whole and exact, otherwise unchanged."""
     return int(value) if value.is_integer() and abs(value) < LARGEST_EXACT else value

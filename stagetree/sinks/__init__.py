@@ -1,10 +1,10 @@
-"""Where metrics go besides the service: TensorBoard, W&B, MLflow and OpenTelemetry, which follow a study's events.
+"""Sinks: copies of a study's metrics in TensorBoard, W&B, MLflow and OpenTelemetry.
 
     with Client() as client:
         follow(client, "digits-asha-0ad751", [open_sink("tensorboard:runs")])
 
-Each trial is a run with its whole curve, also what it shares, and says with whom. Nothing waits for a sink; one that
-was ended goes on where it was, with nothing twice and nothing missing.
+Each trial is a run with its whole curve, including shared steps and the trials that share them. The service never waits
+for a sink. A sink that was stopped resumes without gaps or duplicates.
 """
 
 from stagetree.sinks.addresses import open_sink

@@ -1,4 +1,4 @@
-"""Sinks by their addresses, as a command line or a study file names them."""
+"""Sinks by their addresses, as on the command line or in a study file."""
 
 from __future__ import annotations
 
@@ -15,30 +15,27 @@ from stagetree.sinks.follower import Onlooker
 KINDS = ("tensorboard:DIR", "wandb:PROJECT", "mlflow:URI", "otlp:URL", "webhook:URL")
 STORE = ".stagetree"
 ACCOUNTS = (("databricks",), ("databricks-uc",), ("uc",))
-"""Words that MLflow takes for an account in the profile of the user that it runs as."""
+"""Words that MLflow resolves with the profile of the user that runs it."""
 
 WEB = ("http://", "https://")
 
 NAMED = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-"""What an operator calls a sink."""
+"""Names that an operator may give to a sink."""
 
 _ELSEWHERE = "stagetree watch --to takes any"
 
 POSITIONS = Path(STORE, "sinks")
-"""Where it is noted what was written to a sink that is no folder."""
+"""The folder for the progress of sinks that do not write to a folder."""
 
 
 ARTIFACTS = ("weights", "report")
-"""What MLflow and W&B may be asked for besides, at the end of a study."""
+"""Files that MLflow and W&B can receive at the end of a study."""
 
 _OPTION = re.compile(r"[?&](artifact\w*)=([^?&]*)$")
 
 
-def parted(address: str) -> tuple[str, tuple[str, ...]]:
-    """An address without the artifacts that it asks for, and these: `mlflow:URI?artifacts=weights+report`.
-
-    Raises `SinkError`.
-    """
+def split_artifacts(address: str) -> tuple[str, tuple[str, ...]]:
+    """Split an address from its artifacts: `mlflow:URI?artifacts=weights+report`. Raises `SinkError`."""
     option = None if address.startswith("webhook:") else _OPTION.search(address)
     if option is None:
         return address, ()
@@ -49,17 +46,17 @@ def parted(address: str) -> tuple[str, tuple[str, ...]]:
     return address[: option.start()], tuple(dict.fromkeys(wanted))
 
 
-def _asking(address: str, artifacts: Sequence[str]) -> str:
-    """An address with these artifacts, if there are any, in place of its own. Raises `SinkError`."""
+def _add_artifacts(address: str, artifacts: Sequence[str]) -> str:
+    """The address with these artifacts, if any, instead of its own. Raises `SinkError`."""
     if artifacts:
-        address = f"{parted(address)[0]}?artifacts={'+'.join(artifacts)}"
+        address = f"{split_artifacts(address)[0]}?artifacts={'+'.join(artifacts)}"
         split(address)
     return address
 
 
 def split(address: str) -> tuple[str, str]:
-    """The kind of a sink, and where it writes. Raises `SinkError`."""
-    address, artifacts = parted(address)
+    """The kind of a sink and its target. Raises `SinkError`."""
+    address, artifacts = split_artifacts(address)
     kind, _, where = address.partition(":")
     if f"{kind}:" not in {each[: each.index(":") + 1] for each in KINDS} or not where:
         raise SinkError(f"must be {', '.join(KINDS[:-1])} or {KINDS[-1]}, got {address!r}")
@@ -73,11 +70,12 @@ def split(address: str) -> tuple[str, str]:
 
 
 def check_of_study(address: str) -> None:
-    """What a study file names is opened by a process that others may run: its files lie below the folder of that one.
+    """Check an address in a study file. Another user's process may open it, so files must be below that process's
+    folder.
 
     Raises `SinkError`.
     """
-    if NAMED.fullmatch(parted(address)[0]):
+    if NAMED.fullmatch(split_artifacts(address)[0]):
         return
     kind, where = split(address)
     if kind == "webhook":
@@ -96,17 +94,15 @@ def check_of_study(address: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Configured:
-    """What study files may name: sinks that the operator has configured, by name, and folders of TensorBoard's.
-
-    is_open: any address, where a service is for one user alone.
-    """
+    """The sinks that study files may use: those configured by the operator, and TensorBoard folders."""
 
     named: Mapping[str, str] = field(default_factory=dict)
     is_open: bool = False
+    """Whether any address is allowed, for a service with a single user."""
 
     @classmethod
     def of(cls, written: str) -> Configured:
-        """As in STAGETREE_SINKS: `team=mlflow:https://tracking, *`. Raises `SinkError`."""
+        """Parse STAGETREE_SINKS: `team=mlflow:https://tracking, *`. Raises `SinkError`."""
         parts = [each.strip() for each in written.split(",") if each.strip()]
         pairs = [each.partition("=") for each in parts if each != "*"]
         for name, _, address in pairs:
@@ -116,13 +112,13 @@ class Configured:
         return cls({name: address for name, _, address in pairs}, "*" in parts)
 
     def address(self, name: str) -> str:
-        """Where a sink of a study file writes. Raises `SinkError` where it may not name that.
+        """The address of a sink of a study file. Raises `SinkError` if the file may not use it.
 
-        The artifacts that a study file asks for stand for those of the configured address.
+        Artifacts named in the study file replace those of the configured address.
         """
-        named, artifacts = parted(name)
+        named, artifacts = split_artifacts(name)
         if named in self.named:
-            return _asking(self.named[named], artifacts)
+            return _add_artifacts(self.named[named], artifacts)
         kind = "" if NAMED.fullmatch(named) else split(name)[0]
         if kind == "tensorboard" or (kind not in ("", "webhook") and self.is_open):
             return name
@@ -130,23 +126,23 @@ class Configured:
         raise SinkError(f"must be one of {expected}, which the operator has configured (STAGETREE_SINKS), got {name!r}")
 
 
-def noted_in(address: str, positions: Path = POSITIONS) -> Path:
-    """The folder in which it is noted what was written to a sink. Raises `SinkError`."""
+def progress_folder(address: str, positions: Path = POSITIONS) -> Path:
+    """The folder with the progress of a sink. Raises `SinkError`."""
     kind, where = split(address)
-    name = sha256(where.encode()).hexdigest()[:16] if kind == "webhook" else _as_name(where)  # it may hold a secret
+    name = sha256(where.encode()).hexdigest()[:16] if kind == "webhook" else _folder_name(where)  # it may hold a secret
     return Path(where) if kind == "tensorboard" else positions / kind / name
 
 
-def shown(address: str) -> str:
-    """An address for people, without the path of a webhook, which may hold a secret."""
+def redact_address(address: str) -> str:
+    """The address without the path of a webhook, which may be a secret."""
     kind, _, where = address.partition(":")
     return f"webhook:{urlsplit(where).scheme}://{urlsplit(where).hostname}" if kind == "webhook" else address
 
 
 def open_sink(address: str, positions: Path = POSITIONS) -> Sink | Onlooker:
-    """The sink at an address. Raises `SinkError`, which says what is wrong with it or is not installed."""
+    """Open the sink at an address. Raises `SinkError` if the address is wrong or the library is missing."""
     kind, where = split(address)
-    artifacts = parted(address)[1]
+    artifacts = split_artifacts(address)[1]
     path = Path(where.removeprefix("sqlite:///"))
     if kind in ("tensorboard", "mlflow") and any(
         (folder / "stagetree.db").is_file() for folder in (path, *path.parents)
@@ -159,22 +155,22 @@ def open_sink(address: str, positions: Path = POSITIONS) -> Sink | Onlooker:
     if kind == "wandb":
         from stagetree.sinks.trackers import Wandb
 
-        return Wandb(where, noted_in(address, positions), artifacts)
+        return Wandb(where, progress_folder(address, positions), artifacts)
     if kind == "otlp":
         from stagetree.sinks.traces import OpenTelemetry
 
-        return OpenTelemetry(where, noted_in(address, positions))
+        return OpenTelemetry(where, progress_folder(address, positions))
     if kind == "webhook":
         from stagetree.sinks.webhook import Webhook
 
-        return Webhook(where, noted_in(address, positions))
+        return Webhook(where, progress_folder(address, positions))
     from stagetree.sinks.trackers import Mlflow
 
-    return Mlflow(where, noted_in(address, positions), artifacts)
+    return Mlflow(where, progress_folder(address, positions), artifacts)
 
 
-def _as_name(where: str) -> str:
-    """A name for a folder, different for different places."""
+def _folder_name(where: str) -> str:
+    """A folder name, unique per target."""
     from urllib.parse import quote
 
     return quote(where, safe="")

@@ -1,4 +1,4 @@
-"""The records that a sink is given, and the interface of a sink."""
+"""The interface of sinks, and the records that they receive."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from stagetree.errors import StagetreeError
 Json = dict[str, Any]
 Key = tuple[str | int, ...]
 Run = int | str
-"""The name of a run within its study: the trial's number or, of a trial that is trained alone, `0-alone`."""
+"""The name of a run within its study: the trial's number or, if it is trained alone, `0-alone`."""
 Mark = Any
-"""What a sink wants to be reminded of when it goes on; JSON."""
+"""JSON that a sink gets back when it resumes."""
 
 
 class SinkError(StagetreeError):
-    """A sink that cannot be had, or cannot go on; the sentence says why."""
+    """A sink that cannot be opened or written. The message says why."""
 
 
 @contextmanager
 def errors_of(name: str, *kinds: type[Exception]) -> Iterator[None]:
-    """Turn what a library raises when it is refused or away into a `SinkError`."""
+    """Convert the exceptions of a library to `SinkError`."""
     try:
         yield
     except kinds as error:
@@ -33,22 +33,25 @@ def errors_of(name: str, *kinds: type[Exception]) -> Iterator[None]:
 
 
 def run_of(trial: int, is_alone: bool) -> Run:
-    """The name of a trial's run. A study whose trials are struck begins anew with other trials of the same numbers."""
+    """The name of a trial's run. When a study restarts without sharing, new trials have the old numbers."""
     return f"{trial}-alone" if is_alone else trial
 
 
 def title_of(record: RunRecord) -> str:
-    """The name of a trial's run for people."""
+    """The readable name of a trial's run."""
     return f"trial {record.trial} (alone)" if record.is_alone else f"trial {record.trial}"
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """A record about one run. trial: its number. at: Unix seconds. is_alone: as in `run_of`."""
+    """A record about one run."""
 
     trial: int
+    """The trial's number."""
     at: float = field(kw_only=True)
+    """Unix seconds."""
     is_alone: bool = field(default=False, kw_only=True)
+    """As in `run_of`."""
 
     @property
     def run(self) -> Run:
@@ -57,7 +60,7 @@ class RunRecord:
 
 @dataclass(frozen=True)
 class Began(RunRecord):
-    """A trial was asked for, with these hyper-parameters: the JSON of its sequences."""
+    """A trial was requested with these hyper-parameters, as JSON of sequences."""
 
     hp: Json
 
@@ -67,13 +70,13 @@ class Began(RunRecord):
 
     @property
     def values(self) -> dict[str, bool | float | str]:
-        """The hyper-parameters as tables show them: a constant by its value, a sequence by its fields, `lr.init`."""
+        """The hyper-parameters as in tables: a constant by its value, a sequence by its fields, `lr.init`."""
         return dict(pair for name, value in self.hp.items() for pair in _flat(name, value))
 
 
 @dataclass(frozen=True)
 class Link(RunRecord):
-    """A trial shares its steps up to `end` with trial `other`: they were trained once, and are in both runs."""
+    """A trial shares its steps up to `end` with trial `other`. They were trained once and are in both runs."""
 
     other: int
     end: int
@@ -84,29 +87,26 @@ class Link(RunRecord):
 
     @property
     def sentence(self) -> str:
-        """The link in words."""
         return (
             f"Shares its steps up to {self.end} with trial {self.other}: they were trained once, and are in both runs."
         )
 
     @property
     def is_parent(self) -> bool:
-        """Whether the trial is a branch of the other, and not the other way round: who came first is the parent."""
+        """Whether the other trial came first, so that this one is its branch."""
         return self.other < self.trial
 
 
 @dataclass(frozen=True)
 class Point(RunRecord):
-    """Metrics after a step; of a trial with repeats, the means. A trial has one point at a step at most.
-
-    shared_with: the trial in whose run it was written first, where that is another: it was measured once. deviations:
-    of a trial with repeats, the standard deviations of its metrics, as of a sample.
-    """
+    """Metrics after a step; for a trial with repeats, the means. A trial has at most one point per step."""
 
     step: int
     metrics: Mapping[str, float | None]
     shared_with: int | None = field(default=None, kw_only=True)
+    """The trial in whose run the measurement was first written, if it is another."""
     deviations: Mapping[str, float] = field(default_factory=dict, kw_only=True)
+    """For a trial with repeats, the sample standard deviations of the metrics."""
 
     @property
     def key(self) -> Key:
@@ -114,14 +114,14 @@ class Point(RunRecord):
 
     @property
     def numbers(self) -> dict[str, float]:
-        """The metrics that were finite numbers, and their deviations as `NAME/std`."""
+        """The finite metrics, and their deviations as `NAME/std`."""
         stds = {f"{name}/std": value for name, value in self.deviations.items()}
         return {name: value for name, value in self.metrics.items() if value is not None} | stds
 
 
 @dataclass(frozen=True)
 class Logged(Point):
-    """What a trainer logged up to a step, between evaluations; told when the study is over."""
+    """Values that a trainer logged up to a step, between evaluations. Written when the study is over."""
 
     @property
     def key(self) -> Key:
@@ -129,13 +129,13 @@ class Logged(Point):
 
     @property
     def numbers(self) -> dict[str, float]:
-        """Under other names than metrics have."""
+        """Under names that differ from those of metrics."""
         return {f"train/{name}": value for name, value in self.metrics.items() if value is not None}
 
 
 @dataclass(frozen=True)
 class Struck(RunRecord):
-    """The run is void: `reason` says what differed when the trainer's states were compared."""
+    """The run is void. `reason` says what differed when the trainer's states were compared."""
 
     reason: str
 
@@ -145,13 +145,12 @@ class Struck(RunRecord):
 
     @property
     def sentence(self) -> str:
-        """That the run is void, in words."""
         return f"Struck: the trainer is not exact. What counts is in the runs named (alone). {self.reason}"
 
 
 @dataclass(frozen=True)
 class Ended(RunRecord):
-    """The study is over. state, value: the trial's. exactness: its mark, if it has one."""
+    """The study is over. `state` and `value` are the trial's; `exactness` is its mark, if any."""
 
     state: str
     exactness: str = ""
@@ -168,9 +167,10 @@ Record = Began | Link | Point | Struck | Ended
 
 @dataclass(frozen=True)
 class Artifact(RunRecord):
-    """Files for the run of a study's best trial, in `folder`, for as long as they are written. at: the study's end.
+    """Files for the run of a study's best trial. They exist in `folder` only during the write.
 
-    kind: `weights`, as `stagetree weights` writes them, or `report`, as `stagetree report --public` does.
+    kind: `weights`, as `stagetree weights` writes them, or `report`, as `stagetree report --public` does. at: the
+    study's end.
     """
 
     kind: str
@@ -178,39 +178,39 @@ class Artifact(RunRecord):
 
     @property
     def key(self) -> Key:
-        """A study that goes on has another end, and maybe another best trial."""
+        """A reopened study has another end, and maybe another best trial."""
         return ("artifact", self.run, self.kind, repr(self.at))
 
 
 @runtime_checkable
 class TakesArtifacts(Protocol):
-    """A sink that has a place for files."""
+    """A sink that accepts files."""
 
     artifacts: Sequence[str]
-    """The kinds that it was asked for."""
+    """The requested kinds."""
 
     def write_artifact(self, artifact: Artifact) -> Mark:
-        """Write the files; what was written before under the same names is replaced. Raises `SinkError`."""
+        """Write the files, replacing earlier ones of the same names. Raises `SinkError`."""
 
 
 class Sink(Protocol):
-    """Writes records somewhere.
+    """Writes records to a target.
 
-    A record that was written, and not yet noted as such when the process was killed, is given again: `resume` and
-    `write` see to it that it is there once.
+    A record that was written but not yet noted when the process was killed is sent again. `resume` and `write` must
+    ensure that it appears once.
     """
 
     folder: Path
-    """Where it is noted what was written."""
+    """The folder with the sink's progress."""
 
     def resume(self, study: str, marks: Mapping[Run, Mark]) -> None:
-        """Go on with the runs of a study; `marks` holds the last mark of each run."""
+        """Resume the runs of a study; `marks` holds the last mark of each run."""
 
     def write(self, record: Record) -> Mark:
-        """Write a record, so that it outlives this process. Raises `SinkError`."""
+        """Write a record durably. Raises `SinkError`."""
 
     def close(self) -> None:
-        """Nothing more is written."""
+        """Release resources after the last record."""
 
 
 def _flat(name: str, value: Any) -> Iterator[tuple[str, bool | float | str]]:

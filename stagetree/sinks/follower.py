@@ -1,6 +1,6 @@
-"""Following a study's events for sinks, from wherever each of them was.
+"""Send a study's events to sinks, each from its last position.
 
-What a sink has written, line by line in a file: killed at any moment, it knows where it was.
+A ledger file notes every written record on a line, so a killed process resumes where it was.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from stagetree.sinks.base import (
 from stagetree.sinks.runs import Runs, StageRun, Stages, TakesStages
 
 _BEYOND = 2**62
-"""The position of what is written when all events are."""
+"""The position of records that follow from all events."""
 
 
-def path_in(folder: Path, study: str) -> Path:
-    """The file, of one study, in the folder where a sink notes what it has written."""
+def ledger_path(folder: Path, study: str) -> Path:
+    """The ledger of a study in a sink's folder."""
     return folder / f"{study}.positions.jsonl"
 
 
-def completed_at(path: Path) -> float | None:
-    """When the study was over whose end was the last that is noted in a file; None where more was to come."""
+def end_time(path: Path) -> float | None:
+    """When the study in this ledger was over, if its end is the last entry; otherwise None."""
     if not path.is_file():
         return None
     whole, _, _ = path.read_bytes().rpartition(b"\n")
@@ -49,16 +49,16 @@ def completed_at(path: Path) -> float | None:
 
 
 class Keyed(Protocol):
-    """Any other record that is written once."""
+    """Another record that is written once."""
 
     @property
     def key(self) -> Key: ...
 
 
 class Ledger:
-    """The records that were written, and the position of the last event with nothing left to write.
+    """The written records, and the position up to which all events are written.
 
-    A line that the end of a process cut off is no line. One process at a time has it open. Raises `SinkError`.
+    A line that was cut off by a kill is ignored. Only one process may open it. Raises `SinkError`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -91,20 +91,20 @@ class Ledger:
         elif position != _BEYOND:
             self.position = position
 
-    def wrote(self, position: int, record: Record | StageRun, mark: Mark) -> None:
-        """A record of the event at this position is written."""
+    def note(self, position: int, record: Record | StageRun, mark: Mark) -> None:
+        """Note a record of the event at this position."""
         self._add(position, list(record.key), mark)
 
-    def wrote_at_end(self, record: Record | StageRun | Keyed, mark: Mark) -> None:
-        """A record is written that follows from all events."""
+    def note_at_end(self, record: Record | StageRun | Keyed, mark: Mark) -> None:
+        """Note a record that follows from all events."""
         self._add(_BEYOND, list(record.key), mark)
 
-    def passed(self, position: int) -> None:
-        """The events up to this position are written."""
+    def note_position(self, position: int) -> None:
+        """Note that all events up to this position are written."""
         self._add(position, None, None)
 
-    def completed(self, at: float) -> None:
-        """All is written of the study, which was over at this time."""
+    def note_end(self, at: float) -> None:
+        """Note that everything is written for a study that was over at this time."""
         self._add(_BEYOND, None, at)
 
     def _add(self, position: int, key: list[str | int] | None, mark: Mark) -> None:
@@ -113,12 +113,11 @@ class Ledger:
         self._file.flush()
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
 
 class StudySource(Protocol):
-    """What tells of studies: a client, or a store."""
+    """The source of studies and events: a client or a store."""
 
     def follow(self, study: str, after: int = 0) -> Iterable[Any]: ...
 
@@ -135,20 +134,21 @@ class StudySource(Protocol):
 
 @runtime_checkable
 class Onlooker(Protocol):
-    """A sink that looks at a study itself, until it is over."""
+    """A sink that polls a study itself until it is over."""
 
     folder: Path
 
     def watch(self, source: StudySource, study: str) -> None:
-        """Raises `SinkError`, and what the source raises; the next call goes on."""
+        """Raises `SinkError` and the source's errors; the next call resumes."""
 
 
 def follow(
     source: StudySource, study: str, sinks: Sequence[Sink | Onlooker], say: Callable[[str], None] = warnings.warn
 ) -> None:
-    """Write what happens in a study to sinks, until it is over. say: is told what a sink asked for and cannot have.
+    """Write the events of a study to sinks until it is over.
 
-    Raises `SinkError`, and what the source raises; the next call goes on from there.
+    say: receives a message if a sink requested something that is not available. Raises `SinkError` and the source's
+    errors; the next call resumes.
     """
     if len(sinks) == 1 and isinstance(sinks[0], Onlooker):
         sinks[0].watch(source, study)
@@ -171,16 +171,15 @@ def follow(
 
 
 class Follower:
-    """One sink: it is given each event, from the first on, and writes what it has not written.
+    """Writes a study's events to one sink, from the first event on, without repetitions.
 
-    The events up to the position where it was are read again, since what comes later builds on them. They are few and
-    small.
+    Events before the sink's position are read again, because later records depend on them. They are few and small.
     """
 
     def __init__(self, source: StudySource, study: str, sink: Sink, say: Callable[[str], None]) -> None:
         self._source, self._study, self._sink, self._say = source, study, sink, say
         with errors_of(str(sink.folder), OSError):
-            self._ledger = Ledger(path_in(sink.folder, study))
+            self._ledger = Ledger(ledger_path(sink.folder, study))
         self._runs = Runs(study, self._ledger.keys)
         self._stages = Stages(self._runs.first_passing)
         self._version, self._with_gaps = 1, False
@@ -191,7 +190,7 @@ class Follower:
             raise
 
     def take(self, event: Json) -> None:
-        """Write what follows from an event."""
+        """Write the records that follow from an event."""
         position, records = event["position"], self._runs.take(event)
         self._with_gaps |= event["version"] > self._version + 1
         self._version = event["version"]
@@ -199,49 +198,49 @@ class Follower:
         self._write(position, self._stages.take(event, is_alone=self._runs.is_alone))
         if position > self._ledger.position:
             if self._with_gaps and event["type"] in ("TrialAdded", "TrialExtended"):
-                self._write(position, self._measured_by_others(event))
-            self._ledger.passed(position)
+                self._write(position, self._shared_measurements(event))
+            self._ledger.note_position(position)
 
-    def _measured_by_others(self, event: Json) -> list[Record]:
-        """What other studies on the plan had measured on a trial's path: their events are not this study's."""
+    def _shared_measurements(self, event: Json) -> list[Record]:
+        """Measurements on a trial's path that other studies made: their events are not in this study."""
         number, records = event["data"]["trial"], list[Record]()
         document = self._trial(number)
         path = document.get("path")
         for point in document["curve"]:
             nodes = self._runs.nodes_at(number, point["step"])
             if path is None or any(node in path for node in nodes):  # it may be struck, and its number another's
-                records += self._runs.told(number, point["step"], point["metrics"], event["at"])
+                records += self._runs.add_mean(number, point["step"], point["metrics"], event["at"])
         return records
 
     def _trial(self, number: int) -> Json:
-        """How a trial stands now; without a curve where it was struck, and none bears its number yet."""
+        """The present state of a trial. A discarded trial, whose number is not reused yet, has no curve."""
         try:
             return _document(self._source.trial(self._study, number))
         except NotFound:
             return {"curve": []}
 
     def end(self, study: Json) -> None:
-        """The study is over: what was logged between evaluations changes no more. Say how each trial stands."""
+        """Write the final state of each trial, and logged values, which no longer change."""
         at = study["finished_at"] or 0.0
         for trial in study["trials"]:
-            self._write(None, self._logged(trial["trial"], at))
+            self._write(None, self._logged_records(trial["trial"], at))
         if isinstance(self._sink, TakesArtifacts) and self._sink.artifacts:
             self._write_artifacts(self._sink, study.get("best"), at)
-        self._write(None, [self._ended(trial, at) for trial in study["trials"]])
-        self._ledger.completed(at)
+        self._write(None, [self._end_record(trial, at) for trial in study["trials"]])
+        self._ledger.note_end(at)
 
-    def _ended(self, trial: Json, at: float) -> Ended:
+    def _end_record(self, trial: Json, at: float) -> Ended:
         exactness, value = trial.get("exactness", ""), trial.get("value")
         return Ended(trial["trial"], trial["state"], exactness, value, at=at, is_alone=self._runs.is_alone)
 
-    def _logged(self, number: int, at: float) -> Iterable[Record]:
-        """All that was logged on a trial's way."""
+    def _logged_records(self, number: int, at: float) -> Iterable[Record]:
+        """All values logged along a trial's path."""
         for point in map(_document, self._source.logged(self._study, number)):
             if self._runs.passes(number, point["node"], point["step"]):
                 yield Logged(number, point["step"], point["metrics"], at=at, is_alone=self._runs.is_alone)
 
     def _write_artifacts(self, sink: TakesArtifacts, best: Json | None, at: float) -> None:
-        """Files go to the run of the best trial. What is not kept any more is no reason to try again."""
+        """Write files to the run of the best trial. A deleted checkpoint is reported, not retried."""
         if best is None:
             self._say(f"{self._study} has no best trial, whose run would get its {' and '.join(sink.artifacts)}")
             return
@@ -255,7 +254,7 @@ class Follower:
                 except NotFound as error:
                     self._say(f"the run of trial {artifact.trial} of {self._study} gets no {kind}: {error}")
                 else:
-                    self._ledger.wrote_at_end(artifact, sink.write_artifact(artifact))
+                    self._ledger.note_at_end(artifact, sink.write_artifact(artifact))
 
     def _make(self, artifact: Artifact) -> None:
         """Write the files. Raises `NotFound`."""
@@ -267,7 +266,7 @@ class Follower:
             Path(artifact.folder, f"{self._study}.html").write_text(text, encoding="utf-8")
 
     def _write(self, position: int | None, records: Iterable[Record | StageRun]) -> None:
-        """Write what is not written yet of the event at a position, or of the end of the study."""
+        """Write the missing records of the event at a position, or of the end of the study."""
         for record in records:
             if record.key in self._ledger.keys:
                 continue
@@ -278,17 +277,16 @@ class Follower:
             else:
                 mark = self._sink.write(record)
             if position is None:
-                self._ledger.wrote_at_end(record, mark)
+                self._ledger.note_at_end(record, mark)
             else:
-                self._ledger.wrote(position, record, mark)
+                self._ledger.note(position, record, mark)
 
     def close(self) -> None:
-        """Nothing more comes."""
         self._sink.close()
         self._ledger.close()
 
 
 def _document(answer: Any) -> Json:
-    """An answer as JSON, whether it is one of a client or of a store."""
+    """An answer of a client or a store, as JSON."""
     document: Json = answer.to_json() if hasattr(answer, "to_json") else answer
     return document

@@ -1,4 +1,4 @@
-"""Folds of a study's events, in their order: whose run a measurement belongs in, and the stages that slots trained."""
+"""Folds over a study's events: the measurements of each trial's run, and the stages that slots trained."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from stagetree.text import Metrics, deviations, means
 
 
 @dataclass
-class _Way:
-    """starts: the nodes that a training passes and where each begins, root first. ends: how far it goes along each."""
+class _Path:
+    """The nodes of one training path."""
 
     starts: dict[str, int] = field(default_factory=dict)
+    """The first step of each node, root first."""
     ends: dict[str, int] = field(default_factory=dict)
+    """The last step along each node."""
 
     def grow(self, path: Mapping[str, int], steps: int) -> None:
         self.starts.update(path)
@@ -26,17 +28,17 @@ class _Way:
         return step <= self.ends.get(node, -1)
 
     def node_at(self, step: int) -> str | None:
-        """The node that leads to a step; None where it does not go so far yet."""
+        """The node that contains a step; None if the path is not that long yet."""
         return next((name for name, end in self.ends.items() if step <= end), None)
 
 
 @dataclass
 class _Trial:
-    """ways: the ways of its repeats; of most trials, one. linked: as far as it was said to be one with another."""
-
-    ways: list[_Way]
+    ways: list[_Path]
+    """The paths of its repeats; for most trials, one."""
     steps: int = 0
     linked: int = 0
+    """The last step up to which a link to another trial was reported."""
 
     def grow(self, paths: Sequence[Mapping[str, int]], steps: int) -> None:
         self.steps = max(self.steps, steps)
@@ -47,16 +49,16 @@ class _Trial:
         return any(way.passes(node, step) for way in self.ways)
 
     def nodes_at(self, step: int) -> list[str]:
-        """The different nodes that lead its repeats to a step."""
+        """The unique nodes in which its repeats reach a step."""
         nodes = (way.node_at(step) for way in self.ways)
         return list(dict.fromkeys(node for node in nodes if node is not None))
 
 
 class Runs:
-    """Turns the events of a study into records: a point for each place, in the run of each trial that passes it.
+    """Converts the events of a study to records: one point per step in the run of each trial that passes it.
 
-    `written` are the keys of the records that were written, up to now: nothing is written twice. is_alone: whether
-    the trials are the ones that began anew, since what the study had before was struck.
+    written: the keys of records already written, which are skipped. is_alone: whether the trials are those of a study
+    that restarted without sharing.
     """
 
     def __init__(self, study: str, written: Set[Key]) -> None:
@@ -67,37 +69,39 @@ class Runs:
         self._measured: dict[str, dict[int, tuple[Metrics, float]]] = {}
 
     def take(self, event: Json) -> list[Record]:
-        """What follows from the next event."""
+        """The records for the next event."""
         data = event["data"]
         if event["type"] == "Evaluated":
-            return self.measured(data["node"], data["step"], data["metrics"], event["at"])
+            return self.add_measurement(data["node"], data["step"], data["metrics"], event["at"])
         if event["type"] in ("TrialAdded", "TrialExtended") and data["study"] == self._study:
-            return self._grown(event)
+            return self._grow(event)
         if event["type"] == "StudyIsolated" and data["study"] == self._study:
             return self._strike(data["reason"], event["at"])
         return []
 
     def _strike(self, reason: str, at: float) -> list[Record]:
-        """Other trials bear the numbers from here on, and share nothing."""
+        """From here on, the numbers belong to new trials, which share nothing."""
         struck: list[Record] = [Struck(number, reason, at=at, is_alone=self.is_alone) for number in self._trials]
         self._trials, self._passing, self.is_alone = {}, {}, True
         return struck
 
-    def measured(self, node: str, step: int, metrics: Metrics, at: float) -> list[Record]:
-        """What follows from a measurement."""
+    def add_measurement(self, node: str, step: int, metrics: Metrics, at: float) -> list[Record]:
+        """The records for a measurement."""
         self._measured.setdefault(node, {})[step] = (metrics, at)
         return self._points(node, step)
 
-    def told(self, trial: int, step: int, metrics: Metrics, at: float) -> list[Record]:
-        """What follows from what others measured on a trial's way: the metrics are the trial's own, so means."""
+    def add_mean(self, trial: int, step: int, metrics: Metrics, at: float) -> list[Record]:
+        """The records for a measurement that another study made on a trial's path. The metrics are the trial's own, so
+        means.
+        """
         nodes = self._trials[trial].nodes_at(step) if trial in self._trials else []
         if len(nodes) == 1:
-            return self.measured(nodes[0], step, metrics, at)
+            return self.add_measurement(nodes[0], step, metrics, at)
         is_new = nodes and ("point", run_of(trial, self.is_alone), step) not in self._written
         return [Point(trial, step, metrics, at=at, is_alone=self.is_alone)] if is_new else []
 
     def nodes_at(self, trial: int, step: int) -> list[str]:
-        """The nodes in which a trial's repeats come to a step; none where the trial does not go so far yet."""
+        """The nodes in which a trial's repeats reach a step; empty if its path is not that long yet."""
         return self._trials[trial].nodes_at(step) if trial in self._trials else []
 
     def first_passing(self, node: str, step: int) -> int | None:
@@ -112,9 +116,9 @@ class Runs:
         return trial in self._passing_at(node, step)
 
     def _points(self, node: str, step: int) -> list[Record]:
-        """In the runs that have none there yet; who had it first, or else began first, shares it with the others.
+        """Points for the runs that lack this one. The first run shares it with the others.
 
-        A trial with repeats has its point once all of them are measured.
+        A trial with repeats gets its point when all of them are measured.
         """
         nodes = {number: self._trials[number].nodes_at(step) for number in self._passing_at(node, step)}
         alike = {number: tuple(each) for number, each in sorted(nodes.items()) if self._are_measured(each, step)}
@@ -142,22 +146,22 @@ class Runs:
             deviations=deviations(metrics),
         )
 
-    def _grown(self, event: Json) -> list[Record]:
+    def _grow(self, event: Json) -> list[Record]:
         data, at = event["data"], event["at"]
         if data["path"] is None:
             raise SinkError(f"trial {data['trial']} was asked for by a version that did not record its nodes")
         number = int(data["trial"])
         is_new = number not in self._trials
         paths = [data["path"], *data.get("repeats", ())]
-        trial = self._trials.setdefault(number, _Trial([_Way() for _ in paths]))
+        trial = self._trials.setdefault(number, _Trial([_Path() for _ in paths]))
         trial.grow(paths, data["steps"])
         for node in (node for path in paths for node in path):
             self._passing.setdefault(node, set()).add(number)
         began: list[Record] = [Began(number, data["hp"], at=at, is_alone=self.is_alone)] if is_new else []
-        return [*began, *self._link(number, trial, at), *self._earlier(trial)]
+        return [*began, *self._link(number, trial, at), *self._earlier_measurements(trial)]
 
     def _link(self, number: int, trial: _Trial, at: float) -> list[Record]:
-        """With the trial that it shares most with, the first of them, where that is more than before."""
+        """A link to the earliest trial that shares most steps, if these are more than before."""
         end, other = self._nearest(number, trial)
         if end <= trial.linked:
             return []
@@ -165,7 +169,7 @@ class Runs:
         return [Link(number, other, end, at=at, is_alone=self.is_alone)]
 
     def _nearest(self, number: int, trial: _Trial) -> tuple[int, int]:
-        """The last step that is shared, and with whom: who shares a node shares all before it."""
+        """The last shared step, and the trial that shares it. Sharing a node implies sharing all before it."""
         for node, end in reversed(trial.ways[0].ends.items()):
             all_ends = ((n, way.ends) for n in self._passing[node] if n != number for way in self._trials[n].ways)
             others = [(min(end, ends[node]), -n) for n, ends in all_ends if node in ends]
@@ -174,40 +178,40 @@ class Runs:
                 return shared, -other
         return 0, 0
 
-    def _earlier(self, trial: _Trial) -> list[Record]:
-        """What was measured on a path before the trial came there."""
+    def _earlier_measurements(self, trial: _Trial) -> list[Record]:
+        """Measurements on the path from before the trial used it."""
         nodes = dict.fromkeys(node for way in trial.ways for node in way.starts)
         places = ((node, step) for node in nodes for step in sorted(self._measured.get(node, ())))
         return [record for place in places for record in self._points(*place)]
 
 
 Measured = tuple[float, int, Mapping[str, float | None]]
-"""When a stage was evaluated, in Unix seconds, after which step, and the metrics."""
+"""Unix seconds of an evaluation, its step, and the metrics."""
 
 
 @dataclass(frozen=True)
 class StageBegun:
-    """Stage number `index` of a chain was given to a slot.
-
-    node: of the search plan. start: its first step. free_at: since when the slot could be at it, in Unix seconds.
-    proof: what it is to prove by training steps again; empty where it trains new ones.
-    """
+    """Stage number `index` of a chain was assigned to a slot."""
 
     chain: str
     index: int
     slot: str
     node: str
+    """The node of the search plan."""
     start: int
+    """The first step."""
     free_at: float
+    """When the slot could start on it, in Unix seconds."""
     proof: str
+    """The kind of proof if it repeats steps for comparison; empty if it trains new steps."""
 
 
 @dataclass(frozen=True)
 class StageRun(RunRecord):
-    """A slot came to the end of a stage, or ended in the middle of it.
+    """A slot completed a stage, or stopped within it.
 
-    trial: the first that passes there. end: the last step. seconds: spent on it by the slot. outcome:
-    `completed`, `failed`, or how its chain ended. error: why it failed.
+    trial: the first that passes there. end: the last step. seconds: the slot's time for it. outcome: `completed`,
+    `failed`, or how its chain ended. error: why it failed.
     """
 
     begun: StageBegun
@@ -224,28 +228,26 @@ class StageRun(RunRecord):
 
 @dataclass
 class _Chain:
-    """index: the stage that is next or under way. free_at: since when the slot could be at it."""
-
     slot: str
     stages: Sequence[Json]
     proof: str
     free_at: float
+    """When the slot could start on the stage."""
     index: int = 0
+    """The next or current stage."""
 
 
 @dataclass
 class Stages:
-    """Turns the events of a study into the stages that slots have trained.
-
-    trial_of: the first trial that passes a node at a step, None where none does.
-    """
+    """Converts the events of a study to the stages that slots trained."""
 
     trial_of: Callable[[str, int], int | None]
+    """The first trial that passes a node at a step, or None."""
     _chains: dict[str, _Chain] = field(default_factory=dict)
     _measured: dict[str, list[Measured]] = field(default_factory=lambda: defaultdict(list))
 
     def take(self, event: Json, *, is_alone: bool) -> list[StageRun]:
-        """What follows from the next event. is_alone: as in `RunRecord`."""
+        """The stages that the next event completes. is_alone: as in `RunRecord`."""
         data, at = event["data"], event["at"]
         match event["type"]:
             case "ChainAssigned":
@@ -257,11 +259,11 @@ class Stages:
                 chain.index, chain.free_at = chain.index + 1, at
                 return [replace(each, is_alone=is_alone) for each in runs]
             case "StageFailed" | "ChainEnded" if chain := self._chains.pop(data["chain"], None):
-                return [replace(each, is_alone=is_alone) for each in self._cut_off(chain, event)]
+                return [replace(each, is_alone=is_alone) for each in self._end_chain(chain, event)]
         return []
 
-    def _cut_off(self, chain: _Chain, event: Json) -> list[StageRun]:
-        """A chain is over, perhaps in the middle of a stage."""
+    def _end_chain(self, chain: _Chain, event: Json) -> list[StageRun]:
+        """End a chain, perhaps within a stage."""
         data = event["data"]
         if chain.index >= len(chain.stages) or not (data.get("steps") or data.get("error") or data["seconds"]):
             return []
@@ -283,7 +285,7 @@ class Stages:
 
 @runtime_checkable
 class TakesStages(Protocol):
-    """A sink that wants to know of stages, too."""
+    """A sink that also receives stages."""
 
     def write_stage(self, record: StageRun) -> Mark:
-        """Write a record, so that it outlives this process. Raises `SinkError`."""
+        """Write a stage durably. Raises `SinkError`."""

@@ -1,6 +1,6 @@
-"""TensorBoard: a run for each trial, which is one event file in a folder of its own, under the study's name.
+"""TensorBoard: one run per trial, which is an event file in its own folder below the study's.
 
-On going on, a file is cut to the length on record, so that no point is in it twice.
+On resume, a file is truncated to the recorded length, so that no point appears twice.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class TensorBoard:
             raise SinkError("TensorBoard is not installed: pip install 'stagetree[tensorboard]'") from None
 
     def resume(self, study: str, marks: Mapping[Run, Mark]) -> None:
-        """Cut the files to what was noted: a mark is a file's length."""
+        """Truncate the files to the recorded length, which is the mark."""
         self._runs = self.folder / study
         lengths = {str(run): mark for run, mark in marks.items()}
         for path in self._runs.glob(f"trial-*/{FILE}"):
@@ -33,7 +33,7 @@ class TensorBoard:
                 file.truncate(lengths.get(path.parent.name.removeprefix("trial-"), 0))
 
     def write(self, record: Record) -> Mark:
-        """Append to the file of the run; its length then."""
+        """Append to the run's file. Returns the new length."""
         path = self._runs / f"trial-{record.run}" / FILE
         with errors_of(str(path), OSError):
             return self._append_to(path, record)
@@ -49,7 +49,7 @@ class TensorBoard:
         return path.stat().st_size
 
     def close(self) -> None:
-        """Nothing is open."""
+        """No files stay open."""
 
 
 def _append(file: IO[bytes], at: float, **fields: Any) -> None:
@@ -60,7 +60,6 @@ def _append(file: IO[bytes], at: float, **fields: Any) -> None:
 
 
 def _summaries(record: Record) -> list[Any]:
-    """What TensorBoard is shown of a record."""
     from tensorboard.plugins.hparams.summary_v2 import hparams_pb
     from tensorboard.plugins.scalar.summary_v2 import scalar_pb
     from tensorboard.plugins.text.summary_v2 import text_pb

@@ -1,7 +1,7 @@
-"""OpenTelemetry: a trace for each stage, sent to a collector by OTLP over HTTP.
+"""OpenTelemetry: one trace per stage, sent to a collector by OTLP over HTTP.
 
-The log says when a stage was given to a slot, how long it was trained, what was measured meanwhile and how it ended. So
-traces are made of events like all that sinks write, and slots know nothing of them.
+The log contains when a stage was assigned, how long it trained, its measurements and its outcome. Traces are therefore
+made from events, like the records of other sinks, and slots know nothing of them.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from stagetree.sinks.runs import StageRun
 
 NEEDS = "OpenTelemetry is not installed: pip install 'stagetree[traces]'"
 PATIENCE_SECONDS = 10.0
-"""How long a collector may take, the exporter's own attempts included."""
+"""The timeout of a collector, including the exporter's own retries."""
 
 
 class OpenTelemetry:
-    """Sends traces to the collector at `url`. Raises `SinkError` where the library is missing.
+    """Sends traces to the collector at `url`. Raises `SinkError` if the library is missing.
 
-    Ids follow from names: a stage that is sent twice, because this process was killed, is one trace all the same.
+    Ids are derived from names, so a stage that is sent again after a kill is still one trace.
     """
 
     def __init__(self, url: str, folder: Path) -> None:
@@ -50,14 +50,14 @@ class OpenTelemetry:
         self._provider.add_span_processor(SimpleSpanProcessor(self._made))
 
     def resume(self, study: str, marks: Mapping[Run, Mark]) -> None:
-        """Nothing must be looked for: what is sent again has the ids that it had."""
+        """Nothing to do: stages that are sent again have the same ids."""
         self._study = study
 
     def write(self, record: Record) -> Mark:
-        """Metrics have other places: only stages are sent."""
+        """Only stages are sent, no metrics."""
 
     def write_stage(self, record: StageRun) -> Mark:
-        """Send the trace of a stage. Raises `SinkError` where the collector did not take it."""
+        """Send the trace of a stage. Raises `SinkError` if the collector did not accept it."""
         from opentelemetry.sdk.trace.export import SpanExportResult
 
         self._trace(record)
@@ -68,7 +68,7 @@ class OpenTelemetry:
                 raise SinkError(f"{self._url}: the collector does not take traces")
 
     def _trace(self, stage: StageRun) -> None:
-        """A span for the stage; below it one for the time until it began, and one for its training."""
+        """A span for the stage, with child spans for the time until its start and for its training."""
         from opentelemetry.context import Context
         from opentelemetry.trace import Status, StatusCode, set_span_in_context
 
@@ -76,7 +76,9 @@ class OpenTelemetry:
         self._ids.begin(f"{stage.begun.chain}:{stage.begun.index}")
         tracer = self._provider.get_tracer("stagetree")
         name = f"stage {stage.begun.start}-{stage.end}"
-        whole = tracer.start_span(name, Context(), attributes=self._named(stage), start_time=_nanoseconds(given_at))
+        whole = tracer.start_span(
+            name, Context(), attributes=self._attributes(stage), start_time=_nanoseconds(given_at)
+        )
         below = set_span_in_context(whole)
         tracer.start_span("wait", below, start_time=_nanoseconds(given_at)).end(_nanoseconds(begun_at))
         training = tracer.start_span("train", below, start_time=_nanoseconds(begun_at))
@@ -88,7 +90,7 @@ class OpenTelemetry:
             whole.set_status(Status(StatusCode.ERROR, stage.error.strip().splitlines()[-1]))
         whole.end(_nanoseconds(stage.at))
 
-    def _named(self, stage: StageRun) -> dict[str, str | int]:
+    def _attributes(self, stage: StageRun) -> dict[str, str | int]:
         start = stage.begun
         named: dict[str, str | int] = {
             "study": self._study,
@@ -103,17 +105,17 @@ class OpenTelemetry:
         return {f"stagetree.{name}": value for name, value in named.items()}
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Nothing stays open."""
 
 
 class _Names:
-    """Ids of traces and spans that follow from the name of a stage: OpenTelemetry's `IdGenerator`."""
+    """An `IdGenerator` for OpenTelemetry that derives ids from the name of a stage."""
 
     def __init__(self) -> None:
         self._name, self._spans = "", 0
 
     def begin(self, name: str) -> None:
-        """The spans to come are of that trace."""
+        """The following spans belong to this trace."""
         self._name, self._spans = name, 0
 
     def generate_trace_id(self) -> int:

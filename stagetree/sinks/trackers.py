@@ -1,12 +1,12 @@
-"""W&B and MLflow: a run for each trial, under the study's name.
+"""W&B and MLflow: one run per trial, under the study's name.
 
-Runs are no forks of W&B's, which need its clouds and steps that only grow: points of an extended trial come late.
+W&B's forks are not used: they need its cloud and increasing steps, while points of an extended trial arrive late.
 
-In W&B, runs have names of their own making, so going on resumes them. A run's summary holds which point was logged
-last: after a kill, it tells the point that was logged and not noted.
+Runs at W&B have derived names, so they can be resumed. The summary of a run holds the last logged point, which
+identifies a point that was logged but not noted before a kill.
 
-In MLflow, a run of the study's experiment is found by its tags. Its points are asked for once, when it is gone on with:
-a point that was logged and not noted before a kill is not logged again.
+At MLflow, a run of the study's experiment is found by its tags. Its points are fetched once on resume, so that a point
+that was logged but not noted is not logged again.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from stagetree.sinks.base import (
 )
 
 STEP = "step"
-"""The name of the axis: trials are measured at steps of the study, in whatever order."""
+"""The name of the axis. Trials are measured at steps of the study, in any order."""
 
 MOST_OPEN = 32
-"""Runs at once: each takes threads and memory."""
+"""Open runs at a time. Each takes threads and memory."""
 
 _LAST, _SHARED = "stagetree/last", "shared_with"
 _TYPES = {"weights": "model", "report": "report"}
-"""What W&B calls the kinds of artifacts."""
+"""W&B's types of the artifacts."""
 
 
 class Wandb:
-    """Writes runs to `project`. Raises `SinkError` where the library is missing.
+    """Writes runs to `project`. Raises `SinkError` if the library is missing.
 
-    artifacts: the kinds of `Artifact` that are wanted.
+    artifacts: the requested kinds of `Artifact`.
     """
 
     def __init__(self, project: str, folder: Path, artifacts: Sequence[str] = ()) -> None:
@@ -61,17 +61,17 @@ class Wandb:
         self._wandb: Any = wandb
 
     def resume(self, study: str, marks: Mapping[Run, Mark]) -> None:
-        """Runs are resumed as they are needed."""
+        """Runs are resumed on demand."""
         self._study = study
 
     def write(self, record: Record) -> Mark:
-        """Write to the trial's run, which is opened where it is not."""
+        """Write to the trial's run, opening it if necessary."""
         with errors_of("W&B", self._wandb.Error):
             self._write(self._run(record), record)
         return None
 
     def write_artifact(self, artifact: Artifact) -> Mark:
-        """Log an artifact of the run, `STUDY-KIND`; W&B makes a new version of it where the files are others."""
+        """Log `STUDY-KIND` as an artifact of the run. W&B makes a new version if the files differ."""
         with errors_of("W&B", self._wandb.Error):
             files = self._wandb.Artifact(f"{self._study}-{artifact.kind}", type=_TYPES[artifact.kind])
             files.add_dir(str(artifact.folder))
@@ -122,12 +122,12 @@ class Wandb:
         return self._runs[record.run]
 
     def _finish_oldest(self) -> None:
-        """Make room for one more; the run is resumed when there is more to write to it."""
+        """Close the oldest run to make room. It is resumed when needed."""
         while len(self._runs) >= MOST_OPEN:
             self._runs.pop(next(iter(self._runs))).finish()
 
     def close(self) -> None:
-        """What is under way is sent."""
+        """Finish all open runs."""
         for run in self._runs.values():
             run.finish()
         self._runs.clear()
@@ -135,13 +135,13 @@ class Wandb:
 
 _TRIAL, _ALONE, _EXACTNESS = "stagetree.trial", "stagetree.alone", "stagetree.exactness"
 _LONGEST_VALUE = 6000
-"""Of a parameter, in characters: MLflow takes no longer ones."""
+"""MLflow's limit for the length of a parameter."""
 
 
 class Mlflow:
-    """Writes runs to the tracking server, or the folder, at `uri`. Raises `SinkError` where the library is missing.
+    """Writes runs to the tracking server or folder at `uri`. Raises `SinkError` if the library is missing.
 
-    artifacts: the kinds of `Artifact` that are wanted.
+    artifacts: the requested kinds of `Artifact`.
     """
 
     def __init__(self, uri: str, folder: Path, artifacts: Sequence[str] = ()) -> None:
@@ -159,7 +159,7 @@ class Mlflow:
             self._client: Any = MlflowClient(tracking_uri=uri)
 
     def resume(self, study: str, marks: Mapping[Run, Mark]) -> None:
-        """The experiment, which is made where it is not there, and the runs in it."""
+        """Find or create the experiment, and find its runs."""
         with errors_of("MLflow", self._refusal):
             self._find(study)
 
@@ -174,13 +174,13 @@ class Mlflow:
             token = page.token or ""
 
     def write(self, record: Record) -> Mark:
-        """Write to the trial's run, which is made where it is not there."""
+        """Write to the trial's run, creating it if necessary."""
         with errors_of("MLflow", self._refusal):
             self._write(self._run(record), record)
         return None
 
     def write_artifact(self, artifact: Artifact) -> Mark:
-        """Write the files into a folder of the run's artifacts, which is called as their kind is."""
+        """Write the files to a folder of the run's artifacts, named by their kind."""
         with errors_of("MLflow", self._refusal, OSError):
             self._client.log_artifacts(self._run(artifact), str(artifact.folder), artifact.kind)
         return None
@@ -210,7 +210,7 @@ class Mlflow:
                 self._client.set_terminated(run, _status(record.state), end_time=_milliseconds(record.at))
 
     def _mark(self, run: str, exactness: str) -> None:
-        """Write the mark of a trial, or take it back."""
+        """Set or remove the exactness mark of a trial."""
         if exactness:
             self._client.set_tag(run, _EXACTNESS, exactness)
         elif _EXACTNESS in self._client.get_run(run).data.tags:
@@ -227,7 +227,7 @@ class Mlflow:
         self._client.log_batch(run, metrics=metrics)
 
     def _steps(self, run: str) -> set[tuple[str, int]]:
-        """Where the run has which metric."""
+        """The (metric, step) pairs that the run already has."""
         names = self._client.get_run(run).data.metrics
         return {(name, each.step) for name in names for each in self._client.get_metric_history(run, name)}
 
@@ -243,7 +243,7 @@ class Mlflow:
         return self._runs[record.run]
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Nothing stays open."""
 
 
 def _status(state: str) -> str:

@@ -1,7 +1,7 @@
-"""A webhook: a JSON POST when a study is over, when its first trial has failed, and when it stands still.
+"""A webhook: a JSON POST when a study is over, when its first trial has failed, and when it stalls.
 
-It looks at the study and reads no events: of a standstill there are none. Its address is itself the credential, so no
-study file names one.
+It polls the study instead of reading events, because a stall causes none. Its address is a credential, so study files
+cannot contain one.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from urllib.parse import urlsplit
 import httpx2
 
 from stagetree.sinks.base import Json, Key, SinkError, errors_of
-from stagetree.sinks.follower import Ledger, StudySource, path_in
-from stagetree.text import FINAL, rough
+from stagetree.sinks.follower import Ledger, StudySource, ledger_path
+from stagetree.text import FINAL, rough_duration
 
 LOOK_SECONDS = 5.0
 POST_SECONDS = 10.0
 
 STILL_SECONDS = 600.0
-"""With nothing new for so long a running study stands still; a step may take as long."""
+"""A running study without changes for this long is stalled. A step may take as long."""
 
 WAITING_SECONDS = 60.0
-"""The same where the study names a cause."""
+"""The same if the study reports a cause."""
 
 
 @dataclass(frozen=True)
 class News:
-    """A sentence about a study. kind: `over`, `failed` or `standstill`. mark: its name among others of its kind."""
+    """A message about a study. kind: `over`, `failed` or `standstill`. mark: its name among messages of its kind."""
 
     study: Json
     kind: str
@@ -45,33 +45,33 @@ class News:
 
     @property
     def body(self) -> Json:
-        """The object that is posted. `id` is the same where it comes twice."""
+        """The JSON that is posted. A repeated message has the same `id`."""
         about = {name: self.study.get(name) for name in ("study", "name", "state", "metric", "best", "counts", "steps")}
         return {"text": self.text, "event": self.kind, "id": f"{about['study']}/{self.kind}/{self.mark}", **about}
 
 
 @dataclass
 class _Standstill:
-    """When a study did something last, on this clock, in seconds."""
+    """Detects that a study has not changed for some time."""
 
     clock: Callable[[], float]
     _before: Any = None
     _since: float = 0.0
 
     def news(self, study: Json) -> Iterator[News]:
-        """That it stands still, and why, if it does; once for each time."""
+        """One message per stall, with its cause."""
         waits = "; ".join(study.get("waits_for", ()))
         now, looks = self.clock(), (study["progress"] | {"seconds_left": None}, study["state"], waits)
         if looks != self._before:
             self._before, self._since = looks, now
         elif study["state"] == "running" and now - self._since >= (WAITING_SECONDS if waits else STILL_SECONDS):
-            why = waits or f"nothing new for {rough(now - self._since)}"
+            why = waits or f"nothing new for {rough_duration(now - self._since)}"
             yield News(study, "standstill", f"{study['study']} stands still: {why}", f"{self._since:.0f}")
 
 
 @dataclass
 class Webhook:
-    """Posts to `url`. folder: of the list of posted news. sleep, clock: as of `time`."""
+    """Posts to `url`. `folder` holds the list of posted messages; `sleep` and `clock` are replaced in tests."""
 
     url: str
     folder: Path
@@ -79,9 +79,9 @@ class Webhook:
     clock: Callable[[], float] = field(default=time.monotonic)
 
     def watch(self, source: StudySource, study: str) -> None:
-        """Tell of a study until it is over. Raises `SinkError`, and what the source raises; the next call goes on."""
+        """Report on a study until it is over. Raises `SinkError` and the source's errors; the next call resumes."""
         with errors_of(str(self.folder), OSError):
-            ledger = Ledger(path_in(self.folder, study))
+            ledger = Ledger(ledger_path(self.folder, study))
         standstill = _Standstill(self.clock)
         with closing(ledger):
             while True:
@@ -90,14 +90,14 @@ class Webhook:
                 for news in (*_news(document), *standstill.news(document)):
                     if news.key not in ledger.keys:
                         self._post(news.body)
-                        ledger.wrote_at_end(news, None)
+                        ledger.note_at_end(news, None)
                 if document["state"] in FINAL:
-                    ledger.completed(document["finished_at"])
+                    ledger.note_end(document["finished_at"])
                     return
                 self.sleep(LOOK_SECONDS)
 
     def _post(self, body: Json) -> None:
-        """The address may hold a secret, and is not said."""
+        """Errors must not contain the address, which may be a secret."""
         host = urlsplit(self.url).hostname
         try:
             answer = httpx2.post(self.url, json=body, timeout=POST_SECONDS)
@@ -108,7 +108,7 @@ class Webhook:
 
 
 def _news(study: Json) -> Iterator[News]:
-    """That a trial has failed, and that the study is over."""
+    """Messages about a failed trial and about the end of the study."""
     name, failures = study["study"], study.get("failures", ())
     if study["state"] not in FINAL:
         if failures:

@@ -1,7 +1,7 @@
-"""Spaces: which configurations a study may try.
+"""Search spaces: the configurations that a study may try.
 
 A space maps each hyper-parameter to a scalar, a sequence, a distribution, a family object with distributions in any of
-its fields, or a list of such entries to choose from. Some may exist only if others have certain values: see
+its fields, or a list of such entries to choose from. Hyper-parameters can be conditional: see
 `stagetree.space.conditions`.
 
 >>> decays = {"family": "exponential", "init": {"choice": [0.1, 0.2]}, "gamma": 0.9}
@@ -17,7 +17,6 @@ True
 
 from __future__ import annotations
 
-from stagetree.space.conditions import LENGTH, read_entry
 from stagetree.space.distributions import (
     Choice,
     Distribution,
@@ -30,8 +29,10 @@ from stagetree.space.distributions import (
     Uniform,
     plain,
 )
+from stagetree.space.entries import read_entry
+from stagetree.space.lengths import LENGTH
 from stagetree.space.notation import DISTRIBUTIONS, canonical
-from stagetree.space.patterns import Choose, drawing
+from stagetree.space.patterns import Choose, random_choices
 from stagetree.space.space import Space
 from stagetree.space.where import Where, WhereError
 
@@ -52,7 +53,7 @@ __all__ = [
     "Where",
     "WhereError",
     "canonical",
-    "drawing",
     "plain",
+    "random_choices",
     "read_entry",
 ]

@@ -1,11 +1,11 @@
-"""The constraints of a study: comparisons of what its trainer reports, and by how much a result breaks one.
+"""Constraints of a study: comparisons of metrics, and by how much a result violates them.
 
 >>> constraint = read_constraint("memory_gb <= 70")
 >>> constraint.names, constraint.violation({"memory_gb": 84.0})
 (('memory_gb',), 0.2)
 
 A constraint has `<=`, `>=`, `<` or `>` between metrics and numbers, with arithmetic as in `where`. A metric whose name
-is no word is written `metrics['val/loss']`.
+is not an identifier is written `metrics['val/loss']`.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from stagetree.sequences import SequenceError
 from stagetree.space.where import WhereError, number_of, parse_expression
 
 METRICS = "metrics"
-"""Stands for all that is reported, by name."""
+"""The name by which an expression can index all reported metrics."""
 
 _COMPARISONS: dict[type[ast.AST], int] = {ast.LtE: 1, ast.Lt: 1, ast.GtE: -1, ast.Gt: -1}
-"""1 where the left side must be the lesser one, -1 where it must be the greater one."""
+"""1 where the left side must be smaller, -1 where it must be greater."""
 _STRICT = (ast.Lt, ast.Gt)
 _ARITHMETIC = (ast.BinOp, ast.UnaryOp, ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.USub, ast.UAdd)
 _EXAMPLE = "must be a comparison of metrics and numbers by <=, >=, < or >, such as memory_gb <= 70"
@@ -32,29 +32,30 @@ _EXAMPLE = "must be a comparison of metrics and numbers by <=, >=, < or >, such 
 
 @dataclass(frozen=True, slots=True)
 class _Comparison:
-    """One comparison. sign: as in `_COMPARISONS`. scale: the violation is counted in this."""
-
     left: ast.expr
     right: ast.expr
     sign: int
+    """As in `_COMPARISONS`."""
     is_strict: bool
     scale: float
+    """The violation is divided by this."""
 
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """What a result must keep to. names: the metrics that it speaks of, in order."""
+    """A condition on the metrics of a result."""
 
     text: str
     names: tuple[str, ...]
+    """The metrics in the condition, in order."""
     _comparisons: tuple[_Comparison, ...]
 
     def violation(self, metrics: Mapping[str, float | None]) -> float:
-        """By how much these metrics break it: 0 if they do not.
+        """By how much the metrics violate the constraint; 0 if they satisfy it.
 
-        It is what the lesser side has too much, in parts of the bound where one side is a number other than 0, so that
-        gigabytes and milliseconds can be added. A strict comparison of equals is broken by the least number there is.
-        Raises `SequenceError` where that cannot be computed.
+        It is the excess of the side that must be smaller, relative to the bound if one side is a number other than 0,
+        so that gigabytes and milliseconds can be added. A strict comparison of equals is violated by the smallest
+        positive float. Raises `SequenceError` if it cannot be computed.
         """
         values = {**metrics, METRICS: metrics}
         try:
@@ -77,7 +78,7 @@ def _excess(comparison: _Comparison, values: Mapping[str, Any]) -> float:
 
 @lru_cache(maxsize=1000)
 def read_constraint(text: str) -> Constraint:
-    """The constraint that is written. Raises `SequenceError`."""
+    """Parse a constraint. Raises `SequenceError`."""
     text = text.replace("\n", " ").strip()
     try:
         tree = parse_expression(text)
@@ -94,7 +95,7 @@ def read_constraint(text: str) -> Constraint:
 
 
 def _names(node: ast.AST, text: str, depth: int = 0) -> Iterator[str]:
-    """The metrics that a side speaks of, after a look whether it is numbers, metrics and arithmetic."""
+    """The metrics on one side, after checking that it consists of numbers, metrics and arithmetic."""
     match node:
         case ast.Subscript(value=ast.Name(id="metrics"), slice=ast.Constant(value=str(name))) | ast.Name(id=name):
             yield name

@@ -1,7 +1,7 @@
-"""Draws without repetition: no configuration twice while the space has another one.
+"""Sampling without repetition: no configuration twice while the space has another one.
 
 Two configurations are the same if every hyper-parameter has the same canonical pieces up to the last step that the
-study trains: then their trials pass the same nodes of the search plan, however differently they are written.
+study trains. Their trials then pass the same nodes of the search plan, however they are written.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from stagetree.sequences import Sequence
 from stagetree.space.space import Space
 
 MOST_LISTED = 10_000
-"""A space with more combinations is not listed: what is left of it is found by drawing alone."""
+"""Spaces with more combinations are not listed; new configurations are found only by sampling."""
 
 REPEATS = 100
-"""After so many repeats in a row, what is left is looked up in a list; where there is none, a repeat is accepted."""
+"""After this many repeats in a row, the remaining configurations are listed. Without a list, a repeat is accepted."""
 
 _PIECES = 1_000
-"""So many pieces of a sequence are compared where trials have no last step."""
+"""How many pieces of a sequence are compared where trials have no last step."""
 
 Configuration = Mapping[str, Sequence]
 Key = tuple[Any, ...]
 
 
-def key_of(configuration: Configuration, steps: int | None) -> Key:
+def configuration_key(configuration: Configuration, steps: int | None) -> Key:
     """Equal for two configurations exactly if their trials of `steps` steps pass the same nodes."""
     return tuple((name, _names(configuration[name], steps)) for name in sorted(configuration))
 
@@ -38,10 +38,10 @@ def _names(sequence: Sequence, steps: int | None) -> Key:
     return tuple((piece.start, piece.form.name) for piece in some)
 
 
-class Distinct:
-    """What was drawn of a space, and what is left of it.
+class UniqueSamples:
+    """The sampled configurations of a space, and the ones that remain.
 
-    steps: up to which trials are trained; None for no end. taken: configurations that count as drawn.
+    steps: the last step of the trials, None for no end. configurations: count as sampled from the start.
     """
 
     def __init__(self, space: Space, steps: int | None, configurations: Iterable[Configuration] = ()) -> None:
@@ -53,39 +53,39 @@ class Distinct:
 
     def _key(self, configuration: Configuration) -> Key:
         own = self._space.length_of(configuration)
-        return key_of(configuration, self._steps if own is None else own)
+        return configuration_key(configuration, self._steps if own is None else own)
 
     def are_same(self, one: Configuration, other: Configuration) -> bool:
         """Whether two configurations train alike."""
         return self._key(one) == self._key(other)
 
     def is_new(self, configuration: Configuration) -> bool:
-        """Whether it was not drawn."""
+        """Whether the configuration was not sampled yet."""
         return self._key(configuration) not in self._seen
 
     def take(self, configuration: Configuration) -> bool:
-        """Note that it was drawn; whether that is new."""
+        """Mark the configuration as sampled. Returns whether it was new."""
         key = self._key(configuration)
         is_new = key not in self._seen
         self._seen.add(key)
         return is_new
 
-    def left(self) -> list[dict[str, Sequence]]:
-        """Every configuration that was not drawn, once, in the order written. Only where `is_listable`."""
+    def remaining(self) -> list[dict[str, Sequence]]:
+        """The remaining configurations, each once, in the order written. Requires `is_listable`."""
         if self._listed is None:
             self._listed = {}
-            for configuration in self._space.listed():
+            for configuration in self._space.list_configurations():
                 self._listed.setdefault(self._key(configuration), configuration)
         return [configuration for key, configuration in self._listed.items() if key not in self._seen]
 
     def size(self) -> int | None:
-        """How many there are to draw; None where that is not known, or there is no end of them."""
-        return len(self.left()) if self.is_listable else None
+        """The number of configurations in the space; None if unknown or infinite."""
+        return len(self.remaining()) if self.is_listable else None
 
-    def without_repeats(self, drawn: Iterable[dict[str, Sequence]], seed: int) -> Iterator[dict[str, Sequence]]:
-        """Of endless draws those that are new, in their order, until nothing is left.
+    def skip_repeats(self, drawn: Iterable[dict[str, Sequence]], seed: int) -> Iterator[dict[str, Sequence]]:
+        """Filter repeats out of an infinite stream of samples, until nothing remains.
 
-        What chance has not found after `REPEATS` repeats in a row follows in an order that `seed` decides.
+        After `REPEATS` repeats in a row, the remaining configurations follow in an order that `seed` decides.
         """
         repeats = 0
         for configuration in drawn:
@@ -94,7 +94,7 @@ class Distinct:
                 yield configuration
             elif repeats >= REPEATS and self.is_listable:
                 chance = Random(f"{seed}/left")
-                for each in sorted(self.left(), key=lambda _: chance.random()):
+                for each in sorted(self.remaining(), key=lambda _: chance.random()):
                     self.take(each)
                     yield each
                 return

@@ -1,7 +1,7 @@
-"""Distributions: what stands in a space where a value must be chosen.
+"""Distributions: the values that a space leaves open.
 
-Each says where in it a number u stands, 0 <= u < 1: that makes draws, and points of a quasi-random sequence. How they
-are written is in `stagetree.space.notation`.
+Each maps a number u, 0 <= u < 1, to a value. That serves random and quasi-random samples alike. See
+`stagetree.space.notation` for their JSON.
 
 >>> LogUniform(1e-4, 1e-1).to_json()
 {'loguniform': [0.0001, 0.1]}
@@ -38,12 +38,12 @@ __all__ = [
 
 
 class SpaceError(SequenceError):
-    """A space that cannot be: `field` is the path inside it, `problem` what is wrong and what would be right."""
+    """An invalid space: `field` is the path inside it, `problem` the sentence that says what is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Numbers from `low` to `high`, both included. With a `step`, only numbers that are so many steps above `low`."""
+    """Numbers from `low` to `high`, both included. With a `step`, only `low` plus multiples of it."""
 
     low: Any
     high: Any
@@ -53,29 +53,29 @@ class Range:
     is_log: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        """Bounds may be written as 0 or 0.0: where it is not of whole numbers, all that is drawn is a float."""
+        """Convert the bounds to floats unless the range is of whole numbers, so that 0 and 0.0 mean the same."""
         for name in () if self.is_whole else ("low", "high"):
             object.__setattr__(self, name, float(getattr(self, name)))
 
     def at(self, u: float) -> Any:
-        """The value below which a share `u` of the distribution lies."""
+        """The quantile function: the value below which a share `u` of the distribution lies."""
         raise NotImplementedError
 
     def count(self) -> int | None:
-        """How many values there are; None where they are not counted."""
+        """The number of values; None if they cannot be counted."""
         return None if self.step is None else steps_in(self.low, self.high, self.step) + 1
 
     def listed(self) -> tuple[Any, ...]:
-        """All values, of a range that counts them."""
+        """All values of a countable range."""
         return tuple(self.value(number) for number in range(self.count() or 0))
 
     def value(self, number: int) -> Any:
-        """The value so many steps above `low`, without the errors of adding up."""
+        """The value `number` steps above `low`, without accumulated rounding errors."""
         exact = Decimal(repr(self.low)) + number * Decimal(repr(self.step))
         return int(exact) if self.is_whole else float(exact)
 
     def near(self, value: float) -> Any:
-        """The value that is nearest to a number."""
+        """The closest value in the range."""
         inside = min(max(value, self.low), self.high)
         if self.step is None:
             return inside if self.is_whole else float(inside)
@@ -84,17 +84,16 @@ class Range:
         return self.value(math.floor((inside - self.low) / self.step + 0.5))
 
     def holds(self, value: Any) -> bool:
-        """Whether it can be drawn."""
+        """Whether the value can be sampled."""
         return is_number(value) and not (self.is_whole and not isinstance(value, int)) and self.near(value) == value
 
     def to_json(self) -> dict[str, Any]:
-        """As a study file writes it."""
         return {self.name: [self.low, self.high], **({} if self.step is None else {"step": self.step})}
 
 
 @dataclass(frozen=True, slots=True)
 class Uniform(Range):
-    """Numbers from `low` to `high`, all alike."""
+    """Uniform numbers from `low` to `high`."""
 
     name = "uniform"
 
@@ -107,7 +106,7 @@ class Uniform(Range):
 
 @dataclass(frozen=True, slots=True)
 class LogUniform(Range):
-    """Numbers from `low` to `high` whose logarithms are uniform; with a `step`, the nearest of those it leaves."""
+    """Log-uniform numbers from `low` to `high`. With a `step`, each sample is rounded to it."""
 
     name, is_log = "loguniform", True
 
@@ -118,7 +117,7 @@ class LogUniform(Range):
 
 @dataclass(frozen=True, slots=True)
 class RandInt(Uniform):
-    """Whole numbers from `low` to `high`, all alike."""
+    """Uniform whole numbers from `low` to `high`."""
 
     step: int = 1
     name, is_whole = "randint", True
@@ -129,7 +128,7 @@ class RandInt(Uniform):
 
 @dataclass(frozen=True, slots=True)
 class LogRandInt(Range):
-    """Whole numbers from `low` to `high`, each as likely as the logarithms that are nearest to it are long."""
+    """Log-uniform whole numbers from `low` to `high`: each gets the samples that round to it."""
 
     step: int = 1
     name, is_whole, is_log = "lograndint", True, True
@@ -143,19 +142,17 @@ class LogRandInt(Range):
 
 
 TAILS = 4
-"""So many standard deviations from its mean a normal distribution ends: it leaves out 6 draws in 100,000."""
+"""Where a normal distribution is cut, in standard deviations. This leaves out 6 samples in 100,000."""
 
 
 @dataclass(frozen=True, slots=True)
 class Normal(Range):
-    """Numbers around a `mean`, by how many standard deviations `sd` they are away, between `low` and `high`.
-
-    written: its options, as the study file has them.
-    """
+    """A truncated normal distribution between `low` and `high`."""
 
     mean: float = 0.0
     sd: float = 1.0
     written: tuple[tuple[str, float], ...] = ()
+    """The options as the study file has them."""
     name = "normal"
 
     def at(self, u: float) -> Any:
@@ -170,27 +167,24 @@ class Normal(Range):
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Options; its values are their numbers. `path` is where they are written: `path[n]`.
-
-    weights: how likely each is beside the others; None for equal chances.
-    """
+    """Options to choose from. Its values are the numbers of the options."""
 
     options: tuple[Any, ...]
     path: str = ""
+    """Where the options are written: `path[n]`."""
     weights: tuple[float, ...] | None = None
+    """How likely each option is relative to the others; None for equal chances."""
 
     @property
     def low(self) -> int:
-        """The number of the first option."""
         return 0
 
     @property
     def high(self) -> int:
-        """The number of the last option."""
         return len(self.options) - 1
 
     def at(self, u: float) -> int:
-        """The number of the option at a share `u` of their chances."""
+        """The number of the option in which the cumulated share `u` lies."""
         if self.weights is None:
             return min(int(u * len(self.options)), self.high)
         ends = list(accumulate(self.weights))
@@ -198,11 +192,10 @@ class Choice:
         return next((number for number in possible if u * ends[-1] < ends[number]), possible[-1])
 
     def holds(self, value: Any) -> bool:
-        """Whether it is the number of an option."""
+        """Whether the value is the number of an option."""
         return isinstance(value, int) and not isinstance(value, bool) and self.low <= value <= self.high
 
     def to_json(self) -> dict[str, Any]:
-        """As a study file writes it."""
         weights = {} if self.weights is None else {"weights": list(self.weights)}
         return {"choice": [plain(option) for option in self.options], **weights}
 
@@ -211,17 +204,17 @@ Distribution = Range | Choice
 
 
 def steps_in(low: float, high: float, step: float) -> int:
-    """How many whole steps there are from `low` to `high`."""
+    """How many whole steps fit between `low` and `high`."""
     return int((Decimal(repr(high)) - Decimal(repr(low))) // Decimal(repr(step)))
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is a finite number; true and false are none."""
+    """Whether a value is a finite number. Booleans are not."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def plain(value: Any) -> Any:
-    """The JSON of what was written in Python: sequences and distributions as objects, tuples and arrays as lists."""
+    """Convert Python objects to JSON: sequences and distributions to objects, tuples and arrays to lists."""
     if isinstance(value, Sequence | Distribution):
         return value.to_json()
     if hasattr(value, "model_dump") and not isinstance(value, type):  # of a tuner
@@ -234,16 +227,16 @@ def plain(value: Any) -> Any:
 
 
 _CLOSE = 1e-9
-"""Shares that differ by less are one, rounded twice."""
+"""Shares that differ by less are equal up to rounding."""
 
 _LISTED = 10_000
-"""A range with more values is tried at its ends alone, for the weights of a mix."""
+"""For the weights of a mix, only the ends of a longer range are tried."""
 
 
 def weights_of(pattern: Mapping[str, Any], value: Any) -> dict[str, float] | None:
-    """Weights, by stream, that the patterns of them allow and that come to a recorded mix; None if there are none.
+    """Weights, by stream, that the patterns allow and that give a recorded mix; None if there are none.
 
-    Shares do not tell by what all weights were divided, so there may be more than one answer.
+    Shares do not determine the sum of the weights, so there may be several answers.
     """
     recorded = value.get("value") if isinstance(value, Mapping) else value
     try:
@@ -268,7 +261,7 @@ def _weights(pattern: Mapping[str, Any], parts: Mapping[str, float], total: floa
 
 
 def _bounds(item: Any) -> Iterator[float]:
-    """Weights that a pattern allows: all of a list, or the ends of a range."""
+    """The candidate weights of a pattern: all options of a list, or the ends of a range."""
     if isinstance(item, Choice):
         for option in item.options:
             yield from _bounds(option)
@@ -279,7 +272,7 @@ def _bounds(item: Any) -> Iterator[float]:
 
 
 def _near(item: Any, weight: float) -> Any:
-    """The weight that a pattern allows that is nearest to another."""
+    """The closest weight that the pattern allows."""
     if isinstance(item, Choice):
         return min((_near(option, weight) for option in item.options), key=lambda each: abs(each - weight))
     return item.near(weight) if isinstance(item, Range) else item

@@ -1,6 +1,6 @@
-"""How distributions are written: one form that is kept and recorded, and forms that people know from elsewhere.
+"""How distributions are written: our canonical form, which is recorded, and notations from other tools.
 
-`canonical` puts the first in the place of the others, wherever they stand in an entry. All else reads that form alone.
+`canonical` converts all notations in an entry to that form, so the rest of the code reads only one.
 
 >>> canonical({"min": 0.1, "max": 0.5})
 {'uniform': [0.1, 0.5]}
@@ -16,7 +16,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from stagetree.sequences import did_you_mean, families_with, is_fraction, is_mix
+from stagetree.sequences import did_you_mean, is_fraction, is_mix, matching_families
 from stagetree.space.distributions import (
     TAILS,
     Choice,
@@ -42,54 +42,61 @@ DISTRIBUTIONS: dict[str, frozenset[str]] = {
     "normal": frozenset({"min", "max", "step"}),
     "choice": frozenset({"weights"}),
 }
-"""The distributions by name, each with what may be written beside its name."""
+"""The distributions by name, each with its optional fields."""
 
 _RANGES = {kind.name: kind for kind in (Uniform, LogUniform, RandInt, LogRandInt)}
 
-_SAME = {"log_uniform": "loguniform", "int": "randint", "float": "uniform", "log_int": "lograndint", "values": "choice"}
-"""Other names of distributions."""
+_ALIASES = {
+    "log_uniform": "loguniform",
+    "int": "randint",
+    "float": "uniform",
+    "log_int": "lograndint",
+    "values": "choice",
+}
+"""Aliases of distributions."""
 
 _LOGARITHMIC = {"uniform": "loguniform", "randint": "lograndint"}
 
 
 def uniform(low: float, high: float, step: float | None = None) -> Range:
-    """Numbers from `low` to `high`, all alike; with a `step`, only `low`, `low + step`, ... Raises `SpaceError`."""
-    return _written("uniform", [low, high], step=step)
+    """Uniform numbers from `low` to `high`. With a `step`, only `low`, `low + step`, ... Raises `SpaceError`."""
+    return _build_range("uniform", [low, high], step=step)
 
 
 def loguniform(low: float, high: float, step: float | None = None) -> Range:
-    """Numbers from `low` to `high`, above 0, whose logarithms are uniform. Raises `SpaceError`.
+    """Log-uniform numbers from `low` to `high`, which must be above 0. Raises `SpaceError`.
 
-    step: each draw is the nearest of `low`, `low + step`, ...
+    step: each sample is rounded to the nearest of `low`, `low + step`, ...
     """
-    return _written("loguniform", [low, high], step=step)
+    return _build_range("loguniform", [low, high], step=step)
 
 
 def randint(low: int, high: int, step: int | None = None) -> Range:
-    """Whole numbers from `low` to `high`, both included; with a `step`, only `low`, `low + step`, ...
+    """Uniform whole numbers from `low` to `high`, both included. With a `step`, only `low`, `low + step`, ...
 
     Raises `SpaceError`.
     """
-    return _written("randint", [low, high], step=step)
+    return _build_range("randint", [low, high], step=step)
 
 
 def lograndint(low: int, high: int) -> Range:
-    """Whole numbers from `low`, above 0, to `high`, both included, evenly by logarithm. Raises `SpaceError`."""
-    return _written("lograndint", [low, high])
+    """Log-uniform whole numbers from `low`, above 0, to `high`, both included. Raises `SpaceError`."""
+    return _build_range("lograndint", [low, high])
 
 
 def normal(
     mean: float, sd: float, *, min: float | None = None, max: float | None = None, step: float | None = None
 ) -> Range:
-    """Numbers with this mean and standard deviation, cut off at `min` and `max`, and at four deviations at most.
+    """Normally distributed numbers, cut off at `min` and `max`, and at four standard deviations.
 
-    step: only the mean and numbers whole steps away from it. Raises `SpaceError`.
+    step: only the mean plus multiples of it. Raises `SpaceError`.
     """
-    return _written("normal", [mean, sd], min=min, max=max, step=step)
+    return _build_range("normal", [mean, sd], min=min, max=max, step=step)
 
 
 def choice(options: Iterable[Any], weights: Iterable[float] | None = None) -> Choice:
-    """One of the options, each as likely as its weight says: values, sequences, or distributions again.
+    """One of the options, with a probability in proportion to its weight. Options are values, sequences or
+    distributions.
 
     Raises `SpaceError`.
     """
@@ -98,7 +105,7 @@ def choice(options: Iterable[Any], weights: Iterable[float] | None = None) -> Ch
     return Choice(tuple(items), weights=shares)
 
 
-def _written(name: str, arguments: list[Any], **options: Any) -> Range:
+def _build_range(name: str, arguments: list[Any], **options: Any) -> Range:
     fields = {option: plain(value) for option, value in options.items() if value is not None}
     return read_range({name: plain(arguments), **fields}, name, "")
 
@@ -107,25 +114,27 @@ def _written(name: str, arguments: list[Any], **options: Any) -> Range:
 
 
 def canonical(entry: Any, path: str = "") -> Any:
-    """The JSON of an entry of a space with the one form for each distribution in it. Raises `SpaceError`."""
+    """Convert every distribution inside an entry to its canonical form. Raises `SpaceError`."""
     if isinstance(entry, list | tuple):
         return [canonical(item, f"{path}[{number}]") for number, item in enumerate(entry)]
     if not isinstance(entry, Mapping):
         return entry
     if is_mix(entry) and isinstance(entry["mix"], Mapping):  # all names in it are of streams
-        return {"mix": {name: canonical(item, f"{_at(path, 'mix')}.{name}") for name, item in entry["mix"].items()}}
+        return {
+            "mix": {name: canonical(item, f"{_path_to(path, 'mix')}.{name}") for name, item in entry["mix"].items()}
+        }
     literal = {"when"} if "value" in entry else set()
-    inside = {name: item if name in literal else canonical(item, _at(path, name)) for name, item in entry.items()}
+    inside = {name: item if name in literal else canonical(item, _path_to(path, name)) for name, item in entry.items()}
     if entry.keys() == {"value"}:  # a constant of W&B's
         return inside["value"]
     if "distribution" in inside:
-        inside = _of_wandb(inside, path)
+        inside = _convert_wandb(inside, path)
     if not isinstance(inside, dict):
         return inside
-    return inside if "family" in inside or is_fraction(inside) else _renamed(inside, path)
+    return inside if "family" in inside or is_fraction(inside) else _rename_aliases(inside, path)
 
 
-_OF_WANDB = {
+_WANDB = {
     "uniform": ("uniform", "min", "max"),
     "q_uniform": ("uniform", "min", "max"),
     "int_uniform": ("randint", "min", "max"),
@@ -137,18 +146,18 @@ _OF_WANDB = {
     "categorical_w_probabilities": ("choice", "values"),
     "constant": ("value", "value"),
 }
-"""The distributions of W&B's sweeps: what each is here, and where its arguments stand."""
+"""The distributions of W&B's sweeps: our name, and the fields of their arguments."""
 
 
-def _of_wandb(value: dict[str, Any], path: str) -> Any:
-    """`{distribution: log_uniform_values, min: 1e-4, max: 0.1}` as the one form. Raises `SpaceError`."""
+def _convert_wandb(value: dict[str, Any], path: str) -> Any:
+    """Convert `{distribution: log_uniform_values, min: 1e-4, max: 0.1}`. Raises `SpaceError`."""
     kind = value["distribution"]
-    if kind not in _OF_WANDB:
-        known = f"must be one of {', '.join(_OF_WANDB)}, got {kind!r}{did_you_mean(kind, _OF_WANDB)}"
-        raise SpaceError(_at(path, "distribution"), known)
-    name, *places = _OF_WANDB[kind]
+    if kind not in _WANDB:
+        known = f"must be one of {', '.join(_WANDB)}, got {kind!r}{did_you_mean(kind, _WANDB)}"
+        raise SpaceError(_path_to(path, "distribution"), known)
+    name, *places = _WANDB[kind]
     if missing := [place for place in places if place not in value]:
-        raise SpaceError(_at(path, missing[0]), f"is missing: {kind} needs {' and '.join(places)}")
+        raise SpaceError(_path_to(path, missing[0]), f"is missing: {kind} needs {' and '.join(places)}")
     if name == "value":
         return value["value"]
     rest = {
@@ -158,20 +167,20 @@ def _of_wandb(value: dict[str, Any], path: str) -> Any:
     return {name: arguments[0] if name == "choice" else arguments, **rest}
 
 
-def _renamed(value: dict[str, Any], path: str) -> dict[str, Any]:
-    if {"min", "max"} & value.keys() and not value.keys() & {*DISTRIBUTIONS, *_SAME}:
-        value = _between(value, path)
-    if len(names := [name for name in value if name in _SAME]) == 1 and _SAME[names[0]] not in value:
-        value = {_SAME.get(name, name): item for name, item in value.items()}
+def _rename_aliases(value: dict[str, Any], path: str) -> dict[str, Any]:
+    if {"min", "max"} & value.keys() and not value.keys() & {*DISTRIBUTIONS, *_ALIASES}:
+        value = _convert_min_max(value, path)
+    if len(names := [name for name in value if name in _ALIASES]) == 1 and _ALIASES[names[0]] not in value:
+        value = {_ALIASES.get(name, name): item for name, item in value.items()}
     if "choice" in value and "probabilities" in value and "weights" not in value:
         value = {"weights" if name == "probabilities" else name: item for name, item in value.items()}
-    return _without_log(value, path)
+    return _convert_log(value, path)
 
 
-def _between(value: dict[str, Any], path: str) -> dict[str, Any]:
-    """`min` and `max` as two bounds: of whole numbers where both are, as in W&B's sweeps."""
-    if meant := families_with(value):
-        raise SpaceError(_at(path, "family"), f"is missing: {meant} has these fields")
+def _convert_min_max(value: dict[str, Any], path: str) -> dict[str, Any]:
+    """Convert `min` and `max` to two bounds. As in W&B's sweeps, two whole numbers make a range of whole numbers."""
+    if meant := matching_families(value):
+        raise SpaceError(_path_to(path, "family"), f"is missing: {meant} has these fields")
     if not {"min", "max"} <= value.keys():
         raise SpaceError(path, f"must have both min and max, got {value!r}")
     bounds = [value["min"], value["max"]]
@@ -181,13 +190,13 @@ def _between(value: dict[str, Any], path: str) -> dict[str, Any]:
     return {"randint" if is_whole else "uniform": bounds, **rest}
 
 
-def _without_log(value: dict[str, Any], path: str) -> dict[str, Any]:
-    """`log: true` as the distribution of that kind."""
+def _convert_log(value: dict[str, Any], path: str) -> dict[str, Any]:
+    """Convert `log: true` to the logarithmic distribution."""
     names = [name for name in value if name in _LOGARITHMIC]
     if "log" not in value or len(names) != 1:
         return value
     if not isinstance(value["log"], bool):
-        raise SpaceError(_at(path, "log"), f"must be true or false, got {value['log']!r}")
+        raise SpaceError(_path_to(path, "log"), f"must be true or false, got {value['log']!r}")
     name = _LOGARITHMIC[names[0]] if value["log"] else names[0]
     return {name if old == names[0] else old: item for old, item in value.items() if old != "log"}
 
@@ -196,7 +205,7 @@ def _without_log(value: dict[str, Any], path: str) -> dict[str, Any]:
 
 
 def written_name(value: Mapping[str, Any], path: str) -> str | None:
-    """Which distribution an object writes; None where it writes none. Raises `SpaceError`."""
+    """The distribution that an object writes, or None. Raises `SpaceError`."""
     names = [name for name in value if name in DISTRIBUTIONS]
     if "family" in value or not names:
         if len(value) == 1 and (hint := did_you_mean(next(iter(value)), DISTRIBUTIONS)):
@@ -208,18 +217,18 @@ def written_name(value: Mapping[str, Any], path: str) -> str | None:
         if other != name and other not in DISTRIBUTIONS[name]:
             beside = " or ".join(sorted(DISTRIBUTIONS[name]))
             may = f"must be left out: beside {name} there may be {beside}" if beside else f"must not be beside {name}"
-            raise SpaceError(_at(path, other), may)
+            raise SpaceError(_path_to(path, other), may)
     return name
 
 
 def read_choice(value: Mapping[str, Any], path: str, owner: str) -> tuple[list[Any], tuple[float, ...] | None]:
-    """The options at `path` and their weights, if they have some. Raises `SpaceError`."""
+    """The options at `path`, and their weights if there are any. Raises `SpaceError`."""
     options, weights = value["choice"], value.get("weights")
     if not isinstance(options, list) or not options:
         raise SpaceError(path, f"must be a list of at least one option, got {options!r}")
     if weights is None:
         return options, None
-    at = _at(owner, "weights")
+    at = _path_to(owner, "weights")
     if not isinstance(weights, list) or len(weights) != len(options):
         raise SpaceError(at, f"must be a list of {len(options)} numbers, one for each option, got {weights!r}")
     if not all(is_number(weight) and weight >= 0 for weight in weights) or not 0 < math.fsum(weights) < math.inf:
@@ -228,16 +237,16 @@ def read_choice(value: Mapping[str, Any], path: str, owner: str) -> tuple[list[A
 
 
 def read_range(value: Mapping[str, Any], name: str, path: str) -> Range:
-    """The distribution of numbers that an object writes. Raises `SpaceError`."""
-    at, bounds = _at(path, name), value[name]
+    """Parse a numeric distribution. Raises `SpaceError`."""
+    at, bounds = _path_to(path, name), value[name]
     if not isinstance(bounds, list) or len(bounds) != 2 or not all(map(is_number, bounds)):
         expected = "[mean, standard deviation]" if name == "normal" else "[lowest, highest]"
         raise SpaceError(at, f"must be {expected}, two finite numbers, got {bounds!r}")
     step = _step(value, name, path)
-    return _normal(bounds, value, step, path) if name == "normal" else _bounded(bounds, name, step, at)
+    return _normal(bounds, value, step, path) if name == "normal" else _bounded_range(bounds, name, step, at)
 
 
-def _bounded(bounds: list[Any], name: str, step: Any, at: str) -> Range:
+def _bounded_range(bounds: list[Any], name: str, step: Any, at: str) -> Range:
     low, high = bounds
     kind = _RANGES[name]
     if high < low:
@@ -257,15 +266,15 @@ def _step(value: Mapping[str, Any], name: str, path: str) -> Any:
         return None
     is_whole = name == "randint"
     if not is_number(step) or step <= 0 or (is_whole and not isinstance(step, int)):
-        raise SpaceError(_at(path, "step"), f"must be a {'whole ' * is_whole}number above 0, got {step!r}")
+        raise SpaceError(_path_to(path, "step"), f"must be a {'whole ' * is_whole}number above 0, got {step!r}")
     return step
 
 
 def _normal(moments: list[Any], value: Mapping[str, Any], step: Any, path: str) -> Normal:
-    (mean, sd), at = moments, _at(path, "normal")
+    (mean, sd), at = moments, _path_to(path, "normal")
     if sd <= 0:
         raise SpaceError(at, f"must be [mean, standard deviation], the second above 0, got {moments!r}")
-    low, high = _cut(value, "min", mean - TAILS * sd, path), _cut(value, "max", mean + TAILS * sd, path)
+    low, high = _cutoff(value, "min", mean - TAILS * sd, path), _cutoff(value, "max", mean + TAILS * sd, path)
     low, high = max(low, mean - TAILS * sd), min(high, mean + TAILS * sd)
     if step is not None and low <= high:
         grid = Uniform(mean, math.inf, step)
@@ -280,12 +289,12 @@ def _normal(moments: list[Any], value: Mapping[str, Any], step: Any, path: str) 
     return Normal(low, high, step, mean, sd, options)
 
 
-def _cut(value: Mapping[str, Any], name: str, otherwise: float, path: str) -> Any:
+def _cutoff(value: Mapping[str, Any], name: str, otherwise: float, path: str) -> Any:
     cut = value.get(name, otherwise)
     if not is_number(cut):
-        raise SpaceError(_at(path, name), f"must be a finite number, got {cut!r}")
+        raise SpaceError(_path_to(path, name), f"must be a finite number, got {cut!r}")
     return cut
 
 
-def _at(path: str, name: str) -> str:
+def _path_to(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name

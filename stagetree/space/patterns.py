@@ -1,4 +1,4 @@
-"""Patterns: JSON in which a distribution may stand for a value. One is read once, then unfolded or drawn from."""
+"""Patterns: JSON in which a distribution can replace any value. Parsed once, then enumerated or sampled."""
 
 from __future__ import annotations
 
@@ -16,19 +16,21 @@ from stagetree.space.notation import canonical, read_choice, read_range, written
 
 _END = object()
 _LOOKS_LIKE_A_RANGE = re.compile(r"\s*({0})\s*(?::|\.\.|,)\s*({0})\s*".format(r"\d*\.?\d+(?:e[+-]?\d+)?"))
-"""As other tools and command lines have it. A constant of this form, such as 16:9, is written as a choice of one."""
+"""Range notations of other tools. A constant that looks like this, such as 16:9, must be written as a choice of one."""
 
 Choose = Callable[[str, Distribution], Any]
-"""Gives the value of a distribution, named by its place in the space."""
+"""Returns the value of a distribution, given its place in the space."""
 
 
-def drawing(rng: Random) -> Choose:
-    """Choose at random. Only `Random.random` is used: the one method whose numbers Python promises not to change."""
+def random_choices(rng: Random) -> Choose:
+    """Choose at random. Uses only `Random.random`, the one method whose numbers Python promises not to change."""
     return lambda path, distribution: distribution.at(rng.random())
 
 
 def read_pattern(value: Any, path: str) -> Any:
-    """The pattern of a hyper-parameter: at the top, and only there, a list is a choice. Raises `SpaceError`."""
+    """Parse the pattern of a hyper-parameter. A list at the top level, and only there, is a choice. Raises
+    `SpaceError`.
+    """
     if isinstance(value, str) and (ends := _LOOKS_LIKE_A_RANGE.fullmatch(value)):
         written = f"{{uniform: [{ends[1]}, {ends[2]}]}}"
         raise SpaceError(path, f"must be a value or a distribution: a study has ranges as {written}, got {value!r}")
@@ -57,21 +59,21 @@ def _choice(value: Mapping[str, Any], path: str, owner: str) -> Choice:
 
 
 def _unfold(pattern: Any) -> Iterator[Any]:
-    """Every way to choose inside a pattern, what is written last varying fastest. Other distributions stay."""
+    """Every way to choose inside a pattern; the last choice varies fastest. Other distributions stay as they are."""
     match pattern:
         case Choice(options=options):
             yield from chain.from_iterable(map(_unfold, options))
         case dict():
-            for items in _crossed(list(pattern.values())):
+            for items in _product(list(pattern.values())):
                 yield dict(zip(pattern, items, strict=True))
         case list():
-            yield from _crossed(pattern)
+            yield from _product(pattern)
         case _:
             yield pattern
 
 
-def _crossed(patterns: list[Any]) -> Iterator[list[Any]]:
-    """Every way to choose in all of them, made one by one: there may be more than could be kept."""
+def _product(patterns: list[Any]) -> Iterator[list[Any]]:
+    """The product of the choices of all patterns, lazily, because it may not fit in memory."""
     ways = [_unfold(pattern) for pattern in patterns]
     chosen = [next(way) for way in ways]
     while True:
@@ -88,7 +90,7 @@ def _crossed(patterns: list[Any]) -> Iterator[list[Any]]:
 
 
 def count(pattern: Any) -> int:
-    """How many ways `_unfold` gives."""
+    """The number of results of `_unfold`."""
     match pattern:
         case Choice(options=options):
             return sum(map(count, options))
@@ -101,7 +103,7 @@ def count(pattern: Any) -> int:
 
 
 def has_range(pattern: Any) -> bool:
-    """Whether there are numbers in the pattern of which no list can be made."""
+    """Whether the pattern contains a range that cannot be listed."""
     match pattern:
         case Choice(options=items) | [*items]:
             return any(map(has_range, items))
@@ -112,36 +114,36 @@ def has_range(pattern: Any) -> bool:
     return False
 
 
-def count_listed(pattern: Any) -> int:
-    """How many ways `unfold_entry` gives of the pattern that `listed` makes."""
+def count_with_integers(pattern: Any) -> int:
+    """The number of results of `unfold_entry` for the pattern from `list_integers`."""
     match pattern:
         case Choice(options=options):
-            return sum(map(count_listed, options))
+            return sum(map(count_with_integers, options))
         case Range():
             return pattern.count() or 1
         case dict():
-            return math.prod(map(count_listed, pattern.values()))
+            return math.prod(map(count_with_integers, pattern.values()))
         case list():
-            return math.prod(map(count_listed, pattern))
+            return math.prod(map(count_with_integers, pattern))
     return 1
 
 
-def listed(pattern: Any) -> Any:
-    """The pattern with a choice for each distribution of whole numbers; it must have no range."""
+def list_integers(pattern: Any) -> Any:
+    """The pattern with whole-number ranges converted to choices. It must not contain other ranges."""
     match pattern:
         case Choice(options=options, path=path):
-            return Choice(tuple(map(listed, options)), path)
+            return Choice(tuple(map(list_integers, options)), path)
         case Range():
             return pattern.at(0.0) if pattern.count() is None else Choice(pattern.listed())
         case dict():
-            return {name: listed(item) for name, item in pattern.items()}
+            return {name: list_integers(item) for name, item in pattern.items()}
         case list():
-            return list(map(listed, pattern))
+            return list(map(list_integers, pattern))
     return pattern
 
 
 def unfold_entry(pattern: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """As `_unfold`, each with the path of the option it comes from."""
+    """Like `_unfold`, with the path of the chosen option."""
     if isinstance(pattern, Choice):
         for number, option in enumerate(pattern.options):
             yield from unfold_entry(option, f"{pattern.path}[{number}]")
@@ -151,7 +153,7 @@ def unfold_entry(pattern: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def fill(pattern: Any, path: str, choose: Choose) -> Any:
-    """The pattern with a value for each distribution, chosen in the order written."""
+    """Replace each distribution by a value from `choose`, in the order written."""
     match pattern:
         case Choice():
             number = choose(path, pattern)
@@ -167,7 +169,7 @@ def fill(pattern: Any, path: str, choose: Choose) -> Any:
 
 
 def parameters_of(pattern: Any, path: str) -> Iterator[tuple[str, Distribution]]:
-    """The distributions of a pattern that leave a choice, by the names that `fill` gives them."""
+    """The distributions with more than one value, by the names that `fill` gives them."""
     match pattern:
         case Range() | Choice() if pattern.low < pattern.high:
             yield path, pattern
@@ -181,12 +183,12 @@ def parameters_of(pattern: Any, path: str) -> Iterator[tuple[str, Distribution]]
 
 
 def label(name: str) -> str:
-    """How the places inside a hyper-parameter's entry begin: quoted, where the name could be taken for such a place."""
+    """The prefix for places inside a hyper-parameter's entry; quoted if the name itself looks like such a place."""
     return f"[{name!r}]" if set(name) & set(".[") else name
 
 
 def random_parts(pattern: Any) -> Iterator[str]:
-    """The names of the distributions in a pattern that have no list of values."""
+    """The names of the distributions that cannot be listed."""
     match pattern:
         case Choice(options=options):
             yield from chain.from_iterable(map(random_parts, options))
@@ -205,14 +207,14 @@ def is_random(unfolded: Any) -> bool:
 # ------------------------------------------------------------------ back from JSON to the values that it was made of
 
 Values = dict[str, Any]
-"""By the place of a distribution, as `fill` names it, its value."""
+"""The value of each distribution, by the place that `fill` names."""
 
 
 def values_of(pattern: Any, path: str, value: Any, steps: int | None = None) -> Values | None:
-    """The values, by place, with which a pattern becomes JSON; None if it cannot become that.
+    """The values with which a pattern becomes `value`; None if it cannot.
 
-    steps: of the trial, for the fractions in the pattern. A constant fits where it is written as in the pattern: 1, 1.0
-    and true are three options. Where none fits so, 1 is found for 1.0, since people write either.
+    steps: the trial's length, for fractions in the pattern. Constants must match in type: 1, 1.0 and true are three
+    options. If nothing matches, 1 is accepted for 1.0, since people write either.
     """
     exact = _Fitting(steps, is_same_value).values(pattern, path, value)
     return _Fitting(steps, is_equal_value).values(pattern, path, value) if exact is None else exact
@@ -220,10 +222,10 @@ def values_of(pattern: Any, path: str, value: Any, steps: int | None = None) -> 
 
 @dataclass(frozen=True, slots=True)
 class _Fitting:
-    """steps: of the trial. fits: whether a constant of the pattern, or a number of a range, is the value."""
-
     steps: int | None
+    """The trial's length, for fractions."""
     fits: Callable[[Any, Any], bool]
+    """Compares a constant of the pattern, or a number of a range, with the value."""
 
     def values(self, pattern: Any, path: str, value: Any) -> Values | None:
         if is_mix(pattern) and isinstance(pattern["mix"], Mapping):
@@ -233,54 +235,54 @@ class _Fitting:
         match pattern:
             case Choice(options=options):
                 inside = [self.values(option, f"{path}[{number}]", value) for number, option in enumerate(options)]
-                return _chosen(pattern, inside, path)
+                return _choice_values(pattern, inside, path)
             case Range():
-                return self._drawn(pattern, value, path)
+                return self._range_values(pattern, value, path)
             case dict():
                 if not isinstance(value, Mapping) or not pattern.keys() <= value.keys():
                     return None
                 items = pattern.items()
-                return _joined([self._inside(item, f"{path}.{name}", value[name], value) for name, item in items])
+                return _merge([self._inside(item, f"{path}.{name}", value[name], value) for name, item in items])
             case list():
                 if not isinstance(value, list) or len(value) != len(pattern):
                     return None
                 pairs = enumerate(zip(pattern, value, strict=True))
-                return _joined([self._inside(item, f"{path}[{number}]", old, {}) for number, (item, old) in pairs])
+                return _merge([self._inside(item, f"{path}[{number}]", old, {}) for number, (item, old) in pairs])
         return {} if self.fits(pattern, value) else None
 
     def _inside(self, item: Any, path: str, value: Any, owner: Mapping[str, Any]) -> Values | None:
-        """The values in a field of `owner`, or in an item of a list."""
+        """The values for a field of `owner`, or for an item of a list."""
         if not is_fraction(item):
             return self.values(item, path, value)
         whole = owner.get(item["of"]) if "of" in item else self.steps
         return None if not whole else self._ratio(item["ratio"], f"{path}.ratio", value, whole)
 
     def _ratio(self, pattern: Any, path: str, value: Any, whole: float) -> Values | None:
-        """The values with which a fraction of `whole` is `value`; of all ratios that round to it, the one between."""
+        """The values with which a fraction of `whole` is `value`. Of all ratios that round to it, the middle one."""
         if isinstance(pattern, Choice):
             inside = [self._ratio(option, f"{path}[{n}]", value, whole) for n, option in enumerate(pattern.options)]
-            return _chosen(pattern, inside, path)
+            return _choice_values(pattern, inside, path)
         is_drawn = isinstance(pattern, Range)
         ratio = pattern.near(value / whole) if is_drawn else pattern
         if math.floor(ratio * whole + 0.5) != value:
             return None
-        return self._drawn(pattern, ratio, path) if is_drawn else {}
+        return self._range_values(pattern, ratio, path) if is_drawn else {}
 
-    def _drawn(self, distribution: Range, value: Any, path: str) -> Values | None:
+    def _range_values(self, distribution: Range, value: Any, path: str) -> Values | None:
         if not distribution.holds(value) or not self.fits(number := distribution.near(value), value):
             return None
         return {path: number} if distribution.low < distribution.high else {}
 
 
-def _chosen(choice: Choice, inside: list[Values | None], path: str) -> Values | None:
-    """The number of the first option that fits, and the values inside it."""
+def _choice_values(choice: Choice, inside: list[Values | None], path: str) -> Values | None:
+    """The number of the first matching option, and the values inside it."""
     for number, values in enumerate(inside):
         if values is not None:
             return ({path: number} if choice.low < choice.high else {}) | values
     return None
 
 
-def _joined(parts: list[Values | None]) -> Values | None:
+def _merge(parts: list[Values | None]) -> Values | None:
     joined: Values = {}
     for part in parts:
         if part is None:
@@ -290,6 +292,6 @@ def _joined(parts: list[Values | None]) -> Values | None:
 
 
 def bare(pattern: Any, value: Any) -> Any:
-    """A constant as its bare value, unless the pattern spells the family out."""
+    """A constant as its bare value, unless the pattern spells out the family."""
     is_constant = isinstance(value, Mapping) and value.get("family") == "constant"
     return value["value"] if is_constant and not isinstance(pattern, dict | Choice) else value

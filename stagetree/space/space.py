@@ -1,4 +1,4 @@
-"""`Space`: its grid, its draws, and what is free in it."""
+"""`Space`: a grid to enumerate, configurations to sample, and the free parameters that samplers model."""
 
 from __future__ import annotations
 
@@ -9,41 +9,43 @@ from itertools import islice, product
 from random import Random
 from typing import Any
 
-from stagetree.sequences import Sequence, SequenceError, parse_for
-from stagetree.space import conditions
-from stagetree.space.conditions import LENGTH, Condition, Lengths, grid_options, in_order, read_entry
+from stagetree.sequences import Sequence, SequenceError, parse_for_length
+from stagetree.space.conditions import Condition, dependency_order, split
 from stagetree.space.distributions import Choice, Distribution, SpaceError, plain
+from stagetree.space.entries import grid_options, listed_values, read_entry
+from stagetree.space.lengths import LENGTH, Lengths, read_lengths
 from stagetree.space.notation import canonical
 from stagetree.space.patterns import (
     Choose,
     count,
-    count_listed,
-    drawing,
+    count_with_integers,
     fill,
     has_range,
     is_random,
     label,
-    listed,
+    list_integers,
     parameters_of,
+    random_choices,
     unfold_entry,
     values_of,
 )
 from stagetree.space.where import Where, WhereError, read_where
 
 _ATTEMPTS = 1000
-"""How often a draw is repeated before we say that the space, or its `where`, lets nothing through."""
+"""How often a sample is repeated before the space, or its `where`, counts as empty."""
 
-MOST_LOOKED_AT = 200_000
-"""Combinations that `where` is asked about before any is counted: a grid of 10^20 had kept a server busy."""
+MAX_TESTED = 200_000
+"""How many combinations `where` is tested on. Without the limit, a grid of 10^20 would keep the server busy."""
 
 
 class Space:
-    """The configurations that `entries` describe and `where` lets through.
+    """The configurations that `entries` describe and `where` accepts.
 
     `where` is an expression (see `stagetree.space.where`) or a function of the configuration, a dict of sequences.
-    `steps`: how long each trial is trained, of which fields may be fractions; None where that is not known. With
-    `has_lengths`, the entry `max_steps` says it, and configurations hold it: see `stagetree.space.conditions`.
-    Raises `SpaceError` for what can be seen before any configuration is made, wrong sequences included.
+    `steps` is the length of every trial, which fractions refer to; None if unknown. With `has_lengths`, the entry
+    `max_steps` sets the length of each trial and is part of the configuration: see `stagetree.space.lengths`.
+
+    Raises `SpaceError` for all errors that can be found without a configuration, invalid sequences included.
     """
 
     def __init__(
@@ -59,16 +61,18 @@ class Space:
         if not all(isinstance(name, str) and name for name in entries):
             raise SpaceError("", f"must name its hyper-parameters by strings, got {list(entries)!r}")
         self._json = {name: canonical(plain(entry), name) for name, entry in entries.items()}
-        self._lengths = conditions.read_lengths(self._json[LENGTH], entries) if has_lengths else Lengths(steps)
-        self._conditions = {name: conditions.split(self._json[name], name)[1] for name in self._chosen()}
-        lengths = list(dict.fromkeys(self._lengths.looked_at(self._json.get(LENGTH))))
-        self._patterns = {name: read_entry(self._json[name], name, lengths) for name in in_order(self._conditions)}
-        self._conditions = self._resolved_conditions()
+        self._lengths = read_lengths(self._json[LENGTH], entries) if has_lengths else Lengths(steps)
+        self._conditions = {name: split(self._json[name], name)[1] for name in self._choice_order()}
+        lengths = list(dict.fromkeys(self._lengths.checked_lengths(self._json.get(LENGTH))))
+        self._patterns = {
+            name: read_entry(self._json[name], name, lengths) for name in dependency_order(self._conditions)
+        }
+        self._conditions = self._resolve_conditions()
         self._is_filtered = where is not None
         self._where = read_where(where, list(entries))
 
-    def _chosen(self) -> list[str]:
-        """The names that something is chosen for: the length first, since fractions are of it."""
+    def _choice_order(self) -> list[str]:
+        """The names in the order of choice. The length comes first, because fractions depend on it."""
         names = list(self._json)
         if self._lengths.is_chosen:
             names = ([] if self._lengths.end else [LENGTH]) + [name for name in names if name != LENGTH]
@@ -76,7 +80,6 @@ class Space:
 
     @classmethod
     def parse(cls, json: Mapping[str, Any], where: str | Where | None = None) -> Space:
-        """The space that JSON writes."""
         return cls(json, where)
 
     def to_json(self) -> dict[str, Any]:
@@ -84,105 +87,107 @@ class Space:
         return dict(self._json)
 
     def grid(self) -> Iterator[dict[str, Sequence]]:
-        """Every configuration that `where` lets through, in the order written; the last name varies fastest.
+        """Every configuration that `where` accepts, in the order written; the last name varies fastest.
 
-        Lists and `choice` are crossed, at any depth. Raises `SpaceError` for other distributions.
+        Lists and `choice` are crossed at any depth. Raises `SpaceError` for other distributions.
         """
-        return (configuration for configuration in self._crossed(grid_options) if self._where(configuration))
+        return (configuration for configuration in self._product(grid_options) if self._where(configuration))
 
     def is_empty(self) -> bool:
-        """Whether `where` lets no combination of the grid through, as far as the first of them show."""
+        """Whether `where` rejects every combination of the grid, as far as the tested ones show."""
         looked_at = 0
-        for configuration in islice(self._crossed(grid_options), MOST_LOOKED_AT):
+        for configuration in islice(self._product(grid_options), MAX_TESTED):
             if self._where(configuration):
                 return False
             looked_at += 1
-        return looked_at < MOST_LOOKED_AT
+        return looked_at < MAX_TESTED
 
-    def _crossed(self, options_of: Callable[[str, Any, int | None], list[Sequence]]) -> Iterator[dict[str, Sequence]]:
-        """Every combination of what `options_of` a hyper-parameter there are in a trial of so many steps."""
-        for configuration in self._known(options_of):
-            steps = self._lengths.of(configuration)
+    def _product(self, options_of: Callable[[str, Any, int | None], list[Sequence]]) -> Iterator[dict[str, Sequence]]:
+        """Every combination of `options_of(name, pattern, steps)` of the hyper-parameters."""
+        for configuration in self._length_options(options_of):
+            steps = self._lengths.length_of(configuration)
             options = {name: options_of(name, pattern, steps) for name, pattern in self._patterns.items()}
             options.update({name: [sequence] for name, sequence in configuration.items()})
-            yield from map(self._lengths.completed, self._combined(options))
+            yield from map(self._lengths.add_length, self._combine(options))
 
-    def _known(self, options_of: Callable[[str, Any, int | None], list[Sequence]]) -> Iterator[dict[str, Sequence]]:
-        """Each length, chosen before all else; or nothing."""
+    def _length_options(
+        self, options_of: Callable[[str, Any, int | None], list[Sequence]]
+    ) -> Iterator[dict[str, Sequence]]:
+        """The possible lengths, which are chosen first; an empty configuration if lengths are not chosen."""
         if self._lengths.is_chosen and LENGTH in self._patterns:
             yield from ({LENGTH: each} for each in options_of(LENGTH, self._patterns[LENGTH], None))
         else:
             yield {}
 
     def length_of(self, configuration: Mapping[str, Sequence]) -> int | None:
-        """For how many steps its trial is trained; None where that is not for the space to say."""
-        return self._lengths.of(configuration)
+        """The length of the configuration's trial; None if the space does not set it."""
+        return self._lengths.length_of(configuration)
 
-    def without_length(self, configuration: Mapping[str, Sequence]) -> dict[str, Sequence]:
-        """Its hyper-parameters alone, as a trial has them."""
+    def drop_length(self, configuration: Mapping[str, Sequence]) -> dict[str, Sequence]:
+        """The hyper-parameters without the length, as a trial has them."""
         return {name: sequence for name, sequence in configuration.items() if name in self.hyper_parameters}
 
     @property
     def lengths(self) -> list[int]:
-        """The known lengths of trials: of a range its bounds, and all others."""
-        return [steps for steps in self._lengths.looked_at(self._json.get(LENGTH)) if steps]
+        """The known lengths of trials: the bounds of a range, or all values of a list."""
+        return [steps for steps in self._lengths.checked_lengths(self._json.get(LENGTH)) if steps]
 
     @property
     def hyper_parameters(self) -> list[str]:
-        """Their names, as the trainer is given them."""
+        """The names that the trainer receives."""
         return [name for name in self._json if name != LENGTH or not self._lengths.is_chosen]
 
     @property
     def patterns(self) -> Mapping[str, Any]:
-        """The entries, as read: JSON in which a distribution may stand for a value."""
+        """The entries as parsed: see `stagetree.space.patterns`."""
         return self._patterns
 
     def read(self, name: str, written: Any) -> Sequence:
-        """The sequence of a hyper-parameter whose trial is as long as the space says. Raises `SequenceError`."""
+        """Parse the sequence of a hyper-parameter in a trial of the space's length. Raises `SequenceError`."""
         return self._lengths.parse(written, name, {})
 
     def names(self, configuration: Mapping[str, Sequence]) -> list[str]:
-        """The names that belong into a configuration, by the values of it."""
+        """The names that exist in a configuration, given its values."""
         return [name for name in self._patterns if self.exists(name, configuration)]
 
-    def _combined(self, options: Mapping[str, list[Sequence]]) -> Iterator[dict[str, Sequence]]:
-        """Every combination of the options of those that exist in it."""
+    def _combine(self, options: Mapping[str, list[Sequence]]) -> Iterator[dict[str, Sequence]]:
+        """Every combination of the options of the names that exist in it."""
         if self.is_conditional:
-            return self._extended({}, list(options), options)
+            return self._extend({}, list(options), options)
         return (dict(zip(options, chosen, strict=True)) for chosen in product(*options.values()))
 
-    def _extended(
+    def _extend(
         self, chosen: dict[str, Sequence], names: list[str], options: Mapping[str, list[Sequence]]
     ) -> Iterator[dict[str, Sequence]]:
-        """Every way to go on from what is chosen, through the rest of the names, one by one."""
+        """Every completion of a partial configuration by the remaining names."""
         if not names:
             yield chosen
         elif self.exists(names[0], chosen):
             for option in options[names[0]]:
-                yield from self._extended({**chosen, names[0]: option}, names[1:], options)
+                yield from self._extend({**chosen, names[0]: option}, names[1:], options)
         else:
-            yield from self._extended(chosen, names[1:], options)
+            yield from self._extend(chosen, names[1:], options)
 
     @property
     def is_conditional(self) -> bool:
-        """Whether some hyper-parameters exist only if others have certain values."""
+        """Whether the space has conditional hyper-parameters."""
         return any(self._conditions.values())
 
     def exists(self, name: str, configuration: Mapping[str, Sequence]) -> bool:
-        """Whether a hyper-parameter belongs into a configuration, by what is chosen of it."""
+        """Whether a hyper-parameter exists in a configuration, given the values chosen so far."""
         condition = self._conditions[name]
         return condition is None or condition.holds(configuration)
 
     def parents(self) -> set[str]:
-        """The hyper-parameters on which the existence of others depends."""
+        """The hyper-parameters that conditions refer to."""
         return {name for condition in self._conditions.values() if condition for name in condition.wanted}
 
     def sample(self, seed: int, number: int) -> dict[str, Sequence]:
-        """Configuration `number` of `seed`: always the same, and independent of all other numbers.
+        """Configuration `number` of `seed`: reproducible, and independent of all other numbers.
 
-        Attempt k = 0, 1, ... draws each hyper-parameter from `random.Random(f"{seed}/{number}/{k}/{name}")`; the first
-        attempt that is a valid sequence for every name, and that `where` lets through, is the answer. So one more
-        hyper-parameter changes no draw of the others.
+        Attempt k = 0, 1, ... samples each hyper-parameter from `random.Random(f"{seed}/{number}/{k}/{name}")`. The
+        first attempt with valid sequences that `where` accepts is the answer. So adding a hyper-parameter does not
+        change the samples of the others.
         """
         problem = "where lets none of them through"
         for attempt in range(_ATTEMPTS):
@@ -198,47 +203,46 @@ class Space:
         raise SpaceError("", f"must hold configurations that can be found: {_ATTEMPTS} were drawn, and {problem}")
 
     def size(self) -> int | None:
-        """How many configurations the grid has, after `where`; None when it is endless, with a distribution in it."""
+        """The size of the grid after `where`; None if a distribution makes it infinite."""
         if any(map(is_random, self._patterns.values())):
             return None
         return sum(1 for _ in self.grid()) if self._is_filtered or self.is_conditional else self.combinations()
 
     def ways(self) -> int | None:
-        """How many ways there are to choose, whole numbers included, before `where`; None where a range is in it."""
+        """The number of ways to choose, with whole-number ranges, before `where`; None if there is another range."""
         patterns = self._patterns.values()
-        return None if any(map(has_range, patterns)) else math.prod(map(count_listed, patterns))
+        return None if any(map(has_range, patterns)) else math.prod(map(count_with_integers, patterns))
 
-    def listed(self) -> Iterator[dict[str, Sequence]]:
-        """Every configuration that can be drawn, if `ways` counts them: in the order written, some perhaps twice."""
-        return filter(self.allows, self._crossed(_sequences))
+    def list_configurations(self) -> Iterator[dict[str, Sequence]]:
+        """Every configuration that can be sampled, in the order written, possibly with repetitions. Requires `ways`."""
+        return filter(self.allows, self._product(_sequences))
 
     def combinations(self) -> int:
-        """How many ways there are to choose among lists and `choice`, before `where`. Counted, not made."""
+        """The number of combinations of lists and `choice`, before `where`. Counted without enumerating them."""
         return math.prod(map(count, self._patterns.values()))
 
     def examples(self, name: str) -> Iterator[tuple[Sequence, int | None]]:
-        """For each way to choose inside the entry of a hyper-parameter, one by one, a sequence that it can become.
-
-        With the length of the trial, where that is known.
-        """
-        for configuration in self._known(_sequences):
+        """For each way to choose inside an entry, an example sequence, and the trial's length if known."""
+        for configuration in self._length_options(_sequences):
             for place, pattern in unfold_entry(self._patterns[name], name):
                 with suppress(SequenceError):  # a draw that is none; others are
-                    example = self._lengths.parse(fill(pattern, place, drawing(Random(place))), name, configuration)
-                    yield example, self._lengths.of(configuration)
+                    example = self._lengths.parse(
+                        fill(pattern, place, random_choices(Random(place))), name, configuration
+                    )
+                    yield example, self._lengths.length_of(configuration)
 
     def parameters(self) -> dict[str, Distribution]:
-        """What is free in the space, by name: each distribution that leaves a choice, wherever it stands.
+        """The free parameters of the space: each distribution with more than one value, by its place.
 
-        The name is its place, such as `lr`, `lr.gamma`, or `lr[1].gamma` inside option 1 of `lr`. The value of a
-        `Choice` is the number of an option; what is free inside the other options has no say then.
+        A place is for example `lr`, `lr.gamma`, or `lr[1].gamma` inside option 1 of `lr`. The value of a `Choice` is
+        the number of an option; parameters inside the other options then have no effect.
         """
         return {place: free for name, p in self._patterns.items() for place, free in parameters_of(p, label(name))}
 
     def build(self, values: Mapping[str, Any]) -> dict[str, Sequence]:
-        """The configuration with these values of `parameters`; those that have no say may be missing.
+        """The configuration with these values of `parameters`. Values without effect may be missing.
 
-        `where` is not asked: see `allows`. Raises `SequenceError` where the values make no sequence.
+        Does not test `where`: see `allows`. Raises `SequenceError` if the values make an invalid sequence.
         """
 
         def choose(place: str, distribution: Distribution) -> Any:
@@ -250,12 +254,12 @@ class Space:
         return self.compose(choose)
 
     def values(self, configuration: Mapping[str, Sequence]) -> dict[str, Any] | None:
-        """The values of `parameters` that `build` makes the configuration of; None if they are not in the space."""
+        """The inverse of `build`: the values of `parameters`, or None if the configuration is not in the space."""
         names = self.names(configuration)
         if set(names) != set(configuration):
             return None
         values: dict[str, Any] = {}
-        steps = self._lengths.of(configuration)
+        steps = self._lengths.length_of(configuration)
         for name in names:
             inside = values_of(self._patterns[name], label(name), configuration[name].to_json(), steps)
             if inside is None:
@@ -264,36 +268,36 @@ class Space:
         return values
 
     def compose(self, choose: Choose) -> dict[str, Sequence]:
-        """The configuration whose values `choose` gives, asked in the order written for those that have a say."""
-        return self._filled(lambda name, pattern: fill(pattern, label(name), choose))
+        """The configuration with values from `choose`, which is called in the order written."""
+        return self._fill(lambda name, pattern: fill(pattern, label(name), choose))
 
-    def _filled(self, fill: Callable[[str, Any], Any]) -> dict[str, Sequence]:
+    def _fill(self, fill: Callable[[str, Any], Any]) -> dict[str, Sequence]:
         configuration: dict[str, Sequence] = {}
         for name, pattern in self._patterns.items():
             if self.exists(name, configuration):
                 configuration[name] = self._lengths.parse(fill(name, pattern), name, configuration)
-        return self._lengths.completed(configuration)
+        return self._lengths.add_length(configuration)
 
     def allows(self, configuration: Mapping[str, Sequence]) -> bool:
-        """Whether `where` lets a configuration through."""
+        """Whether `where` accepts a configuration."""
         return bool(self._where(dict(configuration)))
 
     def _attempt(self, key: str) -> dict[str, Sequence]:
-        return self._filled(lambda name, pattern: fill(pattern, name, drawing(Random(f"{key}/{name}"))))
+        return self._fill(lambda name, pattern: fill(pattern, name, random_choices(Random(f"{key}/{name}"))))
 
-    def _resolved_conditions(self) -> dict[str, Condition | None]:
-        """Each condition with the values as the space writes them, where they are listed.
+    def _resolve_conditions(self) -> dict[str, Condition | None]:
+        """The conditions with values as the space writes them, where these are listed.
 
-        Raises `SpaceError` for a value that a hyper-parameter can never have, where that can be seen.
+        Raises `SpaceError` for a value that a hyper-parameter can never have, if that is known.
         """
-        values = {name: conditions.listed_values(name, self._patterns[name]) for name in self.parents()}
-        return {name: condition and condition.resolved(values, name) for name, condition in self._conditions.items()}
+        values = {name: listed_values(name, self._patterns[name]) for name in self.parents()}
+        return {name: condition and condition.resolve(values, name) for name, condition in self._conditions.items()}
 
 
 def _sequences(name: str, pattern: Any, steps: int | None) -> list[Sequence]:
-    """Every sequence that a pattern without ranges can become; the rest is never drawn either."""
+    """Every valid sequence of a pattern without ranges. Invalid ones are skipped, as in sampling."""
     sequences = []
-    for place, unfolded in unfold_entry(listed(pattern), name):
+    for place, unfolded in unfold_entry(list_integers(pattern), name):
         with suppress(SequenceError):
-            sequences.append(parse_for(unfolded, steps, place))
+            sequences.append(parse_for_length(unfolded, steps, place))
     return sequences

@@ -1,4 +1,4 @@
-"""Suggested configurations: some values of a space, or all of them, and others chosen to go with them.
+"""Suggested configurations: users fix some or all values of a space, and the others are sampled.
 
 >>> decaying = {"family": "exponential", "init": 1.0, "gamma": {"uniform": [0.9, 1]}}
 >>> space = Space({"lr": [0.1, decaying], "bs": [64, 128]})
@@ -19,17 +19,18 @@ from typing import Any
 
 from stagetree.sequences import Sequence, SequenceError, did_you_mean, is_same_value
 from stagetree.space.distributions import Choice, Distribution, Range, SpaceError, plain
-from stagetree.space.patterns import Choose, drawing, label, parameters_of, values_of
+from stagetree.space.patterns import Choose, label, parameters_of, random_choices, values_of
 from stagetree.space.space import Space
 
 Values = dict[str, Any]
 
 
-def resolved(space: Space, suggestion: Mapping[str, Any]) -> Values:
-    """The values of `space.parameters` that a suggestion says, and no others.
+def suggested_values(space: Space, suggestion: Mapping[str, Any]) -> Values:
+    """The values of `space.parameters` that a suggestion determines.
 
-    given: by hyper-parameter, a sequence or a value; or by the place of a free value, such as `lr.gamma`. Inside an
-    option of a choice, that option is chosen with it. Raises `SpaceError` for values outside of the space.
+    A suggestion maps hyper-parameters to sequences or values, or the path of a free value, such as `lr.gamma`, to a
+    value. A path inside an option of a choice also selects that option. Raises `SpaceError` for values outside the
+    space.
     """
     if not isinstance(suggestion, Mapping) or not suggestion:
         raise SpaceError("", f"must map at least one hyper-parameter to its value, got {suggestion!r}")
@@ -44,7 +45,7 @@ def resolved(space: Space, suggestion: Mapping[str, Any]) -> Values:
 
 
 def _values(space: Space, free: Mapping[str, Distribution], name: str, written: Any) -> Values:
-    """The values in one entry of a suggestion."""
+    """The values that one entry of a suggestion determines."""
     if name in space.patterns:
         pattern, path = space.patterns[name], label(name)
         value = space.read(name, plain(written)).to_json()
@@ -55,12 +56,12 @@ def _values(space: Space, free: Mapping[str, Distribution], name: str, written: 
         raise SpaceError(name, f"must be one of {', '.join(names)}{did_you_mean(name, names)}")
     steps = space.length_of({})
     if (values := values_of(pattern, path, value, steps)) is None:
-        raise SpaceError(name, f"must be {_wanted(pattern, path)}, as in the space, got {json.dumps(plain(written))}")
+        raise SpaceError(name, f"must be {_expected(pattern, path)}, as in the space, got {json.dumps(plain(written))}")
     return values
 
 
 def _options_above(name: str, free: Mapping[str, Distribution]) -> Values:
-    """The options inside which a place is, by the place of their choice."""
+    """The options around a place: by the place of each choice, the number of the option."""
     choices = ((place, each) for place, each in free.items() if isinstance(each, Choice))
     return {
         place: number
@@ -70,33 +71,33 @@ def _options_above(name: str, free: Mapping[str, Distribution]) -> Values:
     }
 
 
-def _wanted(pattern: Any, path: str) -> str:
-    """What would be in the space."""
+def _expected(pattern: Any, path: str) -> str:
+    """A description of the values that the space allows."""
     match pattern:
         case Range():
             kind = "a whole number" if pattern.is_whole else "a number"
             by = "" if pattern.step in (None, 1) else f", in steps of {pattern.step:g}"
             return f"{kind} from {pattern.low:g} to {pattern.high:g}{by}"
         case Choice(options=options) if not any(isinstance(each, dict | list | Range | Choice) for each in options):
-            return f"one of {', '.join(map(_shown, options))}"
+            return f"one of {', '.join(map(_shorten, options))}"
     places = [place for place, _ in parameters_of(pattern, path) if place != path]
     if places:
         return f"a sequence that can be drawn (or say {', '.join(places)})"
-    return _shown(pattern) if not isinstance(pattern, Choice) else "one of its entries"
+    return _shorten(pattern) if not isinstance(pattern, Choice) else "one of its entries"
 
 
-def _shown(value: Any) -> str:
+def _shorten(value: Any) -> str:
     return json.dumps(value) if not isinstance(value, str) else value
 
 
-Made = tuple[Values, dict[str, Sequence]]
-"""A configuration, and the values that it was made of."""
+BuiltConfiguration = tuple[Values, dict[str, Sequence]]
+"""A configuration with the values it was built from."""
 
 
-def made(space: Space, choose: Choose, fixed: Mapping[str, Any] | None = None) -> Made | None:
-    """The configuration with the `fixed` values, and others that are chosen.
+def build_suggestion(space: Space, choose: Choose, fixed: Mapping[str, Any] | None = None) -> BuiltConfiguration | None:
+    """Build the configuration with the `fixed` values; `choose` gives the other values.
 
-    None where they make no sequence, where `where` refuses it, or where a fixed value has no say in it.
+    None if a sequence is invalid, if `where` rejects it, or if a fixed value has no effect in it.
     """
     sample: Values = {}
     fixed = fixed or {}
@@ -115,10 +116,10 @@ def made(space: Space, choose: Choose, fixed: Mapping[str, Any] | None = None) -
 
 
 DRAWS = 1000
-"""How often the rest is drawn before we say that none goes with the fixed values."""
+"""How many samples of the other values are tried before giving up."""
 
 
-def by_chance(space: Space, key: str, fixed: Mapping[str, Any] | None = None) -> Iterator[Made]:
-    """The configurations with the fixed values among `DRAWS` draws of the rest, which `key` decides."""
-    draws = (drawing(Random(f"{key}/{attempt}")) for attempt in range(DRAWS))
-    return (configuration for draw in draws if (configuration := made(space, draw, fixed)) is not None)
+def sample_suggestion(space: Space, key: str, fixed: Mapping[str, Any] | None = None) -> Iterator[BuiltConfiguration]:
+    """Sample the other values up to `DRAWS` times, seeded by `key`, and yield the valid configurations."""
+    draws = (random_choices(Random(f"{key}/{attempt}")) for attempt in range(DRAWS))
+    return (configuration for draw in draws if (configuration := build_suggestion(space, draw, fixed)) is not None)

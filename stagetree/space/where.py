@@ -1,12 +1,12 @@
-"""The `where` of a space: an expression over hyper-parameter names that says which combinations are wanted.
+"""The `where` of a space: an expression over hyper-parameter names that accepts or rejects a configuration.
 
 >>> wanted = compile_where("bs == 64 or lr.family == 'multistep'", ["bs", "lr"])
 >>> wanted({"bs": Constant(128), "lr": Constant(0.1)})
 False
 
-A name stands for the value of a constant, and for its fields otherwise (`lr.family`, `lr.gamma`, `lr.then.init`); one
-that a configuration does not have is `None`. There are comparisons, `in`, `and`, `or`, `not`, arithmetic on numbers,
-lists and indices: no calls, no builtins, no powers.
+The name of a constant is its value; other sequences have fields (`lr.family`, `lr.gamma`, `lr.then.init`). A name that
+the configuration does not have is `None`. Expressions may use comparisons, `in`, `and`, `or`, `not`, arithmetic,
+lists and indices, but no calls, builtins or powers.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _FIELDS: set[str] = {"family", *(field.name for cls in (*FAMILIES.values(), Part
 
 
 class WhereError(SequenceError):
-    """A `where` that cannot be: `problem` begins with the column."""
+    """An invalid `where`: `problem` begins with the column."""
 
     def __init__(self, problem: str, node: ast.expr | None = None, column: int | None = None) -> None:
         column = node.col_offset + 1 if node else column
@@ -59,7 +59,7 @@ class WhereError(SequenceError):
 
 
 def read_where(where: str | Where | None, names: list[str]) -> Where:
-    """The test that is written, or given as a function; without one, all is let through. Raises `WhereError`."""
+    """The predicate for an expression, or the given function. Without either, all passes. Raises `WhereError`."""
     if where is None:
         return lambda configuration: True
     if isinstance(where, str):
@@ -70,9 +70,9 @@ def read_where(where: str | Where | None, names: list[str]) -> Where:
 
 
 def compile_where(text: str, names: Iterable[str]) -> Where:
-    """The test that `text` writes over the hyper-parameters `names`.
+    """Compile `text` to a predicate over the hyper-parameters `names`.
 
-    Raises `WhereError`, and so does the test itself where it meets values that it cannot compute with.
+    Raises `WhereError`. The predicate also raises it for values that it cannot compute with.
     """
     text = text.replace("\n", " ").strip()
     tree = parse_expression(text)
@@ -81,7 +81,7 @@ def compile_where(text: str, names: Iterable[str]) -> Where:
 
 
 def parse_expression(text: str) -> ast.expr:
-    """The tree of an expression in one line, of which nothing is checked but its length. Raises `WhereError`."""
+    """Parse an expression on one line. Checks only its length. Raises `WhereError`."""
     if len(text) > _LONGEST:
         raise WhereError(f"must be at most {_LONGEST} characters long, got {len(text)}")
     try:
@@ -94,7 +94,7 @@ def parse_expression(text: str) -> ast.expr:
 
 
 def _check(node: ast.AST, place: ast.expr, names: list[str], text: str, depth: int = 0) -> None:
-    """What can be refused without knowing any value. `place` is the nearest expression around `node`."""
+    """Reject invalid nodes before any value is known. `place` is the nearest expression around `node`."""
     if depth > _DEEPEST:
         raise WhereError(f"must be simpler: this is nested more than {_DEEPEST} deep", place)
     if not isinstance(node, _ALLOWED):
@@ -112,12 +112,12 @@ def _check(node: ast.AST, place: ast.expr, names: list[str], text: str, depth: i
 def _truth(node: ast.expr, hp: Mapping[str, Sequence]) -> bool:
     value = _scalar(node, hp)
     if not isinstance(value, bool):
-        raise WhereError(f"must be true or false, got {_shown(value)}", node)
+        raise WhereError(f"must be true or false, got {_shorten(value)}", node)
     return value
 
 
 def _scalar(node: ast.expr, hp: Mapping[str, Sequence]) -> Any:
-    """The value of a node; a constant sequence is the value it holds."""
+    """The value of a node. A constant sequence counts as its value."""
     value = _value(node, hp)
     return value.value if isinstance(value, Constant) else value
 
@@ -133,16 +133,16 @@ def _value(node: ast.expr, hp: Mapping[str, Sequence]) -> Any:
         case ast.Attribute(value=owner, attr=name):
             return _field(_value(owner, hp), name, node)
         case ast.Subscript(value=owner, slice=index):
-            return _computed(node, operator.getitem, _value(owner, hp), _scalar(index, hp))
+            return _compute(node, operator.getitem, _value(owner, hp), _scalar(index, hp))
         case ast.BoolOp(op=op, values=parts):
             truths = (_truth(part, hp) for part in parts)
             return all(truths) if isinstance(op, ast.And) else any(truths)
         case ast.UnaryOp(op=op, operand=operand):
             if isinstance(op, ast.Not):
                 return not _truth(operand, hp)
-            return _computed(node, _SIGNS[type(op)], number_of(operand, hp))
+            return _compute(node, _SIGNS[type(op)], number_of(operand, hp))
         case ast.BinOp(left=left, op=op, right=right):
-            return _computed(node, _ARITHMETIC[type(op)], number_of(left, hp), number_of(right, hp))
+            return _compute(node, _ARITHMETIC[type(op)], number_of(left, hp), number_of(right, hp))
         case ast.Compare():
             return _compare(node, hp)
     raise AssertionError(node)
@@ -158,10 +158,10 @@ def _field(owner: Any, name: str, node: ast.expr) -> Any:
 
 
 def number_of(node: ast.expr, hp: Mapping[str, Any]) -> float:
-    """The number that a node comes to. Raises `WhereError` where it comes to none."""
+    """Evaluate a node to a number. Raises `WhereError` if it is not a number."""
     value = _scalar(node, hp)
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise WhereError(f"arithmetic needs numbers, got {_shown(value)}", node)
+        raise WhereError(f"arithmetic needs numbers, got {_shorten(value)}", node)
     return value
 
 
@@ -169,22 +169,22 @@ def _compare(node: ast.Compare, hp: Mapping[str, Sequence]) -> bool:
     left = _scalar(node.left, hp)
     for op, right_node in zip(node.ops, node.comparators, strict=True):
         right = _scalar(right_node, hp)
-        if not _computed(node, _COMPARISONS[type(op)], left, right):
+        if not _compute(node, _COMPARISONS[type(op)], left, right):
             return False
         left = right
     return True
 
 
-def _computed(node: ast.expr, function: Callable[..., Any], *values: Any) -> Any:
+def _compute(node: ast.expr, function: Callable[..., Any], *values: Any) -> Any:
     try:
         return function(*values)
     except (TypeError, ArithmeticError, LookupError):
-        shown = " and ".join(_shown(value) for value in values)
+        shown = " and ".join(_shorten(value) for value in values)
         raise WhereError(f"this cannot be computed for {shown}", node) from None
 
 
-def _shown(value: Any) -> str:
-    """A value in a sentence, cut to a length that can be read."""
+def _shorten(value: Any) -> str:
+    """The value, shortened for an error message."""
     if isinstance(value, Sequence):
         return f"a {value.family}"
     try:

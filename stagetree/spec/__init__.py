@@ -7,21 +7,22 @@
 >>> [{name: sequence.at(0) for name, sequence in hp.items()} for hp in spec.configurations()]
 [{'lr': 0.1, 'bs': 64}, {'lr': 0.01, 'bs': 64}]
 
-What is wrong with a study file is one `SpecError`, with a `Problem` for each field that is. The tuners that it can name
-are in `stagetree.spec.tuners`.
+An invalid study raises one `SpecError` with a `Problem` for each wrong field. The tuners are in
+`stagetree.spec.tuners`.
 """
 
 from __future__ import annotations
 
-from stagetree.spec.errors import Problem, SpecError, shown
+from stagetree.spec.errors import Problem, SpecError, shorten
 from stagetree.spec.fields import OTHER_NAMES
 from stagetree.spec.study import StudySpec
-from stagetree.spec.trainer_inputs import BeginFrom, sums
-from stagetree.spec.tuners.early_stopping import MOST_DRAWS, StopHopeless
+from stagetree.spec.trainer_inputs import BeginFrom, reduction_name
+from stagetree.spec.tuners.early_stopping import StopHopeless
 from stagetree.spec.tuners.fixed import TrialSpec
+from stagetree.spec.tuners.pbt import MAX_DRAWS
 
 __all__ = [
-    "MOST_DRAWS",
+    "MAX_DRAWS",
     "OTHER_NAMES",
     "BeginFrom",
     "Problem",
@@ -29,6 +30,6 @@ __all__ = [
     "StopHopeless",
     "StudySpec",
     "TrialSpec",
-    "shown",
-    "sums",
+    "reduction_name",
+    "shorten",
 ]

@@ -1,4 +1,4 @@
-"""What is wrong with a study as a whole: what pydantic found, and fields that say one thing twice, or not at all."""
+"""Checks of a study as a whole: errors from pydantic as sentences, and fields that contradict each other."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic_core import ErrorDetails
 from stagetree.sequences import SequenceError, did_you_mean
 from stagetree.space import LENGTH
 from stagetree.space.where import WhereError
-from stagetree.spec.errors import Problem, SpecError, joined, with_choice
+from stagetree.spec.errors import Problem, SpecError, add_choice_hint, join_path
 from stagetree.spec.fields import OTHER_NAMES, part_of, sentence
 from stagetree.spec.objectives import MODES, Metric, name_first_metric
 from stagetree.spec.tuners import KINDS, FixedTuner
@@ -21,7 +21,7 @@ from stagetree.spec.tuners.fixed import CustomTuner, TrialSpec
 LENGTH_NAMES = (LENGTH, *OTHER_NAMES[LENGTH])
 SAMPLERS = get_args(SamplingTuner.model_fields["sampler"].annotation)
 
-AS_EVER: dict[str, Any] = {
+OMITTED_DEFAULTS: dict[str, Any] = {
     "runtime_args": {},
     "determinism": "strict",
     "sinks": [],
@@ -41,16 +41,18 @@ AS_EVER: dict[str, Any] = {
     "suggestions": [],
     "learn_from": [],
 }
-"""Fields that are left out of the JSON of a study where they say this."""
+"""Fields that are omitted from the JSON of a study when they have this value."""
 
 
 def problem_in(detail: ErrorDetails, study: type[BaseModel], space: Any = None) -> Problem:
-    """What pydantic found in the fields of a study, as a path and a sentence. space: that of the study, as written."""
+    """A pydantic error as path and sentence. space: the study's space as written."""
     owner, names = _owner(detail["loc"], study)
-    path = joined(*(part for number, part in enumerate(detail["loc"]) if not _is_tag(detail["loc"], number)))
+    path = join_path(*(part for number, part in enumerate(detail["loc"]) if not _is_tag(detail["loc"], number)))
     error = detail.get("ctx", {}).get("error")
     if isinstance(error, SequenceError):
-        return with_choice("where" if isinstance(error, WhereError) else joined(path, error.field), error.problem)
+        return add_choice_hint(
+            "where" if isinstance(error, WhereError) else join_path(path, error.field), error.problem
+        )
     if detail["type"].startswith("union_tag"):
         path = f"{path}.kind"
     if detail["type"] == "extra_forbidden" and isinstance(space, Mapping) and path in space:
@@ -61,7 +63,7 @@ def problem_in(detail: ErrorDetails, study: type[BaseModel], space: Any = None) 
 
 
 def _names(*kinds: type[BaseModel]) -> set[str]:
-    """All names of the fields that one of these has."""
+    """All field names of these models."""
     names = {name for kind in kinds for name in kind.model_fields}
     return names | {other for name in names for other in OTHER_NAMES.get(name, ())}
 
@@ -78,7 +80,7 @@ def _sentence(detail: ErrorDetails, owner: type[BaseModel], name: str) -> str:
 
 
 def _owner(loc: tuple[int | str, ...], study: type[BaseModel]) -> tuple[type[BaseModel], tuple[int | str, ...]]:
-    """The model that a place belongs to, and the rest of the path in it."""
+    """The model that a location belongs to, and the rest of the path in it."""
     if loc[:1] == ("metrics",):
         return (Metric, loc[2:]) if len(loc) > 2 else (study, loc)
     if len(loc) > 1 and (part := part_of(study, str(loc[0]))) is not None:
@@ -94,32 +96,32 @@ def _owner(loc: tuple[int | str, ...], study: type[BaseModel]) -> tuple[type[Bas
 
 
 def _is_tag(loc: tuple[int | str, ...], number: int) -> bool:
-    """Whether a part of a place is not in the user's object, but pydantic's own: the kind of the tuner."""
+    """Whether a part of a location was added by pydantic (the kind of the tuner) and is not in the user's object."""
     return (number == 1 and loc[0] == "tuner") or loc[number] == "[key]"
 
 
-def in_our_words(written: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a study where others write them elsewhere: `maximize`, `minimize`, the tuner's `n_trials`.
+def translate_field_aliases(written: Mapping[str, Any]) -> dict[str, Any]:
+    """Translate fields that other tools write elsewhere: `maximize`, `minimize`, the tuner's `n_trials`.
 
-    Raises `SpecError` where what they say is said already.
+    Raises `SpecError` if the translated field is also set.
     """
     fields = dict(written)
     name_first_metric(fields)
-    problems = [*_several_metrics(fields), *_objective(fields), *_number_of_trials(fields)]
+    problems = [*_translate_directions(fields), *_translate_objective(fields), *_translate_num_trials(fields)]
     if problems:
         raise SpecError(problems)
     return fields
 
 
-def _several_metrics(fields: Mapping[str, Any]) -> Iterator[Problem]:
-    """`directions`, and a list of metrics without their modes: others have these in two lists of one order."""
+def _translate_directions(fields: Mapping[str, Any]) -> Iterator[Problem]:
+    """Translate a list of metric names and a list of `directions` to a list of metrics with modes."""
     if "directions" in fields or isinstance(fields.get("metric"), list | tuple):
         name = "directions" if "directions" in fields else "metric"
         yield Problem(name, "for several, write metrics: [{name: val_acc, mode: max}, {name: seconds, mode: min}]")
 
 
-def _objective(fields: dict[str, Any]) -> Iterator[Problem]:
-    """`maximize: true`, `minimize: loss`: the mode, and the metric perhaps."""
+def _translate_objective(fields: dict[str, Any]) -> Iterator[Problem]:
+    """Translate `maximize: true` and `minimize: loss` to a mode, and possibly a metric."""
     for name in [name for name in MODES if name in fields]:
         value = fields.pop(name)
         if not isinstance(value, bool | str):
@@ -133,7 +135,7 @@ def _objective(fields: dict[str, Any]) -> Iterator[Problem]:
             fields |= {"metric": value} if isinstance(value, str) else {}
 
 
-def _number_of_trials(fields: dict[str, Any]) -> Iterator[Problem]:
+def _translate_num_trials(fields: dict[str, Any]) -> Iterator[Problem]:
     names = ("num_trials", *OTHER_NAMES["num_trials"])
     for name in [name for name in names if name in fields]:
         value, tuner = fields.pop(name), fields.get("tuner")
@@ -146,7 +148,7 @@ def _number_of_trials(fields: dict[str, Any]) -> Iterator[Problem]:
 
 
 def _kind(tuner: Any) -> type | None:
-    """The class of a tuner, which may be written as JSON; None for a kind that is not known."""
+    """The class of a tuner, given as object or JSON; None for an unknown kind."""
     return KINDS.get(str(tuner.get("kind"))) if isinstance(tuner, Mapping) else type(tuner)
 
 
@@ -156,8 +158,8 @@ def _says_length(tuner: Any) -> bool:
     return getattr(tuner, LENGTH, None) is not None
 
 
-def missing_length(written: Mapping[str, Any]) -> Iterator[Problem]:
-    """Where neither the tuner of a study nor its space says for how many steps each trial is trained."""
+def missing_length_problems(written: Mapping[str, Any]) -> Iterator[Problem]:
+    """Reports a study where neither the tuner nor the space sets the length of trials."""
     tuner, space = written.get("tuner"), written.get("space")
     is_in_space = isinstance(space, Mapping) and LENGTH in space
     if issubclass(_kind(tuner) or object, FixedTuner) and not _says_length(tuner) and not is_in_space:
@@ -165,7 +167,7 @@ def missing_length(written: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def check_length(written: Mapping[str, Any]) -> None:
-    """Raises `SequenceError` where the space has a length for each trial, and the tuner decides how long they are."""
+    """Raises `SequenceError` if the space sets lengths although the tuner decides them."""
     tuner, space = written.get("tuner"), written.get("space")
     kind = _kind(tuner)
     if not isinstance(space, Mapping) or LENGTH not in space or kind in (None, CustomTuner):

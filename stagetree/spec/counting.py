@@ -1,4 +1,4 @@
-"""What a study would ask for, counted, and whether that is too much."""
+"""Limits: counts the trials, steps and pieces that a study would create."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from stagetree.sequences import Sequence, SequenceError
 from stagetree.spec.errors import Problem, SpecError
 from stagetree.spec.tuners import GridTuner, HyperbandTuner, PbtTuner, TrialsTuner, TunerSpec
 from stagetree.spec.tuners.base import SamplingTuner, TunedStudy
-from stagetree.spec.tuners.early_stopping import MOST_DRAWS
+from stagetree.spec.tuners.pbt import MAX_DRAWS
 
 _COUNTED = 200_000
-"""How many pieces of sequences are counted here; what lies behind is counted when the trial is asked for."""
+"""How many pieces of sequences are counted here. Longer sequences are counted when the trial begins."""
 
 _OPTIONS = 1000
-"""How many of the ways to choose inside an entry are looked at."""
+"""How many of the ways to choose inside an entry are checked."""
 
 
 class CountedStudy(TunedStudy, Protocol):
-    """What is looked at of a study whose trials are counted."""
+    """The fields of a study that counting depends on."""
 
     @property
     def seed(self) -> int: ...
@@ -30,7 +30,7 @@ class CountedStudy(TunedStudy, Protocol):
 
 
 def check_limits(spec: CountedStudy, limits: Limits) -> None:
-    """Raises `SpecError` with all that is too much."""
+    """Raises `SpecError` with everything that exceeds the limits."""
     if problems := list(_problems(spec, limits)):
         raise SpecError(problems)
 
@@ -63,7 +63,7 @@ def _check_steps(spec: CountedStudy, limits: Limits) -> None:
 
 
 def _lowest_rung(tuner: object, rate: int, most: int) -> int:
-    """min_steps * eta ** rate, no further than it takes to be more than `most`."""
+    """min_steps * eta ** rate, computed only until it exceeds `most`."""
     steps = int(getattr(tuner, "min_steps", None) or 1)
     for _ in range(rate):
         if steps > most:
@@ -81,7 +81,7 @@ def _check_trials(spec: CountedStudy, limits: Limits) -> None:
 
 
 def _most_trials(spec: CountedStudy) -> tuple[str, int]:
-    """How many trials the study can have, and the field that says so."""
+    """The maximum number of trials of the study, and the field that determines it."""
     tuner = spec.tuner
     if isinstance(tuner, GridTuner) or (isinstance(tuner, SamplingTuner) and tuner.sampler == "grid"):
         return "space", spec.search_space.combinations()
@@ -92,17 +92,17 @@ def _most_trials(spec: CountedStudy) -> tuple[str, int]:
     if isinstance(tuner, PbtTuner):
         generations = -(-tuner.max_steps // tuner.ready_steps)
         replaced = max(1, int(tuner.population_size * tuner.quantile))
-        drawn = tuner.population_size * (1 if tuner.chance is None else MOST_DRAWS)
+        drawn = tuner.population_size * (1 if tuner.chance is None else MAX_DRAWS)
         return "tuner.population_size", (drawn + (generations - 1) * replaced) * tuner.populations
     return "tuner.num_trials", getattr(tuner, "num_trials", 0)
 
 
 TRIALS_EACH = 3
-"""The most trials that a configuration makes on the average where each rung has cooldowns: one, and eta / (eta - 1)."""
+"""With cooldowns at each rung, a configuration makes at most this many trials on average: 1 + eta / (eta - 1)."""
 
 
 def _check_parameters(spec: CountedStudy, limits: Limits) -> None:
-    for at, configuration in _named(spec):
+    for at, configuration in _named_configurations(spec):
         try:
             check_names(configuration, limits)
         except SequenceError as error:
@@ -111,7 +111,7 @@ def _check_parameters(spec: CountedStudy, limits: Limits) -> None:
         raise SequenceError("space", f"must leave at most {limits.parameters:,} values to choose, got {free:,}")
 
 
-def _named(spec: CountedStudy) -> Iterator[tuple[str, dict[str, Any]]]:
+def _named_configurations(spec: CountedStudy) -> Iterator[tuple[str, dict[str, Any]]]:
     if spec.space:
         yield "space", spec.space
     if isinstance(spec.tuner, TrialsTuner):
@@ -119,7 +119,7 @@ def _named(spec: CountedStudy) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _check_space(spec: CountedStudy, limits: Limits) -> None:
-    """Sequences and trials, as far as they are counted in reasonable time."""
+    """Check sequences and trials, as far as they can be counted in reasonable time."""
     left = _COUNTED
     for path, hp, steps in _trials(spec):
         try:
@@ -131,7 +131,7 @@ def _check_space(spec: CountedStudy, limits: Limits) -> None:
 
 
 def _trials(spec: CountedStudy) -> Iterator[tuple[str, dict[str, Any], int]]:
-    """The path, the hyper-parameters and the steps of trials that the study can have, each entry's options alone."""
+    """The path, hyper-parameters and length of possible trials, one for each option of each entry."""
     if isinstance(spec.tuner, TrialsTuner):
         for number, trial in enumerate(spec.tuner.trials):
             yield f"tuner.trials[{number}].hp", trial.hp, trial.steps
@@ -142,7 +142,7 @@ def _trials(spec: CountedStudy) -> Iterator[tuple[str, dict[str, Any], int]]:
     if spec.space:
         first = _first(spec)
         steps = spec.search_space.length_of(first) or steps
-        yield "space", {name: each.to_json() for name, each in spec.search_space.without_length(first).items()}, steps
+        yield "space", {name: each.to_json() for name, each in spec.search_space.drop_length(first).items()}, steps
 
 
 def _first(spec: CountedStudy) -> dict[str, Sequence]:

@@ -1,4 +1,4 @@
-"""What is wrong with a study: a path to the field, and a sentence that says what would be right."""
+"""Problems of a study: the path of the field, and what would be right."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stagetree.sequences import SequenceError, did_you_mean
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is wrong at `field`, a path such as `space.lr[1].gamma`, in a sentence that says what would be right."""
+    """A sentence about the field at a path such as `space.lr[1].gamma`."""
 
     field: str
     problem: str
@@ -23,7 +23,7 @@ class Problem:
 
 
 class SpecError(ValueError):
-    """A study that cannot be, with all its problems; `source` is the file they are in."""
+    """An invalid study, with all its problems. `source` is the name of its file."""
 
     def __init__(self, problems: list[Problem], source: str = "") -> None:
         super().__init__("\n".join(f"{source}: {problem}" if source else str(problem) for problem in problems))
@@ -34,18 +34,18 @@ class SpecError(ValueError):
 
 
 class FieldError(SequenceError):
-    """A field outside the space, named in full."""
+    """A problem outside the space; `field` is the full path."""
 
 
-def shown(value: Any) -> str:
-    """A value in an error message, cut to a length that can be read."""
+def shorten(value: Any) -> str:
+    """The value for an error message, cut to a readable length."""
     short = Repr()
     short.maxstring = short.maxother = 80
     return short.repr(value)
 
 
-def joined(*parts: int | str) -> str:
-    """The parts as one path: `space.lr[1].gamma`."""
+def join_path(*parts: int | str) -> str:
+    """Join the parts of a path: `space.lr[1].gamma`."""
     path = ""
     for part in parts:
         if isinstance(part, int):
@@ -60,16 +60,16 @@ _LISTED = re.compile(
 )
 
 
-def with_choice(path: str, problem: str) -> Problem:
-    """A problem at a path; in a space, where a list stands for one value, with how a choice is written."""
+def add_choice_hint(path: str, problem: str) -> Problem:
+    """The problem; if a list was given inside a sequence of the space, with a hint how to write a choice."""
     listed = _LISTED.search(problem) if path.startswith("space") else None
     if listed is None or "[" in listed[1]:
         return Problem(path, problem)
     return Problem(path, f"{problem}; inside a sequence a choice is written {{choice: [{listed[1]}]}}")
 
 
-def no_trainer(given: Any) -> str:
-    """What to do instead with a function, or a class, in the place of a trainer's name; empty for anything else."""
+def trainer_name_hint(given: Any) -> str:
+    """What to do if a function or class was given instead of a trainer's name; empty for anything else."""
     if isinstance(given, type):
         return f"must be the name of a trainer, got the class {given.__name__}: `stagetree.local()` takes classes"
     if hasattr(given, "train") and hasattr(given, "state_dict"):
@@ -82,7 +82,7 @@ def no_trainer(given: Any) -> str:
     return f"must be the name of a trainer, got the function {name}: {how}"
 
 
-_ELSEWHERE = {
+_OTHER_TOOLS = {
     "space": ("parameters", "search_space", "param_space", "params", "hyperparameters", "hyper_parameters"),
     "tuner": ("method", "scheduler", "search_alg", "algorithm", "strategy", "pruner", "early_terminate"),
     "trainer": ("program", "command", "script", "trainable"),
@@ -91,20 +91,20 @@ _ELSEWHERE = {
     "min_steps": ("grace", "min_iter"),
     "num_trials": ("run_cap", "max_trials", "max_evals"),
 }
-"""What other tools call a field of a study or of a tuner, where its value is written otherwise."""
+"""Names in other tools for fields whose value is written differently there."""
 
-_MOST_NAMED = 20
-"""So many fields are named beside the one that was probably meant."""
+_MAX_NAMED = 20
+"""With more fields than this, only the closest match is named."""
 
 
-def no_field(name: str, fields: Sequence[str]) -> str:
-    """What is there instead of a field that is not."""
-    if meant := next((field for field, names in _ELSEWHERE.items() if name in names), ""):
+def unknown_field_message(name: str, fields: Sequence[str]) -> str:
+    """A message for an unknown field, with a suggestion."""
+    if meant := next((field for field, names in _OTHER_TOOLS.items() if name in names), ""):
         if meant in fields:
             return f"is not a field here: {meant} is what it is called"
         if "tuner" in fields:
             return f"is not a field here: {meant} of the tuner is meant for that"
     hint = did_you_mean(name, fields)
-    if hint and len(fields) > _MOST_NAMED:
+    if hint and len(fields) > _MAX_NAMED:
         return f"is not a field here{hint}"
     return f"is not a field here{f'{hint} There' if hint else ': there'} are {', '.join(fields)}"

@@ -1,10 +1,7 @@
-"""The types of a study's fields, and the fields that tuners share.
+"""The types of a study's fields, fields that several tuners share, and error messages for both.
 
-Every field's description completes the sentences "must be ..." and "is missing: ...".
-
-What the values of fields are checked with: each returns the value as it is kept, or raises `SequenceError`.
-
-What pydantic found wrong with a field, as a sentence of our own; and models that say so when they are made.
+Every description completes the sentences "must be ..." and "is missing: ...". The `as_*` functions validate one value:
+they return it in the form that is stored, or raise `SequenceError`.
 """
 
 from __future__ import annotations
@@ -29,14 +26,22 @@ from stagetree.limits import LANES, MOST_LANES
 from stagetree.sequences import SequenceError, needs_length, parse
 from stagetree.space import canonical, plain, read_entry
 from stagetree.space.where import WhereError
-from stagetree.spec.errors import FieldError, Problem, SpecError, joined, no_field, no_trainer, shown
+from stagetree.spec.errors import (
+    FieldError,
+    Problem,
+    SpecError,
+    join_path,
+    shorten,
+    trainer_name_hint,
+    unknown_field_message,
+)
 
 MOST_LISTED = 1000
-"""So many steps a study may list."""
+"""How many steps a study may list."""
 
 
 def as_json(value: Any) -> Any:
-    """The JSON of a value, with whole numbers and strings left as they are."""
+    """The value as JSON. Whole numbers and strings are kept as they are."""
     value = plain(value)
     _check_json(value, "")
     return value
@@ -60,14 +65,14 @@ def _check_json(value: Any, path: str) -> None:
 
 
 def as_sequence(value: Any) -> Any:
-    """The JSON of a sequence, after a look whether it is one."""
+    """The JSON of a sequence, after checking that it is valid."""
     value = as_json(value)
     parse(value)
     return value
 
 
 def as_entry(value: Any) -> Any:
-    """The JSON of one entry of a space, after a look whether it is one."""
+    """The JSON of an entry of a space, after checking that it is valid."""
     value = canonical(as_json(value))
     is_end = isinstance(value, Mapping) and value.keys() == {"end"}  # of `max_steps`: the space knows it
     if not is_end:
@@ -76,40 +81,40 @@ def as_entry(value: Any) -> Any:
 
 
 def as_named(value: Any) -> Any:
-    """A mapping by hyper-parameter, which names at least one."""
+    """A non-empty mapping by hyper-parameter."""
     if (isinstance(value, Mapping) and not all(value)) or value == {}:
         raise SequenceError("", f"must name at least one hyper-parameter, by strings that are not empty, got {value!r}")
     return value
 
 
 def as_width(value: Any) -> Any:
-    """How many lanes a pack has: true for as many as are usual, false for none, "auto" for as many as is fastest."""
+    """The lanes of a pack: true for the usual number, false for none, "auto" for the fastest."""
     if isinstance(value, bool):
         return LANES if value else 0
     if value == "auto" or (isinstance(value, int) and 0 <= value <= MOST_LANES):
         return value
-    raise SequenceError("", f"must be true, auto or a whole number from 0 to {MOST_LANES}, got {shown(value)}")
+    raise SequenceError("", f"must be true, auto or a whole number from 0 to {MOST_LANES}, got {shorten(value)}")
 
 
 def as_where(value: Any) -> Any:
-    """An expression or, in Python, a function."""
+    """An expression, or in Python a function."""
     if value is None or isinstance(value, str) or callable(value):
         return value
-    raise WhereError(f"must be an expression over the space's hyper-parameters, in a string, got {shown(value)}")
+    raise WhereError(f"must be an expression over the space's hyper-parameters, in a string, got {shorten(value)}")
 
 
 def as_target(value: Any) -> Any:
-    """A finite number, or some of them."""
+    """A finite number or a list of them."""
     if value is None:
         return None
     for number in value if isinstance(value, list) and value else [value]:
         if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
-            raise SequenceError("", f"must be a number, or a list of at least one number, got {shown(value)}")
+            raise SequenceError("", f"must be a number, or a list of at least one number, got {shorten(value)}")
     return value
 
 
 def as_sink(value: str) -> str:
-    """The address of a sink, after a look whether it is one that a study may name."""
+    """A sink address that a study may use."""
     from stagetree.sinks import SinkError  # not on Windows, where a study file may be written
     from stagetree.sinks.addresses import check_of_study
 
@@ -156,31 +161,31 @@ OTHER_NAMES = {
 }
 
 
-def common(name: str, description: str, **options: Any) -> Any:
-    """A field that tuners share, under the names that people know it by from elsewhere."""
+def aliased(name: str, description: str, **options: Any) -> Any:
+    """A field that several tuners share, which also accepts its names in other tools."""
     return Field(description=description, validation_alias=AliasChoices(name, *OTHER_NAMES[name]), **options)
 
 
 def max_steps_field() -> Any:
-    return common("max_steps", "the number of steps to train each trial for, at least 1")
+    return aliased("max_steps", "the number of steps to train each trial for, at least 1")
 
 
 def min_steps_field(**options: Any) -> Any:
-    return common("min_steps", "the number of steps at the lowest rung, at least 1", **options)
+    return aliased("min_steps", "the number of steps at the lowest rung, at least 1", **options)
 
 
 def num_trials_field() -> Any:
-    return common("num_trials", "the number of configurations to try, at least 1")
+    return aliased("num_trials", "the number of configurations to try, at least 1")
 
 
 def reduction_factor_field() -> Any:
-    return common(
+    return aliased(
         "reduction_factor", "a whole number of at least 2: one of this many is promoted from a rung", default=4
     )
 
 
 def sampling_seed_field() -> Any:
-    return common(
+    return aliased(
         "sampling_seed",
         "a whole number from 0 to 4294967295, from which configurations are drawn; by default another for each study",
         default=None,
@@ -203,11 +208,11 @@ def finish_best_field() -> Any:
 
 
 def first_field() -> Any:
-    return common("first", "a list of configurations to try before any are drawn", default=None)
+    return aliased("first", "a list of configurations to try before any are drawn", default=None)
 
 
 def check_bounds(bounds: Sequence[float | None], field: str) -> None:
-    """Raise `FieldError` if the least value that a metric can have is not less than the greatest."""
+    """Raise `FieldError` if the lower bound of the metric is not below the upper one."""
     least, greatest = bounds
     if least is not None and greatest is not None and not least < greatest:
         raise FieldError(field, f"must begin with the lesser one, got {least:g} and {greatest:g}")
@@ -218,16 +223,17 @@ class SpecModel(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _numbers_of_numpy(cls, values: Any) -> Any:
+    def _convert_numpy(cls, values: Any) -> Any:
         if not isinstance(values, dict):
             return values
         return {name: plain(value) if hasattr(value, "tolist") else value for name, value in values.items()}
 
 
 class SpecPart(SpecModel):
-    """A part of a study, made by itself in Python; `place`: its field there. Raises `SpecError` with every problem."""
+    """A part of a study that can be built separately in Python. Raises `SpecError` with all problems."""
 
     place: ClassVar[str] = ""
+    """Its field in the study."""
 
     def __init__(self, /, **values: Any) -> None:
         try:
@@ -241,14 +247,14 @@ class SpecPart(SpecModel):
 def _problem(detail: ErrorDetails, part: type[SpecPart]) -> Problem:
     loc, error = detail["loc"], detail.get("ctx", {}).get("error")
     if isinstance(error, SequenceError):
-        return Problem(joined(part.place, *loc, error.field), error.problem)
+        return Problem(join_path(part.place, *loc, error.field), error.problem)
     owner, names = _inside(part, loc)
-    path = joined(part.place, *(each for each in loc if each != "[key]"))
+    path = join_path(part.place, *(each for each in loc if each != "[key]"))
     return Problem(path, sentence(detail, owner, str(names[0])))
 
 
 def _inside(part: type[BaseModel], loc: tuple[int | str, ...]) -> tuple[type[BaseModel], tuple[int | str, ...]]:
-    """The model that a place belongs to, where the part has a list of models, and the rest of the path in it."""
+    """The model that a location belongs to, looking into lists of models, and the rest of the path in it."""
     if len(loc) > 1 and isinstance(loc[1], str) and (inside := part_of(part, str(loc[0]))) is not None:
         return inside, loc[1:]
     field = part.model_fields.get(str(loc[0]))
@@ -259,7 +265,7 @@ def _inside(part: type[BaseModel], loc: tuple[int | str, ...]) -> tuple[type[Bas
 
 
 def part_of(owner: type[BaseModel], name: str) -> type[BaseModel] | None:
-    """The model of a field that is one object, or nothing."""
+    """The model of a field that holds a single object, or None."""
     kinds = get_args(owner.model_fields[name].annotation) if name in owner.model_fields else ()
     parts = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
     return parts[0] if len(parts) == 1 else None
@@ -267,7 +273,7 @@ def part_of(owner: type[BaseModel], name: str) -> type[BaseModel] | None:
 
 def sentence(detail: ErrorDetails, owner: type[BaseModel], name: str) -> str:
     """What would be right for the field `name` of a model."""
-    got = shown(detail["input"])
+    got = shorten(detail["input"])
     if detail["type"] == "int_type" and isinstance(detail["input"], float) and detail["input"].is_integer():
         got = f"{got}: write {int(detail['input'])}"
     own_first = sorted(owner.model_fields, key=lambda field: field not in owner.__annotations__)
@@ -276,12 +282,12 @@ def sentence(detail: ErrorDetails, owner: type[BaseModel], name: str) -> str:
         case "extra_forbidden" if field := next((field for field in fields if name in OTHER_NAMES.get(field, ())), ""):
             return f"is another name for {field}, which is there already"
         case "extra_forbidden":
-            return no_field(name, fields)
+            return unknown_field_message(name, fields)
         case "missing":
             return f"is missing: {_description(owner, name)}"
         case "model_type" if name == "trials":
             return f"must be an object with hp and steps, got {got}"
-        case _ if name == "trainer" and (problem := no_trainer(detail["input"])):
+        case _ if name == "trainer" and (problem := trainer_name_hint(detail["input"])):
             return problem
         case _ if detail["loc"][-1] == "[key]":
             return f"must be a string, as all keys, got {got}"

@@ -1,9 +1,8 @@
-"""Reads a study file: YAML 1.2's plain values, and errors with the line they are in.
+"""Read study files, and change their fields by dotted path.
 
-YAML 1.1, which PyYAML speaks, reads `1e-4` as a string, `no` as false, `1:30` as ninety and `010` as eight. Here they
-are a number, a string, a string and ten. A key that is written twice is an error, and so is NaN.
-
-A study file with some of its fields changed, by dotted path.
+PyYAML implements YAML 1.1, which reads `1e-4` as a string, `no` as false, `1:30` as ninety and `010` as eight. With the
+core schema of YAML 1.2 they are a number, a string, a string and ten. Duplicate keys and NaN are errors, and every
+error names its line.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ __all__ = ["read"]
 
 
 def read(path: Path) -> Any:
-    """What the file holds. Raises `SpecError`."""
+    """The content of the file. Raises `SpecError`."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -118,10 +117,10 @@ def _refuse(constant: str) -> Any:
     raise ValueError(f"numbers must be finite, got {constant}")
 
 
-def value_of(text: str) -> Any:
-    """A single value, read as a study file has it: `.01`, `1e-3`, `[0.1, .01]`, `{family: linear, ...}`, JSON, or text.
+def parse_value(text: str) -> Any:
+    """Parse a single value as in a study file: `.01`, `1e-3`, `[0.1, .01]`, `{family: linear, ...}`, JSON, or text.
 
-    Raises `ValueError` for what begins as a list, an object or a quote, and is none.
+    Raises `ValueError` if a list, object or quoted text is malformed.
     """
     try:
         return _read_json(text)
@@ -130,7 +129,7 @@ def value_of(text: str) -> Any:
     if text[:1] not in _OPENING:
         resolve: Any = _Loader("").resolve
         tag = resolve(yaml.ScalarNode, text, (True, False))
-        return text if tag == _TEXT or not text else _made(yaml.ScalarNode(tag, text))
+        return text if tag == _TEXT or not text else _construct_scalar(yaml.ScalarNode(tag, text))
     try:
         return yaml.load(text, _Loader)
     except yaml.MarkedYAMLError as error:
@@ -141,17 +140,17 @@ _OPENING = ("[", "{", '"', "'")
 _TEXT = "tag:yaml.org,2002:str"
 
 
-def _made(node: yaml.ScalarNode) -> Any:
+def _construct_scalar(node: yaml.ScalarNode) -> Any:
     try:
         return _Loader("").construct_object(node)
     except ConstructorError as error:
         raise ValueError(error.problem) from None
 
 
-def changed(spec: Any, changes: Mapping[str, Any]) -> Any:
-    """The study file with the value at each dotted path replaced; None takes a field out. Raises `SpecError`.
+def change_fields(spec: Any, changes: Mapping[str, Any]) -> Any:
+    """The study file with the values at dotted paths replaced; None removes a field. Raises `SpecError`.
 
-    With another kind of tuner, the fields go that only the one before it had.
+    Changing the kind of the tuner also removes fields that only the previous tuner had.
     """
     copy = deepcopy(spec)
     kind, tuner = changes.get("tuner.kind"), copy.get("tuner")
@@ -170,18 +169,18 @@ def changed(spec: Any, changes: Mapping[str, Any]) -> Any:
     return copy
 
 
-# ---------------------------------------------------------------------------------------------------- what is no YAML
+# ------------------------------------------------------------------------------------------------------------- errors
 
 
 class _Words(NamedTuple):
-    """A sentence about a text, and the line that it is about, from 1 on; None where that is not known."""
+    """A sentence about a text, and its line number if known."""
 
     sentence: str
     line: int | None
 
 
 def _words(error: yaml.MarkedYAMLError) -> _Words:
-    """What PyYAML could not read, for people."""
+    """A readable sentence for a YAML error."""
     context, problem = error.context or "", error.problem or ""
     at, began = _line(error.problem_mark), _line(error.context_mark)
     if "flow" in context and problem.startswith("expected ','"):

@@ -1,4 +1,4 @@
-"""What a study wants of a result: one metric or several, and constraints; and which studies can have more than one."""
+"""The objectives of a study: metrics and constraints, and which studies can have more than one."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from stagetree.space.constraints import read_constraint
 from stagetree.spec.errors import FieldError
-from stagetree.spec.fields import OTHER_NAMES, SpecPart, Text, common
+from stagetree.spec.fields import OTHER_NAMES, SpecPart, Text, aliased
 from stagetree.spec.tuners import KINDS, AshaTuner, SamplingTuner, TunerSpec
 
 MODES = {"maximize": "max", "minimize": "min"}
-"""What other tools call the modes."""
+"""Names of the modes in other tools."""
 
 MOST_METRICS, MOST_CONSTRAINTS = 10, 100
 
 
 def as_mode(value: Any) -> Any:
-    """max or min, which others write in full."""
+    """Translate `maximize` and `minimize`."""
     return MODES.get(value, value) if isinstance(value, str) else value
 
 
@@ -27,10 +27,8 @@ Mode = Annotated[Literal["max", "min"], BeforeValidator(as_mode)]
 
 
 class Metric(SpecPart):
-    """One of several metrics."""
-
     name: Text = Field(description="the name of a metric that the trainer's evaluate returns")
-    mode: Mode = common("mode", "max or min: whether more or less of the metric is better")
+    mode: Mode = aliased("mode", "max or min: whether more or less of the metric is better")
 
 
 def _as_constraint(text: str) -> str:
@@ -53,7 +51,7 @@ def constraints_field() -> Any:
 
 
 def name_first_metric(fields: dict[str, Any]) -> None:
-    """`metrics` alone: its first is what `metric` and `mode` say. A list of one says no more than they."""
+    """Fill in `metric` and `mode` from the first of `metrics`. A list of one metric is dropped."""
     metrics = fields.get("metrics")
     if not isinstance(metrics, list) or not metrics:
         return
@@ -67,12 +65,12 @@ def name_first_metric(fields: dict[str, Any]) -> None:
         del fields["metrics"]
 
 
-BLIND = ("random", "grid", "sobol", "halton")
-"""The samplers that learn of no result."""
+NON_LEARNING = ("random", "grid", "sobol", "halton")
+"""Samplers that do not use results."""
 
 
 class JudgedStudy(Protocol):
-    """The fields of a study that matter here."""
+    """The fields of a study that objectives depend on."""
 
     @property
     def metric(self) -> str: ...
@@ -95,7 +93,7 @@ class JudgedStudy(Protocol):
 
 
 def check_objectives(spec: JudgedStudy) -> None:
-    """Raise `FieldError` if the metrics contradict each other, or the study cannot have several, or constraints."""
+    """Raise `FieldError` if metrics contradict each other or the study cannot have several metrics or constraints."""
     if spec.metrics:
         _check_metrics(spec)
     if not spec.metrics and not spec.constraints:
@@ -104,9 +102,9 @@ def check_objectives(spec: JudgedStudy) -> None:
     if not spec.tuner.takes_objectives:
         kinds = ", ".join(name for name, kind in KINDS.items() if kind.takes_objectives)
         raise FieldError("tuner.kind", f"must be one of {kinds} with {objectives}, got {spec.tuner.kind}")  # type: ignore[attr-defined]
-    if isinstance(spec.tuner, SamplingTuner) and spec.tuner.sampler not in BLIND:
+    if isinstance(spec.tuner, SamplingTuner) and spec.tuner.sampler not in NON_LEARNING:
         raise FieldError(
-            "tuner.sampler", f"must be one of {', '.join(BLIND)} with {objectives}, got {spec.tuner.sampler}"
+            "tuner.sampler", f"must be one of {', '.join(NON_LEARNING)} with {objectives}, got {spec.tuner.sampler}"
         )
     if isinstance(spec.tuner, AshaTuner) and spec.tuner.type == "stopping":
         raise FieldError("tuner.type", f"must be promotion with {objectives}, got stopping")

@@ -12,9 +12,15 @@ from pydantic import Field, PlainValidator, ValidationError, model_validator
 from stagetree.limits import LIMITS, Limits, check_size
 from stagetree.sequences import Sequence, SequenceError, parse
 from stagetree.space import LENGTH, Space, Where, WhereError
-from stagetree.spec.checks import AS_EVER, check_length, in_our_words, missing_length, problem_in
+from stagetree.spec.checks import (
+    OMITTED_DEFAULTS,
+    check_length,
+    missing_length_problems,
+    problem_in,
+    translate_field_aliases,
+)
 from stagetree.spec.counting import check_limits
-from stagetree.spec.errors import FieldError, Problem, SpecError, joined, shown
+from stagetree.spec.errors import FieldError, Problem, SpecError, join_path, shorten
 from stagetree.spec.fields import (
     Count,
     Entries,
@@ -28,8 +34,8 @@ from stagetree.spec.fields import (
     Steps,
     Text,
     Width,
+    aliased,
     as_where,
-    common,
 )
 from stagetree.spec.objectives import (
     Constraints,
@@ -39,7 +45,7 @@ from stagetree.spec.objectives import (
     constraints_field,
     metrics_field,
 )
-from stagetree.spec.settling import SettledStudy
+from stagetree.spec.submitted_study import SubmittedStudy
 from stagetree.spec.trainer_inputs import (
     BeginFrom,
     Devices,
@@ -57,11 +63,11 @@ from stagetree.spec.trainer_inputs import (
 from stagetree.spec.tuners import KINDS, FixedTuner, StopHopeless, TrialsTuner, Tuner
 
 
-class StudySpec(SettledStudy):
-    """One search by one tuner, as its user writes it. Raises `SpecError` with every problem there is.
+class StudySpec(SubmittedStudy):
+    """One search by one tuner, as its user writes it. Raises `SpecError` with all problems.
 
-    In Python, `where` may also be a function of the configuration (a dict of sequences); `to_json` then lists the
-    trials that it lets through, since a function cannot be sent.
+    In Python, `where` may also be a function of the configuration (a dict of sequences). Since a function cannot be
+    sent, `to_json` then lists the trials that it accepts.
     """
 
     name: Text = Field(description="a name for the study, of at most 200 characters")
@@ -102,7 +108,7 @@ class StudySpec(SettledStudy):
     )
     seed: Seed = Field(default=0, description="a whole number from 0 to 4294967295")
     metric: Text = Field(description="the name of a metric that the trainer's evaluate returns")
-    mode: Mode = common("mode", "max or min: whether more or less of the metric is better")
+    mode: Mode = aliased("mode", "max or min: whether more or less of the metric is better")
     metrics: Metrics = metrics_field()
     constraints: Constraints = constraints_field()
     value: Literal["last", "best"] = Field(
@@ -122,7 +128,7 @@ class StudySpec(SettledStudy):
     max_failures: Restarts | None = Field(
         default=None, description="how many trials may fail before the study does, 0 or more"
     )
-    max_time: Seconds | None = common(
+    max_time: Seconds | None = aliased(
         "max_time", "a number of seconds above 0: so long after its submission the study ends", default=None
     )
     max_total_steps: Count | None = Field(
@@ -175,8 +181,8 @@ class StudySpec(SettledStudy):
     tuner: Tuner = Field(description=f"an object with a kind, which is one of {', '.join(KINDS)}")
 
     def __init__(self, **values: Any) -> None:
-        values = in_our_words(values)
-        missing = list(missing_length(values))
+        values = translate_field_aliases(values)
+        missing = list(missing_length_problems(values))
         try:
             super().__init__(**values)
         except ValidationError as error:
@@ -211,7 +217,7 @@ class StudySpec(SettledStudy):
         except (WhereError, FieldError):
             raise
         except SequenceError as error:
-            raise SequenceError(joined("space", error.field), error.problem) from None
+            raise SequenceError(join_path("space", error.field), error.problem) from None
         self.check_beginning()
         return self
 
@@ -224,9 +230,9 @@ class StudySpec(SettledStudy):
 
     @classmethod
     def from_dict(cls, values: Any, limits: Limits | None = LIMITS) -> StudySpec:
-        """The study that a JSON object writes. Without `limits`, it may ask for any amount: it was checked before."""
+        """Parse a JSON object. `limits=None` skips the limits, for studies that were checked before."""
         if not isinstance(values, Mapping) or not all(isinstance(name, str) for name in values):
-            raise SpecError([Problem("", f"must be an object with the fields of a study, got {shown(values)}")])
+            raise SpecError([Problem("", f"must be an object with the fields of a study, got {shorten(values)}")])
         if limits is None:
             return cls(**values)
         try:
@@ -240,7 +246,7 @@ class StudySpec(SettledStudy):
 
     @classmethod
     def from_file(cls, path: str | Path, limits: Limits | None = LIMITS) -> StudySpec:
-        """The study in a YAML file, or in a JSON file if its name ends in `.json`. Its paths begin in its folder."""
+        """Parse a YAML file, or a JSON file if its name ends in `.json`. Paths are relative to its folder."""
         from stagetree.spec.file import read
 
         values = read(Path(path))
@@ -251,38 +257,42 @@ class StudySpec(SettledStudy):
 
     def to_json(self) -> dict[str, Any]:
         """The JSON object that `from_dict` reads back: every field that is set or has a default, in order."""
-        spec = self.listed() if callable(self.where) else self
+        spec = self.list_trials() if callable(self.where) else self
         values = spec.model_dump(mode="json", exclude_none=True)
-        return {name: value for name, value in values.items() if name not in AS_EVER or value != AS_EVER[name]}
+        return {
+            name: value
+            for name, value in values.items()
+            if name not in OMITTED_DEFAULTS or value != OMITTED_DEFAULTS[name]
+        }
 
     @property
     def lanes(self) -> int | None:
-        """How many a pack has; None where that must be chosen."""
+        """The lanes of a pack; None if they are chosen automatically."""
         return None if self.packing == "auto" else self.packing
 
     @cached_property
     def search_space(self) -> Space:
-        """The space with its `where`, for trials as long as its tuner or itself says."""
+        """The space with its `where` and the length of trials."""
         steps = getattr(self.tuner, "max_steps", None)
         return Space(self.space or {}, self.where, steps, has_lengths=self.has_lengths)
 
     @property
     def has_lengths(self) -> bool:
-        """Whether the space says for how many steps each trial is trained."""
+        """Whether the space sets the length of each trial."""
         return isinstance(self.tuner, FixedTuner) and self.tuner.max_steps is None and LENGTH in (self.space or {})
 
     @property
     def sampling_seed(self) -> int:
-        """What configurations are drawn from: the tuner's own seed, or the study's where it has none yet."""
+        """The seed of the sampler: the tuner's own, or the study's until one is set."""
         own: int | None = getattr(self.tuner, "sampling_seed", None)
         return self.seed if own is None else own
 
     @cached_property
     def first(self) -> list[dict[str, Sequence]]:
-        """The configurations that are tried before any are drawn."""
+        """The configurations that are tried before any are sampled."""
         configurations: list[dict[str, Any]] | None = getattr(self.tuner, "first", None)
         return [{name: parse(value) for name, value in configuration.items()} for configuration in configurations or ()]
 
     def configurations(self) -> Iterator[dict[str, Sequence]]:
-        """The configurations the tuner begins with, in the order of their trials."""
+        """The configurations that the tuner begins with, in the order of their trials."""
         return self.tuner.configurations(self)

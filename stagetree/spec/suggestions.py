@@ -1,4 +1,4 @@
-"""What the search of a study file begins with: suggestions, and which tuners take any; and what other studies found."""
+"""Suggested configurations and earlier studies to learn from, and which tuners take them."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from stagetree.sequences import SequenceError, parse
 from stagetree.space import Space
-from stagetree.space.distinct import Distinct
-from stagetree.space.suggestions import DRAWS, by_chance, resolved
-from stagetree.spec.errors import FieldError, joined
+from stagetree.space.distinct import UniqueSamples
+from stagetree.space.suggestions import DRAWS, sample_suggestion, suggested_values
+from stagetree.spec.errors import FieldError, join_path
 from stagetree.spec.fields import Text, as_json, as_named
 from stagetree.spec.tuners import HyperbandTuner, SamplingTuner, TunerSpec
 
 MOST_SUGGESTIONS = 1000
-"""So many a study file may list."""
+"""How many a study file may list."""
 
 Suggestion = Annotated[dict[str, Annotated[Any, AfterValidator(as_json)]], BeforeValidator(as_named)]
 Suggestions = Annotated[list[Suggestion], Field(max_length=MOST_SUGGESTIONS)]
 
 MOST_STUDIES = 20
-LEARNING = ("tpe", "gp", "trunks")
-"""The samplers that learn from other studies: `cmaes` moves a distribution by the trials that it drew itself."""
+TRANSFER_SAMPLERS = ("tpe", "gp", "trunks")
+"""Samplers that learn from other studies. `cmaes` cannot: it updates a distribution from its own samples."""
 
 LearnFrom = Annotated[list[Text], Field(max_length=MOST_STUDIES)]
 
 
 class SuggestedStudy(Protocol):
-    """The parts of a study that this looks at."""
+    """The fields of a study that suggestions depend on."""
 
     @property
     def suggestions(self) -> list[dict[str, Any]]: ...
@@ -61,9 +61,10 @@ def learn_from_field() -> Any:
 
 
 def check_learn_from(spec: SuggestedStudy) -> None:
-    """Raise `FieldError` where no sampler could learn from these studies."""
-    if spec.learn_from and getattr(spec.tuner, "sampler", None) not in LEARNING:
-        text = f"must be left out, or the tuner's sampler be one of {', '.join(LEARNING)}: no other learns from studies"
+    """Raise `FieldError` if the sampler cannot learn from these studies."""
+    if spec.learn_from and getattr(spec.tuner, "sampler", None) not in TRANSFER_SAMPLERS:
+        samplers = ", ".join(TRANSFER_SAMPLERS)
+        text = f"must be left out, or the tuner's sampler be one of {samplers}: no other learns from studies"
         raise FieldError("learn_from", text)
     repeated = next((each for each in spec.learn_from if spec.learn_from.count(each) > 1), None)
     if repeated is not None:
@@ -71,14 +72,12 @@ def check_learn_from(spec: SuggestedStudy) -> None:
 
 
 def check_suggestions(spec: SuggestedStudy) -> None:
-    """Raise `FieldError` for suggestions to a tuner that takes none, or for more than it has places, or others than the
-    space has.
-    """
+    """Raise `FieldError` for suggestions that the tuner does not take, too many, or not in the space."""
     if not spec.suggestions:
         return
-    if (problem := why_none(spec.tuner)) is not None:
+    if (problem := refusal_reason(spec.tuner)) is not None:
         raise FieldError("suggestions", f"must be left out: {problem}")
-    most = places(spec.tuner)
+    most = sampled_count(spec.tuner)
     if most is not None and len(spec.suggestions) > most:
         raise FieldError("suggestions", f"must be at most the {most} trials of the study, got {len(spec.suggestions)}")
     check_configurations(spec, spec.suggestions)
@@ -90,18 +89,20 @@ def check_configurations(
     earlier: Iterable[Mapping[str, Any]] = (),
     before: int = 0,
 ) -> None:
-    """Raise `FieldError` where suggestions are not in the space, or cannot become anything that no trial has.
+    """Raise `FieldError` if suggestions are not in the space or can only repeat existing trials.
 
-    begun: the hyper-parameters of the study's trials, as JSON. before: how many suggestions it has already.
+    earlier: the hyper-parameters of the study's trials, as JSON. before: how many suggestions the study already has.
     """
-    space, distinct = spec.search_space, _known(spec, earlier)
+    space, distinct = spec.search_space, _existing(spec, earlier)
     for number, suggestion in enumerate(suggestions):
         place = f"suggestions[{number}]"
         try:
-            draws = by_chance(space, key_of(spec.sampling_seed, before + number), resolved(space, suggestion))
+            draws = sample_suggestion(
+                space, suggestion_key(spec.sampling_seed, before + number), suggested_values(space, suggestion)
+            )
             first = next(draws, None)
         except SequenceError as error:
-            raise FieldError(joined(place, error.field), error.problem) from None
+            raise FieldError(join_path(place, error.field), error.problem) from None
         if first is None:
             text = f"must be a part of a configuration of the space: none of {DRAWS} draws of the rest is one"
             raise FieldError(place, text)
@@ -109,21 +110,21 @@ def check_configurations(
             raise FieldError(place, "must leave a configuration that no trial of the study has: none is drawn twice")
 
 
-def _known(spec: SuggestedStudy, earlier: Iterable[Mapping[str, Any]]) -> Distinct | None:
-    """The configurations of the study's trials; None where trials may repeat."""
+def _existing(spec: SuggestedStudy, earlier: Iterable[Mapping[str, Any]]) -> UniqueSamples | None:
+    """The configurations of the study's trials; None if trials may repeat."""
     if not spec.tuner.distinct:
         return None
     trials = ({name: parse(value) for name, value in hp.items()} for hp in earlier)
-    return Distinct(spec.search_space, getattr(spec.tuner, "max_steps", None), trials)
+    return UniqueSamples(spec.search_space, getattr(spec.tuner, "max_steps", None), trials)
 
 
-def key_of(seed: int, number: int) -> str:
-    """From what the rest of a suggestion is drawn."""
+def suggestion_key(seed: int, number: int) -> str:
+    """The key from which the rest of a suggestion is sampled."""
     return f"{seed}/suggestion/{number}"
 
 
-def why_none(tuner: TunerSpec) -> str | None:
-    """Why a tuner takes no suggestions, in a sentence; None where it takes them."""
+def refusal_reason(tuner: TunerSpec) -> str | None:
+    """Why a tuner takes no suggestions, as a sentence; None if it takes them."""
     match tuner.kind:  # type: ignore[attr-defined]
         case "pbt":
             return "the members of pbt part from each other, and none of them is a configuration for a whole trial"
@@ -134,8 +135,8 @@ def why_none(tuner: TunerSpec) -> str | None:
     return None
 
 
-def places(tuner: Any) -> int | None:
-    """How many configurations a tuner asks its sampler for; None where it does not say."""
+def sampled_count(tuner: Any) -> int | None:
+    """How many configurations a tuner takes from its sampler; None if unlimited."""
     if isinstance(tuner, HyperbandTuner):
         return sum(tuner.widths()) * tuner.loops
     number: int | None = getattr(tuner, "num_trials", None)

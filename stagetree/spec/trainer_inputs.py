@@ -1,7 +1,7 @@
-"""What a study's trainer is given besides its values: weights to begin from, files of data, and devices.
+"""Inputs of a study's trainer besides hyper-parameters: initial weights, data files and devices.
 
-The content of what is read is part of what a study is (docs/decisions/0037-what-is-read.md): a server looks at it when
-the study is submitted. So are the shards of a batch; how many devices train it is not.
+The content of these files is part of the study (docs/decisions/0037-what-is-read.md), so the server fingerprints it on
+submission. The shards of a batch are part of the study too; the number of devices is not.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from pydantic import BeforeValidator, Field, PlainValidator, model_validator
 
 from stagetree.limits import DATA_SEED, MOST_SHARDS
 from stagetree.sequences import SequenceError
-from stagetree.spec.errors import FieldError, shown
+from stagetree.spec.errors import FieldError, shorten
 from stagetree.spec.fields import Count, SpecPart, Text
 
 MOST_INPUTS = 100
-"""So many paths a study may name."""
+"""How many paths a study may name."""
 
 MOST_REPEATS = 64
 
 
 def _as_trial(value: Any) -> Any:
-    """A trial's number, or "best"."""
+    """A trial number or "best"."""
     if value is None or value == "best" or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
         return value
-    raise SequenceError("", f"must be best, or the number of a trial, got {shown(value)}")
+    raise SequenceError("", f"must be best, or the number of a trial, got {shorten(value)}")
 
 
 FilePath = Annotated[str, Field(min_length=1, max_length=4096)]
@@ -38,7 +38,7 @@ WhichTrial = Annotated[int | str | None, PlainValidator(_as_trial, json_schema_i
 
 
 class BeginFrom(SpecPart):
-    """The weights that every trial of a study begins with: of a file or a folder, or of a trial of another study."""
+    """Initial weights for every trial of a study: from a file, a folder, or a trial of another study."""
 
     file: FilePath | None = Field(
         default=None, description="a file of weights: safetensors, a state dict of torch.save, or a checkpoint"
@@ -69,7 +69,7 @@ class BeginFrom(SpecPart):
 
 
 def absolute(values: Mapping[str, Any], folder: str | Path) -> dict[str, Any]:
-    """A study's JSON whose paths are absolute: those that are not begin in `folder`. What is no path stays as it is."""
+    """Make the paths in a study's JSON absolute, relative to `folder`."""
     fields, begin, inputs = dict(values), values.get("begin_from"), values.get("inputs")
     if isinstance(begin, Mapping):
         paths = {name: begin[name] for name in ("file", "dcp") if isinstance(begin.get(name), str)}
@@ -84,20 +84,20 @@ def _absolute(path: str, folder: str | Path) -> str:
 
 
 def as_ranks(value: Any) -> Any:
-    """How many devices a stage may have: a number, or the `least` and the `most`, all of them powers of two."""
+    """How many devices a stage may use: a power of two, or an object with `least` and `most`."""
     ends = value if isinstance(value, Mapping) else {"least": value, "most": value}
     if ends.keys() <= {"least", "most"} and "most" in ends and all(map(_is_power_of_two, ends.values())):
         least, most = ends.get("least", 1), ends["most"]
         if least <= most <= MOST_SHARDS:
             return most if least == most else {"least": least, "most": most}
-    raise SequenceError("", f"must be 1, 2, 4, 8, ..., or an object with least and most of these, got {shown(value)}")
+    raise SequenceError("", f"must be 1, 2, 4, 8, ..., or an object with least and most of these, got {shorten(value)}")
 
 
 def as_shards(value: Any) -> Any:
-    """In how many parts each batch is computed."""
+    """The number of parts in which each batch is computed."""
     if value is None or (_is_power_of_two(value) and 2 <= value <= MOST_SHARDS):
         return value
-    raise SequenceError("", f"must be a power of two from 2 to {MOST_SHARDS}, got {shown(value)}")
+    raise SequenceError("", f"must be a power of two from 2 to {MOST_SHARDS}, got {shorten(value)}")
 
 
 def _is_power_of_two(value: Any) -> bool:
@@ -127,7 +127,7 @@ FreshProcesses = Annotated[
 
 
 def as_repeats(value: Any) -> Any:
-    """How often each trial is trained: a number, or that many `seeds` from a step on, or from the last change on."""
+    """How often each trial is trained: a count, or an object with `seeds` and the step at which repeats branch."""
     parts = value if isinstance(value, Mapping) else {"seeds": value}
     seeds, begin = parts.get("seeds", 0), parts.get("from", "start")
     begin = 0 if begin == "start" else begin
@@ -137,7 +137,7 @@ def as_repeats(value: Any) -> Any:
     raise SequenceError(
         "",
         f"must be a number from 1 to {MOST_REPEATS}, or an object with seeds, which is one, and from, which is start, "
-        f"branch or a step, got {shown(value)}",
+        f"branch or a step, got {shorten(value)}",
     )
 
 
@@ -156,15 +156,15 @@ Repeats = Annotated[
 
 
 def check_repeats(repeats: int | Mapping[str, int | str], names: Iterable[str]) -> None:
-    """Raises `FieldError` where the repeats have a hyper-parameter of their own that trials have already."""
+    """Raises `FieldError` if trials already have the hyper-parameter that repeats add."""
     if repeats != 1 and DATA_SEED in names:
         raise FieldError("repeats", f"must be left out where trials have a {DATA_SEED}: each repeat has its own")
 
 
 def _as_device(value: Any) -> Any:
-    """A kind of device, as a part of the name that it has."""
+    """A kind of device, given as a part of its name."""
     if not (isinstance(value, str) and re.search("[A-Za-z0-9]", value)):
-        raise SequenceError("", f"must be a kind of device such as H100, got {shown(value)}")
+        raise SequenceError("", f"must be a kind of device such as H100, got {shorten(value)}")
     return value
 
 
@@ -177,9 +177,9 @@ Shards = Annotated[Annotated[int, Field(ge=2, le=MOST_SHARDS)] | None, BeforeVal
 def check_ranks(
     ranks: int | Mapping[str, int], shards: int | None, parallel: str, packing: int | str, max_slots: int | None
 ) -> None:
-    """Raises `FieldError` where these fields of a study do not go together."""
+    """Raises `FieldError` if these fields contradict each other."""
     least, most = (ranks, ranks) if isinstance(ranks, int) else (ranks["least"], ranks["most"])
-    if is_fixed(parallel, shards):
+    if has_fixed_ranks(parallel, shards):
         _check_fixed(parallel, shards, least, most)
         shards = most
     if shards is None and most > 1:
@@ -192,14 +192,14 @@ def check_ranks(
         raise FieldError("max_slots", f"must be at least the ranks of a stage, {least}, got {max_slots}")
 
 
-def is_fixed(parallel: str, shards: int | None) -> bool:
-    """Whether the number of ranks is part of the results, since torch sums in an order that depends on it."""
+def has_fixed_ranks(parallel: str, shards: int | None) -> bool:
+    """Whether results depend on the number of ranks, because torch's order of summation does."""
     return parallel == "ddp" or (parallel == "fsdp" and shards is None)
 
 
-def sums(parallel: str, shards: int | None, ranks: int | Mapping[str, int]) -> str:
-    """How a plan says how several ranks train: with their number, where that is part of the results."""
-    return f"{parallel}:{ranks}" if is_fixed(parallel, shards) else parallel
+def reduction_name(parallel: str, shards: int | None, ranks: int | Mapping[str, int]) -> str:
+    """How a plan describes the summation over ranks. Includes their number if results depend on it."""
+    return f"{parallel}:{ranks}" if has_fixed_ranks(parallel, shards) else parallel
 
 
 def _check_fixed(parallel: str, shards: int | None, least: int, most: int) -> None:
@@ -213,7 +213,7 @@ def _check_fixed(parallel: str, shards: int | None, least: int, most: int) -> No
 
 
 def check_arguments(trainer_args: Mapping[str, Any], runtime_args: Mapping[str, Any]) -> None:
-    """Raises `FieldError` where the arguments of a trainer name what the worker gives, or one name twice."""
+    """Raises `FieldError` if arguments of the trainer are reserved for the worker or given twice."""
     for field, arguments in (("trainer_args", trainer_args), ("runtime_args", runtime_args)):
         for name in ("seed", "device"):
             if name in arguments:

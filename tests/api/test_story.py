@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from app.domain import events as e
 from app.domain.terms import ChainId, StudyId, VerificationKind
 from app.service.views import documents
-from stagetree.text import rough
+from stagetree.text import rough_duration
 from tests.domain.test_accounting import asha, simulator, submit
 from tests.plans import METRIC, Story, study_of, tried
 from tests.strategies import Trial, spaces
@@ -272,7 +272,7 @@ def numbers_of(shown: Any) -> set[str]:
     found += [*story["equal"], len(story["equal"]) - 3, shown["cost"]["shared"] + shown["cost"]["known"]]
     found += [trial["last"]["step"] for trial in shown["trials"] if trial["trial"] in story["equal"]]
     texts = {f"{number:,}" for number in [*found, shown["cost"]["stopped_early"]]} | {str(number) for number in found}
-    texts |= {rough(story[name]).split()[0] for name in ("seconds_by_sharing", "seconds_by_stopping")}
+    texts |= {rough_duration(story[name]).split()[0] for name in ("seconds_by_sharing", "seconds_by_stopping")}
     return texts | ({f"{abs(best['value']):.6g}"} if best else set())
 
 
@@ -326,4 +326,4 @@ def alike(plan: Any, one: Any, other: Any) -> int:
     ],
 )
 def test_times_have_one_unit(seconds: float, text: str) -> None:
-    assert rough(seconds) == text
+    assert rough_duration(seconds) == text

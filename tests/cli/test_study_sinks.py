@@ -23,7 +23,7 @@ from app.cli.sinks import SinkThread, StudySinks
 from stagetree.backoff import Backoff
 from stagetree.client import Client, Conflict
 from stagetree.sinks import follow, open_sink
-from stagetree.sinks.follower import completed_at, path_in
+from stagetree.sinks.follower import end_time, ledger_path
 from stagetree.sinks.tensorboard import FILE
 
 RUNS = "tensorboard:runs"
@@ -50,7 +50,7 @@ def written_alone(service: Service, study: str, folder: Path) -> dict[str, list[
 
 
 def is_complete(folder: Path, study: str) -> bool:
-    return completed_at(path_in(folder, study)) is not None
+    return end_time(ledger_path(folder, study)) is not None
 
 
 @contextmanager
@@ -71,7 +71,7 @@ def test_a_process_that_was_killed_and_started_again_writes_nothing_twice_and_mi
     stack: Service, here: Path
 ) -> None:
     study = stack.submit(grid("sinks-killed", seconds=0.2, sinks=[RUNS]))
-    noted = path_in(here / "runs", study)
+    noted = ledger_path(here / "runs", study)
     stack.wait_for_step(study, 3)
     stack.client.pause(study)  # it is not over before the process was killed, however long that takes to start
     with process(stack.url, here):
@@ -92,7 +92,7 @@ def test_a_process_that_is_asked_to_end_waits_for_no_study_that_rests(stack: Ser
     stack.wait_for_step(study, 3)
     stack.client.pause(study)
     wait_for("rest", lambda: not stack.running(study))
-    noted = path_in(here / "runs", study)
+    noted = ledger_path(here / "runs", study)
     with process(stack.url, here) as running:
         wait_for("what there is", lambda: noted.is_file() and noted.read_bytes().count(b"\n") > 3)
         running.send_signal(signal.SIGTERM)
@@ -166,7 +166,7 @@ def test_a_study_that_cannot_be_looked_at_holds_up_no_other(stack: Service, here
     with StruckFor(stack.url, struck) as client:
         found.look(client)
     wait_for("the other", lambda: is_complete(here / "runs", other))
-    assert not path_in(here / "runs", struck).exists()
+    assert not ledger_path(here / "runs", struck).exists()
 
 
 def test_a_signal_that_comes_while_events_are_left_is_not_lost(tmp_path: Path) -> None:
@@ -195,14 +195,14 @@ def test_a_study_that_goes_on_is_followed_again(stack: Service, here: Path, sink
     study = stack.run(spec)["study"]
     found.finish(60.0)
     join_followers()
-    before = completed_at(path_in(here / "runs", study))
+    before = end_time(ledger_path(here / "runs", study))
     journal.unlink()
     with held(journal) as let_go, Client(stack.url) as client:
         stack.client.reopen(study, 2)
         found.look(client)
         let_go()
         stack.wait(study)
-        wait_for("the end", lambda: completed_at(path_in(here / "runs", study)) not in (None, before))
+        wait_for("the end", lambda: end_time(ledger_path(here / "runs", study)) not in (None, before))
     assert sorted(written(here / "runs", study)) == ["trial-0", "trial-1"]
 
 

@@ -13,7 +13,7 @@ from app.domain.search_plan import SearchPlan, Study, TrialEvent
 from app.domain.terms import TrialEventKind, TrialState
 from app.service.views.story import story as told
 from app.service.views.trial_order import sort_trials
-from stagetree.notebook.frames import ranked
+from stagetree.notebook.frames import rank_trials
 from tests.domain.test_accounting import asha, simulator, submit
 from tests.plans import Story
 
@@ -73,7 +73,7 @@ def test_trials_that_failed_come_last(failed: tuple[int, ...], order: list[int])
     assert results.best_trial(study, {number: {"accuracy": 0.9 - number / 10} for number in range(3)}) == order[0]
     shown = [{"trial": each.number, "value": 0.9 - each.number / 10, "state": str(each.state)} for each in study.trials]
     assert [trial["trial"] for trial in sort_trials(shown, "value", "max")] == order
-    assert [trial["trial"] for trial in ranked(shown, "max")] == order
+    assert [trial["trial"] for trial in rank_trials(shown, "max")] == order
 
 
 @pytest.mark.parametrize(

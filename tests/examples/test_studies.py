@@ -56,7 +56,7 @@ def trials_of(file: Path) -> Trials:
         steps = study["tuner"].get("max_steps")
         space = Space(study["space"], study.get("where"), steps, has_lengths=steps is None)
         for configuration in space.grid():
-            yield space.without_length(configuration), steps or space.length_of(configuration) or 0
+            yield space.drop_length(configuration), steps or space.length_of(configuration) or 0
 
 
 def counted(trials: Trials) -> tuple[int, int]:

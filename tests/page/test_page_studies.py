@@ -65,7 +65,7 @@ def test_the_front_and_an_average_are_shown_on_the_page_and_in_a_report(
     for address in (stack.url, report.as_uri()):
         page.goto(address)
         turn_to(page, f"#/studies/{name}")
-        told = page.get_by_role("region", name="Front")
+        told = page.get_by_role("region", name="Pareto front")
         expect(told).to_contain_text(f"◆ {len(front)} on the front")
         expect(told).to_contain_text("0 break score <= 1e9")
         expect(told.get_by_role("link", name=f"trial {front[0]['trial']}", exact=True)).to_be_visible()

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain.search_plan import TrialEvent
-from stagetree.spec.tuners.halving import shares
+from stagetree.spec.tuners.rungs import bracket_sizes
 from tests.plans import tried
 from tests.tuners.worlds import unlucky
 
@@ -200,7 +200,7 @@ def async_hyperband(history: list[TrialEvent], tuner: dict[str, Any]) -> Decisio
             return action
     if len(starts) >= tuner["num_trials"]:
         return None
-    widths = shares(tuner["num_trials"], deepest + 1, eta, tuner["brackets"])
+    widths = bracket_sizes(tuner["num_trials"], deepest + 1, eta, tuner["brackets"])
     behind = [
         sum(line.steps == bottom for line in starts) / width for bottom, width in zip(brackets, widths, strict=True)
     ]

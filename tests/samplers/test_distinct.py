@@ -17,7 +17,7 @@ from app.simulation.simulator import Simulator
 from stagetree import StudySpec
 from stagetree.space import Space
 from stagetree.space import distinct as module
-from stagetree.space.distinct import Distinct
+from stagetree.space.distinct import UniqueSamples
 from stagetree.spec.tuners.base import DRAWN_FIRST
 from tests.plans import tried
 from tests.tuners.worlds import STUDY, losses, numbered, simulator, spec
@@ -50,7 +50,7 @@ def nodes(hp: Any) -> tuple[Any, ...]:
 
 
 def whole(space: Any) -> set[tuple[Any, ...]]:
-    found = Space(space).listed()
+    found = Space(space).list_configurations()
     return {nodes({name: each.to_json() for name, each in configuration.items()}) for configuration in found}
 
 
@@ -102,9 +102,9 @@ def test_every_sampler_under_every_tuner(kind: str, sampler: str, monkeypatch: p
 def test_equal_are_those_that_train_alike_however_they_are_written() -> None:
     late = {"family": "multistep", "init": 0.1, "milestones": [STEPS], "gamma": 0.5}
     space = Space({"lr": [0.1, late, {"family": "constant", "value": 0.1}, 0.2]})
-    assert Distinct(space, STEPS).size() == 2
-    assert Distinct(space, STEPS + 1).size() == 3
-    assert Distinct(space, None).size() == 3
+    assert UniqueSamples(space, STEPS).size() == 2
+    assert UniqueSamples(space, STEPS + 1).size() == 3
+    assert UniqueSamples(space, None).size() == 3
 
 
 def test_configurations_that_come_first_are_not_drawn_again() -> None:

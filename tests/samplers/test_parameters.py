@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from app.search.samplers import SAMPLERS
 from stagetree.sequences import Constant, Exponential, Values
-from stagetree.space import Choice, Distribution, LogUniform, RandInt, Space, SpaceError, Uniform, drawing
+from stagetree.space import Choice, Distribution, LogUniform, RandInt, Space, SpaceError, Uniform, random_choices
 from stagetree.spec import StudySpec
 
 SPACE = Space(
@@ -71,7 +71,7 @@ def test_values_that_are_wrong(values: dict[str, Any], problem: str) -> None:
 @given(st.integers(0, 2**32 - 1))
 def test_what_is_composed_is_built_again_from_what_was_chosen(seed: int) -> None:
     chosen: dict[str, Any] = {}
-    draw = drawing(Random(seed))
+    draw = random_choices(Random(seed))
 
     def choose(place: str, free: Distribution) -> Any:
         chosen[place] = draw(place, free)

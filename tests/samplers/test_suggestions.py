@@ -18,8 +18,8 @@ from app.search.samplers import SAMPLERS, queued_sampler_of
 from app.simulation.simulator import Simulator
 from stagetree.sequences import parse
 from stagetree.space import Space, SpaceError
-from stagetree.space.distinct import key_of
-from stagetree.space.suggestions import by_chance, resolved
+from stagetree.space.distinct import configuration_key
+from stagetree.space.suggestions import sample_suggestion, suggested_values
 from stagetree.spec import SpecError
 from tests.tuners.worlds import STUDY, numbered, simulator, spec
 
@@ -115,7 +115,7 @@ def test_no_trial_comes_of_what_was_withdrawn() -> None:
 
 
 def keyed(hp: dict[str, Any]) -> Any:
-    return key_of({name: parse(each) for name, each in hp.items()}, 8)
+    return configuration_key({name: parse(each) for name, each in hp.items()}, 8)
 
 
 def test_an_eager_tuner_takes_those_of_its_file() -> None:
@@ -195,8 +195,8 @@ def test_what_is_wrong_with_a_changed_replay_is_found() -> None:
 )
 def test_what_a_suggestion_says(given: dict[str, Any], values: dict[str, Any]) -> None:
     space = Space(SCHEDULES, steps=40)
-    assert resolved(space, given) == values
-    sample, configuration = next(by_chance(space, "key", values))
+    assert suggested_values(space, given) == values
+    sample, configuration = next(sample_suggestion(space, "key", values))
     assert values.items() <= sample.items() and space.build(sample) == configuration
 
 
@@ -219,7 +219,7 @@ def test_what_a_suggestion_says(given: dict[str, Any], values: dict[str, Any]) -
 )
 def test_what_is_not_in_the_space(given: dict[str, Any], problem: str) -> None:
     with pytest.raises(SpaceError) as refused:
-        resolved(Space(SCHEDULES, steps=40), given)
+        suggested_values(Space(SCHEDULES, steps=40), given)
     assert str(refused.value).startswith(problem)
 
 

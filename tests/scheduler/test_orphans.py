@@ -172,7 +172,7 @@ def test_what_has_gone_since_the_store_was_listed_is_not_there_any_more(orphaned
     assert orphaned.sweep() == []
 
 
-@pytest.mark.parametrize("asked", ["all_keys", "written"])
+@pytest.mark.parametrize("asked", ["all_keys", "stat"])
 def test_a_store_that_is_away_is_said(orphaned: World, monkeypatch: pytest.MonkeyPatch, asked: str) -> None:
     def away(*_: str) -> NoReturn:
         raise ConnectionError("no route")

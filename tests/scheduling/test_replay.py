@@ -19,7 +19,7 @@ from app.simulation.simulator import Simulator
 from app.simulation.what_if import what_if
 from stagetree.limits import LIMITS
 from stagetree.spec import SpecError
-from stagetree.spec.file import changed
+from stagetree.spec.file import change_fields
 from tests.tuners.worlds import STUDY, faults, simulator, spec, stragglers
 
 ASHA = {"kind": "asha", "num_trials": 40, "min_steps": 1, "max_steps": 27, "reduction_factor": 3}
@@ -205,7 +205,7 @@ def test_what_if_the_study_file_would_be_wrong() -> None:
 
 def test_changes_go_by_path() -> None:
     before = {"mode": "min", "tuner": {"kind": "asha", "min_steps": 1}}
-    assert changed(before, {"tuner.min_steps": 3, "mode": None}) == {"tuner": {"kind": "asha", "min_steps": 3}}
+    assert change_fields(before, {"tuner.min_steps": 3, "mode": None}) == {"tuner": {"kind": "asha", "min_steps": 3}}
     assert json.dumps(before) == '{"mode": "min", "tuner": {"kind": "asha", "min_steps": 1}}'
 
 

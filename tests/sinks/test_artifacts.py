@@ -13,7 +13,7 @@ from toys import SMALLEST
 
 from stagetree.errors import NotFound
 from stagetree.sinks import SinkError, follow, open_sink
-from stagetree.sinks.addresses import Configured, noted_in, parted
+from stagetree.sinks.addresses import Configured, progress_folder, split_artifacts
 from stagetree.spec import SpecError, StudySpec
 from tests.sinks.scripted import STUDY, Scripted, busy_study, isolated_study
 
@@ -139,8 +139,11 @@ def test_wandb_gets_them_as_artifacts_of_the_run(monkeypatch: pytest.MonkeyPatch
 
 
 def test_an_address_may_ask_for_artifacts() -> None:
-    assert parted("mlflow:http://tracking/?team=a&artifacts=report") == ("mlflow:http://tracking/?team=a", ("report",))
-    assert noted_in(f"wandb:mine{BOTH}") == noted_in("wandb:mine")
+    assert split_artifacts("mlflow:http://tracking/?team=a&artifacts=report") == (
+        "mlflow:http://tracking/?team=a",
+        ("report",),
+    )
+    assert progress_folder(f"wandb:mine{BOTH}") == progress_folder("wandb:mine")
     for address in (f"mlflow:ml{BOTH}", "wandb:mine?artifacts=weights", f"team{BOTH}"):
         assert StudySpec.from_dict({**SMALLEST, "sinks": [address]}).to_json()["sinks"] == [address]
     team = Configured.of("team=mlflow:https://tracking?artifacts=report, alerts=webhook:https://host/?artifacts=x")

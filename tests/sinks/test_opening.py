@@ -9,7 +9,7 @@ from toys import SMALLEST
 
 from stagetree.sinks import SinkError, follow, open_sink
 from stagetree.sinks.addresses import Configured
-from stagetree.sinks.follower import Ledger, completed_at, path_in
+from stagetree.sinks.follower import Ledger, end_time, ledger_path
 from stagetree.spec import SpecError, StudySpec
 from tests.sinks.scripted import LOGGED, STUDY, Scripted, busy_study
 
@@ -75,7 +75,7 @@ def test_no_sink_is_opened_in_a_store(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_one_process_at_a_time_writes(tmp_path: Path) -> None:
-    ledger = Ledger(path_in(tmp_path, STUDY))
+    ledger = Ledger(ledger_path(tmp_path, STUDY))
     with pytest.raises(SinkError, match="another process writes there"):
         follow(Scripted(busy_study()), STUDY, [open_sink(f"tensorboard:{tmp_path}")])
     ledger.close()
@@ -83,14 +83,14 @@ def test_one_process_at_a_time_writes(tmp_path: Path) -> None:
 
 
 def test_it_is_noted_when_all_is_written(tmp_path: Path) -> None:
-    path, address = path_in(tmp_path, STUDY), f"tensorboard:{tmp_path}"
-    assert completed_at(path) is None
+    path, address = ledger_path(tmp_path, STUDY), f"tensorboard:{tmp_path}"
+    assert end_time(path) is None
     follow(Scripted(busy_study(), logged=LOGGED), STUDY, [open_sink(address)])
-    assert completed_at(path) == 99.0
+    assert end_time(path) == 99.0
     path.write_bytes(path.read_bytes().rpartition(b"\n")[0])
-    assert completed_at(path) is None
+    assert end_time(path) is None
     path.write_bytes(b"[4611686018427387904, nul")
-    assert completed_at(path) is None
+    assert end_time(path) is None
 
 
 def test_a_study_names_what_the_operator_has_configured() -> None:

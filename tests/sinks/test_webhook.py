@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from stagetree.sinks import SinkError, follow, open_sink
-from stagetree.sinks.addresses import Configured, check_of_study, noted_in, shown
+from stagetree.sinks.addresses import Configured, check_of_study, progress_folder, redact_address
 from stagetree.sinks.webhook import STILL_SECONDS, WAITING_SECONDS, Webhook
 
 Json = dict[str, Any]
@@ -144,6 +144,8 @@ def test_study_files_name_what_the_operator_has_configured_and_no_address() -> N
     assert configured.address("alerts") == address
     with pytest.raises(SinkError, match="must be one of alerts"):
         configured.address(address)
-    assert shown(address) == "webhook:https://hooks.example.com" and "secret" not in str(noted_in(address))
+    assert redact_address(address) == "webhook:https://hooks.example.com" and "secret" not in str(
+        progress_folder(address)
+    )
     with pytest.raises(SinkError, match="must name a webhook by http:// or https://"):
         open_sink("webhook:secret")

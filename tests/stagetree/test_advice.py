@@ -15,7 +15,7 @@ from app.simulation.preview import preview
 from app.simulation.simulator import Simulator
 from stagetree import Exponential, StudySpec, choice, loguniform, uniform
 from stagetree.advice import advice, afterthoughts
-from stagetree.tuner_advice import foretold_steps
+from stagetree.advice.tuning import reachable_steps
 from tests.plans import tried
 
 FIELDS = {"name": "x", "trainer": "x", "metric": "x", "mode": "max"}
@@ -177,7 +177,7 @@ def test_whoever_takes_a_cure_comes_to_the_end(cure: dict[str, Any]) -> None:
     ("cure", "steps"), [({"num_trials": 242}, 81), ({"min_steps": 11}, 99), ({"early_stopping_rate": 1}, 27), ({}, 9)]
 )
 def test_a_little_less_does_not_do(cure: dict[str, Any], steps: int) -> None:
-    assert foretold_steps(spec({"lr": uniform(0.1, 1)}, tuner=NEWCOMER | cure)) == steps
+    assert reachable_steps(spec({"lr": uniform(0.1, 1)}, tuner=NEWCOMER | cure)) == steps
 
 
 def test_afterwards() -> None:
@@ -228,7 +228,7 @@ HALVING = st.one_of(
 def test_what_it_foretells_is_what_happens(tuner: dict[str, Any], seed: int, slots: int) -> None:
     """Exactly, where the first is the best and so on; no less, whatever the results and the slots."""
     study = spec({"lr": uniform(0.1, 1), "few": choice([1, 2])}, tuner=tuner | {"distinct": True})
-    foretold = foretold_steps(study)
+    foretold = reachable_steps(study)
     assert foretold is not None and preview(study, slots=1)["critical_path_steps"] == foretold
     world = Simulator(slots=slots, measure=lambda node, step: {"x": Random(f"{seed}/{node.id}/{step}").random()})
     world.submit(StudyId("s"), study.to_json())

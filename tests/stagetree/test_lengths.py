@@ -15,7 +15,7 @@ from app.search.tuners.driver import TunerDriver
 from app.simulation.preview import preview
 from stagetree import Constant, OneCycle, SequenceError, SpecError, StudySpec, Wsd, fraction
 from stagetree.advice import advice
-from stagetree.sequences.fractions import resolved
+from stagetree.sequences.fractions import resolve_fractions
 from stagetree.space import Space
 
 Json = dict[str, Any]
@@ -127,14 +127,14 @@ def test_a_function_may_choose_among_them() -> None:
 
 @given(ratio=st.floats(0, 4), steps=st.integers(1, 10_000))
 def test_a_fraction_is_rounded_to_whole_steps(ratio: float, steps: int) -> None:
-    found = resolved(fraction(ratio), steps)
+    found = resolve_fractions(fraction(ratio), steps)
     assert isinstance(found, int)
     assert abs(found - ratio * steps) <= 0.5 + 1e-9
 
 
 def test_a_fraction_may_be_of_another_field_that_is_one() -> None:
     written = {**WSD, "stable_until": fraction(0.8), "decay": fraction(0.25, of="stable_until")}
-    assert resolved(written, 1000) == {**WSD, "stable_until": 800, "decay": 200}
+    assert resolve_fractions(written, 1000) == {**WSD, "stable_until": 800, "decay": 200}
 
 
 def test_every_tuner_knows_fractions_of_its_length() -> None:
@@ -264,7 +264,7 @@ def test_errors_say_what_would_be_right(space: Json, tuner: Json, field: str, pr
 
 def test_a_fraction_alone_has_no_length() -> None:
     with pytest.raises(SequenceError, match="the trial's length is not known"):
-        resolved(fraction(0.2), None)
+        resolve_fractions(fraction(0.2), None)
 
 
 def test_advice_where_trials_train_at_zero() -> None:

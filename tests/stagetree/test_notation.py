@@ -25,7 +25,7 @@ from stagetree.space import (
     Uniform,
     canonical,
 )
-from stagetree.space.distinct import Distinct
+from stagetree.space.distinct import UniqueSamples
 from stagetree.space.notation import choice, lograndint, normal, uniform
 from stagetree.space.patterns import read_pattern
 from stagetree.spec import SpecError, StudySpec
@@ -68,7 +68,7 @@ def test_what_can_be_listed_is_what_can_be_drawn(among: Range) -> None:
         drawn = {among.at(number / 2_000) for number in range(2_000)}
         assert drawn <= set(among.listed()) and len(among.listed()) == count
         assert not isinstance(among, Uniform) or drawn == set(among.listed())
-        assert Distinct(Space({"x": among}), 1).size() == count
+        assert UniqueSamples(Space({"x": among}), 1).size() == count
 
 
 def test_steps_do_not_add_up_to_errors() -> None:

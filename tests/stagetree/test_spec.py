@@ -40,7 +40,7 @@ def trials(*listed: Any) -> dict[str, Any]:
 def test_a_grid_of_which_nothing_is_wanted_is_not_made_to_its_end(
     tuner: GridTuner | AshaTuner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stagetree.space.space.MOST_LOOKED_AT", 100)
+    monkeypatch.setattr("stagetree.space.space.MAX_TESTED", 100)
     asked: list[Any] = []
 
     def is_never_wanted(configuration: Any) -> bool:

@@ -25,7 +25,7 @@ from app.simulation.preview import preview
 from stagetree.advice import advice
 from stagetree.sequences import SequenceError, parse
 from stagetree.spec import SpecError, StudySpec
-from stagetree.spec.tuners.rungs import RungValue
+from stagetree.spec.tuners.rung_values import RungValue
 from tests.plans import tried
 from tests.properties.test_naive_tuners import Decision, Naive, asha, hyperband, sha
 from tests.tuners.worlds import STUDY, Table, numbered, simulator, spec, unlucky

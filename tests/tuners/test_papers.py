@@ -12,7 +12,7 @@ from app.search.tuners import tuner_of
 from app.search.tuners.hyperband import AsyncHyperband, Hyperband
 from stagetree.spec import StudySpec
 from stagetree.spec.tuners import KINDS, AshaTuner, AsyncHyperbandTuner
-from stagetree.spec.tuners.halving import rung_steps, shares
+from stagetree.spec.tuners.rungs import bracket_sizes, rung_steps
 from tests.tuners.worlds import STUDY, simulator, spec, trials_at
 
 FIGURE_1 = {"num_trials": 9, "min_steps": 1, "max_steps": 9, "reduction_factor": 3}
@@ -89,12 +89,12 @@ def test_shares_of_section_5_1() -> None:
     inverse = [256 / 5, 64 / 4, 16 / 3]
     percent = [100 * share / sum(inverse) for share in inverse]
     assert percent == pytest.approx([70.5, 22.1, 7.1], abs=0.3)
-    assert shares(1000, 5, 4, 3) == [706, 221, 73]
+    assert bracket_sizes(1000, 5, 4, 3) == [706, 221, 73]
 
 
 @pytest.mark.parametrize("trials", range(1, 12))
 def test_few_trials_are_shared_out_whole_and_the_first_bracket_comes_first(trials: int) -> None:
-    found = shares(trials, 5, 4, 3)
+    found = bracket_sizes(trials, 5, 4, 3)
     assert sum(found) == trials
     assert found[0] >= found[1] >= found[2] >= 0 and found[0] > 0
 
@@ -129,7 +129,7 @@ def test_no_bracket_loses_a_trial_when_there_are_more(rungs: int, eta: int, brac
     inverse = [eta ** (rungs - 1 - s) / (rungs - s) for s in range(brackets)]
     before = [0] * brackets
     for trials in range(1, 400):
-        after = shares(trials, rungs, eta, brackets)
+        after = bracket_sizes(trials, rungs, eta, brackets)
         assert sum(after) == trials and all(map(int.__ge__, after, before))
         exact = [trials * share / sum(inverse) for share in inverse]
         assert all(abs(mine - share) < 1 for mine, share in zip(after, exact, strict=True))

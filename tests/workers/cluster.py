@@ -34,7 +34,7 @@ from app.workers.scheduler.tick import Scheduler
 from app.workers.slot.context import Limits, SlotDependencies
 from app.workers.slot.slot import Slot
 from app.workers.trainer_process import TrainerProcess
-from stagetree.spec import StudySpec, sums
+from stagetree.spec import StudySpec, reduction_name
 
 TOY = str(Path(__file__).parents[1] / "e2e" / "trainers.py")
 LEASE = 60.0
@@ -178,7 +178,7 @@ class Cluster:
         how: Json = {"determinism": checked.determinism, "packing": checked.lanes}
         how |= {"begin": begin and {name: begin[name] for name in ("sha256", "state")}}
         how |= {"inputs": [mark(each) for each in inputs], "shards": checked.shards or 0}
-        how |= {"parallel": sums(checked.parallel, checked.shards, checked.ranks)}
+        how |= {"parallel": reduction_name(checked.parallel, checked.shards, checked.ranks)}
         opened = e.PlanOpened(
             trainer=checked.trainer,
             trainer_version=version,

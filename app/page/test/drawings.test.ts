@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { onAxis } from "../src/format.ts";
 import { icicle, savedBy } from "../src/layout/icicle.ts";
-import { commonValues, curveOf, isOn, pathFrom, pathOf, rungTree, wayOf, withMeans } from "../src/layout/rungtree.ts";
+import { commonValues, curveOf, isOn, pathFrom, pathOf, rungTree, wayOf, withMeans } from "../src/layout/rung_tree.ts";
 import { logarithmic, logTicks, robust, robustByLog, spansOrders, steps, ticks, timeTicks } from "../src/layout/scales.ts";
 import { drawEnds, drawLines } from "../src/parts/rung_tree_painting.ts";
 import type { Tree } from "../src/types.ts";

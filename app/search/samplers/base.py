@@ -11,7 +11,7 @@ from app.domain.pricing import TrainedTree
 from app.domain.search_plan import TrialEvent
 from stagetree.sequences import SequenceError, parse
 from stagetree.space import Choose, suggestions
-from stagetree.space.distinct import Configuration, Distinct
+from stagetree.space.distinct import Configuration, UniqueSamples
 from stagetree.spec import StudySpec
 from stagetree.spec.tuners import PbtTuner
 
@@ -132,12 +132,12 @@ def _first_proposal(spec: StudySpec, number: int) -> Proposal:
     return Proposal(to_json(configuration), {FIRST: number, **learned})
 
 
-def distinct_of(spec: StudySpec) -> Distinct | None:
+def distinct_of(spec: StudySpec) -> UniqueSamples | None:
     """Keeps the study's samples distinct, from each other and from `first`; None if they may repeat."""
     tuner: Any = spec.tuner
     if not tuner.distinct or isinstance(tuner, PbtTuner):
         return None
-    return Distinct(spec.search_space, getattr(tuner, "max_steps", None), spec.first)
+    return UniqueSamples(spec.search_space, getattr(tuner, "max_steps", None), spec.first)
 
 
 Made = tuple[Values, Configuration]
@@ -162,7 +162,7 @@ class Maker:
 
     def build(self, choose: Choose, fixed: Values | None = None) -> Made | None:
         """The chosen configuration with the fixed values; None if there is none, or `where` rejects it."""
-        return suggestions.made(self._space, choose, fixed)
+        return suggestions.build_suggestion(self._space, choose, fixed)
 
     def sample(self, number: int) -> tuple[Values | None, Configuration] | None:
         """A random configuration for proposal `number`, with its values if it lies in the space; None if none is left.
@@ -179,7 +179,7 @@ class Maker:
         key: seeds the random numbers.
         """
         repeated: Made | None = None
-        for sample in suggestions.by_chance(self._space, key, fixed):
+        for sample in suggestions.sample_suggestion(self._space, key, fixed):
             repeated = sample
             if self.is_new(sample[1]) or sample[0].keys() == (fixed or {}).keys():
                 return sample
@@ -188,9 +188,9 @@ class Maker:
             raise SequenceError("", text)
         return repeated
 
-    def _sample_remaining(self, distinct: Distinct, number: int) -> tuple[Values | None, Configuration] | None:
+    def _sample_remaining(self, distinct: UniqueSamples, number: int) -> tuple[Values | None, Configuration] | None:
         """One of the remaining configurations, with equal probability."""
-        if not (left := distinct.left()):
+        if not (left := distinct.remaining()):
             return None
         configuration = left[int(Chance(f"{self._seed}/{number}").random() * len(left))]
         return self._space.values(configuration), configuration

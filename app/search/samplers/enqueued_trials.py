@@ -26,9 +26,9 @@ from app.search.samplers.base import (
     to_json,
 )
 from app.search.samplers.learning import Learns, learned_trials
-from stagetree.space.suggestions import made, resolved
+from stagetree.space.suggestions import build_suggestion, suggested_values
 from stagetree.spec import StudySpec
-from stagetree.spec.suggestions import key_of
+from stagetree.spec.suggestions import suggestion_key
 
 
 @runtime_checkable
@@ -120,7 +120,7 @@ class EnqueuedTrials:
     def _whole(self, index: int) -> Proposal | None:
         """The enqueued trial, if no value is missing."""
         fixed = self._values(index)
-        lowest = made(self._spec.search_space, lambda place, free: free.low, fixed)
+        lowest = build_suggestion(self._spec.search_space, lambda place, free: free.low, fixed)
         return self._proposal(lowest[0], to_json(lowest[1])) if lowest is not None and lowest[0] == fixed else None
 
     def _ask_sampler(self, number: int, index: int) -> Proposal | None:
@@ -139,10 +139,10 @@ class EnqueuedTrials:
         return Proposal(hp, {"sample": sample, "asked": 0} if self.adaptive else {})
 
     def _key(self, index: int) -> str:
-        return key_of(self._spec.sampling_seed, index)
+        return suggestion_key(self._spec.sampling_seed, index)
 
     def _values(self, index: int) -> Values:
         while len(self._fixed) <= index:
             hp = self._queue[len(self._fixed)].hp
-            self._fixed.append(resolved(self._spec.search_space, hp))
+            self._fixed.append(suggested_values(self._spec.search_space, hp))
         return self._fixed[index]

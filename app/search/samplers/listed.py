@@ -57,7 +57,7 @@ class SampledConfigurations(OrderedConfigurations):
         """The samples after the first `draws`."""
         self._sample_count = samples
         drawn = self._count(islice(self.samples(), samples, None))
-        return drawn if self._distinct is None else self._distinct.without_repeats(drawn, self._seed)
+        return drawn if self._distinct is None else self._distinct.skip_repeats(drawn, self._seed)
 
     def _count(self, samples: Iterator[dict[str, Sequence]]) -> Iterator[dict[str, Sequence]]:
         for each in samples:

@@ -26,7 +26,7 @@ from app.search.samplers.base import Knowledge, Made, Maker, Proposal, Values, t
 from app.search.samplers.cube import Cube, near, spread
 from app.search.samplers.gaussian import GaussianProcess, Numbers, fit_process
 from app.search.samplers.learning import Learned
-from stagetree.space import Choose, drawing
+from stagetree.space import Choose, random_choices
 from stagetree.space.distinct import Configuration
 from stagetree.spec import StudySpec
 
@@ -218,7 +218,7 @@ class TrunkSampler:
 
     def _candidates(self, chance: Random, ranked: list[KnownTrial]) -> Iterator[Candidate]:
         """Random samples, neighbours of the best trials, and their branches."""
-        yield from self._new_candidates(drawing(chance) for _ in range(FRESH))
+        yield from self._new_candidates(random_choices(chance) for _ in range(FRESH))
         moved = (near(chance, trial.sample) for trial in ranked[:BEST] for _ in range(NEIGHBOURS // BEST))
         yield from self._new_candidates(moved)
         bases = [(trial, late) for trial in ranked[:BASES] if (late := self._late(trial))]

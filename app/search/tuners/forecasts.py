@@ -13,7 +13,7 @@ from app.domain.search_plan import TrialEvent
 from app.domain.terms import TrialEventKind
 from stagetree.sequences import Scalar, is_same_value
 from stagetree.spec import StudySpec
-from stagetree.spec.tuners.halving import LEAST_POINTS
+from stagetree.spec.tuners.rungs import MIN_EVALUATIONS
 
 if TYPE_CHECKING:
     from app.search.curves import Bend, Curve, Posterior  # NumPy is slow to import: where a curve is first looked at
@@ -117,7 +117,7 @@ class Forecasts:
 
     def has_shape(self, trial: int) -> bool:
         """Whether it has enough evaluations to be stopped by its prediction."""
-        return len(self._points[trial]) >= LEAST_POINTS
+        return len(self._points[trial]) >= MIN_EVALUATIONS
 
     def posterior(self, trials: Iterable[int]) -> Posterior:
         """The prediction for some trials."""

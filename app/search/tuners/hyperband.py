@@ -12,7 +12,7 @@ from app.search.tuners.base import NewTrial, Next, Tuner
 from app.search.tuners.rungs import rung_kind
 from app.search.tuners.sha import Bracket, SyncBracket
 from stagetree.spec import StudySpec
-from stagetree.spec.tuners.halving import shares
+from stagetree.spec.tuners.rungs import bracket_sizes
 
 
 class _Brackets(Tuner):
@@ -89,7 +89,7 @@ class AsyncBrackets(_Brackets):
 
     def set_max_trials(self, trials: int) -> None:
         trials = min(trials, self._trials)
-        self.widths = shares(trials, self._rungs, self._eta, len(self.brackets))
+        self.widths = bracket_sizes(trials, self._rungs, self._eta, len(self.brackets))
 
     def suggest(self) -> Next | None:
         for number, bracket in enumerate(self.brackets):

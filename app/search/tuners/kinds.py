@@ -47,7 +47,7 @@ def _trials(spec: StudySpec) -> Iterable[tuple[Configuration, int]]:
     if isinstance(spec.tuner, TrialsTuner):
         return ((trial.configuration(), trial.steps) for trial in spec.tuner.trials)
     assert isinstance(spec.tuner, FixedTuner)
-    return spec.tuner.with_steps(spec)
+    return spec.tuner.configurations_with_steps(spec)
 
 
 class External(Tuner):

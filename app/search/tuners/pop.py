@@ -24,7 +24,7 @@ from app.search.tuners.base import Context, NewTrial, Next, Tuner
 from app.search.tuners.forecasts import Forecasts
 from app.search.tuners.promising import FORETOLD, ForecastProof, Pools, divide, rank_confidence
 from stagetree.spec import StudySpec
-from stagetree.spec.tuners.halving import boundary_of, steps_asked
+from stagetree.spec.tuners.rungs import boundary_steps, requested_steps
 
 Reason = dict[str, Any]
 
@@ -67,8 +67,8 @@ class Pop(Tuner):
         tuner: Any = spec.tuner
         self._tuner, self._limit, self._started = tuner, tuner.num_trials, 0
         self._max_time = min(tuner.max_time or math.inf, spec.max_time or math.inf)
-        self._boundary = boundary_of(tuner.boundary, tuner.max_steps)
-        self._points = steps_asked(self._boundary, spec.eval_every, tuner.max_steps)
+        self._boundary = boundary_steps(tuner.boundary, tuner.max_steps)
+        self._points = requested_steps(self._boundary, spec.eval_every, tuner.max_steps)
         self._next_point = dict(zip(self._points, self._points[1:], strict=False))
         self._targets: list[float] = tuner.targets() or ([] if spec.target is None else [spec.target])
         self._is_given, self._best = bool(self._targets), math.inf

@@ -28,7 +28,7 @@ from app.search.tuners.base import NewTrial, Next, Tuner
 from app.search.tuners.explore import Explorer, splice
 from app.search.tuners.stopping import every
 from stagetree.sequences import is_same_value
-from stagetree.spec import MOST_DRAWS, StudySpec
+from stagetree.spec import MAX_DRAWS, StudySpec
 
 Hp = Mapping[str, Any]
 
@@ -62,7 +62,7 @@ class Population:
         self._chance = -math.inf if tuner.chance is None else sign * tuner.chance
         self._filters = tuner.chance is not None
         self._generation = self._begun = self._drawn = 0
-        self._draws = MOST_DRAWS * self._size
+        self._draws = MAX_DRAWS * self._size
         self._members: dict[int, Member] = {}  # by trial
         self._values: dict[int, Hp] = {}  # by trial, including former members
         self._losses: dict[int, float] = {}  # of the members that reached the end of the generation

@@ -23,7 +23,7 @@ from app.search.tuners.base import Key, NewTrial, Next, Tuner
 from app.search.tuners.forecasts import Forecasts
 from app.search.tuners.rungs import RungScores, key_in_words, rung_kind
 from stagetree.spec import StudySpec
-from stagetree.spec.tuners.halving import rung_steps
+from stagetree.spec.tuners.rungs import rung_steps
 
 
 class SyncBracket:

@@ -20,7 +20,7 @@ from app.search.tuners.base import NewTrial, Next, Tuner
 from app.search.tuners.forecasts import Forecasts
 from app.search.tuners.rungs import RungScores
 from stagetree.spec import StudySpec
-from stagetree.spec.tuners.halving import rung_steps, steps_asked
+from stagetree.spec.tuners.rungs import requested_steps, rung_steps
 
 Reason = dict[str, Any]
 Verdict = tuple[bool, Reason]
@@ -178,7 +178,7 @@ class EarlyTerm(StoppingRule):
 
     def __init__(self, spec: StudySpec) -> None:
         tuner: Any = spec.tuner
-        super().__init__(spec, steps_asked(tuner.boundary, spec.eval_every, tuner.max_steps))
+        super().__init__(spec, requested_steps(tuner.boundary, spec.eval_every, tuner.max_steps))
         self._boundary, self._delta, self._keep_top = tuner.boundary, tuner.delta, tuner.keep_top
         self._forecasts, self._best = Forecasts(spec, tuner.bounds, tuner.max_steps), math.inf
 

@@ -27,7 +27,7 @@ from app.search.tuners.base import Context, Key, NewTrial, Next, Tuner
 from app.search.tuners.forecasts import Forecasts
 from app.search.tuners.rungs import Scored, is_result, key_in_words, sort_results
 from stagetree.spec import StudySpec
-from stagetree.spec.tuners.halving import boundary_of, steps_asked
+from stagetree.spec.tuners.rungs import boundary_steps, requested_steps
 
 UNTIL = "until"
 """The key, in the reason of a start or a promotion, of the step up to which the inner tuner wants the trial."""
@@ -50,8 +50,8 @@ class Watched(Tuner):
         self.open_ended = tuner.open_ended  # type: ignore[misc]
         self._tuner, self._forecasts, self._hopeless = tuner, forecasts, spec.stop_hopeless
         most = forecasts.horizon
-        self._boundary = boundary_of(spec.stop_hopeless.boundary, most) if spec.stop_hopeless else most
-        self._points = steps_asked(self._boundary, spec.eval_every, most)
+        self._boundary = boundary_steps(spec.stop_hopeless.boundary, most) if spec.stop_hopeless else most
+        self._points = requested_steps(self._boundary, spec.eval_every, most)
         self._until, self._asked = dict[int, int](), dict[int, int]()  # requested by the tuner, and by us
         self._due: dict[int, Extend | Stop] = {}
         self._best = math.inf

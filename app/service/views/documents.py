@@ -30,7 +30,7 @@ from app.service.views.plans import point
 from app.service.views.progress import ending_text, lineage, packing, progress, short_origin_text
 from app.service.views.story import story
 from app.service.views.trial_order import json_safe
-from stagetree.models.answer import unchecked
+from stagetree.models.answer import constructor_without_validation
 from stagetree.models.studies import Cost, Failures, Share, Steps, StudyAnswer, StudyListed
 from stagetree.models.trials import Averaged, Failure, Note, Prediction, Trial, TrialDetail
 
@@ -38,7 +38,7 @@ Busy = Mapping[NodeId, Sequence[Stage]]
 """By node, the stages that running chains have yet to train."""
 
 UNUSED = Share(used=0, due=None)
-_make_trial = unchecked(Trial)
+_make_trial = constructor_without_validation(Trial)
 
 # ------------------------------------------------------------------------------------------------------------- studies
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from app.domain.search_plan import Study
 from app.service.plan_history import DecisionMade
-from stagetree.text import decided, duration, rank_text
+from stagetree.text import decision_text, duration, rank_text
 
 FRAMES, SECONDS = 120, 10
 
@@ -73,7 +73,7 @@ def _caption_text(decisions: Sequence[DecisionMade]) -> str:
     first = decisions[0]
     if len(decisions) == 1 and first.kind in ("promote", "stop") and first.trial is not None:
         ranked = rank_text(first.reason)
-        return decided(first.kind, first.trial, first.steps or 0) + (f": {ranked}" if ranked else "")
+        return decision_text(first.kind, first.trial, first.steps or 0) + (f": {ranked}" if ranked else "")
     counts = Counter(each.kind for each in decisions)
     parts = [
         f"{number:,} {'trial' if number == 1 else 'trials'} {DID[kind][number > 1]}" for kind, number in counts.items()

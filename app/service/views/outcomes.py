@@ -9,12 +9,12 @@ from app.domain import results, search_plan
 from app.domain.search_plan import SearchPlan, Study
 from app.domain.trainer_check import unread_hp
 from app.service.views.exactness import marks
-from stagetree.models.answer import unchecked
+from stagetree.models.answer import constructor_without_validation
 from stagetree.models.studies import Best
 from stagetree.models.trials import Outcome
 from stagetree.text import mark_sentence, unread_text
 
-_make_outcome = unchecked(Outcome)
+_make_outcome = constructor_without_validation(Outcome)
 
 
 def best(plan: SearchPlan, study: Study) -> Best | None:

@@ -16,7 +16,7 @@ from app.domain.terms import NodeId, StudyState, TrialState
 from app.service.views.outcomes import idle_parameters_text, mark_of_best
 from app.service.views.trial_order import json_safe
 from stagetree.models.studies import StudyStory
-from stagetree.text import RANKED_LAST, rough
+from stagetree.text import RANKED_LAST, rough_duration
 
 NAMED = 5
 """The most trials that are listed by number. Of more, the rest is counted."""
@@ -261,7 +261,7 @@ def _shared_text(study: Study, best: Trial, shared: SharedBeginning) -> str:
 def _amount(steps: int, seconds: float) -> str:
     """Steps, with their slot time if it is a second or more."""
     counted = f"{_n(steps)} {'step' if steps == 1 else 'steps'}"
-    return f"about {rough(seconds)} of slot time ({counted})" if seconds >= 1 else counted
+    return f"about {rough_duration(seconds)} of slot time ({counted})" if seconds >= 1 else counted
 
 
 # --------------------------------------------------------------------------------------------------------------- words

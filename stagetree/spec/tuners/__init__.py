@@ -1,4 +1,4 @@
-"""The tuners that a study file can name, each with its fields; what they do is decided in `app.search.tuners`.
+"""The tuners that a study file can name, with their fields. `app.search.tuners` implements them.
 
 A new kind is a subclass of `TunerSpec` with its own `kind`, added to `Tuner`.
 """
@@ -15,12 +15,12 @@ from stagetree.spec.tuners.early_stopping import (
     CurveTuner,
     EarlyTermTuner,
     MedianTuner,
-    PbtTuner,
     PopTuner,
     StopHopeless,
 )
 from stagetree.spec.tuners.fixed import CustomTuner, ExternalTuner, FixedTuner, GridTuner, RandomTuner, TrialsTuner
 from stagetree.spec.tuners.halving import AshaTuner, AsyncHyperbandTuner, HyperbandTuner, ShaTuner
+from stagetree.spec.tuners.pbt import PbtTuner
 
 __all__ = [
     "KINDS",

@@ -1,4 +1,4 @@
-"""What tuners have in common: all of them, and those that take configurations from a sampler."""
+"""Base classes of tuners, and of tuners that take configurations from a sampler."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stagetree.spec.fields import Seed, Sequences, SpecPart, distinct_field, fir
 
 
 class TunedStudy(Protocol):
-    """What a tuner looks at of its study."""
+    """The fields of a study that its tuner depends on."""
 
     @property
     def mode(self) -> Literal["max", "min"]: ...
@@ -31,26 +31,24 @@ class TunedStudy(Protocol):
 
 
 def _kind_is_required(schema: dict[str, Any]) -> None:
-    """In Python a tuner knows its own kind; a study file must say it."""
+    """In Python a tuner's class determines its kind; a study file must name it."""
     schema["required"] = ["kind", *schema.get("required", ())]
 
 
 class TunerSpec(SpecPart):
-    """What all tuners have in common.
-
-    needs_space: whether the study has a space. trains_to_the_end: whether every trial is trained for as long as was
-    said at its start, so that it is known beforehand how many are trained side by side. takes_objectives: whether its
-    study may have several metrics, or constraints.
-    """
+    """The base class of all tuners."""
 
     model_config = ConfigDict(json_schema_extra=_kind_is_required)
     place: ClassVar[str] = "tuner"
     needs_space: ClassVar[bool] = True
+    """Whether the study has a space."""
     trains_to_the_end: ClassVar[bool] = False
+    """Whether every trial is trained for its full length, so that the number of parallel trials is known beforehand."""
     takes_objectives: ClassVar[bool] = False
+    """Whether the study may have several metrics, or constraints."""
 
     def configurations(self, spec: TunedStudy) -> Iterator[dict[str, Sequence]]:
-        """The configurations this tuner begins with, in order."""
+        """The configurations that the tuner begins with, in order."""
         raise NotImplementedError
 
     def check(self, spec: TunedStudy) -> None:
@@ -59,16 +57,16 @@ class TunerSpec(SpecPart):
 
 
 MODELLING = ("tpe", "gp")
-"""The samplers that can model each rung by itself, or all results as one."""
+"""Samplers that can model either each rung separately or all results together."""
 
 DRAWN_FIRST = {"tpe": 10, "gp": 4, "cmaes": 1}
-"""With fewer results a sampler draws by chance. Optuna's own number is ten for `gp`, too: of a budget of twelve trials
-that leaves the model two.
+"""How many results a sampler needs before it stops sampling at random. Optuna's default for `gp` is also 10, which
+leaves its model two trials of a budget of twelve.
 """
 
 
 class SamplingTuner(TunerSpec):
-    """What tuners have in common that take configurations one by one from a sampler."""
+    """The base class of tuners that take configurations one by one from a sampler."""
 
     sampler: Literal["random", "grid", "sobol", "halton", "tpe", "cmaes", "gp", "trunks"] = Field(
         default="random",
@@ -98,7 +96,7 @@ class SamplingTuner(TunerSpec):
         """Raise `SequenceError` if the tuner cannot work with the rest of the study."""
 
     def check_steps(self) -> None:
-        """Raise `SequenceError` if the rungs make no sense."""
+        """Raise `SequenceError` if the rungs contradict each other."""
         least, most = getattr(self, "min_steps", None), getattr(self, "max_steps", None)
         if least is not None and most is not None and least > most:
             raise FieldError("tuner.min_steps", f"must not be more than max_steps, {most}, got {least}")

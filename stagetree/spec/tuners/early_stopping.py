@@ -1,6 +1,6 @@
-"""Tuners that stop trials early: by comparing results with those of others, or by predicting learning curves.
+"""Tuners that stop trials early, by comparison with other trials or by predicting learning curves.
 
-`stop_hopeless`: that trials end which will hardly come to the best, under a tuner that does not look that far.
+`stop_hopeless` adds such predictions to a study with another tuner.
 """
 
 from __future__ import annotations
@@ -10,15 +10,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PlainValidator
 
-from stagetree.sequences import did_you_mean
-from stagetree.spec.errors import FieldError, shown
+from stagetree.spec.errors import FieldError, shorten
 from stagetree.spec.fields import (
     Bounds,
     Count,
     SpecPart,
+    aliased,
     as_target,
     check_bounds,
-    common,
     finish_best_field,
     max_steps_field,
     num_trials_field,
@@ -31,8 +30,7 @@ def _keep_top() -> Any:
         default=1 / 3,
         ge=0,
         le=1,
-        description="a number from 0 to 1: the best part of the trials that came to a step, which what is foretold "
-        "never ends there",
+        description="a number from 0 to 1: the best part of the trials at a step, which predictions never stop there",
     )
 
 
@@ -42,13 +40,13 @@ class MedianTuner(SamplingTuner):
     kind: Literal["median"] = "median"
     num_trials: Count = num_trials_field()
     max_steps: Count = max_steps_field()
-    min_steps: Count = common(
+    min_steps: Count = aliased(
         "min_steps", "the number of steps before which no trial is stopped, at least 1", default=1
     )
-    min_trials: Count = common(
+    min_trials: Count = aliased(
         "min_trials", "the number of others that a trial is compared with, at least 1", default=3
     )
-    interval: Count | None = common(
+    interval: Count | None = aliased(
         "interval",
         "the number of steps between decisions, at least 1; without it, the study's eval_every",
         default=None,
@@ -66,13 +64,13 @@ class BanditTuner(SamplingTuner):
     kind: Literal["bandit"] = "bandit"
     num_trials: Count = num_trials_field()
     max_steps: Count = max_steps_field()
-    interval: Count = common("interval", "the number of steps between decisions, at least 1", default=10)
-    epsilon: float = common("epsilon", "a number, 0 or more", default=0.5, ge=0, allow_inf_nan=False)
+    interval: Count = aliased("interval", "the number of steps between decisions, at least 1", default=10)
+    epsilon: float = aliased("epsilon", "a number, 0 or more", default=0.5, ge=0, allow_inf_nan=False)
     finish_best: Count | None = finish_best_field()
 
 
 class CurveTuner(SamplingTuner):
-    """What tuners have in common that predict learning curves, and decide when a trial comes to a boundary."""
+    """The base class of tuners that predict learning curves and decide at boundaries."""
 
     num_trials: Count = num_trials_field()
     max_steps: Count = max_steps_field()
@@ -86,10 +84,10 @@ class CurveTuner(SamplingTuner):
 
 
 class EarlyTermTuner(CurveTuner):
-    """Predictive termination: a trial ends if it will hardly come to the best value seen so far."""
+    """Predictive termination: stops a trial that is unlikely to reach the best value so far."""
 
     kind: Literal["early_term"] = "early_term"
-    boundary: Count = common("boundary", "the number of steps between decisions, at least 1", default=30)
+    boundary: Count = aliased("boundary", "the number of steps between decisions, at least 1", default=30)
     delta: float = Field(default=0.05, ge=0, le=1, description="a number from 0 to 1: less likely trials end")
 
 
@@ -97,23 +95,23 @@ _TARGET = float | list[float]
 
 
 class PopTuner(CurveTuner):
-    """POP: trials that will reach the target have slots of their own, the others take turns, hopeless ones end."""
+    """POP: promising trials get dedicated slots, the others take turns, and hopeless ones are stopped."""
 
     kind: Literal["pop"] = "pop"
     target: Annotated[float | list[float] | None, PlainValidator(as_target, json_schema_input_type=_TARGET)] = Field(
         default=None,
         description="a number, or a list of numbers that are targets in turn; without it, the best value so far",
     )
-    max_time: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = common(
+    max_time: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = aliased(
         "max_time", "a number of seconds above 0: when the study ends, however far it is", default=None
     )
-    boundary: Count | None = common(
+    boundary: Count | None = aliased(
         "boundary", "the number of steps between decisions, at least 1; without it, a tenth of max_steps", default=None
     )
     kill_threshold: float | None = Field(
         default=None, allow_inf_nan=False, description="a number: a trial with a worse value ends"
     )
-    min_steps: Count = common(
+    min_steps: Count = aliased(
         "min_steps", "the number of steps before which kill_threshold ends no trial, at least 1", default=1
     )
     lower_bound: float = Field(
@@ -127,7 +125,7 @@ class PopTuner(CurveTuner):
     )
 
     def targets(self) -> list[float]:
-        """The targets in turn; none where the tuner has no own."""
+        """The successive targets; empty if the tuner has none of its own."""
         if self.target is None:
             return []
         return [*self.target] if isinstance(self.target, list) else [self.target]
@@ -141,26 +139,28 @@ class PopTuner(CurveTuner):
         least, greatest = self.bounds
         for target in targets:
             if (least is not None and target < least) or (greatest is not None and target > greatest):
-                raise FieldError("tuner.target", f"must lie within tuner.bounds, {shown(self.bounds)}, got {target:g}")
+                raise FieldError(
+                    "tuner.target", f"must lie within tuner.bounds, {shorten(self.bounds)}, got {target:g}"
+                )
 
 
-REFUSED = {
+UNSUPPORTED_TUNERS = {
     "pop": "which ends trials by what is foretold of them itself",
     "early_term": "which ends trials by what is foretold of them itself",
     "pbt": "whose trials change their values on the way, so that a curve does not predict how it continues",
     "external": "whose trials belong to whoever asks for them, and wait for results",
 }
-"""With these tuners it does not go. For the others a trial that ends early is one that failed on its way."""
+"""Tuners that cannot be combined with `stop_hopeless`. All others treat a stopped trial like a failed one."""
 
 
 class StopHopeless(SpecPart):
     """The predictive termination criterion (Domhan et al. 2015, §4) beside the study's own tuner."""
 
-    boundary: Count | None = common(
+    boundary: Count | None = aliased(
         "boundary", "the number of steps between decisions, at least 1; without it, a tenth of max_steps", default=None
     )
     delta: float = Field(default=0.05, ge=0, le=1, description="a number from 0 to 1: less likely trials end")
-    max_steps: Count | None = common(
+    max_steps: Count | None = aliased(
         "max_steps",
         "a number of steps, at least 1: the end that is foretold, where the tuner does not say it",
         default=None,
@@ -171,9 +171,11 @@ class StopHopeless(SpecPart):
     )
 
     def check(self, tuner: Any) -> None:
-        """Raise `FieldError` where the tuner cannot go with it."""
-        if tuner.kind in REFUSED:
-            raise FieldError("stop_hopeless", f"must be left out for the tuner {tuner.kind}, {REFUSED[tuner.kind]}")
+        """Raise `FieldError` if the tuner cannot be combined with it."""
+        if tuner.kind in UNSUPPORTED_TUNERS:
+            raise FieldError(
+                "stop_hopeless", f"must be left out for the tuner {tuner.kind}, {UNSUPPORTED_TUNERS[tuner.kind]}"
+            )
         if getattr(tuner, "rung_value", None) is not None:
             why = "curves are foretold from values before cooldowns, and rungs have those after"
             raise FieldError("stop_hopeless", f"must be left out beside tuner.rung_value: {why}")
@@ -185,54 +187,6 @@ class StopHopeless(SpecPart):
         check_bounds(self.bounds, "stop_hopeless.bounds")
 
     def end(self, tuner: Any) -> int:
-        """The number of steps at which the values are compared."""
+        """The step at which predicted values are compared."""
         own: int | None = getattr(tuner, "max_steps", None)
         return own or self.max_steps or 0
-
-
-MOST_DRAWS = 10
-"""After so many times its size, a population begins with what was drawn, whatever chance would do."""
-
-
-class PbtTuner(SamplingTuner):
-    """Population based training: every `ready_steps`, the worst go on from copies of the best with other values."""
-
-    kind: Literal["pbt"] = "pbt"
-    population_size: Annotated[int, Field(ge=2)] = common(
-        "population_size", "the number of trials trained side by side, at least 2", default=20
-    )
-    ready_steps: Count = common("ready_steps", "the number of steps between generations, at least 1")
-    max_steps: Count = max_steps_field()
-    quantile: float = common(
-        "quantile", "a number above 0 and up to 0.5: the share that is replaced", default=0.2, gt=0, le=0.5
-    )
-    resample_probability: float = Field(default=0.25, ge=0, le=1, description="a number from 0 to 1")
-    factors: Annotated[list[Annotated[float, Field(gt=0, allow_inf_nan=False)]], Field(min_length=1)] = Field(
-        default=[1.2, 0.8], description="a list of at least one number above 0: by what numbers are perturbed"
-    )
-    populations: Count = Field(
-        default=1, description="how many populations at most, at least 1: another begins where slots would be idle"
-    )
-    chance: float | None = Field(
-        default=None,
-        allow_inf_nan=False,
-        description="a number: what guessing reaches; configurations are drawn until half of them do better",
-    )
-    fixed: list[str] = Field(
-        default=[], description="a list of hyper-parameters that never change in the middle, as those of architecture"
-    )
-
-    def check_study(self, spec: TunedStudy) -> None:
-        if self.ready_steps > self.max_steps:
-            raise FieldError(
-                "tuner.ready_steps", f"must not be more than max_steps, {self.max_steps}, got {self.ready_steps}"
-            )
-        for name in sorted(spec.search_space.parents() - set(self.fixed)):
-            raise FieldError("tuner.fixed", f"must hold {name}: whether others exist depends on it")
-        for number, name in enumerate(self.fixed):
-            if name not in (spec.space or {}):
-                names = list(spec.space or {})
-                raise FieldError(
-                    f"tuner.fixed[{number}]",
-                    f"must be one of {', '.join(names)}, got {name!r}{did_you_mean(name, names)}",
-                )

@@ -1,4 +1,4 @@
-"""Tuners that judge no result: each trial is trained for as long as was said at the start, or its user says."""
+"""Tuners that use no results: a trial's length is fixed at its start, or set by its user."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from stagetree.sequences import Sequence, parse
-from stagetree.sequences.fractions import resolved
-from stagetree.space.distinct import Distinct
+from stagetree.sequences.fractions import resolve_fractions
+from stagetree.space.distinct import UniqueSamples
 from stagetree.space.where import WhereError
 from stagetree.spec.fields import (
     Count,
@@ -19,7 +19,7 @@ from stagetree.spec.fields import (
     Sequences,
     SpecPart,
     Text,
-    common,
+    aliased,
     distinct_field,
     first_field,
     sampling_seed_field,
@@ -28,7 +28,7 @@ from stagetree.spec.tuners.base import SamplingTuner, TunedStudy, TunerSpec
 
 
 class TrialSpec(SpecPart):
-    """One trial: a configuration, and for how many steps to train it."""
+    """One trial: a configuration and its length."""
 
     hp: Sequences = Field(description="an object from hyper-parameter to sequence")
     steps: Count = Field(description="the number of steps to train for, at least 1")
@@ -36,42 +36,41 @@ class TrialSpec(SpecPart):
     @model_validator(mode="before")
     @classmethod
     def _count_steps(cls, written: Any) -> Any:
-        """Fractions of the trial's length become numbers of steps."""
+        """Convert fractions of the trial's length to numbers of steps."""
         if not isinstance(written, Mapping) or not isinstance(written.get("hp"), Mapping):
             return written
         steps = written.get("steps")
         length = steps if isinstance(steps, int) and not isinstance(steps, bool) else None
-        hp = {name: resolved(value, length, f"hp.{name}") for name, value in written["hp"].items()}
+        hp = {name: resolve_fractions(value, length, f"hp.{name}") for name, value in written["hp"].items()}
         return {**written, "hp": hp}
 
     def configuration(self) -> dict[str, Sequence]:
-        """The sequences of the trial."""
         return {name: parse(value) for name, value in self.hp.items()}
 
 
 class FixedTuner(TunerSpec):
-    """Trains each configuration of a space for `max_steps`, or, without that, for the `max_steps` in the space."""
+    """Trains each configuration of a space for `max_steps`, of the tuner or of the space."""
 
     trains_to_the_end: ClassVar[bool] = True
     takes_objectives: ClassVar[bool] = True
     kind: str
-    max_steps: Count | None = common(
+    max_steps: Count | None = aliased(
         "max_steps",
         "the number of steps to train each trial for, at least 1",
         default=None,
     )
 
-    def with_steps(self, spec: TunedStudy) -> Iterator[tuple[dict[str, Sequence], int]]:
-        """Each configuration, and for how many steps it is trained."""
+    def configurations_with_steps(self, spec: TunedStudy) -> Iterator[tuple[dict[str, Sequence], int]]:
+        """Each configuration with the length of its trial."""
         space = spec.search_space
-        for configuration in self.drawn(spec):
-            yield space.without_length(configuration), self.max_steps or space.length_of(configuration) or 0
+        for configuration in self.sample_space(spec):
+            yield space.drop_length(configuration), self.max_steps or space.length_of(configuration) or 0
 
     def configurations(self, spec: TunedStudy) -> Iterator[dict[str, Sequence]]:
-        return (configuration for configuration, _ in self.with_steps(spec))
+        return (configuration for configuration, _ in self.configurations_with_steps(spec))
 
-    def drawn(self, spec: TunedStudy) -> Iterator[dict[str, Sequence]]:
-        """The configurations of the space, with their lengths where it says them."""
+    def sample_space(self, spec: TunedStudy) -> Iterator[dict[str, Sequence]]:
+        """The configurations of the space, including lengths if the space sets them."""
         raise NotImplementedError
 
     def check(self, spec: TunedStudy) -> None:
@@ -83,11 +82,11 @@ class GridTuner(FixedTuner):
 
     kind: Literal["grid"] = "grid"
 
-    def drawn(self, spec: TunedStudy) -> Iterator[dict[str, Sequence]]:
+    def sample_space(self, spec: TunedStudy) -> Iterator[dict[str, Sequence]]:
         return spec.search_space.grid()
 
     def check(self, spec: TunedStudy) -> None:
-        """Looks at a bounded part of it: the number of combinations is compared with what is allowed later."""
+        """Only a bounded part is checked here. The number of combinations is checked later."""
         if spec.search_space.is_empty():
             raise WhereError("must let at least one combination of the space through, got none")
 
@@ -96,21 +95,21 @@ class RandomTuner(FixedTuner):
     """Draws `num_trials` configurations and trains each for `max_steps`."""
 
     kind: Literal["random"] = "random"
-    num_trials: Count = common("num_trials", "the number of configurations to draw, at least 1")
+    num_trials: Count = aliased("num_trials", "the number of configurations to draw, at least 1")
     sampling_seed: Seed | None = sampling_seed_field()
     first: list[Sequences] | None = first_field()
     distinct: bool = distinct_field()
 
-    def drawn(self, spec: TunedStudy) -> Iterator[dict[str, Sequence]]:
+    def sample_space(self, spec: TunedStudy) -> Iterator[dict[str, Sequence]]:
         drawn = (spec.search_space.sample(spec.sampling_seed, number) for number in count())
         if self.distinct:
-            unlike = Distinct(spec.search_space, self.max_steps, spec.first)
-            return islice(chain(spec.first, unlike.without_repeats(drawn, spec.sampling_seed)), self.num_trials)
+            unlike = UniqueSamples(spec.search_space, self.max_steps, spec.first)
+            return islice(chain(spec.first, unlike.skip_repeats(drawn, spec.sampling_seed)), self.num_trials)
         return islice(chain(spec.first, drawn), self.num_trials)
 
 
 class TrialsTuner(TunerSpec):
-    """Trains the trials it is given; the study has no space."""
+    """Trains the listed trials; the study has no space."""
 
     needs_space: ClassVar[bool] = False
     trains_to_the_end: ClassVar[bool] = True
@@ -123,7 +122,7 @@ class TrialsTuner(TunerSpec):
 
 
 class ExternalTuner(TunerSpec):
-    """Wants nothing itself: trials come over the API, and the study ends when it is told to."""
+    """Starts no trials itself: they are requested over the API, and the study ends on request."""
 
     needs_space: ClassVar[bool] = False
     takes_objectives: ClassVar[bool] = True
@@ -133,11 +132,11 @@ class ExternalTuner(TunerSpec):
         return iter(())
 
     def check(self, spec: TunedStudy) -> None:
-        """It works with any study."""
+        """Accepts any study."""
 
 
 class CustomTuner(SamplingTuner):
-    """A tuner that the server's operator registered from a file; a submitted study records its version."""
+    """A tuner that the server's operator registered from a file. A submitted study records its version."""
 
     takes_objectives: ClassVar[bool] = True
     kind: Literal["custom"] = "custom"

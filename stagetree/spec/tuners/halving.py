@@ -1,11 +1,7 @@
-"""Tuners by successive halving: the best of each rung go on.
-
-And the steps at which tuners decide: rungs and brackets, and the boundaries of tuners that predict curves.
-"""
+"""Tuners by successive halving: the best trials of each rung are promoted."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 from pydantic import Field
@@ -16,8 +12,8 @@ from stagetree.spec.fields import (
     Count,
     Factor,
     Rate,
+    aliased,
     check_bounds,
-    common,
     finish_best_field,
     max_steps_field,
     min_steps_field,
@@ -25,94 +21,12 @@ from stagetree.spec.fields import (
     reduction_factor_field,
 )
 from stagetree.spec.tuners.base import SamplingTuner, TunedStudy
-from stagetree.spec.tuners.rungs import RungValue
-
-ENDLESS = 40
-"""How many rungs there are without a highest: no study climbs them all."""
-
-
-def rung_steps(least: int, most: int | None, factor: int, early_stopping_rate: int = 0) -> list[int]:
-    """The steps at which the rungs of a bracket stand: r * eta^(s + k), and `most` for the last (r_i in Algorithm 1).
-
-    Where `most` is no power of `factor` times `least`, there is one more rung at `most`, so that the best trial is
-    always trained to the end. Without `most` (infinite horizon) the rungs have no end.
-    """
-    rungs = (least * factor ** (early_stopping_rate + rung) for rung in range(ENDLESS))
-    return list(rungs) if most is None else [*(steps for steps in rungs if steps < most), most]
-
-
-def rungs_down_from(most: int, rungs: int, factor: int) -> list[int]:
-    """The steps of so many rungs, counted from the top: R / eta^k, rounded down (Hyperband, Algorithm 1: R eta^-s)."""
-    return [most // factor**rung for rung in reversed(range(rungs))]
-
-
-def log_floor(most: int, least: int, factor: int) -> int:
-    """floor(log_factor(most / least)), exact."""
-    exponent = 0
-    while least * factor ** (exponent + 1) <= most:
-        exponent += 1
-    return exponent
-
-
-def shares(trials: int, rungs: int, eta: int, brackets: int) -> list[int]:
-    """How many of the trials each bracket gets: inversely to its average steps a configuration (ASHA paper, §5.1).
-
-    With B = `rungs`, bracket s has B - s rungs and so takes (B - s) / eta^(B - 1 - s) of `max_steps` a configuration.
-    Each next trial goes where it is needed most, of the brackets that are not ahead of their exact share (Balinski and
-    Young's quota method): so no share is off by one, and none shrinks when there are more trials, as it may where
-    remainders are compared.
-    """
-    inverse = [eta ** (rungs - 1 - s) / (rungs - s) for s in range(brackets)]
-    whole, counts = sum(inverse), [0] * brackets
-    for number in range(1, trials + 1):
-        behind = [
-            (inverse[s] / (counts[s] + 1), -s) for s in range(brackets) if counts[s] * whole < number * inverse[s]
-        ]
-        counts[-max(behind)[1]] += 1
-    return counts
-
-
-def sure_steps(trials: int, ladders: Sequence[Sequence[int]], eta: int) -> int:
-    """The steps that some trial of ASHA on these brackets comes to, whatever the results, if none fails.
-
-    Of n trials at a rung, floor(n / eta) or more go on; more only where trials that came late are better than those
-    that went on before them. In one bracket it is the rung floor(log_eta(n)), from 0.
-    """
-    widths = shares(trials, len(ladders[0]), eta, len(ladders))
-    climbed = ((ladder, log_floor(width, 1, eta)) for ladder, width in zip(ladders, widths, strict=True) if width)
-    return max(ladder[min(rung, len(ladder) - 1)] for ladder, rung in climbed)
-
-
-BOUNDARIES = 10
-"""Of a trial where the study names no boundary: "5-10 % of the max epoch" (Rasley et al. 2017, §9)."""
-
-LEAST_POINTS = 4
-"""A curve with fewer evaluations has no shape yet: what is foretold of it is hardly more than what it is now. (In the
-papers there are ten, or thirty, before anything is decided.)"""
-
-
-def boundary_of(chosen: int | None, most: int) -> int:
-    """The steps between two decisions: those that were chosen, if any."""
-    return chosen or -(-most // BOUNDARIES)
-
-
-def steps_asked(boundary: int, eval_every: int | None, most: int) -> list[int]:
-    """The steps that trials are asked for: every boundary, every evaluation between them, and the last."""
-    return sorted({*range(boundary, most, boundary), *range(eval_every or most, most, eval_every or most), most})
-
-
-def most_points(boundary: int, eval_every: int | None, most: int) -> int:
-    """How many evaluations a trial has had when it comes to its last decision; 0 where there is none before its end."""
-    last = (most - 1) // boundary * boundary
-    return sum(step <= last for step in steps_asked(boundary, eval_every, most))
-
-
-MAX_RUNGS = 5
-"""How many rungs asynchronous Hyperband has at most, unless it is told the lowest (ASHA paper, §5.1)."""
+from stagetree.spec.tuners.rung_values import RungValue
+from stagetree.spec.tuners.rungs import MAX_RUNGS, log_floor, rung_steps, rungs_down_from
 
 
 class HalvingTuner(SamplingTuner):
-    """What tuners have in common that compare trials at rungs."""
+    """The base class of tuners that compare trials at rungs."""
 
     finish_best: Count | None = finish_best_field()
     rung_value: RungValue | None = Field(
@@ -128,7 +42,7 @@ class HalvingTuner(SamplingTuner):
 
 
 class ShaTuner(HalvingTuner):
-    """Synchronous successive halving: `num_trials` configurations, of which the best 1/eta go on from each rung."""
+    """Synchronous successive halving: of `num_trials` configurations, each rung promotes the best 1/eta."""
 
     takes_objectives: ClassVar[bool] = True
     kind: Literal["sha"] = "sha"
@@ -139,7 +53,7 @@ class ShaTuner(HalvingTuner):
     early_stopping_rate: Rate = Field(default=0, description="a whole number from 0 to 64: s in the ASHA paper")
 
     def check_steps(self) -> None:
-        """As the ASHA paper asserts, Algorithm 1: at least one configuration must be allocated `max_steps`."""
+        """Check the assertion of Algorithm 1 in the ASHA paper: at least one configuration must reach `max_steps`."""
         super().check_steps()
         least, steps = 1, self.min_steps * self.reduction_factor ** (self.early_stopping_rate + 1)
         while steps <= self.max_steps:
@@ -161,7 +75,7 @@ class AshaTuner(HalvingTuner):
     )
     num_trials: Count = num_trials_field()
     min_steps: Count = min_steps_field()
-    max_steps: Count | None = common("max_steps", "the number of steps at the top rung, at least 1", default=None)
+    max_steps: Count | None = aliased("max_steps", "the number of steps at the top rung, at least 1", default=None)
     reduction_factor: Factor = reduction_factor_field()
     early_stopping_rate: Rate = Field(default=0, description="a whole number from 0 to 64: s in the ASHA paper")
     brackets: Count = Field(
@@ -176,7 +90,7 @@ class AshaTuner(HalvingTuner):
     )
 
     def ladders(self) -> list[list[int]]:
-        """The steps of the rungs of each bracket, the most aggressive first."""
+        """The rungs of each bracket, the most aggressive first."""
         rungs = rung_steps(self.min_steps, self.max_steps, self.reduction_factor, self.early_stopping_rate)
         return [rungs[s:] for s in range(min(self.brackets, len(rungs)))]
 
@@ -208,13 +122,13 @@ class AshaTuner(HalvingTuner):
 
 
 class HyperbandTuner(HalvingTuner):
-    """Every bracket of successive halving; how many configurations that is follows from the steps."""
+    """Every bracket of successive halving. The steps determine the number of configurations."""
 
     takes_objectives: ClassVar[bool] = True
     kind: Literal["hyperband"] = "hyperband"
     min_steps: Count = min_steps_field(default=1)
     max_steps: Count = max_steps_field()
-    reduction_factor: Factor = common(
+    reduction_factor: Factor = aliased(
         "reduction_factor", "a whole number of at least 2: one of this many is promoted from a rung", default=3
     )
     brackets: Count | None = Field(default=None, description="how many brackets, the most aggressive first")
@@ -226,7 +140,7 @@ class HyperbandTuner(HalvingTuner):
         return [-(-(s_max + 1) * eta ** (s_max - s) // (s_max - s + 1)) for s in self._numbers()]
 
     def ladders(self) -> list[list[int]]:
-        """The steps of the rungs of each bracket, in that order."""
+        """The rungs of each bracket, in the same order."""
         rungs = self._most_promotions() + 1
         return [rungs_down_from(self.max_steps, rungs - s, self.reduction_factor) for s in self._numbers()]
 
@@ -250,7 +164,7 @@ class AsyncHyperbandTuner(HalvingTuner):
     brackets: Count = Field(default=3, description="how many brackets, the most aggressive first")
 
     def ladders(self) -> list[list[int]]:
-        """The steps of the rungs of each bracket, the most aggressive first."""
+        """The rungs of each bracket, the most aggressive first."""
         rungs = log_floor(self.max_steps, self.min_steps or 1, self.reduction_factor) + 1
         rungs = rungs if self.min_steps else min(rungs, MAX_RUNGS)
         brackets = range(min(self.brackets, rungs))

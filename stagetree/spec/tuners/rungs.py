@@ -1,86 +1,89 @@
-"""The value of a trial at a rung, where that is not the trial's own: the result of a cooldown."""
+"""The steps at which tuners decide: rungs and brackets, and the boundaries of tuners that predict learning curves."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from itertools import islice
-from typing import Annotated, Any, Literal
+from collections.abc import Sequence
 
-from pydantic import Field, PlainValidator
-
-from stagetree.sequences import Sequence, SequenceError
-from stagetree.spec.errors import FieldError, shown
-from stagetree.spec.fields import Finite, SpecPart
-from stagetree.spec.tuners.base import TunedStudy
-
-_COOLDOWN = "a number of steps, at least 2, or a fraction of the rung's, above 0 and below 1"
+ENDLESS = 40
+"""How many rungs there are without a highest one. No study reaches the last of them."""
 
 
-def as_cooldown(value: Any) -> Any:
-    """A number of steps, or a fraction of others. Of one step alone, nothing has fallen before it."""
-    if isinstance(value, float) and 0 < value < 1:
-        return value
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 2:
-        return value
-    raise SequenceError("", f"must be {_COOLDOWN}, got {shown(value)}")
+def rung_steps(least: int, most: int | None, factor: int, early_stopping_rate: int = 0) -> list[int]:
+    """The rungs of a bracket: r * eta^(s + k), with `most` as the last (r_i in Algorithm 1).
 
-
-class RungValue(SpecPart):
-    """What a trial is worth at a rung: what a cooldown comes to that is branched off it there.
-
-    cooldown: its steps, as a number of them or as a fraction of the rung's.
+    If `most` is not a power of `factor` times `least`, one more rung at `most` ensures that the best trial is trained
+    to the end. Without `most` (infinite horizon), there are `ENDLESS` rungs.
     """
-
-    cooldown: Annotated[int | float, PlainValidator(as_cooldown, json_schema_input_type=int | float)] = Field(
-        description=_COOLDOWN
-    )
-    shape: Literal["linear", "cosine", "sqrt"] = Field(
-        default="linear", description="linear, cosine or sqrt: how the sequence falls"
-    )
-    final: Annotated[Finite, Field(ge=0)] = Field(
-        default=0, description="a finite number, 0 or more: what the sequence falls to"
-    )
-    sequence: str = Field(
-        default="lr", min_length=1, description="the name of the hyper-parameter that falls, with those of its groups"
-    )
-
-    def steps(self, rung: int) -> int:
-        """How many steps a cooldown takes at a rung, at least 2; halves are rounded up."""
-        return self.cooldown if isinstance(self.cooldown, int) else max(2, int(self.cooldown * rung + 0.5))
-
-    def falls(self, name: str) -> bool:
-        """Whether a hyper-parameter falls in a cooldown: it is the sequence, or that of a group, as `lr.head`."""
-        return name == self.sequence or name.startswith(f"{self.sequence}.")
-
-    def check(self, spec: TunedStudy, rungs: Iterable[int]) -> None:
-        """Raise `FieldError` where trials of the study have no such sequence, or one that is no number at a rung."""
-        if not any(map(self.falls, spec.search_space.sample(spec.sampling_seed, 0))):
-            text = "must be a hyper-parameter of every trial, which falls in a cooldown; there are "
-            names = ", ".join(spec.search_space.hyper_parameters)
-            raise FieldError("tuner.rung_value.sequence", f"{text}{names}, got {self.sequence!r}")
-        for name in filter(self.falls, spec.search_space.hyper_parameters):
-            for sequence, _ in islice(spec.search_space.examples(name), 1000):
-                for step in rungs:
-                    if isinstance(value := sequence.at(step), str | bool):
-                        text = f"must be numbers that can fall, and {name} is {value!r} at step {step}"
-                        raise FieldError("tuner.rung_value.sequence", text)
-
-    def fallen(self, spec: TunedStudy, last: int) -> Iterator[str]:
-        """Where the sequence has fallen by itself before the last rung, in a sentence."""
-        drawn = (spec.search_space.sample(spec.sampling_seed, number) for number in range(_DRAWN))
-        trials = [each for each in drawn if any(_falls(each[name], last) for name in each if self.falls(name))]
-        if trials:
-            yield (
-                f"{self.sequence} has fallen by itself before step {last} in {len(trials)} of {_DRAWN} trials, so a "
-                "cooldown there hardly changes them: hold it, as after a warm-up, or leave rung_value out"
-            )
+    rungs = (least * factor ** (early_stopping_rate + rung) for rung in range(ENDLESS))
+    return list(rungs) if most is None else [*(steps for steps in rungs if steps < most), most]
 
 
-_DRAWN = 64
-"""So many configurations are looked at."""
+def rungs_down_from(most: int, rungs: int, factor: int) -> list[int]:
+    """`rungs` rungs, counted from the top: R / eta^k, rounded down (Hyperband, Algorithm 1: R eta^-s)."""
+    return [most // factor**rung for rung in reversed(range(rungs))]
 
 
-def _falls(sequence: Sequence, last: int) -> bool:
-    """Whether the values fall on the way to a step."""
-    values = [value for step in (last // 4, last // 2, last - 1) if isinstance(value := sequence.at(step), int | float)]
-    return bool(values) and max(values) > values[-1]
+def log_floor(most: int, least: int, factor: int) -> int:
+    """floor(log_factor(most / least)), exact."""
+    exponent = 0
+    while least * factor ** (exponent + 1) <= most:
+        exponent += 1
+    return exponent
+
+
+def bracket_sizes(trials: int, rungs: int, eta: int, brackets: int) -> list[int]:
+    """How many of the trials each bracket gets: inversely to its mean steps per configuration (ASHA paper, §5.1).
+
+    With B = `rungs`, bracket s has B - s rungs and so takes (B - s) / eta^(B - 1 - s) of `max_steps` per configuration.
+    Trials are assigned one by one by Balinski and Young's quota method: to the neediest bracket among those not ahead
+    of their exact share. No size is off by one or more, and none decreases when trials are added, as can happen with
+    largest remainders.
+    """
+    inverse = [eta ** (rungs - 1 - s) / (rungs - s) for s in range(brackets)]
+    whole, counts = sum(inverse), [0] * brackets
+    for number in range(1, trials + 1):
+        behind = [
+            (inverse[s] / (counts[s] + 1), -s) for s in range(brackets) if counts[s] * whole < number * inverse[s]
+        ]
+        counts[-max(behind)[1]] += 1
+    return counts
+
+
+def guaranteed_steps(trials: int, ladders: Sequence[Sequence[int]], eta: int) -> int:
+    """The steps that at least one trial of ASHA reaches, whatever the results, if none fails.
+
+    Of n trials at a rung, at least floor(n / eta) are promoted. In one bracket that makes rung floor(log_eta(n)),
+    counted from 0.
+    """
+    widths = bracket_sizes(trials, len(ladders[0]), eta, len(ladders))
+    climbed = ((ladder, log_floor(width, 1, eta)) for ladder, width in zip(ladders, widths, strict=True) if width)
+    return max(ladder[min(rung, len(ladder) - 1)] for ladder, rung in climbed)
+
+
+BOUNDARIES = 10
+"""The default number of boundaries of a trial: "5-10 % of the max epoch" (Rasley et al. 2017, §9)."""
+
+MIN_EVALUATIONS = 4
+"""With fewer evaluations, a curve has no shape yet and its prediction is little more than its current value. (The
+papers wait for ten or thirty.)
+"""
+
+
+def boundary_steps(chosen: int | None, most: int) -> int:
+    """The steps between two decisions: as chosen, or by default."""
+    return chosen or -(-most // BOUNDARIES)
+
+
+def requested_steps(boundary: int, eval_every: int | None, most: int) -> list[int]:
+    """The steps at which trials are requested: every boundary, every evaluation between them, and the last."""
+    return sorted({*range(boundary, most, boundary), *range(eval_every or most, most, eval_every or most), most})
+
+
+def max_evaluations(boundary: int, eval_every: int | None, most: int) -> int:
+    """How many evaluations a trial has at its last decision; 0 if there is none before its end."""
+    last = (most - 1) // boundary * boundary
+    return sum(step <= last for step in requested_steps(boundary, eval_every, most))
+
+
+MAX_RUNGS = 5
+"""The maximum number of rungs of asynchronous Hyperband without `min_steps` (ASHA paper, §5.1)."""

@@ -1,6 +1,6 @@
 /** The tree by steps: each node as high as it has trials there, lower where some have left, its children beside it. */
 import type { Tree } from "../types.ts";
-import { childrenOf, pathOf } from "./rungtree.ts";
+import { childrenOf, pathOf } from "./rung_tree.ts";
 
 export interface Bar {
   node: number;

@@ -1,7 +1,7 @@
 /** The rung tree as a drawing: what is under the pointer, or was reached by the arrow keys, is told beside it. */
 import { useCallback, useMemo, useState } from "preact/hooks";
 import { number } from "../format.ts";
-import { rungTree, wayOf, withMeans, type End, type Segment } from "../layout/rungtree.ts";
+import { rungTree, wayOf, withMeans, type End, type Segment } from "../layout/rung_tree.ts";
 import { robust, robustByLog, spansOrders } from "../layout/scales.ts";
 import { palette, type Palette } from "../theme.ts";
 import type { Tree } from "../types.ts";

@@ -1,6 +1,6 @@
 /** How the rung tree is painted: its axes, its lines, their ends, and what of them is under the pointer. */
 import { MARKS, onAxis } from "../format.ts";
-import { commonValues, isOn, type End, type Link, type Segment } from "../layout/rungtree.ts";
+import { commonValues, isOn, type End, type Link, type Segment } from "../layout/rung_tree.ts";
 import { linear, logarithmic, logTicks, steps as stepScale, stepTicks, ticks, type Scale } from "../layout/scales.ts";
 import { scale as colourScale, series, type Palette } from "../theme.ts";
 import type { Tree } from "../types.ts";

@@ -2,7 +2,7 @@
 import { useMemo } from "preact/hooks";
 import { about, useAnswer } from "../data.ts";
 import { cell, number } from "../format.ts";
-import { pathOf, withMeans } from "../layout/rungtree.ts";
+import { pathOf, withMeans } from "../layout/rung_tree.ts";
 import { Loaded, Panel } from "../parts/panel.tsx";
 import { Plot } from "../parts/plot.tsx";
 import { chosen, studyLink } from "../route.ts";

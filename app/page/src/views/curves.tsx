@@ -4,7 +4,7 @@ import { about, useAnswer } from "../data.ts";
 import { number } from "../format.ts";
 import { bestRows } from "../layout/filter.ts";
 import { rungLines } from "../layout/rungs.ts";
-import { curveOf, withMeans } from "../layout/rungtree.ts";
+import { curveOf, withMeans } from "../layout/rung_tree.ts";
 import { robust } from "../layout/scales.ts";
 import { Loaded, Panel } from "../parts/panel.tsx";
 import { Plot, type Line } from "../parts/plot.tsx";

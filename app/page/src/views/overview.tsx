@@ -17,7 +17,7 @@ import { route, setQuery, studyLink } from "../route.ts";
 import { useTable } from "../table.ts";
 import { palette } from "../theme.ts";
 import { resultOf, type History, type LoggedEvent, type Schedules, type Study } from "../types.ts";
-import { FrontCard } from "./front.tsx";
+import { FrontCard } from "./pareto_front.tsx";
 import { Notes } from "./notes.tsx";
 import { RungTreeCard } from "./rung_tree.tsx";
 import { SideBySideCard } from "./side_by_side.tsx";

@@ -3,7 +3,7 @@ import { useCallback, useMemo, useState } from "preact/hooks";
 import { about, useAnswer } from "../data.ts";
 import { count, plural } from "../format.ts";
 import { icicle, meansOf, savedBy, type Bar } from "../layout/icicle.ts";
-import { pathFrom, runsOf, withMeans } from "../layout/rungtree.ts";
+import { pathFrom, runsOf, withMeans } from "../layout/rung_tree.ts";
 import { linear, ticks } from "../layout/scales.ts";
 import { Canvas, Tip, type Size } from "../parts/canvas.tsx";
 import { Loaded, Panel } from "../parts/panel.tsx";

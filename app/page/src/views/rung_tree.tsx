@@ -3,7 +3,7 @@ import { useMemo } from "preact/hooks";
 import { about, useAnswer } from "../data.ts";
 import { number, plural, spread } from "../format.ts";
 import { lastDecisions, rungLines } from "../layout/rungs.ts";
-import type { End } from "../layout/rungtree.ts";
+import type { End } from "../layout/rung_tree.ts";
 import { Loaded, Panel } from "../parts/panel.tsx";
 import { roomFor } from "../parts/room.ts";
 import { RungTreeCanvas } from "../parts/rung_tree_canvas.tsx";

@@ -2,9 +2,9 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { bestRows } from "../src/layout/filter.ts";
-import { frontDots, staircase } from "../src/layout/front.ts";
+import { frontDots, staircase } from "../src/layout/pareto_front.ts";
 import { meansOf } from "../src/layout/icicle.ts";
-import { rungTree } from "../src/layout/rungtree.ts";
+import { rungTree } from "../src/layout/rung_tree.ts";
 import { Table } from "../src/table.ts";
 import type { Columns, Tree } from "../src/types.ts";
 

@@ -1,9 +1,9 @@
-/** The front: the trials that no other is better than in all metrics, among all the others. */
+/** The Pareto front among all trials, as a plot of two metrics and a table. */
 import { useCallback, useMemo, useState } from "preact/hooks";
 import { count, number, signsOf } from "../format.ts";
-import { frontDots, isLessBetter, measured, staircase, type FrontDot } from "../layout/front.ts";
+import { frontDots, isLessBetter, measured, staircase, type FrontDot } from "../layout/pareto_front.ts";
 import { Canvas, Tip } from "../parts/canvas.tsx";
-import { frontScales, paintFront } from "../parts/front_painting.ts";
+import { frontScales, paintFront } from "../parts/pareto_front_painting.ts";
 import { Loaded, Panel } from "../parts/panel.tsx";
 import { Footnotes, Mark } from "../parts/states.tsx";
 import { route, setQuery, studyLink } from "../route.ts";
@@ -12,9 +12,9 @@ import type { Palette } from "../theme.ts";
 import type { Study } from "../types.ts";
 import type { ViewProps } from "./props.ts";
 
-const [HEIGHT, NEAR, MOST_ROWS] = [320, 14, 12];
+const [HEIGHT, NEAR, MAX_ROWS] = [320, 14, 12];
 
-/** Nothing where the study judges by one number. */
+/** Empty for a study with one metric and no constraints. */
 export function FrontCard({ study, at }: ViewProps) {
   return study.metrics || study.constraints ? <Card study={study} at={at} /> : null;
 }
@@ -32,8 +32,8 @@ function Card({ study, at }: ViewProps) {
     </span>
   );
   return (
-    <Panel title={study.metrics.length > 1 ? "Front" : "Metric and constraints"} class="wide" aside={aside}>
-      <Loaded answer={table}>{(data) => (names.length > 1 ? <Drawn study={study} table={data} x={x} y={y} /> : <p class="quiet">No trial has a result yet.</p>)}</Loaded>
+    <Panel title={study.metrics.length > 1 ? "Pareto front" : "Metric and constraints"} class="wide" aside={aside}>
+      <Loaded answer={table}>{(data) => (names.length > 1 ? <ParetoPlot study={study} table={data} x={x} y={y} /> : <p class="quiet">No trial has a result yet.</p>)}</Loaded>
     </Panel>
   );
 }
@@ -51,14 +51,14 @@ function Axis({ label, names, value, field }: { label: string; names: string[]; 
   );
 }
 
-interface DrawnProps {
+interface ParetoPlotProps {
   study: Study;
   table: Table;
   x: string;
   y: string;
 }
 
-function Drawn({ study, table, x, y }: DrawnProps) {
+function ParetoPlot({ study, table, x, y }: ParetoPlotProps) {
   const dots = useMemo(() => frontDots(table, x, y), [table, x, y]);
   const axes = useMemo(() => [axisOf(study, x), axisOf(study, y)] as const, [study.metrics, study.mode, x, y]);
   const edge = useMemo(() => {
@@ -90,7 +90,7 @@ function Drawn({ study, table, x, y }: DrawnProps) {
         )}
       </div>
       <Legend study={study} dots={dots} />
-      {study.metrics.length > 1 && <Listed study={study} />}
+      {study.metrics.length > 1 && <FrontTable study={study} />}
     </>
   );
 }
@@ -128,10 +128,10 @@ function Legend({ study, dots }: { study: Study; dots: FrontDot[] }) {
   );
 }
 
-/** The front in numbers, the first of it far apart. */
-function Listed({ study }: { study: Study }) {
+/** The trials of the front, well spread ones first. */
+function FrontTable({ study }: { study: Study }) {
   const names = study.metrics.map((each) => each["name"]!);
-  const shown = study.front.slice(0, MOST_ROWS);
+  const shown = study.front.slice(0, MAX_ROWS);
   const signs = signsOf(shown.map((each) => each.exactness));
   return (
     <div class="scroll">
@@ -165,7 +165,7 @@ function Listed({ study }: { study: Study }) {
         </tbody>
       </table>
       <Footnotes signs={signs} />
-      {study.front.length > MOST_ROWS && (
+      {study.front.length > MAX_ROWS && (
         <p class="quiet">
           <a href={studyLink(study.study, ["trials"], { q: "front:true" })}>all {study.front.length} on the front</a>
         </p>

@@ -1,4 +1,4 @@
-/** The front of a study with several metrics, on two of them: where each trial lies, and what it is there. */
+/** The Pareto front on two metrics: where each trial lies, and whether it is on the front. */
 import type { Table } from "../table.ts";
 import type { Study } from "../types.ts";
 
@@ -13,21 +13,21 @@ export interface FrontDot {
 
 const METRIC = "metrics.";
 
-/** What a study judges by: its metrics first, then what its constraints are about. */
+/** The metrics of a study, then those of its constraints. */
 export function measured(study: Study, table: Table): string[] {
   const goals = study.metrics.map((each) => each["name"]!);
   const there = Object.keys(table.columns).filter((name) => name.startsWith(METRIC)).map((name) => name.slice(METRIC.length));
   return [...goals, ...there.filter((name) => !goals.includes(name))];
 }
 
-/** Whether less of a metric is better; null for one that only a constraint is about. */
+/** Whether lower is better; null for a metric that only a constraint uses. */
 export function isLessBetter(study: Study, metric: string): boolean | null {
   const goal = study.metrics.find((each) => each["name"] === metric);
   if (goal) return goal["mode"] === "min";
   return metric === study.metric ? study.mode === "min" : null;
 }
 
-/** The trials with results on both axes. One that breaks a constraint is on no front. */
+/** The trials with results on both axes. A trial that violates a constraint is not on the front. */
 export function frontDots(table: Table, x: string, y: string): FrontDot[] {
   const [xs, ys] = [table.column(METRIC + x), table.column(METRIC + y)];
   const [front, violation] = [table.column("front"), table.column("violation")];

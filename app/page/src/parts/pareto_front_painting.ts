@@ -1,6 +1,6 @@
-/** The drawing of a front: axes, its edge, and a mark for each trial by what it is. */
+/** Paints a Pareto front: axes, its edge, and one mark per trial. */
 import { onAxis } from "../format.ts";
-import type { FrontDot } from "../layout/front.ts";
+import type { FrontDot } from "../layout/pareto_front.ts";
 import { linear, logarithmic, logTicks, robust, robustByLog, spansOrders, ticks, type Scale } from "../layout/scales.ts";
 import type { Palette } from "../theme.ts";
 import type { Size } from "./canvas.tsx";
@@ -12,14 +12,14 @@ interface PaintedAxis {
   ticks: number[];
 }
 
-export interface Painted {
+export interface ParetoPicture {
   dots: FrontDot[];
   edge: [number, number][];
   axes: readonly { text: string; isLess: boolean | null }[];
   near: number | null;
 }
 
-/** Where values lie: nearly all trials, and the whole front, are seen; what is further out lies at the border. */
+/** Scales that show the whole front and nearly all trials. Outliers are moved to the border. */
 export function frontScales(dots: FrontDot[], { width, height }: Size): [PaintedAxis, PaintedAxis] {
   const front = dots.filter((dot) => dot.kind === "front");
   const across = axis(dots.map((dot) => dot.x), front.map((dot) => dot.x), [LEFT, width - RIGHT], Math.max(2, width / 110));
@@ -34,7 +34,7 @@ function axis(values: number[], front: number[], range: [number, number], wanted
   return { place: (value) => scale(Math.min(high, Math.max(low, value))), ticks: (isLog ? logTicks : ticks)([low, high], wanted) };
 }
 
-export function paintFront(context: CanvasRenderingContext2D, size: Size, ink: Palette, shown: Painted): void {
+export function paintFront(context: CanvasRenderingContext2D, size: Size, ink: Palette, shown: ParetoPicture): void {
   const [x, y] = frontScales(shown.dots, size);
   paintAxes(context, size, ink, x, y, shown.axes);
   context.strokeStyle = ink.accent;
@@ -47,7 +47,7 @@ export function paintFront(context: CanvasRenderingContext2D, size: Size, ink: P
   }
 }
 
-function paintAxes(context: CanvasRenderingContext2D, { width, height }: Size, ink: Palette, x: PaintedAxis, y: PaintedAxis, axes: Painted["axes"]): void {
+function paintAxes(context: CanvasRenderingContext2D, { width, height }: Size, ink: Palette, x: PaintedAxis, y: PaintedAxis, axes: ParetoPicture["axes"]): void {
   context.lineWidth = 1;
   context.strokeStyle = ink.line;
   context.fillStyle = ink.soft;

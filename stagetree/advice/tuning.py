@@ -1,4 +1,4 @@
-"""What a tuner will not do as it stands, and what would do it: sentences for people, from the study file alone."""
+"""Advice on tuners that cannot do their task as configured."""
 
 from __future__ import annotations
 
@@ -7,25 +7,32 @@ from collections.abc import Iterator
 from itertools import islice, takewhile
 from typing import Any
 
-from stagetree.sequences import OneCycle, Sequence, SequenceError, Warmup, Wsd, end_of
+from stagetree.sequences import OneCycle, Sequence, SequenceError, Warmup, Wsd, last_change
 from stagetree.sequences.forms import Piece
-from stagetree.space.distinct import Distinct
+from stagetree.space.distinct import UniqueSamples
 from stagetree.spec import StudySpec
 from stagetree.spec.tuners import AshaTuner, AsyncHyperbandTuner, FixedTuner, HyperbandTuner, PbtTuner, ShaTuner
 from stagetree.spec.tuners.base import DRAWN_FIRST
 from stagetree.spec.tuners.early_stopping import CurveTuner
-from stagetree.spec.tuners.halving import ENDLESS, LEAST_POINTS, boundary_of, most_points, rung_steps, sure_steps
+from stagetree.spec.tuners.rungs import (
+    ENDLESS,
+    MIN_EVALUATIONS,
+    boundary_steps,
+    guaranteed_steps,
+    max_evaluations,
+    rung_steps,
+)
 
 SAMPLES = 64
-"""So many configurations are drawn to compare them."""
+"""How many configurations are sampled for comparison."""
 RATES = ("lr", "learning_rate")
-_MOST_PIECES = 200
+_MAX_PIECES = 200
 
 
-def of_the_tuner(spec: StudySpec) -> Iterator[str]:
-    """Fields that would have the tuner do more of its task."""
+def tuner_advice(spec: StudySpec) -> Iterator[str]:
+    """Advice on the fields of the tuner."""
     yield from _few_configurations(spec)
-    yield from _never_to_the_end(spec)
+    yield from _unreachable_max_steps(spec)
     yield from _too_few_evaluations(spec)
     yield from _never_learns(spec)
     yield from _idle_at_the_end(spec)
@@ -34,12 +41,12 @@ def of_the_tuner(spec: StudySpec) -> Iterator[str]:
 
 
 def afterthoughts(spec: StudySpec, furthest: int) -> list[str]:
-    """Advice on a study that is over, if no trial of it was trained past step `furthest`."""
+    """Advice on a study that is over, if none of its trials was trained past step `furthest`."""
     most = getattr(spec.tuner, "max_steps", None)
     if most is None or furthest >= most or not furthest > 0:
         return []
     finish = "; finish_best: 1 trains the best one to the end" if _can_finish(spec) else ""
-    why = list(_never_to_the_end(spec))
+    why = list(_unreachable_max_steps(spec))
     return [f"no trial was trained past step {furthest} of {most}{finish}", *why]
 
 
@@ -48,8 +55,8 @@ def _can_finish(spec: StudySpec) -> bool:
 
 
 def _few_configurations(spec: StudySpec) -> Iterator[str]:
-    """Where more trials are asked for than the space has different ones."""
-    trials, different = _asked_for(spec), different_configurations(spec)
+    """Warn if the study requests more trials than the space has unique configurations."""
+    trials, different = _requested_trials(spec), count_unique_configurations(spec)
     if different is not None and trials is not None and different < trials:
         yield (
             f"{different} different, {trials} asked for: the space holds no more configurations, so the study has "
@@ -57,29 +64,29 @@ def _few_configurations(spec: StudySpec) -> Iterator[str]:
         )
 
 
-def different_configurations(spec: StudySpec) -> int | None:
-    """How many trials the space has for the study, none twice; None where there is no end, or repeats are drawn."""
+def count_unique_configurations(spec: StudySpec) -> int | None:
+    """How many unique trials the space has; None if infinite, or if repeats are allowed."""
     tuner: Any = spec.tuner
     if spec.space is None or not getattr(tuner, "distinct", None) or isinstance(tuner, PbtTuner):
         return None
-    size = Distinct(spec.search_space, getattr(tuner, "max_steps", None), spec.first).size()
+    size = UniqueSamples(spec.search_space, getattr(tuner, "max_steps", None), spec.first).size()
     return None if size is None else size + len(spec.first)
 
 
-def _asked_for(spec: StudySpec) -> int | None:
-    """How many trials the tuner begins, were there no end of configurations."""
+def _requested_trials(spec: StudySpec) -> int | None:
+    """How many trials the tuner would begin in an infinite space."""
     if isinstance(spec.tuner, HyperbandTuner):
         return sum(spec.tuner.widths()) * spec.tuner.loops
     number: int | None = getattr(spec.tuner, "num_trials", None)
     return number
 
 
-def foretold_steps(spec: StudySpec) -> int | None:
-    """The steps that some trial is sure to come to if none fails; None where the tuner makes no such promise.
+def reachable_steps(spec: StudySpec) -> int | None:
+    """The steps that at least one trial reaches if none fails; None if the tuner does not guarantee any.
 
-    `sha`, `hyperband` and stopping rules bring one to `max_steps`; asynchronous promotion needs the trials for it.
+    `sha`, `hyperband` and stopping rules bring one trial to `max_steps`. Asynchronous promotion needs enough trials.
     """
-    trials, different = _asked_for(spec), different_configurations(spec)
+    trials, different = _requested_trials(spec), count_unique_configurations(spec)
     if spec.stop_hopeless is not None or trials is None:
         return None
     trials = trials if different is None else min(trials, different)
@@ -88,20 +95,20 @@ def foretold_steps(spec: StudySpec) -> int | None:
 
 def _reach(tuner: Any, trials: int) -> int | None:
     if isinstance(tuner, AsyncHyperbandTuner) or (isinstance(tuner, AshaTuner) and tuner.type == "promotion"):
-        return sure_steps(trials, tuner.ladders(), tuner.reduction_factor) if tuner.max_steps else None
+        return guaranteed_steps(trials, tuner.ladders(), tuner.reduction_factor) if tuner.max_steps else None
     is_sure = isinstance(tuner, ShaTuner | HyperbandTuner | AshaTuner)
     return tuner.max_steps if is_sure else None
 
 
-def _never_to_the_end(spec: StudySpec) -> Iterator[str]:
-    """Where a tuner has too few trials to be sure to bring one to `max_steps`, and what would do it."""
+def _unreachable_max_steps(spec: StudySpec) -> Iterator[str]:
+    """Warn if the tuner has too few trials to bring one to `max_steps`, and say how many it needs."""
     tuner: Any = spec.tuner
-    steps, most = foretold_steps(spec), int(getattr(tuner, "max_steps", None) or 0)
+    steps, most = reachable_steps(spec), int(getattr(tuner, "max_steps", None) or 0)
     if steps is None or steps >= most or tuner.finish_best:
         return
-    trials = min(each for each in (_asked_for(spec), different_configurations(spec)) if each is not None)
-    ways = [f"{_trials_needed(tuner, most):,} trials"] if different_configurations(spec) is None else []
-    ways += [f"min_steps {least}" for least in _least_steps_needed(tuner, trials)]
+    trials = min(each for each in (_requested_trials(spec), count_unique_configurations(spec)) if each is not None)
+    ways = [f"{_trials_needed(tuner, most):,} trials"] if count_unique_configurations(spec) is None else []
+    ways += [f"min_steps {least}" for least in _min_steps_needed(tuner, trials)]
     ways += ["type: stopping"] if _may_stop(tuner) else []
     yield (
         f"with {trials} trial{'s' if trials > 1 else ''} {tuner.kind} is sure to train one only to step {steps} of "
@@ -110,15 +117,15 @@ def _never_to_the_end(spec: StudySpec) -> Iterator[str]:
 
 
 def _trials_needed(tuner: Any, most: int) -> int:
-    """The fewest trials with which one is sure to come to the end."""
+    """The fewest trials that guarantee one trial at the end."""
     enough = 1
     while _reach(tuner, enough) != most:
         enough *= 2
     return bisect_left(range(1, enough + 1), True, key=lambda trials: _reach(tuner, trials) == most) + 1
 
 
-def _least_steps_needed(tuner: Any, trials: int) -> Iterator[int]:
-    """The lowest `min_steps` with which so many trials would do; nothing where only max_steps would."""
+def _min_steps_needed(tuner: Any, trials: int) -> Iterator[int]:
+    """The lowest `min_steps` for which this many trials suffice; empty if it would be max_steps."""
     for rungs in range(ENDLESS, 0, -1):
         least = -(-tuner.max_steps // tuner.reduction_factor ** (getattr(tuner, "early_stopping_rate", 0) + rungs))
         if (tuner.min_steps or 1) < least and _reach(
@@ -133,7 +140,7 @@ def _may_stop(tuner: Any) -> bool:
 
 
 def _too_few_evaluations(spec: StudySpec) -> Iterator[str]:
-    """Where trials come to the last decision about their curves with fewer evaluations than it needs."""
+    """Warn if trials have too few evaluations at the last decision about their curves."""
     tuner: Any = spec.tuner
     if spec.stop_hopeless is not None:
         name, chosen, most = "stop_hopeless", spec.stop_hopeless.boundary, spec.stop_hopeless.end(tuner)
@@ -141,18 +148,18 @@ def _too_few_evaluations(spec: StudySpec) -> Iterator[str]:
         name, chosen, most = tuner.kind, tuner.boundary, tuner.max_steps
     else:
         return
-    points = most_points(boundary_of(chosen, most), spec.eval_every, most)
-    if points < LEAST_POINTS < most:
+    points = max_evaluations(boundary_steps(chosen, most), spec.eval_every, most)
+    if points < MIN_EVALUATIONS < most:
         often = -(-most // 20)
         yield (
-            f"{name} ends a trial by its curve from {LEAST_POINTS} evaluations on, and a trial has {points} when it is "
-            f"last asked about, so none would end: give eval_every: {often} and boundary: {often * 2}"
+            f"{name} ends a trial by its curve from {MIN_EVALUATIONS} evaluations on, and a trial has {points} when it "
+            f"is last asked about, so none would end: give eval_every: {often} and boundary: {often * 2}"
         )
 
 
 def _never_learns(spec: StudySpec) -> Iterator[str]:
-    """Where the study ends before its sampler has results enough to go by."""
-    name, trials = str(getattr(spec.tuner, "sampler", "")), _asked_for(spec)
+    """Warn if the study ends before its sampler has enough results for its model."""
+    name, trials = str(getattr(spec.tuner, "sampler", "")), _requested_trials(spec)
     enough = DRAWN_FIRST.get(name, 0)
     if trials is not None and trials <= enough:
         yield (
@@ -162,14 +169,14 @@ def _never_learns(spec: StudySpec) -> Iterator[str]:
 
 
 def _idle_at_the_end(spec: StudySpec) -> Iterator[str]:
-    """Where trials that come to the last rung have trained at a learning rate of 0 before."""
+    """Warn if trials that reach the last rung have been training at a learning rate of 0."""
     most = getattr(spec.tuner, "max_steps", None)
     if spec.space is None or isinstance(spec.tuner, FixedTuner) or not most:
         return
-    drawn = drawn_configurations(spec)
+    drawn = sample_configurations(spec)
     for name in RATES:
         rates = [configuration[name] for configuration in drawn if name in configuration]
-        ends = [end_of(rate) for rate in rates if rate.at(most - 1) == 0]
+        ends = [last_change(rate) for rate in rates if rate.at(most - 1) == 0]
         idle = [end for end in ends if end is not None and end < most - 1]
         if idle:
             yield (
@@ -179,19 +186,19 @@ def _idle_at_the_end(spec: StudySpec) -> Iterator[str]:
 
 
 def _compares_equals(spec: StudySpec) -> Iterator[str]:
-    """Where trials do not differ yet at the lowest rung, so that it promotes some of equal ones."""
+    """Warn if trials do not differ yet at the lowest rung."""
     step, factor = _lowest_rung(spec.tuner), getattr(spec.tuner, "reduction_factor", 0)
-    trials = _asked_for(spec)
+    trials = _requested_trials(spec)
     if spec.space is None or step is None or not trials:
         return
-    drawn = drawn_configurations(spec, trials)
-    if len(drawn) < factor or _different(drawn, step) >= factor:
+    drawn = sample_configurations(spec, trials)
+    if len(drawn) < factor or _count_different(drawn, step) >= factor:
         return
     last = getattr(spec.tuner, "max_steps", None) or step * factor**ENDLESS
-    later = next((at for at in _changes(drawn, step, last) if _different(drawn, at + 1) >= factor), None)
+    later = next((at for at in _changes(drawn, step, last) if _count_different(drawn, at + 1) >= factor), None)
     if later is None:  # the space has no more: that is another remark
         return
-    number = _different(drawn, step)
+    number = _count_different(drawn, step)
     they = "all trials are equal" if number == 1 else f"there are only {number} different trials"
     yield (
         f"at the rung at step {step} {they}, since values change later, and one of {factor} is promoted: which of "
@@ -200,13 +207,13 @@ def _compares_equals(spec: StudySpec) -> Iterator[str]:
 
 
 def _compares_in_warmups(spec: StudySpec) -> Iterator[str]:
-    """Where trials are compared at the lowest rung before they have trained at the value that they warm up to."""
+    """Warn if trials are compared at the lowest rung before their warm-up ends."""
     step = _lowest_rung(spec.tuner)
     if spec.space is None or step is None:
         return
-    drawn = drawn_configurations(spec)
+    drawn = sample_configurations(spec)
     for name in dict.fromkeys(name for configuration in drawn for name in configuration):
-        ends = [_warmed_up(configuration[name]) for configuration in drawn if name in configuration]
+        ends = [_warmup_end(configuration[name]) for configuration in drawn if name in configuration]
         if late := [end for end in ends if end > step]:
             most = getattr(spec.tuner, "max_steps", None)
             cure = "shorten it" if most and max(late) >= most else f"give min_steps: {max(late)} or more"
@@ -217,8 +224,8 @@ def _compares_in_warmups(spec: StudySpec) -> Iterator[str]:
             )
 
 
-def _warmed_up(sequence: Sequence) -> int:
-    """After how many steps a sequence is at the value that it warms up to; 0 where it does not warm up."""
+def _warmup_end(sequence: Sequence) -> int:
+    """The step at which a sequence reaches its warm-up target; 0 without warm-up."""
     match sequence:
         case Warmup():
             return sequence.steps
@@ -230,7 +237,7 @@ def _warmed_up(sequence: Sequence) -> int:
 
 
 def _lowest_rung(tuner: Any) -> int | None:
-    """The step at which trials are compared first; None where they are not, in this way."""
+    """The first step at which trials are compared; None if they are not."""
     if isinstance(tuner, AshaTuner | AsyncHyperbandTuner | HyperbandTuner):
         return tuner.ladders()[0][0]
     if isinstance(tuner, ShaTuner):
@@ -238,31 +245,31 @@ def _lowest_rung(tuner: Any) -> int | None:
     return None
 
 
-def drawn_configurations(spec: StudySpec, most: int = SAMPLES) -> list[dict[str, Sequence]]:
-    """Some of the space; none where it cannot be drawn from."""
+def sample_configurations(spec: StudySpec, most: int = SAMPLES) -> list[dict[str, Sequence]]:
+    """Some configurations of the space; empty if it cannot be sampled."""
     try:
         return [spec.search_space.sample(spec.sampling_seed, number) for number in range(min(most, SAMPLES))]
     except SequenceError:
         return []
 
 
-def _different(drawn: list[dict[str, Sequence]], step: int) -> int:
-    """How many of some configurations differ before a step: trials are named by the pieces that begin until then."""
-    return len({tuple((name, *_until(each[name], step)) for name in sorted(each)) for each in drawn})
+def _count_different(drawn: list[dict[str, Sequence]], step: int) -> int:
+    """How many configurations differ before a step, by the pieces that begin until then."""
+    return len({tuple((name, *_pieces_until(each[name], step)) for name in sorted(each)) for each in drawn})
 
 
-def _until(sequence: Sequence, step: int) -> list[Piece]:
-    return list(islice(takewhile(lambda piece: piece.start < step, sequence.pieces()), _MOST_PIECES))
+def _pieces_until(sequence: Sequence, step: int) -> list[Piece]:
+    return list(islice(takewhile(lambda piece: piece.start < step, sequence.pieces()), _MAX_PIECES))
 
 
 def _changes(drawn: list[dict[str, Sequence]], begin: int, end: int) -> list[int]:
-    """The steps from `begin` on, before `end`, at which a value of some configuration changes its form."""
-    pieces = (piece for each in drawn for sequence in each.values() for piece in _until(sequence, end))
+    """The steps in [`begin`, `end`) at which a value of some configuration changes its form."""
+    pieces = (piece for each in drawn for sequence in each.values() for piece in _pieces_until(sequence, end))
     return sorted({piece.start for piece in pieces if piece.start >= begin})
 
 
 def num_trials(spec: StudySpec) -> int:
-    """How many trials a tuner begins; as many as are drawn to look at, where it does not say."""
-    asked, different = _asked_for(spec), different_configurations(spec)
+    """How many trials the tuner begins, or the number of samples if that is open."""
+    asked, different = _requested_trials(spec), count_unique_configurations(spec)
     number = getattr(spec.tuner, "population_size", SAMPLES) if asked is None else asked
     return int(number if different is None else min(number, different))

@@ -1,6 +1,4 @@
-"""What is settled of a study at its submission: what its user left open, trials that only a function describes, and
-the configurations that are suggested to it then.
-"""
+"""The fields and methods of a study that concern its submission."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ from stagetree.spec.suggestions import (
 from stagetree.spec.tuners import FixedTuner
 
 
-class SettledStudy(SpecModel):
+class SubmittedStudy(SpecModel):
     """The part of a study that concerns how it is submitted."""
 
     suggestions: Suggestions = suggestions_field()
@@ -38,29 +36,29 @@ class SettledStudy(SpecModel):
         def to_json(self) -> dict[str, Any]: ...
 
     def check_beginning(self) -> None:
-        """Raise `FieldError` where its tuner takes no suggestions, or not these, or cannot learn from other studies."""
+        """Raise `FieldError` for suggestions that the tuner cannot take, or studies that it cannot learn from."""
         check_suggestions(self)
         check_learn_from(self)
 
     def with_sampling_seed(self, seed: int) -> Self:
-        """The same study, drawing from a seed if its tuner draws and its user has given none."""
+        """The study with this sampling seed, unless its user has set one."""
         if getattr(self.tuner, "sampling_seed", self) is not None:
             return self
         return self.model_copy(update={"tuner": self.tuner.model_copy(update={"sampling_seed": seed})})
 
     def is_written_as(self, recorded: Mapping[str, Any]) -> bool:
-        """Whether a study on record is this one, but for what was settled when it was submitted."""
+        """Whether a recorded study is this one, apart from values that were filled in on submission."""
         tuner = {**recorded.get("tuner", {})}
         if getattr(self.tuner, "sampling_seed", None) is None:
             tuner.pop("sampling_seed", None)
         return {**recorded, "tuner": tuner} == self.to_json()
 
-    def listed(self) -> Self:
-        """The same trials, listed one by one."""
+    def list_trials(self) -> Self:
+        """The same study with its trials listed one by one."""
         if not isinstance(self.tuner, FixedTuner):
             raise SpecError([Problem("where", f"must be a string for the tuner {self.tuner.kind}, not a function")])
         spec: Any = self
-        trials = [{"hp": hp, "steps": steps} for hp, steps in spec.tuner.with_steps(spec)]
+        trials = [{"hp": hp, "steps": steps} for hp, steps in spec.tuner.configurations_with_steps(spec)]
         tuner = {"kind": "trials", "trials": trials}
         fields = {name: getattr(self, name) for name in type(self).model_fields}
         return type(self)(**{**fields, "space": None, "where": None, "tuner": tuner})

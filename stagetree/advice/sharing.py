@@ -1,4 +1,4 @@
-"""What would make a study cost less, or do what it was asked for: sentences for people, from the study file alone."""
+"""Advice that lets trials share more steps, or that prevents wasted ones."""
 
 from __future__ import annotations
 
@@ -7,44 +7,44 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-from stagetree.sequences import Sequence, SequenceError, end_of
+from stagetree.advice.tuning import RATES, num_trials, sample_configurations, tuner_advice
+from stagetree.sequences import Sequence, SequenceError, last_change
 from stagetree.space import LENGTH, Space
 from stagetree.space.distributions import Distribution, Range
 from stagetree.spec import SpecError, StudySpec
 from stagetree.spec.tuners import FixedTuner
-from stagetree.tuner_advice import RATES, afterthoughts, drawn_configurations, num_trials, of_the_tuner
 
-__all__ = ["advice", "afterthoughts"]
+__all__ = ["advice"]
 
-_LOOKED_AT = 1000
-"""So many trials are looked at one by one."""
+_MAX_TRIALS = 1000
+"""How many trials are examined individually."""
 
 _LISTED = 4
-"""How many values we propose to list in place of a drawn one."""
+"""How many values we propose instead of a range."""
 
 _BEGINNINGS = {"init", "value", "peak", "start", "then", "sequence", "parts", "values", "family"}
-"""Fields of sequences that say how they begin; others say what comes later."""
+"""Fields of sequences that determine their first steps. The others take effect later."""
 
 
 CountSteps = Callable[[StudySpec], int | None]
-"""The different steps that a study takes; None where they cannot be counted."""
+"""Counts the unique steps of a study; None if they cannot be counted."""
 
 
 def advice(spec: StudySpec, count_steps: CountSteps = lambda spec: None) -> list[str]:
-    """What would let trials of the study share more of their beginnings, and how many steps that would save; and what
-    a rule lacks that could never end a trial as it stands.
+    """Advice on a study that has not run: how its trials could share more steps and what that saves, and rules that can
+    never take effect.
 
-    Empty where there is no advice.
+    Empty if there is none.
     """
     tuner: Any = spec.tuner
     has_cooldowns = getattr(tuner, "rung_value", None) is not None
     return [
         *_texts_like_numbers(spec.to_json().get("space") or {}),
-        *_best_without_its_state(spec),
-        *of_the_tuner(spec),
-        *(tuner.rung_value.fallen(spec, tuner.max_steps or tuner.min_steps) if has_cooldowns else ()),
-        *_trained_at_zero(spec, count_steps),
-        *_unshared(spec, count_steps),
+        *_best_state_unkept(spec),
+        *tuner_advice(spec),
+        *(tuner.rung_value.decay_warnings(spec, tuner.max_steps or tuner.min_steps) if has_cooldowns else ()),
+        *_steps_at_zero(spec, count_steps),
+        *_reasons_against_sharing(spec, count_steps),
     ]
 
 
@@ -54,7 +54,7 @@ _NUMBERS = re.compile(
 
 
 def _texts_like_numbers(space: Mapping[str, Any]) -> Iterator[str]:
-    """Values that are text and were meant as numbers, or that are nothing: only the trainer would notice."""
+    """Texts that look like numbers, and empty values. Otherwise only the trainer would notice."""
     for name, entry in space.items():
         if entry is None or entry == {"family": "constant", "value": None}:
             yield f"{name} is null, which trainers are given as None: write its values, or leave it out"
@@ -74,8 +74,8 @@ def _texts(entry: Any) -> Iterator[str]:
             yield from _texts(each)
 
 
-def _best_without_its_state(spec: StudySpec) -> Iterator[str]:
-    """Where the best step of a trial is one after which its state is kept only by chance."""
+def _best_state_unkept(spec: StudySpec) -> Iterator[str]:
+    """Warn if the state after a trial's best step is kept only by chance."""
     every, kept = spec.eval_every, spec.keep_every
     knows_none = every % kept > 0 if every and kept else spec.repeats != 1
     if spec.value == "best" and spec.keep_best and every and knows_none:
@@ -86,28 +86,28 @@ def _best_without_its_state(spec: StudySpec) -> Iterator[str]:
         )
 
 
-def _trained_at_zero(spec: StudySpec, count_steps: CountSteps) -> Iterator[str]:
-    """Where the learning rate of trials has come to 0, and stays there, long before they end."""
+def _steps_at_zero(spec: StudySpec, count_steps: CountSteps) -> Iterator[str]:
+    """Warn if learning rates reach 0 long before trials end."""
     tuner = spec.tuner
     if spec.space is None or not isinstance(tuner, FixedTuner) or tuner.max_steps is None:
         return
     for name in RATES:
         trials = [
             (configuration[name], steps)
-            for configuration, steps in islice(tuner.with_steps(spec), _LOOKED_AT)
+            for configuration, steps in islice(tuner.configurations_with_steps(spec), _MAX_TRIALS)
             if name in configuration
         ]
-        ends = [(end_of(sequence), steps) for sequence, steps in trials if sequence.at(steps - 1) == 0]
+        ends = [(last_change(sequence), steps) for sequence, steps in trials if sequence.at(steps - 1) == 0]
         idle = [steps - end for end, steps in ends if end and end < steps]
         if idle:
             yield (
                 f"{len(idle)} of {len(trials)} trials train at {name} 0 for {sum(idle)} steps: write max_steps: {{end: "
-                f"{name}}} in the space and leave it out of the tuner{_with_ends(spec, name, count_steps)}"
+                f"{name}}} in the space and leave it out of the tuner{_savings_by_ending(spec, name, count_steps)}"
             )
 
 
-def _with_ends(spec: StudySpec, name: str, count_steps: CountSteps) -> str:
-    """The steps saved by ending each trial with its learning rate; nothing where they cannot be counted."""
+def _savings_by_ending(spec: StudySpec, name: str, count_steps: CountSteps) -> str:
+    """The steps saved by ending each trial when its learning rate reaches 0; empty if they cannot be counted."""
     written = spec.to_json()
     tuner = {field: value for field, value in written["tuner"].items() if field != LENGTH}
     try:
@@ -118,20 +118,20 @@ def _with_ends(spec: StudySpec, name: str, count_steps: CountSteps) -> str:
     return f": {then} steps instead of {now}, {1 - then / now:.0%} less" if now and then and then < now else ""
 
 
-def _unshared(spec: StudySpec, count_steps: CountSteps) -> Iterator[str]:
-    """What keeps trials from sharing beginnings, unless they shall not, or cross a grid."""
+def _reasons_against_sharing(spec: StudySpec, count_steps: CountSteps) -> Iterator[str]:
+    """Reasons why trials do not share steps, unless sharing is disabled or the tuner is a grid."""
     is_grid = "grid" in (spec.tuner.kind, getattr(spec.tuner, "sampler", "random"))
     if spec.space is not None and spec.merge and not is_grid:
         yield from _drawn_beginnings(spec, count_steps)
 
 
 def _drawn_beginnings(spec: StudySpec, count_steps: CountSteps) -> Iterator[str]:
-    """Where hardly any two draws begin alike, what to write instead, and what that would save."""
-    drawn = {name: _distinct(spec, name) for name in spec.space or {}}
+    """Warn if almost no two samples begin alike, with an alternative and its savings."""
+    drawn = {name: _count_distinct(spec, name) for name in spec.space or {}}
     apart = [name for name, (beginnings, trials) in drawn.items() if trials > 1 and beginnings > trials / 2]
     if not apart:
         return
-    places = [place for name in apart for place in _drawn(spec.search_space, name) if _is_beginning(place, name)]
+    places = [place for name in apart for place in _ranges(spec.search_space, name) if _is_beginning(place, name)]
     subject, number = " and ".join(places or apart), num_trials(spec)
     listed = max(2, min(_LISTED, int((number / 2) ** (1 / len(apart)))))
     trained = listed ** len(apart)
@@ -141,35 +141,35 @@ def _drawn_beginnings(spec: StudySpec, count_steps: CountSteps) -> Iterator[str]
         f"{subject} {'is' if len(places or apart) == 1 else 'are'} drawn, so no two trials begin alike and nothing is "
         f"shared: list {listed} values{' each' if len(apart) > 1 else ''} and draw what comes later, such as a decay; "
         f"{number} trials then have {trained} beginnings to train, not {number}"
-        f"{_in_steps(spec, apart, listed, count_steps)}"
+        f"{_savings_text(spec, apart, listed, count_steps)}"
     )
 
 
-def _in_steps(spec: StudySpec, apart: list[str], listed: int, count_steps: CountSteps) -> str:
-    """What the advice saves, if trials part half-way; nothing where that cannot be counted."""
-    now, then = count_steps(spec), _parting_half_way(spec, apart, listed)
+def _savings_text(spec: StudySpec, apart: list[str], listed: int, count_steps: CountSteps) -> str:
+    """The savings if trials branch half-way; empty if they cannot be counted."""
+    now, then = count_steps(spec), _branching_half_way(spec, apart, listed)
     fewer = None if then is None else count_steps(then)
     if not now or fewer is None or fewer >= now:
         return ""
     return f": if they part half-way, {fewer} steps instead of {now}, {1 - fewer / now:.0%} less"
 
 
-def _parting_half_way(spec: StudySpec, apart: list[str], listed: int) -> StudySpec | None:
-    """The study with a few listed beginnings, and what was drawn drawn from half of its steps on."""
+def _branching_half_way(spec: StudySpec, apart: list[str], listed: int) -> StudySpec | None:
+    """The study with a few listed beginnings, and the sampled values used only from half of its steps on."""
     steps = getattr(spec.tuner, "max_steps", None)
     if not steps or steps < 2:
         return None
     written = {name: value for name, value in spec.to_json().items() if name != "where"}
     try:
         some = [spec.search_space.sample(spec.sampling_seed, number) for number in range(listed)]
-        parting = {name: _half_way(written["space"][name], _written(some, name), steps // 2) for name in apart}
+        parting = {name: _half_way(written["space"][name], _unique_sequences(some, name), steps // 2) for name in apart}
         return StudySpec.from_dict({**written, "space": written["space"] | parting})
     except (SequenceError, SpecError):
         return None
 
 
-def _written(configurations: list[dict[str, Sequence]], name: str) -> list[Any]:
-    """The different sequences of a hyper-parameter, where a configuration has it."""
+def _unique_sequences(configurations: list[dict[str, Sequence]], name: str) -> list[Any]:
+    """The unique sequences of a hyper-parameter among configurations that have it."""
     written = [configuration[name].to_json() for configuration in configurations if name in configuration]
     return [each for number, each in enumerate(written) if each not in written[:number]]
 
@@ -178,19 +178,19 @@ def _half_way(entry: Any, beginnings: list[Any], steps: int) -> Any:
     return {"family": "piecewise", "parts": [{"steps": steps, "sequence": {"choice": beginnings}}, {"sequence": entry}]}
 
 
-def _distinct(spec: StudySpec, name: str) -> tuple[int, int]:
-    """(different values at step 0, configurations that have the hyper-parameter) among some draws."""
-    values = [configuration[name].at(0) for configuration in drawn_configurations(spec) if name in configuration]
+def _count_distinct(spec: StudySpec, name: str) -> tuple[int, int]:
+    """(unique values at step 0, configurations that have the hyper-parameter) among some samples."""
+    values = [configuration[name].at(0) for configuration in sample_configurations(spec) if name in configuration]
     return len(set(values)), len(values)
 
 
-def _drawn(space: Space, name: str) -> Mapping[str, Distribution]:
-    """What is drawn from a range in the entry of a hyper-parameter."""
-    inside = {place: free for place, free in space.parameters().items() if _entry_of(place) == name}
+def _ranges(space: Space, name: str) -> Mapping[str, Distribution]:
+    """The ranges in the entry of a hyper-parameter."""
+    inside = {place: free for place, free in space.parameters().items() if _entry(place) == name}
     return {place: free for place, free in inside.items() if isinstance(free, Range)}
 
 
-def _entry_of(place: str) -> str:
+def _entry(place: str) -> str:
     if place.startswith("["):
         return place[2 : place.index("]") - 1]
     return place.split(".")[0].split("[")[0]
