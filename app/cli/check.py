@@ -17,7 +17,7 @@ from app.cli import study_files
 from app.cli.errors import FAILED, USAGE, fail
 from app.cli.options import Changes, Output, StudyFile, Trainers
 from app.cli.output import Format, plural, print_json
-from app.embedded import PYTHON, home_first
+from app.embedded import PYTHON, checkout_path
 from stagetree.runtime.failures import ending
 from stagetree.source.undeclared_input import UndeclaredInput
 
@@ -187,7 +187,7 @@ def _report(job: Json, study: Json) -> Json:
     """Run the check in a process of its own, with the trainer's output on stderr; its report."""
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "report"
-        path = os.pathsep.join(filter(None, (home_first(), os.environ.get("PYTHONPATH"))))
+        path = os.pathsep.join(filter(None, (checkout_path(), os.environ.get("PYTHONPATH"))))
         environment = {**os.environ, "PYTHONPATH": path, "TMPDIR": folder}
         how: Json = {"env": environment, "stdout": sys.stderr, "text": True, "check": False}
         done = subprocess.run([*PYTHON, "stagetree.runtime.check", str(result)], input=json.dumps(job), **how)

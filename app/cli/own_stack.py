@@ -72,8 +72,8 @@ def own_stack(
         with exit_on_signals(), starting, _client(stack.url) as client:
             began = True
             with study_sinks(stack.url, stack.folder / "sinks", stack.environment().get("STAGETREE_SINKS", "")):
-                documents, others = Documents(client), stack.url_for_others
-                yield Service(documents, stack.check, stack.folder, url_for_others=others, token=stack.token)
+                documents, others = Documents(client), stack.external_url
+                yield Service(documents, stack.check, stack.folder, external_url=others, token=stack.token)
     except BaseException as error:
         if began and not isinstance(error, ProblemError):  # a refused study was not trained
             again = "" if folder == DEFAULT_DIR else f" with --dir {folder}"

@@ -56,7 +56,7 @@ class Service(Generic[Asked]):
     place: str = ""
     """The option that leads another command there, such as `--dir FOLDER`."""
 
-    url_for_others: str | None = None
+    external_url: str | None = None
     """The address for other machines, if the stack listens for them, with the `token` of its user."""
 
     token: str | None = None
@@ -140,19 +140,19 @@ def changing_server_url(option: str | None) -> str | None:
 
     Exits with a message if no process serves `.stagetree`, since other servers have other studies.
     """
-    from app.embedded.folder_lock import is_at_work
+    from app.embedded.folder_lock import is_in_use
 
     url = server_url(option) or local_server_url()
-    if url is None and is_store(DEFAULT_DIR) and not is_at_work(DEFAULT_DIR):
+    if url is None and is_store(DEFAULT_DIR) and not is_in_use(DEFAULT_DIR):
         fail(f"no process serves {DEFAULT_DIR}, and no --server is named. {_START_A_SERVER}", UNREACHABLE)
     return url
 
 
 def local_server_url(*, lasting: bool = False) -> str | None:
     """The URL of the stack that works in `.stagetree`. lasting: only one that outlives its own study."""
-    from app.embedded.folder_lock import serving
+    from app.embedded.folder_lock import find_server
 
-    here = serving(DEFAULT_DIR)
+    here = find_server(DEFAULT_DIR)
     return here.url if here is not None and (here.stays or not lasting) else None
 
 
@@ -165,7 +165,7 @@ _START_A_SERVER = (
 @contextmanager
 def explain_unreachable(*, is_named: bool) -> Iterator[None]:
     """Add advice to the error about an unreachable default server."""
-    from app.embedded.folder_lock import is_at_work
+    from app.embedded.folder_lock import is_in_use
     from stagetree.client import Unreachable
 
     try:
@@ -173,7 +173,7 @@ def explain_unreachable(*, is_named: bool) -> Iterator[None]:
     except Unreachable as error:
         if is_named:
             raise
-        if is_at_work(DEFAULT_DIR):
+        if is_in_use(DEFAULT_DIR):
             there = f"A stack is at work in {DEFAULT_DIR}, and takes no studies yet, or only its own: try again later"
         elif is_store(DEFAULT_DIR):
             there = _START_A_SERVER

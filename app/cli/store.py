@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 from app.cli.errors import FAILED, fail
 from app.cli.options import places
 from app.domain.events import PlanOpened, Profile
-from app.domain.study_annotations import learned_text
+from app.domain.sampler_inputs import learned_text
 from app.domain.terms import StudyId, Unknown
-from app.embedded.folder_lock import is_at_work
+from app.embedded.folder_lock import is_in_use
 from app.events import Database, Decide, Plans, SqlRecords, StoredEvent, Write, last_profile, transact
 from app.events.database import UnreadableSchema
 from app.registry import Catalogue
@@ -58,7 +58,7 @@ class Store:
     @property
     def is_attended(self) -> bool:
         """Whether a stack works in the folder."""
-        return is_at_work(self.folder)
+        return is_in_use(self.folder)
 
     def check_work(self) -> None:
         """Exit with a message if no stack works in the folder."""

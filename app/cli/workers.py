@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from app.cli.errors import FAILED, USAGE, fail
-from app.domain.chain_assignment import MOST_SHARES
+from app.domain.slots import MOST_SHARES
 
 REQUIRED_SETTINGS = ("STAGETREE_DATABASE_URL", "STAGETREE_BROKER_URL", "STAGETREE_CHECKPOINTS", "STAGETREE_TRAINERS")
 """The settings that a remote worker requires. A job inherits them from the submitting shell."""

@@ -52,7 +52,7 @@ class GradientCheck:
         self._stack, self._fallback = stack, attempts
 
     def mismatches(self, bucket: Sequence[Lane]) -> list[Lane]:
-        """The lanes whose own gradients differ from those of the first lane in a pass, for lanes with one batch key.
+        """The lanes whose own gradients differ from the first lane's in a pass, for lanes with one batch key.
 
         All are computed with the same weights. Sets `other_draws` of the lanes that agree. Raises `NotPackable` for the
         first lane itself.

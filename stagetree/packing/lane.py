@@ -176,7 +176,7 @@ class Lane:
         sums: MetricSums = vars(self.trainer).setdefault("_logged", MetricSums())
         return sums
 
-    # ------------------------------------------------------------------------------------------------ what it is
+    # ------------------------------------------------------------------------------------------------ batches
 
     def shares_batch_with(self, other: Lane) -> bool:
         """Whether both learn from the same batch with the same random numbers, and differ in tensors only."""

@@ -81,21 +81,21 @@ def _numbers(value: Any) -> Iterator[float]:
 
 
 def _operation(operate: Callable[..., float], is_reversed: bool = False) -> Callable[..., Any]:
-    def of(self: LaneNumber, *others: Any) -> Any:
+    def method(self: LaneNumber, *others: Any) -> Any:
         if not all(isinstance(each, float | int) for each in others):
             return NotImplemented
         sides = [self.numbers, *map(_numbers, others)]
         return LaneNumber(operate(*each) for each in zip(*(reversed(sides) if is_reversed else sides), strict=False))
 
-    return of
+    return method
 
 
 def _in_place_operation(operate: Callable[..., float]) -> Callable[..., Any]:
-    def of(self: LaneScalar, other: Any) -> Any:
+    def method(self: LaneScalar, other: Any) -> Any:
         self.numbers = tuple(map(operate, self.numbers, _numbers(other)))
         return self
 
-    return of
+    return method
 
 
 def _comparison(compare: Callable[[Any, Any], bool]) -> Callable[[LaneNumber, Any], bool]:

@@ -59,7 +59,7 @@ class Loss(nn.Module):
     def run_packed(self, rows: StackRows, batch: Any, share: float = 1.0) -> BackwardResult:
         """The gradients of the lanes in `rows` on one batch, times `share`. Raises the errors of the loss.
 
-        batch: shared, or `LaneBatches` of one structure. All lanes draw the same random numbers, those that each would
+        batch: shared, or `LaneBatches` of one structure. All lanes draw the same random numbers as each would
         draw alone with the current generators.
         """
         gradients, sums = self._compute_rows(rows, batch, share)

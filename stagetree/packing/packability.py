@@ -36,7 +36,7 @@ OUT_OF_MEMORY_TEXT = "can't allocate memory"
 class NotPackable(Exception):
     """The trainer is trained alone; the message is a clause that says why.
 
-    is_own: the reason is the trainer itself, wherever and with whichever others it is trained.
+    is_own: the reason is the trainer itself, on any slot and with any other lanes.
     """
 
     def __init__(self, reason: str, is_own: bool = True) -> None:

@@ -87,7 +87,7 @@ class Profiler:
     def profile(self, lane: Lane) -> Profile:
         """The cost of a lane's next batch for its model alone, and for full packs of this width and of narrower
         ones."""
-        with generators.kept(lane.device):
+        with generators.preserve(lane.device):
             generators.restore(lane.generators, lane.device)
             batch, _ = lane.first_batch()
             alone = self._alone_cost(lane, batch)
@@ -108,7 +108,7 @@ class Profiler:
         The stack need not have room for them. Stops where a wider pack is no cheaper a lane, or where memory ends.
         Raises `NotPackable`.
         """
-        with generators.kept(lane.device):
+        with generators.preserve(lane.device):
             generators.restore(lane.generators, lane.device)
             batch, _ = lane.first_batch()
             alone = self._alone_cost(lane, batch)

@@ -60,7 +60,7 @@ def stable_width(stack: Stack, lane: Lane, batch: Any) -> StableWidth:
     shapes = _shapes(lane_batch(batch, lane.number))
     key = (type(lane.trainer), lane.batch_key, stack.shape, stack.width, shapes)
     if key not in _cache:
-        with generators.kept(lane.device):
+        with generators.preserve(lane.device):
             _cache[key] = _search(stack, lane, batch, shapes)
     return _cache[key]
 

@@ -39,8 +39,8 @@ class StackRows:
 class Stack:
     """Memory for `width` models of one shape. Rows without a model hold unused numbers.
 
-    parameters: those that learn. buffers: of the modules. Both are stacked, by their names in the model. constants: see
-    `find_constants`; all models share them.
+    parameters: not the frozen ones. buffers: of the modules. Both are stacked, by their names in the model. constants:
+    see `find_constants`; all models share them.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Stack:
         learning = {name: each for name, each in model.named_parameters() if each.requires_grad}
         if not learning:
             raise ValueError("nothing in the model learns")
-        in_blocks = dict(_in_blocks(model))
+        in_blocks = dict(_block_parameters(model))
         self.segments = [StackSegment(each, width, in_blocks) for each in _group_by_optimizer(learning, groups)]
         self.parameters = _parts(self.segments, [each.values for each in self.segments])
         self._grads = _parts(self.segments, [each.grads for each in self.segments])
@@ -98,7 +98,7 @@ class Stack:
         )
 
     def adopt(self, lane: int, model: nn.Module) -> None:
-        """Make the model's tensors views of the lane's row, and its constants those of the stack."""
+        """Make the model's tensors views of the lane's row, and share the stack's constants with it."""
         self._taken.add(lane)
         for segment in self.segments:
             segment.values[lane].zero_()  # padding between the parameters included
@@ -132,16 +132,16 @@ class Stack:
             flat = [each.flat.clone() for each in self._buffers]
             buffers = _parts(self._buffers, flat)
             buffers |= {name: each.contiguous() for name, each in buffers.items() if each.dim() > 1}
-            parameters = self._leaves | self._in_blocks([each.values for each in self.segments])
+            parameters = self._leaves | self._block_copies([each.values for each in self.segments])
             return StackRows(range(self.width), parameters, self._pass_constants, buffers, flat, self._opaque)
         at = self.selection(numbers)
         copies = [at.copy(each.values) for each in self.segments]
         parameters = {name: each.detach().requires_grad_() for name, each in _parts(self.segments, copies).items()}
-        parameters |= self._in_blocks(copies)
+        parameters |= self._block_copies(copies)
         buffers = {name: at.copy(each) for name, each in self.buffers.items()}
         return StackRows(at.numbers, parameters, self._pass_constants, buffers, opaque=self._opaque)
 
-    def _in_blocks(self, rows: Sequence[Tensor]) -> dict[str, Tensor]:
+    def _block_copies(self, rows: Sequence[Tensor]) -> dict[str, Tensor]:
         """Copies of the parameters that a pass reads in blocks; they require gradients."""
         blocks = (each for segment, some in zip(self.segments, rows, strict=True) for each in segment.blocks(some))
         return {name: each.requires_grad_() for name, each in blocks}
@@ -260,7 +260,7 @@ def _group_by_device(tensors: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
     return list(sorted_.values())
 
 
-def _in_blocks(model: nn.Module) -> Iterator[tuple[str, int]]:
+def _block_parameters(model: nn.Module) -> Iterator[tuple[str, int]]:
     """The parameters that kernels read contiguously, and the dimension before which their lanes are inserted.
 
     Lanes become channels of one call or, for embeddings, further columns of the table. Otherwise each would be copied

@@ -68,7 +68,7 @@ class TracedUpdate(UpdateRule):
         if terms not in self._layouts:
             try:
                 self._layouts[terms] = self._verify(
-                    _replace_numbers(self._groups[terms], map(_like, _numbers(group))), terms
+                    _replace_numbers(self._groups[terms], map(_probe_value, _numbers(group))), terms
                 )
             except Exception:  # if its own step is at fault, it raises again there
                 self._layouts[terms] = None
@@ -175,7 +175,7 @@ def _numbers(group: Mapping[str, Any]) -> list[float]:
     return numbers
 
 
-def _like(number: float) -> float:
+def _probe_value(number: float) -> float:
     """The number that is used to verify steps with this one."""
     return 0.0 if number == 0 else 1 / 64
 

@@ -108,7 +108,7 @@ def _run_all(ways: list[Training]) -> dict[int, tuple[int, bytes]]:
             os.close(pipe)
             status = os.waitstatus_to_exitcode(os.waitpid(pids[number], 0)[1])
             answers[number] = (status, parts[number])
-            if not _succeeded(parts[number]):
+            if not _is_success(parts[number]):
                 _kill(pid for other, pid in enumerate(pids) if other not in answers)
                 for other in range(len(ways)):
                     if other not in answers:
@@ -125,7 +125,7 @@ def _kill(pids: Any) -> None:
         os.waitpid(pid, 0)
 
 
-def _succeeded(answer: bytes) -> bool:
+def _is_success(answer: bytes) -> bool:
     return bool(answer) and "error" not in json.loads(answer)
 
 

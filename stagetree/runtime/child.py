@@ -102,7 +102,7 @@ class Child(Conversation):
             self._model = Model.build(trainer, message["args"], message["seed"], self._device)
         code = imports_of(file := Path(self._file).resolve())
         self._machine["packages"] = package_versions(file)
-        left = [] if "names" in message else self._changes.left(self._built.trainer, self._file)
+        left = [] if "names" in message else self._changes.find(self._current_model.trainer, self._file)
         return {"version": code.version, "left": left}
 
     def _become_template(self, message: Message, fds: list[int]) -> Message:
@@ -114,7 +114,7 @@ class Child(Conversation):
         return answer
 
     def _begin(self, message: Message, fds: list[int]) -> Message:
-        self._built.begin(fds[0], self._values(message["hp"]), is_whole=message["whole"])
+        self._current_model.begin(fds[0], self._values(message["hp"]), is_whole=message["whole"])
         return {}
 
     def _load(self, message: Message, fds: list[int]) -> Message:
@@ -122,15 +122,15 @@ class Child(Conversation):
         for reason in (reasons := inexact_reasons.changes(saved.get("machine", {}), self._machine)):
             print(f"--- not exact: {reason}")
         if "weight" in message:
-            saved = self._built.averaging.add(saved, message["weight"], message["left"])
+            saved = self._current_model.averaging.add(saved, message["weight"], message["left"])
         if message.get("left"):
             return {"not_exact": reasons, "left": []}
-        before = self._changes.before(self._built.trainer, self._file)
-        self._built.load(saved, self._values(message["hp"]), message["step"])
-        return {"not_exact": reasons, "left": self._changes.left(self._built.trainer, self._file, before)}
+        before = self._changes.values_before_load(self._current_model.trainer, self._file)
+        self._current_model.load(saved, self._values(message["hp"]), message["step"])
+        return {"not_exact": reasons, "left": self._changes.find(self._current_model.trainer, self._file, before)}
 
     def _train(self, message: Message, fds: list[int]) -> Message:
-        model, timeline, until = self._built, self._values(message["hp"]), message["until"]
+        model, timeline, until = self._current_model, self._values(message["hp"]), message["until"]
         end, say = until, partial(self._report_progress, message["number"])
         model.expect(timeline, until, *message["ahead"])
         self._changes.is_used = True
@@ -179,7 +179,7 @@ class Child(Conversation):
 
     def _join(self, message: Message, fds: list[int]) -> Message:
         """Make the model that was built last a lane of a pack."""
-        self._lanes.add(message["lane"], self._built, message["width"])
+        self._lanes.add(message["lane"], self._current_model, message["width"])
         self._model = None
         return {"step": self._lanes[message["lane"]].step}
 
@@ -223,8 +223,8 @@ class Child(Conversation):
 
     def _seen(self, message: Message, fds: list[int]) -> Message:
         """The undeclared inputs that the trainer has read, and the hyper-parameters that it has not."""
-        files = reads_of(self._built.trainer, self._file)
-        return {"unread": list(map(plain, self._built.unread())), "files": files}
+        files = reads_of(self._current_model.trainer, self._file)
+        return {"unread": list(map(plain, self._current_model.unread())), "files": files}
 
     # ------------------------------------------------------------------------------------------------ their parts
 
@@ -239,10 +239,10 @@ class Child(Conversation):
         return held | {name: os.urandom(8).hex() for name, is_there in unseen.items() if is_there}
 
     def _model_of(self, message: Message) -> Model:
-        return self._lanes[message["lane"]] if "lane" in message else self._built
+        return self._lanes[message["lane"]] if "lane" in message else self._current_model
 
     @property
-    def _built(self) -> Model:
+    def _current_model(self) -> Model:
         if self._model is None:
             raise RuntimeError("there is no model yet: build one first")
         return self._model

@@ -55,7 +55,7 @@ PASSED_VARIABLES += (
     "OMP_*",
     "MKL_*",
 )
-"""Variables that every trainer gets: those of the machine and of libraries."""
+"""Variables that every trainer gets: of the machine and of libraries."""
 
 SAME_ORDER = {"PYTHONHASHSEED": "0"}
 """Variables of training processes: a set of strings has the same order in all of them, on every machine.

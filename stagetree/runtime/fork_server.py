@@ -160,7 +160,7 @@ class ForkServer:
                 while self._child is None and (arrived := wire.receive()):
                     if arrived[1]:
                         self._answer(*(Wire(socket.socket(fileno=fd)) for fd in arrived[1]))
-                    else:  # templates are told to exit like any trainer process
+                    else:  # a template gets `exit` like any trainer process
                         self._is_over = self._is_over or is_owner
             except EOFError:
                 self._forget(wire)

@@ -128,7 +128,7 @@ def other_metrics(
 
 
 def is_of_metrics(difference: str) -> bool:
-    """Whether a difference is one of metrics."""
+    """Whether it is a difference of metrics."""
     return difference.startswith(_MEASURED)
 
 

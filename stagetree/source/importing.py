@@ -1,4 +1,4 @@
-"""Makes a process import a trainer's modules from given bytes, whatever happens to the files later."""
+"""Makes a process import a trainer's modules from given bytes, even if the files change later."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ class Trainer(ABC):
         Args:
             seed: the study's seed, for what must not depend on the global generators, such as the order of the data.
             device: where to train, as torch writes it: `"cpu"`, `"cuda:0"`.
-            trainer_args: of the study file. Name those that you take, so that a misspelt one is an error.
+            trainer_args: of the study file. Name the ones that you take, so that a misspelt one is an error.
         """
         self.seed = seed
         self.device = device
@@ -191,7 +191,7 @@ class Trainer(ABC):
         """
 
     def begin(self, weights: dict[str, Any]) -> None:
-        """Load weights before the first step: those of the study's `begin_from`.
+        """Load the weights of the study's `begin_from` before the first step.
 
         Called once, between `setup` with all values at step 0 and the first `train`, for each model that begins there;
         not when a state is loaded. The trainer decides which names it takes and what to do with the others: raise an

@@ -46,7 +46,7 @@ class ModelBuffers:
                 self._first[name] = each.detach().clone()
         self._is_first = False
 
-    def changed(self, known: set[str]) -> set[str]:
+    def find_changed(self, known: set[str]) -> set[str]:
         """The names in `floats` that a shard has changed and that are not in `known`."""
         names = [name for name in self._is_moved if name not in known]
         flags = torch.stack([self._is_moved[name] for name in names]).tolist() if names else []

@@ -98,7 +98,7 @@ class CommandTrainer(TrainsAhead):
         self._programs.close()
 
     def _log_all(self) -> None:
-        for name, value in self._programs.logged():
+        for name, value in self._programs.take_logged():
             self.log(name, value)
 
 
@@ -136,9 +136,9 @@ class _Programs:
         self.step += 1
         self._trained.append(self.hp)
 
-    def logged(self) -> list[tuple[str, Any]]:
+    def take_logged(self) -> list[tuple[str, Any]]:
         """The values logged up to the runner's step, each once."""
-        return [] if self._program is None else list(self._program.logged_until(self.step))
+        return [] if self._program is None else list(self._program.take_logged(self.step))
 
     def evaluate(self) -> dict[str, float]:
         """The metrics after the runner's step."""

@@ -28,7 +28,7 @@ def seed(value: int) -> None:
 
 
 @contextmanager
-def kept(device: str) -> Iterator[None]:
+def preserve(device: str) -> Iterator[None]:
     """Restore the generators on exit."""
     before = state(device)
     try:

@@ -91,7 +91,7 @@ class ModelTrainer(DataTrainer):
             return True
         self._is_without_state = hasattr(self, "model")
         self._shape = RecordedValues(self.hp)
-        with generators.kept(self.device):
+        with generators.preserve(self.device):
             generators.seed(self.seed)
             self._take(self.build(self._shape))
         return False

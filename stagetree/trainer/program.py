@@ -123,7 +123,7 @@ class Program:
             self._refuse(f"went on after step {step}, one of {{evaluate}}, without a line that has its metrics")
         return self.measured[step]
 
-    def logged_until(self, step: int) -> Iterator[tuple[str, Any]]:
+    def take_logged(self, step: int) -> Iterator[tuple[str, Any]]:
         """The values logged up to that step, each once."""
         while self._logged and self._logged[0][0] <= step:
             yield from self._logged.popleft()[1].items()

@@ -34,7 +34,7 @@ class Samples(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Loading:
-    """Settings of reading; none of them changes what is read. Raises ValueError.
+    """Settings of reading; they do not change the result. Raises ValueError.
 
     num_workers: processes that read ahead; 0 reads on demand. prefetch_factor: batches that each reads ahead.
     pin_memory: keep these batches in pinned memory, for faster copies to a GPU.
@@ -170,7 +170,7 @@ class OnDemandReader:
         self._fetch, self._device = fetch, device
 
     def read(self, span: BatchSpan, following: Callable[[], Iterator[BatchSpan]]) -> Any:
-        with generators.kept("cpu"):
+        with generators.preserve("cpu"):
             batch = self._fetch(span)
         return map_tensors(batch, lambda tensor: tensor.to(self._device, non_blocking=True))
 

@@ -5,7 +5,7 @@ sets: `state_dict()` is the position of the next item, and after `load_state_dic
 position is part of a model's state, like an optimizer's.
 
 Random numbers that a stream draws in this process are seeded by (seed, epoch, offset), and do not disturb training's
-generators. Those of its own workers must be in its state.
+generators. Generators of its own workers must be in its state.
 """
 
 from __future__ import annotations

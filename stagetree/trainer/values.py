@@ -113,7 +113,7 @@ class ReadValues(RecordedValues):
 
 
 class GivenValues:
-    """The hyper-parameters that a trainer was given in `setup`, and those that it has read."""
+    """The hyper-parameters that a trainer was given in `setup`, and the names that it has read."""
 
     def __init__(self) -> None:
         self._names, self._read = set[str](), set[str]()

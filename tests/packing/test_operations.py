@@ -156,10 +156,10 @@ def test_a_pass_can_be_captured(net: str) -> None:
     def gradients(parameters: Weights, buffers: Weights, batch: Any) -> Weights:
         return Loss(lane.trainer).run_packed(StackRows(range(3), parameters, stack.constants, buffers), batch).gradients
 
-    with generators.kept("cpu"):
+    with generators.preserve("cpu"):
         graph = make_fx(gradients, tracing_mode="fake")(stack.rows().parameters, stack.rows().buffers, batch)
     whole = torch.compile(graph, fullgraph=True, backend="eager")
-    with generators.kept("cpu"):
+    with generators.preserve("cpu"):
         expected = gradients(stack.rows().parameters, stack.rows().buffers, batch)
     found = whole(stack.rows().parameters, stack.rows().buffers, batch)
     assert_same(found, expected)

@@ -52,12 +52,12 @@ class Process:
         self.file, kind = str(file), load_trainer(file, name)
         self.trainer: Any = kind(seed=0, device="cpu")
         self.leftovers = ProcessChanges()
-        assert self.leftovers.left(self.trainer, self.file) == []
+        assert self.leftovers.find(self.trainer, self.file) == []
         self.module = sys.modules[kind.__module__]
         self.leftovers.is_used = True
 
-    def left(self) -> list[str]:
-        return self.leftovers.left(self.trainer, self.file)
+    def find(self) -> list[str]:
+        return self.leftovers.find(self.trainer, self.file)
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_nothing_is_left_where_nothing_has_changed(process: Process) -> None:
     process.module.data("valid")  # read late, and kept
     os.environ["NO_NAME_IN_THE_CODE"] = "1"
     try:
-        assert process.left() == []
+        assert process.find() == []
     finally:
         del os.environ["NO_NAME_IN_THE_CODE"]
 
@@ -93,7 +93,7 @@ def test_nothing_is_left_where_nothing_has_changed(process: Process) -> None:
 def test_what_training_has_changed_is_named(process: Process, change: Any, name: str, capfd: Any) -> None:
     change(process.module)
     name = name.format(file=Path(process.file).name)
-    assert process.left() == [name]
+    assert process.find() == [name]
     assert f"--- other training in this process has changed {name}" in capfd.readouterr().out
 
 
@@ -101,7 +101,7 @@ def test_settings_of_libraries_and_variables_that_the_code_names_are_looked_at(p
     os.environ["LEFT_OVER_BEST"] = "1"
     torch.set_default_dtype(torch.float64)
     try:
-        assert process.left() == ["torch.get_default_dtype()", "os.environ['LEFT_OVER_BEST']"]
+        assert process.find() == ["torch.get_default_dtype()", "os.environ['LEFT_OVER_BEST']"]
     finally:
         torch.set_default_dtype(torch.float32)
         del os.environ["LEFT_OVER_BEST"]
@@ -109,9 +109,9 @@ def test_settings_of_libraries_and_variables_that_the_code_names_are_looked_at(p
 
 def test_what_loading_brings_back_is_the_states(process: Process) -> None:
     process.module.PHASE, process.module.Left.made = 3, 1
-    before = process.leftovers.before(process.trainer, process.file)
+    before = process.leftovers.values_before_load(process.trainer, process.file)
     process.trainer.load_state_dict({"phase": 2})
-    left = process.leftovers.left(process.trainer, process.file, before)
+    left = process.leftovers.find(process.trainer, process.file, before)
     assert left == ["Left.made (of the class)"]
 
 
@@ -126,7 +126,7 @@ def test_a_script_is_run_anew_so_what_its_file_holds_is_no_leftover(tmp_path: Pa
     process = Process(tmp_path / "loop.py", "loop")
     try:
         process.trainer.train()
-        assert process.left() == []
+        assert process.find() == []
     finally:
         process.trainer.close()
         sys.modules["__main__"] = main

@@ -21,7 +21,7 @@ PAUSES = st.lists(st.sampled_from([0.0, 0.0, 0.0002, 0.003]), min_size=1, max_si
 @given(st.lists(PAUSES, min_size=1, max_size=3), st.integers(0, 30), CUTS)
 def test_all_take_the_same_steps(paces: list[list[float]], steps: int, cuts: list[float]) -> None:
     """Also where they are of different speed, and each waits in each step for all others, as in a collective."""
-    grant, fd = Grant.of(len(paces))
+    grant, fd = Grant.create(len(paces))
     barrier, taken = threading.Barrier(len(paces)), [0] * len(paces)
 
     def train(rank: int) -> None:
@@ -38,7 +38,7 @@ def test_all_take_the_same_steps(paces: list[list[float]], steps: int, cuts: lis
     done = grant.finished_steps()
     for pause in cuts:
         time.sleep(pause)
-        grant.cut()
+        grant.cut_short()
     for each in ranks:
         each.join(10)
         assert not each.is_alive()
@@ -52,10 +52,10 @@ def test_all_take_the_same_steps(paces: list[list[float]], steps: int, cuts: lis
 def test_who_waits_for_a_limit_that_never_comes_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grants, "LOST_SECONDS", 0.01)
     monkeypatch.setattr(grants, "SETTLE_SECONDS", 0.1)
-    grant, fd = Grant.of(1)
+    grant, fd = Grant.create(1)
     os.close(fd)
     grant.give(3)
-    cutting = threading.Thread(target=grant.cut)
+    cutting = threading.Thread(target=grant.cut_short)
     cutting.start()
     time.sleep(0.02)
     with pytest.raises(GrantLost):

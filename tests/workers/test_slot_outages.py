@@ -78,3 +78,17 @@ def test_a_broker_that_lost_the_next_message_costs_a_lease_and_no_trial(cluster:
     done = cluster.run(study)
     assert done.state == StudyState.COMPLETED
     assert done.executed == done.unique == 4
+
+
+@pytest.mark.slow
+def test_an_answer_that_is_lost_records_nothing_twice(cluster: Cluster) -> None:
+    """The commit was done, and its answer did not arrive: of every fact, and of the claim."""
+    expected = cluster.values(cluster.run(cluster.submit(ALONE)).id)
+    study = cluster.submit({**BRANCHES, "eval_every": 2})
+    cluster.faults["gpu0"].lost_answers = 100
+    done = cluster.run(study)
+    assert cluster.faults["gpu0"].lost_answers < 100 - 8
+    assert done.executed == done.unique
+    assert cluster.values(study) == expected
+    facts = cluster.events(e.Evaluated) + cluster.events(e.StageCompleted) + cluster.events(e.CheckpointKept)
+    assert len({repr(fact) for fact in facts}) == len(facts)

@@ -16,7 +16,7 @@ from app.api.strict import At, Cursor, Limit, StrictRoute, Write, WriterDep
 from app.domain import commands as c
 from app.domain.decide import decide
 from app.domain.evolve import fold
-from app.domain.study_annotations import learned_text
+from app.domain.sampler_inputs import learned_text
 from app.domain.terms import StateConflict, StudyId
 from app.events import StudyRecord, last_profile
 from app.registry import unread_hyper_parameters

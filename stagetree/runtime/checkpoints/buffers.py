@@ -64,18 +64,18 @@ class Buffers:
             self.free.pop(0).close()
 
     def take_back(self, closed: Iterable[tuple[int, bool]]) -> None:
-        """Free the buffers that the other side has closed; drop those that it has lent to others."""
+        """Free the buffers that the other side has closed; drop lent ones."""
         for number, is_lent in closed:
             (self.drop if is_lent else self.give_back)([number])
 
     def drop(self, numbers: Iterable[int]) -> None:
-        """Give up buffers that others may go on reading, so that they are never refilled."""
+        """Give up buffers that others may still read, so that they are never refilled."""
         for number in numbers:
             if (buffer := self._used.pop(number, None)) is not None:
                 buffer.close()
 
     def forget(self) -> None:
-        """Close all buffers, since another model has another size. Readers keep those in use."""
+        """Close all buffers, since another model has another size. Readers keep buffers in use."""
         for buffer in (*self.free, *self._used.values()):
             buffer.close()
         self.free.clear()

@@ -109,7 +109,7 @@ def write(state: Any) -> tuple[int, int]:
 
 
 def unpack(*images: Image) -> Any:
-    """The state in an image, merged with those of other ranks; divided tensors become `Parted`.
+    """The state in an image, merged with the images of other ranks; divided tensors become `Parted`.
 
     Tensors lie in the images if these are writable, so the images must not change.
     """

@@ -31,11 +31,11 @@ class ProcessChanges:
         self._first: HeldValues | None = None
         self.is_used = False
 
-    def before(self, trainer: object, file: str) -> HeldValues:
+    def values_before_load(self, trainer: object, file: str) -> HeldValues:
         """The values before a state is loaded; empty if nothing was trained."""
         return process_values(trainer, file) if self.is_used else {}
 
-    def left(self, trainer: object, file: str, before: Mapping[str, str] | None = None) -> list[str]:
+    def find(self, trainer: object, file: str, before: Mapping[str, str] | None = None) -> list[str]:
         """The names of values that have changed since the first model was built here; also printed to the log.
 
         Called after building a model and after loading a state. before: the values before loading, whose changes belong

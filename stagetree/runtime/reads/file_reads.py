@@ -113,7 +113,7 @@ def watch() -> None:
 
 
 def count_uses() -> int:
-    """The number of files in `uses`, after including those of forks."""
+    """The number of files in `uses`, including the files of forks."""
     for watch in _watch:
         for kind, name in watch.forks.receive():
             _enter(kind, name)

@@ -67,7 +67,7 @@ class RankProcesses:
                 self._launcher = self._start(words, folder / "ranks")
                 self._wires = self._accept_ranks(listener)
             self.world = len(self._wires)
-            self._grant, memory = Grant.of(self.world)
+            self._grant, memory = Grant.create(self.world)
             try:
                 self.ask("begin", [memory] * self.world, **job)
             finally:
@@ -90,7 +90,7 @@ class RankProcesses:
 
         def look() -> None:
             if not is_wanted(self._grant.finished_steps()) or time.monotonic() - begun_at > GRANT_SECONDS:
-                self._grant.cut()
+                self._grant.cut_short()
 
         first, *_ = self._request("train", (), {"changes": coming}, look)[0]
         taken: int = first["taken"]
@@ -207,7 +207,7 @@ class RankProcesses:
         error = error or {"failed": "rank", "error": f"its process is gone{self._last_words()}", "signature": "rank"}
         place, signature = f"In rank {rank} of {self.world}", error["signature"]
         if self._launcher is not None:
-            self._launcher.kill()  # the ranks die with it, also those that wait for this one
+            self._launcher.kill()  # the ranks die with it, even while they wait for this one
         self.end()
         raise TrainerFailed(error["failed"], f"{place}:\n{error['error']}", error.get("taken", 0), signature)
 

@@ -37,7 +37,7 @@ class Grant:
         self._words = memoryview(mmap.mmap(fd, (1 + world) * WORD)).cast("q")
 
     @classmethod
-    def of(cls, world: int) -> tuple[Grant, int]:
+    def create(cls, world: int) -> tuple[Grant, int]:
         """A new grant, and the descriptor of its memory. Raises OSError."""
         fd = anonymous_file((1 + world) * WORD)
         return cls(fd, world), fd
@@ -53,7 +53,7 @@ class Grant:
         """The number of steps that all processes have finished, at least."""
         return max(0, min(self._words[1:]) - 1)
 
-    def cut(self) -> None:
+    def cut_short(self) -> None:
         """End the grant with the last step that a process has begun."""
         steps, self._words[0] = self._words[0], HELD
         time.sleep(SETTLE_SECONDS)

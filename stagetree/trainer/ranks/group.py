@@ -196,6 +196,6 @@ def be(ranks: Ranks) -> None:
     _here = ranks
 
 
-def cut(count: int, shards: int) -> list[tuple[int, int]]:
+def shard_bounds(count: int, shards: int) -> list[tuple[int, int]]:
     """The begin and end of each shard of a batch; some are empty for a small batch."""
     return [(count * shard // shards, count * (shard + 1) // shards) for shard in range(shards)]

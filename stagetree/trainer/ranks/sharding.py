@@ -20,7 +20,7 @@ from stagetree.trainer import generators
 from stagetree.trainer.buffers import ModelBuffers
 from stagetree.trainer.data_order import BatchSpan, parts, seed_of
 from stagetree.trainer.divided_tensors import divide_like, local
-from stagetree.trainer.ranks.group import Ranks, cut, here, is_power_of_two
+from stagetree.trainer.ranks.group import Ranks, here, is_power_of_two, shard_bounds
 from stagetree.trainer.ranks.summing import EarlySums, TreeSum
 from stagetree.trainer.tensors import ShardMeans
 
@@ -67,7 +67,7 @@ def shards_in(whole: BatchSpan, shards: int) -> list[BatchSpan]:
     """The shards of a batch in order; some are empty for a small batch."""
     return [
         BatchSpan(whole.epoch, whole.offset + begin, whole.indices[begin:end])
-        for begin, end in cut(len(whole.indices), shards)
+        for begin, end in shard_bounds(len(whole.indices), shards)
     ]
 
 
@@ -186,7 +186,7 @@ class Sharding:
         parameters, buffers = batch.parameters, batch.buffers
         gradients, changes, count = mine[: len(parameters)], mine[len(parameters) : -1], mine[-1]
         names, late = list(buffers.floats), self._early.came_late(len(parameters))
-        self._moving |= buffers.changed(self._moving)
+        self._moving |= buffers.find_changed(self._moving)
         own_flags = [*late, *batch.present, *(name in self._moving for name in names), self.means.is_counted]
         flags = self.ranks.any(own_flags)
         late, present = flags[: len(parameters)], flags[len(parameters) : 2 * len(parameters)]

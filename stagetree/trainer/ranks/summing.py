@@ -178,7 +178,7 @@ class EarlySums:
         return [number in self._again for number in range(count)]
 
     def take(self, is_late: Sequence[bool], is_present: Sequence[bool]) -> dict[int, Tensor]:
-        """The sums by parameter number, without those that were incomplete on any rank.
+        """The sums by parameter number, except sums that were incomplete on any rank.
 
         is_present: the gradients to expect in the next batch.
         """
