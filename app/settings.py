@@ -11,7 +11,7 @@ from pydantic import ByteSize, Field, TypeAdapter, ValidationError, field_valida
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from app.domain.chain_assignment import MOST_SHARES
+from app.domain.slots import MOST_SHARES
 from app.domain.terms import Principal, Scope
 from stagetree.limits import LIMITS, Limits
 

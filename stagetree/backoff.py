@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import count
 from random import SystemRandom
 
-_chance = SystemRandom()  # the global generator is for whoever trains in this process
+_chance = SystemRandom()  # the global generator belongs to the training code in this process
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ def rough_duration(seconds: float) -> str:
 
 
 def decision_text(kind: str, trial: int, steps: int) -> str:
-    """What a tuner decided about a trial: trial 3 goes on to step 40."""
+    """A tuner's decision about a trial, in words."""
     return f"trial {trial} " + (f"continues to step {steps}" if kind == "promote" else "is stopped")
 
 

@@ -51,7 +51,7 @@ DIALECT = {
     "is-said": Rule(r"\b(is|are|was|were|be|been) (said|told|asked|known|found)\b", "reports, logs, requests, knows"),
     "who-is": Rule(r"(?<!those )\b[Ww]ho (is|was|are|has|have|asks|waits|comes)\b", "the noun: the caller, the study"),
 }
-MOST_IN_A_THOUSAND_WORDS = 15.5
+MOST_IN_A_THOUSAND_WORDS = 0.5
 """How many turns of phrase from `DIALECT` a thousand words of comments and docstrings may have."""
 
 PREPOSITIONS = set(
@@ -63,7 +63,7 @@ PREPOSITIONS = set(
 PUBLIC_NAMES = {"at", "up"}
 """Names that users write: the method `at` of sequences and distributions, and the command `stagetree up`."""
 
-MOST_PREPOSITIONS = 200
+MOST_PREPOSITIONS = 0
 """How many functions and methods may have a name that begins with a preposition."""
 
 GUIDE = {

@@ -105,7 +105,7 @@ def _archive(records: SqlRecords, streams: Sequence[str]) -> _Moved:
     moved, plans = _Moved(), Plans(records.log)
     for stream in streams:
         with plans.holding(stream) as plan:
-            use = PlanUse.of(plan)
+            use = PlanUse.measure(plan)
         if use.has_garbage:
             moved.waiting += 1
             continue

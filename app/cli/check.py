@@ -16,7 +16,7 @@ import typer
 from app.cli.errors import FAILED, USAGE, fail
 from app.cli.options import Changes, Output, StudyFile, Trainers
 from app.cli.output import Format, plural, print_json
-from app.embedded import PYTHON, home_first
+from app.embedded import PYTHON, checkout_path
 from stagetree.runtime.failures import ending
 from stagetree.source.undeclared_input import UndeclaredInput
 
@@ -186,7 +186,7 @@ def _report(job: Json, study: Json) -> Json:
     """What the check found, in a process of its own; what the trainer prints goes to stderr."""
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "report"
-        path = os.pathsep.join(filter(None, (home_first(), os.environ.get("PYTHONPATH"))))
+        path = os.pathsep.join(filter(None, (checkout_path(), os.environ.get("PYTHONPATH"))))
         environment = {**os.environ, "PYTHONPATH": path, "TMPDIR": folder}
         how: Json = {"env": environment, "stdout": sys.stderr, "text": True, "check": False}
         done = subprocess.run([*PYTHON, "stagetree.runtime.check", str(result)], input=json.dumps(job), **how)

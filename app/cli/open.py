@@ -85,9 +85,9 @@ def _server(folder: Path) -> Server:
 
 def _studies(folder: Path) -> str:
     """What there is to see, and whether somebody works on it."""
-    from app.embedded.folder_lock import is_at_work, serving
+    from app.embedded.folder_lock import find_server, is_in_use
 
-    if is_at_work(folder):
-        page = f"whose page at {there.url}" if (there := serving(folder)) else "whose page"
+    if is_in_use(folder):
+        page = f"whose page at {there.url}" if (there := find_server(folder)) else "whose page"
         return f"A stack is at work in {folder}, {page} can change things; this one shows its studies as they are."
     return f"The studies in {folder} are open."

@@ -11,7 +11,7 @@ import typer
 
 from app.cli.errors import NOT_FOUND, fail, finite
 from app.cli.output import Format, ListFormat
-from app.domain.chain_assignment import MOST_SHARES
+from app.domain.slots import MOST_SHARES
 
 if TYPE_CHECKING:
     from app.events import SqlRecords

@@ -174,8 +174,8 @@ def up(
         url = service.client.url
         print(f"stagetree is up at {url} with {plural(stack.slots, 'slot')}; the log is in {service.folder}.")
         print(f"Submit a study from another terminal: stagetree submit study.yaml --server {url}")
-        if service.url_for_others:
-            print(_said_to_others(service.url_for_others, service.token))
+        if service.external_url:
+            print(_said_to_others(service.external_url, service.token))
         print(f"Open {url} in a browser to watch; the API is described at {url}/docs.")
         print("Ctrl-C stops everything; nothing is lost.", flush=True)
         tell_others(service)

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from app.cli.errors import FAILED, USAGE, fail
-from app.domain.chain_assignment import MOST_SHARES
+from app.domain.slots import MOST_SHARES
 
 NEEDED = ("STAGETREE_DATABASE_URL", "STAGETREE_BROKER_URL", "STAGETREE_CHECKPOINTS", "STAGETREE_TRAINERS")
 """Settings without which a worker elsewhere is of no use; the job takes them from where it is submitted."""

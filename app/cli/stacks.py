@@ -42,14 +42,14 @@ class Service(Generic[Asked]):
     """What a command asks, and where that is, as an option says it.
 
     `check` raises if the service has died, or nobody is at work; `folder` is that of an embedded stack, and
-    `url_for_others` where other machines reach it, if they do, with the `token` of its user.
+    `external_url` where other machines reach it, if they do, with the `token` of its user.
     """
 
     client: Asked
     check: Callable[[], None]
     folder: Path | None = None
     place: str = ""
-    url_for_others: str | None = None
+    external_url: str | None = None
     token: str | None = None
 
 
@@ -130,8 +130,8 @@ def own_stack(
         with ended_in_order(), starting, _client(stack.url) as client:
             began = True
             with study_sinks(stack.url, stack.folder / "sinks", stack.environment().get("STAGETREE_SINKS", "")):
-                documents, others = Documents(client), stack.url_for_others
-                yield Service(documents, stack.check, stack.folder, url_for_others=others, token=stack.token)
+                documents, others = Documents(client), stack.external_url
+                yield Service(documents, stack.check, stack.folder, external_url=others, token=stack.token)
     except BaseException as error:
         if began and not isinstance(error, ProblemError):  # what is refused was not trained
             again = "" if folder == DEFAULT_DIR else f" with --dir {folder}"

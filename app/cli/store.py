@@ -17,9 +17,9 @@ from typing import Any
 from app.cli.errors import FAILED, fail
 from app.cli.opened_folder import services_of
 from app.domain.events import PlanOpened, Profile
-from app.domain.study_annotations import learned_text
+from app.domain.sampler_inputs import learned_text
 from app.domain.terms import StudyId, Unknown
-from app.embedded.folder_lock import is_at_work
+from app.embedded.folder_lock import is_in_use
 from app.events import Decide, StoredEvent, Write, last_profile, transact
 from app.service import html_report, queries, slot_use, study_changes, submission
 from app.service import suggestions as searching
@@ -51,7 +51,7 @@ class Store:
     @property
     def is_attended(self) -> bool:
         """Whether a stack is at work in the folder."""
-        return is_at_work(self.folder)
+        return is_in_use(self.folder)
 
     def check_work(self) -> None:
         """End with a message if nobody is at work in the folder, so that nothing there goes on."""
@@ -132,7 +132,7 @@ class Store:
 
     def measured(self, plan: PlanOpened) -> Json:
         """The seconds and the memory of steps, as measured on such a plan."""
-        return slot_use.measured(self._use, submission.name_of(plan))
+        return slot_use.measured(self._use, submission.average_id(plan))
 
     def learned(self, spec: StudySpec) -> list[str]:
         """What a new study would begin with, in sentences. Raises `SpecError`."""

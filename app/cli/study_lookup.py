@@ -86,19 +86,19 @@ def url_for_studies(option: str | None) -> str | None:
 
     None where there is no such folder. Ends with a message where no process serves it: others have other studies.
     """
-    from app.embedded.folder_lock import is_at_work
+    from app.embedded.folder_lock import is_in_use
 
     url = server_url(option) or served_here()
-    if url is None and is_store(DEFAULT_DIR) and not is_at_work(DEFAULT_DIR):
+    if url is None and is_store(DEFAULT_DIR) and not is_in_use(DEFAULT_DIR):
         fail(f"no process serves {DEFAULT_DIR}, and no --server is named. {_CHANGED_BY_A_SERVER}", UNREACHABLE)
     return url
 
 
 def served_here(*, lasting: bool = False) -> str | None:
     """Where the stack answers that is at work in `.stagetree` here. lasting: only one that outlives its own study."""
-    from app.embedded.folder_lock import serving
+    from app.embedded.folder_lock import find_server
 
-    here = serving(DEFAULT_DIR)
+    here = find_server(DEFAULT_DIR)
     return here.url if here is not None and (here.stays or not lasting) else None
 
 
@@ -111,7 +111,7 @@ _CHANGED_BY_A_SERVER = (
 @contextmanager
 def explained(*, is_named: bool) -> Iterator[None]:
     """Say of a server that nobody named, and that is not there, what else could be done."""
-    from app.embedded.folder_lock import is_at_work
+    from app.embedded.folder_lock import is_in_use
     from stagetree.client import Unreachable
 
     try:
@@ -119,7 +119,7 @@ def explained(*, is_named: bool) -> Iterator[None]:
     except Unreachable as error:
         if is_named:
             raise
-        if is_at_work(DEFAULT_DIR):
+        if is_in_use(DEFAULT_DIR):
             there = f"A stack is at work in {DEFAULT_DIR}, and takes no studies yet, or only its own: try again later"
         elif is_store(DEFAULT_DIR):
             there = _CHANGED_BY_A_SERVER

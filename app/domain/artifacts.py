@@ -1,6 +1,6 @@
-"""What training leaves behind and what it was done with, as events: metrics, checkpoints, how exact it was, inputs.
+"""The events of what training leaves behind: metrics, checkpoints, comparisons, measurements, and their deletion.
 
-And what people delete of it. See `app.domain.events`.
+See `app.domain.events` for the others.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from app.domain.sampler_inputs import SamplerInput
 from app.domain.study_annotations import Annotation
 from app.domain.terms import ChainId, NodeId, StudyId, VerificationKind
 
@@ -17,7 +18,7 @@ Metrics = dict[str, float | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluated:
-    """The metrics of the model at a step: a named vector, whatever a tuner makes of it."""
+    """The metrics of the model at a step."""
 
     node: NodeId
     step: int
@@ -26,7 +27,7 @@ class Evaluated:
 
 @dataclass(frozen=True, slots=True)
 class StoredPart:
-    """An object of the store that holds one rank's part of a state: its size, and its hash."""
+    """An object of the store with one rank's part of a state."""
 
     key: str
     sha256: str
@@ -35,31 +36,31 @@ class StoredPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointKept:
-    """The state at a step is safe under `key`; what no event names does not exist.
-
-    `intermediate`: it was kept inside a stage, because that was cheap: somebody may branch there, or the worker die.
-    parts: the objects of the other ranks, where it is divided: it is all of them, or it is lost. size: of
-    all. sha256: of the object under `key`. looked: whether that holds what the trainer held besides its state, too.
-    """
+    """The state at a step is stored under `key`. Objects that no event names do not count as stored."""
 
     node: NodeId
     step: int
     key: str
     sha256: str
+    """The hash of the object under `key`."""
     size: int
+    """The size of all objects."""
     intermediate: bool = False
+    """Whether it was saved inside a stage because that was cheap: a trial may branch there, or the worker die."""
     parts: tuple[StoredPart, ...] = ()
+    """The objects of the other ranks, if the state is divided. It is lost if one of them is."""
     looked: bool = False
+    """Whether the object also holds what the trainer held besides its state."""
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Of all its objects."""
+        """The keys of all its objects."""
         return (self.key, *(part.key for part in self.parts))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointCached:
-    """The state at a stage's end is on a disk of `host`, for its slots, until `CheckpointKept` says that it is safe."""
+    """The state at a stage's end is on a disk of `host`, for the slots there, until `CheckpointKept` follows."""
 
     node: NodeId
     step: int
@@ -72,7 +73,7 @@ class CheckpointCached:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointReleased:
-    """Nothing begins any more with the state at a step, so it may be deleted. `CheckpointDropped` says that it was."""
+    """The state at a step is no longer needed and may be deleted. `CheckpointDropped` follows when it is."""
 
     node: NodeId
     step: int
@@ -82,7 +83,7 @@ class CheckpointReleased:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointDropped:
-    """The state at a step is gone or could not be read; `reason` says which."""
+    """The state at a step was deleted or could not be read; `reason` says which."""
 
     node: NodeId
     step: int
@@ -92,9 +93,9 @@ class CheckpointDropped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExactnessLost:
-    """What a stage trained or measured in `node`, up to `step` and further, may differ from a training alone.
+    """Results of a stage in `node`, from `step` on, may differ from those of a trial that is trained alone.
 
-    `reason` is in words that follow "3 stages": went on under another torch (2.13.0 after 2.12.0).
+    `reason` follows "3 stages", for example: went on under another torch (2.13.0 after 2.12.0).
     """
 
     node: NodeId
@@ -102,40 +103,47 @@ class ExactnessLost:
     reason: str
 
 
+WITHOUT_PACK = "trained without their pack, which had failed"
+"""The reason of `ExactnessLost` for stages whose pack failed: their last bits may differ from those of packs."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExactnessTested:
-    """States of the same steps that were trained in two ways were compared, leaf by leaf, and the metrics with them.
+    """A chain trained steps again and compared states and metrics, leaf by leaf.
 
-    chain: which did it, by its `proof`. device: the kind it ran on. node, step: where both ways ended. begin: the step
-    at which the second way began anew, from a checkpoint or, at 0, from nothing. since: the same of the first way.
-    difference: the first leaf or metric that differs and the likely cause, in a sentence; empty where all bits are
-    equal. stray: attributes of the trainer that do not come back with its state, each in words that follow its name.
-    unproven: why nothing could be compared, in words that follow a colon; empty where it was. unread: of a `CHECK`, the
-    hyper-parameters that none of its steps has read. files: of a `CHECK`, a record of each data file that
-    the trainer has read, as of `StudySubmitted.inputs`. A `CHECK` that failed in the user's code is a `StageFailed`.
-    goes_on: of a `CHECK`, that the trainer can be trained and its state be loaded; what is compared follows.
+    A `CHECK` that failed in the user's code is a `StageFailed` instead.
     """
 
     chain: ChainId
     proof: VerificationKind
     device: str
+    """The kind of device that it ran on."""
     node: NodeId
     begin: int
+    """The step where the second training began, from a checkpoint or, at 0, from the start."""
     step: int
+    """Where both trainings ended, in `node`."""
     since: int = 0
+    """The step where the first training began."""
     difference: str = ""
+    """The first leaf or metric that differs and the likely cause, in a sentence; empty if all bits are equal."""
     stray: dict[str, str] = field(default_factory=dict)
+    """Attributes of the trainer that its state does not restore, each with words that follow its name."""
     unproven: str = ""
+    """Why nothing could be compared, in words that follow a colon; empty if something was."""
     unread: list[str] = field(default_factory=list)
+    """Hyper-parameters that no step of a `CHECK` has read."""
     files: list[dict[str, Any]] = field(default_factory=list)
+    """Records of the data files that a `CHECK` has read, as in `StudySubmitted.inputs`."""
     goes_on: bool = False
+    """First result of a `CHECK`: the trainer trains and loads its state. The comparison follows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyIsolated:
-    """From here on each trial of the study is trained alone, from step 0, in a process of its own and without a break.
+    """The trainer is not exact, so the study starts again with isolated trials.
 
-    The trainer is not exact: `reason` says why. What the study had is struck, and its tuner begins anew.
+    Each is trained from step 0 in a process of its own, without a break. Earlier results of the study are struck.
     """
 
     study: StudyId
@@ -145,7 +153,7 @@ class StudyIsolated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRequested:
-    """A user asks for proof of all that the study shares, whatever that costs."""
+    """A user requested the verification of everything that the study shares."""
 
     study: StudyId
     at: float
@@ -153,7 +161,7 @@ class AuditRequested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditEnded:
-    """Everything that could be compared of an audited study was compared; the verdict is in `ExactnessTested`."""
+    """An audit is complete. Its comparisons are `ExactnessTested` events."""
 
     study: StudyId
     at: float
@@ -161,28 +169,27 @@ class AuditEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackingProfiled:
-    """How packs of the plan's models do on a kind of device, seen before or where the first one was trained.
-
-    batch_seconds: of one batch, by how many lanes a pack has, for the plan's width and the powers of two below it, as
-    far as they were measured; "0" is one model alone. Optimizers are left out of all. peak_bytes: the most that is in
-    use on the device meanwhile, the same way; nothing on a CPU. exact: whether a model of a pack of the plan's width
-    was found to have the gradients, to the bit, that it has alone. refusal: why they cannot be packed; then nothing
-    else is known. batch: the hyper-parameters that decided which batch it was. other_draws: the first module that draws
-    other random numbers in a pack than alone, by its name in the model; empty where none does.
-    """
+    """A measurement of packs of the plan's models on a kind of device."""
 
     device: str
     batch_seconds: dict[str, float]
+    """Seconds a batch, without the optimizer, by lanes: the plan's width and the powers of two below it; "0" is one
+    model alone."""
     peak_bytes: dict[str, int]
+    """Peak memory on the device, by lanes; empty on a CPU."""
     refusal: str = ""
+    """Why the models cannot be packed. Then nothing else is known."""
     exact: bool = False
+    """Whether the gradients of a model in a pack of the plan's width were bitwise equal to those of the model alone."""
     batch: dict[str, Any] | None = None
+    """The hyper-parameters that decided the batch."""
     other_draws: str = ""
+    """The first module, by name, that draws different random numbers in a pack than alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackingChosen:
-    """How many lanes the packs of a plan have that was opened without a width; 0: each stage is trained alone.
+    """The lanes of the packs of a plan that was opened without a width; 0: each stage is trained alone.
 
     `reason` is in words that follow a colon.
     """
@@ -193,17 +200,15 @@ class PackingChosen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RanksProfiled:
-    """How long a step of the plan's models takes on several devices of a kind, seen here or in another plan.
-
-    step_seconds: by how many ranks train it, for the powers of two that were measured, 1 among them unless so few have
-    too little memory. batch: the hyper-parameters that decided how large its batch was. refusal: why several cannot
-    train it; then nothing else is known.
-    """
+    """A measurement of the plan's models on several devices of a kind."""
 
     kind: str
     step_seconds: dict[str, float]
+    """By number of ranks, for powers of two from 1 on, or from the first that has enough memory."""
     batch: dict[str, Any]
+    """The hyper-parameters that decided the batch size."""
     refusal: str = ""
+    """Why several devices cannot train the models. Then nothing else is known."""
 
 
 Profile = TypeVar("Profile", PackingProfiled, RanksProfiled)
@@ -211,10 +216,10 @@ Profile = TypeVar("Profile", PackingProfiled, RanksProfiled)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NeedsMore:
-    """A stage in `node` was out of memory, past `step`, on so many devices of a kind: it is tried with twice as many.
+    """A stage in `node` ran out of memory after `step` on `ranks` devices of a kind.
 
-    So are others whose batches are as large; batch: the hyper-parameters that decide it. A trial that may have no more
-    devices has failed instead.
+    It is tried with twice as many, and so are stages whose `batch` is as large. A trial that cannot have more devices
+    fails instead.
     """
 
     node: NodeId
@@ -226,9 +231,9 @@ class NeedsMore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputsSeen:
-    """What a slot saw of a study's inputs, which the server does not see: see `StudySubmitted`.
+    """Records of a study's inputs from a slot, if the server does not see them: see `StudySubmitted`.
 
-    Where a later slot sees something else, the study's results say so.
+    If a later slot sees different inputs, the study's results are marked.
     """
 
     study: StudyId
@@ -237,26 +242,24 @@ class InputsSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentSeen:
-    """What the plan is trained with on a kind of device, as a slot saw it that was the first to train there.
-
-    environment: `python`, `torch`, `driver`, `packages` (version by name), and of the folder of the trainer's code its
-    `commit` and the `diff` to it. It is bounded; `diff_sha256` is that of the whole.
-    """
+    """The environment of the first slot that trained the plan on a kind of device."""
 
     device: str
     environment: dict[str, Any]
+    """`python`, `torch`, `driver`, `packages` (versions by name), and the `commit` and `diff` of the trainer's folder.
+    The diff is cut; `diff_sha256` is the hash of all of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightsDropped:
-    """The object with the weights that studies began with is deleted: all of these studies are."""
+    """The object with initial weights is deleted, as are all studies that began with it."""
 
     key: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyDeleted:
-    """A study that is over is not listed any more, and nothing is kept for it. What it found stays with its nodes."""
+    """A study was deleted. Metrics stay with the nodes of the plan."""
 
     study: StudyId
     at: float
@@ -264,7 +267,7 @@ class StudyDeleted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyStruck:
-    """An operator struck the study: it harms the others. No event of it is folded, earlier ones neither."""
+    """An operator struck the study because it harms the others. None of its events is folded, not even earlier ones."""
 
     study: StudyId
     reason: str
@@ -292,4 +295,5 @@ Artifact = (
     | StudyDeleted
     | StudyStruck
     | Annotation
+    | SamplerInput
 )

@@ -1,113 +1,92 @@
-"""A unit of work and its slot: what a chain's row tells its worker, as a typed value and JSON; and slots.
+"""The assignment of a chain: what its row tells the worker, as a typed value and as JSON.
 
-A live chain's row may be read by a process of another version: a form that is not known is passed over, not failed.
+The scheduler and the workers may run different versions, so an unknown format is `Unreadable` and not an error.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 from app.domain.events import Stage, StoredPart
 from app.domain.objectives import BestSoFar
+from app.domain.slots import multi_machine_kind
 
 Ahead = tuple[int, tuple[int, ...], tuple[int, ...]]
-"""Where the state of a model is wanted next; up to there, the steps at which it is evaluated, and those it passes."""
+"""The next step whose state is needed; the evaluations up to there; and the ends of stages up to there."""
 
 LentSlots = tuple[()] | tuple[tuple[str, ...]] | tuple[tuple[str, ...], Mapping[str, str]]
 
 FORMAT = 1
-"""Of the JSON, since 0.1.0."""
+"""Version of the JSON, since 0.1.0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """The assignment of a row that another version wrote, in a form that this one cannot read. reason: a sentence."""
+    """An assignment in the format of another version. reason: a sentence."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class ResumePoint:
-    """The checkpoint at which a chain begins. parts: as in `CheckpointKept`. is_cached: as in `CheckpointCached`."""
+    """The checkpoint that a chain begins with."""
 
     node: str
     step: int
     key: str
     sha256: str
-    parts: tuple[StoredPart, ...] = ()
+    parts: tuple[StoredPart, ...] = ()  # as in `CheckpointKept`
     is_cached: bool = False
+    """Whether the state is still on a disk of its host, and not in the store: see `CheckpointCached`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """After `step` steps the state must be that under `key`, whose hash that is, and the metrics these.
-
-    key: empty where no state is kept: then only metrics are compared. since: the step from which it was trained without
-    a break; 0 of metrics alone. metrics: those on record, None where they are not compared.
-    """
+    """The state and the metrics that a verification must reproduce after `step` steps."""
 
     node: str
     step: int
     key: str
+    """The object that holds the state; "" if none is kept, and only metrics are compared."""
     sha256: str
     since: int = 0
+    """The step from which that state was trained without a break; 0 without a state."""
     metrics: Mapping[str, float | None] | None = None
+    """The recorded metrics; None if they are not compared."""
     parts: tuple[StoredPart, ...] = ()
 
     @property
     def resume_point(self) -> ResumePoint:
-        """Where the state is kept."""
         return ResumePoint(self.node, self.step, self.key, self.sha256, self.parts)
 
 
 @dataclass(frozen=True, slots=True)
 class VerificationOrder:
-    """What a chain is to prove: see `VerificationKind`.
-
-    comparisons: in the order of their steps, none for a `CHECK`. most_steps: a check that costs more steps in all than
-    that, and takes more than a moment, leaves out what it can. metrics: those that an evaluation must report. suspects:
-    what did not come back with a state before, the likely cause of a difference. ignored: leaves of the state, other
-    than tensors, that evaluations change which the trial alone does not make. origin: a state
-    on its way, which tells under which torch and on which device metrics without a state were measured.
-    """
+    """What a chain verifies."""
 
     kind: str
+    """A `VerificationKind`."""
     comparisons: tuple[Comparison, ...] = ()
+    """By step; empty for a `CHECK`."""
     most_steps: int = 0
+    """A `CHECK` that would need more steps, and more than a moment, leaves out optional parts."""
     metrics: tuple[str, ...] = ()
+    """The metrics that an evaluation must report."""
     ignored: tuple[str, ...] = ()
+    """Non-tensor leaves of the state that evaluations change. The trial alone does not make these evaluations."""
     suspects: tuple[str, ...] = ()
+    """Attributes that an earlier state did not restore: the likely cause of a difference."""
     origin: ResumePoint | None = None
+    """A state on the path. It tells with which torch and device the metrics without a state were measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainAssignment:
-    """Train these stages in a row, from `resume`, from the `mean` of states by their weights, or from step 0.
+    """The stages that a chain trains in a row, and how.
 
-    study, trial: its log is kept under them. intermediate_bytes: how much the chain may keep in checkpoints inside its
-    stages. branch_points: the numbers of the stages at whose ends others wait to begin.
-    branches_inside: for each stage, the steps inside it at which known trials would branch off if they went on.
-    packing: how many lanes the pack has in which it is trained, 0 where it is trained alone. pack: the chains of it.
-    profile: whether nobody knows yet how packs of the plan do on the slot's kind of device. measure: only see how packs
-    do that have up to so many lanes, and train nothing; 0 is to train. keep_at: steps at which the
-    state is kept in any case, to be compared later. own_evaluations: the steps at which the trial alone is evaluated.
-    keep_for_good: those at which a study wants it. keep_best: of those
-    that want it where a result beats these. alone: whether it is trained in a fresh process, and nothing kept inside it
-    for an accident. proof: what it is to prove, if it trains nothing new. begin: of a chain that begins at step 0 with
-    weights, where they are (`key`, `sha256`) and whether all of that `state` is taken. inputs: as in `StudySubmitted`.
-    describe: whether the slot is to say what it trains with. patient: whether each step may take as long as the first
-    one may, since what is learnt from others may not fit. members: the slots that are lent to it: it is trained by a
-    rank on the slot's device, and one on that of each, in this order. shards, parallel: as in `PlanOpened`.
-    measures_ranks: only see how fast the powers of two of these devices are on batches that these hyper-parameters
-    decide, and train nothing; None is to train. most_ranks: so many devices it could have if these had too little
-    memory. meeting: where its members are on other machines, the `address` at which the worker of its slot awaits
-    theirs, and the `secret` by which it knows them. most_fresh_seconds: where the start of a fresh process takes
-    longer, it may train in one that has trained another chain; None: never. submitted_at: of the
-    study, Unix time.
+    The chain begins with the state at `resume`, with the weighted mean of the states in `mean`, or at step 0.
     """
 
     plan: str
@@ -115,39 +94,74 @@ class ChainAssignment:
     trainer_version: str
     trainer_args: Mapping[str, Any]
     seed: int
+
     study: str
+    """The study and trial under which the chain's log is stored."""
     trial: int
     hp: Mapping[str, Any]
     stages: tuple[Stage, ...]
     resume: ResumePoint | None
+
     intermediate_bytes: int = 0
+    """Most bytes of checkpoints that the chain may keep inside its stages."""
     runtime_args: Mapping[str, Any] = field(default_factory=dict)
     determinism: str = "strict"
+
     branch_points: tuple[int, ...] = ()
+    """Indices of the stages at whose ends other stages can begin."""
     branches_inside: tuple[tuple[int, ...], ...] = ()
+    """For each stage, the steps inside it where known trials would branch off if they were extended."""
+
     packing: int = 0
+    """Lanes of the pack that trains the chain; 0: it is trained alone."""
     pack: tuple[str, ...] = ()
+    """The chains of that pack."""
     profile: bool = False
+    """Whether packs of the plan are still to be measured on this kind of device."""
     measure: int = 0
+    """Only measure packs of up to this many lanes, and train nothing; 0: train."""
+
     keep_at: tuple[int, ...] = ()
+    """Steps at which the state is kept in any case, for a later comparison."""
     own_evaluations: tuple[int, ...] = ()
+    """Steps at which the trial would be evaluated if it were trained alone."""
     keep_for_good: tuple[int, ...] = ()
+    """Steps at which a study wants the state kept."""
     keep_best: tuple[BestSoFar, ...] = ()
+    """The best results so far for studies that want the state kept wherever a result beats them."""
+
     alone: bool = False
+    """Train in a fresh process and keep nothing inside stages."""
     proof: VerificationOrder | None = None
+    """What to verify, if the chain trains nothing new."""
+
     begin: Mapping[str, Any] | None = None
+    """Initial weights, at step 0: `key` and `sha256` of the object, and whether to take all of its `state`."""
     inputs: tuple[Mapping[str, Any], ...] = ()
+    """As in `StudySubmitted`."""
     describe: bool = False
+    """Whether the slot must report its environment."""
     patient: bool = False
+    """Whether every step may take as long as the first one, because timings of other chains may not apply."""
+
     members: tuple[str, ...] = ()
-    shards: int = 0
-    parallel: str = "tree"
+    """Slots lent to the chain. The ranks are on the chain's own slot and on these, in this order."""
+    shards: int = 0  # as in `PlanOpened`
+    parallel: str = "tree"  # as in `PlanOpened`
     measures_ranks: Mapping[str, Any] | None = None
+    """Only measure the powers of two of these devices, and train nothing; None: train. The hyper-parameters that decide
+    the batch size of the measurement."""
     most_ranks: int = 1
+    """How many devices the chain could get if these have too little memory."""
     meeting: Mapping[str, str] | None = None
+    """For members on other machines: the `address` where the slot's worker waits for theirs, and a shared `secret`."""
     mean: tuple[tuple[ResumePoint, float], ...] = ()
+    """States and their weights, whose mean the chain begins with."""
+
     most_fresh_seconds: float | None = None
+    """If a fresh process takes longer to start, the chain may train in one that has trained another. None: never."""
     submitted_at: float = 0.0
+    """When the study was submitted, in Unix time."""
 
     @property
     def ranks(self) -> int:
@@ -155,26 +169,24 @@ class ChainAssignment:
 
     @property
     def lent_slots(self) -> LentSlots:
-        """The slots that are lent to it, and where to meet them on other machines; () for none."""
+        """The slots lent to the chain and, on several machines, their meeting point; () for none."""
         return () if not self.members else (self.members,) if self.meeting is None else (self.members, self.meeting)
 
     def kind_on(self, device: str) -> str:
-        """How its devices, of that kind, are called where it goes by their speed."""
+        """The kind under which the speed of the chain's devices is recorded."""
         return multi_machine_kind(device) if self.meeting else device
 
     @property
     def reads(self) -> tuple[ResumePoint, ...]:
-        """The states read of the store before the chain trains: its checkpoint, all states of its mean, or the
-        weights that it begins with.
-        """
+        """The states to load before training: the checkpoint, the states of the mean, or the initial weights."""
         if self.resume is None and self.begin is not None:
             return (ResumePoint("", 0, self.begin["key"], self.begin["sha256"]),)
         return (self.resume,) if self.resume else tuple(point for point, _ in self.mean)
 
     def ahead(self, step: int) -> Ahead:
-        """What comes after a step within its stage, as far as was known when the chain was made.
+        """What comes after a step, according to the assignment.
 
-        A trial that is trained alone, or again as a whole, passes the ends of its stages without a break.
+        A trial that is trained alone, or verified as a whole, does not stop at the ends of its stages.
         """
         if self.alone or (self.proof is not None and not self.reads):
             return self._whole_ahead(step)
@@ -240,83 +252,3 @@ def _parse_verification(data: Mapping[str, Any] | None) -> VerificationOrder | N
 
 FIELDS = tuple(field.name for field in fields(ChainAssignment))
 STAGE_FIELDS = tuple(field.name for field in fields(Stage))
-
-
-NAME = re.compile(r"(?P<gpu>(?P<site>.*[-_.])?gpu(?P<number>\d+))(?P<share>[a-z]?)|(?P<cpus>.*[-_.])?cpu\d+")
-"""gpu0, cpu3, or with a host, host-gpu0; behind "gpu" is the CUDA device. Slots that share one: gpu0a, gpu0b."""
-
-MOST_SHARES = 26
-
-MOST_NAMES = 4096
-"""Whose parts are remembered: each slot's are looked at whenever one is given work."""
-
-
-@lru_cache(maxsize=MOST_NAMES)
-def shared_gpu(slot: str) -> str | None:
-    """The GPU of which a slot is a share, by the name that it would have as one slot; None of a slot that is none."""
-    matched = NAME.fullmatch(slot)
-    return matched["gpu"] if matched and matched["share"] else None
-
-
-def site(slot: str) -> str:
-    """The name of a slot without its device: a worker sees the devices of slots of its site."""
-    matched = NAME.fullmatch(slot)
-    return slot if matched is None else matched["site"] or matched["cpus"] or ""
-
-
-def verification_device(slot: SlotDescription) -> str:
-    """The kind of device on which a slot proves a trainer for all that are alike."""
-    return slot.kind or slot.device
-
-
-def multi_machine_kind(kind: str) -> str:
-    """The kind of gangs on several machines, whose speed is another one."""
-    return f"{kind}, several machines"
-
-
-UNKNOWN_GPUS = frozenset({"", "cpu", "gpu"})
-WORDS = re.compile("[a-z0-9]+")
-
-
-def gpu_of(kind: str) -> str:
-    """The kind of GPU of a slot of this kind, also of a share of one; "" for none, or an unknown one."""
-    gpu = kind.partition(",")[0]  # behind it comes something special of the slot, or of its gang
-    return "" if gpu.lower() in UNKNOWN_GPUS else gpu
-
-
-def matches_device(kind: str, devices: Sequence[str]) -> bool:
-    """Whether a kind of device is named by one of these, word by word: H100 names NVIDIA H100 80GB HBM3, L4 no L40S.
-
-    None of them name any.
-    """
-    return not devices or any(_words(kind) >= _words(device) for device in devices)
-
-
-@lru_cache(maxsize=MOST_NAMES)
-def _words(text: str) -> frozenset[str]:
-    return frozenset(WORDS.findall(text.lower()))
-
-
-class SlotDescription(Protocol):
-    """One GPU, or one CPU process. device: in words. chain: what it is at.
-
-    trainers: the version that it has of each, by name. host, kind: the slots of one machine and of one kind of device
-    may train one trial together. address: where workers of other machines reach its own; "" where they do not.
-    """
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def device(self) -> str: ...
-    @property
-    def host(self) -> str: ...
-    @property
-    def kind(self) -> str: ...
-    @property
-    def address(self) -> str: ...
-    @property
-    def chain(self) -> str | None: ...
-    @property
-    def resident_model(self) -> Mapping[str, Any] | None: ...
-    @property
-    def trainers(self) -> Mapping[str, str]: ...

@@ -1,8 +1,8 @@
-"""Which checkpoints must stay, and which serve nobody: what may be deleted is said here, what is in `scheduling`.
+"""Which checkpoints may be deleted. `app.scheduling.retention` chooses which of them are.
 
-A checkpoint must stay while a chain under way begins with it, while somebody waits for what follows from it, and while
-it is the final state of one of the best trials of a study, an average, or at a step of its `keep_at`. It serves no
-study once every one whose trials came as far is deleted.
+A checkpoint is required while a running chain begins with it, while a trial waits for steps that follow from it, and
+while it is an average, the final state of one of a study's best trials, or a state that `keep_at` asks for. It is
+orphaned once all studies whose trials reached it are deleted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from app.domain.terms import NodeId
 
 
 def required_keys(plan: SearchPlan) -> set[str]:
-    """The keys of the checkpoints that are in use, or promised."""
+    """The keys of the checkpoints that must not be deleted."""
     used = [*_start_checkpoints(plan), *_checkpoints_of_waiting(plan), *_checkpoints_to_keep(plan)]
     promised = [
         place for study in plan.studies.values() if not study.deleted for place in _best_checkpoints(plan, study)
@@ -28,12 +28,12 @@ def required_keys(plan: SearchPlan) -> set[str]:
 
 
 def decide(plan: SearchPlan, command: c.ReleaseCheckpoints | c.RecordDeleted) -> Iterator[e.Event]:
-    """What follows from a command about checkpoints; nothing where that is so already, or may not be any more."""
+    """The events that follow from a command about checkpoints."""
     yield from _release(plan, command) if isinstance(command, c.ReleaseCheckpoints) else _record_deleted(plan, command)
 
 
 def _release(plan: SearchPlan, command: c.ReleaseCheckpoints) -> Iterator[e.CheckpointReleased]:
-    """What has come into use since it was chosen stays."""
+    """Checkpoints that have come into use since they were chosen stay."""
     used = required_keys(plan) | command.assigned_keys
     for place in command.checkpoints:
         if place.key not in used and find(plan, place) is not None:
@@ -41,7 +41,7 @@ def _release(plan: SearchPlan, command: c.ReleaseCheckpoints) -> Iterator[e.Chec
 
 
 def _record_deleted(plan: SearchPlan, command: c.RecordDeleted) -> Iterator[e.Event]:
-    """Of those that nobody has recorded yet."""
+    """Only the deletions that are not recorded yet."""
     for place in [plan.released[key] for key in command.keys if key in plan.released]:
         yield e.CheckpointDropped(node=place.node, step=place.step, key=place.key, reason="deleted")
     for place in idle_weights(plan):
@@ -50,7 +50,7 @@ def _record_deleted(plan: SearchPlan, command: c.RecordDeleted) -> Iterator[e.Ev
 
 
 def orphaned_checkpoints(plan: SearchPlan) -> Iterator[PlacedCheckpoint]:
-    """The checkpoints to which only studies came that are deleted."""
+    """The checkpoints that only deleted studies reached."""
     studies = list(plan.studies.values())
     deleted, others = [s for s in studies if s.deleted], [s for s in studies if not s.deleted]
     for node in plan.nodes.values() if deleted else ():
@@ -61,38 +61,37 @@ def orphaned_checkpoints(plan: SearchPlan) -> Iterator[PlacedCheckpoint]:
 
 
 def checkpoints(plan: SearchPlan) -> Iterator[PlacedCheckpoint]:
-    """All of them, each node's before those of its children."""
+    """All checkpoints, those of a node before those of its children."""
     for node in plan.nodes.values():
         yield from (PlacedCheckpoint(node.id, step, node.checkpoints[step]) for step in sorted(node.checkpoints))
 
 
 def weights_in_use(plan: SearchPlan) -> set[str]:
-    """The keys of the objects with the weights that studies begin with which are not deleted."""
+    """The keys of the initial weights of all studies that are not deleted."""
     studies = (study for study in plan.studies.values() if not study.deleted and study.id not in plan.struck)
     return {study.begin["key"] for study in studies if study.begin is not None}
 
 
 def idle_weights(plan: SearchPlan) -> list[PlacedCheckpoint]:
-    """The other ones, at step 0 of no node. No study can come to need them: one that is submitted brings its own."""
+    """The other initial weights, at step 0 of no node. New studies bring their own, so these stay unused."""
     used = weights_in_use(plan) if plan.weights else set()
     return [PlacedCheckpoint(NodeId(""), 0, weights) for key, weights in plan.weights.items() if key not in used]
 
 
 def recorded_keys(plan: SearchPlan) -> set[str]:
-    """The keys of all objects that are on record: those which are kept, and those which must be deleted."""
+    """The keys of all recorded objects: kept ones, and released ones that are still to be deleted."""
     released = {each.key for entry in plan.released.values() for each in entry.checkpoint.objects}
     return {each.key for each in kept_objects(plan)} | released
 
 
 def kept_objects(plan: SearchPlan) -> list[e.StoredPart]:
-    """The objects that are kept."""
     nodes = (*plan.nodes.values(), *plan.detached.values())
     checkpoints = [*(each for node in nodes for each in node.checkpoints.values()), *plan.weights.values()]
     return [each for checkpoint in checkpoints for each in checkpoint.objects]
 
 
 def states_of(plan: SearchPlan, trial: Trial) -> dict[int, PlacedCheckpoint]:
-    """The checkpoints on a trial's path up to the steps that it was asked for, by step; of its first repeat."""
+    """The checkpoints on a trial's path up to its last requested step, by step; of its first repeat."""
     states: dict[int, PlacedCheckpoint] = {}
     for name, end in plan.path_ends(next(trial.single_runs())):
         here = plan.nodes[name].checkpoints
@@ -101,9 +100,9 @@ def states_of(plan: SearchPlan, trial: Trial) -> dict[int, PlacedCheckpoint]:
 
 
 def latest_before(plan: SearchPlan, name: NodeId, step: int) -> Iterator[PlacedCheckpoint]:
-    """The checkpoint from which a node is trained to a step: the last one on the way, or none for from nothing.
+    """The checkpoint from which a node is trained to a step: the last one on its path, or none to train from step 0.
 
-    Behind an average that is not kept, the last one on each way to it.
+    If the path begins with an average that is not kept, the last one on the path to each of its states.
     """
     places = [(name, step)]
     while places:
@@ -117,14 +116,14 @@ def latest_before(plan: SearchPlan, name: NodeId, step: int) -> Iterator[PlacedC
 
 
 def find(plan: SearchPlan, place: PlacedCheckpoint) -> Checkpoint | None:
-    """The checkpoint, if it is still what the plan holds there."""
+    """The checkpoint at that place, if its key is still the same."""
     node = plan.nodes.get(place.node) or plan.detached.get(place.node)
     checkpoint = node.checkpoints.get(place.step) if node else None
     return checkpoint if checkpoint is not None and checkpoint.key == place.key else None
 
 
 def _start_checkpoints(plan: SearchPlan) -> Iterator[PlacedCheckpoint]:
-    """What the chains under way begin with."""
+    """The checkpoints that running chains begin with."""
     for chain in plan.chains.values():
         first = chain.stages[0]
         if first.node in plan.nodes:
@@ -132,14 +131,14 @@ def _start_checkpoints(plan: SearchPlan) -> Iterator[PlacedCheckpoint]:
 
 
 def _checkpoints_of_waiting(plan: SearchPlan) -> Iterator[PlacedCheckpoint]:
-    """What the steps that trials wait for are trained from, or evaluated."""
+    """The checkpoints from which awaited steps are trained or evaluated."""
     for node in plan.nodes.values():
         for step in node.waiting:
             yield from latest_before(plan, node.id, step)
 
 
 def steps_to_keep(plan: SearchPlan, node: NodeId, begin: int, end: int) -> list[int]:
-    """The steps of a node behind `begin`, up to `end`, at which studies want the state that is not kept yet."""
+    """The steps of a node in (begin, end] whose states studies want, and that are not kept yet."""
     steps = set[int]().union(*(study.kept_steps(node, begin, end) for study in _studies_keeping_states(plan)))
     best = (_best_on_path(plan, study, node, end) for study in _studies_keeping_best(plan, {node}))
     steps |= {step for step, its in filter(None, best) if its.id == node and step > begin}
@@ -147,7 +146,7 @@ def steps_to_keep(plan: SearchPlan, node: NodeId, begin: int, end: int) -> list[
 
 
 def best_so_far(plan: SearchPlan, nodes: Sequence[NodeId], start: int) -> tuple[BestSoFar, ...]:
-    """Of each study that wants the best state of its trials kept, on the way to `start` in the first of these nodes."""
+    """The best result so far on the path to `start` in the first node, for each study that keeps best states."""
     found = ((study, _best_on_path(plan, study, nodes[0], start)) for study in _studies_keeping_best(plan, {*nodes}))
     return tuple(
         BestSoFar(
@@ -161,13 +160,13 @@ def best_so_far(plan: SearchPlan, nodes: Sequence[NodeId], start: int) -> tuple[
 
 
 def _requested_steps(study: Study, nodes: set[NodeId]) -> tuple[int, ...]:
-    """The steps at which results were asked for of the trials in these nodes."""
+    """The requested steps of the study's trials that pass these nodes."""
     trials = (trial for trial in study.trials if not nodes.isdisjoint(trial.passes))
     return tuple(sorted({step for trial in trials for step in trial.requested_steps}))
 
 
 def _best_on_path(plan: SearchPlan, study: Study, name: NodeId, end: int) -> tuple[int, Node] | None:
-    """The step with the best result on the way to a step of a node, and its node."""
+    """The step with the best result on the path to a step of a node, and its node."""
     asked = _requested_steps(study, {name})
     measured = ((step, node) for node, last in plan.path_to(name, end) for step in node.metrics if step <= last)
     measured = ((step, node) for step, node in measured if study.evaluates(step) or step in asked)
@@ -179,7 +178,7 @@ def _best_on_path(plan: SearchPlan, study: Study, name: NodeId, end: int) -> tup
 
 
 def _studies_keeping_best(plan: SearchPlan, nodes: set[NodeId]) -> list[Study]:
-    """The studies with trials in these nodes that want the best state of each of their trials kept."""
+    """The studies with trials in these nodes that keep the best state of each trial."""
     studies = (study for study in plan.studies.values() if study.keeps_best_states)
     return [study for study in studies if not nodes.isdisjoint(study.max_step_by_node)]
 
@@ -192,12 +191,12 @@ def _checkpoints_to_keep(plan: SearchPlan) -> Iterator[PlacedCheckpoint]:
 
 
 def _studies_keeping_states(plan: SearchPlan) -> list[Study]:
-    """The studies that want states kept, not only of their best trials."""
+    """The studies that keep states of all trials."""
     return [study for study in plan.studies.values() if study.keeps_states and not study.deleted]
 
 
 def _best_checkpoints(plan: SearchPlan, study: Study) -> Iterator[PlacedCheckpoint]:
-    """The final states of the best trials, and the states in which these were measured; and averages."""
+    """The final states of the best trials and the states of their best results; and averages."""
     for name in plan.means.keys() & study.max_step_by_node.keys():
         yield from (PlacedCheckpoint(name, step, state) for step, state in plan.nodes[name].checkpoints.items())
     for trial, result in results.rank_trials(plan, study)[: study.keep_best] if study.keep_best else []:
@@ -206,5 +205,5 @@ def _best_checkpoints(plan: SearchPlan, study: Study) -> Iterator[PlacedCheckpoi
 
 
 def _last_step(studies: Iterable[Study], node: Node) -> int:
-    """The last step of a node to which trials of these studies came, or are to come."""
+    """The last step of a node that trials of these studies request."""
     return max((study.max_step_by_node.get(node.id, -1) for study in studies), default=-1)

@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from app.domain.events import Json, PackingProfiled, PlanOpened, Stage
+from app.domain.sampler_inputs import ResultsLearned as ResultsLearned
 from app.domain.search_plan import PlacedCheckpoint, Progresses
 from app.domain.study_annotations import AddNote as AddNote
 from app.domain.study_annotations import CorrectNote as CorrectNote
 from app.domain.study_annotations import LabelStudy as LabelStudy
-from app.domain.study_annotations import ResultsLearned as ResultsLearned
 from app.domain.terms import ChainId, ChainOutcome, StudyId, VerificationKind
 from app.domain.trial_requests import AverageTrials as AverageTrials
 from app.domain.trial_requests import BranchTrial as BranchTrial

@@ -1,13 +1,16 @@
-"""What may happen to a search plan. `app.events` stores what did.
-These classes ARE the storage format: field names and meanings never change. A new shape is a new schema version with an
-upcaster in `app.events.codec`. Few big facts (law 8): heartbeats are rows. Times are Unix seconds, steps absolute.
+"""The events of a search plan. `app.events` stores them.
+
+These classes are the storage format: names and meanings of fields never change. A new shape is a new schema version
+with an upcaster in `app.events.codec`. Events are few and large (law 8), so heartbeats are rows and not events. Times
+are Unix seconds, steps are absolute.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
+from app.domain.artifacts import WITHOUT_PACK as WITHOUT_PACK
 from app.domain.artifacts import Artifact
 from app.domain.artifacts import AuditEnded as AuditEnded
 from app.domain.artifacts import AuditRequested as AuditRequested
@@ -31,8 +34,7 @@ from app.domain.artifacts import StudyDeleted as StudyDeleted
 from app.domain.artifacts import StudyIsolated as StudyIsolated
 from app.domain.artifacts import StudyStruck as StudyStruck
 from app.domain.artifacts import WeightsDropped as WeightsDropped
-from app.domain.averages import AverageNamed as AverageNamed
-from app.domain.study_annotations import ConfigurationSuggested as ConfigurationSuggested
+from app.domain.sampler_inputs import ConfigurationSuggested as ConfigurationSuggested
 from app.domain.study_annotations import NoteAdded as NoteAdded
 from app.domain.study_annotations import NoteCorrected as NoteCorrected
 from app.domain.study_annotations import StudyLabelled as StudyLabelled
@@ -43,8 +45,10 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """Train `node` from step `start` to step `end`, for `study`, evaluating after the steps in `evaluate`. Where these
-    two are one step it trains nothing: it loads the checkpoint there and evaluates it."""
+    """Train `node` from step `start` to step `end`, charged to `study`, and evaluate after the steps in `evaluate`.
+
+    If `start` equals `end`, the stage only loads the checkpoint there and evaluates it.
+    """
 
     node: NodeId
     start: int
@@ -55,80 +59,105 @@ class Stage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanOpened:
-    """First event of every stream: what all studies on this plan have in common.
-
-    determinism: as in `StudySpec`. shards, parallel: so, or `LAUNCHED`; 0: no batch is cut. packing: how many lanes its
-    packs have; 0: each stage is trained alone; None: `PackingChosen` will say it. begin: of the weights that every
-    trial begins with, the `sha256` of their file and whether all `state` in it is taken; None for the trainer's own.
-    inputs: what tells each path that the trainer reads from another. project: nothing is shared beyond it.
-    """
+    """The first event of every stream: what all studies on this plan have in common."""
 
     trainer: str
     trainer_version: str
     trainer_args: Json
     seed: int
     determinism: str = "strict"
+    """As in `StudySpec`."""
     packing: int | None = 0
+    """Lanes of a pack; 0: each stage is trained alone; None: `PackingChosen` will follow."""
     begin: Json | None = None
+    """Initial weights: the `sha256` of their file, and whether to take all `state` in it. None: the trainer's own."""
     inputs: list[Json] = field(default_factory=list)
+    """A fingerprint of each path that the trainer reads."""
     project: str = ""
+    """Studies of different projects share nothing."""
     shards: int = 0
+    """As in `StudySpec`; 0: batches are not sharded."""
     parallel: str = "tree"
+    """As in `StudySpec`, or `LAUNCHED`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudySubmitted:
-    """A study came in; `spec` is its validated study file.
-
-    begin: where the weights come from that it begins with (`file`, or `study`, `trial` and `step`), and the object in
-    the store that holds them (`key`, `sha256`, `size`). inputs: what was seen of each path then: `files`, `bytes`, a
-    `stamp` of sizes and times and, where it is small, the `sha256` of the content; the `path` alone where only workers
-    see it. other_files: changed files that they leave out. project: the plan's. by: its owner, or "".
-    """
+    """A study was submitted."""
 
     study: StudyId
     spec: Json
+    """The validated study file."""
     at: float
     begin: Json | None = None
+    """Where the initial weights come from (`file`, or `study`, `trial` and `step`), and the object that holds them
+    (`key`, `sha256`, `size`)."""
     inputs: list[Json] = field(default_factory=list)
+    """A record of each input: `path`, `files`, `bytes`, a `stamp` of sizes and times and, for small ones, the `sha256`
+    of the content. Only the `path` if the server does not see it."""
     other_files: list[str] = field(default_factory=list)
+    """Files that the trainer reads, that `inputs` does not name, and that have changed."""
     project: str = ""
     by: str = ""
+    """The owner."""
+
+
+class MeanShare(NamedTuple):
+    """The state of a node after a step, as one term of an average, and its weight."""
+
+    node: NodeId
+    step: int
+    weight: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AverageNamed:
+    """A node begins after `step` with the mean of other states: see `app.domain.decide.averages`.
+
+    Its name is a hash of these states, so equal averages are one node.
+    """
+
+    node: NodeId
+    step: int
+    shares: tuple[MeanShare, ...]
+    """In the order in which they are added up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialAdded:
-    """A configuration is asked to train for `steps` steps. `reason` says who wanted it and why.
-
-    path: the nodes it passes and where each begins, root first.
-    data_seeds: the sequence that each of its repeats has beside `hp`, if any. repeats: the paths of all but the first.
-    """
+    """A trial was added, to be trained for `steps` steps."""
 
     study: StudyId
     trial: int
     hp: Json
     steps: int
     reason: Json = field(default_factory=dict)
+    """Who added it, and why."""
     path: dict[NodeId, int]
+    """The nodes that it passes and where each begins, root first."""
     data_seeds: list[Json] = field(default_factory=list)
+    """The sequence of `data_seed` for each repeat, if there are any."""
     repeats: list[dict[NodeId, int]] = field(default_factory=list)
+    """The paths of all repeats except the first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialExtended:
-    """The same trial is asked to train longer, to `steps` in all. path, repeats: the nodes that this adds to these."""
+    """A trial was extended to `steps` steps in total."""
 
     study: StudyId
     trial: int
     steps: int
     reason: Json = field(default_factory=dict)
     path: dict[NodeId, int]
+    """The nodes that this adds to the trial's path."""
     repeats: list[dict[NodeId, int]] = field(default_factory=list)
+    """The same for the other repeats."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialStopped:
-    """The tuner wants no more of this trial."""
+    """The tuner stopped a trial."""
 
     study: StudyId
     trial: int
@@ -137,7 +166,7 @@ class TrialStopped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialPrioritized:
-    """The tuner says how urgent a trial is, among those of its study: 0 until then, and the higher the sooner."""
+    """The tuner ranked a trial among those of its study. Higher priorities run first; the default is 0."""
 
     study: StudyId
     trial: int
@@ -147,7 +176,7 @@ class TrialPrioritized:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialCancelled:
-    """A user wants no more of this trial."""
+    """A user cancelled a trial."""
 
     study: StudyId
     trial: int
@@ -155,9 +184,9 @@ class TrialCancelled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialRetried:
-    """A user has a failed trial tried again, for all that it was asked for, as if it had never failed.
+    """A user had a failed trial tried again, for all its requested steps.
 
-    Its tuner has gone on without it, and hears no more of it: what it decided remains as it is.
+    Its tuner gets no further events of it, so decisions that it made without the trial stay as they are.
     """
 
     study: StudyId
@@ -176,7 +205,7 @@ class StudyResumed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyReopened:
-    """A completed study goes on with another `spec`: the same search with more trials. What was decided stands."""
+    """A study that had ended continues with another `spec`. Earlier decisions stay."""
 
     study: StudyId
     spec: Json
@@ -191,19 +220,17 @@ class StudyCancelled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyCompleted:
-    """The tuner wants nothing more and every trial has come to an end.
-
-    reason: what ended the study earlier (`by`: target, patience, max_time or a budget); empty where nothing did.
-    """
+    """The tuner is done and every trial has ended."""
 
     study: StudyId
     at: float
     reason: Json = field(default_factory=dict)
+    """What ended the study before that (`by`: target, patience, max_time or a budget), if anything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyFailed:
-    """No trial of the study could be trained to a result, or its tuner broke; `error` says why."""
+    """The study failed, for example because no trial has a result; `error` says why."""
 
     study: StudyId
     error: str
@@ -212,66 +239,65 @@ class StudyFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainAssigned:
-    """A path of stages was given to one slot: the first begins at a checkpoint or at step 0, the others follow.
-
-    proof: what the chain is to prove, by training steps again that it adds nothing to; None where it trains new ones.
-    members: the slots that are lent to it besides, in the order of its ranks. kind: the kind of device of them all,
-    where there are any.
-    """
+    """A slot was given stages to train in a row. The first begins at a checkpoint or at step 0."""
 
     chain: ChainId
     slot: str
     stages: tuple[Stage, ...]
     at: float
     proof: VerificationKind | None = None
+    """For a chain that trains steps again to verify them; None for training."""
     members: tuple[str, ...] = ()
+    """The slots lent to the chain, in the order of its ranks."""
     kind: str = ""
+    """The kind of device of all these slots."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageCompleted:
-    """Stage number `index` of the chain reached its end; `seconds` of the slot's time were spent on it. peak_bytes: the
-    most memory in use, of torch on the first device or, on a CPU, of the whole process; 0 if unknown, as of packs.
-    shared_process: whether another chain had trained in its process before it, but those that trained its beginning."""
+    """Stage number `index` of the chain reached its end."""
 
     chain: ChainId
     index: int
     seconds: float
+    """The slot's time that it took."""
     peak_bytes: int = 0
+    """Peak memory of torch on the first device or, on a CPU, of the process; 0 if unknown, as in packs."""
     shared_process: bool = False
+    """Whether another chain, other than those that trained its beginning, had trained in its process before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainEnded:
-    """Nothing more comes from this chain; `outcome` says why. `steps` of the stage under way had been run until then,
-    as far as is known, and `seconds` were spent on them. `died_alone`: whether the process that trained died while the
-    worker that had started it lived on, which alone speaks against the stage.
-    """
+    """A chain ended."""
 
     chain: ChainId
     outcome: ChainOutcome
     steps: int = 0
+    """Steps of the current stage that were run, as far as is known."""
     seconds: float = 0.0
+    """Time spent on them."""
     died_alone: bool = False
+    """Whether the training process died while its worker lived on. Only this suggests that the stage is to blame."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageFailed:
-    """The user's code failed while training past `step`, and the chain is over.
-    `error` is the traceback. `signature` is equal for equal errors: the stage is tried again, until the same error at
-    the same step has cost a trial's restarts (docs/decisions/0010-failures.md). Without one, there is no other try.
-    `evaluated` is the step whose evaluation failed, which concerns only those who asked for it; None where training or
-    saving did.
-    """
+    """The user's code failed, and the chain ended."""
 
     chain: ChainId
     index: int
     step: int
+    """The last step before the error."""
     kind: FailureKind
     error: str
+    """The traceback."""
     seconds: float
     signature: str | None = None
+    """Equal for equal errors. The stage is tried again until the same error at the same step has used up a trial's
+    restarts (docs/decisions/0010-failures.md). Without a signature it is not tried again."""
     evaluated: int | None = None
+    """The step whose evaluation failed, which affects only trials that requested it; None if training or saving did."""
 
 
 Event = (

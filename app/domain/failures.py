@@ -1,8 +1,8 @@
-"""Failed trials: which errors are tried again, how a failure reads in a line, and which failures are alike.
+"""Failed trials: which errors are tried again, a failure in one line, and groups of equal failures.
 
-What the user's code raises is tried again in a fresh process, because machines have accidents. An error that ended one
-trial after all its tries, though, is no accident: where another trial raises the same at the same line and step, these
-tries count for it as well (docs/decisions/0010-failures.md).
+Errors of the user's code are tried again in a fresh process, because machines have accidents. An error that has ended
+one trial after all its tries is no accident. If another trial raises it at the same line and step, these tries count
+there as well (docs/decisions/0010-failures.md).
 """
 
 from __future__ import annotations
@@ -20,27 +20,28 @@ from app.domain.terms import FailureKind, TrialState
 ENVIRONMENT_ERRORS = frozenset(
     name for name, each in vars(builtins).items() if isinstance(each, type) and issubclass(each, OSError)
 )
-"""Errors of files and networks, by name: they come and go, whatever the trial is, and keep all their tries."""
+"""Errors of files and networks, by name. They do not depend on the trial, and always get all their tries."""
 
 MOST_CONDITIONS = 2
-"""So many hyper-parameters are named that tell the failed trials of a group from others."""
+"""Most hyper-parameters that a message names to distinguish a group of failed trials from others."""
 
 MAX_CHANCE = 1 / 3
-"""A condition that would tell them apart this often if it were drawn at random is not worth a word."""
+"""A condition is not reported if a random one would distinguish the groups with a higher probability."""
 
 
 # ----------------------------------------------------------------------------------------------------------- the tries
 
 
 def error_location(event: e.StageFailed) -> ErrorLocation:
-    """What the user's code error_location, and where."""
+    """The place and the signature of an error of the user's code."""
     step = event.step if event.evaluated is None else event.evaluated
     return step, event.signature or "", event.evaluated is not None
 
 
 def counts_for_other_trials(event: e.StageFailed) -> bool:
-    """Whether an error says something about other trials that raise the same. Out of memory, broken devices, crashes,
-    hangs, and errors of files and networks do not: they may be accidents of the moment.
+    """Whether the tries of an error count for other trials that raise it.
+
+    Out of memory, broken devices, crashes, hangs, and errors of files and networks may be accidents and do not count.
     """
     if event.kind != FailureKind.EXCEPTION or not event.signature:
         return False
@@ -48,7 +49,7 @@ def counts_for_other_trials(event: e.StageFailed) -> bool:
 
 
 def count_tries(node: Node, event: e.StageFailed, stage: e.Stage) -> int:
-    """How often it was tried so far: with this error, or with others at the same place."""
+    """How many tries have failed at this place so far, with any error."""
     if event.kind == FailureKind.POISON:
         return node.lost.get(stage.start, 0) + 1
     return max(1, node.count_failures(event.evaluated))
@@ -58,20 +59,18 @@ def count_tries(node: Node, event: e.StageFailed, stage: e.Stage) -> int:
 
 
 def last_line(error: Mapping[str, Any] | None) -> str:
-    """What a failed trial's error ends with: of a traceback, the exception with its message."""
+    """The last line of a failed trial's error; of a traceback, the exception and its message."""
     return str((error or {}).get("error", "")).strip().rsplit("\n", 1)[-1].strip()
 
 
 def failure_text(trial: Trial) -> str:
-    """Why a trial failed, how far it had come, and how often it was tried: "FloatingPointError: loss is nan, after
-    step 3, tried 3 times".
-    """
+    """A failure in one line: "FloatingPointError: loss is nan, after step 3, tried 3 times"."""
     error = trial.error or {}
     return f"{_problem(error)}, after step {error.get('step')}{_tries_text(trial, error)}"
 
 
 def _problem(error: Mapping[str, Any]) -> str:
-    """What was wrong, without the step."""
+    """The error without the step."""
     return last_line(error).removesuffix(f" after step {error.get('step')}") or str(error.get("kind", "failed"))
 
 
@@ -89,26 +88,24 @@ def _tries_text(trial: Trial, error: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Failed trials of a study with equal errors.
-
-    trials: their numbers. place: the exception and the line that raised it, where
-    that is known. error: the last line of it; where they differ, of one of them. steps: the first and the last step
-    after which they failed.
-    tries: how often they were tried, all together. where: what their hyper-parameters have in common and those of no
-    other trial that came as far; empty where nothing tells them apart.
-    """
+    """Failed trials of a study with equal errors."""
 
     trials: tuple[int, ...]
     kind: str
     place: str | None
+    """The exception and the line that raised it, if known."""
     error: str
+    """The last line of the error; if the lines differ, one of them."""
     steps: tuple[int, int]
+    """The first and the last step after which they failed."""
     tries: int
+    """The total of their tries."""
     where: str
+    """A condition on hyper-parameters that holds for these trials and for no other that came as far; "" for none."""
 
 
 def groups(study: Study, reached: Mapping[int, int]) -> list[Group]:
-    """The failed trials by their errors, the most frequent first. reached: how far each trial of the study came."""
+    """The failed trials grouped by error, largest group first. reached: the last step of each trial."""
     by_sort: dict[tuple[str, str], list[Trial]] = {}
     for trial in (study.trials[number] for number in sorted(study.failed)):
         if trial.state == TrialState.FAILED:
@@ -117,7 +114,7 @@ def groups(study: Study, reached: Mapping[int, int]) -> list[Group]:
 
 
 def _sort(error: Mapping[str, Any]) -> tuple[str, str]:
-    """What equal errors have in common. Their messages may hold numbers that differ; the line that raised does not."""
+    """The key of equal errors. Messages may contain different numbers, but the line that raised them is the same."""
     kind = str(error.get("kind"))
     if kind != FailureKind.EXCEPTION:
         return kind, ""
@@ -143,15 +140,13 @@ def _group(study: Study, trials: Sequence[Trial], reached: Mapping[int, int]) ->
 
 
 def _common(lines: Sequence[str]) -> str:
-    """What equal errors say: their messages may differ."""
+    """One text for equal errors, whose messages may differ."""
     kind, _, message = lines[0].partition(": ")
     return lines[0] if len(lines) == 1 or not message else f'{kind}, such as "{message}"'
 
 
 def group_text(group: Group) -> str:
-    """What a group has in common, in a line: "8 trials: FloatingPointError: loss is nan, after step 3, all with
-    lr >= 0.85".
-    """
+    """A group in one line: "8 trials: FloatingPointError: loss is nan, after step 3, all with lr >= 0.85"."""
     first, last = group.steps
     after = f"after step {first}" if first == last else f"after steps {first} to {last}"
     where = f", all with {group.where}" if group.where else ""
@@ -162,7 +157,7 @@ Leaves = dict[str, Any]
 
 
 def _leaves(hp: Mapping[str, Any], above: str = "") -> Leaves:
-    """Each number and word in the hyper-parameters, by its way there: `lr.init`."""
+    """The numbers and words in the hyper-parameters, by path: `lr.init`."""
     leaves: Leaves = {}
     for name, value in hp.items():
         if isinstance(value, Mapping) and value.get("family") == "constant":
@@ -175,7 +170,7 @@ def _leaves(hp: Mapping[str, Any], above: str = "") -> Leaves:
 
 
 def _distinguishing_conditions(failed: Sequence[Leaves], others: Sequence[Leaves]) -> str:
-    """What is true of all failed ones and of no other, unless that may well be chance."""
+    """The conditions that hold for all failed trials and for no other, unless this is likely by chance."""
     names = dict.fromkeys(name for each in failed for name in each)
     names = dict.fromkeys(name for name in names if len({repr(each.get(name)) for each in (*failed, *others)}) > 1)
     if min(len(failed), len(others)) < 2 or 2 * len(names) / comb(len(failed) + len(others), len(failed)) > MAX_CHANCE:

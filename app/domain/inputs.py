@@ -1,8 +1,8 @@
-"""What studies read: their inputs, and what their trainer was seen to read besides.
+"""The inputs of studies, and undeclared inputs that their trainers read.
 
 A record of an input is a JSON object with its `path` and, once a slot has seen it, `files`, `bytes`, a `stamp` of sizes
-and times and, where it is small, the `sha256` of its content; `missing` where it was not there. Of a path that no study
-names, `app.undeclared_inputs` makes a record.
+and times and, for small ones, the `sha256` of the content; or `missing`. `app.undeclared_inputs` makes the records of
+paths that no study declares.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Json = dict[str, Any]
 
 
 def mark(record: Mapping[str, Any]) -> Json:
-    """What tells an input from another: its content, or else its sizes and times, wherever it lies; else its path."""
+    """The fingerprint of an input: its content, or else its sizes and times, or else its path."""
     if "sha256" in record:
         return {"sha256": record["sha256"]}
     if "stamp" in record:
@@ -28,16 +28,16 @@ def mark(record: Mapping[str, Any]) -> Json:
 
 
 def is_unseen(records: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether there are inputs, and nobody has looked at them yet: they are looked at together."""
+    """Whether there are inputs that no slot has looked at yet."""
     return bool(records) and not any(name in record for record in records for name in ("stamp", "missing"))
 
 
 def undeclared_inputs(
     plan: SearchPlan, inputs: Iterable[Mapping[str, Any]], arguments: Mapping[str, Any]
 ) -> list[Json]:
-    """The first records of what the plan's trainer reads and `inputs` do not name, each with its path for a study.
+    """The records of files that the plan's trainer reads and `inputs` does not declare, with their paths for a study.
 
-    arguments: the study's `runtime_args`. A path among them is no part of the plan: another study had another one.
+    arguments: the study's `runtime_args`. Paths among them are not part of the plan, and differ between studies.
     """
     found = dict[str, Json]()
     for record in (record for test in plan.tests for record in test.files if "written" not in record):
@@ -49,7 +49,7 @@ def undeclared_inputs(
 
 
 def _relocations(plan: SearchPlan, arguments: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Texts among the arguments of the plan's studies, the longest first, and this study's in their place."""
+    """Pairs of texts in the arguments of another study and of this one, longest first."""
     given = (
         (each, arguments.get(name)) for study in plan.studies.values() for name, each in study.runtime_args.items()
     )
@@ -58,7 +58,7 @@ def _relocations(plan: SearchPlan, arguments: Mapping[str, Any]) -> list[tuple[s
 
 
 def _relocate(path: str, moves: Iterable[tuple[str, str]]) -> str:
-    """The path with a new text for an old one, where that is the path, a folder above it, or the end of either."""
+    """Replace an old text by a new one in a path, if it is the path, a folder above it, or the end of either."""
     for old, new in ((normpath(old), normpath(new)) for old, new in moves):
         head, found, rest = f"{path}/".partition(f"{old}/" if isabs(old) else f"/{old}/")
         if found and not (head and isabs(old)):
@@ -67,8 +67,11 @@ def _relocate(path: str, moves: Iterable[tuple[str, str]]) -> str:
 
 
 def watched_files(plan: SearchPlan, study: Study) -> tuple[Mapping[str, Any], ...]:
-    """The files a slot looks at before it trains for a study: its inputs and, once these were seen, files left out;
-    and records of the files that the trainer wrote when it was checked, with `written`: if that was in training."""
+    """The files that a slot looks at before it trains for a study.
+
+    These are its inputs and, once these were seen, undeclared inputs and the files that the trainer wrote during its
+    check (`written`: whether in training).
+    """
     if is_unseen(study.inputs):
         return tuple(study.inputs)
     written = [record for test in plan.tests for record in test.files if "written" in record]
@@ -95,7 +98,7 @@ def changed_text(path: str) -> str:
 
 
 def input_warnings(plan: SearchPlan, study: Study) -> Iterator[str]:
-    """Why results of a study may be of other inputs than it seems, in sentences."""
+    """Warnings that results of a study may belong to different inputs, in sentences."""
     for path in study.other_files:
         yield changed_text(path)
     if is_unseen(study.inputs):

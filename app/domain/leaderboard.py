@@ -1,8 +1,8 @@
-"""Where the trials of a study stand: at which rung, at which rank, and what their state means, in a few words.
+"""The leaderboard of a study: the rung and the rank of each trial, and its state in words.
 
-A rung is where a tuner compares trials: the reason of a start or a promotion names the rung it leads to. Ranks are by
-the result that a trial had when it came to the rung; a trial that failed on the way comes last. Where a study has a
-`rung_value`, the result at a rung is that of the cooldown which was branched off there.
+Tuners compare trials at rungs. The reason of a start or a promotion names the rung that it leads to. Ranks at a rung go
+by the result of each trial there; failed trials come last. In a study with a `rung_value`, the result at a rung is that
+of the cooldown that branches off there.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ Place = tuple[int, int]
 """(bracket, rung)"""
 
 PREDICTED = {name: name for name in ("class", "p", "expected_seconds", "target")} | {"step": "steps"}
-"""What is shown of a judgement, and under which name it was recorded."""
+"""The displayed fields of a tuner's prediction, and the names under which they are recorded."""
 ENOUGH, FEWEST, THIRD, NEARLY_ALL = 30, 8, 1 / 3, 0.9
-"""So many results at a rung are enough to ask what they depend on. To look at, a few are, if they are a third of the
-most that any rung has, such as nine of 27, which trained three times as long; or nearly all, where no rung has more."""
+"""Results at a rung that are enough for hyper-parameter importance, and the fewest to display. A rung is displayed
+first if it also has a third of the results of the largest rung, such as 9 of 27, or nearly all of a small one."""
 UNPROVEN = ("p", "expected_seconds")
-"""What is not shown of it before it is proven in the study."""
+"""The fields that are not displayed before the tuner's predictions have proven right in the study."""
 
 
 @dataclass(slots=True)
 class RungRanking:
-    """One rung: the steps it stands at, how many trials were sent there, their values by trial, and who went on.
-
-    scores: of the same trials, in a study with several metrics, or constraints.
-    """
+    """One rung, with the results of its trials."""
 
     bracket: int
     number: int
     steps: int
     entered: int = 0
+    """How many trials were sent to the rung."""
     values: dict[int, float] = field(default_factory=dict)
+    """The metric by trial."""
     scores: dict[int, ResultScore] = field(default_factory=dict)
+    """The score by trial, in a study with several metrics or with constraints."""
     failed: set[int] = field(default_factory=set)
     promoted: set[int] = field(default_factory=set)
 
@@ -54,7 +54,7 @@ class RungRanking:
         return len(self.values) + len(self.failed)
 
     def best_first(self, sign: int) -> list[int]:
-        """The trials that came here, ties to the lower number, those that failed on the way last."""
+        """The trials of this rung; ties go to the lower number, and failed trials come last."""
         order = sorted(self.values, key=lambda trial: (sign * self.values[trial], trial))
         if self.scores:
             order = [trial for _, trial in best_first((self.scores[trial], trial) for trial in self.values)]
@@ -63,24 +63,22 @@ class RungRanking:
 
 @dataclass(slots=True)
 class Leaderboard:
-    """The rungs of a study, and the rung at which, or on the way to which, each trial is.
-
-    finishing: why trials were sent on to the end when the tuner was done.
-    """
+    """The rungs of a study, and the rung that each trial has reached or is on its way to."""
 
     sign: int
     rungs: dict[Place, RungRanking] = field(default_factory=dict)
     at: dict[int, Place] = field(default_factory=dict)
     reasons: dict[int, Mapping[str, object]] = field(default_factory=dict)
     finishing: dict[int, Mapping[str, object]] = field(default_factory=dict)
+    """The reasons for trials that `finish_best` trains to the end."""
     _ranks: dict[Place, dict[int, int]] = field(default_factory=dict)
 
     def rung(self, trial: int) -> RungRanking | None:
-        """The rung at which the trial is, or to which it is on its way."""
+        """The rung that the trial has reached or is on its way to."""
         return self.rungs.get(self.at.get(trial, (-1, -1)))
 
     def rank(self, trial: int) -> int | None:
-        """The trial's rank at its rung, from 1; None as long as it has not come there."""
+        """The trial's rank at its rung, from 1; None before it has reached the rung."""
         place = self.at.get(trial)
         if place is None:
             return None
@@ -94,15 +92,15 @@ class Leaderboard:
         return [self.rungs[place] for place in sorted(self.rungs)]
 
     def default_rung(self) -> int | None:
-        """The number of the rung whose results are looked at first: the furthest with so many; None before any.
+        """The rung to display first: the last one with enough results; None if there is none.
 
-        The further a rung, the more a result there says of the end; the more trials it has, the more can be compared.
+        Results at later rungs say more about the end, and rungs with more trials allow more comparisons.
         """
         most = max(self._reached().values(), default=0)
         return self._furthest(min(ENOUGH, max(FEWEST, THIRD * most), NEARLY_ALL * most))
 
     def importance_rung(self) -> int | None:
-        """The number of the rung at which one asks what results depend on; without enough, the `telling` one."""
+        """The rung to compute hyper-parameter importance at."""
         found = self._furthest(ENOUGH)
         return self.default_rung() if found is None else found
 
@@ -110,7 +108,7 @@ class Leaderboard:
         return max((rung for rung, trials in self._reached().items() if trials and trials >= enough), default=None)
 
     def _reached(self) -> Counter[int]:
-        """How many trials have a result, by the number of a rung in any bracket."""
+        """How many trials have a result, by number of the rung over all brackets."""
         reached = Counter[int]()
         for rung in self.rungs.values():
             reached[rung.number] += len(rung.values)
@@ -118,7 +116,7 @@ class Leaderboard:
 
 
 def standing(study: Study) -> Leaderboard:
-    """How the study's trials stand, from its history."""
+    """The study's leaderboard, from its history."""
     stands, cooldowns = Leaderboard(sign(study)), Cooldowns(study.tuner)
     for event in filter(None, map(cooldowns.read, study.history)):
         match event.kind:
@@ -134,7 +132,7 @@ def standing(study: Study) -> Leaderboard:
 
 
 def _send(stands: Leaderboard, event: TrialEvent) -> None:
-    """The trial is asked to train as far as a rung: it leaves the one below."""
+    """The trial leaves its rung and must train to the next one."""
     if "finish" in event.reason:
         stands.finishing[event.trial] = event.reason
     if (number := event.reason.get("rung")) is None:
@@ -160,9 +158,9 @@ def _arrive(stands: Leaderboard, event: TrialEvent, metric: str, objectives: Obj
 
 
 def prediction(trial: Trial, stands: Leaderboard) -> Mapping[str, object] | None:
-    """What the tuner took a trial for when it judged it last, with its numbers; None if it never did.
+    """The tuner's last classification of a trial, with its numbers; None if it did not classify the trial.
 
-    The probability, and the time that follows from it, are None where they were not proven in the study.
+    The probability and the expected time are None if the tuner's predictions have not proven right in the study.
     """
     stopped = stands.reasons.get(trial.number, {}) if trial.state == TrialState.STOPPED else {}
     judged = stopped if "class" in stopped else trial.priority_reason
@@ -174,7 +172,7 @@ def prediction(trial: Trial, stands: Leaderboard) -> Mapping[str, object] | None
 
 
 def meaning(study: Study, trial: Trial, state: str, stands: Leaderboard) -> str:
-    """What the trial's shown state means, for people: "waits at rung 1: rank 5 of 9"."""
+    """The trial's state in words: "waits at rung 1: rank 5 of 9"."""
     text = _meaning(study, trial, state, stands)
     parts = sorted({part["trial"] for part in trial.reason.get("average_of", ())})
     return f"{text}, from the mean of {_trials(parts)}" if parts else text
@@ -184,7 +182,7 @@ NAMED = 6
 
 
 def _trials(numbers: Sequence[int]) -> str:
-    """The first of them by number, and how many more there are."""
+    """The first few numbers, and how many more there are."""
     if len(numbers) == 1:
         return f"states of trial {numbers[0]}"
     shown, more = ", ".join(map(str, numbers[:NAMED])), len(numbers) - NAMED
@@ -218,18 +216,18 @@ def _meaning(study: Study, trial: Trial, state: str, stands: Leaderboard) -> str
 
 
 def is_waiting_at_rung(study: Study, trial: Trial, stands: Leaderboard) -> bool:
-    """Whether the trial waits for its tuner, at a rung or suspended: it may be asked for more, or not."""
+    """Whether the trial waits for a decision of its tuner, at a rung or suspended."""
     is_judged = stands.rung(trial.number) is not None or bool(_class(trial))
     return trial.state == TrialState.COMPLETED and is_judged and not study.is_final and _could_go_on(study, trial)
 
 
 def _finished(reason: Mapping[str, object] | None) -> str:
-    """That a trial was trained to the end by `finish_best`."""
+    """The addition for a trial that `finish_best` trained to the end."""
     return f" after all: rank {reason['finish']} of {reason['of']} that had ended early" if reason else ""
 
 
 def _class(trial: Trial) -> str:
-    """What the tuner takes the trial for, if it classifies trials."""
+    """The tuner's class of the trial, if it classifies trials."""
     return f", {trial.priority_reason['class']}" if "class" in trial.priority_reason else ""
 
 
@@ -243,7 +241,7 @@ def _rank(stands: Leaderboard, rung: RungRanking, trial: Trial) -> str:
 
 
 def _by(study: Study) -> str:
-    """What ranks are by, where it is not the trial's own result."""
+    """The addition for ranks by a cooldown's result instead of the trial's own."""
     return " by its cooldown" if "rung_value" in study.tuner else ""
 
 
@@ -252,21 +250,18 @@ COOLING = {
     "running": "cools trial {} down from step {} to {}",
     TrialState.COMPLETED: "cooled trial {} down from step {} to {}",
 }
-"""What a cooldown does, with its trial, where it begins, and where it ends."""
+"""The state of a cooldown, with its trunk, its first and its last step."""
 
 
 def _cut(study: Study, rung: RungRanking) -> str:
-    """How many went on, of a study that is completed."""
+    """How many trials were promoted, once the study is completed."""
     if study.state != StudyState.COMPLETED:
         return ""
     return f", {len(rung.promoted)} promoted"
 
 
 def decisions(study: Study, number: int) -> list[str]:
-    """The decisions about a trial after its start, in order, with the reasons, for people.
-
-    That it was asked for more is left out where no reason is on record.
-    """
+    """The tuner's decisions on a trial after its start, in words. Promotions without a recorded reason are left out."""
     said = []
     for event in study.history:
         if event.trial == number and event.kind == TrialEventKind.STOP:
@@ -277,7 +272,7 @@ def decisions(study: Study, number: int) -> list[str]:
 
 
 def _why(reason: Mapping[str, object], *, goes_on: bool = False) -> str:
-    """Why the tuner stopped a trial, or let it continue."""
+    """The recorded reason for stopping or continuing a trial."""
     if ranked := rank_text(reason):
         return f": {ranked}"
     if {"best", "median"} <= reason.keys():

@@ -14,19 +14,19 @@ from enum import IntEnum, StrEnum
 from typing import Any, Literal, NewType
 
 PlanId = NewType("PlanId", str)
-"""Names one search plan: a trainer, its version, its arguments and a seed. Also the name of its event stream."""
+"""The id of a search plan (one trainer, version, arguments and seed), and of its event stream."""
 
 NodeId = NewType("NodeId", str)
-"""Names one node of a search plan: the sequences in force from a start step, under a parent."""
+"""The id of a node of a search plan: the sequences in force from a start step on, under a parent."""
 
 StudyId = NewType("StudyId", str)
 ChainId = NewType("ChainId", str)
 TrialKey = tuple[StudyId, int]
-"""A trial is named by its study and its number there, counted from 0."""
+"""A study, and the number of a trial in it, from 0."""
 
 
 def canonical_json(value: Any) -> str:
-    """The one JSON text of a value: sorted keys, no spaces, no NaN."""
+    """The canonical JSON of a value: sorted keys, no spaces, no NaN."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
 
 
@@ -36,16 +36,13 @@ def digest(*parts: Any) -> str:
 
 
 PACK_NUMBERS = 8
-"""Which last bits packs have: 2 since steps and kernels are our own, 3 since other optimizers have one step, too, 4
-since a CPU computes large models of a pack one by one, 5 since attention of many heads has kernels of our own, too,
-6 since batch normalization has them, 7 since NAdam and Rprop have one step, and 8 since linear layers have a backward
-pass of our own, a GPU normalizes layers by its kernel for groups, and Adam divides once less.
+"""The version of the arithmetic of packs. Raise it when a change of kernels or optimizer steps alters last bits.
 
-Part of the names of plans that pack, so that nothing is shared with stages that have others."""
+It is part of the ids of plans with packs, so that stages with different bits are never shared."""
 
 
 LAUNCHED = "launched"
-"""How a plan's ranks train that a script's launcher starts: all of them on the machine of the one that leads."""
+"""The value of `parallel` for a script whose own launcher starts the ranks, all on the leader's machine."""
 
 
 def plan_id(
@@ -61,10 +58,9 @@ def plan_id(
     shards: int = 0,
     parallel: str = "tree",
 ) -> PlanId:
-    """The plan that studies with these share. What is as ever is no part of it, so that plans keep their names.
+    """The plan that studies with these arguments share. Arguments are as in `PlanOpened`.
 
-    packing: as in `PlanOpened`; None is a name of its own, whatever will be chosen. begin, inputs,
-    project, shards, parallel: as in `PlanOpened`.
+    Default values are left out of the hash, so that a new argument does not change the ids of existing plans.
     """
     parts = [trainer, version, trainer_args, seed, *([] if determinism == "strict" else [determinism])]
     if packing != 0:
@@ -83,9 +79,9 @@ def plan_id(
 
 
 def node_id(parent: str, start: int, form_ids: Mapping[str, str]) -> NodeId:
-    """The node of canonical sequences `form_ids` that begins at step `start` under `parent`.
+    """The id of the node with the canonical sequences `form_ids` from step `start` on, under `parent`.
 
-    The end step is not part of it. A root's `parent` is empty, or names the trial when a study does not merge.
+    The end step is not part of the id. `parent` of a root is empty, or names the trial if the study does not merge.
     """
     text = "\x1f".join(
         [parent, str(start), *(f"{_escape_separators(name)}\x1e{form_ids[name]}" for name in sorted(form_ids))]
@@ -93,12 +89,17 @@ def node_id(parent: str, start: int, form_ids: Mapping[str, str]) -> NodeId:
     return NodeId(hashlib.sha256(text.encode()).hexdigest()[:32])
 
 
+def average_id(shares: Sequence[tuple[NodeId, int, float]]) -> NodeId:
+    """The node of the mean of these states, each given by its node, its step and its weight."""
+    return NodeId(digest("average", [list(share) for share in shares]))
+
+
 Place = tuple[NodeId, int]
 """A node and a step in it, start < step; or a node and its start, for one that begins there without a parent."""
 
 
 def _escape_separators(name: str) -> str:
-    """A hyper-parameter's name without the separators of an id; no two names become one. Ordinary names stay."""
+    """Escape the separators of an id in a hyper-parameter's name, injectively. Printable names stay as they are."""
     return name if name.isprintable() else name.translate(_ESCAPES)
 
 
@@ -106,7 +107,7 @@ _ESCAPES = str.maketrans({"\x10": "\x10\x10", "\x1e": "\x10e", "\x1f": "\x10f"})
 
 
 class Word(StrEnum):
-    """A word that is written as it is wherever it is shown."""
+    """A string enum whose repr is the quoted value."""
 
     def __repr__(self) -> str:
         return repr(self.value)
@@ -121,7 +122,7 @@ class StudyState(Word):
 
 
 class TrialState(Word):
-    """`ACTIVE`: waits for a result. `COMPLETED`: all that it was asked for is there."""
+    """`ACTIVE`: waits for a result. `COMPLETED`: has all requested results."""
 
     ACTIVE = "active"
     COMPLETED = "completed"
@@ -131,11 +132,11 @@ class TrialState(Word):
 
 
 TrialDisplayState = Literal["waiting", "running", "completed", "stopped", "failed", "cancelled"]
-"""How a trial's state is shown: an active one waits for a slot, or is trained on one."""
+"""A trial's state for display: active trials are divided into waiting and running ones."""
 
 
 class TrialEventKind(Word):
-    """What a line of a study's history says of a trial."""
+    """The kind of a line in a study's history."""
 
     START = "start"
     PROMOTE = "promote"
@@ -147,12 +148,12 @@ class TrialEventKind(Word):
 
 
 class ChainOutcome(Word):
-    """Why nothing more comes from a chain.
+    """Why a chain ended.
 
-    `DONE`: all is trained and saved. `LOST`: its worker is gone. `UNDELIVERED`: a message that starts one of its stages
-    never arrived. `STOPPED`: nobody wants it any more, another study got its slot, or its worker was asked to end.
-    `INTERRUPTED`: an accident that is neither the worker's death nor the user's code; the work comes back, and nobody
-    is to blame.
+    `DONE`: all stages are trained and saved. `LOST`: the worker died. `UNDELIVERED`: a message starting a stage never
+    arrived. `STOPPED`: no trial waits for it, another study got the slot, or the worker was asked to end.
+    `INTERRUPTED`: another accident, neither the worker's death nor an error of the user's code. The stages are
+    assigned again.
     """
 
     DONE = "done"
@@ -163,12 +164,12 @@ class ChainOutcome(Word):
 
 
 class FailureKind(Word):
-    """What was wrong with the user's work.
+    """Why training failed.
 
     `EXCEPTION`, `OUT_OF_MEMORY`, `DEVICE` (a CUDA error), `CRASH` (the trainer's process died) and `HANG` (no progress
-    before the deadline) are tried again in a fresh process before they count. `POISON`: the process that trained it
-    died too often, the last time with no other stage beside it. `METRIC`: the study's metric is not reported. `NAN`: it
-    is not a finite number. `STORAGE`: the weights that it begins from cannot be used.
+    before the deadline) are tried again in a fresh process before they count. `POISON`: the training process died too
+    often, the last time with no other stage in it. `METRIC`: the study's metric is not reported. `NAN`: the metric is
+    not finite. `STORAGE`: the initial weights cannot be used.
     """
 
     EXCEPTION = "exception"
@@ -183,12 +184,11 @@ class FailureKind(Word):
 
 
 class VerificationKind(Word):
-    """How two ways of training were compared: see `app.exactness`.
+    """What a verification compares: see `app.exactness`.
 
-    `CHECK`: a trainer's first steps, before anything else of the plan is trained. `HANDOVER`: steps around a resumption
-    in a fresh process, without it where the record has it and with it where the record has not. `WHOLE`: a trial from
-    step 0 without a break. `AUDIT`: a finished stage once more, from before the state that it began with. `EVALUATION`:
-    the state before and after an evaluation, in the chain that made it.
+    `CHECK`: a trainer's first steps, before anything of the plan is trained. `HANDOVER`: steps around a resumption,
+    once with and once without it. `WHOLE`: a trial, trained again from step 0 without a break. `AUDIT`: a finished
+    stage, trained again from a state before its beginning. `EVALUATION`: the state before and after an evaluation.
     """
 
     CHECK = "check"
@@ -199,11 +199,10 @@ class VerificationKind(Word):
 
 
 class Verdict(Word):
-    """Whether training that resumes from a saved state ends with the same bits as training that never stopped.
+    """Whether resumed training ends with the same bits as uninterrupted training.
 
-    `VERIFIED`: every step at which trials part was compared, and a whole trial was equal. `CHECKED`: every such step
-    was compared. `UNCHECKED`: some were not. `INEXACT`: something differed. `UNSHARED`: no result rests on a
-    saved state.
+    `VERIFIED`: every step where trials branch was compared, and a whole trial was equal. `CHECKED`: every such step was
+    compared. `UNCHECKED`: some were not. `INEXACT`: something differed. `UNSHARED`: no result depends on a saved state.
     """
 
     VERIFIED = "verified"
@@ -214,7 +213,7 @@ class Verdict(Word):
 
 
 class InexactPolicy(Word):
-    """What a study wants of a trainer that is not exact: each trial `ALONE`, nothing (`REFUSE`), or to share anyway."""
+    """What to do if the trainer is not exact: train each trial `ALONE`, `REFUSE` the study, or `ALLOW` sharing."""
 
     ALONE = "alone"
     REFUSE = "refuse"
@@ -222,7 +221,7 @@ class InexactPolicy(Word):
 
 
 class ChainState(Word):
-    """How a chain's row stands. `SAVING`: all is trained, its slot is free, checkpoints are on their way."""
+    """The state of a chain's row. `SAVING`: all stages are trained, the slot is free, checkpoints are uploading."""
 
     READY = "ready"
     RUNNING = "running"
@@ -235,11 +234,11 @@ FINAL_STATES = frozenset({StudyState.COMPLETED, StudyState.FAILED, StudyState.CA
 
 
 class Refused(Exception):
-    """A command that cannot be accepted; the message is one sentence for whoever gave it."""
+    """A refused command. The message is one sentence for the caller."""
 
 
 class Unknown(Refused):
-    """There is no such study or trial."""
+    """The study or trial does not exist."""
 
 
 class StateConflict(Refused):
@@ -247,10 +246,10 @@ class StateConflict(Refused):
 
 
 class Scope(IntEnum):
-    """What a principal may do. Each scope includes those before it.
+    """The rights of a principal. Each scope includes those before it.
 
-    READ: look. SUBMIT: have studies of one's own, and change them. OPERATE: change the studies of others, and slots.
-    ADMIN: make and revoke tokens.
+    SUBMIT: submit studies, and change one's own. OPERATE: change the studies of others, and slots. ADMIN: create and
+    revoke tokens.
     """
 
     READ = 1
@@ -263,7 +262,7 @@ class Scope(IntEnum):
 
     @classmethod
     def parse(cls, word: str) -> Scope:
-        """By its name, as people write it. Raises `ValueError`, which says what would be right."""
+        """The scope of that name, in any case. Raises `ValueError`."""
         try:
             return cls[word.strip().upper()]
         except KeyError:
@@ -272,27 +271,25 @@ class Scope(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """A caller. name: of the token or, behind a proxy, of the user; "" where no token was needed.
-
-    project: the one that the scope is for; None for all projects.
-    """
+    """An authenticated caller."""
 
     name: str
+    """The name of the token or, behind a proxy, of the user; "" if no token was needed."""
     scope: Scope
     project: str | None = None
+    """The project that the scope applies to; None for all."""
 
     def can_see(self, project: str) -> bool:
-        """Whether studies of the project are there for them."""
         return self.project in (None, project)
 
     def can_see_all_of(self, project: str | None) -> bool:
-        """Whether all is there for them that a principal of this project, or of all projects, sees."""
+        """Whether they see everything that a principal of this project sees; None stands for all projects."""
         return self.project in (None, project)
 
     def can_change(self, owner: str) -> bool:
-        """Whether they may change a study of this owner, in a project that they see."""
+        """Whether they may change a study of this owner in a project that they can see."""
         return self.scope >= (Scope.SUBMIT if owner == self.name else Scope.OPERATE)
 
 
 ANONYMOUS_ADMIN = Principal("", Scope.ADMIN)
-"""A caller that needs no token."""
+"""The caller where no token is needed."""

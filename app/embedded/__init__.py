@@ -1,8 +1,7 @@
 """The whole service on one machine: Redis, the API, the scheduler and one worker a slot, as children of this process.
 
-Nothing is faked: these are the processes of a cluster with a private Redis socket, SQLite and a folder. They end with
-this process, however it ends. What they write is for this user alone, and what lies in the working folder is not
-imported, whatever its name.
+These are a cluster's processes with a private Redis socket, SQLite and a folder. They end with this process, however it
+ends. Their files are private to this user, and nothing in the working folder is imported by accident.
 """
 
 from __future__ import annotations
@@ -11,9 +10,9 @@ from app.embedded.interpreter import Interpreter
 from app.embedded.machine import (
     PYTHON,
     StackFailed,
+    checkout_path,
     default_device,
     default_slots,
-    home_first,
     private_files,
     redis_server,
     slot_names,
@@ -25,10 +24,10 @@ __all__ = [
     "Embedded",
     "Interpreter",
     "StackFailed",
+    "checkout_path",
     "default_device",
     "default_slots",
     "embedded",
-    "home_first",
     "private_files",
     "redis_server",
     "slot_names",

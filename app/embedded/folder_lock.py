@@ -1,4 +1,4 @@
-"""The lock on the folder of a stack, and where its server answers, which the lock's file says."""
+"""The lock of a stack's folder. The lock file also has the address of the stack's server."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ FILE = "lock"
 
 
 @dataclass(frozen=True)
-class Serving:
-    """The server of a folder in which a stack is at work. stays: until the user ends it, not only for a study."""
+class FolderServer:
+    """The server of a folder in use. stays: until the user stops it, not only for one study."""
 
     url: str
     stays: bool
 
 
 class FolderLock:
-    """Of one stack at a time. The kernel opens it when the process ends."""
+    """Held by one stack at a time. The kernel releases it when the process ends."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises `BlockingIOError` where another stack has it, and `OSError` where the folder cannot be written."""
+        """Raises `BlockingIOError` if another stack has it, and `OSError` if the folder cannot be written."""
         self._file: IO[bytes] = (folder / FILE).open("ab")  # what another stack has written there stays
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -32,18 +32,17 @@ class FolderLock:
             raise
         self._file.truncate(0)
 
-    def tell(self, serving: Serving) -> None:
-        """Say to other commands where the server answers."""
-        self._file.write(json.dumps({"url": serving.url, "stays": serving.stays}).encode())
+    def tell(self, find_server: FolderServer) -> None:
+        """Publish the server's address to other commands."""
+        self._file.write(json.dumps({"url": find_server.url, "stays": find_server.stays}).encode())
         self._file.flush()
 
     def close(self) -> None:
-        """Let others have the folder."""
         self._file.close()
 
 
-def is_at_work(folder: Path) -> bool:
-    """Whether a stack has locked its folder."""
+def is_in_use(folder: Path) -> bool:
+    """Whether a stack has locked the folder."""
     try:
         with (folder / FILE).open("rb") as file:
             return _is_held(file)
@@ -51,12 +50,12 @@ def is_at_work(folder: Path) -> bool:
         return False
 
 
-def serving(folder: Path) -> Serving | None:
-    """The server of a folder; None if no stack is at work there, or it does not say yet where it answers."""
+def find_server(folder: Path) -> FolderServer | None:
+    """The server of a folder; None if no stack runs there or its server is not ready."""
     try:
         with (folder / FILE).open("rb") as file:
             said = json.loads(file.read()) if _is_held(file) else {}
-        return Serving(said["url"], said["stays"])
+        return FolderServer(said["url"], said["stays"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

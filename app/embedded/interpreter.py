@@ -1,6 +1,6 @@
-"""The interpreter of a stack that has imported torch: it has most to import, so it begins first.
+"""The stack's interpreter that has imported torch. It imports most, so it starts first.
 
-It is started before it is known whether there will be a stack at all, and told later which trainers that has.
+It starts before it is known whether there will be a stack, and hears later which trainers to import.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
-from app.embedded.machine import PRIVATE, Scratch, end_with_parent, home_first, kill
+from app.embedded.machine import PRIVATE, Scratch, checkout_path, end_with_parent, kill
 from stagetree.runtime.failures import STACK
 from stagetree.runtime.warm import TOLD, launch
 from stagetree.runtime.wire import Wire
 
 
 class Interpreter:
-    """It forks a process that trains for whichever slot asks, at `address`; `folder` is deleted with it.
+    """Forks trainer processes for all slots, at `address`. `folder` is deleted with it.
 
-    It ends when this process does. Should it end before, each slot starts one of its own.
+    It ends with this process. If it dies earlier, each slot starts one of its own.
     """
 
     def __init__(self) -> None:
@@ -39,14 +39,14 @@ class Interpreter:
         self._wire = Wire(ours)
 
     def tell(self, files: Sequence[str], log: IO[bytes]) -> None:
-        """Which files have trainers, and the log for all that it says, so far and from here on."""
+        """Send the trainer files to import, and the log for its output, past and future."""
         try:
             self._wire.send({"files": list(files)}, log.fileno())
         except ConnectionError:
             return  # it has ended: slots help themselves
 
     def close(self) -> None:
-        """End it, and all that it forked. Harmless where that was done."""
+        """End it and all its forks. May be called twice."""
         if self.process.returncode is None:  # else its id may be another's
             kill(self.process)
             self._wire.close()
@@ -54,5 +54,5 @@ class Interpreter:
 
 
 def import_path() -> str:
-    """Where the processes of a stack import from: this package first, where it is a checkout."""
-    return os.pathsep.join(filter(None, (home_first(), os.environ.get("PYTHONPATH"))))
+    """The import path of a stack's processes: this package first, if it is a checkout."""
+    return os.pathsep.join(filter(None, (checkout_path(), os.environ.get("PYTHONPATH"))))

@@ -1,6 +1,6 @@
-"""This machine: its slots, which are its GPUs or its CPU, and where the API listens. Nothing here imports torch.
+"""This machine: its slots, the API's address, and the commands and lifetime of a stack's processes. Imports no torch.
 
-The processes of a stack: their commands; they are for this user alone, and live no longer than their parent.
+The processes' files are private to this user, and they live no longer than their parent.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ SCRATCH = "stagetree-"
 
 
 class Scratch:
-    """A folder for sockets, locks and what trainers put into TMPDIR, as long as a stack runs: their paths are short.
+    """A stack's temporary folder for sockets, locks and trainers' TMPDIR. Socket paths must be short.
 
-    Those of stacks that were killed are deleted first, and what their trainers have left running in sessions of its own
-    is ended. The kernel lets go of a dead process's lock, however it died.
+    Creating one deletes the folders of killed stacks, and ends processes that their trainers left in other sessions.
+    The kernel releases a dead process's lock, so a killed stack is recognized.
     """
 
     def __init__(self) -> None:
@@ -53,13 +53,14 @@ class Scratch:
         fcntl.flock(self._lock, fcntl.LOCK_EX)
 
     def delete(self) -> None:
-        """It is deleted with all that is in it."""
         shutil.rmtree(self.path, ignore_errors=True)
         self._lock.close()
 
 
 def _delete_if_dead(folder: Path) -> None:
-    """One of another user, or of a stack that has just begun, cannot be opened or has no lock yet."""
+    """Delete a killed stack's folder. A folder of another user, or of a stack that is just starting, cannot be opened
+    or has no lock yet.
+    """
     with contextlib.suppress(OSError), (folder / "alive").open("rb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         _end_strays(folder)
@@ -67,7 +68,7 @@ def _delete_if_dead(folder: Path) -> None:
 
 
 def _end_strays(folder: Path) -> None:
-    """End each process that began below the stack of that folder: on Linux, where its environment can be read."""
+    """Kill each process that the folder's stack started, found by its environment. Linux only."""
     mark = f"{STACK}={folder}".encode()
     for process in filter(str.isdigit, os.listdir("/proc")) if sys.platform == "linux" else ():
         with contextlib.suppress(OSError):  # it has just ended, or is another user's
@@ -80,7 +81,7 @@ def _end_strays(folder: Path) -> None:
 
 
 def slot_names(count: int, per_gpu: int = 1) -> list[str]:
-    """What the slots of this machine are called: after its GPUs, or its CPU. Each GPU has a slot before one has two."""
+    """The names of this machine's slots, after its GPUs or its CPU. Each GPU has one slot before one has two."""
     gpus = len(visible_gpus())
     if not gpus:
         return [f"cpu{number}" for number in range(count)]
@@ -90,7 +91,7 @@ def slot_names(count: int, per_gpu: int = 1) -> list[str]:
 
 
 def default_slots(per_gpu: int = 1) -> int:
-    """So many for each GPU that may be seen, or else one for each CPU core. Raises `StackFailed`."""
+    """`per_gpu` slots for each visible GPU, or else one for each CPU core. Raises `StackFailed`."""
     if gpus := len(visible_gpus()):
         return per_gpu * gpus
     if per_gpu > 1:
@@ -104,11 +105,11 @@ def default_device() -> str:
 
 
 def reserve(host: str, port: int) -> tuple[int, contextlib.ExitStack]:
-    """The port, or one that is free for 0, and a hold on it, to be closed, against those who ask for a free one.
+    """The port (for 0, a free one) and a lock on it against processes that look for a free port.
 
-    Processes that ask for it by its number may listen there. Only Linux allows both: elsewhere nothing is held. Of two
-    that reserve the same number at once only one gets it, so that neither is told of the other's server as of its own.
-    Raises `StackFailed` where nobody can listen at this address.
+    Processes that ask for this number can still listen there. That works only on Linux; elsewhere nothing is locked. Of
+    two stacks that reserve the same number at once, only one succeeds, so that neither takes the other's server for its
+    own. Raises `StackFailed` if the address cannot be used.
     """
     held = contextlib.ExitStack()
     try:
@@ -131,30 +132,30 @@ def reserve(host: str, port: int) -> tuple[int, contextlib.ExitStack]:
         raise StackFailed(f"port {port} of {host} cannot be used ({reason}): {advice}") from None
 
 
-MOST_LOG_BYTES = 16 * 2**20
-OF_ONE_USER = {"STAGETREE_STUDY_FILES": "/", "STAGETREE_SINKS": "*"}
-"""Settings of a stack that no other machine reaches: a caller could read these files, and write there, anyway."""
+MAX_LOG_BYTES = 16 * 2**20
+LOCAL_SETTINGS = {"STAGETREE_STUDY_FILES": "/", "STAGETREE_SINKS": "*"}
+"""Settings of a stack that no other machine reaches: its callers can read and write this user's files anyway."""
 
 
 def url(host: str, port: int) -> str:
     """Where this machine reaches the API."""
-    if _is_any(host):
+    if _is_unspecified(host):
         return _url("::1" if ":" in host else "127.0.0.1", port)
     return _url(host, port)
 
 
-def url_for_others(host: str, port: int) -> str | None:
-    """Where other machines reach the API; None where they do not."""
-    if _is_any(host):
+def external_url(host: str, port: int) -> str | None:
+    """Where other machines reach the API; None if they cannot."""
+    if _is_unspecified(host):
         return _url(socket.gethostname(), port)
-    return None if _is_of_this_machine_alone(host) else _url(host, port)
+    return None if _is_loopback(host) else _url(host, port)
 
 
 def _url(host: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def _is_any(host: str) -> bool:
+def _is_unspecified(host: str) -> bool:
     """Whether it stands for all addresses of this machine."""
     try:
         return ip_address(host).is_unspecified
@@ -162,7 +163,7 @@ def _is_any(host: str) -> bool:
         return False
 
 
-def _is_of_this_machine_alone(host: str) -> bool:
+def _is_loopback(host: str) -> bool:
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -170,9 +171,9 @@ def _is_of_this_machine_alone(host: str) -> bool:
 
 
 def open_log(path: Path) -> IO[bytes]:
-    """The log of a process, to go on with. A long one is put aside, in the place of the one that was before it."""
+    """A process's log, opened for appending. A long one is renamed to `.log.1` first."""
     with contextlib.suppress(FileNotFoundError):
-        if path.stat().st_size > MOST_LOG_BYTES:
+        if path.stat().st_size > MAX_LOG_BYTES:
             path.replace(path.with_suffix(".log.1"))
     return path.open("ab")
 
@@ -183,7 +184,7 @@ PRIVATE = 0o077
 
 @contextlib.contextmanager
 def private_files() -> Iterator[None]:
-    """What is created in the block is for this user alone."""
+    """Files created in the block are private to this user."""
     before = os.umask(PRIVATE)
     try:
         yield
@@ -192,8 +193,8 @@ def private_files() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def noting_interrupts() -> Iterator[threading.Event]:
-    """Ctrl-C interrupts nothing in the block, it is noted: what the block does is done whole."""
+def defer_interrupts() -> Iterator[threading.Event]:
+    """Ctrl-C does not interrupt the block; the event records it."""
     noted = threading.Event()
     if threading.current_thread() is not threading.main_thread():  # others are not interrupted
         yield noted
@@ -206,9 +207,9 @@ def noting_interrupts() -> Iterator[threading.Event]:
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
-    """End a child that leads a session, with all of it, and see it end.
+    """Kill a child and its whole session, and reap it.
 
-    Not by `Popen.wait`: a Ctrl-C within an earlier call of it, or of `poll`, leaves its lock taken, and it would wait
+    Not with `Popen.wait`: a Ctrl-C during an earlier `wait` or `poll` leaves its lock taken, and it would block
     forever.
     """
     with contextlib.suppress(ProcessLookupError):
@@ -225,19 +226,19 @@ def end_with_parent(parent: int) -> None:
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-        if os.getppid() != parent:  # it was killed before that was said
+        if os.getppid() != parent:  # the parent died before prctl took effect
             os._exit(1)
 
 
 PYTHON = (sys.executable, "-P", "-m")
-"""Without the working folder on the path: whatever its user has there, an app.py or a yaml.py, is not ours."""
+"""Without the working folder on the path: an app.py or a yaml.py there is not ours."""
 
 HOME = Path(__file__).resolve().parents[2]
-"""The folder that the package `app` lies in."""
+"""The folder of the package `app`."""
 
 
-def home_first() -> str:
-    """Where this package is imported from, if it is not installed: a checkout."""
+def checkout_path() -> str:
+    """The folder that this package is imported from if it is a checkout, not installed; else empty."""
     installed = {Path(path).resolve() for path in sysconfig.get_paths().values()}
     return "" if HOME in installed else str(HOME)
 
@@ -248,14 +249,14 @@ def worker_command(queue: str) -> list[str]:
     return ["celery", "-A", "app.workers", "worker", "-c", "1", "-l", "INFO", *quiet, "-Q", queue, "-n", f"{queue}@%h"]
 
 
-def need(module: str) -> None:
-    """Raises ModuleNotFoundError here, where the command says what to install, and not in a process that it starts."""
+def require(module: str) -> None:
+    """Raise ModuleNotFoundError here, where the CLI says what to install, and not in a child process."""
     if find_spec(module) is None:
         raise ModuleNotFoundError(f"No module named {module!r}", name=module)
 
 
 def redis_server() -> str:
-    """The Redis of this machine, or else that of the wheel for this version of Python. Raises `StackFailed`."""
+    """The machine's Redis, or the wheel's for this Python version. Raises `StackFailed`."""
     if program := shutil.which("redis-server"):
         return program
     with contextlib.suppress(ImportError):
@@ -270,13 +271,13 @@ def redis_server() -> str:
 
 
 def redis_command(folder: str) -> list[str]:
-    """The command of a Redis that only this stack can reach, and that keeps nothing."""
+    """The command of a Redis that only this stack can reach, and that persists nothing."""
     options = ["--port", "0", "--unixsocket", f"{folder}/redis.sock", "--unixsocketperm", "700"]
     return [redis_server(), *options, "--save", "", "--appendonly", "no", "--dir", folder]
 
 
-def token_in(file: Path, database_url: str) -> str:
-    """The token of a folder's user, which is kept in that file. Raises `StackFailed`."""
+def user_token(file: Path, database_url: str) -> str:
+    """The token of the folder's user, kept in that file. Raises `StackFailed`."""
     from app.events import Database, DatabaseUnavailable, SqlRecords  # slow to import, and needed by few
     from app.service.access import kept_in
 

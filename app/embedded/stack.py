@@ -1,4 +1,4 @@
-"""The stack: what is started, in which order, and how it ends."""
+"""The embedded stack: which processes it starts, in which order, and how it ends."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from app.embedded import machine
-from app.embedded.folder_lock import FolderLock, Serving, serving
+from app.embedded.folder_lock import FolderLock, FolderServer, find_server
 from app.embedded.interpreter import Interpreter, import_path
 from app.embedded.machine import (
     HOME,
     PRIVATE,
     PYTHON,
     StackFailed,
+    defer_interrupts,
     end_with_parent,
-    noting_interrupts,
     private_files,
     slot_names,
     worker_command,
@@ -37,12 +37,12 @@ START_SECONDS = 180.0
 """Imports take a minute on a slow machine or disk; a process that ends meanwhile is noticed at once."""
 
 STOP_SECONDS = 120.0
-"""For the slots to save what they have when the stack ends, unless the environment says otherwise."""
+"""For the slots to save their states when the stack ends, unless the environment says otherwise."""
 
 LOOK_SECONDS = 0.05
 
-TOLD_SECONDS = 2.0
-"""After so long it is said that the end waits for that."""
+NOTICE_SECONDS = 2.0
+"""After this time the user sees that the end waits for saves."""
 
 BUDGET = "20GiB"
 """For all checkpoints, unless the environment says otherwise."""
@@ -50,12 +50,16 @@ BUDGET = "20GiB"
 
 @dataclass
 class Embedded:
-    """A running stack. folder: where its log and checkpoints are. slots_per_gpu: how many of the slots share a GPU.
+    """A running stack.
 
-    say: gets a sentence for the user, who waits for its end. token: for its user, where other machines reach it.
-    forking: what its trainers are forked from, where that has begun. processes: all others, by the names of their logs.
-    stays: runs on until it is stopped, so that other commands can send it studies. to_run: the file of the only trainer
-    that it will train, if known; then only the imports of that file are made beforehand.
+    folder: of its log and checkpoints.
+    slots_per_gpu: how many slots share a GPU.
+    say: shows the user a sentence while the stack ends.
+    token: of its user, if other machines can reach it.
+    forking: the interpreter of its trainers, if it was started before.
+    processes: all others, by the names of their logs.
+    stays: runs until it is stopped, so that other commands can send it studies.
+    to_run: the only trainer file that it will train, if known; then only its imports are made beforehand.
     """
 
     folder: Path
@@ -80,16 +84,18 @@ class Embedded:
         return machine.url(self.host, self.port)
 
     @property
-    def url_for_others(self) -> str | None:
-        """Where other machines reach it; None where they do not."""
-        return machine.url_for_others(self.host, self.port)
+    def external_url(self) -> str | None:
+        """Where other machines reach it; None if they cannot."""
+        return machine.external_url(self.host, self.port)
 
     def start(self, *, await_slots: bool = False, meanwhile: Callable[[], None] = lambda: None) -> None:
-        """Start everything and return when the API answers, or when every slot is ready too. Raises `StackFailed`.
+        """Start everything; return when the API answers, or with `await_slots` when every slot is ready. Raises
+        `StackFailed`.
 
-        Slots import torch, which takes seconds; a study may be submitted before. meanwhile: done while all start.
+        Slots import torch, which takes seconds; a study may be submitted before.
+        meanwhile: called while all processes start.
         """
-        machine.need("celery")
+        machine.require("celery")
         try:
             with private_files():
                 self._prepare_folder()
@@ -98,23 +104,23 @@ class Embedded:
                 self._spawn_all()
             meanwhile()
             with private_files():
-                self._let_workers_begin()
+                self._release_workers()
             self._await_ready(self.slots if await_slots else 0)
             assert self._lock is not None
-            self._lock.tell(Serving(self.url, self.stays))
+            self._lock.tell(FolderServer(self.url, self.stays))
         except BaseException:
             self.stop()
             raise
 
     def stop(self) -> None:
-        """End every process. What is on record stays; a stage under way is trained again from its last checkpoint.
+        """End every process. The log stays; a stage under way is trained again from its last checkpoint.
 
-        Whoever interrupts it does not wait for what the slots would save.
+        An interrupt skips waiting for the slots' saves.
         """
-        with noting_interrupts() as interrupted:
+        with defer_interrupts() as interrupted:
             try:
                 if "workers" in self.processes:
-                    self._let_slots_save(self.processes["workers"], interrupted)
+                    self._await_saves(self.processes["workers"], interrupted)
             finally:
                 self._end()
 
@@ -141,7 +147,7 @@ class Embedded:
         return {
             "STAGETREE_CHECKPOINT_BUDGET": BUDGET,
             "STAGETREE_STOP_SECONDS": str(STOP_SECONDS),
-            **(machine.OF_ONE_USER if self.url_for_others is None else {}),
+            **(machine.LOCAL_SETTINGS if self.external_url is None else {}),
             **SAME_ORDER,
             **os.environ,
             STACK: self._scratch,
@@ -172,7 +178,7 @@ class Embedded:
             (self.folder / "logs").mkdir(parents=True, exist_ok=True)
             self._lock = FolderLock(self.folder)
         except BlockingIOError:
-            raise StackFailed(_taken(self.folder)) from None
+            raise StackFailed(_in_use_message(self.folder)) from None
         except OSError as error:
             raise StackFailed(f"the folder {self.folder} cannot be written: {error.strerror}") from None
         remove_partial(self.folder / "checkpoints")
@@ -189,8 +195,10 @@ class Embedded:
         self._spawn("redis", commands["redis"])
         machine.open_log(self.folder / "logs" / "api.log").close()
 
-    def _let_workers_begin(self) -> None:
-        """When the database is there, with the token of its user where other machines reach it."""
+    def _release_workers(self) -> None:
+        """Let the workers run once the database is ready, and create the user's token if other machines can reach the
+        stack.
+        """
         assert self._workers is not None
         self._workers.settimeout(START_SECONDS)
         with self._workers, self._workers.makefile() as told:
@@ -202,11 +210,11 @@ class Embedded:
                 raise StackFailed(f"workers ended{last_line(self.folder / 'logs' / 'workers.log')}")
             if problem.strip():
                 raise StackFailed(problem.strip())
-            if self.url_for_others is not None:
-                self.token = machine.token_in(self.folder / "token", self.environment()["STAGETREE_DATABASE_URL"])
+            if self.external_url is not None:
+                self.token = machine.user_token(self.folder / "token", self.environment()["STAGETREE_DATABASE_URL"])
 
     def commands(self) -> dict[str, list[str]]:
-        """What is started, by the name of its log. The API and the workers are forks of one process."""
+        """The command of each process, by the name of its log. The API and the workers are forks of one process."""
         where = ["--app-dir", str(HOME), "--host", self.host, "--port", str(self.port)]
         api = ["uvicorn", "--factory", *where, "--no-access-log", "--no-proxy-headers", "app.main:create_app"]
         forks = {"api": api, "scheduler": [*worker_command("scheduler"), "-P", "solo", "-B"]}
@@ -214,15 +222,15 @@ class Embedded:
         prefork = ["app.workers.prefork", str(self.folder / "logs"), json.dumps(forks)]
         return {"redis": machine.redis_command(self._scratch), "workers": [*PYTHON, *prefork]}
 
-    def _let_slots_save(self, workers: subprocess.Popen[bytes], interrupted: threading.Event) -> None:
-        """Ask the slots to end, and wait for what they save: the states of the last trials are among it."""
+    def _await_saves(self, workers: subprocess.Popen[bytes], interrupted: threading.Event) -> None:
+        """Ask the slots to end, and wait while they save, for example the last trials' states."""
         began, is_told = time.monotonic(), False
         limit = float(self.environment()["STAGETREE_STOP_SECONDS"])
         workers.terminate()
         while workers.poll() is None and not interrupted.is_set():
             if (waited := time.monotonic() - began) > limit:
                 return
-            if waited > TOLD_SECONDS and not is_told:
+            if waited > NOTICE_SECONDS and not is_told:
                 self.say("Saving the last checkpoints; Ctrl-C ends without them ...")
                 is_told = True
             interrupted.wait(LOOK_SECONDS)
@@ -265,9 +273,9 @@ class Embedded:
         return StackFailed(f"the stack was not ready after {START_SECONDS:.0f} seconds; see {self.folder / 'logs'}")
 
 
-def _taken(folder: Path) -> str:
-    """That another stack has the folder, and what to do about it."""
-    other = serving(folder)
+def _in_use_message(folder: Path) -> str:
+    """Says that another stack uses the folder, and what to do."""
+    other = find_server(folder)
     here = f"another stagetree is at work in {folder}"
     if other is not None and other.stays:
         return f"{here}: send it the study with --server {other.url}, or choose another folder with --dir"
@@ -278,7 +286,7 @@ def _taken(folder: Path) -> str:
 def embedded(
     stack: Embedded, *, await_slots: bool = False, meanwhile: Callable[[], None] = lambda: None
 ) -> Iterator[Embedded]:
-    """The stack, running inside the block. meanwhile: done while it starts."""
+    """A stack that runs inside the block. meanwhile: called while it starts."""
     stack.start(await_slots=await_slots, meanwhile=meanwhile)
     try:
         yield stack

@@ -12,7 +12,6 @@ from dataclasses import asdict, fields
 from math import isfinite
 from typing import Any, get_args
 
-from app.domain.averages import MeanShare
 from app.domain.events import (
     AverageNamed,
     ChainAssigned,
@@ -22,6 +21,7 @@ from app.domain.events import (
     Evaluated,
     Event,
     ExactnessTested,
+    MeanShare,
     Stage,
     StageFailed,
     StoredPart,

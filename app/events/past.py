@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 from threading import Lock
 
-from app.domain.chain_assignment import matches_device
 from app.domain.events import Json, PackingProfiled, PlanOpened, Profile, RanksProfiled
 from app.domain.evolve import collector_paused, evolve, strikes
 from app.domain.search_plan import SearchPlan
+from app.domain.slots import matches_device
 from app.events.codec import UnknownEvent
 from app.events.log import EventLog
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from app.domain.chain_assignment import SlotDescription
 from app.domain.search_plan import Chain, SearchPlan, Study
+from app.domain.slots import SlotDescription
 from app.domain.terms import VerificationKind
 from app.domain.trainer_check import check_error_on, is_checked
 from app.exactness import resumptions_of

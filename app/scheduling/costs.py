@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from app.domain.chain_assignment import gpu_of
 from app.domain.search_plan import Node, SearchPlan
+from app.domain.slots import gpu_of
 from app.domain.terms import NodeId
 
 Features = dict[str, float]

@@ -1,9 +1,9 @@
-"""The outstanding work of one plan, kept up to date from event to event: where a slot may begin, and what is longest.
+"""The outstanding work of one plan, updated incrementally: where a slot may begin, and which path is longest.
 
-`app.domain.stage_tree` defines the stage tree; rebuilding it for each decision would cost more with every trial. Here
-only the nodes that an event touched, and their ancestors as long as their answer changes, are looked at again.
+`app.domain.stage_tree` defines the stage tree. Rebuilding it for each decision would cost more with every trial. The
+frontier updates only the nodes that an event touched, and their ancestors as far as their demand changes.
 
-`app.scheduling.demands` says what a demand is; where there is one whose state is at hand is a *head*.
+A *head* is a place with demand (see `app.scheduling.demands`) whose state is available.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from app.scheduling.demands import Demands, InFlight, Need, Urgencies, Urgency
 UNNAMED = PlanId("")
 
 MOST_ESTIMATES = 20
-"""How many nodes are looked at again in one look because their cost was estimated anew: the others come later."""
+"""Most nodes that one tick updates because of a new cost estimate. The others follow in later ticks."""
 
 FRESH_SHARE = 0.02
-"""Of the time that a chain takes, the start of its process may take so much, where `fresh_processes` is auto."""
+"""The largest share of a chain's time that the start of a fresh process may take, if `fresh_processes` is auto."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The part of a node between two places that someone needs: a stage, before anyone is charged for it.
+    """The part of a node between two needs: a stage that is not charged to a study yet.
 
     study: on whose behalf it was chosen.
     """
@@ -67,18 +67,18 @@ class Frontier:
 
     @property
     def is_behind(self) -> bool:
-        """Whether something was folded into the plan that was not taken in yet."""
+        """Whether events were folded into the plan since the last `refresh`."""
         return bool(self.plan.touched or self._pending or self.upcoming.is_behind)
 
     def take_unread_chains(self) -> set[ChainId]:
-        """The chains whose progress must be looked at now: always, where they have something in flight."""
+        """The chains whose rows must be read now. Chains with checkpoints in flight are always read."""
         unread_chains, self.unread_chains = self.unread_chains | self.in_flight.keys(), set()
         return unread_chains
 
     def set_progress(self, chain: ChainId, progress: ChainProgress) -> None:
-        """A worker says how far it is. What it has passed without knowing is outstanding after the next `refresh`.
+        """Take in a worker's progress. Needs that it has passed unaware are outstanding after the next `refresh`.
 
-        It is no event: it is out of date when it is written, and the assignment that follows from it is on record.
+        Progress is not an event: it is out of date when it is written, and the resulting assignment is recorded anyway.
         """
         record = self.plan.chains.get(chain)
         if record is None or record.is_trained or self.progress.get(chain) == progress:
@@ -90,24 +90,24 @@ class Frontier:
             self._pending.add(node.id)
 
     def progress_in(self, names: Iterable[NodeId]) -> dict[ChainId, ChainProgress]:
-        """How far the chains are that train these nodes."""
+        """The progress of the chains that train these nodes."""
         running = (chain for name in names for chain, _ in self.plan.nodes[name].running)
         return {chain: self.progress[chain] for chain in running if chain in self.progress}
 
     def set_in_flight(self, chain: ChainId, places: frozenset[Place]) -> None:
-        """What a chain was asked to keep in stages that it has completed, and that is not on record yet."""
+        """Set the states that a chain must still save of its completed stages."""
         before = self.in_flight.pop(chain, frozenset())
         if places:
             self.in_flight[chain] = places
         self._pending.update(node for node, _ in places ^ before)
 
     def begin_look(self) -> None:
-        """The scheduler looks again: as much of what can wait may be done as in each of its looks."""
+        """Start a tick: reset its limits for work that can be deferred."""
         self._estimates = MOST_ESTIMATES
         self.upcoming.begin_look()
 
     def refresh(self) -> None:
-        """Take in what changed in the plan since the last call. What could not be taken in is, the next time."""
+        """Take in the changes of the plan since the last call. Deferred work follows in later calls."""
         self._forget_chains()
         new = islice(reversed(self.plan.nodes), len(self.plan.nodes) - len(self._nodes))
         self._nodes += reversed(list(new))

@@ -1,12 +1,12 @@
-"""How many slots train a path, and which: the other end of packing, for when slots are more than paths.
+"""How many slots train a path together, and which ones. It is the opposite of packing: for more slots than paths.
 
-A *gang* is some free slots of one kind of device, of one machine if it has enough. With shards the bits are the same
-whatever their number, so it is chosen anew for each stage: where fewer paths are ready than slots are free, the most
-urgent one gets the largest power of two that pays, and the others one slot each.
+A *gang* is a set of free slots of one kind of device, on one machine if it has enough. Sharded batches give the same
+bits for any number of slots, so the number is chosen anew for each stage. If fewer paths are ready than slots are free,
+the most urgent path gets the largest power of two that pays, and the others get one slot each.
 
-A path that needs more slots than are free waits with a *reservation*: the slots that are free soonest are held for it,
-for as long as the stages under way on them last, and meanwhile take what ends before that. There is one reservation at
-a time, and a gang is taken as a whole or not at all, so no two can wait for each other.
+A path that needs more slots than are free waits with a *reservation*: the slots that are free soonest are held for it
+until their current stages end, and meanwhile take only work that ends before that. There is one reservation at a time
+and a gang is assigned as a whole, so no two gangs can wait for each other.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from itertools import islice
 from math import inf
 from typing import Any
 
-from app.domain.chain_assignment import ResumePoint, SlotDescription, gpu_of, multi_machine_kind, shared_gpu, site
+from app.domain.chain_assignment import ResumePoint
 from app.domain.events import RanksProfiled
 from app.domain.search_plan import SearchPlan, Study, speedup
+from app.domain.slots import SlotDescription, gpu_of, multi_machine_kind, shared_gpu, site
 from app.domain.stage_tree import Place
 from app.domain.terms import LAUNCHED, ChainId, PlanId, StudyId, VerificationKind
 from app.scheduling.frontier import Frontier, Span
@@ -28,7 +29,7 @@ from app.scheduling.placement import Candidates, group_by_kind, has_trainer, lea
 from app.scheduling.widths import batch_of
 
 PAYS = 0.6
-"""So many ranks are worth their slots if they are at least so many times as fast as one, for each of them."""
+"""Ranks are worth their slots if their speed-up is at least this share of their number."""
 
 Kind = tuple[str, str]
 """A machine, or "" for all that can reach each other, and a kind of device."""
@@ -36,17 +37,16 @@ Kind = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """The slot that has a chain, and the slots that are lent to it. is_apart: whether each of their workers starts a
-    rank of its own, since the leader's does not see all the devices.
-    """
+    """The slot that has a chain, and the slots that are lent to it."""
 
     leader: SlotDescription
     members: tuple[SlotDescription, ...] = ()
     is_apart: bool = False
+    """Whether each worker starts a rank of its own, because the leader's does not see all the devices."""
 
     @property
     def kind(self) -> str:
-        """What its speed goes by."""
+        """The kind under which its speed is recorded."""
         return multi_machine_kind(self.leader.kind) if self.is_apart else self.leader.kind
 
     @property
@@ -54,7 +54,7 @@ class Gang:
         return frozenset(slot.name for slot in (self.leader, *self.members))
 
     def assignment_fields(self, new_secret: Callable[[], str]) -> dict[str, Any]:
-        """Of an assignment, what says with whom its slot trains, and where they meet."""
+        """The fields of an assignment that name the members and their meeting point."""
         meeting = {"address": self.leader.address, "secret": new_secret()} if self.is_apart else None
         return {"members": tuple(slot.name for slot in self.members), "meeting": meeting}
 
@@ -79,7 +79,7 @@ def may_have_gangs(plan: SearchPlan, span: Span) -> bool:
 
 
 def is_moldable(plan: SearchPlan, span: Span) -> bool:
-    """Whether the scheduler says how many slots train it; a node that is trained alone has as few as may be."""
+    """Whether the scheduler chooses the number of slots. Isolated trials get as few as allowed."""
     if span.study is None:
         return False
     study = plan.studies[span.study]
@@ -87,18 +87,18 @@ def is_moldable(plan: SearchPlan, span: Span) -> bool:
 
 
 def is_being_checked(plan: SearchPlan) -> bool:
-    """Whether a slot tries the plan's trainer, which takes a moment."""
+    """Whether a slot is checking the plan's trainer."""
     return any(chain.proof == VerificationKind.CHECK for chain in plan.chains.values())
 
 
 def paths_ready(frontiers: Iterable[Frontier], most: int) -> int:
-    """How many paths could be begun now; it is enough to know that they are `most`."""
+    """How many paths could begin now, counted up to `most`."""
     heads = (head for frontier in frontiers for head in frontier.heads())
     return sum(1 for _ in islice(heads, most))
 
 
 def least_ranks(plan: SearchPlan, spans: Sequence[Span], kind: str) -> int:
-    """As few slots of a kind may train a path: as its study says, or as many as its batches were found to need."""
+    """The fewest slots of a kind for a path: what its study says, or what its batches need for their memory."""
     study = plan.studies[paying_study(spans)]
     needed = max(plan.ranks_needed(kind, batch_of(plan.nodes[span.node])) for span in spans) if plan.needs else 1
     return min(study.most_ranks, max(study.least_ranks, needed))
@@ -112,16 +112,17 @@ def paying_study(spans: Sequence[Span]) -> StudyId:
 
 
 def largest_gang(plan: SearchPlan, spans: Sequence[Span], kind: str, healthy: Iterable[SlotDescription]) -> int:
-    """The most slots of a kind that a path could ever have on one machine."""
+    """Most slots of a kind that a path could ever have on one machine."""
     groups = groups_of(plan, [slot for slot in healthy if slot.kind == kind]).values()
     largest = max(map(len, groups), default=1)
     return min(plan.studies[paying_study(spans)].most_ranks, 1 << (largest.bit_length() - 1))
 
 
 def room_for(study: Study, spare: int, group: int, used: int, least: int) -> int:
-    """The most slots that one path of a study can have. spare: how many are left if each other path gets one.
+    """Most slots that one path of a study can have.
 
-    group: the free ones of one machine and kind. used: how many the study has. least: as few as may be.
+    spare: slots left if every other path gets one. group: the free slots of one machine and kind. used: slots of the
+    study. least: the fewest allowed.
     """
     cap = study.max_slots or inf
     most = int(max(1, min(study.most_ranks, spare, group, cap - used)))
@@ -129,7 +130,7 @@ def room_for(study: Study, spare: int, group: int, used: int, least: int) -> int
 
 
 def ranks_that_pay(profile: RanksProfiled | None, least: int, most: int) -> int:
-    """The most ranks up to `most` that are worth their slots, as far as was measured; or as few as may be."""
+    """Most ranks, up to `most`, that are worth their slots according to the measurement; else `least`."""
     measured = {} if profile is None else profile.step_seconds
     paying = (ranks for ranks in powers(least, most) if str(ranks) in measured and pays(measured, ranks))
     return max(paying, default=least)
@@ -140,7 +141,7 @@ def pays(step_seconds: Mapping[str, float], ranks: int) -> bool:
 
 
 def is_measured(profile: RanksProfiled | None, most: int) -> bool:
-    """Whether somebody has measured which ranks up to `most` pay. Where some do not, more of them do not either."""
+    """Whether it was measured which ranks up to `most` pay. If some do not pay, more do not either."""
     if profile is None or profile.refusal:
         return profile is not None
     widest = max(map(int, profile.step_seconds))
@@ -155,9 +156,9 @@ def powers(least: int, most: int) -> Iterator[int]:
 
 
 def groups_of(plan: SearchPlan, slots: Iterable[SlotDescription]) -> dict[Kind, list[SlotDescription]]:
-    """The slots that may train the plan together: of each machine, and then of several that reach each other.
+    """The slots that may train the plan together, on each machine and then on several that reach each other.
 
-    A share of a GPU stands alone, and so does an unknown device. A script's launcher starts processes on one machine.
+    Shares of a GPU and unknown devices train alone. A script's launcher starts processes on one machine only.
     """
     assert plan.opened is not None
     groups = defaultdict[Kind, list[SlotDescription]](list)
@@ -173,17 +174,17 @@ def groups_of(plan: SearchPlan, slots: Iterable[SlotDescription]) -> dict[Kind, 
 
 
 Count = Callable[[str], int]
-"""How many slots of a kind a path must have."""
+"""The number of slots of a kind that a path must have."""
 
 
 def gather(
     plan: SearchPlan, id: PlanId, spans: Sequence[Span], resume: ResumePoint | None, slots: Candidates, count: Count
 ) -> Gang | None:
-    """The free slots that take these spans together; None where there are not so many.
+    """The free slots that take these spans together; None if there are too few.
 
-    Of several machines, one where the model is in memory, or else the one with fewest free slots beyond these; slots of
-    more than one where no machine has so many. Only which slot leads goes by where the user's code has failed: that is
-    on record for the leader.
+    A machine with the model in memory comes first, then the one with the fewest free slots left. Slots of several
+    machines are taken if no machine has enough. Earlier failures only decide which slot leads, since they are recorded
+    for the leader.
     """
     best: tuple[tuple[bool, bool, int], Gang] | None = None
     model = resume and {"plan": id, "node": resume.node, "step": resume.step}
@@ -201,7 +202,7 @@ def gather(
 
 
 def verification_gang(plan: SearchPlan, ranks: int, slots: Sequence[SlotDescription]) -> Gang | None:
-    """Of these slots, all of one kind, so many as make a proof together: of one machine, if one has enough."""
+    """The slots, all of one kind, that run a verification together, on one machine if it has enough."""
     if ranks == 1:
         return Gang(slots[0]) if slots else None
     groups = [(not machine, len(group), group) for (machine, _), group in groups_of(plan, slots).items()]
@@ -213,7 +214,7 @@ def verification_gang(plan: SearchPlan, ranks: int, slots: Sequence[SlotDescript
 
 
 def verification_kinds(plan: SearchPlan, ranks: int, healthy: Sequence[SlotDescription]) -> list[str]:
-    """The kinds of device of which there are enough slots for a proof by so many ranks."""
+    """The kinds of device with enough slots for a verification by so many ranks."""
     kinds = group_by_kind(plan, Candidates(healthy, healthy))
     return [kind for kind, able in kinds if verification_gang(plan, ranks, able.healthy) is not None]
 
@@ -238,7 +239,7 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True)
 class Occupant:
-    """A chain that has a slot. seconds: how long its stage goes on. index: the number of that stage."""
+    """A chain on a slot. index: its current stage. seconds: how long that will take."""
 
     chain: ChainId
     index: int
@@ -246,7 +247,7 @@ class Occupant:
 
 
 def occupants(frontiers: Iterable[Frontier]) -> dict[str, Occupant]:
-    """What has each slot that is not free, by its name."""
+    """The chains on busy slots, by slot."""
     by_slot: dict[str, Occupant] = {}
     for frontier in frontiers:
         for chain in frontier.plan.chains.values():
@@ -264,7 +265,7 @@ def reserve(
     busy: Mapping[str, Occupant],
     now: float,
 ) -> Reservation | None:
-    """The slots of one machine and kind that are free soonest, of all that are healthy; None where none has so many."""
+    """The slots of one machine and kind that are free soonest; None if no machine has enough healthy ones."""
     best: tuple[float, Sequence[SlotDescription]] | None = None
     for (_, kind), group in groups_of(frontier.plan, slots).items():
         ranks = count(kind)
@@ -284,13 +285,13 @@ def _seconds(busy: Mapping[str, Occupant], slot: SlotDescription) -> float:
 
 
 def overdue(reservation: Reservation, busy: Mapping[str, Occupant]) -> set[ChainId]:
-    """The chains on reserved slots that have gone on to another stage, or were begun since: they are to leave."""
+    """The chains on reserved slots that have begun another stage since: they must leave."""
     there = {busy[name] for name in reservation.slots if name in busy}
     return {each.chain for each in there if each.index > reservation.stages.get(each.chain, each.index)}
 
 
 def fitting_spans(frontier: Frontier, spans: Sequence[Span], seconds: float, kind: str) -> Sequence[Span]:
-    """The part of a path whose stages should be over in so many seconds on a slot of that kind."""
+    """The first spans of a path that take at most so many seconds on a slot of that kind."""
     fitting = 0
     for span in spans:
         seconds -= frontier.seconds(span, gpu_of(kind))

@@ -12,9 +12,9 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 
-from app.domain.chain_assignment import SlotDescription
 from app.domain.events import PackingProfiled
 from app.domain.search_plan import SearchPlan
+from app.domain.slots import SlotDescription
 from app.domain.stage_tree import Place
 from app.domain.terms import StudyId
 from app.scheduling.frontier import Frontier, Span

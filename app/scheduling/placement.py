@@ -1,4 +1,4 @@
-"""Which slot gets a chain, if any does now; and its assignment, which says what stages it trains and how."""
+"""Which slot gets a chain, and the assignment that says which stages it trains and how."""
 
 from __future__ import annotations
 
@@ -9,18 +9,11 @@ from typing import Any
 
 from app.domain import checkpoint_needs, inputs
 from app.domain.accounting import steps_left
-from app.domain.chain_assignment import (
-    ChainAssignment,
-    ResumePoint,
-    SlotDescription,
-    gpu_of,
-    matches_device,
-    shared_gpu,
-    verification_device,
-)
+from app.domain.chain_assignment import ChainAssignment, ResumePoint
 from app.domain.events import PlanOpened, Stage
 from app.domain.outstanding_requests import evaluations, evaluations_of_each
 from app.domain.search_plan import Node, SearchPlan, Study, Trial
+from app.domain.slots import SlotDescription, gpu_of, matches_device, shared_gpu, verification_device
 from app.domain.terms import Refused, StudyId, TrialKey
 from app.scheduling.frontier import Frontier, Span
 
@@ -35,10 +28,10 @@ def stages_of(plan: SearchPlan, spans: Sequence[Span]) -> tuple[Stage, ...]:
 
 
 def lead_trial(plan: SearchPlan, span: Span) -> TrialKey:
-    """The trial on whose behalf a chain that ends with `span` runs: of the most important study, the first.
+    """The first waiting trial of the most important study, on whose behalf a chain that ends with `span` runs.
 
-    Every trial that shares the chain's stages has the same values there, so its values serve them all. Where the span
-    was chosen for a study, it is one of that study's. Raises `Refused` where none waits any more.
+    All trials that share the chain's stages have the same values there. If the span was chosen for a study, the trial
+    is one of that study. Raises `Refused` if no trial waits any more.
     """
     node = plan.nodes[span.node]
     if not (waiting := [*_waiting_below(plan, node, span.end, span.study)] or [*_waiting_below(plan, node, span.end)]):
@@ -47,7 +40,7 @@ def lead_trial(plan: SearchPlan, span: Span) -> TrialKey:
 
 
 def cut_to_budget(plan: SearchPlan, paths: Sequence[Sequence[Span]]) -> list[list[Span]]:
-    """The paths as far as the studies that pay for them may have steps begun, without paths that may not begin."""
+    """Cut the paths to the step budgets of the studies that pay for them. Paths without budget are left out."""
     shortened, left = list[list[Span]](), dict[StudyId, float]()
     for path in paths:
         payer, _ = lead_trial(plan, path[-1])
@@ -59,7 +52,7 @@ def cut_to_budget(plan: SearchPlan, paths: Sequence[Sequence[Span]]) -> list[lis
 
 
 def _cut_to_steps(path: Sequence[Span], steps: float, payer: StudyId) -> Iterator[Span]:
-    """The first so many steps of a path. Where it is cut, it stays that study's."""
+    """The first `steps` steps of a path. A cut span stays with the payer."""
     if sum(span.end - span.start for span in path) <= steps:
         yield from path
         return
@@ -71,9 +64,7 @@ def _cut_to_steps(path: Sequence[Span], steps: float, payer: StudyId) -> Iterato
 
 
 def _waiting_below(plan: SearchPlan, node: Node, step: int, study: StudyId | None = None) -> Iterable[TrialKey]:
-    """The trials that wait for a result at `step` in the node, or else for one beyond it: of running studies, or of
-    one.
-    """
+    """The trials of running studies, or of one study, that wait for `step` in the node, or else for a later step."""
 
     def running_keys(keys: Iterable[TrialKey]) -> list[TrialKey]:
         return [key for key in keys if plan.studies[key[0]].is_running and study in (None, key[0])]
@@ -146,7 +137,7 @@ def _is_patient(plan: SearchPlan, trial: Trial, spans: Sequence[Span]) -> bool:
 def assignment_of(
     frontier: Frontier, trial: Trial, stages: tuple[Stage, ...], resume: ResumePoint | None
 ) -> ChainAssignment:
-    """These stages as one trial's values train them, from a state or from step 0."""
+    """The assignment of these stages with one trial's values, from a state or from step 0."""
     plan, study = frontier.plan, frontier.plan.studies[trial.study]
     assert plan.opened is not None
     return ChainAssignment(
@@ -170,26 +161,26 @@ def assignment_of(
 
 
 def begin_of(plan: SearchPlan, study: Study) -> dict[str, Any] | None:
-    """What a chain at step 0 begins with. A study on a plan that begins with weights says where they are."""
+    """The initial weights of a chain at step 0; None if the study has none."""
     if study.begin is None:
         return None
     return {name: study.begin[name] for name in ("key", "sha256", "state")}
 
 
 def branch_points(frontier: Frontier, spans: Sequence[Span]) -> tuple[int, ...]:
-    """The numbers of the spans at whose ends other stages can begin than the next one of the chain."""
+    """The indices of the spans at whose ends other stages can begin, besides the next one of the chain."""
     last = len(spans) - 1
     return tuple(at for at, children in enumerate(frontier.children(spans)) if children > (at < last))
 
 
 def resume_point(plan: SearchPlan, first: Span) -> ResumePoint | None:
-    """The checkpoint at which a chain begins; None for step 0, and for a mean of several."""
+    """The checkpoint that a chain begins with; None for step 0 and for a mean of several."""
     node, step = plan.start_node(plan.nodes[first.node], first.start), first.start
     return None if node is None else _point(node, step)
 
 
 def mean_of(plan: SearchPlan, first: Span) -> tuple[tuple[ResumePoint, float], ...]:
-    """The states, with their weights, whose mean a chain begins with; () where it begins with no mean."""
+    """The states and weights of the mean that a chain begins with; () without a mean."""
     if plan.nodes[first.node].is_available(first.start):
         return ()
     return tuple((_point(plan.nodes[name], step), weight) for name, step, weight in plan.means.get(first.node, ()))
@@ -202,25 +193,25 @@ def _point(node: Node, step: int) -> ResumePoint:
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """The slots that are alive and healthy, by name, and those of them that have nothing to do."""
+    """The healthy slots, by name, and the free ones among them."""
 
     healthy: Sequence[SlotDescription]
     free: Sequence[SlotDescription]
 
     def excluding(self, taken: Container[str]) -> Candidates:
-        """With these slots no longer free."""
+        """The same candidates with these slots no longer free."""
         return Candidates(self.healthy, [slot for slot in self.free if slot.name not in taken])
 
 
 def has_trainer(slot: SlotDescription, opened: PlanOpened) -> bool:
-    """Whether the slot has the plan's trainer at its version. One that has not said yet which it has has none."""
+    """Whether the slot has the plan's trainer at its version. A slot that has not reported its trainers has none."""
     return slot.trainers.get(opened.trainer) == opened.trainer_version
 
 
 def group_by_kind(
     plan: SearchPlan, slots: Candidates, is_wanted: Callable[[str], bool] = lambda kind: True
 ) -> list[tuple[str, Candidates]]:
-    """The slots that may make a plan's proofs, of each kind of device that is running_keys and of which one is free."""
+    """The slots that may verify a plan, by kind of device, for the wanted kinds with a free slot."""
     opened = plan.opened
     allowed = [study.devices for study in plan.studies.values() if study.is_running or study.is_audited]
 
@@ -234,7 +225,7 @@ def group_by_kind(
 
 
 def missing_trainer_text(opened: PlanOpened, slots: Sequence[SlotDescription]) -> str:
-    """That none of the slots has the plan's trainer, in a sentence that says what they have."""
+    """The message that no slot has the plan's trainer at its version."""
     versions = sorted({slot.trainers[opened.trainer] for slot in slots if opened.trainer in slot.trainers})
     has = f"they have it at version {', '.join(versions)}" if versions else "they do not have it at any version"
     return f"no slot has trainer {opened.trainer} at version {opened.trainer_version}: {has}"
@@ -243,12 +234,12 @@ def missing_trainer_text(opened: PlanOpened, slots: Sequence[SlotDescription]) -
 def place(
     plan: SearchPlan, id: str, spans: Sequence[Span], resume: ResumePoint | None, slots: Candidates
 ) -> SlotDescription | None:
-    """The free slot that takes these spans in a row; None when they wait for one that is not free.
+    """The free slot that takes these spans in a row; None if they must wait for another slot.
 
-    It has the trainer. The user's code has not failed on it in a node of the chain while there is another slot, free or
-    not, on which it has not: that is waited for, since a device may be broken that no self-test finds. Where it failed
-    on all of them, the one on which it did so least often. Of several, one that has the model in memory, or else one
-    whose GPU has least to do.
+    The slot must have the trainer. A slot where the user's code has failed in these nodes is avoided, even if another
+    one is not free yet: its device may be broken without any self-test finding it. If the code has failed on all slots,
+    those with the fewest failures count. Among several, a slot with the model in memory comes first, then one on the
+    GPU with the fewest busy slots.
     """
     model = resume and {"plan": id, "node": resume.node, "step": resume.step}
     resident = [slot for slot in slots.free if slot.resident_model == model] if model else []
@@ -257,7 +248,7 @@ def place(
 
 
 def leaders(plan: SearchPlan, spans: Sequence[Span], slots: Candidates) -> Iterator[SlotDescription]:
-    """The free slots that may have a chain of these spans: of all with the trainer, those where it failed least."""
+    """The free slots that may lead a chain of these spans: those with the trainer and the fewest failures."""
     failed, free = _failures(plan, spans), takers(plan, spans, slots.free)
     if not failed:
         return free
@@ -266,10 +257,10 @@ def leaders(plan: SearchPlan, spans: Sequence[Span], slots: Candidates) -> Itera
 
 
 def takers(plan: SearchPlan, spans: Sequence[Span], slots: Iterable[SlotDescription]) -> Iterator[SlotDescription]:
-    """The slots with the plan's trainer whose kind of device may train these spans, where the state is that they need.
+    """The slots with the plan's trainer whose device may train these spans and whose host can load their state.
 
-    Their study names the kind, or none. A trial stays on the kind of GPU where its state was trained, unless its study
-    names several. A state that is not in the store yet is on one host.
+    A trial stays on the kind of GPU that trained its state, unless its study names several kinds. A state that is not
+    in the store yet is on one host.
     """
     assert plan.opened is not None
     opened, study = plan.opened, plan.studies[spans[0].study or lead_trial(plan, spans[-1])[0]]
@@ -281,7 +272,7 @@ def takers(plan: SearchPlan, spans: Sequence[Span], slots: Iterable[SlotDescript
 
 
 def _least_loaded(free: Iterable[SlotDescription], slots: Candidates) -> SlotDescription | None:
-    """The first of these on the GPU of which fewest slots have work: GPUs that are shared are filled evenly."""
+    """The first slot on the GPU with the fewest busy slots, so that shared GPUs fill evenly."""
     first = list[SlotDescription]()
     for slot in free:
         first.append(slot)
@@ -304,7 +295,7 @@ def _failures(plan: SearchPlan, spans: Sequence[Span]) -> Counter[str]:
 
 
 def _could_not_evaluate(plan: SearchPlan, span: Span) -> Iterator[str]:
-    """The slots on which an evaluation that is still running_keys of these steps failed, once for each time."""
+    """The slots on which an evaluation that is still wanted of these steps failed, once for each time."""
     node = plan.nodes[span.node]
     failed_steps = evaluations(plan, node, span.start, span.end) if node.evaluation_failures else ()
     for (step, _), slots in node.evaluation_failures.items():

@@ -1,15 +1,15 @@
-"""Which checkpoints go when there are too many: those first that cost the least to make again, for their size.
+"""Which checkpoints to delete when there are too many: those that are cheapest to make again, for their size.
 
 TreeML §4.2.2 keeps the checkpoints of branch points and those inside stages in one cache and evicts by "a cost-benefit
 ratio, proposed in Nectar"; it gives no equation of its own. Nectar's (OSDI 2010, §3.4) is S * dT / (N * M): size, time
-since the last use, number of uses, and the machine time that it took to make. What is largest goes first. We know who
-may still ask, which is better than how long ago somebody did, so a checkpoint is worth
+since the last use, number of uses, and the machine time that it took to make. What is largest goes first. We know
+which trials may still resume, which is better than the time since the last use, so a checkpoint is worth
 
     value = N * M / S
 
-M: seconds to train it again from the checkpoint before it that stays. N: how many trials may go on from it, each for
-as much as its rank promises, so that the best counts as one and the last of 100 as a hundredth. S: bytes. What has the
-least value goes first; its trials, and its cost, then fall to the checkpoint before it, and to those behind it.
+M: seconds to train it again from the last remaining checkpoint before it. N: the trials that may resume from it,
+weighted by rank: the best counts as one, the last of 100 as a hundredth. S: bytes. The checkpoint of least value is
+deleted first. Its trials then count for the checkpoint before it, and its seconds for those after it.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ Key = str
 
 @dataclass(slots=True)
 class _Entry:
-    """A checkpoint, the one before it, and those for which it is the one before.
+    """A checkpoint, linked to the one before it and to those after it.
 
-    total: seconds from step 0 to it. asked: N of the equation.
+    total: seconds from step 0. asked: N of the equation.
     """
 
     kept: PlacedCheckpoint
@@ -44,14 +44,14 @@ class _Entry:
 
     @property
     def order(self) -> tuple[float, float, int, str]:
-        """The least goes first: by value; of those that nobody asks for, by what they cost; then by depth and name."""
+        """The order of deletion: by value, then by seconds per byte, then by step and name."""
         seconds = self.total - (self.before.total if self.before else 0.0)
         per_byte = seconds / max(1, self.kept.checkpoint.size)
         return (self.asked * per_byte, per_byte, self.kept.step, self.kept.key)
 
 
 def dispensable(plan: SearchPlan, costs: Costs) -> Iterator[PlacedCheckpoint]:
-    """The checkpoints that may go, in the order in which they should. What must stay is not among them."""
+    """The checkpoints that may be deleted, in order of deletion."""
     entries = _entries(plan, costs)
     for study in plan.studies.values():
         _count(plan, study, entries)
@@ -62,9 +62,9 @@ def dispensable(plan: SearchPlan, costs: Costs) -> Iterator[PlacedCheckpoint]:
 def select_checkpoints(
     plan: SearchPlan, costs: Costs, excess: int, most: int, but: Collection[Key] = frozenset()
 ) -> list[PlacedCheckpoint]:
-    """What goes so that at least `excess` bytes become free, as far as `most` checkpoints do; fewer if no more may.
+    """Up to `most` checkpoints that free at least `excess` bytes, if so many may be deleted.
 
-    but: the keys of those that go already.
+    but: keys of checkpoints that are already selected.
     """
     chosen: list[PlacedCheckpoint] = []
     for candidate in dispensable(plan, costs) if excess > 0 else ():
@@ -77,7 +77,7 @@ def select_checkpoints(
 
 
 def _entries(plan: SearchPlan, costs: Costs) -> dict[Key, _Entry]:
-    """All checkpoints, each with the one before it on its way from step 0."""
+    """All checkpoints, each with the one before it on its path."""
     entries: dict[Key, _Entry] = {}
     ends: dict[str, tuple[float, _Entry | None]] = {}  # where a node begins: seconds until there, and what is kept
     for node in plan.nodes.values():  # each is there before its children
@@ -95,7 +95,7 @@ def _entries(plan: SearchPlan, costs: Costs) -> dict[Key, _Entry]:
 def _beginning(
     plan: SearchPlan, node: Node, ends: dict[str, tuple[float, _Entry | None]], costs: Costs, entries: dict[Key, _Entry]
 ) -> tuple[float, _Entry | None]:
-    """The seconds to the beginning of a node, and the checkpoint that it is trained from."""
+    """The seconds to the start of a node, and the checkpoint that it is trained from."""
     if node.parent is None:
         return 0.0, None
     parent = plan.nodes[node.parent]
@@ -107,7 +107,7 @@ def _beginning(
 
 
 def _count(plan: SearchPlan, study: Study, entries: dict[Key, _Entry]) -> None:
-    """Add the trials of a study to the checkpoints from which they would go on."""
+    """Add the trials of a study to the checkpoints that they would resume from."""
     if study.is_final:
         return
     ranks = dict[int, int]()
@@ -122,7 +122,7 @@ def _count(plan: SearchPlan, study: Study, entries: dict[Key, _Entry]) -> None:
 
 
 def _last_on_its_way(plan: SearchPlan, study: Study, trial: Trial) -> PlacedCheckpoint | None:
-    """The checkpoint from which a trial would go on: others may have come further on its way than it was asked for."""
+    """The checkpoint that a trial would resume from: others may have trained its path beyond its requested steps."""
     node, step = trial.path[-1], trial.steps
     for place in branches_ahead(study, trial):
         if place[0] in plan.nodes:
@@ -145,7 +145,7 @@ def _cheapest_first(entries: list[_Entry], used: set[Key]) -> Iterator[PlacedChe
 
 
 def _leave(entry: _Entry) -> Iterator[_Entry]:
-    """Those that are worth something else once a checkpoint is gone."""
+    """Remove a checkpoint; the others whose value changes."""
     entry.is_gone, before = True, entry.before
     for behind in entry.behind.values():
         behind.before = before
@@ -158,7 +158,7 @@ def _leave(entry: _Entry) -> Iterator[_Entry]:
 
 
 def unused_checkpoints(plan: SearchPlan) -> list[PlacedCheckpoint]:
-    """The checkpoints that no study is left to ask for."""
+    """The checkpoints that only deleted studies have used."""
     if not any(study.deleted for study in plan.studies.values()):
         return []
     used = checkpoint_needs.required_keys(plan)
@@ -166,7 +166,7 @@ def unused_checkpoints(plan: SearchPlan) -> list[PlacedCheckpoint]:
 
 
 def checkpoints_to_release(plan: SearchPlan, excess: int, most: int) -> list[PlacedCheckpoint]:
-    """Up to `most` checkpoints to release: the garbage, and those that free `excess` bytes together with it."""
+    """Up to `most` checkpoints to release: the unused ones, and more until `excess` bytes are free."""
     chosen = unused_checkpoints(plan)[:most]
     excess -= sum(entry.checkpoint.size for entry in chosen)
     if excess > 0:

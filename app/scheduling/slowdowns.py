@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import accumulate, groupby
 from operator import sub
 
-from app.domain.chain_assignment import shared_gpu
+from app.domain.slots import shared_gpu
 
 MOSTLY = 0.9
 """For so much of a stage as many slots must have been busy, for it to count as one beside that many."""

@@ -12,7 +12,7 @@ from concurrent.futures import Future, wait
 from pathlib import Path
 from threading import Lock, Thread
 
-from app.domain.chain_assignment import matches_device
+from app.domain.slots import matches_device
 from app.events import Database, Records, SlotRecord
 from app.events.database import newest_schema
 from stagetree.models.pages import Demand

@@ -10,9 +10,9 @@ from math import log
 from statistics import median
 from typing import Any
 
-from app.domain.chain_assignment import Unreadable, gpu_of, shared_gpu
-from app.domain.results import is_without_pack
+from app.domain.chain_assignment import Unreadable
 from app.domain.search_plan import SearchPlan
+from app.domain.slots import gpu_of, shared_gpu
 from app.domain.terms import Principal
 from app.events import ChainRecord, PlanUnusable, SlotRecord, StudyRecord
 from app.scheduling.costs import Costs, TimedStage, hindsight_errors
@@ -209,7 +209,7 @@ def lanes_at_once(plan: SearchPlan, spans: Iterable[SlotSpan]) -> float | None:
         if span.proof is not None:
             continue
         pack = packs.setdefault(span.chain, (span.slot, span.begun_at))
-        if span.outcome == "done" and not is_without_pack(plan, span.stage):
+        if span.outcome == "done" and not plan.is_without_pack(span.stage):
             steps[pack][span.chain] += span.stage.end - span.stage.start
     passes = sum(max(lanes.values()) for lanes in steps.values())
     return round(sum(lanes.total() for lanes in steps.values()) / passes, 2) if passes else None

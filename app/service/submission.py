@@ -192,7 +192,7 @@ def submit(
     source = None if spec.begin_from is None else find_source(use, spec.begin_from, who)
     inputs = inputs_seen(use, spec.inputs)
     plan, study = opened(spec, trainer, source, inputs, project), _new_id(use, spec.name)
-    stream = name_of(plan)
+    stream = average_id(plan)
     begin, is_new = None, True
     if source is not None:
         key, is_new = stored(use, stream, source)
@@ -222,7 +222,7 @@ def _check_sinks(use: Services, spec: StudySpec) -> None:
             raise SpecError([Problem(f"sinks[{number}]", str(error))]) from None
 
 
-def name_of(plan: e.PlanOpened) -> PlanId:
+def average_id(plan: e.PlanOpened) -> PlanId:
     """Of a plan that begins so: what its name is made of is in that event."""
     return plan_id(
         plan.trainer,

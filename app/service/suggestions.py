@@ -8,8 +8,8 @@ from typing import Any
 
 from app.domain import commands as c
 from app.domain.decide import decide
+from app.domain.sampler_inputs import SUGGESTION, ResultsLearned, learned_text
 from app.domain.search_plan import SearchPlan, Study
-from app.domain.study_annotations import SUGGESTION, ResultsLearned, learned_text
 from app.domain.terms import ANONYMOUS_ADMIN, Principal, StateConflict, StudyId, Unknown
 from app.events import StudyRecord
 from app.search.tuners import (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from app.domain.chain_assignment import gpu_of, matches_device, verification_device
 from app.domain.search_plan import SearchPlan, Study, Trial
+from app.domain.slots import gpu_of, matches_device, verification_device
 from app.domain.terms import TrialState
 from app.domain.trainer_check import check_error_on
 from app.events import ChainRecord, SlotRecord, StudyRecord

@@ -73,7 +73,7 @@ class VirtualSlot:
                     self._world,
                     resident,
                     on_death=self._begin_again,
-                    seconds=partial(time.of, number),
+                    seconds=partial(time.seconds_of, number),
                     on_trained=partial(time.leave, number),
                 )
             )

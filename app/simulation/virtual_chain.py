@@ -15,7 +15,7 @@ from app.domain.chain_assignment import ChainAssignment
 from app.domain.terms import ChainOutcome, FailureKind
 from app.events import Lease, Records, RowsPort
 from app.simulation.pace import NO_OVERHEADS, Fault, Overheads, Place, StepTimeline, pass_times, rank_times
-from app.workers.slot.execution import Action, ChainExecution, Complete, Evaluate, Outside, Save, Stop, Train
+from app.workers.slot.execution import Action, ChainExecution, Complete, Conditions, Evaluate, Save, Stop, Train
 from app.workers.slot.outbox import Advance, End, Finish, Guard, Release, RowChange
 from app.workers.slot.retry import Clock, Seconds
 
@@ -108,7 +108,7 @@ class VirtualChain:
             self._flags = rows.chains.flags(self._lease.chain, self._lease.fence)
         if isinstance(self._action, Train):
             step = self._step()
-            until = self._execution.end_of_training(step, self._outside())
+            until = self._execution.end_of_training(step, self._conditions())
             self._train(min(max(until, step) if until else step + 1, self._execution.stage.end))
 
     def _step(self) -> int:
@@ -141,7 +141,7 @@ class VirtualChain:
         action, self._action = self._action, None
         self._keep_silent(-inf)
         if isinstance(action, Train):
-            self._execution.reached(self._trains_to)
+            self._execution.record_progress(self._trains_to)
         elif action is not None:
             self._do(action)
         if self._goes_wrong():
@@ -153,7 +153,7 @@ class VirtualChain:
     def _run_actions(self) -> None:
         """Execute instant actions until one takes time, and begin that."""
         while not self.is_trained:
-            action = self._execution.next(self._outside())
+            action = self._execution.next(self._conditions())
             if isinstance(action, Complete):
                 self._complete()
                 return
@@ -178,11 +178,11 @@ class VirtualChain:
         self._trains_to = until
         self._wake(self._timeline.time_of(until) - self._now)
 
-    def _outside(self) -> Outside:
+    def _conditions(self) -> Conditions:
         """An intermediate checkpoint is due after `keep_every` steps, whatever its cost."""
         line, every = self._timeline, self._world.keep_every or 0
         save_seconds = every * line.step_seconds * (1 - 1e-9) if line.steps else inf
-        return Outside(self._own_seconds(), self._flags, save_seconds)
+        return Conditions(self._own_seconds(), self._flags, save_seconds)
 
     # ------------------------------------------------------------------------------------------------ what happens
 
@@ -193,27 +193,27 @@ class VirtualChain:
                 self._fail(execution.step)
             case Evaluate():
                 metrics = self._world.measure(execution.stage.node, execution.step)
-                self._facts.append(execution.evaluated(metrics))
+                self._facts.append(execution.record_evaluation(metrics))
             case Save(is_intermediate):
-                execution.saved(self._own_seconds())
+                execution.record_save(self._own_seconds())
                 if execution.step < execution.stage.end:
                     self._upload(execution.stage, execution.step, is_intermediate=is_intermediate)
             case Stop():
                 self.resident = (execution.stage.node, execution.step)
-                self._end(execution.ended(ChainOutcome.STOPPED, self._own_seconds()))
+                self._end(execution.end_chain(ChainOutcome.STOPPED, self._own_seconds()))
 
     def _complete(self) -> None:
         execution, stage, index = self._execution, self._execution.stage, self._execution.index + 1
         is_last = self._execution.is_last_stage
         self.resident = (stage.node, stage.end)
-        self._facts.append(execution.completed(self._own_seconds()))
+        self._facts.append(execution.complete_stage(self._own_seconds()))
         if is_last:
             self._changes.append(Release(self._world.stream, stage.node, stage.end))
         else:
             self._changes.append(Advance(index))
         self._upload(stage, stage.end)
         if is_last:
-            self._end(execution.finished(), Finish())
+            self._end(execution.finish_chain(), Finish())
         else:
             self._state_facts()
             self._begin(0.0, self._world.overheads.hand_over)
@@ -228,7 +228,7 @@ class VirtualChain:
         """The user's code raises after `step` steps."""
         self._facts.clear()
         error = (FailureKind.EXCEPTION, "it was meant to fail", "MeantToFail", step)
-        failed = self._execution.failed(*error, self._own_seconds())
+        failed = self._execution.fail_stage(*error, self._own_seconds())
         self._end(replace(failed, signature=None) if self._fault is Fault.FAIL else failed)
 
     def _die(self) -> None:

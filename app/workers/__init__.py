@@ -1,6 +1,6 @@
-"""Runs on: any process.
+"""The Celery side: `celery -A app.workers worker -Q gpu0 -c 1` is a slot, `-Q scheduler -B` the scheduler.
 
-The shell on the GPU side: `celery -A app.workers worker -Q gpu0 -c 1` is a slot, `-Q scheduler -B` the scheduler.
+Runs on: any process.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ __all__ = ["celery"]
 
 
 def __getattr__(name: str) -> Any:
-    """The application, for `celery -A app.workers`; whoever imports a module beside it needs no Celery."""
+    """Import the application only when `celery -A app.workers` asks for it: other modules of this package work without
+    Celery.
+    """
     if name == "celery":
         from app.workers.celery_app import celery
 

@@ -1,10 +1,11 @@
-"""Runs on: any process that talks to the broker.
+"""The Celery application. Messages are hints that carry ids; the database is the truth (docs/decisions/0003-broker.md).
 
-The Celery application. Messages are hints that carry ids; the database is the truth (docs/decisions/0003-broker.md).
+Messages are acknowledged early on purpose: with Redis, late acknowledgement runs long tasks twice and never ends a
+chain.
 
-Early acknowledgement on purpose: with Redis, late acknowledgement runs long tasks twice and never ends a chain.
+The broker's connections have time-outs, so that a dead one is noticed within a lease. Malformed messages are dropped.
 
-The broker's connections have limits, so that a dead one is noticed within a lease; what is no message is dropped.
+Runs on: any process that talks to the broker.
 """
 
 from __future__ import annotations
@@ -28,54 +29,54 @@ from app.settings import settings
 from app.workers.threads import THREADS
 from stagetree.backoff import Backoff
 
-NOT_A_MESSAGE = (ValueError, TypeError, KeyError, IndexError, AttributeError)
+DECODE_ERRORS = (ValueError, TypeError, KeyError, IndexError, AttributeError)
 """What kombu raises for text that is not JSON, JSON that is no object, an object without the right fields."""
 
 
 RETRY_SECONDS = 3.0
-"""Between two looks for a broker that is away, at most: kombu would come to half a minute."""
+"""The longest pause between two attempts to reach the broker; kombu's default grows to half a minute."""
 
 
 class PatientConnection(Connection):
-    """One that a worker waits for without end; a broker that is back is seen within a few seconds."""
+    """Retries without end, at short intervals, so that a worker notices within seconds that the broker is back."""
 
     def ensure_connection(self, *args: Any, **options: Any) -> Any:
         sooner = {"interval_start": 1, "interval_max": RETRY_SECONDS}
         return super().ensure_connection(*args, **sooner, **options)  # type: ignore[no-untyped-call]
 
 
-DROPPED = "something that is no message was in the queue, and is dropped"
+DROPPED_TEXT = "something that is no message was in the queue, and is dropped"
 
 
 class Channel(kombu_redis.Channel):
-    """Whoever can write to Redis can write nonsense: it is dropped with a line in the log, and the worker goes on."""
+    """Drops malformed messages with a line in the log: anything that can write to Redis can write nonsense."""
 
     def _brpop_read(self, **options: Any) -> Any:
         try:
             return super()._brpop_read(**options)  # type: ignore[no-untyped-call]
-        except NOT_A_MESSAGE:
-            logger.exception(DROPPED)
+        except DECODE_ERRORS:
+            logger.exception(DROPPED_TEXT)
             return True
 
     def basic_consume(self, queue: Any, no_ack: Any, callback: Any, consumer_tag: Any, **options: Any) -> Any:
-        checked = callback if no_ack else _acknowledging(callback)
+        checked = callback if no_ack else _acknowledge_unreadable(callback)
         return super().basic_consume(queue, no_ack, checked, consumer_tag, **options)  # type: ignore[no-untyped-call]
 
 
-def _acknowledging(callback: Callable[[Message], Any]) -> Callable[[Message], Any]:
-    """What cannot be read is acknowledged as well: a worker that holds one message at a time would fetch no other."""
+def _acknowledge_unreadable(callback: Callable[[Message], Any]) -> Callable[[Message], Any]:
+    """Acknowledge unreadable messages too: a worker that prefetches one message would fetch no other."""
 
-    def received(message: Message) -> Any:
+    def receive(message: Message) -> Any:
         try:
             if message.errors:  # such as that of a bad compression, which looks like one of the network
                 raise DecodeError(str(message.errors[0][1]))
             return callback(message)
-        except (*NOT_A_MESSAGE, DecodeError, ContentDisallowed):
-            logger.exception(DROPPED)
+        except (*DECODE_ERRORS, DecodeError, ContentDisallowed):
+            logger.exception(DROPPED_TEXT)
             if not message.acknowledged:
                 message.ack()  # type: ignore[no-untyped-call]
 
-    return received
+    return receive
 
 
 class Transport(kombu_redis.Transport):
@@ -83,17 +84,17 @@ class Transport(kombu_redis.Transport):
 
 
 def install() -> None:
-    """Let every URL of Redis mean this transport, also where one was connected to before."""
+    """Make every Redis URL use this transport, also where a connection was made before."""
     for scheme in ("redis", "rediss"):
         TRANSPORT_ALIASES[scheme] = f"{__name__}:Transport"
         _transport_cache.pop(scheme, None)
 
 
 def transport_options(patience: float) -> dict[str, Any]:
-    """A server that says nothing for `patience` seconds, or that a firewall forgot, is connected to anew.
+    """Reconnect when the server is silent for `patience` seconds, or when a firewall has dropped the connection.
 
-    Who only sends a message tries once more at once, and gives up. What was fetched is not noted in Redis until it is
-    acknowledged: a message is a hint, and whoever sent it to a worker that died sends it again.
+    A sender retries once at once, and then gives up. Fetched messages are not kept in Redis until they are
+    acknowledged: the scheduler sends the message again if the worker died.
     """
     return {
         "max_retries": 1,
@@ -109,7 +110,7 @@ def transport_options(patience: float) -> dict[str, Any]:
 
 
 def _keepalive(patience: float) -> dict[int, int]:
-    """Of TCP, as far as this system knows them; the last is for what was sent and is not acknowledged."""
+    """TCP keepalive options that this system knows. The last one limits how long sent data may stay unacknowledged."""
     third = max(1, round(patience / 3))
     options = {
         "TCP_KEEPIDLE": third,
@@ -123,20 +124,20 @@ def _keepalive(patience: float) -> dict[int, int]:
 logger = logging.getLogger(__name__)
 
 SCHEDULER_QUEUE = "scheduler"
-MOST_WAKE_UPS = 2
-"""How many messages that something happened may wait for the scheduler."""
+MAX_WAKE_UPS = 2
+"""How many wake-up messages may wait for the scheduler."""
 
 WAKE_UP_SECONDS = 60.0
-"""After so long, a message that something happened says nothing any more: the scheduler has looked since."""
+"""A wake-up message expires after this time: the scheduler has ticked since."""
 
 RANK_SECONDS = 60.0
-"""After so long, a slot that is lent to a chain is waited for no more."""
+"""The message that a slot is lent to a chain expires after this time."""
 
 YIELD_SECONDS = 0.002
-"""The message of the next stage is sent a moment after its stage was told to begin, so that this is not held up."""
+"""The next stage's message is sent this much later, so that sending it does not delay the stage that begins now."""
 
-MOST_TRIES = 6
-"""So often it is tried while the broker is away, for some seconds in all."""
+MAX_TRIES = 6
+"""How often sending is tried while the broker is unavailable: for some seconds in all."""
 
 install()
 
@@ -154,7 +155,7 @@ celery.conf.update(
     worker_proc_alive_timeout=60.0,
     worker_cancel_long_running_tasks_on_connection_loss=False,
     worker_hijack_root_logger=True,
-    worker_enable_remote_control=False,  # else whoever can write to the broker can shut workers down
+    worker_enable_remote_control=False,  # otherwise a client of the broker could shut workers down
     worker_send_task_events=False,
     task_publish_retry_policy={"max_retries": 5, "interval_start": 0, "interval_step": 0.5, "interval_max": 2},
     broker_connection_retry_on_startup=True,
@@ -173,13 +174,13 @@ celery.conf.update(
 
 
 def wake_scheduler() -> None:
-    """Tell the scheduler that something happened. If the broker is away, the next regular tick finds out anyway.
+    """Tell the scheduler that something happened. If the broker is unavailable, the next regular tick notices anyway.
 
-    A few messages that wait for it are as good as one more: so they cannot pile up while it is away.
+    A few waiting messages are as good as one more, so they cannot pile up while the scheduler is down.
     """
     try:
         with celery.connection_or_acquire() as connection:
-            if _waiting(connection) < MOST_WAKE_UPS:
+            if _queued_messages(connection) < MAX_WAKE_UPS:
                 options = {"queue": SCHEDULER_QUEUE, "expires": WAKE_UP_SECONDS, "retry": False}
                 celery.send_task("stagetree.tick", connection=connection, **options)
     except Exception as error:
@@ -188,14 +189,15 @@ def wake_scheduler() -> None:
         logger.info("the scheduler could not be told: the broker is away (%s)", error)
 
 
-def _waiting(connection: Any) -> int:
+def _queued_messages(connection: Any) -> int:
     """How many messages wait for the scheduler."""
     declared = connection.default_channel.queue_declare(SCHEDULER_QUEUE, durable=True, auto_delete=False)
     return int(declared.message_count)
 
 
 def publish(chain_id: str, stages: int, slot: str) -> None:
-    """Send a chain of stage tasks to the queue of a slot; without stages, that it is lent to the chain.
+    """Send a chain of stage tasks to a slot's queue. With `stages=0`, send only the message that the slot is lent to
+    the chain.
 
     Raises what the broker's client raises, at once.
     """
@@ -212,9 +214,9 @@ def publish(chain_id: str, stages: int, slot: str) -> None:
 
 
 def send_next(request: Any) -> None:
-    """Send what follows a task in its Celery chain while the task still runs, once. Returns at once.
+    """Send the task that follows in the Celery chain, once, while the current task still runs. Returns at once.
 
-    request: that of the task. Celery would send it when the task has ended, and finds nothing to send then.
+    request: of the current task. Celery sends the next task when this one ends; it then finds nothing left to send.
     """
     waiting, request.chain = request.chain, None
     if waiting:
@@ -222,10 +224,10 @@ def send_next(request: Any) -> None:
 
 
 def _send_next(waiting: Sequence[Mapping[str, Any]], task: str, root: str) -> None:
-    """waiting: what follows, the next one last."""
+    """waiting: the following tasks, in reverse order."""
     time.sleep(YIELD_SECONDS)
     *later, following = waiting
-    for _ in Backoff(0.5, 2.0).attempts(most=MOST_TRIES):
+    for _ in Backoff(0.5, 2.0).attempts(most=MAX_TRIES):
         try:
             celery.signature(following).apply_async(chain=later, parent_id=task, root_id=root, retry=False)
             return

@@ -1,10 +1,10 @@
-"""Runs on: a worker's main process, which has the lock of its slot, and the heartbeat's thread in its fork.
+"""Which worker has a slot: one at a time, decided without comparing process ids.
 
-The worker that has a slot: one at a time, found out by certain signs, and never by a process number.
+On one machine a file lock tells at once whether the previous worker is dead, since the kernel releases it. For a worker
+on another machine, only its heartbeat shows whether it is alive. A worker that takes over a slot names the owner that
+it replaces in the same statement, so that only one of two succeeds.
 
-On one machine a file lock says at once whether the worker that had the slot is dead: the kernel opens it then, however
-that came. Of a worker elsewhere one can only see whether its heartbeat moves. Who takes the slot names in the same
-statement whom it takes it from, so that of two only one succeeds.
+Runs on: a worker's main process, which holds the lock of its slot, and the heartbeat's thread in its fork.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from uuid import uuid4
 from app.events import RowsPort, SlotRecord, SlotTaken
 
 LOCK_SECONDS = 3.0
-"""What was killed may take a moment to be gone."""
+"""A killed process may take a moment to end."""
 
-BEATS = 3.0
-"""A worker elsewhere whose heartbeat did not move for so many of its intervals is dead."""
+SILENT_BEATS = 3.0
+"""A worker on another machine is dead when its heartbeat has not moved for this many intervals."""
 
 
 class Owner(Protocol):
-    """A process's hold on a slot, as `Ownership` is. `owner` proves it."""
+    """A process's claim to a slot, as `Ownership` is one. `owner` is its token."""
 
     slot: str
     owner: str
@@ -39,18 +39,18 @@ class Owner(Protocol):
     address: str
 
     def take(self, rows: RowsPort, device: str) -> bool:
-        """Become the slot's worker; False: another may have it, look again in a moment. Raises `SlotTaken`."""
+        """Become the slot's worker. False: another worker may have it; try again in a moment. Raises `SlotTaken`."""
 
 
-def are_forks_of_one(owner: str, other: str) -> bool:
-    """Whether one worker's main process started both: it lived on, then, when the first of them died."""
+def have_same_parent(owner: str, other: str) -> bool:
+    """Whether one main process forked both owners: then it survived the death of the first."""
     return owner.count(":") == 2 and owner.rpartition(":")[0] == other.rpartition(":")[0]
 
 
 class SlotLock:
-    """The lock of a slot on this machine, and of one database, held until this process and its forks have ended.
+    """The lock of one slot of one database on this machine, held until this process and its forks have ended.
 
-    `id` is that of the lock's file: whoever held this lock before, and wrote it down, is dead.
+    `id` is the lock file's. An earlier owner that recorded this id is dead.
     """
 
     def __init__(self, file: IO[str], id: str) -> None:
@@ -58,28 +58,31 @@ class SlotLock:
 
     @classmethod
     def acquire(cls, slot: str, database_url: str, folder: str = "") -> SlotLock:
-        """Raises `SlotTaken`. folder: by default one of the user's own that every process of this machine finds."""
+        """Raises `SlotTaken`. folder: by default a folder of this user that all its processes on this machine share."""
         digest = hashlib.sha256(f"{database_url}\n{slot}".encode()).hexdigest()[:16]
-        file = _opened(runtime_folder(folder) / f"{digest}.lock")
+        file = _open_lock_file(runtime_folder(folder) / f"{digest}.lock")
         deadline = time.monotonic() + LOCK_SECONDS
-        while not _is_locked(file):
+        while not _try_lock(file):
             if time.monotonic() > deadline:
                 file.seek(0)
                 pid = file.read().partition(" ")[2] or "another"
                 file.close()
                 raise SlotTaken(f"slot {slot} is taken by process {pid} on this machine")
             time.sleep(0.05)
-        return cls(file, _identified(file))
+        return cls(file, _read_lock_id(file))
 
     def close(self) -> None:
         self._file.close()
 
 
 class Ownership:
-    """One worker's hold on a slot. `owner` proves it; a fork calls `begin` to have one of its own.
+    """One worker's claim to a slot. `owner` is its token; a fork calls `begin` to get one of its own.
 
-    heartbeat_seconds: how often workers show that they are alive. clock: any that does not go back. kind: of the slot's
-    device, which others may be like. host: the machine's name. address: where workers of other machines reach this one.
+    heartbeat_seconds: the interval of all workers' heartbeats.
+    clock: monotonic.
+    kind: the model of the slot's device.
+    host: this machine's name.
+    address: where workers of other machines reach this one.
     """
 
     kind = address = ""
@@ -95,30 +98,30 @@ class Ownership:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.slot, self._lock, self._worker = slot, lock, uuid4().hex
-        self._lease_seconds, self._watch_seconds = lease_seconds, BEATS * heartbeat_seconds
+        self._lease_seconds, self._watch_seconds = lease_seconds, SILENT_BEATS * heartbeat_seconds
         self._clock = clock
         self._seen: tuple[str, float] | None = None
         self._seen_since = 0.0
         self.begin()
 
     def begin(self) -> None:
-        """From here on as another process, in the place of all that came before it on this machine."""
+        """Get a new token, which replaces all earlier ones of this machine."""
         self.owner = f"{self._lock.id}:{self._worker}:{uuid4().hex}"
 
     def is_ours(self, row: SlotRecord) -> bool:
-        """Whether the row was written by a process that held our lock: this one, its fork, or one that is dead."""
+        """Whether the row's owner held our lock: this process, its fork, or a dead predecessor."""
         return row.owner.startswith(f"{self._lock.id}:")
 
     def is_free(self, rows: RowsPort) -> bool:
-        """Whether the slot may be taken. False: a worker elsewhere has it, and may be dead; look again in a moment.
+        """Whether the slot may be taken. False: a worker elsewhere has it and may be dead; try again in a moment.
 
-        Raises `SlotTaken` when that one is alive.
+        Raises `SlotTaken` if that worker is alive.
         """
         return self._may_replace(rows, rows.slots.get(self.slot))
 
     def take(self, rows: RowsPort, device: str) -> bool:
-        """Become the slot's worker; False as `is_free`. Raises `SlotTaken`."""
-        row = rows.slots.get(self.slot)  # looked at once: whoever comes in between is not replaced
+        """Become the slot's worker. False as for `is_free`. Raises `SlotTaken`."""
+        row = rows.slots.get(self.slot)  # read once: an owner that comes in between is not replaced
         if not self._may_replace(rows, row):
             return False
         instead_of = None if row is None else row.owner
@@ -132,7 +135,7 @@ class Ownership:
         return self._is_silent(row)
 
     def _is_silent(self, row: SlotRecord) -> bool:
-        """Whether the other's heartbeat has not moved for a while. Raises `SlotTaken` when it has."""
+        """Whether the other worker's heartbeat has stopped for long enough. Raises `SlotTaken` when it moves."""
         beat = row.owner, row.seen_at
         if self._seen is None:
             self._seen, self._seen_since = beat, self._clock()
@@ -142,7 +145,7 @@ class Ownership:
 
 
 def runtime_folder(folder: str) -> Path:
-    """For locks: of this user alone. It must not be on a network disk."""
+    """The folder of lock files, private to this user. It must not be on a network disk."""
     base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
     path = Path(folder) if folder else Path(base) / f"stagetree-{os.getuid()}"
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -151,12 +154,12 @@ def runtime_folder(folder: str) -> Path:
     return path
 
 
-def _opened(path: Path) -> IO[str]:
-    """With an empty file created, and no link followed."""
+def _open_lock_file(path: Path) -> IO[str]:
+    """Create the file if it is missing; refuse symbolic links."""
     return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "r+")
 
 
-def _is_locked(file: IO[str]) -> bool:
+def _try_lock(file: IO[str]) -> bool:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -164,8 +167,8 @@ def _is_locked(file: IO[str]) -> bool:
     return True
 
 
-def _identified(file: IO[str]) -> str:
-    """The id in the file, which stays; behind it, for people, who holds it now."""
+def _read_lock_id(file: IO[str]) -> str:
+    """Read the file's permanent id, and write this process's id behind it, for people."""
     file.seek(0)
     id = file.read().partition(" ")[0] or uuid4().hex
     file.seek(0)

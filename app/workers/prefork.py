@@ -1,14 +1,14 @@
-"""Runs on: the interpreter that workers are forked from; `work` on a worker's main process.
-
-The workers of one machine, and its API, as forks of one interpreter that has imported what they share.
+"""Forks the API and all workers of a machine from one interpreter that has imported their common modules.
 
     python -P -m app.workers.prefork LOGS '{"gpu0": ["celery", "-A", "app.workers", "worker", "-Q", "gpu0"], ...}'
 
-Each fork becomes what its command describes, with a log of its own, once standard input has ended. It ends when a fork
-does so by itself; on SIGTERM it asks all workers to end, and waits as long as one trains or saves something. The API
-answers until then. Where there is an API, the database is that of a stack alone: it is made ready before, and standard
-input is a socket, on which a line is said then: the reason why it is not ready, or nothing.
-A worker of a cluster, as `stagetree worker QUEUE` starts it, imports the same, whatever the working folder holds.
+Each fork runs its command, with a log of its own, once standard input has ended. This process ends when a fork ends by
+itself. On SIGTERM it asks all workers to end and waits while one trains or saves; the API answers until then. If there
+is an API, this stack owns the database, which is migrated first; standard input is then a socket, on which one line
+reports the problem, or is empty.
+A worker of a cluster (`stagetree worker QUEUE`) imports the same modules, whatever the working folder contains.
+
+Runs on: the interpreter that workers are forked from; `work` on a worker's main process.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from app.events import SqlRecords
 
 QUIET = ("--without-gossip", "--without-mingle")
-"""Workers need not know of each other: the database says what each has."""
+"""Workers need not know of each other: the database has their state."""
 
 API = "api"
-"""What a stack calls the one of its processes that is no worker."""
+"""The name of the process that is no worker."""
 
 MODULES = (
     "billiard.popen_fork",
@@ -60,13 +60,13 @@ MODULES = (
 def main() -> int:
     logs, commands = Path(sys.argv[1]), json.loads(sys.argv[2])
     gc.disable()  # an import makes next to no garbage
-    import_all()
+    import_worker_modules()
     if api := commands.get(API):
         problem = prepare_database()
         os.write(sys.stdin.fileno(), f"{problem}\n".encode())
         if problem:
             return 1
-        import_served(api)
+        import_app(api)
     gc.enable()
     sys.stdin.read()
     processes = Prefork(logs)
@@ -74,29 +74,29 @@ def main() -> int:
     return processes.watch()
 
 
-def import_all() -> None:
-    """What a worker imports, before it looks anywhere else."""
+def import_worker_modules() -> None:
+    """Import a worker's modules, before the working folder is on the import path."""
     for name in MODULES:
         importlib.import_module(name)
     with contextlib.suppress(OSError):  # elsewhere than on Linux
         importlib.import_module("billiard.util").get_pdeathsig()  # it imports a parser of C where there is one
 
 
-def import_served(command: Sequence[str]) -> None:
-    """What uvicorn's command, which ends with it, is to serve: workers have imported most of that, too."""
+def import_app(command: Sequence[str]) -> None:
+    """Import the application that uvicorn's command names last."""
     importlib.import_module("uvicorn.main")
     importlib.import_module(command[-1].partition(":")[0])
 
 
 def prepare_database() -> str:
-    """Bring the schema up to date and forget all slots: the folder is ours, so whoever is on record there is dead.
+    """Migrate the schema and delete all slots' rows: the folder is ours, so every recorded worker is dead.
 
-    Returns the reason where that cannot be, else nothing.
+    Returns the problem, or nothing.
     """
     from app.events import DatabaseUnavailable
 
     try:
-        with _records() as records:
+        with _open_records() as records:
             records.database.create()
             with records.write() as rows:
                 rows.slots.forget_all()
@@ -105,23 +105,23 @@ def prepare_database() -> str:
     return ""
 
 
-def has_work(*, if_away: bool) -> bool:
-    """Whether a slot still trains or saves something: a chain is live until its last state is recorded.
+def has_work(*, if_unavailable: bool) -> bool:
+    """Whether a slot still trains or saves: a chain is live until its last state is recorded.
 
-    if_away: the answer where the database gives none.
+    if_unavailable: the answer during an outage of the database.
     """
     from app.events import DatabaseUnavailable
 
     try:
-        with _records() as records, records.read() as rows:
+        with _open_records() as records, records.read() as rows:
             return bool(rows.chains.live())
     except DatabaseUnavailable:
-        return if_away
+        return if_unavailable
 
 
 @contextlib.contextmanager
-def _records() -> Iterator[SqlRecords]:
-    """Opened, and closed again: no fork has a connection of ours."""
+def _open_records() -> Iterator[SqlRecords]:
+    """Open the records and close them again, so that no fork inherits a connection."""
     from app.events import Database, SqlRecords
     from app.settings import settings
 
@@ -133,14 +133,14 @@ def _records() -> Iterator[SqlRecords]:
 
 
 def work(queue: str) -> NoReturn:
-    """Be the Celery worker on a queue, until it ends."""
-    import_all()  # Celery imports with the working folder first; what is there now, it does not look for
+    """Run the Celery worker of a queue until it ends."""
+    import_worker_modules()  # Celery puts the working folder first on the path, but imports no module twice
     sys.argv = command(queue)
     sys.exit(celery())
 
 
 def command(queue: str) -> list[str]:
-    """What starts the same worker where nothing of ours is hidden."""
+    """The command that starts the same worker without our import order."""
     from app.workers.celery_app import SCHEDULER_QUEUE
 
     beat = ["-B"] if queue == SCHEDULER_QUEUE else []
@@ -149,20 +149,20 @@ def command(queue: str) -> list[str]:
 
 
 def celery() -> int:
-    """Be what the command line of this process says, as Celery's own command would."""
+    """Run Celery's own command with this process's arguments."""
     from celery.__main__ import main as celery_main
 
     return cast(int, celery_main())
 
 
-MOST_WORDS = 200
-"""Characters of a log's last line that are told."""
+MAX_LOG_CHARACTERS = 200
+"""How many characters of a log's last line are printed."""
 
 LOOK_SECONDS = 0.05
 
 
-class Asked(Exception):
-    """This process was asked to end."""
+class StopRequested(Exception):
+    """This process received SIGTERM."""
 
 
 class Prefork:
@@ -173,34 +173,34 @@ class Prefork:
         self._names: dict[int, str] = {}
 
     def start(self, commands: Mapping[str, Sequence[str]]) -> None:
-        """Fork. In a fork, this ends in SystemExit when what it became does."""
-        gc.freeze()  # what is there now stays shared between the forks
+        """Fork. In a fork, this ends in SystemExit when its command does."""
+        gc.freeze()  # keeps the present objects' memory shared between the forks
         for name, command in commands.items():
             self._names[self._fork(name, command)] = name
 
     def watch(self) -> int:
-        """Wait until a fork ends by itself, or nothing is left to save when this process is asked to end: the code."""
+        """Wait until a fork ends by itself, or until SIGTERM and the workers' last saves; return the exit code."""
         try:
-            signal.signal(signal.SIGTERM, _say_so)
+            signal.signal(signal.SIGTERM, _raise_stop)
             pid, status = os.wait()
-        except Asked:
-            self._let_workers_save()
+        except StopRequested:
+            self._wait_for_workers()
             return 0
         name, code = self._names.pop(pid), os.waitstatus_to_exitcode(status)
         log = self._logs / f"{name}.log"
-        said = last_line(log)[:MOST_WORDS]
-        print(f"{name} ended with exit code {code}{said} (its log is {log})", flush=True)
+        ending = last_line(log)[:MAX_LOG_CHARACTERS]
+        print(f"{name} ended with exit code {code}{ending} (its log is {log})", flush=True)
         return 1
 
-    def _let_workers_save(self) -> None:
-        """The API goes on: it says meanwhile how far they are, and ends with this process."""
+    def _wait_for_workers(self) -> None:
+        """Let the workers save. The API shows their progress meanwhile, and ends with this process."""
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         workers = {pid for pid, name in self._names.items() if name != API}
-        if not has_work(if_away=False):
+        if not has_work(if_unavailable=False):
             return
         for pid in workers:
             os.kill(pid, signal.SIGTERM)
-        while workers and has_work(if_away=True):
+        while workers and has_work(if_unavailable=True):
             workers -= {pid for pid in workers if _has_ended(pid)}
             time.sleep(LOOK_SECONDS)
 
@@ -211,7 +211,7 @@ class Prefork:
         if pid := os.fork():
             return pid
         end_with_parent()
-        if os.getppid() != parent:  # it was killed before that was said
+        if os.getppid() != parent:  # the parent died before end_with_parent took effect
             os._exit(1)
         with (self._logs / f"{name}.log").open("ab") as log:
             os.dup2(log.fileno(), sys.stdout.fileno())
@@ -225,12 +225,12 @@ class Prefork:
 def _has_ended(pid: int) -> bool:
     try:
         return os.waitpid(pid, os.WNOHANG)[0] == pid
-    except ChildProcessError:  # it was waited for as we were asked to end
+    except ChildProcessError:  # it was reaped when SIGTERM arrived
         return True
 
 
-def _say_so(*_: object) -> NoReturn:
-    raise Asked
+def _raise_stop(*_: object) -> NoReturn:
+    raise StopRequested
 
 
 if __name__ == "__main__":

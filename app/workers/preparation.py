@@ -1,8 +1,8 @@
-"""Runs on: the thread that trains; `_run` on one of its own.
-
-The process for the next chain: it starts and builds the trainer while another chain trains.
+"""Starts the next chain's process and builds its trainer while another chain trains.
 
 For trainers that can have no template, as on a GPU: see `app.workers.template`.
+
+Runs on: the thread that trains; `_run` on a thread of its own.
 """
 
 from __future__ import annotations
@@ -22,11 +22,14 @@ from stagetree.runtime.wire import anonymous_file
 
 logger = logging.getLogger(__name__)
 
-LONGEST_PRINTED = 2**18
+MAX_OUTPUT_BYTES = 2**18
 
 
 class Preparation:
-    """key: what the process builds. start: makes a fresh process. build: builds the model in it."""
+    """key: of the trainer that the process builds.
+    start: starts a fresh process.
+    build: builds the model in it.
+    """
 
     def __init__(
         self,
@@ -42,10 +45,10 @@ class Preparation:
         self._task = executor.spawn("preparation", self._run)
 
     def take(self) -> tuple[TrainerProcess, bytes] | None:
-        """The process, when it is ready, and the text that it has printed; None where it is of no use."""
+        """The process and its output so far, once it is ready; None if it failed or is outdated."""
         self._task.join()
         process, self._process = self._process, None
-        printed = os.pread(self._printed, LONGEST_PRINTED, 0)
+        printed = os.pread(self._printed, MAX_OUTPUT_BYTES, 0)
         os.close(self._printed)
         if process is None or not self._is_built or self._is_outdated(process):
             if process is not None:
@@ -54,7 +57,7 @@ class Preparation:
         return process, printed
 
     def drop(self) -> None:
-        """Kill the process; one that is still starting ends as soon as it has."""
+        """Kill the process; if it is still starting, it ends afterwards."""
         self._is_dropped = True
         if (process := self._process) is None:
             return
@@ -77,11 +80,11 @@ class Preparation:
             logger.info("no process is ready for the next chain of trainer %r: %s", self.key.trainer, problem)
 
     def _is_outdated(self, process: TrainerProcess) -> bool:
-        """Whether a file that was read is another one now: a process that is built now would read that."""
-        return any(_changed_at(name) >= self._begun_at for name, *_ in process.uses["read"])
+        """Whether a file that the trainer read has changed since: a process built now would read the new one."""
+        return any(_change_time(name) >= self._begun_at for name, *_ in process.uses["read"])
 
 
-def _changed_at(name: str) -> float:
+def _change_time(name: str) -> float:
     try:
         return os.stat(name).st_ctime
     except OSError:

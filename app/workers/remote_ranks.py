@@ -1,10 +1,10 @@
-"""Runs on: the thread that trains; `kill` on any.
+"""Ranks on other machines: the listener that their workers connect to, and each rank as a trainer's process here.
 
-Ranks on other machines: where their workers come, and each of them as a trainer's process here.
+A worker whose slot is lent to a chain connects to the listener of the chain's own slot, sends the chain's secret, and
+relays all commands and answers to the trainer's process that it has started. Nothing is encrypted, as nothing is
+between ranks.
 
-A worker that is lent to a chain connects to the door of the chain's own slot, says the chain's secret, and passes on
-all commands to the trainer's process that it has started, and the answers. Nothing
-is encrypted, as nothing is between ranks.
+Runs on: the thread that trains; `kill` on any.
 """
 
 from __future__ import annotations
@@ -26,32 +26,34 @@ from app.workers.trainer_process import TrainerProcess
 from stagetree.runtime.failures import TrainerFailed
 from stagetree.runtime.wire import HEAD, Message, Wire, WireTimeout, anonymous_file, is_ready
 
-MEETING_SECONDS = 60.0
-"""A worker that is lent to a chain comes so soon, or the chain is given back."""
+RENDEZVOUS_SECONDS = 60.0
+"""The workers of lent slots must connect within this time, or the chain is given back."""
 
 HELLO_SECONDS = 5.0
 HELLO_BYTES = 4096
 CONNECT_SECONDS = 5.0
 
-SILENT_SECONDS = 10, 5, 4
-"""TCP asks a silent machine after so long, so often, and so many times, before it counts as gone."""
+KEEPALIVE = 10, 5, 4
+"""TCP keepalive: seconds of silence before the first probe, seconds between probes, and probes until the peer counts as
+dead.
+"""
 
 SIZE = struct.Struct(">Q")
 SIOCGIFADDR = 0x8915
-"""Of Linux: the address of a network interface."""
+"""The Linux ioctl for the address of a network interface."""
 
 
-class FarWire(Wire):
-    """One end of a TCP connection. The other side gets no file descriptor, but a file of its own with the content.
+class RemoteWire(Wire):
+    """One end of a TCP connection. A file descriptor is sent as its content; the receiver gets a file of its own.
 
-    is_known: whether the other side has said who it is; before that, nothing of it is kept but a short message.
+    is_authenticated: whether the peer has sent the secret; before that, only one short message is accepted.
     """
 
-    def __init__(self, sock: socket.socket, *, is_known: bool = True) -> None:
-        self.is_known = is_known
+    def __init__(self, sock: socket.socket, *, is_authenticated: bool = True) -> None:
+        self.is_authenticated = is_authenticated
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, value in zip(("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT"), SILENT_SECONDS, strict=True):
+        for name, value in zip(("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT"), KEEPALIVE, strict=True):
             if hasattr(socket, name):
                 sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
         super().__init__(sock)
@@ -59,15 +61,15 @@ class FarWire(Wire):
         self._missing, self._file = 0, (-1, 0)
 
     def send(self, message: Mapping[str, Any], *fds: int, timeout: float | None = None) -> None:
-        """As `Wire.send`. timeout: for which the other side may take nothing."""
+        """As `Wire.send`. timeout: raise when the peer accepts no data for this long."""
         body = json.dumps(message).encode()
-        self._put(HEAD.pack(len(body), len(fds)) + body, timeout)
+        self._send_bytes(HEAD.pack(len(body), len(fds)) + body, timeout)
         for fd in fds:
             size, sent = os.fstat(fd).st_size, 0
-            self._put(SIZE.pack(size), timeout)
+            self._send_bytes(SIZE.pack(size), timeout)
             while sent < size:
                 begin = sent
-                sent += self._patiently(lambda fd=fd, at=begin: os.sendfile(self.fileno(), fd, at, 2**24), timeout)  # type: ignore[misc]
+                sent += self._retry_send(lambda fd=fd, at=begin: os.sendfile(self.fileno(), fd, at, 2**24), timeout)  # type: ignore[misc]
 
     def close(self) -> None:
         super().close()
@@ -75,12 +77,12 @@ class FarWire(Wire):
             os.close(self._file[0])
             self._file = (-1, 0)
 
-    def _put(self, data: bytes, timeout: float | None) -> None:
+    def _send_bytes(self, data: bytes, timeout: float | None) -> None:
         rest = memoryview(data)
         while rest:
-            rest = rest[self._patiently(lambda rest=rest: self._socket.send(rest), timeout) :]  # type: ignore[misc]
+            rest = rest[self._retry_send(lambda rest=rest: self._socket.send(rest), timeout) :]  # type: ignore[misc]
 
-    def _patiently(self, send: Callable[[], int], timeout: float | None) -> int:
+    def _retry_send(self, send: Callable[[], int], timeout: float | None) -> int:
         while True:
             try:
                 return send()
@@ -92,12 +94,12 @@ class FarWire(Wire):
                 raise ConnectionError(str(error)) from None
 
     def _next(self) -> tuple[Message, list[int]] | None:
-        """A message that has arrived whole, with all its files."""
+        """The next message that has arrived completely, with all its files."""
         if self._message is None:
             if len(self._bytes) < HEAD.size:
                 return None
             length, files = HEAD.unpack_from(self._bytes)
-            if not self.is_known and (length > HELLO_BYTES or files):
+            if not self.is_authenticated and (length > HELLO_BYTES or files):
                 raise ValueError("the other side says more than who it is")
             if len(self._bytes) < (end := HEAD.size + length):
                 return None
@@ -105,14 +107,14 @@ class FarWire(Wire):
             self._message = json.loads(self._bytes[HEAD.size : end])
             del self._bytes[:end]
         while self._missing:
-            if not self._has_file():
+            if not self._receive_file():
                 return None
         message, self._message = self._message, None
         assert message is not None
         return message, [self._fds.popleft() for _ in range(len(self._fds))]
 
-    def _has_file(self) -> bool:
-        """Whether the next file has arrived whole, by all that was received."""
+    def _receive_file(self) -> bool:
+        """Whether the next file has arrived completely."""
         fd, left = self._file
         if fd < 0:
             if len(self._bytes) < SIZE.size:
@@ -133,8 +135,9 @@ class FarWire(Wire):
         return True
 
 
-class Door:
-    """Where workers of other machines come, to be ranks of a chain of this one. host: its name or address for them.
+class RankListener:
+    """Accepts workers of other machines that are ranks of this slot's chain. host: this machine's name or address for
+    them.
 
     address: for the slot's row.
     """
@@ -143,43 +146,45 @@ class Door:
         self.host, self._socket = host, listen(host)
         self.address = f"{host}:{self._socket.getsockname()[1]}"
 
-    def admit(self, secret: str, slots: Sequence[str], seconds: float = MEETING_SECONDS) -> list[FarRank]:
-        """Those slots' ranks, in this order, as soon as all their workers have come. Raises `TrainerFailed`: `rank`."""
-        here: dict[str, dict[bool, FarWire]] = {slot: {} for slot in slots}
+    def accept_ranks(self, secret: str, slots: Sequence[str], seconds: float = RENDEZVOUS_SECONDS) -> list[RemoteRank]:
+        """Those slots' ranks, in this order, once all their workers have connected. Raises `TrainerFailed` of kind
+        `rank`.
+        """
+        arrived: dict[str, dict[bool, RemoteWire]] = {slot: {} for slot in slots}
         ends = time.monotonic() + seconds
         try:
-            while missing := [slot for slot, wires in here.items() if len(wires) < 2]:
+            while missing := [slot for slot, wires in arrived.items() if len(wires) < 2]:
                 if not is_ready(self._socket, select.POLLIN, ends):
                     text = f"the worker of slot {missing[0]} did not come to {self.address} within {seconds:.0f} s"
                     raise TrainerFailed("rank", text)
-                self._greet(secret, here)
+                self._accept(secret, arrived)
         except BaseException:
-            for wire in (wire for wires in here.values() for wire in wires.values()):
+            for wire in (wire for wires in arrived.values() for wire in wires.values()):
                 wire.close()
             raise
-        return [FarRank(wires[False], wires[True], slot) for slot, wires in here.items()]
+        return [RemoteRank(wires[False], wires[True], slot) for slot, wires in arrived.items()]
 
-    def _greet(self, secret: str, here: dict[str, dict[bool, FarWire]]) -> None:
-        """Let one in who knows the secret; a worker that comes again has lost its connection."""
-        wire = FarWire(self._socket.accept()[0], is_known=False)
+    def _accept(self, secret: str, arrived: dict[str, dict[bool, RemoteWire]]) -> None:
+        """Accept a connection that knows the secret; it replaces an earlier one of the same worker."""
+        wire = RemoteWire(self._socket.accept()[0], is_authenticated=False)
         with suppress(EOFError, ValueError, KeyError, TypeError):
             hello = (wire.receive(HELLO_SECONDS) or ({}, []))[0]
             if hmac.compare_digest(hello["secret"].encode(), secret.encode()):
-                wires, which = here[hello["slot"]], bool(hello["is_lifeline"])
+                wires, which = arrived[hello["slot"]], bool(hello["is_lifeline"])
                 if which in wires:
                     wires[which].close()
-                wires[which], wire.is_known = wire, True
+                wires[which], wire.is_authenticated = wire, True
                 return
         wire.close()
 
 
-def knock(address: str, secret: str, slot: str) -> tuple[FarWire, FarWire]:
-    """The connection to another machine's door, and its lifeline. Raises OSError."""
+def connect_rank(address: str, secret: str, slot: str) -> tuple[RemoteWire, RemoteWire]:
+    """Connect to another machine's listener: the connection and its lifeline. Raises OSError."""
     host, _, port = address.rpartition(":")
-    wires = list[FarWire]()
+    wires = list[RemoteWire]()
     try:
         for is_lifeline in (False, True):
-            wires.append(FarWire(socket.create_connection((host, int(port)), CONNECT_SECONDS)))
+            wires.append(RemoteWire(socket.create_connection((host, int(port)), CONNECT_SECONDS)))
             wires[-1].send({"secret": secret, "slot": slot, "is_lifeline": is_lifeline}, timeout=CONNECT_SECONDS)
     except BaseException:
         for wire in wires:
@@ -188,10 +193,10 @@ def knock(address: str, secret: str, slot: str) -> tuple[FarWire, FarWire]:
     return wires[0], wires[1]
 
 
-class FarRank(TrainerProcess):
-    """The trainer's process of a slot of another machine. Its output is in its worker's log. slot: its name."""
+class RemoteRank(TrainerProcess):
+    """The trainer's process of a slot on another machine. Its output is in its worker's log. slot: its name."""
 
-    def __init__(self, connection: FarWire, lifeline: FarWire, slot: str) -> None:
+    def __init__(self, connection: RemoteWire, lifeline: RemoteWire, slot: str) -> None:
         super().__init__(connection, lifeline, 0)
         self.slot = slot
 
@@ -199,7 +204,7 @@ class FarRank(TrainerProcess):
         """Nothing: its worker has no file for it."""
 
     def kill(self) -> None:
-        """Its worker ends it as soon as it hears so, or hears nothing more."""
+        """Close the lifeline: its worker ends the process as soon as it notices."""
         self._is_killed = True
         self._lifeline.finish()
 
@@ -219,15 +224,15 @@ class FarRank(TrainerProcess):
 
 
 def listen(host: str) -> socket.socket:
-    """A socket for whoever reaches this machine as `host`: on its interface alone, where one here has that address.
+    """A socket for clients that reach this machine as `host`, bound to that interface if this machine has the address.
 
-    Else on all of them, as where the address is translated on the way.
+    Otherwise, as behind NAT, it is bound to all interfaces.
     """
     return socket.create_server((socket.gethostbyname(host) if interface_of(host) else "", 0))
 
 
 def interface_of(host: str) -> str:
-    """The network interface that has the address of a host, as ranks must be told; empty where none here does."""
+    """The network interface with the address of `host`, which ranks need; empty if this machine has none."""
     with suppress(OSError):
         address = socket.inet_aton(socket.gethostbyname(host))
         for _, name in socket.if_nameindex():

@@ -1,7 +1,6 @@
-"""Runs on: the process that runs a worker's tasks; `device_here` on its main process, too.
+"""Builds a worker's role from the settings: the scheduler (ticks and the deletion of checkpoints) or a slot.
 
-The roles of a worker's process, made from the settings: the scheduler, with its ticks and what deletes checkpoints
-beside them, or a slot.
+Runs on: the process that runs a worker's tasks; `slot_device` on its main process, too.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ from app.storage.object_store import ObjectStore
 from app.storage.owned_store import open_owned
 from app.workers.celery_app import publish
 from app.workers.ownership import Ownership, runtime_folder
-from app.workers.remote_ranks import Door, interface_of
-from app.workers.scheduler.ports import Ports, say_once
+from app.workers.remote_ranks import RankListener, interface_of
+from app.workers.scheduler.ports import Ports, log_once
 from app.workers.scheduler.retention import Retention
 from app.workers.scheduler.tick import Scheduler
 from app.workers.slot.context import Limits, SlotDependencies
-from app.workers.slot.device import SlotDevice, device_of, kind_here, mps_is_running, visible_gpus
+from app.workers.slot.device import SlotDevice, device_kind, device_of, mps_is_running, visible_gpus
 from app.workers.slot.saver import HostBacklog
 from app.workers.slot.slot import Slot
 from app.workers.threads import PeriodicThread, RateLimit, TickLoop
@@ -56,11 +55,11 @@ TURN_SECONDS = 60.0
 """How long a study keeps a slot to which another study is equally entitled."""
 
 RETENTION_SECONDS = 0.5
-"""Ticks come by the dozen a second: for checkpoints that are too many, one look after all of them is enough."""
+"""Ticks come by the dozen a second; one look at the checkpoints after all of them is enough."""
 
 
 class SchedulerRole:
-    """notify: tells the scheduler, which may be another process at that point, that something happened."""
+    """notify: wakes the scheduler, which may be in another process."""
 
     def __init__(self, database: Database, notify: Callable[[], None]) -> None:
         self._database, self._notify = database, notify
@@ -68,64 +67,63 @@ class SchedulerRole:
 
     def start(self) -> None:
         self.retention.start()
-        self.ticking.start()
+        self.tick_loop.start()
 
     def close(self) -> None:
-        """What is under way is not waited for."""
+        """Does not wait for the work under way."""
         for thread in self._threads:
             thread.close()
 
     @cached_property
-    def ticking(self) -> TickLoop:
+    def tick_loop(self) -> TickLoop:
         """The scheduler of this process."""
         freeze_survivors()
         records, owner = SqlRecords(self._database), uuid4().hex
         housekeeping = RateLimit(CLEAN_SECONDS, lambda: clean(records.database))
         record = RateLimit(settings().tick_seconds / 2, lambda: self._record_tick(records, owner, scheduler))
-        scheduler = self._scheduler(records, record.do_if_due)
+        scheduler = self._make_scheduler(records, record.do_if_due)
 
         def look() -> None:
             scheduler.tick()
             collect_young()
             self.retention.wake()
 
-        ticking = TickLoop(look, settings().tick_seconds, after=housekeeping.do_if_due)
-        self._threads.append(ticking)
-        return ticking
+        tick_loop = TickLoop(look, settings().tick_seconds, after=housekeeping.do_if_due)
+        self._threads.append(tick_loop)
+        return tick_loop
 
     @cached_property
     def retention(self) -> PeriodicThread:
-        """What deletes the checkpoints that are too many, beside the ticks."""
+        """The thread that deletes excess checkpoints."""
         retention = PeriodicThread("retention", self._delete, settings().tick_seconds, rest=RETENTION_SECONDS)
         self._threads.append(retention)
         return retention
 
     def _record_tick(self, records: SqlRecords, owner: str, scheduler: Scheduler) -> None:
         demand, host = scheduler.demand(), socket.gethostname()
-        held_up = {**self._deleting.fence.problems(), **scheduler.held_up()}
+        held_up = {**self._retention.fence.problems(), **scheduler.held_up_reasons()}
         change(records, lambda rows: rows.schedulers.record_tick(owner, host, os.getpid(), demand, held_up=held_up))
 
     def _delete(self) -> bool:
-        """Look once; whether there is nothing more to do for now. Slots that waited for it are given work."""
-        freed = self._deleting.look()
+        """Delete once; whether nothing is left to delete for now. Wakes the scheduler if slots waited for room."""
+        freed = self._retention.look()
         if freed.objects:
             logger.info("deleted %d checkpoints, %.1f MiB", freed.objects, freed.bytes / 2**20)
-        if self._deleting.is_waited_for:
+        if self._retention.has_waiting_slots:
             self._notify()
         return freed.is_done
 
     @cached_property
-    def _deleting(self) -> Retention:
+    def _retention(self) -> Retention:
         records, budget = SqlRecords(self._database), settings().checkpoint_budget
         store = open_owned(records, settings().checkpoints)
-        return Retention(records, self._plans, store, budget, time.time, say_once())
+        return Retention(records, self._plans, store, budget, time.time, log_once())
 
     @cached_property
     def _plans(self) -> Plans:
-        """Those of the scheduler."""
         return Plans(SqlRecords(self._database).log)
 
-    def _scheduler(self, records: SqlRecords, show: Callable[[], None]) -> Scheduler:
+    def _make_scheduler(self, records: SqlRecords, show: Callable[[], None]) -> Scheduler:
         register(settings().tuner_files)
         ports = Ports(
             proofs=settings().proofs,
@@ -139,17 +137,17 @@ class SchedulerRole:
             limits=settings().limits,
             turn_seconds=TURN_SECONDS if settings().policy == "fair_share" else None,
             show=show,
-            chains_that_fit=self._deleting.chains_that_fit,
+            chain_quota=self._retention.chain_quota,
         )
         return Scheduler(ports)
 
 
 SWITCH_SECONDS = 0.0005
-"""How long a thread of a slot keeps the interpreter from another; the default of 5 ms is a whole hand-over."""
+"""How long one thread of a slot may hold the interpreter lock; the default of 5 ms is as long as a whole hand-over."""
 
 
-def _store(records: Records) -> ObjectStore:
-    """Where a slot keeps checkpoints; with copies on a disk of this machine, if that is set."""
+def _open_store(records: Records) -> ObjectStore:
+    """A slot's checkpoint store, with a cache on this machine's disk if one is configured."""
     here = settings()
     store = open_owned(records, here.checkpoints)
     if here.cache_folder is None or "://" not in here.checkpoints:
@@ -164,18 +162,18 @@ def make_slot(
     send_next: Callable[[], None],
     is_retiring: Callable[[], bool],
 ) -> Slot:
-    """Ready for stages. It puts itself on record when it is started, as soon as the database answers."""
+    """A slot that is ready for stages. It records itself when it is started and the database answers."""
     sys.setswitchinterval(SWITCH_SECONDS)
-    device, here = device_here(ownership.slot), settings()
-    ownership.kind = kind_here(device)
-    door = Door(here.address) if here.address and device.shares == 1 else None
-    ownership.address = "" if door is None else door.address
+    device, here = slot_device(ownership.slot), settings()
+    ownership.kind = device_kind(device)
+    listener = RankListener(here.address) if here.address and device.shares == 1 else None
+    ownership.address = "" if listener is None else listener.address
     logger.warning("slot %s trains on %s", ownership.slot, device)
     records = SqlRecords(database)
     dependencies = SlotDependencies(
         records=records,
-        store=_store(records),
-        start=_starter(device, here.silence_seconds, door),
+        store=_open_store(records),
+        start=_make_starter(device, here.silence_seconds, listener),
         sources=Catalogue(here.trainer_files).describe,
         notify=notify,
         send_next=send_next,
@@ -198,24 +196,24 @@ def make_slot(
 
 
 def end_worker(why: str) -> None:
-    """The worker cannot go on being this slot: its main process is asked to end, which ends this one."""
+    """Ask the main process to end, which ends this one: the worker can no longer be this slot."""
     logger.error("%s: this worker ends", why)
     os.kill(os.getppid(), signal.SIGTERM)
 
 
-def device_here(slot: str) -> SlotDevice:
-    """The device of a slot on this machine. Raises `NoDevice`."""
+def slot_device(slot: str) -> SlotDevice:
+    """The device of a slot of this machine. Raises `NoDevice`."""
     here = settings()
     shares, fraction = here.slots_per_gpu, here.memory_fraction
     device = device_of(slot, visible_gpus(), allow_cpu=here.allow_cpu, shares=shares, memory_fraction=fraction)
     return replace(device, has_mps=mps_is_running())
 
 
-def _starter(device: SlotDevice, silence: float, door: Door | None) -> Callable[..., TrainerProcess]:
-    """The start of a fresh process that trains on that device, or of a group on it and the devices of other slots.
+def _make_starter(device: SlotDevice, silence: float, listener: RankListener | None) -> Callable[..., TrainerProcess]:
+    """A function that starts a fresh trainer process on this device, or a group that also has other slots' devices.
 
-    silence: seconds after which the slot ends a process that says nothing: before a rank gives another one up. door:
-    where the workers of other machines come.
+    silence: seconds after which the slot kills a silent process, which is before one rank gives up on another.
+    listener: accepts the workers of other machines.
     """
     warm, here = Warm(settings().warm, settings().trainer_files), settings()
     graphs = here.cuda_graphs
@@ -232,13 +230,13 @@ def _starter(device: SlotDevice, silence: float, door: Door | None) -> Callable[
             return TrainerProcess.start(warm, own, rank=placement, deadline=Deadline(silence) if rank else None)
         how: dict[str, Any] = {"ranks": 1 + len(members), "late_seconds": silence + LATE_SECONDS}
         if meeting is None:
-            devices = [device, *map(device_here, members)]
+            devices = [device, *map(slot_device, members)]
             visible = ",".join(each.visible for each in devices if each.visible)
             return TrainerGroup.start(warm, replace(own, visible_devices=visible), **how)
-        assert door is not None  # or this slot would have no address
-        far = door.admit(meeting["secret"], members)
+        assert listener is not None  # or this slot would have no address
+        far = listener.accept_ranks(meeting["secret"], members)
         try:
-            return TrainerGroup.start(warm, own, far=far, host=door.host, **how)
+            return TrainerGroup.start(warm, own, far=far, host=listener.host, **how)
         except BaseException:
             for each in far:
                 each.close(0.0)

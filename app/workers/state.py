@@ -1,7 +1,8 @@
-"""Runs on: the thread that trains, and the saver's.
+"""A model's whole state on its way between processes: an image in an anonymous file, or in a store's file.
 
-A model's whole state on its way between processes: an image in a file without a name, or in one of a store.
-The last ones stay in memory.
+`RecentStates` caches the last ones in memory.
+
+Runs on: the thread that trains, and the saver's.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from stagetree.runtime.wire import anonymous_file
 
 
 class _Memory:
-    """What copies of a state have in common: says when the last of them is closed, and whether it was lent."""
+    """Shared by all copies of a state: counts them, and remembers whether a model was loaded from one."""
 
     def __init__(self, give_back: Callable[[bool], None] | None) -> None:
         self._give_back, self._users, self._lock = give_back, 1, Lock()
@@ -38,12 +39,12 @@ class _Memory:
 
 
 class State:
-    """Owns the descriptor `fd` of a file that holds `size` bytes. Loading it into another process copies nothing.
+    """Owns the descriptor `fd` of a file of `size` bytes. Loading it into another process copies nothing.
 
-    parts: the states of other ranks, where it is divided among several; they are closed with it. looked: whether it
-    holds what the trainer held besides.
-    give_back: called when it and its copies are closed, with whether a model was loaded from it: parts of that may lie
-    there still, so its memory must not be used again.
+    parts: other ranks' parts of a sharded state; closed with it.
+    looked: whether it includes the trainer's other held objects, for comparisons.
+    give_back: called when the state and its copies are closed, with whether a model was loaded from it. Such a model
+        may still use this memory, so it must not be reused.
     """
 
     def __init__(self, fd: int, size: int, give_back: Callable[[bool], None] | None = None) -> None:
@@ -52,40 +53,39 @@ class State:
 
     @property
     def images(self) -> tuple[State, ...]:
-        """Itself, and its parts."""
+        """The state itself and its parts."""
         return (self, *self.parts)
 
     @property
     def fds(self) -> tuple[int, ...]:
-        """The files of all of it."""
         return tuple(each.fd for each in self.images)
 
     @property
     def total(self) -> int:
-        """The size of all of it."""
+        """The bytes of all images."""
         return sum(each.size for each in self.images)
 
     @classmethod
     def of(cls, image: bytes | memoryview) -> State:
-        """A copy of an image that was read from somewhere. Raises OSError if there is no room."""
+        """A copy of an image in memory. Raises OSError if there is no room."""
         state = cls.empty()
         state.append(image)
         return state
 
     @classmethod
     def empty(cls) -> State:
-        """An image of which nothing is there yet. Raises OSError if there is no room."""
+        """An empty image. Raises OSError if there is no room."""
         return cls(anonymous_file(0), 0)
 
     def append(self, part: bytes | memoryview) -> None:
-        """The next part of an image that arrives in parts. Raises OSError if there is no room."""
+        """Append the next part of an image. Raises OSError if there is no room."""
         rest = memoryview(part)
         while rest:
             written = os.pwrite(self.fd, rest, self.size)
             self.size, rest = self.size + written, rest[written:]
 
     def copy(self) -> State:
-        """The same image under another descriptor, to be closed apart from this one."""
+        """The same image under another descriptor, which is closed separately."""
         other = State(os.dup(self.fd), self.size)
         other._memory, other.looked = self._memory, self.looked
         self._memory.join()
@@ -93,17 +93,17 @@ class State:
         return other
 
     def lend(self) -> None:
-        """A model is loaded from it, and may have parts of it for as long as it likes."""
+        """Note that a model is loaded from it and may use its memory for as long as it exists."""
         self._memory.lend()
         for part in self.parts:
             part.lend()
 
     def view(self) -> memoryview:
-        """The image, where it is."""
+        """The image, mapped into memory."""
         return memoryview(mmap.mmap(self.fd, self.size, access=mmap.ACCESS_READ))
 
     def close(self) -> None:
-        """The memory is free when nobody has it open or uses a view of it any more. May be called twice."""
+        """The memory is freed when no copy or view is left. May be called twice."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
@@ -112,12 +112,12 @@ class State:
             part.close()
 
 
-MOST_RECENT = 64
-"""So many states are kept in memory at most, however small they are: each is an open file."""
+MAX_STATES = 64
+"""Limits the cached states, however small they are: each is an open file."""
 
 
 class RecentStates:
-    """Owns copies of states, which cost no memory as long as the originals are there, too."""
+    """Copies of recent states. A copy takes no memory while the original exists."""
 
     def __init__(self, limit: int) -> None:
         self._limit, self._bytes, self._lock = limit, 0, Lock()
@@ -133,11 +133,11 @@ class RecentStates:
             self._bytes += state.total
             if is_branch_point:
                 self._branch_points.add(key)
-            while self._bytes > self._limit or len(self._states) > MOST_RECENT:
-                self._drop(self._least_wanted())
+            while self._bytes > self._limit or len(self._states) > MAX_STATES:
+                self._drop(self._eviction_candidate())
 
-    def _least_wanted(self) -> str:
-        """The one used longest ago, of those where only one stage begins, if there are any."""
+    def _eviction_candidate(self) -> str:
+        """The least recently used state; branch points go last."""
         return next((key for key in self._states if key not in self._branch_points), next(iter(self._states)))
 
     def copy(self, key: str) -> State | None:

@@ -1,9 +1,9 @@
-"""Runs on: a worker's main process; the tasks, `open_process` and `close_process` on the process that runs them.
+"""How a Celery worker becomes a slot or the scheduler, its tasks, and how it ends.
 
-How a Celery worker becomes a slot, or the scheduler, what it is then, what its tasks do, and how it ends.
+Arguments of tasks are ids, and all tasks may run twice. The parts of a process are created when they are first needed,
+in the process that needs them.
 
-Arguments of tasks are ids, and all tasks may run twice. The parts of a process are made when they are first needed, in
-the process that needs them.
+Runs on: a worker's main process; the tasks, `open_process` and `close_process` on the process that runs them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from celery.signals import (
     worker_shutting_down,
 )
 
-from app.domain.chain_assignment import NAME
+from app.domain.slots import NAME
 from app.events import Database, DatabaseUnavailable, SlotTaken, SqlRecords
 from app.outages import LostRace
 from app.process.limits import end_within
@@ -40,7 +40,7 @@ from app.process.logs import write_json
 from app.settings import settings
 from app.workers.celery_app import SCHEDULER_QUEUE, celery, send_next, wake_scheduler
 from app.workers.ownership import Ownership, SlotLock
-from app.workers.roles import SchedulerRole, device_here, make_slot
+from app.workers.roles import SchedulerRole, make_slot, slot_device
 from app.workers.slot.device import NoDevice
 from app.workers.threads import Notifier
 
@@ -49,14 +49,15 @@ if TYPE_CHECKING:
 
 
 class ShutdownFlag:
-    """Whether this worker must end: one byte that the process shares with the forks it makes from here on, so that the
-    one that trains knows without any server between them."""
+    """Whether this worker must end: one byte of memory shared with later forks, so that the fork that trains sees it
+    without any server.
+    """
 
     def __init__(self) -> None:
         self._shared = mmap.mmap(-1, 1)
 
     def ask(self) -> None:
-        """The worker must end. Safe in a signal handler."""
+        """Ask the worker to end. Safe in a signal handler."""
         self._shared[0] = 1
 
     @property
@@ -65,10 +66,10 @@ class ShutdownFlag:
 
 
 class WorkerProcess:
-    """The scheduler's process, or a slot's. Nothing is made before it is asked for.
+    """The scheduler's process, or a slot's. Its parts are created on first use.
 
-    shutdown: made before the process that trains is forked, which looks at it. ownership: of the slot that this worker
-    has; None for the scheduler's.
+    shutdown: created before the fork that trains, which reads it.
+    ownership: of this worker's slot; None for the scheduler's worker.
     """
 
     def __init__(self) -> None:
@@ -78,14 +79,14 @@ class WorkerProcess:
         self._to_close: list[Callable[[], None]] = []
 
     def start_role(self, queue: str) -> None:
-        """Become what a queue is served by, in the process that runs the tasks."""
+        """Become the scheduler or the slot that the queue names, in the process that runs the tasks."""
         if queue == SCHEDULER_QUEUE:
             self.scheduler.start()
         else:
             self._start_slot()
 
     def close(self) -> None:
-        """Before the process ends: what was made last, first."""
+        """Close all parts, in reverse order of their creation."""
         while self._to_close:
             self._to_close.pop()()
 
@@ -94,24 +95,23 @@ class WorkerProcess:
         return Database(settings().database_url, patience=settings().patience_seconds)
 
     def notify(self) -> None:
-        """Tell the scheduler that something happened, without waiting for the broker."""
+        """Wake the scheduler without waiting for the broker."""
         self._notifier.notify()
 
     @cached_property
     def scheduler(self) -> SchedulerRole:
-        """The scheduler of this process."""
         role = SchedulerRole(self.database, lambda: self.notify())
         self._to_close.append(role.close)
         return role
 
     @property
     def slot(self) -> Slot:
-        """The slot that this process is. Raises RuntimeError when its worker listens to no slot's queue."""
+        """This process's slot. Raises RuntimeError when its worker serves no slot's queue."""
         if self._slot is None:
             raise RuntimeError("this worker listens to no slot's queue: start it with -Q gpu0 (or gpu1, ...)")
         return self._slot
 
-    def own(self, name: str) -> None:
+    def lock_slot(self, name: str) -> None:
         """Keep every other process of this machine from being this slot. Raises `SlotTaken`."""
         lock = SlotLock.acquire(name, settings().database_url, settings().locks)
         lease, heartbeat = settings().lease_seconds, settings().heartbeat_seconds
@@ -134,11 +134,11 @@ class WorkerProcess:
 
 
 worker = WorkerProcess()
-"""That of this process, and of the forks that it makes."""
+"""Of this process, and of the forks that it makes."""
 
 
-def another_name(slot: str) -> str:
-    """A name for a slot that nobody on another machine gives its own."""
+def unique_slot_name(slot: str) -> str:
+    """A slot name that no other machine uses."""
     return f"{socket.gethostname()}-{slot}"
 
 
@@ -149,7 +149,7 @@ LOOK_SECONDS = 0.5
 
 @celeryd_after_setup.connect
 def check_queues(instance: Any, **_: Any) -> None:
-    """End the worker, with one sentence, if it cannot be what its queue names."""
+    """End the worker with one sentence if it cannot serve its queues."""
     queues = sorted(celery.amqp.queues.consume_from)
     if len(queues) > 1:
         raise SystemExit(f"one worker is one slot, but the queues {', '.join(queues)} were given; start one for each")
@@ -160,21 +160,23 @@ def check_queues(instance: Any, **_: Any) -> None:
 @after_setup_logger.connect
 @after_setup_task_logger.connect
 def write_logs(logger: logging.Logger, **_: Any) -> None:
-    """In the form that the settings say."""
+    """Log as JSON if the settings say so."""
     if settings().log_format == "json":
         write_json([logger])
 
 
 @worker_process_init.connect
 def open_process(**_: Any) -> None:
-    """In the process that runs the tasks. It is the main one that is asked to end, also where all get the signal."""
+    """Start the role in the process that runs the tasks. Only the main process reacts to SIGTERM, even if all processes
+    get it.
+    """
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     worker.start_role(_queue())
 
 
 @worker_shutting_down.connect
 def retire(**_: Any) -> None:
-    """A slot that is asked to end gives its chain back at the next step, and takes itself off the record."""
+    """The slot gives its chain back at the next step, and deletes its row."""
     end_within(settings().stop_seconds, _kill_forks)
     worker.shutdown.ask()
 
@@ -184,10 +186,10 @@ def close_process(**_: Any) -> None:
     worker.close()
 
 
-@beat_embedded_init.connect  # Beat is a process of its own, and would go on when its worker is killed
+@beat_embedded_init.connect  # Beat is a process of its own, and would outlive a killed worker
 def end_with_parent(**_: Any) -> None:
-    """Be killed when the parent dies, however it does."""
-    with contextlib.suppress(OSError):  # elsewhere than on Linux it cannot be asked for
+    """Die with the parent process, however it dies."""
+    with contextlib.suppress(OSError):  # Linux only
         set_pdeathsig(signal.SIGKILL)
 
 
@@ -203,17 +205,17 @@ def _become_slot(name: str) -> None:
             f" {SCHEDULER_QUEUE}"
         )
     try:
-        device_here(name)
-        worker.own(name)
+        slot_device(name)
+        worker.lock_slot(name)
         _await_free()
     except NoDevice as problem:
         raise SystemExit(str(problem)) from None
     except SlotTaken as taken:
-        raise SystemExit(f"{taken}; give this worker another queue, such as {another_name(name)}") from None
+        raise SystemExit(f"{taken}; give this worker another queue, such as {unique_slot_name(name)}") from None
 
 
 def _await_free() -> None:
-    """Until it is sure that no other worker has the slot. A database that is away is not waited for here.
+    """Wait until no other worker has the slot. An outage of the database is not waited for here.
 
     Raises `SlotTaken`.
     """
@@ -242,18 +244,20 @@ def _kill_forks() -> None:
 
 @celery.task(name="stagetree.stage")
 def stage(chain: str, index: int) -> None:
-    """Train one stage of a chain. A stale message ends here and sends nothing on."""
+    """Train one stage of a chain. A stale message ends here, and the next one is not sent."""
     if not worker.slot.run_stage(chain, index):
         raise Ignore
 
 
 @celery.task(name="stagetree.rank")
 def rank(chain: str) -> None:
-    """Leave the device to the chain that this slot is lent to, and train a rank of it if that is on another machine."""
+    """Leave the device to the chain that this slot is lent to. If that chain is on another machine, train one of its
+    ranks.
+    """
     worker.slot.run_rank(chain)
 
 
 @celery.task(name="stagetree.tick")
 def tick() -> None:
-    """Look at what happened and decide what is next."""
-    worker.scheduler.ticking.tick()
+    """Let the scheduler look and decide."""
+    worker.scheduler.tick_loop.tick()

@@ -1,9 +1,9 @@
-"""Runs on: the thread that trains.
+"""Templates: trainer processes that have imported the file and built the trainer, from which chains are forked.
 
-Templates: a trainer's process that has imported the file and built the trainer, of which each chain has a fork.
+A fork starts in milliseconds, with an untrained model. `stagetree.runtime.template` lists what makes a process unfit to
+be a template.
 
-A fork starts in milliseconds, with a model that was never trained. See `stagetree.runtime.template` for what makes
-a process unfit for it.
+Runs on: the thread that trains.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from stagetree.runtime.failures import TrainerFailed
 
 logger = logging.getLogger(__name__)
 
-MOST_TEMPLATES = 2
-"""Of one slot: the least recently used ones end."""
+MAX_TEMPLATES = 2
+"""Templates of one slot; the least recently used ones end."""
 
-MOST_REFUSED = 64
-"""So many trainers that cannot be templates are remembered."""
+MAX_REFUSED = 64
+"""How many trainers that cannot be templates are remembered."""
 
 Stamp = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class TemplateKey:
-    """What a template is built from: a chain may have a fork of it where all of that is equal."""
+    """Identifies what a template was built from: a chain may be forked from it if all fields are equal."""
 
     source: TrainerSource
     trainer: str
@@ -46,9 +46,9 @@ class TemplateKey:
 
 
 class Fork(TrainerProcess):
-    """A process that is a fork of a template. printed: the text that the template printed while it was built."""
+    """A process forked from a template. printed: the output of the template's build."""
 
-    printed, tells_room = b"", False
+    printed, reports_free_memory = b"", False
 
     @classmethod
     def of(cls, template: Template, request: ForkRequest) -> Fork:
@@ -65,21 +65,25 @@ class Fork(TrainerProcess):
 
 
 class Template:
-    """A process that serves forks, of which one is always ready. printed: the text that the build printed. uses: the
-    files that the build opened. files: the paths that the build read."""
+    """A process that serves forks, one of which is always ready.
+
+    printed: the output of the build.
+    uses: the files that the build opened.
+    files: the paths that the build read.
+    """
 
     def __init__(self, process: TrainerProcess, printed: bytes, files: Iterable[str]) -> None:
         self.process, self.printed, self.uses = process, printed, process.take_uses()
-        self._stamps = {path: stamp_of(path) for path in files}
+        self._stamps = {path: file_stamp(path) for path in files}
         self._next: ForkRequest | None = None
 
     @property
     def is_outdated(self) -> bool:
-        """Whether a file that was read is another one now: a process that is built now would read that."""
-        return any(stamp_of(path) != stamp for path, stamp in self._stamps.items())
+        """Whether a file that the build read has changed: a process built now would read the new one."""
+        return any(file_stamp(path) != stamp for path, stamp in self._stamps.items())
 
     def fork(self) -> Fork:
-        """A process in which nothing was trained. Raises `WarmFailed`, `TrainerFailed`, EOFError, OSError."""
+        """A process with an untrained model. Raises `WarmFailed`, `TrainerFailed`, EOFError, OSError."""
         request, self._next = self._next or self.process.request_fork(), None
         fork = Fork.of(self, request)
         with suppress(OSError):  # the template has died meanwhile, which the next chain meets
@@ -87,7 +91,7 @@ class Template:
         return fork
 
     def close(self) -> None:
-        """It has trained nothing, so nothing of it has to end in order."""
+        """Kill it: it has trained nothing, so nothing needs an orderly end."""
         if self._next is not None:
             self._next.close()
         self.process.kill()
@@ -95,19 +99,19 @@ class Template:
 
 
 class Templates:
-    """The templates of one slot, the most recently used ones last."""
+    """A slot's templates, in order of their last use."""
 
     def __init__(self) -> None:
         self._templates: dict[TemplateKey, Template] = {}
         self._refused: dict[TemplateKey, str] = {}
         self._ending: tuple[Fork, float] | None = None  # and when it should have ended
 
-    def can_have(self, key: TemplateKey) -> bool:
-        """Whether it is not known yet that there can be none."""
+    def can_be_built(self, key: TemplateKey) -> bool:
+        """Whether a template may be tried: none was refused for this key."""
         return key not in self._refused
 
     def fork(self, key: TemplateKey) -> Fork | None:
-        """A process with a model that was never trained; None where there is no template."""
+        """A process with an untrained model; None if there is no template."""
         self._end([other for other in self._templates if other.trainer == key.trainer and other.source != key.source])
         template = self._templates.get(key)
         if template is None:
@@ -125,36 +129,36 @@ class Templates:
         return fork
 
     def add(self, key: TemplateKey, process: TrainerProcess, printed: bytes, files: Iterable[str]) -> None:
-        """A process serves forks from now on. printed, files: as of `Template`."""
-        self._end(list(self._templates)[: max(0, len(self._templates) + 1 - MOST_TEMPLATES)])
+        """Let a process serve forks from now on. printed, files: as for `Template`."""
+        self._end(list(self._templates)[: max(0, len(self._templates) + 1 - MAX_TEMPLATES)])
         self._templates[key] = Template(process, printed, files)
 
     def refuse(self, key: TemplateKey, reason: str) -> None:
-        """There can be none. reason: words that follow "it"."""
+        """Record that this trainer cannot be a template. reason: words that follow "it"."""
         logger.warning("each chain of trainer %r builds it in a process of its own: it %s", key.trainer, reason)
-        self._refused = dict([*self._refused.items(), (key, reason)][-MOST_REFUSED:])
+        self._refused = dict([*self._refused.items(), (key, reason)][-MAX_REFUSED:])
 
     def drop(self, key: TemplateKey) -> None:
-        """The user's code has failed in a fork of it: it is tried again in a process that builds for itself."""
+        """End a template after the user's code failed in one of its forks."""
         self._end([key])
 
     def end(self, fork: Fork) -> None:
-        """Let a fork end by itself, while the next chain begins in another one."""
-        self.await_end()
+        """Let a fork end by itself while the next chain begins in another one."""
+        self.await_ending_fork()
         fork.ask_to_end()
         self._ending = fork, time.monotonic() + CLOSE_SECONDS
 
     def kill_late_fork(self) -> None:
-        """Kill the fork that is late with its end. Called while the next chain trains."""
+        """Kill the fork that is late to end. Called while the next chain trains."""
         if self._ending is not None and time.monotonic() > self._ending[1]:
-            self.await_end()
+            self.await_ending_fork()
 
     def close(self) -> None:
-        self.await_end()
+        self.await_ending_fork()
         self._end(list(self._templates))
 
-    def await_end(self) -> None:
-        """Return when no fork is on its way to its end."""
+    def await_ending_fork(self) -> None:
+        """Wait until the ending fork is gone."""
         if self._ending is not None:
             (fork, ends), self._ending = self._ending, None
             fork.close(max(0.0, ends - time.monotonic()))
@@ -165,8 +169,8 @@ class Templates:
                 template.close()
 
 
-def stamp_of(path: str) -> Stamp | None:
-    """A stamp that changes with the file; None where there is no file."""
+def file_stamp(path: str) -> Stamp | None:
+    """Changes whenever the file does; None if it is missing."""
     try:
         status = os.stat(path)
     except OSError:

@@ -1,8 +1,9 @@
-"""Runs on: the ticking thread, the retention thread and the notifier's thread, which it makes.
+"""The helper threads of a worker's process: periodic work, the tick loop, and messages that must not block their
+sender.
 
-What a worker's process does beside its tasks: again and again, not too often, or without anybody waiting for it.
+An `Executor` runs them: threads in production; in the simulated world, steps in an order that one seed decides.
 
-How it does so is an `Executor`'s: threads in production; in the simulated world, steps that one seed puts in order.
+Runs on: the ticking thread, the retention thread and the notifier's thread, which it starts.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from app.outages import LostRace, Unavailable
 logger = logging.getLogger(__name__)
 
 LATE_PERIODS = 1.5
-"""A tick that is so many periods late does not come from beat any more."""
+"""A tick that is this many periods late no longer comes from beat."""
 
 CLOSE_SECONDS = 2.0
-"""How long the last message to the scheduler is waited for."""
+"""How long `close` waits for the last message to the scheduler."""
 
 
 class Flag(Protocol):
@@ -51,15 +52,15 @@ class Task(Protocol):
 
 
 class Executor(ABC):
-    """Runs the parts of a process beside each other, and makes the means by which they wait."""
+    """Runs the threads of a process and makes their synchronization primitives."""
 
     @abstractmethod
     def spawn(self, name: str, run: Callable[[], None]) -> Task:
-        """Do it beside everything else. The process may end without it."""
+        """Run it in the background. The process may end without it."""
 
     @abstractmethod
     def now(self) -> float:
-        """Seconds, by the clock of its waits. It does not go back."""
+        """Monotonic seconds, by the clock of its waits."""
 
     @abstractmethod
     def flag(self) -> Flag: ...
@@ -69,12 +70,10 @@ class Executor(ABC):
 
     @abstractmethod
     def lock(self) -> AbstractContextManager[object]:
-        """For a block that may wait, as for a database; locks that are held for a moment are the interpreter's own."""
+        """For blocks that may wait, as for a database. Locks held only for a moment are plain `threading.Lock`."""
 
 
 class Threads(Executor):
-    """Threads of this process."""
-
     def spawn(self, name: str, run: Callable[[], None]) -> Task:
         thread = threading.Thread(target=run, name=name, daemon=True)
         thread.start()
@@ -97,11 +96,10 @@ THREADS = Threads()
 
 
 class PeriodicThread:
-    """Does one thing every so many seconds, and sooner when it is told to.
+    """Runs `do` every `seconds`, and sooner after `wake`. An outage is waited for.
 
-    do: whether there is nothing more to do for now; else it is done again at once. What is away is waited for.
-
-    rest: who wakes it waits for so many seconds, so that it is done once for all who do meanwhile.
+    do: returns whether nothing is left for now; otherwise it runs again at once.
+    rest: seconds between `wake` and the run, so that several wake-ups share one.
     """
 
     def __init__(
@@ -116,16 +114,16 @@ class PeriodicThread:
         self._task = self._executor.spawn(self._name, self._run)
 
     def wake(self) -> None:
-        """Do it soon."""
+        """Run soon."""
         self._woken.set()
 
     def close(self) -> None:
-        """What is under way is not waited for."""
+        """Does not wait for the run under way."""
         self._closed.set()
         self._woken.set()
 
     def join(self, seconds: float) -> bool:
-        """Wait for its end after `close`; whether it has come in time."""
+        """Wait for the end after `close`; whether it came in time."""
         if self._task is None:
             return True
         self._task.join(seconds)
@@ -138,16 +136,16 @@ class PeriodicThread:
                 self._woken.wait(self._seconds)
                 self._closed.wait(self._rest)
             self._woken.clear()
-            is_done = self._closed.is_set() or self._once()
+            is_done = self._closed.is_set() or self._run_once()
 
-    def _once(self) -> bool:
+    def _run_once(self) -> bool:
         try:
             is_done = self._do()
         except (Unavailable, LostRace) as problem:
             logger.log(logging.DEBUG if self._is_away else logging.WARNING, "%s waits: %s", self._name, problem)
             self._is_away = True
             return True
-        except Exception:  # it only tidies up: the process has more to do than this
+        except Exception:  # tidying up must not end the process
             logger.exception("%s failed, and is tried again", self._name)
             return True
         self._is_away = False
@@ -155,11 +153,15 @@ class PeriodicThread:
 
 
 class TickLoop:
-    """When the scheduler looks: when it is told to, and by itself when nobody has told it for a while.
+    """Runs a tick on request, and by itself when the last request was too long ago.
 
-    Beat may be dead, the broker away, or the wall clock, by which beat goes, have jumped. The clock here does not.
+    Beat may be dead, the broker unavailable, or the wall clock, which beat uses, may have jumped. This clock is
+    monotonic.
 
-    look: one tick. after: what is done now and then between two of them. seconds: how often to look at least."""
+    look: one tick.
+    after: called between ticks.
+    seconds: the longest time between two ticks.
+    """
 
     def __init__(
         self,
@@ -178,11 +180,11 @@ class TickLoop:
         self._executor.spawn("ticking", self._watch)
 
     def close(self) -> None:
-        """What is under way is not waited for."""
+        """Does not wait for the tick under way."""
         self._stopped.set()
 
     def tick(self) -> None:
-        """Look now, after whoever is looking. What is away is said once, and looked at again later."""
+        """Tick now, after any tick under way. An outage is logged once, and the next tick tries again."""
         with self._lock:
             self._looked_at = self._clock()
             try:
@@ -194,7 +196,7 @@ class TickLoop:
                 self._is_away = False
 
     def tick_if_late(self) -> None:
-        """Look if nobody has looked for too long."""
+        """Tick if the last one was too long ago."""
         if self._clock() - self._looked_at > LATE_PERIODS * self._seconds:
             self.tick()
 
@@ -203,32 +205,35 @@ class TickLoop:
             try:
                 self.tick_if_late()
                 self._after()
-            except (Unavailable, LostRace) as problem:  # each tick says whether that is so
+            except (Unavailable, LostRace) as problem:  # each tick logs it
                 logger.debug("what is done after ticks waits: %s", problem)
-            except Exception:  # this thread is what is left when all else fails: it goes on
+            except Exception:  # the last resort when all else fails must continue
                 logger.exception("the scheduler could not look")
 
 
 class RateLimit:
-    """Something that is done not more often than every so many seconds.
+    """Limits how often something runs.
 
-    do: may raise; then it is due again at once. clock: any that does not go back."""
+    do: may raise; then it is due again at once.
+    clock: monotonic.
+    """
 
     def __init__(self, seconds: float, do: Callable[[], object], clock: Callable[[], float] = time.monotonic) -> None:
         self._seconds, self._do, self._clock = seconds, do, clock
         self._done_at: float | None = None
 
     def do_if_due(self) -> None:
-        """Do it, the first time too."""
+        """Run it if it is due, as it is the first time."""
         if self._done_at is None or self._clock() - self._done_at >= self._seconds:
             self._do()
             self._done_at = self._clock()
 
 
 class Notifier:
-    """Tells the scheduler that something happened, without making anybody wait for the broker.
+    """Wakes the scheduler without making the caller wait for the broker.
 
-    Calls `tell` on a thread of its own after each `notify`; what comes while it does so is one more call."""
+    Calls `tell` on its own thread after each `notify`; notifications during a call lead to one more call.
+    """
 
     def __init__(self, tell: Callable[[], None], executor: Executor = THREADS) -> None:
         self._tell, self._asked, self._is_closed = tell, executor.flag(), False
@@ -239,7 +244,7 @@ class Notifier:
         self._asked.set()
 
     def close(self) -> None:
-        """Tell once more, and end; a broker that is away is not waited for."""
+        """Tell once more, and end. Does not wait for an unavailable broker."""
         self._is_closed = True
         self._asked.set()
         self._task.join(CLOSE_SECONDS)
@@ -249,8 +254,8 @@ class Notifier:
         while not is_last:
             self._asked.wait()
             self._asked.clear()
-            is_last = self._is_closed  # before it tells: what is noted while it does is told of once more
+            is_last = self._is_closed  # read before telling: a later notification needs another call
             try:
                 self._tell()
-            except Exception:  # whatever it is, the next one is told; what is missed, the next regular tick sees
+            except Exception:  # the next notification tries again; the next regular tick finds the rest
                 logger.exception("the scheduler could not be told")

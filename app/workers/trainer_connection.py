@@ -1,8 +1,9 @@
-"""Runs on: the thread that trains; `kill` on any.
+"""The connection to a trainer's process: commands, their answers, deadlines, and how its end is noticed.
 
-The line to a trainer's process: commands and their answers, and how it is known that the process has ended.
+A process that hangs, holds the interpreter lock, breaks its device or leaks memory is killed, and a fresh one
+continues.
 
-What hangs, holds the interpreter's lock, breaks its device or leaks is killed, and a fresh process goes on.
+Runs on: the thread that trains; `kill` on any.
 """
 
 from __future__ import annotations
@@ -22,36 +23,37 @@ from stagetree.runtime.failures import TrainerFailed, ending
 from stagetree.runtime.wire import Message, Wire, WireTimeout, anonymous_file
 
 POLL_SECONDS = 0.1
-"""How often the slot looks at what it has to look at while a trainer is silent."""
+"""How often the slot runs its own checks while a trainer is silent."""
 
 SEND_SECONDS = 10.0
 FORK_SECONDS = 30.0
-"""A template has nothing else to do than to fork, which takes milliseconds."""
+"""A template only has to fork, which takes milliseconds."""
 
 CLOSE_SECONDS = 1.0
-"""A process that is not wanted any more has so long to end by itself."""
+"""How long a process that is no longer needed may take to end."""
 
 STDERR = 2
 
 KILL_SECONDS = 10.0
-"""A killed process is gone in milliseconds; one that is waiting for a driver or a disk takes longer."""
+"""A killed process is gone in milliseconds, unless it waits for a driver or a disk."""
 
 END_SECONDS = 5.0
-"""How long a process that has closed its connection may take to end, on a busy machine: then it is known how it did."""
+"""How long a process may take, on a busy machine, from closing its connection to reporting its exit code."""
 
 STACK_SECONDS = 1.0
 LONGEST_STACK = 2**16
 
 
 STEP_SECONDS = 60.0
-"""Any step but the first may take so long, however short the others were."""
+"""Every step after the first may take this long, however short the others were."""
 
 
 @dataclass(slots=True)
 class Deadline:
-    """Learnt from how long the same kind of call took before: `factor` times the longest, and never less than `floor`.
+    """Learned from earlier calls of the same kind: `factor` times the longest one, but at least `floor`.
 
-    floor, longest: seconds. first: before anything was heard; by default as the floor.
+    floor, longest: seconds.
+    first: before anything was measured; by default as the floor.
     """
 
     floor: float
@@ -63,31 +65,31 @@ class Deadline:
     def seconds(self) -> float:
         return max(self.floor, self.factor * self.longest if self.longest else self.first)
 
-    def of_steps(self, *, is_patient: bool) -> Deadline:
-        """By what was learnt of the steps before. is_patient: each may take as long as the first one."""
+    def limit_steps(self, *, is_patient: bool) -> Deadline:
+        """Use what was learned from earlier steps. is_patient: each step may take as long as the first."""
         self.first = self.first or self.floor
         self.floor = self.first if is_patient else min(STEP_SECONDS, self.first)
         return self
 
     def observe(self, seconds: float) -> None:
-        """Something was heard after so long."""
+        """A message came after this time."""
         self.longest = max(self.longest, seconds)
 
 
 class TrainerKilled(Exception):
-    """The process was ended by `kill`, while it was wanted for something."""
+    """`kill` ended the process during a call."""
 
 
 class TrainerConnection:
     """One process and the two wires to it. All calls but `kill` come from one thread.
 
-    Every call raises `TrainerFailed`: with kind `exception`, `out_of_memory` or `device` for what the trainer's code
-    did, `hang` when nothing was heard for longer than `deadline`, `crash` when the process ended, and `internal` for a
-    fault of ours. After `hang` and `crash` the process is gone. `TrainerKilled` when `kill` was called.
+    Every call raises `TrainerFailed` of kind `exception`, `out_of_memory` or `device` for the trainer's code, `hang`
+    when nothing was heard within `deadline`, `crash` when the process ended, and `internal` for our own faults. After
+    `hang` and `crash` the process is gone. Every call raises `TrainerKilled` after `kill`.
 
-    pid: of the process, and of its process group. step: how many steps the model has been trained for, as far as was
-    heard. left: what others have left in the process where the model begins; see
-    `stagetree.runtime.exactness.process_changes`.
+    pid: of the process, and of its process group.
+    step: the last reported step of the model.
+    left: what earlier trials left in the process where the model begins; see `stagetree.runtime.leftovers`.
     """
 
     def __init__(self, connection: Wire, lifeline: Wire, pid: int) -> None:
@@ -98,21 +100,21 @@ class TrainerConnection:
         self._number = 0
         self._end: int | str | None = None
         self._is_killed = False
-        self._reading_end = RLock()  # also of a signal's handler in the same thread
+        self._reading_end = RLock()  # reentrant: a signal handler may run in the same thread
         self._poll = select.poll()
         for wire in (connection, lifeline):
             self._poll.register(wire, select.POLLIN)
 
     def kill(self) -> None:
-        """End the process and all that it started, now. From any thread, and from a signal's handler."""
+        """End the process and all its children now. Safe from any thread, and in a signal handler."""
         self._is_killed = True
         self._lifeline.finish()
-        if not self._await_end(KILL_SECONDS) or isinstance(self._end, str):  # nobody else does it
+        if not self._await_end(KILL_SECONDS) or isinstance(self._end, str):  # nothing else ends it
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
 
     def close(self, patience: float = 5.0) -> None:
-        """Let the process end by itself, or kill it after `patience` seconds; and free what belongs to it here."""
+        """Let the process end by itself, kill it after `patience` seconds, and free its resources here."""
         if self._stacks < 0:
             return
         self.ask_to_end()
@@ -124,8 +126,11 @@ class TrainerConnection:
         self._stacks = -1
 
     def become_template(self, *, deadline: Deadline) -> tuple[str, Sequence[str]]:
-        """Serve forks from here on, each with the model that was just built. Why that would not be safe, in words that
-        follow "it"; or none, and the files that it has read. Then only `fork`, `kill` and `close` may be called."""
+        """Serve forks from here on, each with the model that was just built.
+
+        Returns why that is unsafe, in words that follow "it" (or nothing), and the files that the build has read.
+        Afterwards only `fork`, `kill` and `close` may be called.
+        """
         answer, _ = self._ask("become_template", deadline, STDERR)
         return answer["unsafe"], answer["files"]
 
@@ -134,14 +139,16 @@ class TrainerConnection:
         return ForkRequest.send(self._connection, FORK_SECONDS)
 
     def ask_to_end(self) -> None:
-        """Let the process end by itself; `close` is still to be called."""
+        """Let the process end by itself; `close` must still be called."""
         with contextlib.suppress(TrainerFailed, TrainerKilled):
             self._send("exit")
 
     def relay(self, far: Wire, lifeline: Wire, adapt: Callable[[Message], Message], look: Callable[[], None]) -> None:
-        """Be another machine's: pass on all that is said to the process and by it, until it has ended. adapt: makes
-        each command one of this machine. look: called now and then; its errors end this. Raises EOFError and
-        ConnectionError: the other side is gone, or has let go.
+        """Serve another machine: pass commands to the process and its answers back, until it has ended.
+
+        adapt: translates each command for this machine.
+        look: called regularly; its errors end the relay.
+        Raises EOFError and ConnectionError when the other side is gone.
         """
         for wire in (far, lifeline):
             self._poll.register(wire, select.POLLIN)
@@ -149,10 +156,10 @@ class TrainerConnection:
             look()
             self._poll.poll(1000 * POLL_SECONDS)
             lifeline.receive()
-            _pass_on(far, self._connection, adapt)
-            has_ended = self._await_end(0.0)  # asked first: its last words are still passed on
+            _forward(far, self._connection, adapt)
+            has_ended = self._await_end(0.0)  # checked first, so that its last messages are still forwarded
             try:
-                _pass_on(self._connection, far, dict)
+                _forward(self._connection, far, dict)
             except EOFError:
                 has_ended = self._await_end(END_SECONDS)
             if has_ended:
@@ -161,11 +168,11 @@ class TrainerConnection:
 
     @property
     def uses(self) -> dict[str, list[Any]]:
-        """The files that it has `read` and `written`, as of `stagetree.runtime.reads.file_uses`."""
+        """The files that were `read` and `written`, see `stagetree.runtime.file_uses`."""
         return {kind: [file for each in self._uses for file in each[kind]] for kind in ("read", "written")}
 
     def take_uses(self) -> dict[str, list[Any]]:
-        """The same, since the last time."""
+        """The uses since the last call."""
         uses = self.uses
         self._uses.clear()
         return uses
@@ -176,13 +183,13 @@ class TrainerConnection:
         return self._answer(self._send(do, *fds, **fields), do, deadline)
 
     def _send(self, do: str, *fds: int, **fields: Any) -> int:
-        """The number of the command, which its answers carry."""
+        """Send a command; returns its number, which the answers carry."""
         self._number += 1
         self._tell(do, *fds, **fields)
         return self._number
 
     def _tell(self, do: str, *fds: int, **fields: Any) -> None:
-        """Send what has no answer of its own, also while another command is under way."""
+        """Send a message without an answer, also during another command."""
         try:
             self._connection.send({"do": do, "number": self._number, **fields}, *fds, timeout=SEND_SECONDS)
         except ConnectionError:
@@ -193,7 +200,7 @@ class TrainerConnection:
     def _answer(
         self, number: int, do: str, deadline: Deadline, look: Callable[[], None] = lambda: None
     ) -> tuple[Message, list[int]]:
-        """Wait for the answer to a command, which is late when nothing was heard for longer than the deadline."""
+        """Wait for a command's answer, and fail when nothing is heard within the deadline."""
         heard_at = time.monotonic()
         while True:
             heard = self._hear(number)
@@ -211,16 +218,16 @@ class TrainerConnection:
             look()
 
     def _hear(self, number: int) -> tuple[Message, list[int]] | None:
-        """What the process has said of a command, if anything; how far it is goes to `step`."""
+        """The next message about a command, if one has arrived. Updates `step`."""
         while True:
-            has_ended = self._await_end(0.0)  # asked first: what it said before is still read
+            has_ended = self._await_end(0.0)  # checked first, so that its last messages are still read
             arrived = self._receive()
             if arrived is None:
                 if has_ended:
                     raise self._ended()
                 return None
             message, fds = arrived
-            if message["number"] < number:  # of a command that was given up
+            if message["number"] < number:  # answers an abandoned command
                 _close(fds)
                 continue
             self.step, self.left = message["step"], message.get("left", self.left)
@@ -239,7 +246,7 @@ class TrainerConnection:
     # ------------------------------------------------------------------------------------------------ its end
 
     def _await_end(self, seconds: float) -> bool:
-        """Whether the process has ended, or does so in time."""
+        """Whether the process has ended, or ends within the time."""
         with self._reading_end:
             if self._end is None:
                 end = self._read_end(seconds)
@@ -247,7 +254,7 @@ class TrainerConnection:
             return self._end is not None
 
     def _read_end(self, seconds: float) -> int | str | None:
-        """The exit code, or that it will not be heard of; None if the process runs on."""
+        """The exit code, or why it is unknown; None while the process runs."""
         try:
             arrived = self._lifeline.receive(seconds)
         except EOFError:
@@ -255,7 +262,7 @@ class TrainerConnection:
         return int(arrived[0]["ended"]) if arrived else None
 
     def _ended(self) -> Exception:
-        """What to raise when the process is gone, or has closed its connection, which is as good."""
+        """The exception for a process that is gone or has closed its connection."""
         has_ended = self._await_end(END_SECONDS)
         if self._is_killed:
             return TrainerKilled("the trainer's process was ended on purpose")
@@ -264,17 +271,19 @@ class TrainerConnection:
             return TrainerFailed("crash", "the trainer's process closed its connection, so it was ended", self.step)
         if isinstance(self._end, str):
             return TrainerFailed("internal", self._end, self.step)
-        return TrainerFailed("crash", f"{_told(self._stack())}the trainer's process {ending(self._end)}", self.step)
+        return TrainerFailed(
+            "crash", f"{_format_stack(self._stack())}the trainer's process {ending(self._end)}", self.step
+        )
 
     def _hung(self, do: str, seconds: float) -> TrainerFailed:
-        """Kill the process, and say where it was."""
+        """Kill the process; the exception has its stacks."""
         where = self._where()
         self.kill()
         text = f"nothing was heard from the trainer for {seconds:.1f} s (last command: {do}), so it was ended"
         return TrainerFailed("hang", where + text, self.step)
 
     def _where(self) -> str:
-        """Where the process is now, if it can still say so."""
+        """The stacks of the process, if it can still print them."""
         begin = os.fstat(self._stacks).st_size
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGUSR1)
@@ -282,21 +291,21 @@ class TrainerConnection:
         while (stack := self._stack(begin)) != before or (not stack and time.monotonic() < ends):
             before = stack
             time.sleep(0.02)
-        return _told(stack)
+        return _format_stack(stack)
 
     def _stack(self, begin: int = 0) -> str:
-        """What the process wrote when it crashed or was asked where it is."""
+        """The stacks that the process wrote when it crashed or was asked to."""
         return os.pread(self._stacks, LONGEST_STACK, begin).decode("utf-8", "backslashreplace")
 
 
-def _told(stack: str) -> str:
-    """Where the process was, before the sentence that says what happened, as in a traceback."""
+def _format_stack(stack: str) -> str:
+    """The stacks, to stand before the error message, as in a traceback."""
     frames = stack.partition("\nExtension modules:")[0].strip()
     return f"The trainer was here:\n{frames}\n" if frames else ""
 
 
-def _pass_on(one: Wire, other: Wire, adapt: Callable[[Message], Message]) -> None:
-    """All that has arrived from the one."""
+def _forward(one: Wire, other: Wire, adapt: Callable[[Message], Message]) -> None:
+    """Forward all messages that have arrived."""
     while (arrived := one.receive()) is not None:
         message, fds = arrived
         try:

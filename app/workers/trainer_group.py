@@ -1,9 +1,9 @@
-"""Runs on: the thread that trains; `kill` on any.
+"""The processes of a trial on several devices, with the interface of one: the same calls, answers and bits.
 
-The processes of a trial on several devices, as one: the same calls, with the same answers and the same bits.
+A command goes to every *rank*; the answer is the leader's. The first error ends the call, and the caller ends the
+group. Only the leader hears where to stop, and tells the others with each step.
 
-A command goes to every *rank*; the answer is the leader's. The first error ends the call, and the caller
-ends the group. Where to stop is told to the leader alone, which says it to the others with each step.
+Runs on: the thread that trains; `kill` on any.
 """
 
 from __future__ import annotations
@@ -16,38 +16,40 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from app.workers.remote_ranks import FarRank, interface_of, listen
+from app.workers.remote_ranks import RemoteRank, interface_of, listen
 from app.workers.state import State
 from app.workers.trainer_connection import POLL_SECONDS, Deadline, TrainerConnection, TrainerKilled
 from app.workers.trainer_process import TrainerProcess
-from app.workers.warm import ON_THE_CPU, TrainerSettings, Warm, is_stopped
+from app.workers.warm import CPU_SETTINGS, TrainerSettings, Warm, is_stopped
 from stagetree.runtime.failures import TrainerFailed
 from stagetree.runtime.wire import Message, anonymous_file
 
 FOR_THE_WORLD = frozenset({"start", "build", "begin", "load", "train", "evaluate", "save"})
-"""Commands for every rank. Of other commands, only the leader knows."""
+"""Commands for every rank; all others go to the leader alone."""
 
 FOR_THE_OTHERS = {"save": "save_part"}
-"""The commands of the other ranks meanwhile."""
+"""The other ranks' form of a command."""
 
 NOT_IN_RANKS = frozenset({"join", "train_together", "measure", "leave"})
-"""Commands of packs: several trials on one device, the other way round."""
+"""Commands of packs, which are the opposite: several trials on one device."""
 
 LATE_SECONDS = 60.0
-"""A rank may be so much later than the deadline of the slot, which ends a group that hangs and says where it was."""
+"""Ranks wait this much longer for each other than the slot's deadline, so that the slot reports a hang with all stacks
+first.
+"""
 
 STOPPED_SECONDS = 60.0
-"""A rank that is stopped by a signal for so long does not go on, however long a step may take."""
+"""A rank that was stopped by a signal for this long counts as lost, however long a step may take."""
 
 VERDICT_SECONDS = 3.0
-"""When a rank has lost another one, the reason may take so long to be heard."""
+"""How long to wait for the cause after a rank reports that it lost another one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """Where ranks find each other. fd: a file in memory that all have, or the socket at which the leader listens.
+    """Where ranks find each other. fd: a shared file in memory, or the socket on which the leader listens.
 
-    place: what each is told of it.
+    place: what each rank needs to know of it.
     """
 
     fd: int
@@ -55,7 +57,7 @@ class Meeting:
 
     @classmethod
     def of(cls, host: str) -> Meeting:
-        """host: of the leader, for ranks on other machines; empty where all are here."""
+        """host: of the leader, for ranks on other machines; empty if all are here."""
         if not host:
             return cls(anonymous_file(0), {})
         door = listen(host)
@@ -64,20 +66,19 @@ class Meeting:
 
 
 class TrainerGroup(TrainerProcess):
-    """One trial, one process on each of its devices, with the interface of one: build, load, train, evaluate, save,
-    kill, close, and all that `TrainerProcess` has but packs.
+    """One trial, one process on each of its devices, with the interface of `TrainerProcess` except packs.
 
-    It is the connection to the leader, rank 0, which is the only one that is told where to stop, whose metrics and
-    logged numbers count, and whose generators are kept. It saves; the others save only their parts of tensors that are
-    divided among all. So facts, checkpoints and progress of a group are as of one process, and a state that a group
-    saved goes on in any number of ranks, 1 included.
+    It is itself the connection to the leader, rank 0. Only the leader hears where to stop, and only its metrics, logged
+    numbers and generators count. The leader saves; the others save only their parts of sharded tensors. So a group's
+    facts, checkpoints and progress are like those of one process, and a saved state resumes on any number of ranks, 1
+    included.
 
-    A call raises the error of the rank whose user's code failed, as of one process (`exception`,
-    `out_of_memory`, `device`); `rank` if a process died, was stopped, or lost another one: an accident that is
-    charged to nobody; `hang` if all run and nothing was heard, with the stacks of all. After any error the group is to
-    be closed, as a process is. One that is killed takes all with it.
+    A call raises the error of the rank whose user code failed, as from one process (`exception`, `out_of_memory`,
+    `device`). It raises `rank` if a process died, was stopped, or lost another one, which is an accident and charged to
+    no trial. It raises `hang`, with all stacks, if all run and nothing was heard. After any error the group must be
+    closed. Killing one process ends all.
 
-    members: the other ranks, first to last.
+    members: the other ranks, in order.
     """
 
     members: tuple[TrainerProcess, ...] = ()
@@ -89,19 +90,22 @@ class TrainerGroup(TrainerProcess):
     def start(
         cls,
         warm: Warm,
-        settings: TrainerSettings = ON_THE_CPU,
+        settings: TrainerSettings = CPU_SETTINGS,
         *,
         deadline: Deadline | None = None,
         rank: Mapping[str, Any] | None = None,
         ranks: int = 1,
         late_seconds: float = LATE_SECONDS,
-        far: Sequence[FarRank] = (),
+        far: Sequence[RemoteRank] = (),
         host: str = "",
     ) -> TrainerGroup:
-        """Fresh processes, their devices started, that have found each other. Raises as `TrainerProcess.start`.
+        """Fresh processes with their devices started, which have found each other. Raises as `TrainerProcess.start`.
 
-        settings: of each. ranks: how many, a power of two. late_seconds: how long one may wait for another in any call.
-        far: all but the leader, where they are on other machines; host: where those reach this one.
+        settings: of each rank.
+        ranks: how many, a power of two.
+        late_seconds: how long a rank waits for another in any call.
+        far: all ranks but the leader, if they are on other machines.
+        host: where those reach this machine.
         """
         group, meeting = cls(*warm.fork()), Meeting.of(host)
         group._late = group._patience = late_seconds
@@ -111,7 +115,7 @@ class TrainerGroup(TrainerProcess):
             group.members = (*group.members, *far)
             for number, each in enumerate(group._all):
                 place = {"rank": number, "world": ranks, "seconds": late_seconds, **meeting.place}
-                if isinstance(each, FarRank):
+                if isinstance(each, RemoteRank):
                     each._send("start", ranks=place)
                 else:
                     how = settings.to_json(number)
@@ -130,24 +134,24 @@ class TrainerGroup(TrainerProcess):
         return (self, *self.members)
 
     def log(self, path: Path, rows: Path | None = None, **lane: int) -> None:
-        """As that of one process; what rank 1 prints goes to `N.r1.log` beside `N.log`. Raises OSError."""
+        """As for one process; the output of rank 1 goes to `N.r1.log` beside `N.log`. Raises OSError."""
         for rank, member in enumerate(self.members, 1):
             member.log(path.with_suffix(f".r{rank}{path.suffix}"))
         super().log(path, rows, **lane)
 
     def save(self, *, deadline: Deadline, look: bool = False, **lane: int) -> State:
-        """As that of one process, with the other ranks' parts of divided tensors."""
+        """As for one process, with the other ranks' parts of sharded tensors."""
         state = super().save(deadline=deadline, look=look, **lane)
         answers = [(each, *self._answers[rank]) for rank, each in enumerate(self.members, 1)]
         state.parts = tuple(each._state_in(answer, fds) for each, answer, fds in answers if fds)
         return state
 
     def resident_bytes(self) -> int:
-        """Of the largest of them."""
+        """Of the largest process."""
         return max(TrainerProcess.resident_bytes(each) for each in self._all if each.pid)
 
     def kill(self) -> None:
-        """End all of them, now. From any thread, and from a signal's handler."""
+        """End all processes now. Safe from any thread, and in a signal handler."""
         self._is_killed = True
         for each in self._all:
             each._lifeline.finish()
@@ -156,7 +160,7 @@ class TrainerGroup(TrainerProcess):
             member.kill()
 
     def close(self, patience: float = 5.0) -> None:
-        """Let them end by themselves, or kill them after `patience` seconds; and free what belongs to them here."""
+        """Let the processes end by themselves, kill them after `patience` seconds, and free their resources here."""
         if self._stacks < 0:
             return
         for member in self.members:
@@ -205,7 +209,7 @@ class TrainerGroup(TrainerProcess):
         return answer, fds
 
     def _give_up_after(self, seconds: float) -> None:
-        """Each rank waits so long for another one: longer than the slot does, which says where all of them were."""
+        """Set how long each rank waits for another: longer than the slot does, which can report all stacks."""
         if seconds != self._patience:
             self._patience = seconds
             for rank, each in enumerate(self._all):
@@ -213,7 +217,7 @@ class TrainerGroup(TrainerProcess):
                     each._tell("patience", seconds=seconds)
 
     def _await_members(self, waiting: dict[int, TrainerProcess], do: str, deadline: Deadline) -> None:
-        """The leader is done; the others are done as well, or soon."""
+        """Wait for the other ranks' answers after the leader's."""
         begun_at = time.monotonic()
         while True:
             self._hear_members(waiting)
@@ -224,7 +228,7 @@ class TrainerGroup(TrainerProcess):
             next(iter(waiting.values()))._poll.poll(1000 * POLL_SECONDS)
 
     def _refuse_stopped(self, do: str) -> None:
-        """Raises `TrainerFailed` where a rank is stopped, and was so for too long."""
+        """Raises `TrainerFailed` if a rank has been stopped by a signal for too long."""
         now = time.monotonic()
         if not any(is_stopped(each.pid) for each in self._all):
             self._running_at = now
@@ -232,7 +236,7 @@ class TrainerGroup(TrainerProcess):
             raise self._hung(do, now - self._running_at)
 
     def _hear_members(self, waiting: dict[int, TrainerProcess]) -> None:
-        """A member that has answered is waited for no more."""
+        """Collect answers; members that have answered leave `waiting`."""
         for rank, member in list(waiting.items()):
             with self._telling(rank):
                 while (heard := member._hear(member._number)) is not None:
@@ -245,7 +249,7 @@ class TrainerGroup(TrainerProcess):
 
     @contextlib.contextmanager
     def _telling(self, rank: int) -> Iterator[None]:
-        """The failure of a rank in the block is raised as that of the group."""
+        """Raise the failure of a rank in the block as the group's."""
         try:
             yield
         except _Verdict:
@@ -254,10 +258,10 @@ class TrainerGroup(TrainerProcess):
             raise self._verdict(rank, failed) from failed
 
     def _verdict(self, rank: int, failed: TrainerFailed) -> Exception:
-        """Why the group cannot go on, where this is the first failure that was heard."""
+        """Why the group cannot continue, given the first failure that was heard."""
         failures = {rank: failed}
         ends = time.monotonic() + VERDICT_SECONDS
-        while failed.kind == "rank" and time.monotonic() < ends:  # it is the consequence of something
+        while failed.kind == "rank" and time.monotonic() < ends:  # a lost rank is a consequence: look for its cause
             for other, each in enumerate(self._all):
                 if other not in failures and (failure := _failure(each)) is not None:
                     failures[other] = failure
@@ -274,7 +278,7 @@ class TrainerGroup(TrainerProcess):
         return _Verdict(kind, text, step, failed.signature, may_divide=may_divide)
 
     def _hung(self, do: str, seconds: float) -> TrainerFailed:
-        """Kill all, and say where each was. A rank that somebody has stopped is an accident."""
+        """Kill all ranks, with their stacks in the error. A rank that was stopped by a signal is an accident."""
         stopped = [rank for rank, each in enumerate(self._all) if is_stopped(each.pid)]
         where = [f"Rank {rank}. {each._where()}" for rank, each in enumerate(self._all) if rank not in stopped]
         self.kill()
@@ -285,11 +289,11 @@ class TrainerGroup(TrainerProcess):
 
 
 class _Verdict(TrainerFailed):
-    """The failure of a group, once all ranks were heard."""
+    """The group's failure, decided after hearing all ranks."""
 
 
 def _failure(process: TrainerProcess) -> TrainerFailed | None:
-    """The failure of a process, as far as it was heard."""
+    """A process's failure, if one has been heard."""
     try:
         while TrainerConnection._hear(process, process._number) is not None:
             pass

@@ -1,6 +1,6 @@
-"""Runs on: the thread that trains.
+"""A trainer in its own process: typed calls that end, whatever the trainer's code does.
 
-A trainer in a process of its own, as the slot sees it: calls that end, whatever the trainer's code does.
+Runs on: the thread that trains.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ from typing import Any
 from app.domain.chain_assignment import Ahead
 from app.workers.state import State
 from app.workers.trainer_connection import Deadline, TrainerConnection
-from app.workers.warm import ON_THE_CPU, TrainerSettings, Warm, resident_bytes
+from app.workers.warm import CPU_SETTINGS, TrainerSettings, Warm, resident_bytes
 from stagetree.runtime.failures import TrainerFailed
 from stagetree.runtime.wire import Message, Wire
 
 
 @dataclass(frozen=True, slots=True)
 class TrainedTo:
-    """How many steps a model has been trained for so far.
+    """The result of `train`: the last step of the model.
 
-    passed: the metrics of the steps that it went past when it was told to stop. peak_bytes: the most memory since it
-    was built or trained last, see `stagetree.runtime.machine.peak_bytes`; of a group's first rank. free_bytes: of the
-    device, beside all that is on it; 0 where that is not known, or other slots share it.
+    passed: the metrics of steps that it passed after it was told to stop.
+    peak_bytes: the most memory since the model was built or trained last, see `stagetree.runtime.machine.peak_bytes`;
+        of a group's first rank.
+    free_bytes: of the device, beside everything on it; 0 if unknown or if other slots share it.
     """
 
     step: int
@@ -36,12 +37,14 @@ class TrainedTo:
 
 
 @dataclass(frozen=True, slots=True)
-class TrainedTogether:
-    """How many steps each lane of a pack has taken in a call, and which of them failed in the last one.
+class PackTrained:
+    """The result of `train_together`: how many steps each lane took, and which lanes failed in the last one.
 
-    unpackable_reason: why they were trained one after the other; empty if they were not. evicted: the lanes that were
-    trained alone only because a pass had failed. profile: the costs of packs, if they were asked for: the fields of
-    `PackingProfiled`, none where the models cannot be packed. passed, peak_bytes: as of `TrainedTo`, of one lane alone.
+    unpackable_reason: why the lanes were trained one after the other; empty if they were packed.
+    evicted: lanes that were trained alone because a packed pass failed.
+    profile: the costs of packs if they were measured, as fields of `PackingProfiled`; empty if the models cannot be
+        packed.
+    passed, peak_bytes: as for `TrainedTo`, of a single lane.
     """
 
     steps: int
@@ -55,8 +58,12 @@ class TrainedTogether:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """difference: the first leaf that differs; nothing if all are equal. elsewhere: how the state on record was made
-    on another machine, in words that follow "made under". stray: what the two trainers held besides that differs."""
+    """The result of comparing two states.
+
+    difference: the first leaf that differs; empty if all are equal.
+    elsewhere: how the recorded state was made on another machine, in words that follow "made under".
+    stray: other objects held by the trainers that differ.
+    """
 
     difference: str
     elsewhere: tuple[str, ...]
@@ -65,22 +72,22 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """unread: hyper-parameters that it has read in no step so far. files: the data files that were read."""
+    """unread: hyper-parameters that the trainer has not read in any step so far. files: the data files that it read."""
 
     unread: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
 
 
 class TrainerProcess(TrainerConnection):
-    """One process, one trainer file, at most one model. What every call raises, its connection says.
+    """One process, one trainer file, at most one model. `TrainerConnection` lists what every call raises.
 
-    info: what the process said of itself: `torch`, `device_name` and, on a GPU, `cuda`. not_exact: the operations
-    without a deterministic form that the model has used since it was built, as far as was heard. changed: the leaves of
-    the state that the last evaluation changed, if that was looked at. tells_room: whether it says how much memory is
-    free beside its training.
+    info: what the process reported: `torch`, `device_name` and, on a GPU, `cuda`.
+    not_exact: operations without a deterministic form that the model has used since it was built.
+    changed: state leaves that the last evaluation changed, if it was watched.
+    reports_free_memory: whether it measures free memory beside its training.
     """
 
-    tells_room = True
+    reports_free_memory = True
 
     def __init__(self, connection: Wire, lifeline: Wire, pid: int) -> None:
         super().__init__(connection, lifeline, pid)
@@ -93,14 +100,16 @@ class TrainerProcess(TrainerConnection):
     def start(
         cls,
         warm: Warm,
-        settings: TrainerSettings = ON_THE_CPU,
+        settings: TrainerSettings = CPU_SETTINGS,
         *,
         deadline: Deadline | None = None,
         rank: Mapping[str, Any] | None = None,
     ) -> TrainerProcess:
-        """A fresh process, its device started. Raises `WarmFailed`, `TrainerFailed`: `device` if it has none.
+        """A fresh process with its device started. Raises `WarmFailed`, or `TrainerFailed` of kind `device` if it has
+        none.
 
-        rank: of a group on several machines, which it then has found: see `stagetree.trainer.ranks.group.Ranks.meet`.
+        rank: of a group on several machines, which the process has then joined: see
+            `stagetree.trainer.ranks.group.Ranks.meet`.
         """
         process, place = cls(*warm.fork()), {} if rank is None else {"ranks": dict(rank)}
         try:
@@ -119,10 +128,9 @@ class TrainerProcess(TrainerConnection):
         self.close()
 
     def log(self, path: Path, rows: Path | None = None, **lane: int) -> None:
-        """From here on, what the trainer prints goes to the end of that file. Raises OSError.
+        """Append the trainer's output to that file from here on. Raises OSError.
 
-        rows: the file for what it, or that of a `lane`, says with `Trainer.log`, a row about once a second; None keeps
-        nothing of it.
+        rows: the file for `Trainer.log`, of the trainer or of a `lane`: about one row a second; None keeps nothing.
         """
         fds = list[int]()
         try:
@@ -136,7 +144,7 @@ class TrainerProcess(TrainerConnection):
                 os.close(fd)
 
     def print_to_file(self, fd: int) -> None:
-        """From here on, what the trainer prints goes to the end of that file, which stays the caller's."""
+        """Append the trainer's output to that file from here on. The descriptor stays the caller's."""
         self._tell("log", fd)
 
     def build(
@@ -152,12 +160,12 @@ class TrainerProcess(TrainerConnection):
         parallel: str = "tree",
         **lane: Any,
     ) -> None:
-        """A new model before its first step; that before it is freed first. A process serves one file only.
+        """Build a new model, before its first step; the previous model is freed first. A process serves one file only.
 
+        determinism: see `stagetree.runtime.machine.set_determinism`.
         shards, parallel: of the study, see `stagetree.trainer.ranks.group.Ranks`.
-        lane: of one that is to join a pack, the `names` of its hyper-parameters, and `is_resumed`: whether it must be
-        loaded, so that one which has left may take its place. determinism: see
-        `stagetree.runtime.machine.set_determinism`.
+        lane: of a model that will join a pack: the `names` of its hyper-parameters, and whether it `is_resumed` and
+            must be loaded, so that it may take the place of a model that has left.
         """
         source = {"file": str(Path(file).resolve()), "name": name, "args": dict(args), "seed": seed}
         how = {"determinism": determinism, "shards": shards, "parallel": parallel}
@@ -165,9 +173,9 @@ class TrainerProcess(TrainerConnection):
         self.not_exact = ()
 
     def begin(self, weights: State, hp: Mapping[str, Any], *, whole: bool, deadline: Deadline) -> None:
-        """Have a model that was just built begin with the weights in a file, which stays the caller's.
+        """Initialize a newly built model from a file of weights, which stays the caller's.
 
-        whole: with all of the state in it, which is a checkpoint.
+        whole: load all of the state, which is a checkpoint.
         """
         weights.lend()
         self._ask("begin", deadline, weights.fd, hp=dict(hp), whole=whole)
@@ -175,10 +183,11 @@ class TrainerProcess(TrainerConnection):
     def load(
         self, state: State, hp: Mapping[str, Any], step: int, *, deadline: Deadline, **mean: float
     ) -> tuple[str, ...]:
-        """Put the model where it was after `step` steps; `state` stays the caller's. How this process differs from
-        the one that made the state: see `stagetree.runtime.inexact_reasons.changes`.
+        """Put the model where it was after `step` steps; `state` stays the caller's.
 
-        mean: of one of several states with whose mean it begins, its `weight`, and how many are `left` to come.
+        Returns how this process differs from the one that made the state: see
+        `stagetree.runtime.inexact_reasons.changes`.
+        mean: of one of several states to be averaged: its `weight`, and how many are `left` to come.
         """
         state.lend()
         answer, _ = self._ask("load", deadline, *state.fds, hp=dict(hp), step=step, **mean)
@@ -193,13 +202,13 @@ class TrainerProcess(TrainerConnection):
         deadline: Deadline,
         on_progress: Callable[[int], int | None] = lambda step: None,
     ) -> TrainedTo:
-        """Train from where the model is up to step `until`. hp: the JSON of the trial's sequences.
+        """Train from the model's step up to step `until`. hp: the JSON of the trial's sequences.
 
-        ahead: says, of the step where the model is, what comes of the stage.
+        ahead: the coming work of the stage, given the model's step.
 
-        `on_progress` is called several times a second, also while the trainer is silent, with the last step heard of.
-        What it returns is the new end of the training, None for no change; 0 stops after the step under way. If it
-        raises, the next call stops the training in the same way, and waits for that.
+        `on_progress` is called several times a second, also while the trainer is silent, with the last reported step.
+        It returns the new end of the training, or None for no change; 0 stops after the current step. If it raises, the
+        next call stops the training in the same way and waits for that.
         """
         end, peak, free, passed = until, 0, 0, dict[int, dict[str, float | None]]()
 
@@ -212,30 +221,31 @@ class TrainerProcess(TrainerConnection):
 
         while True:
             coming = (end, (), ()) if ahead is None else ahead(self.step)
-            number = self._send("train", hp=dict(hp), until=end, ahead=coming, room=self.tells_room)
+            number = self._send("train", hp=dict(hp), until=end, ahead=coming, room=self.reports_free_memory)
             answer, _ = self._answer(number, "train", deadline, look)
             self.not_exact = tuple(answer["not_exact"])
             passed |= dict(answer["passed"])
             peak, free = max(peak, answer["peak_bytes"]), answer["free_bytes"]
-            if self.step >= end:  # else it had arrived before it heard that it should go on
+            if self.step >= end:  # else it arrived before it heard of the later end
                 return TrainedTo(self.step, passed, peak, free)
 
     def evaluate(self, *, deadline: Deadline, watch: bool = False, **lane: int) -> dict[str, float | None]:
-        """The metrics of the model as it stands, or of that of a `lane`. watch: note what that changes in its state."""
+        """The metrics of the model, or of a `lane`'s. watch: note which state leaves the evaluation changes."""
         answer, _ = self._ask("evaluate", deadline, watch=watch, **lane)
         self.not_exact, self.changed = tuple(answer["not_exact"]), tuple(answer["changed"])
         metrics: dict[str, float | None] = answer["metrics"]
         return metrics
 
     def save(self, *, deadline: Deadline, look: bool = False, **lane: int) -> State:
-        """The whole state of the model, or of that of a `lane`; the model may train on at once. look: with what the
-        trainer holds besides, to be compared."""
+        """The whole state of the model, or of a `lane`'s; the model may train on at once. look: include the trainer's
+        other held objects, for comparisons.
+        """
         state = self._state_in(*self._ask("save", deadline, closed=self._given_back(), look=look, **lane))
         state.looked = look
         return state
 
     def _given_back(self) -> list[tuple[int, bool]]:
-        """The buffers of the states that were closed meanwhile."""
+        """The buffers of states that were closed since the last save."""
         return [self._closed.popleft() for _ in range(len(self._closed))]
 
     def _state_in(self, answer: Message, fds: list[int]) -> State:
@@ -243,7 +253,7 @@ class TrainerProcess(TrainerConnection):
         return State(fds[0], answer["size"], lambda is_lent: self._closed.append((number, is_lent)))
 
     def join(self, lane: int, width: int, *, deadline: Deadline) -> None:
-        """The model that was built last is a lane of a pack from here on, which has room for `width` of them."""
+        """Make the model that was built last a lane of a pack with room for `width` lanes."""
         self._ask("join", deadline, lane=lane, width=width)
 
     def train_together(
@@ -254,11 +264,11 @@ class TrainerProcess(TrainerConnection):
         deadline: Deadline,
         on_progress: Callable[[int], int],
         profile: bool = False,
-    ) -> TrainedTogether:
-        """Train these lanes for so many steps each, or until one fails. hps: of each, the JSON of its sequences.
+    ) -> PackTrained:
+        """Train these lanes for `steps` steps each, or until one fails. hps: by lane, the JSON of its sequences.
 
-        `on_progress` is called as that of `train`, with the number of steps that they have taken, and returns how many
-        they are to take in all. profile: whether to measure what packs cost, too.
+        `on_progress` is called as by `train`, with the number of steps taken, and returns how many to take in all.
+        profile: also measure the costs of packs.
         """
 
         def look() -> None:
@@ -275,16 +285,16 @@ class TrainerProcess(TrainerConnection):
             int(lane): TrainerFailed(each["kind"], each["error"], self.step, each["signature"])
             for lane, each in answer["lanes"].items()
         }
-        return TrainedTogether(
+        return PackTrained(
             self.step, failed, answer["unpackable_reason"], frozenset(answer["evicted"]), answer["profile"]
         )
 
     def measure(
         self, lane: int, hp: Mapping[str, Any], widest: int, *, deadline: Deadline
     ) -> tuple[Mapping[str, Any], str]:
-        """What packs of up to so many lanes would cost a lane's model: the fields of `PackingProfiled`.
+        """Measure the costs of packs of up to `widest` lanes of a lane's model: the fields of `PackingProfiled`.
 
-        None of them, and why, where it cannot be packed.
+        If it cannot be packed, there are none, and the second value is the reason.
         """
         answer, _ = self._ask("measure", deadline, lane=lane, hp=dict(hp), widest=widest)
         return answer["profile"], answer["unpackable_reason"]
@@ -294,19 +304,19 @@ class TrainerProcess(TrainerConnection):
         self._ask("leave", deadline, lanes=list(lanes))
 
     def compare(self, mine: State, stored: State, ignored: Sequence[str] = (), *, deadline: Deadline) -> Compared:
-        """Where a state that this process has saved differs from one on record. Both stay the caller's.
+        """Where a state that this process has saved differs from a recorded one. Both stay the caller's.
 
-        ignored: leaves that may differ, but for tensors.
+        ignored: leaves that may differ, unless they are tensors.
         """
         fds = (*mine.fds, *stored.fds)
         answer, _ = self._ask("compare", deadline, *fds, mine=len(mine.fds), ignored=list(ignored))
         return Compared(answer["difference"], tuple(answer["elsewhere"]), tuple(answer["stray"]))
 
     def seen(self, *, deadline: Deadline) -> Seen:
-        """What the trainer has read since it was built."""
+        """The inputs that the trainer has read since it was built."""
         answer, _ = self._ask("seen", deadline)
         return Seen(tuple(answer["unread"]), tuple(answer["files"]))
 
     def resident_bytes(self) -> int:
-        """What the process has in memory now; 0 where that is not known."""
+        """The process's memory now; 0 if unknown."""
         return resident_bytes(self.pid)

@@ -1,7 +1,9 @@
-"""Runs on: the thread that trains; the heartbeat's keeps files short, and the sender's thread sends them.
+"""The files of everything that trainers print and log.
 
-The files of all that trainers print and log. On one machine they are what the API reads. In a cluster each slot has
-files of its own, which are on their way to the database, and are deleted once they are there and their chain is over.
+On one machine the API reads these files. In a cluster each slot has its own, which are sent to the database and deleted
+once they are there and their chain is over.
+
+Runs on: the thread that trains; the heartbeat's truncates files, and the sender's thread sends them.
 """
 
 from __future__ import annotations
@@ -22,8 +24,8 @@ from app.workers.threads import THREADS, Executor, PeriodicThread
 
 logger = logging.getLogger(__name__)
 
-PROOFS = "proofs.log"
-"""What is printed while steps are trained again, in the folder of the study."""
+VERIFICATION_LOG = "proofs.log"
+"""The output of verification steps, in the study's folder."""
 
 UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 
@@ -31,45 +33,44 @@ SEND_SECONDS = 5.0
 """How often new bytes are sent."""
 
 PIECE_BYTES = 2**18
-"""So much is sent at once."""
+"""The most bytes sent at once."""
 
-MOST_UNSENT = 16 * 2**20
-"""A file with more is begun anew: the rest of it that was not sent is left out."""
+MAX_UNSENT_BYTES = 16 * 2**20
+"""A file that grows larger is emptied, and its unsent rest is lost."""
 
 LAST_SECONDS = 3.0
-"""How long a worker that ends waits for its last bytes. The rest is sent by the next one of its slot."""
+"""How long an ending worker sends its last bytes. The slot's next worker sends the rest."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageFiles:
-    """printed: a trial's; what its trainer prints. rows: a node's; what it says with `Trainer.log`; None: nothing."""
+    """printed: the trial's output file. rows: the node's file of `Trainer.log` rows; None: no rows are kept."""
 
     printed: Path
     rows: Path | None
 
     def size(self) -> int:
-        """The file's size in bytes; 0 where it is unknown."""
+        """The output's size in bytes; 0 if unknown."""
         with suppress(OSError):
             return self.printed.stat().st_size
         return 0
 
-    def printed_since(self, size: int) -> bytes:
-        """The text printed since the file had that size, up to `PIECE_BYTES`."""
+    def read_since(self, size: int) -> bytes:
+        """The output from that offset on, up to `PIECE_BYTES`."""
         with suppress(OSError), self.printed.open("rb") as file:
             file.seek(size)
             return file.read(PIECE_BYTES)
         return b""
 
     def add(self, text: bytes) -> None:
-        """As if it had been printed now."""
+        """Append text to the output."""
         with suppress(OSError), self.printed.open("ab") as file:
             file.write(text)
 
 
 class TrialLogs:
-    """root: the folder of all logs. A stage that several trials share is in the log of the one it runs for.
-
-    table: where they are sent to; None where the API sees the folder.
+    """root: the folder of all logs. A stage that several trials share is in the log of the trial that it runs for.
+    table: where the logs are sent; None if the API reads the folder.
     """
 
     def __init__(self, root: Path, slot: str, table: TrialLogTable | None = None, executor: Executor = THREADS) -> None:
@@ -78,7 +79,7 @@ class TrialLogs:
         self._sender = None if table is None else LogSender(root / f"{slot}.unsent", table, executor)
 
     def begin(self, chain: str, work: ChainAssignment, index: int) -> StageFiles | None:
-        """The files of a stage, with a line in each that says what begins there; None if none can be kept."""
+        """The files of a stage, each with a header line; None if they cannot be written."""
         stage = work.stages[index]
         place = f"node {stage.node}, steps {stage.start} to {stage.end}, slot {self._slot}, chain {chain}\n"
         files = self._files(chain, work, index)
@@ -95,23 +96,23 @@ class TrialLogs:
         return files
 
     def over(self, chain: str) -> None:
-        """Nothing more is written for a chain."""
+        """Note that a chain writes nothing more."""
         if self._sender is not None:
             self._sender.over(chain)
 
-    def keep_short(self) -> None:
-        """Bound the file of the stage under way, or of the last one."""
+    def truncate_current(self) -> None:
+        """Limit the size of the current stage's file, or of the last one's."""
         if self._printed is not None and self._sender is None:
             shorten(self._printed)
 
     def close(self) -> None:
-        """Send the rest, as far as that is quick."""
+        """Send the rest, within a few seconds."""
         if self._sender is not None:
             self._sender.close()
 
     def _files(self, chain: str, work: ChainAssignment, index: int) -> StageFiles:
         study, is_proof = UNSAFE.sub("_", work.study), work.proof is not None
-        printed = PROOFS if is_proof else f"{work.trial}.log"
+        printed = VERIFICATION_LOG if is_proof else f"{work.trial}.log"
         rows = f"{work.plan}/{work.stages[index].node}.jsonl"
         if self._sender is None:
             folder, source = self._root / study, ""
@@ -127,35 +128,37 @@ def _append(path: Path, text: str) -> None:
             with path.open("a") as file:
                 file.write(text)
             return
-        except FileNotFoundError:  # the sender has just removed the folder, which was empty
+        except FileNotFoundError:  # the sender has just removed the empty folder
             if is_last:
                 raise
 
 
 @dataclass(slots=True)
 class _Place:
-    """How far a file is sent, and how many bytes were cut off before its first: both as the source counts."""
+    """sent: how far a file is sent. cut: how many bytes were cut off its beginning. Both count from the source's first
+    byte.
+    """
 
     sent: int
     cut: int = 0
 
 
 class LogSender:
-    """Sends the files STUDY/NAME/SOURCE in a folder, which one slot writes, to the database.
+    """Sends the files STUDY/NAME/SOURCE in one slot's folder to the database, those of the slot's last worker first.
 
-    What its last worker left there is sent first. A database that is away is waited for.
+    An outage of the database is waited for.
     """
 
     def __init__(self, folder: Path, table: TrialLogTable, executor: Executor = THREADS) -> None:
         self._folder, self._table, self._executor = folder, table, executor
-        self._live = frozenset[str]()  # put in place whole: the thread that trains changes it
+        self._live = frozenset[str]()  # replaced as a whole by the thread that trains
         self._places = dict[Path, _Place]()
         self._lock = executor.lock()
         self._thread = PeriodicThread("sender", self.send, SEND_SECONDS, executor=executor)
         self._thread.start()
 
     def begin(self, chain: str) -> Path:
-        """Where the files of a chain are, until it is over."""
+        """Note that a chain is live; returns the folder for its files."""
         self._live |= {chain}
         return self._folder
 
@@ -167,7 +170,7 @@ class LogSender:
         self._executor.spawn("sender", self._send_last).join(LAST_SECONDS)
 
     def send(self) -> bool:
-        """Send a piece of each file; whether there is nothing more. Raises `DatabaseUnavailable`, `LostRace`."""
+        """Send a piece of each file; whether nothing is left. Raises `DatabaseUnavailable`, `LostRace`."""
         with self._lock:
             live = self._live
             files = [path for path in sorted(self._folder.rglob("*")) if path.is_file()]
@@ -180,7 +183,7 @@ class LogSender:
                 pass
 
     def _send(self, path: Path, is_live: bool) -> bool:
-        """A piece of a file. One that is over and all sent is deleted."""
+        """Send a piece of a file; delete it when its chain is over and all is sent."""
         study, *name, source = path.relative_to(self._folder).parts
         where = {"study": study, "name": "/".join(name), "source": source}
         try:
@@ -189,7 +192,7 @@ class LogSender:
             if data:
                 place.sent = self._table.add(LogPiece(**where, begin=max(place.sent, place.cut), data=data))
             is_all = place.sent >= place.cut + size
-            if size > MOST_UNSENT:
+            if size > MAX_UNSENT_BYTES:
                 os.truncate(path, 0)
                 place.cut += size
                 place.sent = place.cut  # the rest is gone
@@ -201,7 +204,7 @@ class LogSender:
             return True
 
     def _unsent(self, path: Path, where: dict[str, str]) -> tuple[bytes, int]:
-        """What comes next, and how long the file is."""
+        """The next piece, and the file's size."""
         size = path.stat().st_size
         if path not in self._places:
             sent = self._table.end(**where)

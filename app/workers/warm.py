@@ -1,7 +1,6 @@
-"""Runs on: the thread that trains.
+"""The warm interpreter: forks trainer processes on request; also measures how much memory each process holds.
 
-Trainers' processes as a slot has them: forked on request from an interpreter that is always there; how much memory
-each holds, which must not become more and more.
+Runs on: the thread that trains.
 """
 
 from __future__ import annotations
@@ -31,10 +30,9 @@ END_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class TrainerSettings:
-    """What a process that trains is given of its machine, or each rank of a group: see
-    `stagetree.runtime.machine.Machine`.
+    """The machine's share for a trainer process, or for each rank of a group: see `stagetree.runtime.machine.Machine`.
 
-    visible_devices: of all ranks of a group, in their order: `0,1,2,3`, of which rank 1 trains on the second.
+    visible_devices: of all ranks of a group, in order: with `0,1,2,3`, rank 1 trains on the second.
     """
 
     device: str = "cpu"
@@ -45,21 +43,21 @@ class TrainerSettings:
     cuda_graphs: bool = False
 
     def to_json(self, rank: int = 0) -> dict[str, Any]:
-        """For a rank, each of which has a device of its own."""
+        """The settings of a rank, each of which has a device of its own."""
         return asdict(self) | {"device": self.device if self.device == "cpu" else f"cuda:{rank}"}
 
 
-ON_THE_CPU = TrainerSettings()
+CPU_SETTINGS = TrainerSettings()
 
 
 class WarmFailed(Exception):
-    """There is no warm interpreter to fork a trainer's process from; the message is one sentence that says why."""
+    """No trainer process can be forked; the message is one sentence with the reason."""
 
 
 class Warm:
-    """One for this process alone, or, where `path` is a socket that one listens on, that of the whole machine.
+    """A warm interpreter of this process, or the machine's common one, which listens on the socket `path`.
 
-    files: of trainers; the libraries that they name are imported once, before anything is forked.
+    files: of trainers, whose libraries are imported once, before the first fork.
     """
 
     def __init__(self, path: str = "", files: Sequence[str] = ()) -> None:
@@ -68,14 +66,14 @@ class Warm:
         self._requests: Wire | None = None
 
     def fork(self) -> tuple[Wire, Wire, int]:
-        """A new process: the connection to it, its lifeline, its id. From any thread. Raises `WarmFailed`.
+        """A new process: its connection, lifeline and id. From any thread. Raises `WarmFailed`.
 
-        An interpreter that has died is started again, once.
+        An interpreter that has died is restarted once.
         """
         with self._asking:
-            return self._fork_at_last()
+            return self._fork_or_restart()
 
-    def _fork_at_last(self) -> tuple[Wire, Wire, int]:
+    def _fork_or_restart(self) -> tuple[Wire, Wire, int]:
         try:
             return self._fork()
         except (EOFError, OSError) as problem:
@@ -86,7 +84,7 @@ class Warm:
             raise WarmFailed(f"the interpreter that forks trainers cannot be started: {self._end(problem)}") from None
 
     def close(self) -> None:
-        """Ask for no more. One of our own ends when the last process of it has, so those are closed first."""
+        """Request no more forks. Close the forks first: an interpreter of our own ends after its last process."""
         if self._requests is not None:
             self._requests.close()
             self._requests = None
@@ -98,7 +96,7 @@ class Warm:
         try:
             return ForkRequest.send(self._connect(), START_SECONDS).answer(START_SECONDS)
         except BaseException:
-            self.close()  # whoever asks again asks another one, which may have more luck
+            self.close()  # the next request starts another interpreter
             raise
 
     def _connect(self) -> Wire:
@@ -119,7 +117,7 @@ class Warm:
         return ours
 
     def _end(self, problem: Exception) -> str:
-        """How our own interpreter ended, or else what was wrong."""
+        """How our own interpreter ended, or else the problem."""
         if self._process is None:
             return str(problem)
         try:
@@ -130,14 +128,14 @@ class Warm:
 
 @dataclass(frozen=True, slots=True)
 class ForkRequest:
-    """A fork that a `ForkServer` was asked for: the connection to it, and its lifeline."""
+    """A requested fork: its connection and its lifeline."""
 
     connection: Wire
     lifeline: Wire
 
     @classmethod
     def send(cls, requests: Wire, seconds: float) -> ForkRequest:
-        """Ask for a fork. Raises OSError, and `WireTimeout` if the request is not taken within `seconds`."""
+        """Request a fork. Raises OSError, and `WireTimeout` if the request is not taken within `seconds`."""
         (connection, its_connection), (lifeline, its_lifeline) = pair(), pair()
         request = cls(Wire(connection), Wire(lifeline))
         try:
@@ -149,7 +147,7 @@ class ForkRequest:
         return request
 
     def answer(self, seconds: float) -> tuple[Wire, Wire, int]:
-        """The connection to the fork, its lifeline and its id. Raises `WarmFailed`, EOFError, OSError."""
+        """The fork's connection, lifeline and id. Raises `WarmFailed`, EOFError, OSError."""
         try:
             return self.connection, self.lifeline, _pid(self.lifeline.receive(seconds), seconds)
         except BaseException:
@@ -157,7 +155,7 @@ class ForkRequest:
             raise
 
     def close(self) -> None:
-        """The fork is wanted no more, and ends."""
+        """The fork is not needed, and ends."""
         self.connection.close()
         self.lifeline.close()
 
@@ -171,17 +169,14 @@ def _pid(arrived: tuple[Message, list[int]] | None, seconds: float) -> int:
 
 
 FIRST_STAGES = 2
-"""By the end of these, what a trainer loads when it is first used is there."""
+"""After this many stages, a trainer has loaded everything that it loads on first use."""
 
 LEAK_FRACTION = 0.25
-"""Growth by less than that share is no leak, however large the process is."""
+"""Growth by a smaller share is no leak, however large the process is."""
 
 
 def resident_bytes(pid: int) -> int:
-    """What the process has in memory for itself, without what it shares, such as the memory of checkpoints.
-
-    0 where the system does not say, or when it has ended.
-    """
+    """The process's private memory, without shared memory such as checkpoints; 0 if unknown or if it has ended."""
     try:
         resident, shared = Path(f"/proc/{pid}/statm").read_text().split()[1:3]
     except (OSError, ValueError):
@@ -190,7 +185,7 @@ def resident_bytes(pid: int) -> int:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a process was stopped by a signal, and not gone on. Linux only."""
+    """Whether a process is stopped by a signal. Linux only."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("T", "t")
     except (OSError, IndexError):
@@ -199,10 +194,11 @@ def is_stopped(pid: int) -> bool:
 
 @dataclass(slots=True)
 class MemoryWatch:
-    """Told after each stage which model it trained, and what its process has in memory.
+    """Watches a process's memory after each stage. Stages are compared only with stages of the same model.
 
-    Only stages of one model are compared: another one may be larger. allowed_bytes: growth by so much is no leak.
-    growth: bytes since the first stages of the model that was trained last. has_grown: whether that is a leak.
+    allowed_bytes: smaller growth is no leak.
+    growth: bytes since the first stages of the model that was trained last.
+    has_grown: whether that is a leak.
     """
 
     allowed_bytes: int
@@ -211,12 +207,12 @@ class MemoryWatch:
     _first: dict[Hashable, list[int]] = field(default_factory=dict)
 
     def begin(self) -> None:
-        """The process is another one."""
+        """Start anew for another process."""
         self._first.clear()
         self.growth, self.has_grown = 0, False
 
     def note(self, model: Hashable, resident: int) -> None:
-        """A stage is done."""
+        """Record the memory after a stage."""
         first = self._first.setdefault(model, [])
         if len(first) < FIRST_STAGES:
             first.append(resident)

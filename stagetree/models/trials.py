@@ -39,7 +39,7 @@ class Prediction(Answer, needs=()):
 
 
 class Trial(Answer, needs=("trial", "state", "steps")):
-    """A configuration that is asked to train for a number of steps."""
+    """A configuration and the number of steps to train it for."""
 
     trial: int = Field(description="its number in the study, from 0 on")
     state: TrialState
@@ -102,7 +102,7 @@ class Failure(Answer):
 
 
 class Note(Answer, needs=("event", "time", "text")):
-    """What somebody wrote down."""
+    """A note on a study or trial."""
 
     event: int = Field(description="the position of its event")
     time: float
@@ -150,7 +150,7 @@ class Branch(Answer):
 
 
 class Waiting(Answer):
-    """Who waits for a result, at which step."""
+    """The callers that wait for a result, and the step."""
 
     step: int
     study: str
@@ -219,7 +219,7 @@ class StageTree(Answer):
 
 
 class Suggestion(Answer, needs=("suggestion", "hp")):
-    """A configuration that somebody suggested, whole or in part."""
+    """A suggested configuration, whole or in part."""
 
     suggestion: int = Field(description="its number in the study, from 0 on")
     hp: Json = Field(description="what was suggested: by hyper-parameter, or by the place of a free value")

@@ -62,7 +62,7 @@ class StudyHistory:
             measured = [self._measured[place] for place in self._places(number) if place in self._measured]
             history.ended = max([*measured, *([history.ended] if history.ended else [])], default=None)
             if history.ended is None and self.trials[number].state == "completed":
-                history.ended = history.added  # all was known before the study came
+                history.ended = history.added  # every step was trained before the study
         return histories
 
     @cached_property
@@ -179,7 +179,7 @@ def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def words(reason: Mapping[str, Any]) -> str:
-    """Why a tuner decided what it did, for people."""
+    """The reason of a decision, as text."""
     if "cut" in reason and (standing := rank_text(reason)):
         return standing
     return "  ".join(f"{name} {json.dumps(value)}" for name, value in reason.items() if name not in _NOT_WORDS)

@@ -1,4 +1,4 @@
-"""What pictures are drawn on: axes of matplotlib or a figure of plotly, with the little that both are asked for."""
+"""Drawing surfaces with one interface: axes of matplotlib or a figure of plotly."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A study as one drawing, the rung tree: the curves of its trials, where what trials share is one line.
 
 x is the step, y the metric. A line is as thick as it has trials, splits where they part, and ends where a trial does.
-As SVG without a script it is shown by notebooks, and wherever HTML is.
+As SVG without a script it is shown by notebooks, and in any HTML page.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class LinePart:
 
 
 def segments(record: StudyHistory) -> list[LinePart]:
-    """What is drawn, that of the best trial last."""
+    """The lines, the best trial last."""
     best = record.study.best.trial if record.study.best else None
     on: Counter[tuple[str, Place, Place]] = Counter()
     way: set[tuple[str, Place, Place]] = set()

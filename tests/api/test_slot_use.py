@@ -12,7 +12,7 @@ from app.cli.output import error_text
 from app.cli.preview import memory_text
 from app.cli.result import packing_text, sharing_text
 from app.domain import events as e
-from app.domain.results import WITHOUT_PACK
+from app.domain.events import WITHOUT_PACK
 from app.domain.terms import ChainId, ChainOutcome, NodeId, StudyId
 from app.service.services import Services
 from app.service.views.progress import packing

@@ -12,7 +12,7 @@ from stacks import TOYS, Service
 from toys import trials
 
 from app.embedded import Embedded
-from app.embedded.folder_lock import FolderLock, Serving, is_at_work, serving
+from app.embedded.folder_lock import FolderLock, FolderServer, find_server, is_in_use
 from stagetree.client import Client
 
 Write = Callable[[Any], Path]
@@ -74,18 +74,18 @@ def test_a_stack_that_is_starting_is_not_started_a_second_time(
 
 
 def test_where_a_stack_answers_is_known_while_it_is_at_work(tmp_path: Path) -> None:
-    there = Serving("http://127.0.0.1:7", stays=True)
-    assert not is_at_work(tmp_path) and serving(tmp_path) is None
+    there = FolderServer("http://127.0.0.1:7", stays=True)
+    assert not is_in_use(tmp_path) and find_server(tmp_path) is None
     lock = FolderLock(tmp_path)
-    assert is_at_work(tmp_path) and serving(tmp_path) is None, "it has not started yet"
+    assert is_in_use(tmp_path) and find_server(tmp_path) is None, "it has not started yet"
     lock.tell(there)
     with pytest.raises(BlockingIOError):
         FolderLock(tmp_path)
-    assert serving(tmp_path) == there
+    assert find_server(tmp_path) == there
     lock.close()
-    assert not is_at_work(tmp_path) and serving(tmp_path) is None
+    assert not is_in_use(tmp_path) and find_server(tmp_path) is None
     again = FolderLock(tmp_path)
-    assert serving(tmp_path) is None, "where the one before answered is no news"
+    assert find_server(tmp_path) is None, "where the one before answered is no news"
     again.close()
 
 

@@ -12,7 +12,7 @@ import pytest
 from commandline import Stagetree
 
 from app.cli.slurm import NEEDED, queue_of
-from app.domain.chain_assignment import NAME, shared_gpu
+from app.domain.slots import NAME, shared_gpu
 from app.events import Database, SqlRecords, StudyRecord
 from app.settings import settings
 

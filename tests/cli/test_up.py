@@ -18,7 +18,7 @@ from stacks import ROOT, wait_for
 
 from app.cli import run, serve, stacks
 from app.embedded import StackFailed, machine
-from app.embedded.machine import reserve, url, url_for_others
+from app.embedded.machine import external_url, reserve, url
 from app.settings import Settings
 from stagetree.client import Client
 
@@ -82,7 +82,7 @@ def test_only_insecure_lets_everybody_in(insecure: bool, access: str, monkeypatc
     ],
 )
 def test_how_it_is_reached(host: str, here: str, others: str | None) -> None:
-    assert (url(host, 8000), url_for_others(host, 8000)) == (here, others)
+    assert (url(host, 8000), external_url(host, 8000)) == (here, others)
 
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
@@ -142,7 +142,7 @@ def test_the_trainer_of_the_current_folder_is_found(
 
 
 def test_a_long_log_of_a_process_is_put_aside_when_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "MOST_LOG_BYTES", 10)
+    monkeypatch.setattr(machine, "MAX_LOG_BYTES", 10)
     path = tmp_path / "api.log"
     for text in (b"short", b" and long", b"the next", b" goes on"):
         with machine.open_log(path) as log:

@@ -20,7 +20,7 @@ from redis import Redis
 from stacks import Cluster, answers, redis_server, wait_for
 from uvicorn.main import main as uvicorn_main
 
-from app.domain.chain_assignment import NAME
+from app.domain.slots import NAME
 from app.embedded import Embedded, slot_names
 from app.events.database import Database
 from app.service.health import check_schema

@@ -14,7 +14,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from app.domain.chain_assignment import NAME
+from app.domain.slots import NAME
 from app.settings import Settings
 from stagetree.models.pages import Demand
 

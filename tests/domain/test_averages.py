@@ -14,11 +14,11 @@ from app.domain import checkpoint_needs
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.accounting import cost
-from app.domain.averages import MeanShare, name_of
 from app.domain.decide import decide, price_of
+from app.domain.events import MeanShare
 from app.domain.evolve import fold
 from app.domain.search_plan import Trial
-from app.domain.terms import Refused
+from app.domain.terms import Refused, average_id
 from app.scheduling.frontier import Frontier, Span
 from app.scheduling.placement import assign, stages_of
 from app.search.replay import replay
@@ -186,7 +186,7 @@ def test_what_cannot_be_averaged(fields: Any, problem: str) -> None:
 def test_its_name_is_of_its_states_and_weights() -> None:
     shares = (MeanShare("a", 2, 1.0), MeanShare("b", 2, 1.0))  # type: ignore[arg-type]
     for other in (MeanShare("b", 2, 2.0), MeanShare("b", 1, 1.0)):  # type: ignore[arg-type]
-        assert name_of(shares) != name_of((shares[0], other))
+        assert average_id(shares) != average_id((shares[0], other))
 
 
 # ------------------------------------------------------------------------------------------------------------ numbers

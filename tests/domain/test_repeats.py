@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from app.domain import commands as c
 from app.domain import events as e
-from app.domain import results
+from app.domain import inexact_results, results
 from app.domain.accounting import cost
 from app.domain.decide.decision import price_of
 from app.domain.evolve import fold
@@ -118,7 +118,7 @@ def test_equal_repeats_are_remarked_where_they_are_numbers(loss: float | None, s
     study = story.submit(({"lr": 0.1}, 5), repeats=2)
     for node in story.plan.nodes_of(story.plan.studies[study].trials[0], 5):
         story.happen(e.Evaluated(node=node.id, step=5, metrics={METRIC: loss, "recall": 0.1}))
-    remarks = results.study_inexactness(story.plan, story.plan.studies[study])
+    remarks = inexact_results.study_inexactness(story.plan, story.plan.studies[study])
     assert any("data_seed" in each for each in remarks) is says
 
 

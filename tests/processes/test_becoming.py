@@ -160,14 +160,18 @@ def test_a_process_has_one_scheduler_and_one_notifier(fresh: WorkerProcess, monk
     fresh.notify()
     fresh.notify()
     assert len(made) == 1
-    assert fresh.scheduler.ticking is fresh.scheduler.ticking
+    assert fresh.scheduler.tick_loop is fresh.scheduler.tick_loop
     assert fresh.scheduler.retention is fresh.scheduler.retention
 
 
 @pytest.mark.parametrize("objects", [0, 3])
-@pytest.mark.parametrize("is_waited_for", [True, False])
+@pytest.mark.parametrize("has_waiting_slots", [True, False])
 def test_checkpoints_that_were_deleted_are_said_and_make_room_for_work(
-    fresh: WorkerProcess, monkeypatch: Monkeypatch, caplog: pytest.LogCaptureFixture, objects: int, is_waited_for: bool
+    fresh: WorkerProcess,
+    monkeypatch: Monkeypatch,
+    caplog: pytest.LogCaptureFixture,
+    objects: int,
+    has_waiting_slots: bool,
 ) -> None:
     looked, told = Flag(), list[int]()
 
@@ -175,7 +179,7 @@ def test_checkpoints_that_were_deleted_are_said_and_make_room_for_work(
         looked.set()
         return SimpleNamespace(objects=objects, bytes=2**20 * objects, is_done=True)
 
-    retention = SimpleNamespace(look=look, is_waited_for=is_waited_for)
+    retention = SimpleNamespace(look=look, has_waiting_slots=has_waiting_slots)
     monkeypatch.setattr("app.workers.roles.Retention", lambda *_: retention)
     monkeypatch.setattr(fresh, "notify", lambda: told.append(1))
     with caplog.at_level("INFO"):
@@ -184,11 +188,11 @@ def test_checkpoints_that_were_deleted_are_said_and_make_room_for_work(
         fresh.close()
         assert fresh.scheduler.retention.join(60.0)
     assert ("deleted 3 checkpoints, 3.0 MiB" in caplog.messages) == ("deleted" in caplog.text) == bool(objects)
-    assert bool(told) == is_waited_for
+    assert bool(told) == has_waiting_slots
 
 
 def test_a_tick_that_came_to_its_end_is_shown(fresh: WorkerProcess, records: SqlRecords) -> None:
-    fresh.scheduler.ticking.tick()
+    fresh.scheduler.tick_loop.tick()
     with records.read() as rows:
         assert rows.schedulers.last_tick() is not None
 

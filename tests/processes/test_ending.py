@@ -70,18 +70,18 @@ DEAF = "import signal, time; signal.signal(signal.SIGTERM, lambda *_: None); pri
 @pytest.mark.slow
 def test_a_stack_ends_when_nothing_is_left_to_save(tmp_path: Path) -> None:
     """It waited for Celery's own end, two seconds, after a proof that nobody needed any more was stopped."""
-    assert in_a_fork(ended, Deaf, tmp_path, is_at_work=True, is_saved=True) == (0, True, True)
+    assert in_a_fork(ended, Deaf, tmp_path, is_in_use=True, is_saved=True) == (0, True, True)
 
 
 @pytest.mark.slow
 def test_a_stack_at_whose_slots_nothing_is_trained_ends_at_once(tmp_path: Path) -> None:
-    assert in_a_fork(ended, Deaf, tmp_path, is_at_work=False) == (0, True, False)
+    assert in_a_fork(ended, Deaf, tmp_path, is_in_use=False) == (0, True, False)
 
 
 @pytest.mark.slow
 def test_the_api_is_there_until_the_workers_have_ended(tmp_path: Path) -> None:
     """Who waits for what they save sees it on the page."""
-    assert in_a_fork(ended, Sleeping, tmp_path, is_at_work=True) == (0, True, False)
+    assert in_a_fork(ended, Sleeping, tmp_path, is_in_use=True) == (0, True, False)
 
 
 class Sleeping(Prefork):
@@ -101,7 +101,7 @@ class Deaf(Prefork):
         return fork.pid
 
 
-def ended(kind: type[Prefork], folder: Path, *, is_at_work: bool, is_saved: bool = False) -> tuple[int, bool, bool]:
+def ended(kind: type[Prefork], folder: Path, *, is_in_use: bool, is_saved: bool = False) -> tuple[int, bool, bool]:
     """What a SIGTERM comes to; whether the API was there yet, and the last state was saved.
 
     is_saved: whether it is, half a second after the SIGTERM, and not at all.
@@ -112,7 +112,7 @@ def ended(kind: type[Prefork], folder: Path, *, is_at_work: bool, is_saved: bool
     database.create()
     rows = Transactions(database)
     rows.slots.take("gpu0", "anna", instead_of=None, device="cpu", host="host", pid=1)
-    if is_at_work:
+    if is_in_use:
         rows.chains.assign("c", "plan", "gpu0", WORK, TTL)
     processes, saved = kind(folder), threading.Event()
     processes.start({"api": [], "gpu0": [], "scheduler": []})

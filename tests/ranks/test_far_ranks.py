@@ -23,7 +23,7 @@ from app.domain.chain_assignment import ChainAssignment
 from app.domain.events import Stage
 from app.events.memory import MemoryRecords
 from app.registry import TrainerSource
-from app.workers.remote_ranks import Door, FarWire, interface_of, knock, listen
+from app.workers.remote_ranks import RankListener, RemoteWire, connect_rank, interface_of, listen
 from app.workers.slot.lending import Lending
 from app.workers.slot.retry import RetryPolicy, monotonic
 from app.workers.state import State
@@ -59,7 +59,7 @@ class Machine:
         self.ended = 0
         trainer = SimpleNamespace(end_process=self._end, close=self._end)
         me = SimpleNamespace(slot="b-gpu0", owner="its")
-        slot = SimpleNamespace(me=me, given=given, trainer=trainer, retry=self.retry)
+        slot = SimpleNamespace(me=me, dependencies=given, trainer=trainer, retry=self.retry)
         self.lending = Lending(slot, lambda: False, lambda: None)  # type: ignore[arg-type]
         self._thread = Thread(target=self.lending.serve, args=[CHAIN])
         self._thread.start()
@@ -87,23 +87,27 @@ class Machine:
 
 
 @pytest.fixture
-def door() -> Door:
-    return Door("127.0.0.1")
+def door() -> RankListener:
+    return RankListener("127.0.0.1")
 
 
 @pytest.fixture
-def machine(door: Door) -> Iterator[Machine]:
+def machine(door: RankListener) -> Iterator[Machine]:
     machine = Machine(door.address)
     yield machine
     machine.close()
 
 
-def group(warm: Warm, door: Door) -> TrainerGroup:
-    return TrainerGroup.start(warm, ranks=2, late_seconds=60.0, far=door.admit(SECRET, ["b-gpu0"]), host=door.host)
+def group(warm: Warm, door: RankListener) -> TrainerGroup:
+    return TrainerGroup.start(
+        warm, ranks=2, late_seconds=60.0, far=door.accept_ranks(SECRET, ["b-gpu0"]), host=door.host
+    )
 
 
 @pytest.mark.slow
-def test_a_rank_of_another_machine_has_the_same_bits_also_once_more(warm: Warm, door: Door, machine: Machine) -> None:
+def test_a_rank_of_another_machine_has_the_same_bits_also_once_more(
+    warm: Warm, door: RankListener, machine: Machine
+) -> None:
     with TrainerProcess.start(warm) as one:
         end = trained(built(one), 9)
     with group(warm, door) as first:
@@ -121,7 +125,7 @@ def test_a_rank_of_another_machine_has_the_same_bits_also_once_more(warm: Warm, 
 
 
 @pytest.mark.slow
-def test_divided_states_go_to_another_machine_and_come_back_in_parts(warm: Warm, door: Door) -> None:
+def test_divided_states_go_to_another_machine_and_come_back_in_parts(warm: Warm, door: RankListener) -> None:
     """And one process goes on from them with the same bits."""
     hp, how = {"lr": 0.01, "bs": 30}, {"deadline": PATIENT, "shards": 4, "parallel": "fsdp"}
     machine, saved = Machine(door.address, "in_shards"), State.of(b"")
@@ -151,7 +155,7 @@ def test_divided_states_go_to_another_machine_and_come_back_in_parts(warm: Warm,
 
 
 @pytest.mark.slow
-def test_a_machine_that_is_lost_while_parts_are_saved_leaves_no_state(warm: Warm, door: Door) -> None:
+def test_a_machine_that_is_lost_while_parts_are_saved_leaves_no_state(warm: Warm, door: RankListener) -> None:
     hp, how = {"lr": 0.01, "bs": 30}, {"deadline": PATIENT, "shards": 4, "parallel": "fsdp"}
     machine = Machine(door.address, "in_shards")
     try:
@@ -171,7 +175,7 @@ def test_a_machine_that_is_lost_while_parts_are_saved_leaves_no_state(warm: Warm
 
 
 @pytest.mark.slow
-def test_a_rank_that_is_killed_ends_all(warm: Warm, door: Door, machine: Machine) -> None:
+def test_a_rank_that_is_killed_ends_all(warm: Warm, door: RankListener, machine: Machine) -> None:
     with group(warm, door) as both:
         built(both)
         os.kill(machine.started[0].pid, signal.SIGKILL)
@@ -182,7 +186,7 @@ def test_a_rank_that_is_killed_ends_all(warm: Warm, door: Door, machine: Machine
 
 
 @pytest.mark.slow
-def test_an_error_of_the_user_over_there_is_told_here(warm: Warm, door: Door, machine: Machine) -> None:
+def test_an_error_of_the_user_over_there_is_told_here(warm: Warm, door: RankListener, machine: Machine) -> None:
     with group(warm, door) as both:
         built(both, mishap="raise", call="train", who=1)
         with pytest.raises(TrainerFailed, match="the user's own") as failed:
@@ -192,7 +196,7 @@ def test_an_error_of_the_user_over_there_is_told_here(warm: Warm, door: Door, ma
 
 
 @pytest.mark.slow
-def test_a_chain_that_is_over_takes_its_rank_with_it(warm: Warm, door: Door, machine: Machine) -> None:
+def test_a_chain_that_is_over_takes_its_rank_with_it(warm: Warm, door: RankListener, machine: Machine) -> None:
     """Though the other side holds on to it."""
     with group(warm, door) as both:
         built(both)
@@ -211,7 +215,7 @@ def test_a_message_that_comes_too_late_ends_no_process(machine: Machine) -> None
 
 
 @pytest.mark.slow
-def test_a_worker_with_other_code_is_no_rank(warm: Warm, door: Door, machine: Machine) -> None:
+def test_a_worker_with_other_code_is_no_rank(warm: Warm, door: RankListener, machine: Machine) -> None:
     machine.sources = {"added": TrainerSource(ADDED, "2")}
     with group(warm, door) as both, pytest.raises(TrainerFailed) as failed:
         built(both)
@@ -219,20 +223,20 @@ def test_a_worker_with_other_code_is_no_rank(warm: Warm, door: Door, machine: Ma
     assert machine.is_free()
 
 
-def test_who_does_not_come_is_not_waited_for_for_ever(door: Door) -> None:
+def test_who_does_not_come_is_not_waited_for_for_ever(door: RankListener) -> None:
     with pytest.raises(TrainerFailed, match=r"slot b-gpu0 did not come to 127\.0\.0\.1:\d+ within 0 s") as failed:
-        door.admit(SECRET, ["b-gpu0"], seconds=0.2)
+        door.accept_ranks(SECRET, ["b-gpu0"], seconds=0.2)
     assert failed.value.kind == "rank"
 
 
-def test_only_who_knows_the_secret_comes_in(door: Door) -> None:
+def test_only_who_knows_the_secret_comes_in(door: RankListener) -> None:
     host, _, port = door.address.rpartition(":")
     noise = socket.create_connection((host, int(port)))
     noise.sendall(b"GET / HTTP/1.1\r\n\r\n")
     noise.close()
-    strangers = [knock(door.address, "a guess", "b-gpu0"), knock(door.address, SECRET, "c-gpu0")]
-    mine = knock(door.address, SECRET, "b-gpu0")
-    (rank,) = door.admit(SECRET, ["b-gpu0"], seconds=30.0)
+    strangers = [connect_rank(door.address, "a guess", "b-gpu0"), connect_rank(door.address, SECRET, "c-gpu0")]
+    mine = connect_rank(door.address, SECRET, "b-gpu0")
+    (rank,) = door.accept_ranks(SECRET, ["b-gpu0"], seconds=30.0)
     assert rank.slot == "b-gpu0"
     for wire in (wire for pair in (*strangers, mine) for wire in pair):
         wire.close()
@@ -246,18 +250,18 @@ def test_the_door_is_on_the_interface_of_its_address_where_that_is_one_of_here(h
 
 
 @pytest.mark.parametrize(("length", "files"), [(2**31, 0), (10, 1)])
-def test_a_stranger_can_leave_nothing_here(door: Door, length: int, files: int) -> None:
+def test_a_stranger_can_leave_nothing_here(door: RankListener, length: int, files: int) -> None:
     host, _, port = door.address.rpartition(":")
     with socket.create_connection((host, int(port))) as stranger:
         stranger.sendall(HEAD.pack(length, files) + b"x" * 100)
         with pytest.raises(TrainerFailed, match="did not come"):
-            door.admit(SECRET, ["b-gpu0"], seconds=0.5)
+            door.accept_ranks(SECRET, ["b-gpu0"], seconds=0.5)
         assert stranger.recv(1) == b"", "it was sent away at once"
 
 
 @pytest.mark.parametrize("size", [0, 1, 2**16 + 7, 5 * 2**20])
 def test_a_file_goes_with_its_content(size: int) -> None:
-    one, other = (FarWire(sock) for sock in tcp_pair())
+    one, other = (RemoteWire(sock) for sock in tcp_pair())
     content = os.urandom(size)
     fd = anonymous_file(0)
     os.write(fd, content)

@@ -112,7 +112,7 @@ def test_a_rank_gives_up_by_what_was_learnt_of_steps_while_it_makes_steps_only(
     """It says so itself here, before the slot does, as the minute more that it would wait is a minute less."""
     monkeypatch.setattr("app.workers.trainer_group.LATE_SECONDS", 1.0 - STEP_SECONDS)
     group = built(start(2, late_seconds=600.0), mishap="loop", call=call)
-    steps = Deadline(1800.0).of_steps(is_patient=False)
+    steps = Deadline(1800.0).limit_steps(is_patient=False)
     group.train(HP, 2, deadline=steps)
     group.train(HP, 3, deadline=steps)
     with pytest.raises(TrainerFailed) as failed:

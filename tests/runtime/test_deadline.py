@@ -13,14 +13,14 @@ def test_a_deadline_is_many_times_the_longest_silence_and_never_less_than_its_fl
 
 
 def test_before_anything_was_heard_it_is_another_one() -> None:
-    deadline = Deadline(1800.0).of_steps(is_patient=False)
+    deadline = Deadline(1800.0).limit_steps(is_patient=False)
     assert deadline.seconds == 1800.0
     deadline.observe(0.5)
     assert deadline.seconds == 60.0
     deadline.observe(90.0)
     assert deadline.seconds == 900.0
-    assert deadline.of_steps(is_patient=True).seconds == 1800.0
-    assert Deadline(5.0).of_steps(is_patient=False).seconds == 5.0
+    assert deadline.limit_steps(is_patient=True).seconds == 1800.0
+    assert Deadline(5.0).limit_steps(is_patient=False).seconds == 5.0
 
 
 def test_a_training_teaches_its_deadline(start: Start) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from app.domain import commands as c
 from app.domain import events as e
-from app.domain.study_annotations import SuggestionWithdrawn
+from app.domain.sampler_inputs import SuggestionWithdrawn
 from app.domain.terms import StateConflict, Unknown
 from app.events.codec import decode, encode
 from app.search.replay import replay

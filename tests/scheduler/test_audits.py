@@ -15,7 +15,8 @@ from app.domain import checkpoint_needs
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.terms import NodeId, StudyId, StudyState, VerificationKind
-from app.exactness import trial_marks, whole_trials
+from app.exactness import trial_marks
+from app.exactness.suspicions import whole_trials
 from tests.plans import steps, tried
 
 Json = dict[str, Any]

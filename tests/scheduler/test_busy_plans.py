@@ -12,9 +12,9 @@ from app.domain import commands as c
 from app.domain.terms import StudyId
 from app.events.plans import Plans
 from app.storage.object_store import ObjectStore
-from app.workers.scheduler.retention import MOST_FOLDED, Retention
+from app.workers.scheduler.retention import MAX_PLANS, Retention
 
-PLANS = [f"plan{number}" for number in range(2 * MOST_FOLDED + 1)]
+PLANS = [f"plan{number}" for number in range(2 * MAX_PLANS + 1)]
 
 
 class Store:

@@ -67,7 +67,7 @@ def test_after_the_database_was_away_and_once_in_a_lease_all_is_read_again() -> 
         other.at, scene.records.inner = scene.at, other.records.inner
         other.register("gpu1", "berta")
         if hears_of_it:
-            kept.interrupted()
+            kept.note_outage()
         else:
             scene.at = other.at = scene.at + LEASE
         kept.look()

@@ -21,7 +21,7 @@ from app.events.log import Append
 from app.events.plans import PlanUnusable
 from app.scheduling.retention import checkpoints_to_release
 from app.storage.object_store import ObjectStore
-from app.workers.scheduler.retention import MOST_FOLDED, MOST_OBJECTS, Retention
+from app.workers.scheduler.retention import MAX_OBJECTS, MAX_PLANS, Retention
 
 
 class Store:
@@ -115,7 +115,7 @@ def test_where_nothing_has_changed_nothing_is_looked_at() -> None:
 
 def test_nothing_goes_for_the_budget_before_all_plans_were_looked_at() -> None:
     world = Deleting(budget=0)
-    plans = [f"plan{number}" for number in range(MOST_FOLDED + 1)]
+    plans = [f"plan{number}" for number in range(MAX_PLANS + 1)]
     for name in plans:
         world.train(name)
     first = world.retention.look()
@@ -127,10 +127,10 @@ def test_nothing_goes_for_the_budget_before_all_plans_were_looked_at() -> None:
 
 def test_so_many_go_in_one_look_and_the_budget_is_not_despaired_of_before_the_last() -> None:
     world = Deleting(budget=0)
-    world.train("large", trials=MOST_OBJECTS + 2)
+    world.train("large", trials=MAX_OBJECTS + 2)
     first = world.retention.look()
-    assert (first.objects, first.is_done, world.said) == (MOST_OBJECTS, False, [])
-    assert world.retention.chains_that_fit({}, 0, 3) == 0
+    assert (first.objects, first.is_done, world.said) == (MAX_OBJECTS, False, [])
+    assert world.retention.chain_quota({}, 0, 3) == 0
     second = world.retention.look()
     assert (second.objects, second.is_done, world.said) == (2, True, [""])
 
@@ -140,12 +140,12 @@ def test_a_tick_beside_a_look_counts_the_plan_that_is_looked_at_again() -> None:
     world = Deleting(budget=4)
     world.train("plan", trials=4)
     world.retention.survey()
-    assert world.retention.chains_that_fit({}, 0, 3) == 0
+    assert world.retention.chain_quota({}, 0, 3) == 0
     world.train("longer", trials=4, steps=6, plan="plan")
     holding, fitting = world.plans.holding, list[int]()
 
     def beside(stream: str, *, fresh: bool = True) -> AbstractContextManager[SearchPlan]:
-        fitting.append(world.retention.chains_that_fit({}, 0, 3))
+        fitting.append(world.retention.chain_quota({}, 0, 3))
         return holding(stream, fresh=fresh)
 
     world.plans.holding = beside  # type: ignore[method-assign]
@@ -155,14 +155,14 @@ def test_a_tick_beside_a_look_counts_the_plan_that_is_looked_at_again() -> None:
 
 def test_what_is_garbage_goes_plan_by_plan() -> None:
     world = Deleting()
-    world.train("large", trials=MOST_OBJECTS)
+    world.train("large", trials=MAX_OBJECTS)
     world.train("small")
     for name in ("large", "small"):
         world.give_up(name)
     world.retention.survey()
     assert world.looks() == {"large"}
     assert world.looks() == {"small"}
-    assert len(world.store.deleted) == MOST_OBJECTS + 1
+    assert len(world.store.deleted) == MAX_OBJECTS + 1
 
 
 def test_no_more_plans_are_looked_at_than_it_takes() -> None:

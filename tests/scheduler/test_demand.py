@@ -98,7 +98,7 @@ def test_a_trial_that_has_begun_wants_the_kind_on_which_it_did() -> None:
 
 
 def test_where_slots_wait_for_room_in_the_store_more_of_them_would_too() -> None:
-    scene = Scene(slots=1, chains_that_fit=lambda plans, live, wanted: 0)
+    scene = Scene(slots=1, chain_quota=lambda plans, live, wanted: 0)
     scene.submit(grid(0.1, 0.2))
     busy, more, _ = demand(scene)
     assert (busy, more) == (0, 0)

@@ -164,7 +164,7 @@ def test_an_error_with_one_study_does_not_concern_another_of_its_plan(error: Exc
     scene.run()
     assert (scene.study("sound").state, scene.study(LAME).state) == ("completed", "running")
     text = f"study {LAME} cannot be scheduled: {type(error).__name__}: {error}"
-    assert scene.scheduler.held_up() == {LAME: text}
+    assert scene.scheduler.held_up_reasons() == {LAME: text}
 
 
 def test_an_error_is_logged_once_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
@@ -173,7 +173,9 @@ def test_an_error_is_logged_once_with_its_traceback(caplog: pytest.LogCaptureFix
         scene.scheduler.tick()
     found = [record for record in caplog.records if "OverflowError" in record.getMessage()]
     assert [bool(record.exc_info) for record in found] == [True, True]  # one of each plan
-    assert scene.scheduler.held_up()[PLAN] == f"plan {PLAN} cannot be scheduled: OverflowError: a number too large"
+    assert (
+        scene.scheduler.held_up_reasons()[PLAN] == f"plan {PLAN} cannot be scheduled: OverflowError: a number too large"
+    )
 
 
 def test_an_outage_is_not_an_error_of_a_study() -> None:

@@ -10,7 +10,7 @@ from app.domain import commands as c
 from app.domain import events as e
 from app.events.log import Append
 from app.events.rows import ChainRecord
-from app.workers.scheduler.gangs import MOST_MEASUREMENTS
+from app.workers.scheduler.gangs import MAX_MEASUREMENTS
 
 PACKED = replace(OPENED, packing=4)
 
@@ -140,7 +140,7 @@ def test_where_slots_train_no_packs_nothing_is_chosen() -> None:
 def test_nothing_is_chosen_while_the_last_attempt_to_measure_is_under_way() -> None:
     scene = Scene()
     scene.submit(opened=CHOSEN_LATER)
-    for _ in range(MOST_MEASUREMENTS):
+    for _ in range(MAX_MEASUREMENTS):
         assert len(given(scene)) == len(given(scene)) == 1 and not widths(scene)
         scene.claim()
         scene.expire("gpu0")

@@ -8,7 +8,7 @@ import pytest
 from scenes import Scene
 
 from app.domain import events as e
-from app.domain.chain_assignment import gpu_of, matches_device
+from app.domain.slots import gpu_of, matches_device
 
 Json = dict[str, Any]
 A100, H100, L40S = "NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3", "NVIDIA L40S"

@@ -111,7 +111,7 @@ def test_who_takes_in_only_what_is_new_knows_as_much_as_who_looks_for_the_first_
         first, new = FrontierCache(scene.ports()), Cluster(scene.ports())
         for cache, cluster in ((seen, kept), (first, new)):
             cluster.look()
-            cache.update(cluster.versions, cluster.live, cluster.moved)
+            cache.update(cluster.versions, cluster.live, cluster.changed_chains)
         assert under_way(seen) == under_way(first)
 
 

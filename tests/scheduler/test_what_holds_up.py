@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.workers.scheduler.ports import Problems, say_once
+from app.workers.scheduler.ports import Problems, log_once
 
 
 def test_a_sentence_is_logged_when_it_is_new_and_is_there_until_it_is_cleared(caplog: pytest.LogCaptureFixture) -> None:
@@ -19,7 +19,7 @@ def test_a_sentence_is_logged_when_it_is_new_and_is_there_until_it_is_cleared(ca
 
 
 def test_what_lasts_is_said_when_it_begins_whatever_its_figures(caplog: pytest.LogCaptureFixture) -> None:
-    say = say_once()
+    say = log_once()
     for sentence in ("", "9 of 8 bytes", "10 of 8 bytes", "", "", "9 of 8 bytes"):
         say(sentence)
     assert caplog.messages == ["9 of 8 bytes", "9 of 8 bytes"]

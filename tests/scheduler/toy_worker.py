@@ -8,8 +8,9 @@ from typing import Any
 from scenes import Scene
 
 from app.domain import events as e
-from app.domain.chain_assignment import ChainAssignment, verification_device
+from app.domain.chain_assignment import ChainAssignment
 from app.domain.schedule import segment_at
+from app.domain.slots import verification_device
 from app.domain.terms import ChainId, FailureKind, NodeId, VerificationKind
 
 

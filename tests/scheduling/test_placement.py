@@ -9,9 +9,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.chain_assignment import shared_gpu
 from app.domain.events import PlanOpened
 from app.domain.search_plan import Node, SearchPlan
+from app.domain.slots import shared_gpu
 from app.domain.terms import NodeId, StudyId
 from app.scheduling.frontier import Span
 from app.scheduling.placement import Candidates, place

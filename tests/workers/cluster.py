@@ -113,13 +113,13 @@ class Cluster:
             intermediate_bytes=self.room,
             clock=self.clock.now,
             elapsed=self.clock.now,
-            chains_that_fit=self.chains_that_fit,
+            chain_quota=self.chain_quota,
             proofs=self.proofs,
         )
         return Scheduler(ports)
 
-    def chains_that_fit(self, plans: Mapping[str, SearchPlan], live: int, wanted: int) -> int:
-        return wanted if self.retention is None else self.retention.chains_that_fit(plans, live, wanted)
+    def chain_quota(self, plans: Mapping[str, SearchPlan], live: int, wanted: int) -> int:
+        return wanted if self.retention is None else self.retention.chain_quota(plans, live, wanted)
 
     def make_slot(self, name: str, **limits: Any) -> Slot:
         """A new process for the slot: what another had in memory is gone."""

@@ -22,7 +22,7 @@ from app.outages import Unavailable
 from app.storage.object_store import PART, S3_OPTIONS, LocalStore, ObjectStore, S3Store, StoreUnavailable, open_store
 from app.storage.s3_parts import SKIPPED
 from app.workers.slot.checkpoint_store import CheckpointStore, CheckpointUnreadable, Stored
-from app.workers.state import MOST_RECENT, State
+from app.workers.state import MAX_STATES, State
 
 BIG = bytes(range(256)) * (PART // 128)
 """Of more than one part."""
@@ -238,8 +238,8 @@ def test_where_several_stages_begin_is_in_memory_for_longer(tmp_path: Path) -> N
 
 def test_no_more_than_so_many_are_in_memory_however_small(tmp_path: Path) -> None:
     checkpoints = CheckpointStore(LocalStore(str(tmp_path)), memory_bytes=2**20)
-    stored = [write(checkpoints, f"{number}", b"small") for number in range(MOST_RECENT + 1)]
-    assert held(checkpoints, tmp_path, *stored) == [False] + MOST_RECENT * [True]
+    stored = [write(checkpoints, f"{number}", b"small") for number in range(MAX_STATES + 1)]
+    assert held(checkpoints, tmp_path, *stored) == [False] + MAX_STATES * [True]
 
 
 def test_what_is_too_large_for_memory_takes_nobodys_place(tmp_path: Path) -> None:

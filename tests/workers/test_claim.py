@@ -11,7 +11,7 @@ from studies import spec
 
 from app.events.rows import ChainNotClaimable, Lease
 from app.events.rows.ports import RowsPort
-from app.workers.slot.claim import Claiming
+from app.workers.slot.claim import Claimer
 from app.workers.slot.retry import RetryPolicy
 
 
@@ -30,7 +30,7 @@ def claimed_in_doubt(cluster: Cluster, meanwhile: Callable[[RowsPort, str], obje
 
     cluster.clock.on_wait = happen
     records = FaultyRecords(cluster.records, faults)
-    claiming = Claiming(records, "me", LEASE, RetryPolicy(cluster.clock.wait))  # type: ignore[arg-type]
+    claiming = Claimer(records, "me", LEASE, RetryPolicy(cluster.clock.wait))  # type: ignore[arg-type]
     return claiming.claim(chain, lambda: False)
 
 
@@ -66,7 +66,7 @@ def test_a_worker_that_is_to_end_does_not_ask_on(cluster: Cluster, caplog: pytes
     faults = Faults(cluster.clock)
     faults.away_for(1e9)
     records = FaultyRecords(cluster.records, faults)
-    claiming = Claiming(records, "me", LEASE, RetryPolicy(cluster.clock.wait))  # type: ignore[arg-type]
+    claiming = Claimer(records, "me", LEASE, RetryPolicy(cluster.clock.wait))  # type: ignore[arg-type]
     answers = iter([False, True])
     with pytest.raises(ChainNotClaimable, match="this worker is to end"):
         claiming.claim("chain", lambda: next(answers))
@@ -79,7 +79,7 @@ def test_a_message_that_comes_again_claims_nothing_whatever_the_database_does_me
     cluster.ticker.tick()
     chain, faults = cluster.messages[0][0], Faults(cluster.clock)
     records = FaultyRecords(cluster.records, faults)
-    claiming = Claiming(records, "me", LEASE, RetryPolicy(cluster.clock.wait))  # type: ignore[arg-type]
+    claiming = Claimer(records, "me", LEASE, RetryPolicy(cluster.clock.wait))  # type: ignore[arg-type]
     claiming.claim(chain, lambda: False)
     faults.away_for(0.01)  # so that it asks again, in doubt
     with pytest.raises(ChainNotClaimable, match="before"):

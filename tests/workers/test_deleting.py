@@ -94,8 +94,8 @@ def test_slots_wait_until_there_is_room_for_what_they_write(database: Database, 
     for number in range(200):
         cluster.round()
         assert bytes_of(cluster) <= budget
-        if deleting.is_waited_for or number < 2:  # by then it is known how large a state is
-            waited += deleting.is_waited_for
+        if deleting.has_waiting_slots or number < 2:  # by then it is known how large a state is
+            waited += deleting.has_waiting_slots
             while not deleting.look().is_done:
                 pass
         if cluster.study(study).is_final:
@@ -109,8 +109,8 @@ def test_nobody_waits_where_nothing_may_go(cluster: Cluster) -> None:
     cluster.run(cluster.submit(spec(({}, 4), keep_best=1)))
     while not deleting.look().is_done:
         pass
-    assert deleting.chains_that_fit({}, 0, 2) == 2
-    assert not deleting.is_waited_for
+    assert deleting.chain_quota({}, 0, 2) == 2
+    assert not deleting.has_waiting_slots
 
 
 @pytest.mark.slow

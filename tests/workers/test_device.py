@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.chain_assignment import shared_gpu
+from app.domain.slots import shared_gpu
 from app.embedded import StackFailed
 from app.embedded.machine import default_device, default_slots, slot_names
 from app.workers.slot import device as module
@@ -15,9 +15,9 @@ from app.workers.slot.device import (
     CPU,
     NoDevice,
     SlotDevice,
+    device_kind,
     device_of,
     gpus_of,
-    kind_here,
     mps_is_running,
     visible_gpus,
 )
@@ -191,8 +191,8 @@ def test_the_kind_of_a_gpu_is_its_model(
 ) -> None:
     (tmp_path / "listing").write_text(RECORDED)
     on_the_path(tmp_path, "nvidia-smi", f'[ "$*" = -L ] && cat {tmp_path / "listing"}', monkeypatch)
-    assert kind_here(SlotDevice("cuda:0", visible)) == kind
-    assert kind_here(SlotDevice("cuda:0", visible, 2, 0.5)) == f"{kind}, a share of 2"
+    assert device_kind(SlotDevice("cuda:0", visible)) == kind
+    assert device_kind(SlotDevice("cuda:0", visible, 2, 0.5)) == f"{kind}, a share of 2"
 
 
 @pytest.mark.parametrize(
@@ -200,8 +200,8 @@ def test_the_kind_of_a_gpu_is_its_model(
 )
 def test_a_driver_that_fails_leaves_the_kind_open(script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     on_the_path(tmp_path, "nvidia-smi", script, monkeypatch)
-    assert kind_here(SlotDevice("cuda:0", "0")) == "GPU"
-    assert kind_here(CPU) == "CPU"
+    assert device_kind(SlotDevice("cuda:0", "0")) == "GPU"
+    assert device_kind(CPU) == "CPU"
 
 
 def test_a_driver_that_hangs_or_is_not_there_leaves_the_kind_open(
@@ -209,6 +209,6 @@ def test_a_driver_that_hangs_or_is_not_there_leaves_the_kind_open(
 ) -> None:
     monkeypatch.setattr(module, "NVIDIA_SMI_SECONDS", 0.2)
     on_the_path(tmp_path, "nvidia-smi", "exec sleep 60", monkeypatch)
-    assert kind_here(SlotDevice("cuda:0", "0")) == "GPU"
+    assert device_kind(SlotDevice("cuda:0", "0")) == "GPU"
     (tmp_path / "nvidia-smi").unlink()
-    assert kind_here(SlotDevice("cuda:0", "0")) == "GPU"
+    assert device_kind(SlotDevice("cuda:0", "0")) == "GPU"

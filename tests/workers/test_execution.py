@@ -16,15 +16,15 @@ from app.events.rows import ChainFlags
 from app.workers.slot.execution import (
     ChainExecution,
     Complete,
+    Conditions,
     Evaluate,
     ExecutionState,
-    Outside,
     Save,
     Stop,
     Train,
 )
 
-NOW = Outside(now=0.0)
+NOW = Conditions(now=0.0)
 
 
 def stage(start: int, end: int, *evaluate: int, node: str = "n") -> e.Stage:
@@ -51,7 +51,7 @@ def execution(
     return ChainExecution("c", work, overhead)
 
 
-def drive(made: ChainExecution, outside: Outside = NOW, metrics: e.Metrics | None = None) -> list[Any]:
+def drive(made: ChainExecution, outside: Conditions = NOW, metrics: e.Metrics | None = None) -> list[Any]:
     """What it asks for until the stage is complete, as pairs of the step and what is done there."""
     done: list[Any] = []
     made.begin(outside.now)
@@ -60,13 +60,13 @@ def drive(made: ChainExecution, outside: Outside = NOW, metrics: e.Metrics | Non
             case Complete() | Stop():
                 return done
             case Train(until):
-                made.reached(until)
+                made.record_progress(until)
             case Evaluate():
                 done.append((made.step, "evaluate"))
-                made.evaluated(metrics or {})
+                made.record_evaluation(metrics or {})
             case Save(is_intermediate):
                 done.append((made.step, "intermediate" if is_intermediate else "save"))
-                made.saved(outside.now)
+                made.record_save(outside.now)
     raise AssertionError(f"it does not come to an end: {done}")
 
 
@@ -83,7 +83,7 @@ def test_a_stage_is_trained_from_evaluation_to_evaluation_and_saved_at_its_end()
 def test_a_state_that_a_study_wants_is_kept_whatever_it_costs(alone: bool) -> None:
     made = execution(stage(0, 9, 3), stage(9, 12))
     made.assignment = replace(made.assignment, keep_for_good=(3, 5, 9), alone=alone)
-    busy = Outside(now=0.0, save_seconds=1000.0, can_save=False)
+    busy = Conditions(now=0.0, save_seconds=1000.0, can_save=False)
     assert drive(made, busy) == [(3, "evaluate"), (3, "save"), (5, "save"), (9, "save")]
     assert made.assignment.ahead(3) == (5, (3,), ())
 
@@ -101,12 +101,12 @@ def test_the_state_is_kept_where_a_result_is_the_best_so_far() -> None:
     while not isinstance(action := made.next(NOW), Complete):
         match action:
             case Train(until):
-                made.reached(until)
+                made.record_progress(until)
             case Evaluate():
-                made.evaluated(dict(zip(("loss", "score"), results[made.step], strict=True)))
+                made.record_evaluation(dict(zip(("loss", "score"), results[made.step], strict=True)))
             case Save():
                 kept[made.step] = action
-                made.saved(0.0)
+                made.record_save(0.0)
     assert {step: save.best_for for step, save in kept.items()} == {4: (0, 1), 6: (1,), 9: ()}
     asked = replace(NOW, flags=ChainFlags((2,)))
     better = ChainExecution("c", made.assignment)
@@ -120,7 +120,7 @@ def test_the_state_is_kept_where_known_trials_would_branch_off() -> None:
     """In the stage under way, and only where there is room for it; what is at the end is kept in any case."""
     made = execution(stage(0, 9, 6), stage(9, 20), intermediate_bytes=1, branches=((4, 6, 9), (12,)))
     assert drive(made) == [(4, "intermediate"), (6, "evaluate"), (6, "intermediate"), (9, "save")]
-    made.completed(0.0)
+    made.complete_stage(0.0)
     assert drive(made) == [(12, "intermediate"), (20, "save")]
     without_room = execution(stage(0, 9), branches=((4,),))
     without_room.begin(0.0)
@@ -131,7 +131,7 @@ def test_a_stage_under_way_hears_where_trials_that_came_later_will_branch_off() 
     told = replace(NOW, flags=ChainFlags(branch_steps=(3, 5, 12)))
     made = execution(stage(0, 9), stage(9, 20), intermediate_bytes=1, branches=((5,), ()))
     assert drive(made, told) == [(3, "intermediate"), (5, "intermediate"), (9, "save")]
-    made.completed(0.0)
+    made.complete_stage(0.0)
     assert drive(made, told) == [(12, "intermediate"), (20, "save")]
     assert drive(execution(stage(0, 9)), told) == [(9, "save")], "there is no room"
 
@@ -142,8 +142,8 @@ def test_it_is_not_kept_where_to_keep_it_takes_longer_than_to_train_again(
 ) -> None:
     made = execution(stage(0, 9), intermediate_bytes=1, branches=((4,),))
     made.begin(0.0)
-    made.reached(4)
-    action = made.next(Outside(now=now, save_seconds=2.0, can_save=can_save))
+    made.record_progress(4)
+    action = made.next(Conditions(now=now, save_seconds=2.0, can_save=can_save))
     assert isinstance(action, Save) == bool(kept)
 
 
@@ -155,7 +155,7 @@ def test_what_is_asked_for_on_the_way_is_evaluated_and_kept_and_belongs_to_its_s
     outside = replace(NOW, flags=ChainFlags((4, 9, 12)))
     made = execution(stage(0, 9), stage(9, 15))
     assert drive(made, outside) == [(4, "evaluate"), (4, "save"), (9, "evaluate"), (9, "save")]
-    made.completed(0.0)
+    made.complete_stage(0.0)
     assert drive(made, outside) == [(12, "evaluate"), (12, "save"), (15, "save")]
 
 
@@ -164,7 +164,7 @@ def test_whoever_hears_late_of_a_step_does_not_pass_it() -> None:
     made.begin(0.0)
     assert made.next(NOW) == Train(3)
     assert made.end_of_training(3, NOW) == 3
-    made.reached(3)
+    made.record_progress(3)
     assert made.next(NOW) == Evaluate()
 
 
@@ -174,7 +174,7 @@ def test_a_step_that_is_asked_for_when_it_was_passed_ends_the_training_and_no_mo
     made.next(NOW)
     late = replace(NOW, flags=ChainFlags((2,)))
     assert made.end_of_training(4, late) <= 4
-    made.reached(5)
+    made.record_progress(5)
     assert made.next(late) == Train(9)
 
 
@@ -185,11 +185,11 @@ def test_a_stop_keeps_what_is_there(flags: ChainFlags) -> None:
     made.next(NOW)
     stop = replace(NOW, flags=flags)
     assert made.end_of_training(4, stop) == 0
-    made.reached(5)
+    made.record_progress(5)
     assert made.next(stop) == Save(is_intermediate=False)
-    made.saved(0.0)
+    made.record_save(0.0)
     assert made.next(stop) == Stop()
-    assert made.ended(ChainOutcome.STOPPED, 7.0) == e.ChainEnded(
+    assert made.end_chain(ChainOutcome.STOPPED, 7.0) == e.ChainEnded(
         chain=made.chain, outcome=ChainOutcome.STOPPED, steps=5, seconds=7.0
     )
 
@@ -198,10 +198,10 @@ def test_a_stop_at_the_end_of_a_stage_completes_it() -> None:
     made = execution(stage(0, 4))
     made.begin(0.0)
     made.next(NOW)
-    made.reached(4)
+    made.record_progress(4)
     stop = replace(NOW, flags=ChainFlags(stop=True))
     assert made.next(stop) == Save(is_intermediate=False)
-    made.saved(0.0)
+    made.record_save(0.0)
     assert made.next(stop) == Complete()
 
 
@@ -212,25 +212,25 @@ def test_a_stop_at_the_end_of_a_stage_completes_it() -> None:
         (101.0, {}, True),
         (101.0, {"can_save": False}, False),
         (101.0, {"save_seconds": 2.0}, False),
-        (101.0, {"save_seconds": 50.0, "most_apart": 100.0}, True),
+        (101.0, {"save_seconds": 50.0, "max_save_interval": 100.0}, True),
     ],
 )
 def test_an_intermediate_is_due_when_its_cost_is_the_share_it_may_be(now: float, outside: Any, due: bool) -> None:
     made = execution(stage(0, 1000), overhead=0.01, intermediate_bytes=1)
     made.begin(0.0)
     made.next(NOW)
-    seen = Outside(**{"now": now, "save_seconds": 1.0, **outside})
+    seen = Conditions(**{"now": now, "save_seconds": 1.0, **outside})
     assert made.end_of_training(50, seen) == (0 if due else 1000)
-    made.reached(50)
+    made.record_progress(50)
     assert made.next(seen) == (Save(is_intermediate=True) if due else Train(1000))
     if due:
-        made.saved(now)
+        made.record_save(now)
         assert made.next(seen) == Train(1000)  # the next one is due as much later
 
 
 def test_no_intermediate_is_due_before_the_first_step_and_after_the_last() -> None:
     """Loading may have taken long: who is stopped before it has begun would be stopped for ever."""
-    late = Outside(now=1e6, save_seconds=1.0)
+    late = Conditions(now=1e6, save_seconds=1.0)
     made = execution(stage(0, 9), overhead=0.01, intermediate_bytes=1)
     made.begin(0.0)
     made.next(NOW)
@@ -248,15 +248,15 @@ def test_only_an_evaluation_that_somebody_waits_for_is_news() -> None:
 
 
 def test_intermediates_are_not_kept_where_none_are_wanted() -> None:
-    late = Outside(now=1e9)
+    late = Conditions(now=1e9)
     for made in (execution(stage(0, 9), overhead=0.5), execution(stage(0, 9), intermediate_bytes=9)):
         made.begin(0.0)
-        made.reached(4)
+        made.record_progress(4)
         assert made.next(late) == Train(9)
 
 
 def failed(made: ChainExecution, step: int) -> int:
-    return made.failed(FailureKind.EXCEPTION, "", "", step, 0.0).step
+    return made.fail_stage(FailureKind.EXCEPTION, "", "", step, 0.0).step
 
 
 def test_the_last_good_step_is_the_one_after_which_nothing_failed() -> None:
@@ -270,7 +270,7 @@ def test_the_last_good_step_is_the_one_after_which_nothing_failed() -> None:
     made = execution(stage(0, 9, 5, 9))
     made.begin(0.0)
     made.next(NOW)
-    made.reached(5)
+    made.record_progress(5)
     made.next(NOW)
     assert failed(made, 5) == 4  # in the evaluation after the fifth
 
@@ -279,7 +279,7 @@ def test_the_last_good_step_is_before_the_end() -> None:
     made = execution(stage(0, 9))
     made.begin(0.0)
     made.next(NOW)
-    made.reached(9)
+    made.record_progress(9)
     made.next(NOW)
     assert failed(made, 9) == 8  # while it was saved
     made = execution(stage(4, 4, 4))
@@ -292,12 +292,12 @@ def test_why_a_stage_is_not_exact_is_said_once_of_it() -> None:
     made = execution(stage(0, 2), stage(2, 4))
 
     def said(*reasons: str) -> list[str]:
-        return [each.reason for each in made.not_exact(reasons)]
+        return [each.reason for each in made.record_inexactness(reasons)]
 
     made.begin(0.0)
     assert [said("a"), said("a", "b"), said()] == [["a"], ["b"], []]
-    made.reached(2)
-    made.completed(0.0)
+    made.record_progress(2)
+    made.complete_stage(0.0)
     made.begin(0.0)
     assert said("a") == ["a"]
 
@@ -307,13 +307,13 @@ def test_its_states_are_those_of_the_picture() -> None:
     assert made.state == ExecutionState.CLAIMED and made.can_begin(0) and not made.can_begin(1)
     drive(made)
     assert made.state == ExecutionState.TRAINING and not made.can_begin(0)
-    made.completed(1.0)
+    made.complete_stage(1.0)
     assert made.state == ExecutionState.BETWEEN_STAGES and made.can_begin(1) and not made.can_begin(0)
-    between = made.ended(ChainOutcome.INTERRUPTED, 5.0)
+    between = made.end_chain(ChainOutcome.INTERRUPTED, 5.0)
     assert between == e.ChainEnded(chain=made.chain, outcome=ChainOutcome.INTERRUPTED)  # nothing was lost
     made = execution(stage(0, 2))
     drive(made)
-    made.completed(1.0)
+    made.complete_stage(1.0)
     assert made.state == ExecutionState.SAVING and not made.can_begin(1)
-    made.closed()
+    made.close()
     assert made.state == ExecutionState.CLOSED

@@ -159,7 +159,7 @@ def send(beating: Beating, chain: str = "c") -> None:
 
 def test_a_worker_to_which_no_message_comes_ends(beating: Beating) -> None:
     """It looked alive for ever, and every study that was given to it stood still. What it did before is over."""
-    beating.begin("before").over.set()
+    beating.begin("before").end_flag.set()
     beating.end("before")
     send(beating)
     send(beating)
@@ -231,7 +231,7 @@ def test_that_nobody_can_hear_of_it_is_said_once(beating: Beating, caplog: pytes
         beating.records.write = taken  # type: ignore[method-assign]
         beating.beat()
     assert [record.message for record in caplog.records] == 2 * ["slot gpu0 cannot be heard of: no server"]
-    assert not claim.over.is_set()
+    assert not claim.end_flag.is_set()
 
 
 @pytest.mark.parametrize("is_beat", [True, False])
@@ -248,13 +248,13 @@ def test_a_chain_that_was_ended_is_given_up(beating: Beating, is_beat: bool) -> 
         beating.beat()
     else:
         beating.heartbeat.round()
-    assert lost.over.is_set() and not other.over.is_set()
+    assert lost.end_flag.is_set() and not other.end_flag.is_set()
     assert beating.heartbeat.flags == {"d": ChainFlags(stop=True)}
 
 
 @pytest.mark.parametrize("is_beat", [True, False])
 def test_nothing_is_asked_about_a_chain_that_is_over(beating: Beating, is_beat: bool) -> None:
-    beating.begin().over.set()
+    beating.begin().end_flag.set()
     if is_beat:
         beating.beat()
     else:
@@ -270,9 +270,9 @@ def test_a_chain_is_not_given_up_as_long_as_its_next_message_may_come(
     beating.pulses[:] = [Pulse(claim, 4, waits_since=since)]
     beating.clock.wait(LEASE - 2.0)
     beating.beat()
-    assert not claim.over.is_set()
+    assert not claim.end_flag.is_set()
     beating.beat()
-    assert claim.over.is_set() and not beating.heartbeat.flags  # its lease is not renewed
+    assert claim.end_flag.is_set() and not beating.heartbeat.flags  # its lease is not renewed
     beating.beat()
     assert caplog.text.count("waited in vain") == 1
 
@@ -282,7 +282,7 @@ def test_who_trains_for_long_waits_for_nothing(beating: Beating) -> None:
     for _ in range(3):
         beating.clock.wait(LEASE / 2)
         beating.beat()
-    assert not claim.over.is_set()
+    assert not claim.end_flag.is_set()
 
 
 def test_whose_slot_was_taken_is_nothing_any_more(beating: Beating) -> None:
@@ -290,7 +290,7 @@ def test_whose_slot_was_taken_is_nothing_any_more(beating: Beating) -> None:
     with beating.records.write() as rows:
         rows.slots.take("gpu0", "berta", instead_of="anna", device="cpu", host="there", pid=2)
     beating.beat()
-    assert claim.over.is_set() and beating.ends == ["slot gpu0 is another's"]
+    assert claim.end_flag.is_set() and beating.ends == ["slot gpu0 is another's"]
     with beating.records.write() as rows:
         rows.slots.retire("gpu0", "berta")
     beating.beat()

@@ -17,7 +17,7 @@ from app.domain.decide import decide
 from app.domain.terms import NodeId, StudyId
 from app.events.database import Database
 from app.events.records import Write, transact
-from app.workers.slot.intermediates import Kept, least_missed
+from app.workers.slot.intermediates import IntermediateState, cheapest_to_drop
 
 SIZE = 18_500
 """Bytes of a state of the toy, about."""
@@ -102,11 +102,11 @@ def test_a_worker_that_dies_in_a_long_stage_costs_what_came_after_the_last_one(
 
 def left(room: int, steps: int, branches: tuple[int, ...] = (), needed: int | None = None) -> list[int]:
     """What is left of one checkpoint after each step of a stage, where there is room for so many."""
-    kept: list[Kept] = []
+    kept: list[IntermediateState] = []
     for step in range(1, steps + 1):
         fact = e.CheckpointKept(node=NodeId("n"), step=step, key=str(step), sha256="", size=1, intermediate=True)
-        kept.append(Kept(fact, 0, branches))
-        while len(kept) > room and (old := least_missed(kept, set() if needed is None else {needed})) is not None:
+        kept.append(IntermediateState(fact, 0, branches))
+        while len(kept) > room and (old := cheapest_to_drop(kept, set() if needed is None else {needed})) is not None:
             kept.remove(old)
     return [each.step for each in kept]
 

@@ -70,7 +70,7 @@ def test_a_fact_that_cannot_be_written_ends_its_chain_before_the_database_is_ask
     outbox.put(bad, [fact(1)], Noting(lambda: asked.append("bad")))
     outbox.put(good, [fact(0)], Noting(lambda: asked.append("good")))
     assert outbox.drain(60.0)
-    assert asked == ["good"] and bad.over.is_set() and not good.over.is_set()
+    assert asked == ["good"] and bad.end_flag.is_set() and not good.end_flag.is_set()
     assert [recorded.event for recorded in records.log.read("plan")] == [fact(0)]
     assert "chain c is given up, because a fact of it cannot be written" in caplog.text
 
@@ -85,7 +85,7 @@ def test_a_mistake_of_ours_leaves_no_hole_in_what_is_stated_about_a_chain(
     outbox.put(other, [fact(2)], always)
     assert outbox.drain(60.0)
     assert [recorded.event for recorded in records.log.read("plan")] == [fact(2)]
-    assert claim.over.is_set() and "ZeroDivisionError" in caplog.text
+    assert claim.end_flag.is_set() and "ZeroDivisionError" in caplog.text
 
 
 class Told:
@@ -119,7 +119,7 @@ def test_a_fact_that_awaits_more_goes_on_record_together_with_what_comes(told: T
     assert outbox.drain(60.0)
     assert [each.event for each in told.records.log.read("plan")] == [fact(0), fact(1)]
     assert (told.commits, done, told.nudges) == (["a", "b"], ["a", "b"], 1)
-    assert told.first.over.is_set()
+    assert told.first.end_flag.is_set()
     outbox.put(told.first, [fact(2)], told.proof("c"))
     assert outbox.drain(60.0)
     assert told.commits == ["a", "b"]
@@ -137,7 +137,7 @@ def test_what_does_not_come_is_not_waited_for_for_ever(told: Told, monkeypatch: 
     told.outbox.put(told.first, [fact(0)], told.proof("a"), awaits_more=True)
     assert told.outbox.drain(60.0)
     assert [each.event for each in told.records.log.read("plan")] == [fact(0)]
-    assert not told.first.over.is_set()
+    assert not told.first.end_flag.is_set()
 
 
 def test_what_awaits_nothing_is_recorded_by_itself(told: Told) -> None:
@@ -184,4 +184,4 @@ def test_facts_in_one_are_both_void_when_the_chain_is_over(told: Told) -> None:
     told.outbox.put(told.first, [fact(0)], told.proof("a"), awaits_more=True)
     told.outbox.put(told.first, [fact(1)], refusal(Fenced("another worker's")), is_last=True)
     assert told.outbox.drain(60.0)
-    assert told.records.log.read("plan") == [] and told.first.over.is_set()
+    assert told.records.log.read("plan") == [] and told.first.end_flag.is_set()

@@ -11,7 +11,7 @@ from app.domain import events as e
 from app.domain.terms import ChainId
 from app.events.memory import MemoryRecords
 from app.workers.slot.claim import Claim
-from app.workers.slot.health import MOST_ACCIDENTS, MOST_NODES, Health, Quarantine
+from app.workers.slot.health import MAX_ACCIDENTS, MAX_FAILED_NODES, Health, Quarantine
 from app.workers.slot.outbox import QuarantineSlot
 from app.workers.slot.retry import RetryPolicy, SlotStatus
 
@@ -44,28 +44,28 @@ def test_only_what_failed_here_and_another_slot_has_trained_since_speaks_against
     Where most configurations of a search raise, sound slots were in quarantine, one after the other.
     """
     records, health = MemoryRecords(), Health()
-    health.failed(failed, after, "plan", 0)
-    for number in range(MOST_NODES - 2):
-        health.failed(f"node{number}", 0, "plan", 0)
+    health.record_failure(failed, after, "plan", 0)
+    for number in range(MAX_FAILED_NODES - 2):
+        health.record_failure(f"node{number}", 0, "plan", 0)
     if completed_on is not None:
         with records.write() as rows:
             rows.slots.take(completed_on, "anna", instead_of=None, **HERE)
             rows.chains.assign("chain", "plan", completed_on, work(STAGE), 60.0)
     records.log.append("plan", [e.StageCompleted(chain=ChainId("chain"), index=0, seconds=1.0)], expected=None, at=0.0)
-    sentence = quarantine(records, health).after_failure(Claim("other", "plan", 1), "another node", 0, 0)
+    sentence = quarantine(records, health).judge_failure(Claim("other", "plan", 1), "another node", 0, 0)
     assert (sentence is not None) == is_the_slots_fault
 
 
 def test_accidents_are_the_slots_fault_when_they_come_again_and_again() -> None:
     health, sentences = Health(), list[bool]()
-    for _ in range(MOST_ACCIDENTS):
-        sentence = quarantine(MemoryRecords(), health).after_accident("no room", is_hopeless=False)
+    for _ in range(MAX_ACCIDENTS):
+        sentence = quarantine(MemoryRecords(), health).judge_accident("no room", is_hopeless=False)
         sentences.append(sentence is not None)
-    assert sentences == [False] * (MOST_ACCIDENTS - 1) + [True]
+    assert sentences == [False] * (MAX_ACCIDENTS - 1) + [True]
 
 
 def test_what_no_slot_in_its_state_could_do_is_not_waited_for() -> None:
-    sentence = quarantine(MemoryRecords(), Health()).after_accident("no torch", is_hopeless=True)
+    sentence = quarantine(MemoryRecords(), Health()).judge_accident("no torch", is_hopeless=True)
     assert sentence is not None and "chains cannot be trained here: no torch" in sentence.reason
 
 
@@ -109,9 +109,9 @@ def test_each_quarantine_ends_with_a_test() -> None:
     assert not here.needs_test
     seconds = set()
     for _ in range(3):
-        sentence = here.after_accident("no torch", is_hopeless=True)
+        sentence = here.judge_accident("no torch", is_hopeless=True)
         assert sentence is not None and here.needs_test
         seconds.add(sentence.seconds)
     assert seconds == {60.0}, "it was an hour in the end"
-    here.passed()
+    here.record_test_passed()
     assert not here.needs_test

@@ -11,7 +11,7 @@ from faulty import Clock
 from app.domain.chain_assignment import ResumePoint
 from app.storage.object_store import StoreUnavailable
 from app.workers.slot.checkpoint_store import (
-    NOTED_AFTER,
+    TRIES_BEFORE_NOTE,
     CheckpointReader,
     CheckpointStore,
     CheckpointUnreadable,
@@ -49,7 +49,7 @@ def test_what_passes_is_waited_for_and_said_once(error: Exception, caplog: pytes
     reading.run().close()
     assert caplog.messages == [f"waiting for a checkpoint: {error}"]
     waits = f"waits for the store: {error}"
-    assert reading.said == [None] * NOTED_AFTER + [waits] * (7 - NOTED_AFTER)
+    assert reading.said == [None] * TRIES_BEFORE_NOTE + [waits] * (7 - TRIES_BEFORE_NOTE)
     assert reading.notes.text is None
 
 

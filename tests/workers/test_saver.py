@@ -26,9 +26,9 @@ from app.events.memory import MemoryRecords
 from app.events.rows.ports import RowsPort
 from app.workers.slot.checkpoint_store import SMALL, CheckpointStore
 from app.workers.slot.claim import Claim
-from app.workers.slot.intermediates import IntermediateCheckpoints, Kept
+from app.workers.slot.intermediates import IntermediateCheckpoints, IntermediateState
 from app.workers.slot.retry import RetryPolicy, SlotStatus
-from app.workers.slot.saver import NOTED_AFTER, SAVE_SECONDS, HostBacklog, Saver
+from app.workers.slot.saver import SAVE_SECONDS, TRIES_BEFORE_NOTE, HostBacklog, Saver
 from app.workers.state import State
 from tests.plans import tried
 
@@ -87,8 +87,8 @@ def test_a_store_that_is_away_is_waited_for_and_that_is_said_once(caplog: pytest
     assert made.drain(60.0)
     (sentence,) = caplog.messages
     assert sentence.startswith("waiting for the store: checkpoint place-")
-    assert said[: NOTED_AFTER - 1] == [None] * (NOTED_AFTER - 1)
-    assert all("waits for the store" in (each or "") for each in said[NOTED_AFTER - 1 :]) and len(said) == 6
+    assert said[: TRIES_BEFORE_NOTE - 1] == [None] * (TRIES_BEFORE_NOTE - 1)
+    assert all("waits for the store" in (each or "") for each in said[TRIES_BEFORE_NOTE - 1 :]) and len(said) == 6
     assert len(stored) == 1 and notes.text is None
     made.close()
 
@@ -152,7 +152,7 @@ def test_what_is_small_is_told_of_at_once_if_nothing_else_is_on_its_way() -> Non
 
 def test_a_state_that_nobody_wants_any_more_is_not_tried_again() -> None:
     claim, stored = Claim("c", "plan", 1), list[object]()
-    made, notes = saver(lambda seconds: claim.over.set())
+    made, notes = saver(lambda seconds: claim.end_flag.set())
     made.save(claim, "place", State.of(b"state"), lambda *found: stored.append(found))
     assert made.drain(60.0)
     assert not stored and notes.text is None
@@ -162,7 +162,7 @@ def test_a_state_that_nobody_wants_any_more_is_not_tried_again() -> None:
 def test_what_comes_behind_the_end_of_its_chain_is_not_done() -> None:
     claim, done = Claim("c", "plan", 1), list[str]()
     made, _ = saver()
-    claim.over.set()
+    claim.end_flag.set()
     made.submit(claim, lambda: done.append("late"))
     made.submit(CLAIM, lambda: done.append("mine"))
     assert made.drain(60.0)
@@ -203,7 +203,7 @@ class Room:
         """One more, of ten bytes."""
         key = f"{node}{step}"
         kept = e.CheckpointKept(node=NodeId(node), step=step, key=key, sha256="", size=10, intermediate=True)
-        self.intermediates.keep(Kept(kept, 0, (), best_for))
+        self.intermediates.keep(IntermediateState(kept, 0, (), best_for))
 
     @property
     def dropped(self) -> list[str]:
@@ -310,13 +310,13 @@ def backlogs(tmp_path: Path) -> Iterator[Callable[[], HostBacklog]]:
 
 def test_slots_of_a_host_hold_so_many_bytes_and_one_state_each(backlogs: Callable[[], HostBacklog]) -> None:
     one, other = backlogs(), backlogs()
-    assert (one.enter(60), one.enter(30)) == (0, 0)
-    assert other.enter(500) == 0  # its first, however large: it could never be stored else
-    assert (one.enter(1), other.enter(1)) == (590, 590)
-    other.leave(500)
-    assert one.enter(10) == 0 and one.enter(1) == 100
-    one.leave(60)
-    assert one.enter(60) == 0
+    assert (one.add(60), one.add(30)) == (0, 0)
+    assert other.add(500) == 0  # its first, however large: it could never be stored else
+    assert (one.add(1), other.add(1)) == (590, 590)
+    other.remove(500)
+    assert one.add(10) == 0 and one.add(1) == 100
+    one.remove(60)
+    assert one.add(60) == 0
 
 
 def test_what_a_dead_process_had_on_its_way_is_not_waited_for(
@@ -324,14 +324,14 @@ def test_what_a_dead_process_had_on_its_way_is_not_waited_for(
 ) -> None:
     alive, reading, writing = backlogs(), *os.pipe()
     if (pid := os.fork()) == 0:
-        HostBacklog(tmp_path / "backlog", 100).enter(90)  # closed by its death alone
+        HostBacklog(tmp_path / "backlog", 100).add(90)  # closed by its death alone
         os.write(writing, b"x")
         signal.pause()
     os.read(reading, 1)
-    assert (alive.enter(20), alive.enter(20)) == (0, 110)
+    assert (alive.add(20), alive.add(20)) == (0, 110)
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
-    assert alive.enter(20) == 0
+    assert alive.add(20) == 0
     assert len(list((tmp_path / "backlog").glob("*.bytes"))) == 1
 
 
@@ -342,15 +342,15 @@ def test_a_process_that_stands_still_in_the_middle_holds_nobody_up(
     one = backlogs()
     with (tmp_path / "backlog/lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert (one.enter(90), one.enter(90)) == (0, 0)
-    assert one.enter(90) == 180
+        assert (one.add(90), one.add(90)) == (0, 0)
+    assert one.add(90) == 180
 
 
 def test_a_folder_that_cannot_be_used_bounds_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").touch()
     backlog = HostBacklog(tmp_path / "file", 1)
-    assert [backlog.enter(10) for _ in range(3)] == [0, 0, 0]
-    backlog.leave(10)
+    assert [backlog.add(10) for _ in range(3)] == [0, 0, 0]
+    backlog.remove(10)
     assert "are not counted in" in caplog.text
 
 
@@ -363,10 +363,10 @@ def test_never_more_than_the_limit_beyond_one_state_each(asked: list[tuple[int, 
         held: list[list[int]] = [[], [], []]
         for number, size in asked:
             if not size and held[number]:
-                slots[number].leave(held[number].pop(0))
+                slots[number].remove(held[number].pop(0))
             elif size:
                 total, is_first = sum(map(sum, held)), not held[number]
-                there = slots[number].enter(size)
+                there = slots[number].add(size)
                 assert there == (0 if is_first or total + size <= 100 else total)
                 held[number] += [] if there else [size]
         for each in slots:
@@ -406,8 +406,8 @@ class Held(Refusing):
 def test_what_nobody_wants_any_more_leaves_room(backlogs: Callable[[], HostBacklog]) -> None:
     claim, backlog, closed = Claim("c", "plan", 1), backlogs(), list[bool]()
     made = Saver(CheckpointStore(Held(Flag())), RetryPolicy(lambda _: None), SlotStatus(), lambda: 0.0, backlog=backlog)
-    claim.over.set()
+    claim.end_flag.set()
     made.save(claim, "place", State(os.memfd_create("x"), 90, closed.append), lambda stored: None)
     assert made.drain(60.0)
-    assert closed == [False] and (backlog.enter(1), backlog.enter(99)) == (0, 0)
+    assert closed == [False] and (backlog.add(1), backlog.add(99)) == (0, 0)
     made.close()

@@ -21,17 +21,17 @@ def test_what_each_took_adds_up_to_what_passed(spans: list[tuple[int, list[int] 
         if payers is None:
             clock.wait(seconds)
         else:
-            with time.charged_to(payers):
+            with time.charge(payers):
                 clock.wait(seconds)
-    assert sum(map(time.of, MEMBERS)) == pytest.approx(sum(seconds for seconds, _ in spans))
+    assert sum(map(time.seconds_of, MEMBERS)) == pytest.approx(sum(seconds for seconds, _ in spans))
 
 
 def test_only_who_is_charged_pays_and_who_has_left_no_more() -> None:
     clock = Clock()
     time = SharedTime(clock.now, MEMBERS)
     clock.wait(3.0)
-    with time.charged_to([1]):
+    with time.charge([1]):
         clock.wait(5.0)
     time.leave(0)
     clock.wait(4.0)
-    assert [time.of(member) for member in MEMBERS] == [1.0, 8.0, 3.0]
+    assert [time.seconds_of(member) for member in MEMBERS] == [1.0, 8.0, 3.0]

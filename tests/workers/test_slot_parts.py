@@ -8,8 +8,8 @@ from threading import enumerate as enumerate_threads
 import pytest
 from stacks import wait_for
 
-from app.workers.slot.health import MOST_NODES, SECONDS, Health
-from app.workers.slot.heartbeat import STOP_SECONDS, UNKEPT_SECONDS, UNWANTED_SECONDS, StopWatch
+from app.workers.slot.health import MAX_FAILED_NODES, QUARANTINE_SECONDS, Health
+from app.workers.slot.heartbeat import STOP_SECONDS, UNSAVED_SECONDS, UNWANTED_SECONDS, Watchdog
 from app.workers.slot.retry import LONGEST_PAUSE, Closing, RetryPolicy, SlotStatus, WorkerThread
 
 
@@ -147,28 +147,28 @@ def test_notes_of_several_sources_are_one_text() -> None:
 def test_a_slot_is_suspect_when_different_nodes_fail_in_a_row() -> None:
     health = Health()
     for node in ("a", "a", "a", "b"):
-        health.failed(node, 3, "plan", 7)
+        health.record_failure(node, 3, "plan", 7)
     assert not health.is_suspect
-    health.succeeded()
-    for node in range(MOST_NODES):
+    health.record_success()
+    for node in range(MAX_FAILED_NODES):
         assert not health.is_suspect
-        health.failed(str(node), 3, "plan", 8 + node)
+        health.record_failure(str(node), 3, "plan", 8 + node)
     assert health.is_suspect
     assert health.since == {"plan": 8}
 
 
 def test_only_the_first_quarantine_may_end_at_once() -> None:
     health = Health()
-    assert (health.quarantined(), health.may_return_at_once) == (SECONDS, True)
-    assert (health.quarantined(), health.may_return_at_once) == (SECONDS, False)
-    health.succeeded()
-    assert (health.quarantined(), health.may_return_at_once) == (SECONDS, True)
+    assert (health.start_quarantine(), health.may_return_at_once) == (QUARANTINE_SECONDS, True)
+    assert (health.start_quarantine(), health.may_return_at_once) == (QUARANTINE_SECONDS, False)
+    health.record_success()
+    assert (health.start_quarantine(), health.may_return_at_once) == (QUARANTINE_SECONDS, True)
 
 
 class Watched:
     def __init__(self, grace: float = 60.0) -> None:
         self.kills = self.ends = 0
-        self.watch = StopWatch(self._kill, self._end, grace)
+        self.watch = Watchdog(self._kill, self._end, grace)
 
     def _kill(self) -> None:
         self.kills += 1
@@ -204,9 +204,9 @@ def test_nobody_waits_long_for_a_step_of_a_proof() -> None:
     """Nothing of it is kept. But what comes next may use the process, which takes a while to make."""
     watched = Watched()
     watched.look(1000.0, proof=True, unwanted=True)
-    watched.look(1000.0 + UNKEPT_SECONDS, proof=True, unwanted=True)
+    watched.look(1000.0 + UNSAVED_SECONDS, proof=True, unwanted=True)
     assert not watched.kills
-    watched.look(1000.1 + UNKEPT_SECONDS, proof=True, unwanted=True)
+    watched.look(1000.1 + UNSAVED_SECONDS, proof=True, unwanted=True)
     assert watched.kills == 1
 
 

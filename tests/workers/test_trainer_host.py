@@ -17,7 +17,7 @@ from app.domain.chain_assignment import ChainAssignment, ResumePoint
 from app.domain.events import Stage
 from app.domain.terms import NodeId, StudyId
 from app.registry import TrainerSource
-from app.workers.slot.trainer_host import ModelMisplaced, OtherVersion, TrainerHost
+from app.workers.slot.trainer_host import ModelMisplaced, TrainerHost, TrainerVersionMismatch
 from app.workers.trial_logs import StageFiles
 from stagetree.runtime.failures import TrainerFailed
 
@@ -54,7 +54,7 @@ def train(trainer: TrainerHost, index: int) -> None:
 def test_the_next_stage_goes_on_where_the_one_before_ended() -> None:
     trainer = host()
     train(trainer, 0)
-    trainer.mark_at(("p", "n", 2))
+    trainer.set_place(("p", "n", 2))
     train(trainer, 1)
 
 
@@ -63,10 +63,10 @@ def test_a_chain_goes_on_with_the_code_that_it_began_with() -> None:
     sources = {"toy": TrainerSource(TOY, "1")}
     trainer = TrainerHost(lambda: InProcess(lambda *_: None), lambda: sources, 60.0, lambda: 0.0)
     train(trainer, 0)
-    trainer.mark_at(("p", "n", 2))
+    trainer.set_place(("p", "n", 2))
     sources["toy"] = TrainerSource(TOY, "2")
     train(trainer, 1)
-    with pytest.raises(OtherVersion, match="this slot has version 2"):
+    with pytest.raises(TrainerVersionMismatch, match="this slot has version 2"):
         train(trainer, 0)
 
 
@@ -76,7 +76,7 @@ def test_a_later_stage_is_not_trained_from_anywhere_else(place: tuple[str, str, 
     trainer = host()
     train(trainer, 0)
     if place:
-        trainer.mark_at(place)
+        trainer.set_place(place)
     with pytest.raises(ModelMisplaced, match="the model in memory is at"):
         trainer.begin(work(), 1, read, None)
 
@@ -92,7 +92,7 @@ def test_only_a_model_that_is_where_the_chain_begins_and_was_built_alike_is_gone
     done = list[str]()
     trainer = host(lambda process, what, step: done.append(what))
     train(trainer, 0)
-    trainer.mark_at(("p", "n", 2))
+    trainer.set_place(("p", "n", 2))
     there = replace(work(), stages=work().stages[1:], trainer_args=args, resume=ResumePoint("n", 2, "key", ""))
     with nullcontext() if not args else pytest.raises(AssertionError, match="no checkpoint is read"):
         trainer.begin(there, 0, read, None)
@@ -115,7 +115,7 @@ def test_a_process_that_died_while_nobody_used_it_is_replaced(tmp_path: Path) ->
 
     trainer = TrainerHost(start, lambda: {"toy": TrainerSource(TOY, "1")}, 60.0, lambda: 0.0)
     train(trainer, 0)
-    trainer.mark_at(("p", "n", 2))
+    trainer.set_place(("p", "n", 2))
     with pytest.raises(TrainerFailed):
         trainer.begin(work(), 1, read, files)
     trainer.begin(work(), 0, read, files)
@@ -133,7 +133,7 @@ def test_a_state_is_loaded_into_a_model_that_nobody_has_trained() -> None:
     trainer = TrainerHost(start, lambda: {"toy": TrainerSource(TOY, "1")}, 60.0, lambda: 0.0)
     train(trainer, 0)
     state = trainer.save()
-    trainer.mark_at(("p", "m", 2))
+    trainer.set_place(("p", "m", 2))
     done.clear()
     there = replace(work(), stages=work().stages[1:], resume=ResumePoint("n", 2, "key", ""))
     trainer.begin(there, 0, lambda resume: state, None)
@@ -154,7 +154,9 @@ def test_a_process_is_used_no_more_after_a_failure_unless_that_does_it_no_harm(t
 
 
 def test_a_trainer_that_is_not_here_is_said() -> None:
-    with pytest.raises(OtherVersion, match="the chain needs trainer 'other' in version 1; this slot has none"):
+    with pytest.raises(
+        TrainerVersionMismatch, match="the chain needs trainer 'other' in version 1; this slot has none"
+    ):
         host().begin(replace(work(), trainer="other"), 0, read, None)
 
 
@@ -177,13 +179,13 @@ def test_a_chain_resumes_in_the_process_that_trained_its_beginning_unless_that_h
 
     trainer = TrainerHost(start, lambda: {"toy": TrainerSource(TOY, "1")}, 60.0, lambda: 0.0, growth_bytes=100)
     train(trainer, 0)
-    trainer.mark_at(("p", "n", 2))
+    trainer.set_place(("p", "n", 2))
     state = trainer.save()
     for resident, processes in ((0, 1), (0, 1), (1000, 1), (0, 2)):
         there = replace(work(), stages=work().stages[1:], resume=ResumePoint("n", 2, "key", ""))
         trainer.begin(there, 0, lambda resume: state, None)
         started[-1].resident = resident
-        trainer.mark_at(("p", "n", 2))
+        trainer.set_place(("p", "n", 2))
         assert len(started) == processes
 
 

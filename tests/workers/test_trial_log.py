@@ -14,7 +14,7 @@ from app.process import logs as log_files
 from app.process.logs import shorten
 from app.workers import trial_logs
 from app.workers.threads import Task, Threads
-from app.workers.trial_logs import MOST_UNSENT, PIECE_BYTES, LogSender, TrialLogs
+from app.workers.trial_logs import MAX_UNSENT_BYTES, PIECE_BYTES, LogSender, TrialLogs
 
 
 @pytest.fixture(autouse=True)
@@ -48,12 +48,12 @@ def test_a_short_file_stays_and_a_missing_one_is_no_error(tmp_path: Path, caplog
 
 def test_the_file_of_the_stage_under_way_is_kept_short(tmp_path: Path) -> None:
     logs = TrialLogs(tmp_path, "gpu0")
-    logs.keep_short()
+    logs.truncate_current()
     files = logs.begin("chain", work(stage()), 0)
     assert files is not None
     with files.printed.open("a") as file:
         file.write("x" * 5000)
-    logs.keep_short()
+    logs.truncate_current()
     assert files.printed.stat().st_size < 1000
 
 
@@ -134,7 +134,7 @@ def test_a_file_that_was_cut_off_comes_to_an_end(tmp_path: Path, table: Table) -
     """Its rest was looked for again and again, without a pause, on a core of the slot."""
     sends = sender(tmp_path, table)
     printed = sends.begin("c1") / "s" / "0.log" / "c1-0"
-    write(printed, "x" * (MOST_UNSENT + PIECE_BYTES))
+    write(printed, "x" * (MAX_UNSENT_BYTES + PIECE_BYTES))
     assert not sends.send()
     sends.over("c1")
     assert sends.send() and not printed.exists()
@@ -178,7 +178,7 @@ def test_a_trainer_that_prints_more_than_can_be_sent_does_not_fill_the_disk(
     tmp_path: Path, table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trial_logs, "PIECE_BYTES", 4)
-    monkeypatch.setattr(trial_logs, "MOST_UNSENT", 100)
+    monkeypatch.setattr(trial_logs, "MAX_UNSENT_BYTES", 100)
     sends = sender(tmp_path, table)
     printed = sends.begin("c1") / "s" / "0.log" / "c1-0"
     write(printed, "head" + "x" * 196)

@@ -60,7 +60,7 @@ class Archivist:
             return True
         events = self._world.database.records.log.read(stream)
         with Plans(me.records.log).holding(stream) as plan:
-            has_garbage = PlanUse.of(plan).has_garbage
+            has_garbage = PlanUse.measure(plan).has_garbage
         if has_garbage:
             return False
         archive.archive(database, stream, self._world.wall_clock())

@@ -148,12 +148,12 @@ def lanes_that_nobody_has(patch: pytest.MonkeyPatch) -> None:
 
 def room_for_others(patch: pytest.MonkeyPatch) -> None:
     """A model for which there is no memory beside others has failed."""
-    patch.setattr(models, "NO_ROOM", ())
+    patch.setattr(models, "MEMORY_FAILURES", ())
 
 
 def processes_of_packs(patch: pytest.MonkeyPatch) -> None:
     """Nobody looks whether the process of a pack is the one in which a lane is."""
-    patch.setattr(models.PackedModel, "is_there", True)
+    patch.setattr(models.PackedModel, "is_alive", True)
 
 
 def lanes_that_leave(patch: pytest.MonkeyPatch) -> None:

@@ -15,8 +15,9 @@ import pytest
 
 from app.domain import checkpoint_needs
 from app.domain import events as e
+from app.domain.events import WITHOUT_PACK
 from app.domain.evolve import fold
-from app.domain.results import WITHOUT_PACK, result
+from app.domain.results import result
 from app.domain.search_plan import SearchPlan, Trial
 from app.domain.terms import NodeId, StudyState, TrialState, canonical_json
 from tests.world.fault_alphabet import FREE

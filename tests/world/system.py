@@ -220,7 +220,7 @@ class World:
             clock=self.wall_clock,
             elapsed=self.time.clock,
             pause=me.rest,
-            chains_that_fit=deleting.chains_that_fit,
+            chain_quota=deleting.chain_quota,
             proofs=self.setting.proofs,
             fence=Fence(is_strict=True),
         )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from app.workers.state import State
-from app.workers.trainer_process import TrainedTogether
+from app.workers.trainer_process import PackTrained
 from stagetree.packing.profiling import widths_below
 from stagetree.runtime.failures import TrainerFailed, user_code
 from stagetree.runtime.loading import load_trainer
@@ -96,7 +96,7 @@ class WorldTrainer(InProcess):
         deadline: Any,
         on_progress: Callable[[int], int],
         profile: bool = False,
-    ) -> TrainedTogether:
+    ) -> PackTrained:
         timelines = {lane: HpTimeline(hp) for lane, hp in hps.items()}
         taken, failed = 0, dict[int, TrainerFailed]()
         while taken < steps and not failed:
@@ -109,7 +109,7 @@ class WorldTrainer(InProcess):
             steps = on_progress(taken)
         reason = self._lanes.unpackable_reason
         found = None if not profile else {} if reason else costs(self._width)
-        return TrainedTogether(taken, failed, reason, frozenset(self._lanes.evicted), found)
+        return PackTrained(taken, failed, reason, frozenset(self._lanes.evicted), found)
 
     def measure(self, lane: int, hp: Mapping[str, Any], widest: int, *, deadline: Any) -> tuple[Mapping[str, Any], str]:
         self.do("measure")

@@ -19,7 +19,7 @@ from app.events.log import Idempotency, StoredEvent, VersionConflict
 from app.events.plans import Plans
 from app.events.records import Write, transact
 from app.registry import TrainerSource
-from app.service.submission import name_of, opened
+from app.service.submission import average_id, opened
 from app.workers.threads import Flag
 from stagetree.spec import StudySpec
 
@@ -151,7 +151,7 @@ class Users:
     def _submit(self, me: Member, number: int, spec: Json) -> None:
         checked, world, key = StudySpec.from_dict(spec), self._world, f"api:{number}"
         plan = opened(checked, self._sources[checked.trainer])
-        stream = name_of(plan)
+        stream = average_id(plan)
 
         def make() -> Write:
             study = StudyId(f"{world.time.chance.getrandbits(32):08x}")

@@ -16,7 +16,7 @@ from app.api.strict import At, Cursor, Limit, StrictRoute, Write, WriterDep
 from app.domain import commands as c
 from app.domain.decide import decide
 from app.domain.evolve import fold
-from app.domain.study_annotations import learned_text
+from app.domain.sampler_inputs import learned_text
 from app.domain.terms import StateConflict, StudyId
 from app.events import StudyRecord, last_profile
 from app.registry import unread_hyper_parameters
@@ -191,7 +191,7 @@ def preview_study(body: StudyBody, use: ServicesDep, who: Who, slots: Slots = 1)
     spec, trainer = study_of(body, use.trainers, use.limits)
     learned = [learned_text(each) for each in suggestions.learned(use, spec, StudyId(""), who)]
     plan = submission.opened(spec, trainer, project=who.project or "")
-    files = undeclared_inputs.advice_on_files(use, submission.name_of(plan), spec)
+    files = undeclared_inputs.advice_on_files(use, submission.average_id(plan), spec)
     try:
         costs = preview(
             spec,
@@ -199,7 +199,7 @@ def preview_study(body: StudyBody, use: ServicesDep, who: Who, slots: Slots = 1)
             limits=use.limits,
             is_over=lambda: time.monotonic() > until,
             measured=lambda batch, what: last_profile(use.log, plan, batch, what, spec.devices),
-            **slot_use.measured(use, submission.name_of(plan)),
+            **slot_use.measured(use, submission.average_id(plan)),
         )
     except PreviewTooLong as error:
         raise InvalidField("", str(error)) from None

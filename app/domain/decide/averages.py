@@ -17,12 +17,12 @@ from math import isfinite
 
 from app.domain import checkpoint_needs, results
 from app.domain import events as e
-from app.domain.averages import MeanShare, name_of
 from app.domain.decide.studies import reopen_if_ended
+from app.domain.events import MeanShare
 from app.domain.pricing import Price, price
 from app.domain.schedule import path_from
 from app.domain.search_plan import SearchPlan, Study, Trial, get_trial
-from app.domain.terms import NodeId, Place, Refused, TrialState
+from app.domain.terms import NodeId, Place, Refused, TrialState, average_id
 from app.domain.trial_requests import AverageTrials, Json, Trials, branch_hp
 
 
@@ -41,7 +41,7 @@ def average(plan: SearchPlan, command: AverageTrials, trials: Trials) -> Iterato
         raise Refused(f"each trial of study {study.id} is trained alone, and what others are made of is not kept")
     sources = _merge_sources(_sources(plan, study, command))
     shares = tuple(source.share for source in sources)
-    name, at, first = name_of(shares), shares[0].step, sources[0].trial
+    name, at, first = average_id(shares), shares[0].step, sources[0].trial
     hp = first.hp
     if command.hp and command.steps is None:
         raise Refused("steps: must say for how many steps in all the average is trained on, as hp is given")

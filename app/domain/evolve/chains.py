@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from app.domain import events as e
 from app.domain import outstanding_requests
-from app.domain.chain_assignment import gpu_of
 from app.domain.failures import count_tries, counts_for_other_trials, error_location
 from app.domain.search_plan import MOST_FAILURES, Chain, FinalFailure, Node, SearchPlan, Study
+from app.domain.slots import gpu_of
 from app.domain.terms import ChainOutcome, FailureKind, TrialKey
 
 

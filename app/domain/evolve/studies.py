@@ -8,8 +8,9 @@ from typing import assert_never
 from app.domain import events as e
 from app.domain import outstanding_requests
 from app.domain.inputs import is_unseen, mark
+from app.domain.sampler_inputs import ResultsLearned, SamplerInput, SuggestionWithdrawn
 from app.domain.search_plan import Checkpoint, Note, SearchPlan, Study
-from app.domain.study_annotations import Annotation, ResultsLearned, SuggestionWithdrawn
+from app.domain.study_annotations import Annotation
 from app.domain.terms import StudyId, StudyState, TrialState, VerificationKind
 
 StudyEvent = (
@@ -26,12 +27,13 @@ StudyEvent = (
     | e.AuditRequested
     | e.AuditEnded
     | Annotation
+    | SamplerInput
 )
 
 
 def take(plan: SearchPlan, event: StudyEvent) -> None:
     """Take in what became of a study."""
-    if isinstance(event, Annotation):
+    if isinstance(event, Annotation | SamplerInput):
         _annotate(plan, plan.studies[event.study], event)
         return
     match event:
@@ -66,7 +68,7 @@ def take(plan: SearchPlan, event: StudyEvent) -> None:
             assert_never(event)
 
 
-def _annotate(plan: SearchPlan, study: Study, event: Annotation) -> None:
+def _annotate(plan: SearchPlan, study: Study, event: Annotation | SamplerInput) -> None:
     match event:
         case e.ConfigurationSuggested():
             study.suggestions.append(event)

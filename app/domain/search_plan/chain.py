@@ -1,4 +1,4 @@
-"""Chains under way, the slots that each study has by them, and how far workers say that they are."""
+"""Running chains, the slots that they use for each study, and the progress that workers report."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from app.domain.terms import ChainId, StudyId, VerificationKind
 
 @dataclass(slots=True)
 class Chain:
-    """Stages under way on a slot; `index` is the one in training, past the last while checkpoints are written.
-
-    seconds: spent on the stages before that one. proof: what it proves by training steps again; None where it trains.
-    members: the slots that are lent to it. kind: that of their devices, where there are any.
-    """
+    """The stages that a slot trains in a row."""
 
     id: ChainId
     slot: str
     stages: tuple[e.Stage, ...]
     at: float
     index: int = 0
+    """The stage in training; `len(stages)` while checkpoints are being written."""
     seconds: float = 0.0
+    """Spent on the stages before that one."""
     proof: VerificationKind | None = None
+    """The kind of verification; None for training."""
     members: tuple[str, ...] = ()
+    """The slots lent to the chain."""
     kind: str = ""
+    """The kind of their devices."""
 
     @property
     def ranks(self) -> int:
-        """How many slots it has."""
         return 1 + len(self.members)
 
     @property
@@ -39,15 +39,15 @@ class Chain:
 
     @property
     def payer(self) -> StudyId:
-        """The study that is charged for the stage under way."""
+        """The study that is charged for the current stage."""
         return self.stages[min(self.index, len(self.stages) - 1)].study
 
 
 class ChainsUnderWay(dict[ChainId, Chain]):
-    """The chains under way. Only here they come, move on and go, so that the slots of each study need no counting.
+    """The running chains. All changes go through this class, which keeps count of the slots of each study.
 
-    by_slot: of each slot that has any, those that are not trained; the first of them leads the others. slots_used: for
-    each study, how many slots the leading chains have of which the stage under way is charged to it.
+    by_slot: the chains of each slot that are not trained yet; the first leads the others. slots_used: for each study,
+    the slots of leading chains whose current stage is charged to it.
     """
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class ChainsUnderWay(dict[ChainId, Chain]):
         self._count(chain.slot, 1)
 
     def move_on(self, chain: Chain, index: int) -> None:
-        """The stage of that number is under way now; past the last, the chain is trained."""
+        """Set the current stage; `len(stages)` means that the chain is trained."""
         self._count(chain.slot, -1)
         chain.index = index
         if chain.is_trained:
@@ -75,7 +75,7 @@ class ChainsUnderWay(dict[ChainId, Chain]):
         self._count(chain.slot, 1)
 
     def leading(self) -> Iterator[Chain]:
-        """The chains that have a slot; of those that it trains together, the one that leads."""
+        """The chain of each slot; of a pack, the leading one."""
         return (self[next(iter(names))] for names in self.by_slot.values())
 
     def _leave(self, chain: Chain) -> None:
@@ -94,13 +94,11 @@ class ChainsUnderWay(dict[ChainId, Chain]):
 
 @dataclass(frozen=True, slots=True)
 class ChainProgress:
-    """How far a chain's worker is in its stage, by its last heartbeat: an observation, not a fact of the log.
-
-    saving: steps that it evaluates or keeps, if they are inside its stage, of which the log does not know yet.
-    """
+    """How far a chain's worker is in its stage, by its last heartbeat. It is not part of the log."""
 
     step: int
     saving: frozenset[int] = frozenset()
+    """Steps inside the stage that the worker evaluates or saves, and that are not in the log yet."""
 
 
 Progresses = Mapping[ChainId, ChainProgress]

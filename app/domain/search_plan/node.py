@@ -1,4 +1,4 @@
-"""A node of the plan: what is wanted there, what is under way, and what is kept."""
+"""A node of the plan: its requests, running stages, checkpoints and metrics."""
 
 from __future__ import annotations
 
@@ -14,30 +14,28 @@ from app.domain.terms import ChainId, NodeId, TrialKey
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Where a state is kept. `intermediate`: inside a stage, because it was cheap, not because anyone asked.
-
-    since: the step from which its chain trained without a break; None where no chain is on record that did.
-    size, parts, looked: as in `CheckpointKept`.
-    """
+    """A saved state. `size`, `parts` and `looked` are as in `CheckpointKept`."""
 
     key: str
     sha256: str
     size: int
     intermediate: bool = False
+    """Whether it was saved inside a stage because that was cheap, without a request."""
     since: int | None = None
+    """The step from which its chain trained without a break; None if the chain is unknown."""
     parts: tuple[e.StoredPart, ...] = ()
     looked: bool = False
 
     @property
     def objects(self) -> tuple[e.StoredPart, ...]:
-        """All that it is in the store."""
+        """All its objects in the store."""
         rest = sum(part.size for part in self.parts)
         return (e.StoredPart(self.key, self.sha256, self.size - rest), *self.parts)
 
 
 @dataclass(frozen=True, slots=True)
 class CachedState:
-    """A state that is being uploaded, and until then is on a disk of one host, for the slots there."""
+    """A state on the disk of one host while it is being uploaded. Slots of that host can already use it."""
 
     checkpoint: Checkpoint
     host: str
@@ -45,7 +43,7 @@ class CachedState:
 
 @dataclass(frozen=True, slots=True)
 class PlacedCheckpoint:
-    """A checkpoint, and the node and step whose state it holds."""
+    """A checkpoint with its node and step."""
 
     node: NodeId
     step: int
@@ -59,29 +57,29 @@ class PlacedCheckpoint:
 _NONE: Mapping[int, Checkpoint] = {}
 
 Failures = dict[tuple[int, str], list[str]]
-"""What the user's code raised: at which step and what, by its signature; and on which slots, in order."""
+"""Errors of the user's code by step and signature, each with the slots where it was raised, in order."""
 
 MOST_FAILURES = 3
-"""Errors that differ each time count as well, once there are so many times more of them than equal ones may be."""
+"""Different errors count together, too: this many of them as one repetition of an equal error."""
 
 
 MAX_LOST = 3
-"""A stage whose process died this often is isolated: a chain of its own, in no pack. Should it die again, it fails."""
+"""A stage whose process died this often is isolated in a chain of its own, outside packs. It fails if it dies again."""
 
 
 def tries(failures: Failures) -> int:
-    """How many tries these failures have cost: the most of one kind, or a share of all."""
+    """How many tries these failures count as: the most of one kind, or a share of all."""
     counts = [len(slots) for slots in failures.values()]
     return max(max(counts, default=0), sum(counts) // MOST_FAILURES)
 
 
 ErrorLocation = tuple[int, str, bool]
-"""An error of the user's code: after which step, what and at which line, and whether an evaluation raised it."""
+"""An error of the user's code: its step, its signature, and whether an evaluation raised it."""
 
 
 @dataclass(frozen=True, slots=True)
 class FinalFailure:
-    """An error that was raised in so many tries, all there were, and ended a trial."""
+    """An error that ended a trial after all its tries."""
 
     tries: int
     trial: TrialKey
@@ -89,60 +87,60 @@ class FinalFailure:
 
 @dataclass(slots=True)
 class Node:
-    """One set of sequences from step `start` on, under a parent; it has no end of its own.
-
-    hp: of the first trial that came here; from `start` on, all who do have the same.
-    waiting: at each step, the trials that asked for a result there and have none yet, or must be evaluated there.
-    running: for each stage of a chain under way, the steps (start, end] it trains here.
-    saving: steps that were trained and whose checkpoint is still being written, each with the chain that does it.
-    cached: the states among them that a host's disk has already.
-    lost: at each step, how often the process died alone that trained a stage that began there.
-    trained: the last step that was trained here and recorded, by a stage's end or a checkpoint inside one.
-    reached: the last step that a worker trained here, even if its state was lost. failed_at: the last of those whose
-    state was lost because the user's code raised.
-    failures: what the user's code raised here since a stage was completed.
-    evaluation_failures: the same of its evaluations, each at the step that could not be evaluated since.
-    evaluations_given_up: of those, the steps at which an equal error had ended a trial elsewhere, and the tries that
-    this had taken.
-    not_exact: the first step that each of the stages concerns which are not exact, and why; in the order of the log.
-    alone: whether nothing is trained on from its states: each chain begins at step 0. trials: how many pass it.
-    resumed: the steps of the saved states that chains began with which trained here; for each, whether one of them only
-    evaluated that state, so that the result at the step itself rests on it.
-    seconds: that its steps have taken, or would have on one device where several trained them. rates: by kind of GPU,
-    the steps that it has trained, and their part of the seconds. paces: by kind of
-    device and ranks, what several have trained: the steps, and the seconds that passed. peaks: by kind of GPU and the
-    start and end of a stage that one device trained, the most memory, see `StageCompleted`. gpu: the kind of GPU on
-    which it was trained last; "" for none, or an unknown one.
-    """
+    """One set of sequences from step `start` on, under a parent. A node has no end of its own."""
 
     id: NodeId
     parent: NodeId | None
     start: int
     hp: Mapping[str, Any]
+    """The hyper-parameters of the first trial that passes the node. From `start` on they are the same for all."""
     children: list[NodeId] = field(default_factory=list)
+    trials: int = 0
+    """How many trials pass the node."""
     checkpoints: dict[int, Checkpoint] = field(default_factory=dict)
     metrics: dict[int, e.Metrics] = field(default_factory=dict)
     waiting: dict[int, set[TrialKey]] = field(default_factory=dict)
+    """By step, the trials that wait for a result or an evaluation there."""
     running: dict[tuple[ChainId, int], tuple[int, int]] = field(default_factory=dict)
+    """By chain and index of the stage, the steps (start, end] that it trains here."""
     saving: dict[int, ChainId] = field(default_factory=dict)
+    """Trained steps whose checkpoint is being written, with the chain that writes it."""
     cached: dict[int, CachedState] = field(default_factory=dict)
+    """Those of them that are already on a host's disk."""
+
     lost: dict[int, int] = field(default_factory=dict)
+    """By step, how often the process of a stage that begins there died alone."""
     failures: Failures = field(default_factory=dict)
+    """Errors of the user's code since the last completed stage."""
     evaluation_failures: Failures = field(default_factory=dict)
+    """Errors of evaluations, by the step that still has no evaluation."""
     evaluations_given_up: dict[int, int] = field(default_factory=dict)
+    """Steps whose evaluation failed with an error that had ended another trial, and the tries that this took."""
     not_exact: dict[tuple[int, str], None] = field(default_factory=dict)
+    """The first inexact step of a stage and the reason, in the order of the log."""
+    alone: bool = False
+    """Whether each chain begins at step 0, so that its states are never resumed."""
+    resumed: dict[int, bool] = field(default_factory=dict)
+    """The steps where chains that trained here resumed from a saved state; and whether one of them only evaluated that
+    state, so that the result at this step depends on it."""
+
     steps_run: int = 0
     seconds: float = 0.0
-    trained: int = 0
-    alone: bool = False
-    trials: int = 0
-    resumed: dict[int, bool] = field(default_factory=dict)
+    """Seconds of these steps on one device. For several devices, what one would have taken."""
     rates: dict[str, tuple[int, float]] = field(default_factory=dict)
+    """The same by kind of GPU: steps and seconds."""
     paces: dict[tuple[str, int], tuple[int, float]] = field(default_factory=dict)
+    """By kind of device and ranks, the steps that several devices trained, and their wall seconds."""
     peaks: dict[tuple[str, int, int], int] = field(default_factory=dict)
+    """By kind of GPU, start and end of a stage on one device, its peak memory: see `StageCompleted`."""
     gpu: str = ""
+    """The kind of GPU that trained the node last; "" for none, or an unknown one."""
+    trained: int = 0
+    """The last recorded step: the end of a stage, or a checkpoint inside one."""
     reached: int = 0
+    """The last trained step, even if its state was lost."""
     failed_at: int = 0
+    """The last step whose state was lost because the user's code raised."""
     _segment: ScheduleSegment | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -151,63 +149,62 @@ class Node:
 
     @property
     def segment(self) -> ScheduleSegment:
-        """What is in force from its start on. Raises `stagetree.sequences.SequenceError`."""
+        """The values from its start on. Raises `stagetree.sequences.SequenceError`."""
         if self._segment is None:
             self._segment = segment_at(self.hp, self.start)
         return self._segment
 
     @property
     def resumable(self) -> Mapping[int, Checkpoint]:
-        """The states, by step, that training may go on from."""
+        """The checkpoints by step that training may resume from."""
         return _NONE if self.alone else self.checkpoints
 
     @property
     def available_steps(self) -> frozenset[int]:
-        """The steps whose states a chain may begin with now, if only on some host."""
+        """The steps whose states a chain can begin with now, perhaps on one host only."""
         return frozenset() if self.alone else frozenset((*self.checkpoints, *self.cached))
 
     def is_available(self, step: int) -> bool:
-        """Whether a step is in `available_steps`."""
         return not self.alone and (step in self.checkpoints or step in self.cached)
 
     def state_at(self, step: int) -> Checkpoint:
-        """What a chain begins with that begins at a step of `available_steps`."""
+        """The state at a step of `available_steps`."""
         return self.checkpoints[step] if step in self.checkpoints else self.cached[step].checkpoint
 
     def evaluation_tries(self, step: int) -> int:
-        """How many tries the evaluation at a step has cost, in vain."""
+        """How many failed tries the evaluation at a step counts."""
         own = tries({place: slots for place, slots in self.evaluation_failures.items() if place[0] == step})
         return max(own, self.evaluations_given_up.get(step, 0))
 
     def count_failures(self, evaluated: int | None) -> int:
-        """How often the user's code has raised: in this evaluation or, with None, in training since it went well."""
+        """How often the user's code has raised in this evaluation or, with None, in training since the last success."""
         if evaluated is None:
             return sum(map(len, self.failures.values()))
         return sum(len(slots) for (step, _), slots in self.evaluation_failures.items() if step == evaluated)
 
     def add_timing(self, gpu: str, steps: int, seconds: float) -> None:
-        """So many steps were run on a kind of GPU, in as many seconds of one device."""
+        """Record steps on a kind of GPU. seconds: of one device."""
         self.steps_run += steps
         self.seconds += seconds
         before = self.rates.get(gpu, (0, 0.0))
         self.rates[gpu] = (before[0] + steps, before[1] + seconds)
 
     def forget_failures(self) -> None:
-        """Whatever went wrong here is tried as often as if it had not."""
+        """Reset the failure counts, so that errors here are retried from zero."""
         for each in (self.lost, self.failures, self.evaluation_failures, self.evaluations_given_up):
             each.clear()
 
     def covers(self, step: int, progress: Progresses = NO_PROGRESS) -> bool:
-        """True when a stage under way will pass `step` here, or evaluates what is kept there.
+        """Whether a running stage will pass `step` here, or evaluates the state there.
 
-        What it has passed, it will not pass again; but its end is kept in any case.
+        It will not pass again the steps behind it. The state at its end is kept in any case.
         """
         return any(
             _is_covered(step, start, end, progress.get(chain)) for (chain, _), (start, end) in self.running.items()
         )
 
     def upcoming_states(self, progress: Progresses = NO_PROGRESS) -> Iterator[int]:
-        """The steps at which its state will be kept, once the stages under way are over and everything is saved."""
+        """The steps whose states will be saved by the running stages."""
         if self.alone:
             return
         yield from self.saving

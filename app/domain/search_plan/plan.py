@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from app.domain import events as e
-from app.domain.averages import MeanShare
+from app.domain.events import MeanShare
 from app.domain.search_plan.chain import ChainsUnderWay
 from app.domain.search_plan.node import MAX_LOST, Checkpoint, ErrorLocation, FinalFailure, Node, PlacedCheckpoint
 from app.domain.search_plan.resumptions import Resumption, Value, Witness, resumption_at
@@ -179,6 +179,11 @@ class SearchPlan:
         begins = self.start_node(node, step)
         cached = begins.cached.get(step) if begins is not None else None
         return "" if cached is None else cached.host
+
+    def is_without_pack(self, stage: e.Stage) -> bool:
+        """Whether part of a stage was trained alone after its pack had failed."""
+        noted = self.nodes[stage.node].not_exact if stage.node in self.nodes else ()
+        return any(reason == e.WITHOUT_PACK and stage.start < step <= stage.end for step, reason in noted)
 
     def is_isolated(self, node: NodeId, start: int) -> bool:
         """Whether a stage that begins there must be trained with no other beside it: its process died too often."""

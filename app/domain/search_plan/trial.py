@@ -9,16 +9,16 @@ from typing import Any
 from app.domain.terms import NodeId, StudyId, TrialEventKind, TrialKey, TrialState
 
 COOLDOWN_OF = "cooldown_of"
-"""In the reason of a start: the trial of whose value at a rung this one is the measure."""
+"""Key in the reason of a trial's start: the trial whose value at a rung this cooldown measures."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrialEvent:
-    """One line of a study's history, which is all that a tuner is told.
+    """One line of a study's history. Tuners see nothing else.
 
-    kind: `START` (a trial was asked to train for `steps`), `PROMOTE` (the same trial is asked for more), `STOP` (no
-    more of it is wanted), `PRIORITIZE` (it has this `priority` now), `RESULT` (its `metrics` after `steps`), `FAIL` or
-    `CANCEL` (no result will come). `hp`: of a start, the configuration.
+    `START`: a trial with the configuration `hp` must train for `steps`. `PROMOTE`: it is extended to `steps`. `STOP`:
+    the tuner has stopped it. `PRIORITIZE`: its `priority` has changed. `RESULT`: its `metrics` after `steps`. `FAIL`
+    and `CANCEL`: no result will come.
     """
 
     kind: TrialEventKind
@@ -41,27 +41,25 @@ class TrialRun:
 
 @dataclass(slots=True)
 class Trial:
-    """A configuration asked to train: its path through the plan, the steps it was asked for, and how it stands.
-
-    runs: one, or the repeats of it, which differ in their `data_seed`; its results are their means.
-    unevaluated: steps that were trained before it came, whose state is kept and must be evaluated for its study's
-    `eval_every`. They are no results: nothing depends on them but the end of the trial. priority, standing: how urgent
-    its tuner says that it is among the trials of its study, and why, where it does. is_retried: whether it had failed
-    and a user had it tried again; its tuner hears no more of it.
-    """
+    """A configuration, its paths through the plan, and its requested steps."""
 
     study: StudyId
     number: int
     hp: dict[str, Any]
     reason: dict[str, Any]
     runs: tuple[TrialRun, ...] = ()
+    """A single run, or repeats that differ in their `data_seed`. The trial's results are their means."""
     requested_steps: list[int] = field(default_factory=list)
     unevaluated: set[int] = field(default_factory=set)
+    """Steps trained before the trial came that still need the evaluation of `eval_every`. They are not results, but the
+    trial is not completed without them."""
     state: TrialState = TrialState.ACTIVE
     error: dict[str, Any] | None = None
     priority: float = 0.0
+    """Set by the tuner, relative to the other trials of the study."""
     priority_reason: Mapping[str, Any] = field(default_factory=dict)
     is_retried: bool = False
+    """Whether a user had the failed trial tried again. The tuner gets no further events of it."""
 
     @property
     def key(self) -> TrialKey:
@@ -69,43 +67,42 @@ class Trial:
 
     @property
     def path(self) -> list[NodeId]:
-        """That of its first run, whose state stands for it."""
+        """The path of the first run, whose states represent the trial."""
         return self.runs[0].path
 
     @property
     def steps(self) -> int:
-        """The most steps it was asked for."""
+        """The largest number of requested steps."""
         return self.requested_steps[-1]
 
     @property
     def cooldown_of(self) -> int | None:
-        """The trial whose cooldown at a rung it is; None for all others."""
+        """For a cooldown, the trial that it branches off."""
         return self.reason.get(COOLDOWN_OF)
 
     @property
     def passes(self) -> set[NodeId]:
-        """The nodes on the way of any of its runs."""
+        """The nodes on the paths of its runs."""
         return {name for run in self.runs for name in run.path}
 
     def run_through(self, node: NodeId) -> TrialRun:
-        """The first of its runs that passes a node; of one that none of them passes, the first run."""
+        """The first run that passes the node, or else the first run."""
         return next((run for run in self.runs if node in run.path), self.runs[0])
 
     def single_runs(self) -> Iterator[Trial]:
-        """The trial with each of its runs, as if that were the only one."""
+        """The trial once for each run, as if it had no other."""
         return (replace(self, runs=(run,)) for run in self.runs) if len(self.runs) > 1 else iter((self,))
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What somebody wrote at a time about a study, or about a trial of it. version: of the plan, with its event.
-
-    corrected_at: when its text was last replaced, if it was.
-    """
+    """A user's note on a study or on one of its trials."""
 
     version: int
+    """The plan's version with the event that added it."""
     at: float
     trial: int | None
     text: str
     by: str = ""
     corrected_at: float | None = None
+    """When its text was last replaced."""

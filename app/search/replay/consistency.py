@@ -12,9 +12,8 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from app.domain import checkpoint_needs
 from app.domain import events as e
-from app.domain.averages import name_of
 from app.domain.search_plan import Chain, SearchPlan, Trial
-from app.domain.terms import ChainOutcome, NodeId, StudyId
+from app.domain.terms import ChainOutcome, NodeId, StudyId, average_id
 from app.search.replay.report import Json
 
 COUNTED = ("trial", "step", "steps", "index", "size", "seconds")
@@ -191,7 +190,7 @@ def _check_path(plan: SearchPlan, path: Mapping[NodeId, int], steps: int, parent
 def _check_average(plan: SearchPlan, event: e.AverageNamed) -> None:
     """Its name follows from its states, which are possible."""
     at = max((share.step for share in event.shares), default=-1)
-    if (event.node, event.step) != (name_of(event.shares), at):
+    if (event.node, event.step) != (average_id(event.shares), at):
         raise DoesNotFollow(f"average {event.node} is not what the mean of its states is called")
     if missing := [share.node for share in event.shares if share.node not in plan.nodes and not plan.struck]:
         raise DoesNotFollow(f"there is no node {missing[0]}")

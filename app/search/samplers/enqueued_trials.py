@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
+from app.domain.sampler_inputs import SUGGESTION, ConfigurationSuggested, suggestion_reason
 from app.domain.search_plan import Study, TrialEvent
-from app.domain.study_annotations import SUGGESTION, ConfigurationSuggested, reason_of
 from app.domain.terms import TrialEventKind
 from app.search.samplers.base import (
     Explains,
@@ -105,7 +105,7 @@ class EnqueuedTrials:
             whole = self._whole(index)
             if whole is None and not self.adaptive:
                 return self.propose(number)
-            return Proposal({} if whole is None else whole.hp, reason_of(self._queue[index], index))
+            return Proposal({} if whole is None else whole.hp, suggestion_reason(self._queue[index], index))
         number -= self._taken
         if isinstance(self.then, FirstConfigurations):
             return self.then.foreseen(number)
@@ -114,7 +114,7 @@ class EnqueuedTrials:
     def _complete(self, number: int, index: int) -> Proposal:
         """The complete configuration of an enqueued trial, and its reason."""
         proposal = self._whole(index) or self._ask_sampler(number, index) or self._sample(index)
-        reason = reason_of(self._queue[index], index)
+        reason = suggestion_reason(self._queue[index], index)
         return replace(proposal, reason={**proposal.reason, **reason})
 
     def _whole(self, index: int) -> Proposal | None:

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from app.domain.cooldowns import Cooldowns
 from app.domain.results import sign
+from app.domain.sampler_inputs import ResultsLearned
 from app.domain.search_plan import Study
-from app.domain.study_annotations import ResultsLearned
 from app.domain.terms import TrialEventKind
 from app.search.samplers.base import Values
 from stagetree.sequences import parse

@@ -7,8 +7,8 @@ from functools import partial
 from itertools import count, islice
 from typing import Any
 
+from app.domain.sampler_inputs import SUGGESTION
 from app.domain.search_plan import TrialEvent
-from app.domain.study_annotations import SUGGESTION
 from app.domain.terms import TrialEventKind
 from app.search.samplers.base import FIRST, NonAdaptive, Proposal, distinct_of, to_json
 from stagetree.sequences import Sequence, SequenceError, parse

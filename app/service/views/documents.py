@@ -11,14 +11,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, TypedDict, get_args
 
-from app.domain import accounting, results, search_plan
+from app.domain import accounting, inexact_results, results, search_plan
 from app.domain.accounting import Forecast
 from app.domain.decide.studies import SIZE_FIELDS, current_size
 from app.domain.events import Stage
 from app.domain.failures import Group, group_text, groups
 from app.domain.leaderboard import Leaderboard, decisions, meaning, prediction, standing
+from app.domain.sampler_inputs import learned_text
 from app.domain.search_plan import SearchPlan, Study
-from app.domain.study_annotations import learned_text
 from app.domain.terms import ChainId, ChainState, NodeId, StudyId, StudyState, TrialDisplayState, TrialState
 from app.domain.trainer_check import unread_hp
 from app.events import ChainRecord, StudyRecord
@@ -70,7 +70,7 @@ def study(
         error=json_safe(folded.error),
         project=folded.project,
         owner=folded.owner,
-        not_exact=json_safe(results.study_inexactness(plan, folded)),
+        not_exact=json_safe(inexact_results.study_inexactness(plan, folded)),
         exactness=proven(plan, folded),
         ending=ending_text(folded),
         metric=folded.metric,
@@ -207,7 +207,7 @@ def trial(plan: SearchPlan, trial: search_plan.Trial) -> TrialDetail:
         path=list(trial.path),
         repeats=[list(run.path) for run in trial.runs[1:]],
         curve=[point(step, metrics) for step, metrics in plan.curve(trial)],
-        not_exact=json_safe(results.trial_inexactness(plan, trial)),
+        not_exact=json_safe(inexact_results.trial_inexactness(plan, trial)),
         notes=[note(study, each) for each in study.notes if each.trial == trial.number],
     ).with_fields(**more)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from app.domain import results
+from app.domain import inexact_results
 from app.domain.search_plan import SearchPlan, Study, Trial
 from app.exactness import judge, trial_marks, verdict_text
 from app.service.views.trial_order import json_safe
@@ -22,7 +22,7 @@ def exactness(plan: SearchPlan, study: Study) -> Exactness:
     return Exactness(
         verdict=judgement.verdict,
         text=json_safe(text + shared),
-        mark=json_safe(_joined(mark, results.study_inexactness(plan, study))),
+        mark=json_safe(_joined(mark, inexact_results.study_inexactness(plan, study))),
         reason=json_safe(judgement.reason),
         unchecked=list(judgement.unchecked),
         compared=judgement.compared,
@@ -34,7 +34,7 @@ def exactness(plan: SearchPlan, study: Study) -> Exactness:
 
 def marks(plan: SearchPlan, study: Study) -> Callable[[Trial], str]:
     """The words beside the numbers of a trial that was not compared, or is known not to be exact; else ""."""
-    unchecked, inexact = trial_marks(plan, study), results.trial_inexactness_in(plan, study)
+    unchecked, inexact = trial_marks(plan, study), inexact_results.trial_inexactness_in(plan, study)
     return lambda trial: json_safe(_joined(unchecked(trial), inexact(trial)))
 
 

@@ -1,6 +1,6 @@
-"""Runs on: the tick's thread.
+"""Gives the most urgent work to free slots. `app.scheduling.placement` chooses the slot.
 
-Gives the most urgent work to free slots. Which slot gets what is said in `app.scheduling.placement`.
+Runs on: the tick's thread.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from functools import partial
 from typing import Any
 
 from app.domain import commands as c
-from app.domain.chain_assignment import ChainAssignment, SlotDescription, verification_device
+from app.domain.chain_assignment import ChainAssignment
 from app.domain.decide import decide
 from app.domain.events import PlanOpened
 from app.domain.search_plan import SearchPlan
+from app.domain.slots import SlotDescription, verification_device
 from app.domain.stage_tree import Place
 from app.domain.terms import ChainId, PlanId
 from app.domain.trainer_check import can_train
@@ -43,21 +44,21 @@ from app.scheduling.placement import (
 )
 from app.scheduling.widths import batch_of, widest
 from app.workers.scheduler.gangs import Gangs
-from app.workers.scheduler.ports import Dispatch, FrontierCache, Ports, messages
+from app.workers.scheduler.ports import Dispatch, FrontierCache, Ports, message_count
 
 logger = logging.getLogger(__name__)
 
 CHOOSING = "choosing what is trained next"
 
-MOST_PASSED_OVER = 100
-"""How many places that no slot can take now are passed over, before a tick lets the rest wait as well."""
+MAX_SKIPPED = 100
+"""A tick skips this many places that no slot can take now; then the rest waits for the next tick."""
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
-    """Spans that a slot is to run in a row; of a pack, several such rows at once. measure: as in `ChainAssignment`.
+class Placement:
+    """Spans that a slot will run in a row; for a pack, several such rows at once. measure: as in `ChainAssignment`.
 
-    gathered: how several slots came to it, where that was a question.
+    gathered: how its slots were gathered, where several were possible.
     """
 
     frontier: Frontier
@@ -74,47 +75,48 @@ class Placed:
 
 
 class Assignment:
-    """Takes the most urgent path, gives it to a slot on record, and sends it; what cannot be placed waits."""
+    """Gives the most urgent paths to slots, records and sends them. Paths that no slot can take wait."""
 
     def __init__(self, ports: Ports, frontiers: FrontierCache, dispatch: Dispatch) -> None:
         self._ports, self._frontiers, self._dispatch, self._fence = ports, frontiers, dispatch, ports.fence
         self.gangs = Gangs(ports, frontiers)
 
     def assign(self, slots: Candidates, balance: FairShare = NO_CONTENTION, *, may_widen: bool = True) -> Candidates:
-        """Give work to free slots, until one of both runs out; the slots as they are then, without the slots held for
-        others to be free.
+        """Give work to free slots until one of both runs out. Returns the remaining slots, without those reserved for
+        gangs.
 
-        balance: what is due to each study. may_widen: whether a path may have more slots than it must, since nothing
-        else is left for them. Raises `DatabaseUnavailable`.
+        balance: what is due to each study.
+        may_widen: whether a path may get more slots than it needs, because they would be idle. Raises
+            `DatabaseUnavailable`.
         """
-        frontiers = self._offered(slots) if slots.free else []
+        frontiers = self._plans_with_trainer(slots) if slots.free else []
         self.gangs.look(self._frontiers.usable(), slots)
 
-        def following() -> Placed | None:
-            return self._next(self._ready(frontiers, slots), slots, balance, may_widen)
+        def next_placement() -> Placement | None:
+            return self._next(self._ready_plans(frontiers, slots), slots, balance, may_widen)
 
-        while slots.free and (placed := following()) is not None:
+        while slots.free and (placed := next_placement()) is not None:
             is_settled = True
-            with self._fence.around(placed.frontier.id, "giving its work to slots"):
-                is_settled = self._give(placed, len(slots.free))
+            with self._fence.guard(placed.frontier.id, "giving its work to slots"):
+                is_settled = self._assign(placed, len(slots.free))
                 slots = slots.excluding(placed.slots) if is_settled else slots
             self._frontiers.refresh(placed.frontier.id, fresh=False)
             if not is_settled:
                 break
-        return self.gangs.open(slots)
+        return self.gangs.exclude_reserved(slots)
 
-    def _ready(self, frontiers: Sequence[Frontier], slots: Candidates) -> Sequence[Frontier]:
-        """Without the plans whose trainer was tried on no free slot's device, or whose packs are being measured."""
+    def _ready_plans(self, frontiers: Sequence[Frontier], slots: Candidates) -> Sequence[Frontier]:
+        """Plans whose trainer was checked on a free slot's kind of device, unless packs are being measured."""
 
         def is_ready(frontier: Frontier) -> bool:
             is_measured = self._is_undecided(frontier) and bool(frontier.plan.chains)
-            return bool(self._checked(frontier, slots).free) and not is_measured
+            return bool(self._checked_slots(frontier, slots).free) and not is_measured
 
         left = [frontier for frontier in frontiers if not self._fence.is_held(frontier.id)]
-        return self._fence.those(left, "looking whether it is ready", is_ready)
+        return self._fence.select(left, "looking whether it is ready", is_ready)
 
-    def _checked(self, frontier: Frontier, slots: Candidates) -> Candidates:
-        """The free slots on whose kinds of device the plan's trainer has trained: elsewhere, it is tried first."""
+    def _checked_slots(self, frontier: Frontier, slots: Candidates) -> Candidates:
+        """The free slots on whose kinds of device the plan's trainer was checked; on others a check comes first."""
         if not self._ports.proofs:
             return slots
         kinds = set(map(verification_device, slots.free))
@@ -127,74 +129,76 @@ class Assignment:
 
     def _next(
         self, frontiers: Sequence[Frontier], slots: Candidates, balance: FairShare, may_widen: bool
-    ) -> Placed | None:
-        """The most urgent path that a slot can take now; before it, the one for which slots were held."""
-        if (due := self.gangs.due(frontiers, lambda frontier: self._checked(frontier, slots))) is not None:
-            return _gathered(due)
+    ) -> Placement | None:
+        """The most urgent path that a slot can take now. The path of a complete reservation comes first."""
+        if (due := self.gangs.due_path(frontiers, lambda frontier: self._checked_slots(frontier, slots))) is not None:
+            return _gang_placement(due)
         passed_over: dict[PlanId, set[Place]] = {}
-        for _ in range(MOST_PASSED_OVER):
+        for _ in range(MAX_SKIPPED):
             left = [frontier for frontier in frontiers if not self._fence.is_held(frontier.id)]
-            choice = self._fence.among(left, CHOOSING, lambda plans: self._ports.policy(plans, passed_over, balance))
+            choice = self._fence.apply(left, CHOOSING, lambda plans: self._ports.policy(plans, passed_over, balance))
             if choice is None:
                 return None
             frontier, spans = choice
-            with self._fence.around(frontier.id, CHOOSING):
+            with self._fence.guard(frontier.id, CHOOSING):
                 places = passed_over.setdefault(frontier.id, set())
-                placed = self._placed(choice, left, places, slots, may_widen)
+                placed = self._place(choice, left, places, slots, may_widen)
                 if placed is not None:
                     return placed
                 places.add((spans[0].node, spans[0].start))
         return None
 
-    def _placed(
+    def _place(
         self,
         choice: Choice,
         frontiers: Sequence[Frontier],
         passed_over: Container[Place],
         slots: Candidates,
         may_widen: bool,
-    ) -> Placed | None:
-        """The slots for a path; None where none takes it now."""
+    ) -> Placement | None:
+        """The slots for a path; None if none can take it now."""
         frontier, spans = choice
-        able = self._checked(frontier, slots)
+        able = self._checked_slots(frontier, slots)
         if may_have_gangs(frontier.plan, spans[0]):
             gang = self.gangs.gather(choice, frontiers, able, may_widen=may_widen)
         else:
             resume = resume_point(frontier.plan, spans[0])
-            slot = place(frontier.plan, frontier.id, spans, resume, self.gangs.open(able))
+            slot = place(frontier.plan, frontier.id, spans, resume, self.gangs.exclude_reserved(able))
             if slot is not None and not is_gathering(frontier, spans[0], slot.name):
-                return self._packed(choice, passed_over, slot, slots)
+                return self._place_pack(choice, passed_over, slot, slots)
             gang = None
         if gang is None:
             gang = self.gangs.backfill(choice, able)
-        return None if gang is None else _gathered(gang)
+        return None if gang is None else _gang_placement(gang)
 
-    def _packed(
+    def _place_pack(
         self, choice: Choice, passed_over: Container[Place], slot: SlotDescription, slots: Candidates
-    ) -> Placed:
-        """With the paths that the slot trains together with the chosen one, where the plan's stages are packed."""
+    ) -> Placement:
+        """Add the paths that the slot trains together with the chosen one, if the plan's stages are packed."""
         (frontier, spans), opened = choice, choice[0].plan.opened
         assert opened is not None  # or no slot would have taken it
         if self._is_undecided(frontier):
-            width = widest(frontier.plan, _with_trainer(slots.healthy, opened))
-            return Placed(frontier, [spans[:1]], slot, is_pack=True, measure=width)
+            width = widest(frontier.plan, _count_with_trainer(slots.healthy, opened))
+            return Placement(frontier, [spans[:1]], slot, is_pack=True, measure=width)
         is_alone = frontier.plan.nodes[spans[0].node].alone
         if is_alone or not (self._ports.packs and frontier.plan.packing):
-            return Placed(frontier, [cut_at_isolated(frontier.plan, spans)], slot, is_pack=False)
+            return Placement(frontier, [cut_at_isolated(frontier.plan, spans)], slot, is_pack=False)
         if frontier.plan.is_isolated(spans[0].node, spans[0].start) or spans[0].node in frontier.plan.means:
-            return Placed(frontier, [spans[:1]], slot, is_pack=True)
-        well, free = (_with_trainer(some, opened) for some in (slots.healthy, slots.free))
+            return Placement(frontier, [spans[:1]], slot, is_pack=True)
+        well, free = (_count_with_trainer(some, opened) for some in (slots.healthy, slots.free))
         most, more = slot_limits(frontier, spans[0].study, well, free)
         lead = cut_at_branch(frontier, choose_leader(frontier, spans, passed_over, most, slot))
         others = pack_members(frontier, lead, passed_over, more, slot)
-        return Placed(frontier, cut_where_lanes_fill(frontier, [lead, *others], passed_over, more), slot, is_pack=True)
+        return Placement(
+            frontier, cut_where_lanes_fill(frontier, [lead, *others], passed_over, more), slot, is_pack=True
+        )
 
-    def _offered(self, slots: Candidates) -> list[Frontier]:
-        """The plans whose trainer a slot has; where none has, it is said."""
-        offered = partial(self._is_offered, slots)
-        return self._fence.those(self._frontiers.usable(), "looking whether a slot has its trainer", offered)
+    def _plans_with_trainer(self, slots: Candidates) -> list[Frontier]:
+        """Plans whose trainer some slot has; the others are reported."""
+        offered = partial(self._has_trainer_slot, slots)
+        return self._fence.select(self._frontiers.usable(), "looking whether a slot has its trainer", offered)
 
-    def _is_offered(self, slots: Candidates, frontier: Frontier) -> bool:
+    def _has_trainer_slot(self, slots: Candidates, frontier: Frontier) -> bool:
         opened, about = frontier.plan.opened, f"trainer of {frontier.id}"
         if opened is None:
             return False
@@ -204,11 +208,8 @@ class Assignment:
         self._ports.problems.report(about, f"plan {frontier.id} waits: {missing_trainer_text(opened, slots.healthy)}")
         return False
 
-    def _give(self, placed: Placed, sharers: int) -> bool:
-        """Record that a slot has a chain, or a pack of them, and send it.
-
-        False when another tick was faster: the next one will see it.
-        """
+    def _assign(self, placed: Placement, sharers: int) -> bool:
+        """Record and send a chain, or a pack of them. False if another tick was faster; the next tick will see that."""
         work = self._assignments(placed, sharers)
         try:
             self._record(placed, work)
@@ -219,16 +220,16 @@ class Assignment:
             return False
         first, assignment = next(iter(work.items()))
         if placed.gathered is not None:
-            self.gangs.note(placed.gathered, first)
-        self._dispatch.send(first, messages(assignment), placed.slot.name)
+            self.gangs.note_assigned(placed.gathered, first)
+        self._dispatch.send(first, message_count(assignment), placed.slot.name)
         self._dispatch.invite(first, assignment)
         return True
 
-    def _assignments(self, placed: Placed, sharers: int) -> dict[str, ChainAssignment]:
+    def _assignments(self, placed: Placement, sharers: int) -> dict[str, ChainAssignment]:
         """By chain."""
         frontier, plan = placed.frontier, placed.frontier.plan
         chains = [self._ports.new_id() for _ in placed.paths]
-        room = self._room_of_chain(plan, sharers * len(chains))
+        room = self._intermediate_share(plan, sharers * len(chains))
         pack = tuple(chains) if placed.is_pack else ()
         paths = zip(chains, placed.paths, strict=True)
         by_chain = {chain: assign(frontier, path, stages_of(plan, path), room) for chain, path in paths}
@@ -245,15 +246,15 @@ class Assignment:
                 how["measures_ranks"] = batch_of(plan.nodes[placed.paths[0][0].node])
         return {chain: replace(assignment, **how, describe=chain in tells) for chain, assignment in by_chain.items()}
 
-    def _room_of_chain(self, plan: SearchPlan, sharers: int) -> int:
-        """The bytes that a chain may keep inside its stages: its share of the bytes that the plan has left.
+    def _intermediate_share(self, plan: SearchPlan, sharers: int) -> int:
+        """A chain's bytes for states inside its stages: its share of the plan's remaining bytes.
 
-        The newest state is kept in any case, however large it is: an accident costs the whole stage without one.
+        The newest state is always kept, however large: without it an accident would cost the whole stage.
         """
         most = self._ports.intermediate_bytes
         return most and max(1, (most - plan.intermediate_bytes) // sharers)
 
-    def _record(self, placed: Placed, work: Mapping[str, ChainAssignment]) -> None:
+    def _record(self, placed: Placement, work: Mapping[str, ChainAssignment]) -> None:
         stream, slot, at = placed.frontier.id, placed.slot.name, self._ports.clock()
         progress = placed.frontier.progress_in({span.node for path in placed.paths for span in path})
         commands = [
@@ -282,10 +283,9 @@ class Assignment:
         )
 
 
-def _with_trainer(slots: Iterable[SlotDescription], opened: PlanOpened) -> int:
-    """How many of the slots have a plan's trainer."""
+def _count_with_trainer(slots: Iterable[SlotDescription], opened: PlanOpened) -> int:
     return sum(has_trainer(slot, opened) for slot in slots)
 
 
-def _gathered(path: GangPath) -> Placed:
-    return Placed(path.frontier, [path.spans], path.gang.leader, is_pack=False, gathered=path)
+def _gang_placement(path: GangPath) -> Placement:
+    return Placement(path.frontier, [path.spans], path.gang.leader, is_pack=False, gathered=path)

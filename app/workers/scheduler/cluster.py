@@ -1,8 +1,10 @@
-"""Runs on: the tick's thread.
+"""The state of slots and chains. Each look reads only the rows that have changed since the last one.
 
-How slots and chains stand. Each look reads the rows that have changed since the one before, and what follows from time
-alone is asked again when its time has come: a look costs by what changed, not by how many chains run. Once in a lease
-all rows are read, and after the database was away: another server may have taken over that has not seen all.
+Time-dependent conditions are checked again when their time has come, so the cost of a look depends on the changes, not
+on the number of chains. Once a lease, and after an outage, all rows are read: after a failover the new server may lack
+some changes.
+
+Runs on: the tick's thread.
 """
 
 from __future__ import annotations
@@ -18,29 +20,29 @@ from app.scheduling.placement import Candidates
 from app.workers.scheduler.ports import Ports
 
 DISPATCH_AGAIN_SECONDS = 15.0
-"""A chain that nobody claimed is sent again after so long; a second message does no harm."""
+"""A chain that no worker has claimed is sent again after this time; a duplicate message does no harm."""
 
 GIVEN_UP = 0.0
-"""The lease of a chain whose worker said that it is gone, or whose slot another worker has taken."""
+"""The lease of a chain whose worker gave it up, or whose slot another worker has taken."""
 
 Row = TypeVar("Row")
 
 
 class TimedSelection(Generic[Row]):
-    """The rows of which something holds at the time of the last look, by name, in that order.
+    """The rows for which a condition holds at the time of the last look, sorted by name.
 
-    holds: whether it does at a time. times: when that may change of a row though the row does not; but where the clock
-    goes back, it may at any time.
+    holds: the condition at a time.
+    times: when the condition may change for an unchanged row. If the clock goes back, it may change at any time.
     """
 
     def __init__(self, holds: Callable[[Row, float], bool], times: Callable[[Row], Iterable[float]]) -> None:
         self._holds, self._times = holds, times
-        self._sure = (inf, -inf)  # from when until when nothing changes by itself
+        self._valid = (inf, -inf)  # from when until when nothing changes by itself
         self.rows: dict[str, Row] = {}
 
     def look(self, changed: Mapping[str, Row | None], rows: Mapping[str, Row], now: float) -> None:
-        """changed: what did since the last look, None for what is gone. rows: all there are now."""
-        (begin, end), has_more = self._sure, False
+        """changed: the changed rows, None for deleted ones. rows: all current rows."""
+        (begin, end), has_more = self._valid, False
         if not begin <= now < end:
             changed, end, self.rows = rows, inf, {}
         for name, row in changed.items():
@@ -53,15 +55,18 @@ class TimedSelection(Generic[Row]):
                 self.rows.pop(name, None)
         if has_more:
             self.rows = dict(sorted(self.rows.items()))
-        self._sure = (now, end)
+        self._valid = (now, end)
 
 
 class Cluster:
     """The slots and chains as of the last look.
 
-    now: by the clock of the leases. versions: how many events each busy plan has. slots: those that are alive. live:
-    the chains that nobody has ended, by name. moved: those of which the row has changed; whoever has taken that in
-    empties it. begun: by slot, when the last chain was sent that its worker began.
+    now: by the clock of the leases.
+    versions: the number of events of each busy plan.
+    slots: the live ones.
+    live: the live chains by name.
+    changed_chains: chains whose row has changed; the reader of them empties it.
+    last_begun: by slot, when the last chain was sent that its worker began.
     """
 
     def __init__(self, ports: Ports) -> None:
@@ -69,20 +74,20 @@ class Cluster:
         self._mark: object = None
         self._all_again_at = -inf
         self.now, self.versions, self.live = 0.0, dict[str, int](), dict[str, ChainRecord]()
-        self.moved, self.begun, self.gangs = set[str](), dict[str, float](), dict[str, ChainRecord]()
+        self.changed_chains, self.last_begun, self.gangs = set[str](), dict[str, float](), dict[str, ChainRecord]()
         self._lease_clock = LeaseClock(ports.lease_seconds)
         lease, longest = ports.lease_seconds, longest_lease(ports.lease_seconds)
 
-        def seen(slot: SlotRecord) -> tuple[float, ...]:
+        def times(slot: SlotRecord) -> tuple[float, ...]:
             until = inf if slot.quarantined_until is None else slot.quarantined_until
             return (slot.seen_at - lease, slot.seen_at + lease, until - LONGEST_QUARANTINE, until)
 
         def is_well(slot: SlotRecord, at: float) -> bool:
             return slot.was_seen(at, lease) and not slot.is_quarantined(at)
 
-        self._alive = TimedSelection[SlotRecord](lambda slot, at: slot.was_seen(at, lease), seen)
-        self._well = TimedSelection[SlotRecord](is_well, seen)
-        self._free = TimedSelection[SlotRecord](lambda slot, at: slot.is_free and is_well(slot, at), seen)
+        self._alive = TimedSelection[SlotRecord](lambda slot, at: slot.was_seen(at, lease), times)
+        self._well = TimedSelection[SlotRecord](is_well, times)
+        self._free = TimedSelection[SlotRecord](lambda slot, at: slot.is_free and is_well(slot, at), times)
         self._expired = TimedSelection[ChainRecord](
             lambda row, at: has_expired(row.lease_until, at, longest),
             lambda row: (row.lease_until - longest, row.lease_until),
@@ -98,24 +103,24 @@ class Cluster:
 
     @property
     def expired(self) -> list[ChainRecord]:
-        """The chains that were not heard of in time."""
+        """The chains whose lease has expired."""
         return list(self._expired.rows.values())
 
     @property
     def undelivered(self) -> list[ChainRecord]:
-        """The chains that were sent long ago and that nobody claimed."""
+        """The chains that were sent long ago and not claimed."""
         return list(self._undelivered.rows.values())
 
-    def interrupted(self) -> None:
-        """The database did not answer: what was read before is not relied on any more."""
+    def note_outage(self) -> None:
+        """The database was unavailable: read all rows at the next look."""
         self._all_again_at = -inf
 
     def look(self) -> None:
-        """Take in what has changed. Raises `DatabaseUnavailable`; then nothing was."""
+        """Read the changes. Raises `DatabaseUnavailable` and then changes nothing."""
         elapsed = self._ports.elapsed()
         is_whole = elapsed >= self._all_again_at
         with self._ports.records.read() as rows:
-            now = rows.now()  # first: what is renewed in between is not taken for late
+            now = rows.now()  # read first, so that a lease renewed meanwhile does not look expired
             changes, versions = rows.changes(None if is_whole else self._mark), rows.studies.busy_versions()
         self.now, self.versions, self._mark = now, versions, changes.mark
         chains, slots = changes.chains, changes.slots
@@ -123,17 +128,17 @@ class Cluster:
             chains, slots = dict.fromkeys(self.live) | chains, dict.fromkeys(self._slots) | slots
             self._all_again_at = elapsed + self._ports.lease_seconds
         self._take_in_chains(chains)
-        _put(slots, self._slots)
+        _apply_changes(slots, self._slots)
         for selection in (self._alive, self._well, self._free):
             selection.look(slots, self._slots, now)
 
     def _take_in_chains(self, changed: Mapping[str, ChainRecord | None]) -> None:
-        _put(changed, self.live)
-        _put({name: row if row and row.members else None for name, row in changed.items()}, self.gangs)
+        _apply_changes(changed, self.live)
+        _apply_changes({name: row if row and row.members else None for name, row in changed.items()}, self.gangs)
         for row in filter(None, changed.values()):
             if row.state != ChainState.READY:
-                self.begun[row.slot] = row.dispatched_at
-        self.moved.update(changed)
+                self.last_begun[row.slot] = row.dispatched_at
+        self.changed_chains.update(changed)
         self._lease_clock.look(changed, self.now, self._ports.elapsed(), self._ports.clock())
         for selection in (self._expired, self._undelivered):
             selection.look(changed, self.live, self.now)
@@ -143,11 +148,11 @@ class Cluster:
         return Candidates(list(self._well.rows.values()), list(self._free.rows.values()))
 
     def heard_at(self, row: ChainRecord) -> float:
-        """When the worker of a live chain was heard of, in Unix seconds, by the clock of facts as the chain began."""
-        return self._lease_clock.last(row)
+        """When a live chain was last renewed, in Unix seconds, by the clock of facts at its beginning."""
+        return self._lease_clock.renewed_at(row)
 
 
-def _put(changed: Mapping[str, Row | None], rows: dict[str, Row]) -> None:
+def _apply_changes(changed: Mapping[str, Row | None], rows: dict[str, Row]) -> None:
     for name, row in changed.items():
         if row is None:
             rows.pop(name, None)
@@ -156,13 +161,13 @@ def _put(changed: Mapping[str, Row | None], rows: dict[str, Row]) -> None:
 
 
 def longest_lease(lease_seconds: float) -> float:
-    """A lease that lasts for longer from here was given before the clock of the leases went back."""
+    """A lease that ends later than this was given before the database's clock went back."""
     return 2 * lease_seconds
 
 
 @dataclass(frozen=True, slots=True)
-class _Heard:
-    """at: by the clock that does not jump. epoch: when that clock was at 0, in Unix seconds as the chain began."""
+class _Renewal:
+    """at: monotonic seconds. epoch: Unix seconds of that clock's zero, as of the chain's beginning."""
 
     lease_until: float
     at: float
@@ -170,30 +175,30 @@ class _Heard:
 
 
 class LeaseClock:
-    """A lease tells it by the database's clock; which look found the lease renewed, by ours. The nearer one counts."""
+    """When each lease was last renewed: computed from the lease, and bounded by the look that found it renewed."""
 
     def __init__(self, lease_seconds: float) -> None:
         self._lease_seconds = lease_seconds
-        self._heard: dict[str, _Heard] = {}
+        self._heard: dict[str, _Renewal] = {}
         self._looked_at = -inf
 
     def look(self, changed: Mapping[str, ChainRecord | None], theirs: float, now: float, wall: float) -> None:
-        """theirs: the time by the database's clock. now: by the one that does not jump. wall: in Unix seconds."""
+        """theirs: the database's time. now: monotonic. wall: Unix seconds."""
         for name, row in changed.items():
             last = self._heard.pop(name, None)
             if row is None:
                 continue
             if last is None or last.lease_until != row.lease_until:
-                ago = min(max(0.0, self._ago(row, theirs)), now - self._looked_at)
-                last = _Heard(row.lease_until, now - ago, wall - now if last is None else last.epoch)
+                ago = min(max(0.0, self._lease_age(row, theirs)), now - self._looked_at)
+                last = _Renewal(row.lease_until, now - ago, wall - now if last is None else last.epoch)
             self._heard[name] = last
         self._looked_at = now
 
-    def last(self, row: ChainRecord) -> float:
-        """In Unix seconds, by the clock of facts as it was when the chain began; it was live at the last look."""
+    def renewed_at(self, row: ChainRecord) -> float:
+        """In Unix seconds, by the clock of facts at the chain's beginning. The chain was live at the last look."""
         heard = self._heard[row.chain]
         return heard.epoch + heard.at
 
-    def _ago(self, row: ChainRecord, now: float) -> float:
-        """By the database's clock."""
+    def _lease_age(self, row: ChainRecord, now: float) -> float:
+        """Seconds since the renewal, by the database's clock."""
         return 0.0 if row.lease_until == GIVEN_UP else now - (row.lease_until - self._lease_seconds)

@@ -1,7 +1,9 @@
-"""Runs on: the tick's thread; another fence on the retention thread.
+"""Isolates errors: one study can never stop another.
 
-One study can never stop another. A tick does the work of each plan, and of each study, inside a fence: an error there
-holds up that study or plan alone, until the next tick, and its user sees the error.
+A tick does the work of each plan and each study inside a fence. An error there holds up only that study or plan, until
+the next tick, and its user sees the error.
+
+Runs on: the tick's thread; another fence on the retention thread.
 """
 
 from __future__ import annotations
@@ -19,101 +21,101 @@ from app.outages import LostRace, Unavailable
 logger = logging.getLogger(__name__)
 
 READING = "reading its events"
-"""What a plan is held up in by a `PlanUnusable`, wherever it is raised."""
+"""The work that a `PlanUnusable` holds up, wherever it is raised."""
 
 
 class HeldUp(Exception):
-    """A study or a plan has to wait. The message is a sentence that names it."""
+    """A study or a plan must wait. The message is a sentence that names it."""
 
 
-class Named(Protocol):
+class HasId(Protocol):
     """A plan, as the tick has it."""
 
     @property
     def id(self) -> str: ...
 
 
-Plan = TypeVar("Plan", bound=Named)
+Plan = TypeVar("Plan", bound=HasId)
 Result = TypeVar("Result")
 
 
 class Fence:
-    """Knows which plans and studies are held up and why. No other part of the scheduler catches their errors.
+    """Knows which plans and studies are held up, and why. No other part of the scheduler catches their errors.
 
-    An outage is raised again: it is no study's fault, and ends the tick. Any unexpected error is raised again, too,
-    where the fence `is_strict`, as in simulations: their caller has to know.
+    An outage is raised again: it is no study's fault, and ends the tick. If `is_strict`, as in simulations, unexpected
+    errors are raised again too.
     """
 
     def __init__(self, *, is_strict: bool = False) -> None:
         self._is_strict = is_strict
-        self._held = set[str]()  # the plans and studies that are left alone for the rest of this tick
+        self._held = set[str]()  # skipped for the rest of this tick
         self._sentences = dict[Work, str]()
-        self._logged = set[tuple[Work, type]]()  # errors that are in the log already
+        self._logged = set[tuple[Work, type]]()  # errors already in the process's log
 
     def begin_tick(self) -> None:
-        """The tick tries again all work that was held up."""
+        """Retry all work that was held up."""
         self._held.clear()
 
-    def keep(self, plans: Collection[str]) -> None:
+    def retain(self, plans: Collection[str]) -> None:
         """Forget all plans but these."""
         self._sentences = {work: text for work, text in self._sentences.items() if work.plan in plans}
         self._logged = {each for each in self._logged if each[0].plan in plans}
 
     def forget_problems(self, plan: str) -> None:
-        """The plan has changed: what held it up may be over."""
+        """The plan has changed, so its problems may be over."""
         for work in [work for work in self._sentences if work.plan == plan]:
             del self._sentences[work]
 
     def is_held(self, name: str) -> bool:
-        """Whether a plan or a study is left alone for the rest of this tick."""
+        """Whether a plan or a study is held up for the rest of this tick."""
         return name in self._held
 
     def problems(self) -> dict[str, str]:
-        """What holds up plans and studies, in a sentence each, by the name of the study, or else of the plan."""
+        """The reasons why plans and studies are held up, by the name of the study or else of the plan."""
         texts = dict[str, list[str]]()
         for work, text in dict(self._sentences).items():  # another thread may ask
             texts.setdefault(work.name, []).append(text)
         return {name: "; ".join(dict.fromkeys(each)) for name, each in texts.items()}
 
-    def around(self, plan: str, doing: str, study: str = "") -> FencedWork:
+    def guard(self, plan: str, doing: str, study: str = "") -> FencedWork:
         """A `with` block for the work of one plan, or of one of its studies. An error ends only the block."""
         return FencedWork(self, Work(plan, study, doing))
 
-    def those(self, plans: Sequence[Plan], doing: str, is_so: Callable[[Plan], object]) -> list[Plan]:
-        """The plans of which something holds. Those for which that cannot be told are held up."""
+    def select(self, plans: Sequence[Plan], doing: str, is_so: Callable[[Plan], object]) -> list[Plan]:
+        """The plans that satisfy a predicate. Plans for which it raises are held up."""
         found = list[Plan]()
         for plan in plans:
-            with self.around(plan.id, doing):
+            with self.guard(plan.id, doing):
                 if is_so(plan):
                     found.append(plan)
         return found
 
-    def among(self, plans: Sequence[Plan], doing: str, do: Callable[[Sequence[Plan]], Result]) -> Result:
-        """What `do` makes of all plans together; without those with which it raises, which are held up.
+    def apply(self, plans: Sequence[Plan], doing: str, do: Callable[[Sequence[Plan]], Result]) -> Result:
+        """`do` applied to all plans together, without those for which it raises, which are held up.
 
-        `do` may be called several times, so it must change nothing.
+        `do` may be called several times, so it must have no side effects.
         """
         try:
             return do(plans)
         except Unavailable:
             raise
-        except Exception:  # the next lines find the plan, and raise its error inside its fence
+        except Exception:  # find the plan that raises, inside its own fence
             sound = list[Plan]()
             for plan in plans:
-                with self.around(plan.id, doing):
+                with self.guard(plan.id, doing):
                     do([*sound, plan])
                     sound.append(plan)
             return do(sound)
 
-    def passed(self, work: Work) -> None:
-        """The work was done."""
+    def clear(self, work: Work) -> None:
+        """The work is done, so it has no problem."""
         self._sentences.pop(work, None)
 
-    def takes(self, work: Work, error: BaseException) -> bool:
-        """Hold up the plan or study; False where the error is not theirs."""
+    def hold_up(self, work: Work, error: BaseException) -> bool:
+        """Hold up the plan or study; False if the error is not its own."""
         if isinstance(error, Unavailable) or not isinstance(error, Exception):
             return False
-        if isinstance(error, LostRace | Refused):  # something else has happened there, which the next tick sees
+        if isinstance(error, LostRace | Refused):  # the plan has changed, which the next tick sees
             logger.info("%s is left to the next tick, at %s: %s", work.title, work.doing, error)
         elif isinstance(error, PlanUnusable):
             self._report(Work(work.plan, "", READING), error, str(error))
@@ -138,7 +140,7 @@ class Fence:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a tick does for a plan or, where one is named, for a study of it."""
+    """A tick's work for a plan, or for one of its studies."""
 
     plan: str
     study: str
@@ -155,16 +157,16 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class FencedWork:
-    """The `with` block of `Fence.around`."""
+    """The `with` block of `Fence.guard`."""
 
     fence: Fence
     work: Work
 
     def __enter__(self) -> None:
-        """Nothing is needed."""
+        """Nothing to do."""
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> bool:
         if error is None:
-            self.fence.passed(self.work)
+            self.fence.clear(self.work)
             return False
-        return self.fence.takes(self.work, error)
+        return self.fence.hold_up(self.work, error)

@@ -1,9 +1,8 @@
-"""Runs on: the tick's thread; `say_once` on the retention thread.
+"""What the parts of the scheduler share: its ports, the frontiers of busy plans, and the sentences about held-up work.
 
-The value that the parts of the scheduler share: its ports; the plans that have something to do, each with
-its outstanding work, looked at again only when its stream moved; and a sentence for each thing that is held up.
+Also sends chains to their slots. Messages are hints: they may come twice, and a lost one is sent again.
 
-Sends chains to their slots. A message is a hint: it may come twice, and one that did not come is sent again.
+Runs on: the tick's thread; `log_once` on the retention thread.
 """
 
 from __future__ import annotations
@@ -30,28 +29,26 @@ logger = logging.getLogger(__name__)
 
 
 class Problems:
-    """Sentences by what they are about: a plan, a study, or a chain."""
+    """Sentences about held-up plans, studies and chains."""
 
     def __init__(self) -> None:
         self._sentences: dict[str, str] = {}
 
     def report(self, about: str, sentence: str) -> None:
-        """Something is held up."""
+        """Log a new sentence."""
         if self._sentences.get(about) != sentence:
             logger.warning("%s", sentence)
         self._sentences[about] = sentence
 
     def clear(self, about: str) -> None:
-        """It is not, or not any more."""
         self._sentences.pop(about, None)
 
     def all(self) -> Mapping[str, str]:
-        """What holds something up now."""
         return dict(self._sentences)
 
 
-def say_once() -> Callable[[str], None]:
-    """Logs a sentence when something begins to be held up, and none as long as it is: an empty one says it is not."""
+def log_once() -> Callable[[str], None]:
+    """A function that logs a sentence when a problem begins, and nothing while it lasts. An empty sentence ends it."""
     last = ""
 
     def say(text: str) -> None:
@@ -64,21 +61,27 @@ def say_once() -> Callable[[str], None]:
 
 
 Publisher = Callable[[str, int, str], None]
-"""Sends a chain (id, number of stages, slot) to the broker, or with 0 stages that a slot is lent to it. Raises whatever
-the broker's library raises."""
+"""Sends a chain (id, number of stages, slot) to the broker; with 0 stages, that the slot is lent to it. Raises what the
+broker's library raises.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ports:
-    """Where the scheduler reads and writes, and by which settings.
+    """The scheduler's inputs, outputs and settings.
 
-    notify: tells the worker of a chain on a slot that it was told something; it would find out by itself. limits: what
-    a study may ask for. clock: Unix seconds, for facts; leases go by the clock of the records. elapsed: any clock that
-    does not go back. intermediate_bytes: what a plan may spend on checkpoints inside stages. turn_seconds: how long
-    studies that cannot have a slot each keep one in turn; None: nobody's chain is stopped for another study. pause:
-    waits for so many seconds after a lost race. show: puts on record, when that is due, that this scheduler has looked.
-    chains_that_fit: how many more chains may be given before checkpoints are deleted, as `Retention` says. packs:
-    whether slots can train packs. proofs: whether they can train steps again to compare.
+    notify: tells a slot's worker to read its chain's flags; it would notice by itself later.
+    limits: on what a study may ask for.
+    clock: Unix seconds, for facts; leases use the records' clock.
+    elapsed: monotonic.
+    intermediate_bytes: a plan's bytes for checkpoints inside stages.
+    turn_seconds: how long studies that cannot have a slot each keep one in turn; None: no chain is preempted for
+        another study.
+    pause: waits after a lost race.
+    show: records, when due, that this scheduler has ticked.
+    chain_quota: how many more chains may be assigned before checkpoints must be deleted, see `Retention`.
+    packs: whether slots can train packs.
+    proofs: whether slots can run verification steps.
     """
 
     records: Records
@@ -97,7 +100,7 @@ class Ports:
     pause: Callable[[float], object] = time.sleep
     notify: Callable[[str, str], None] = lambda chain, slot: None
     show: Callable[[], None] = lambda: None
-    chains_that_fit: Callable[[Mapping[str, SearchPlan], int, int], int] = lambda plans, live, wanted: wanted
+    chain_quota: Callable[[Mapping[str, SearchPlan], int, int], int] = lambda plans, live, wanted: wanted
     make_driver: MakeDriver = make_driver
     make_costs: Callable[[], Costs] = Costs
     problems: Problems = field(default_factory=Problems)
@@ -119,25 +122,25 @@ class Ports:
         return transact(self.records.log, self.plans, write, pause=self.pause)
 
 
-def messages(assignment: ChainAssignment) -> int:
-    """How many a chain is begun and continued by: one for each stage, but a pack is begun once."""
+def message_count(assignment: ChainAssignment) -> int:
+    """How many messages a chain needs: one a stage, but one for a whole pack."""
     return 1 if assignment.pack else len(assignment.stages)
 
 
 class Dispatch:
-    """The way to the broker. What it did not take is tried again at the next tick: each try is a wait."""
+    """Sends messages. Messages that the broker did not take are retried at the next tick, since a try may block."""
 
     def __init__(self, ports: Ports) -> None:
         self._ports, self._is_away = ports, False
         self._unsent: dict[tuple[str, str], int] = {}  # by chain and slot, the number of stages
 
     def invite(self, chain: str, work: ChainAssignment) -> None:
-        """Tell the workers of its members to leave their devices to it, and to come if they are on other machines."""
+        """Tell the workers of lent slots to leave their devices, and to connect if they are on other machines."""
         for member in work.members:
             self.send(chain, 0, member)
 
     def send(self, chain: str, stages: int, slot: str) -> bool:
-        """Whether the broker took it. stages: 0 for a slot that is lent to the chain."""
+        """Send a message; whether the broker took it. stages: 0 for a slot that is lent to the chain."""
         self._unsent[chain, slot] = stages
         if self._is_away:
             return False
@@ -147,22 +150,24 @@ class Dispatch:
             about = {"chain": chain, "slot": slot}
             logger.warning("chain %s could not be sent to %s yet: %s", chain, slot, error, extra=about)
             self._is_away = True
-            self._unsent[chain, slot] = self._unsent.pop((chain, slot))  # next time, the others come first
+            self._unsent[chain, slot] = self._unsent.pop((chain, slot))  # let the others go first next time
             return False
         del self._unsent[chain, slot]
         return True
 
     def is_unsent(self, row: ChainRecord) -> bool:
-        """Whether the broker has not taken the message that begins the chain."""
+        """Whether the broker has not taken the chain's first message."""
         return (row.chain, row.slot) in self._unsent
 
     def send_again(self, undelivered: Sequence[ChainRecord]) -> None:
-        """What the broker did not take, and what was sent long ago and nobody claimed. Raises `DatabaseUnavailable`."""
+        """Send messages that the broker did not take, and chains that no worker has claimed. Raises
+        `DatabaseUnavailable`.
+        """
         self._is_away = False
         for (chain, slot), stages in list(self._unsent.items()):
             self.send(chain, stages, slot)
         readable = [(row, row.assignment) for row in undelivered if isinstance(row.assignment, ChainAssignment)]
-        sent = [row for row, work in readable if self.send(row.chain, messages(work), row.slot)]
+        sent = [row for row, work in readable if self.send(row.chain, message_count(work), row.slot)]
         for row, work in readable:
             self.invite(row.chain, work)
         if sent:
@@ -172,51 +177,52 @@ class Dispatch:
 
 
 class FrontierCache:
-    """The frontiers of the plans that are busy."""
+    """The frontiers of the busy plans."""
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
         self._fence = ports.fence
         self._frontiers: dict[str, Frontier] = {}
-        self._outdated: set[str] = set()  # plans that could not be brought up to date
+        self._outdated: set[str] = set()  # plans that could not be refreshed
 
-    def update(self, versions: Mapping[str, int], live: Mapping[str, ChainRecord], moved: set[str]) -> None:
-        """Take in which plans are busy, what happened in those that moved, and how far the chains that are live are.
+    def update(self, versions: Mapping[str, int], live: Mapping[str, ChainRecord], changed_chains: set[str]) -> None:
+        """Read which plans are busy, their new events, and the progress of live chains.
 
-        moved: the chains whose rows have changed; it is emptied. Raises `DatabaseUnavailable`.
+        changed_chains: chains whose rows have changed; it is emptied. Raises `DatabaseUnavailable`.
         """
         for stream in self._frontiers.keys() - versions.keys():
             del self._frontiers[stream]
         self._outdated &= versions.keys()
-        self._fence.keep(versions)
+        self._fence.retain(versions)
         for frontier in self._frontiers.values():
-            with self._fence.around(frontier.id, "beginning a look"):
+            with self._fence.guard(frontier.id, "beginning a look"):
                 frontier.begin_look()
         for stream, version in versions.items():
             if self._is_behind(stream, version):
                 self._fence.forget_problems(stream)
                 self.refresh(stream)
-        for name in moved:
+        for name in changed_chains:
             if (row := live.get(name)) is not None and row.stream in self._frontiers:
                 self._frontiers[row.stream].unread_chains.add(ChainId(name))
         for frontier in self._frontiers.values():
             if frontier.unread_chains or frontier.in_flight:
-                with self._fence.around(frontier.id, "taking in its chains"):
+                with self._fence.guard(frontier.id, "taking in its chains"):
                     self._take_in_progress(frontier, live)  # of the stages in which the log has them now
-        moved.clear()
+        changed_chains.clear()
         self._catch_up()
         self._ports.plans.keep(self._frontiers)
 
     def usable(self) -> list[Frontier]:
-        """Of all plans that can be looked at, with all that was folded into them: who loses a race while it decides
-        reads what came meanwhile."""
+        """All plans that are not held up, with every event read so far: a decision that loses a race reads newer
+        events.
+        """
         self._catch_up()
-        return self._not_held()
+        return self._available()
 
     def refresh(self, stream: str, *, fresh: bool = True) -> None:
-        """Take in what happened to a plan: until now or, if not `fresh`, as far as it was read. As `Plans.holding`."""
+        """Read a plan's new events: until now or, if not `fresh`, those already folded. As `Plans.holding`."""
         self._outdated.add(stream)
-        with self._fence.around(stream, READING), self._ports.plans.holding(stream, fresh=fresh) as plan:
+        with self._fence.guard(stream, READING), self._ports.plans.holding(stream, fresh=fresh) as plan:
             frontier = self._frontiers.get(stream)
             if frontier is None or frontier.plan is not plan:
                 frontier = self._frontiers[stream] = Frontier(plan, self._ports.make_costs(), id=PlanId(stream))
@@ -224,24 +230,24 @@ class FrontierCache:
             self._outdated.remove(stream)
 
     def _take_in_progress(self, frontier: Frontier, live: Mapping[str, ChainRecord]) -> None:
-        """How far the workers of a plan are by their last heartbeats.
+        """Set how far a plan's chains are, by their last heartbeats.
 
-        A row and the plan are not of the same moment: it may be at the stage after the one under way in the plan, all
-        of which is passed then, or at the one before, whose steps are not of this one.
+        Rows and the plan are not of the same moment. A row may be one stage ahead of the plan, whose stage is then
+        complete, or one stage behind, whose steps then do not count.
         """
         with self._ports.plans.holding(frontier.id, fresh=False) as plan:
             for name in frontier.take_unread_chains():
                 chain, row = plan.chains.get(name), live.get(name)
                 if chain is not None and row is not None:
-                    frontier.set_in_flight(chain.id, _in_flight(plan, chain, row))
+                    frontier.set_in_flight(chain.id, _pending_places(plan, chain, row))
                     if not chain.is_trained:
                         frontier.set_progress(chain.id, _progress(plan, chain, row))
 
     def _catch_up(self) -> None:
-        for frontier in [frontier for frontier in self._not_held() if frontier.is_behind]:
+        for frontier in [frontier for frontier in self._available() if frontier.is_behind]:
             self.refresh(frontier.id, fresh=False)
 
-    def _not_held(self) -> list[Frontier]:
+    def _available(self) -> list[Frontier]:
         return [frontier for stream, frontier in self._frontiers.items() if not self._fence.is_held(stream)]
 
     def _is_behind(self, stream: str, version: int) -> bool:
@@ -250,16 +256,16 @@ class FrontierCache:
 
 
 def _progress(plan: SearchPlan, chain: Chain, row: ChainRecord) -> ChainProgress:
-    """What was passed; but what must be evaluated or kept there is on its way, as long as it is not on record."""
+    """The passed steps, without those whose evaluation or state is still to be recorded."""
     stage, node = chain.stages[chain.index], plan.node(chain.stages[chain.index].node)
     coming = {*stage.evaluate} - node.metrics.keys() | {*row.extra_eval_steps} - node.checkpoints.keys()
     return ChainProgress(row.step, frozenset(coming))
 
 
-def _in_flight(plan: SearchPlan, chain: Chain, row: ChainRecord) -> frozenset[Place]:
-    """What the worker was asked to keep in the stages that it has completed, as long as that is not on record.
+def _pending_places(plan: SearchPlan, chain: Chain, row: ChainRecord) -> frozenset[Place]:
+    """The states that the worker was asked to keep in completed stages and that are not recorded yet.
 
-    What it had passed before it heard of it is struck from its row by its next heartbeat.
+    The next heartbeat removes from the row those that the worker had passed before it heard of them.
     """
     places = ((stage, step) for stage in chain.stages[: chain.index] for step in row.extra_eval_steps)
     return frozenset(

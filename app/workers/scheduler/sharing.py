@@ -1,8 +1,8 @@
-"""Runs on: the tick's thread.
+"""Shares the slots among competing studies: computes each study's due share, and preempts chains.
 
-Divides the slots among the studies that compete for them: reckons what is due, and asks chains to make room.
+`FlagSender` tells running chains about new requests on their path, and that they are no longer needed.
 
-Tells running chains of new requests on their way, and that nobody wants them any more.
+Runs on: the tick's thread.
 """
 
 from __future__ import annotations
@@ -27,40 +27,40 @@ logger = logging.getLogger(__name__)
 REQUESTING = "counting the slots that its studies want"
 
 SHOW_SECONDS = 1.0
-"""What is due is written down so often at most."""
+"""The shortest interval at which due shares are recorded."""
 
 
 class Sharing:
-    """Does nothing where only one study has anything to do, or where slots are not shared."""
+    """Does nothing if only one study has work, or if slots are not shared."""
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
         self._balancing = None if ports.turn_seconds is None else FairSharing(ports.turn_seconds)
-        self._shown: Mapping[str, float] | None = None  # by this scheduler: the one before it may have left something
+        self._shown: Mapping[str, float] | None = None  # by this scheduler: an earlier one may have recorded others
         self._shown_at = 0.0
 
     def look(self, frontiers: Sequence[Frontier], slots: Candidates) -> FairShare:
-        """What is due to each study now; it is shown, too. Raises `DatabaseUnavailable`."""
+        """The due share of each study, which is also recorded. Raises `DatabaseUnavailable`."""
         if self._balancing is None:
             return NO_CONTENTION
         now, most = self._ports.elapsed(), len(slots.healthy)
-        requests = self._ports.fence.among(frontiers, REQUESTING, lambda plans: share_requests(plans, most))
+        requests = self._ports.fence.apply(frontiers, REQUESTING, lambda plans: share_requests(plans, most))
         balance = self._balancing.look(requests, most, now)
-        self._show({study: round(due, 2) for study, due in balance.due.items()}, now)
+        self._record_due({study: round(due, 2) for study, due in balance.due.items()}, now)
         return balance
 
-    def wanted(self, frontiers: Sequence[Frontier], tuners_want: Container[StudyId]) -> Counter[str]:
+    def count_wanted_slots(self, frontiers: Sequence[Frontier], tuners_want: Container[StudyId]) -> Counter[str]:
         """As `slots_wanted`."""
-        return self._ports.fence.among(frontiers, REQUESTING, lambda plans: slots_wanted(plans, tuners_want))
+        return self._ports.fence.apply(frontiers, REQUESTING, lambda plans: slots_wanted(plans, tuners_want))
 
-    def _show(self, due: Mapping[str, float], now: float) -> None:
-        """Who looks at studies sees it a little later."""
+    def _record_due(self, due: Mapping[str, float], now: float) -> None:
+        """Views of studies show it a little later."""
         if due != self._shown and (not due or now - self._shown_at >= SHOW_SECONDS):
             change(self._ports.records, lambda rows: rows.studies.show_due(due))
             self._shown, self._shown_at = due, now
 
     def make_room(self, frontiers: Sequence[Frontier], balance: FairShare, cluster: Cluster, slots: Candidates) -> None:
-        """Ask chains to stop whose slots are due to others, after the free `slots` were given away.
+        """Preempt chains whose slots are due to other studies, after the free `slots` were given away.
 
         Raises `DatabaseUnavailable`.
         """
@@ -69,33 +69,33 @@ class Sharing:
         stopping = {ChainId(row.chain) for row in cluster.live.values() if row.stop or row.preempt}
         now = self._ports.clock()
 
-        def chosen(plans: Sequence[Frontier]) -> list[Takeover]:
-            return list(takeovers(plans, balance, now, stopping, lambda each: _is_possible(each, slots)))
+        def choose(plans: Sequence[Frontier]) -> list[Takeover]:
+            return list(takeovers(plans, balance, now, stopping, lambda each: _can_take_over(each, slots)))
 
-        self._balancing.settle(self._ports.fence.among(frontiers, REQUESTING, slots_used))
-        for takeover in self._ports.fence.among(frontiers, "choosing what makes room", chosen):
-            with self._ports.fence.around(takeover.frontier.id, "having room made for it"):
+        self._balancing.settle(self._ports.fence.apply(frontiers, REQUESTING, slots_used))
+        for takeover in self._ports.fence.apply(frontiers, "choosing what makes room", choose):
+            with self._ports.fence.guard(takeover.frontier.id, "having room made for it"):
                 self._preempt(takeover)
 
     def _preempt(self, takeover: Takeover) -> None:
         chain = takeover.chain
         about = {"chain": chain.id, "slot": chain.slot, "study": takeover.study}
         logger.info("chain %s on %s makes room for study %s", chain.id, chain.slot, takeover.study, extra=about)
-        change(self._ports.records, lambda rows: _ask_all(rows, chain.slot))
+        change(self._ports.records, lambda rows: _preempt_slot(rows, chain.slot))
         self._ports.notify(chain.id, chain.slot)
 
 
-def _ask_all(rows: RowsPort, slot: str) -> None:
-    """A slot is free when all that it trains together has ended."""
+def _preempt_slot(rows: RowsPort, slot: str) -> None:
+    """A slot is free only when all chains that it trains together have ended."""
     for row in rows.chains.live():
         if row.slot == slot:
             rows.chains.ask_preempt(row.chain)
 
 
-def _is_possible(takeover: Takeover, slots: Candidates) -> bool:
-    """Whether the study has work that the chain's slot would take, and no slot that is free already.
+def _can_take_over(takeover: Takeover, slots: Candidates) -> bool:
+    """Whether the study has work that the chain's slot would take, and no free slot already.
 
-    Where its stages have several slots, slots are held for it instead, when its turn comes.
+    If its stages need several slots, slots are reserved for it instead.
     """
     frontier = takeover.frontier
     if frontier.plan.studies[takeover.study].least_ranks > 1:
@@ -115,8 +115,8 @@ def _is_possible(takeover: Takeover, slots: Candidates) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Flags:
-    """What a chain was told. A scheduler that was started anew asks again, which does no harm."""
+class _SentFlags:
+    """The flags sent to a chain. A restarted scheduler sends them again, which does no harm."""
 
     steps: frozenset[int] = frozenset()
     branches: frozenset[int] = frozenset()
@@ -124,41 +124,41 @@ class _Flags:
 
 
 @dataclass(slots=True)
-class Flags:
+class FlagSender:
     """Looks only at chains whose nodes have changed."""
 
     ports: Ports
-    _sent: dict[str, dict[ChainId, _Flags]] = field(default_factory=dict)
+    _sent: dict[str, dict[ChainId, _SentFlags]] = field(default_factory=dict)
 
     def send(self, frontiers: list[Frontier]) -> None:
-        """Tell every chain what is new for it. Raises `DatabaseUnavailable`; then all of it is sent again."""
+        """Send all chains their new flags. Raises `DatabaseUnavailable`; then all are sent again."""
         for frontier in [frontier for frontier in frontiers if frontier.affected]:
-            with self.ports.fence.around(frontier.id, "telling its chains what is new"):
+            with self.ports.fence.guard(frontier.id, "telling its chains what is new"):
                 self._send(frontier)
 
     def _send(self, frontier: Frontier) -> None:
         with self.ports.plans.holding(frontier.id, fresh=False) as plan:
-            news = self._news(frontier, plan)
+            news = self._new_flags(frontier, plan)
             affected = set(frontier.affected)
             slots = {name: plan.chains[name].slot for name in news}
-        self._tell(frontier.id, news)
+        self._write_flags(frontier.id, news)
         frontier.affected -= affected
         for chain, slot in slots.items():
             self.ports.notify(chain, slot)
 
-    def _news(self, frontier: Frontier, plan: SearchPlan) -> dict[ChainId, _Flags]:
-        """What each chain must be told now, where that is more than it was."""
+    def _new_flags(self, frontier: Frontier, plan: SearchPlan) -> dict[ChainId, _SentFlags]:
+        """The changed flags of each chain."""
         sent = {chain: flags for chain, flags in self._sent.get(frontier.id, {}).items() if chain in plan.chains}
         self._sent[frontier.id] = sent
-        news: dict[ChainId, _Flags] = {}
+        news: dict[ChainId, _SentFlags] = {}
         for chain in [plan.chains[name] for name in sorted(frontier.affected) if name in plan.chains]:
-            before = sent.get(chain.id, _Flags())
+            before = sent.get(chain.id, _SentFlags())
             flags = _flags(frontier, chain, before)
             if flags != before:
                 news[chain.id] = flags
         return news
 
-    def _tell(self, stream: str, news: dict[ChainId, _Flags]) -> None:
+    def _write_flags(self, stream: str, news: dict[ChainId, _SentFlags]) -> None:
         if not news:
             return
 
@@ -166,7 +166,7 @@ class Flags:
 
         def tell(rows: RowsPort) -> None:
             for chain, flags in news.items():
-                before = sent.get(chain, _Flags())
+                before = sent.get(chain, _SentFlags())
                 if new := flags.steps - before.steps:
                     rows.chains.ask_evaluation(chain, new)
                 if new := flags.branches - before.branches:
@@ -178,10 +178,10 @@ class Flags:
         self._sent[stream].update(news)
 
 
-def _flags(frontier: Frontier, chain: Chain, before: _Flags) -> _Flags:
+def _flags(frontier: Frontier, chain: Chain, before: _SentFlags) -> _SentFlags:
     if chain.is_trained or chain.proof is not None:
         return before
-    return _Flags(
+    return _SentFlags(
         before.steps | set(frontier.extra_eval_steps(chain)),
         before.branches | frontier.late_branches.get(chain.id, set()),
         before.stop or not _is_wanted(frontier.plan, chain),
@@ -189,7 +189,7 @@ def _flags(frontier: Frontier, chain: Chain, before: _Flags) -> _Flags:
 
 
 def _is_wanted(plan: SearchPlan, chain: Chain) -> bool:
-    """Whether anybody waits for what the stage under way, or one after it, is for."""
+    """Whether a request waits for the stage under way or a later one of the chain."""
     stage = chain.stages[chain.index]
     beyond = stage.start if stage.end > stage.start else stage.start - 1
     waiting = plan.trials_waiting_after(plan.node(stage.node), beyond)

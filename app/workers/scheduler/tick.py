@@ -1,6 +1,6 @@
-"""Runs on: the tick's thread.
+"""One look at what happened, and the decisions that follow.
 
-One look at what happened, and what follows from it.
+Runs on: the tick's thread.
 """
 
 from __future__ import annotations
@@ -20,38 +20,38 @@ from app.workers.scheduler.assignment import Assignment
 from app.workers.scheduler.cluster import Cluster
 from app.workers.scheduler.ports import Dispatch, FrontierCache, Ports
 from app.workers.scheduler.reaper import Reaper
-from app.workers.scheduler.sharing import Flags, Sharing
+from app.workers.scheduler.sharing import FlagSender, Sharing
 from app.workers.scheduler.tuning import Tuning
-from app.workers.scheduler.verification import Proving
-from app.workers.scheduler.work_choice import Choosing
+from app.workers.scheduler.verification import VerificationScheduling
+from app.workers.scheduler.work_choice import PackWidthChoice
 
 logger = logging.getLogger(__name__)
 
 
 class Scheduler:
-    """`tick` looks once. What it could not do, the next tick does."""
+    """`tick` looks once. The next tick does what this one could not."""
 
     def __init__(self, ports: Ports) -> None:
         self._ports, self._cluster, self._is_away = ports, Cluster(ports), False
         self._frontiers, self._dispatch = FrontierCache(ports), Dispatch(ports)
-        self._reaper, self._tuning, self._flags = Reaper(ports, self._dispatch), Tuning(ports), Flags(ports)
+        self._reaper, self._tuning, self._flags = Reaper(ports, self._dispatch), Tuning(ports), FlagSender(ports)
         self._assignment = Assignment(ports, self._frontiers, self._dispatch)
-        self._choosing, self._sharing = Choosing(ports, self._frontiers), Sharing(ports)
-        self._proving = Proving(ports, self._frontiers, self._dispatch, self._assignment.gangs)
-        self._left, self._may_write = Candidates((), ()), True  # after the last tick
+        self._choosing, self._sharing = PackWidthChoice(ports, self._frontiers), Sharing(ports)
+        self._proving = VerificationScheduling(ports, self._frontiers, self._dispatch, self._assignment.gangs)
+        self._idle, self._may_write = Candidates((), ()), True  # after the last tick
 
     def tick(self) -> bool:
-        """Look at how things stand and decide what is next; whether it came to its end.
+        """Look and decide; whether the tick was completed.
 
-        A database that is away is said once, and looked for at the next tick.
+        An outage of the database is logged once, and the next tick tries again.
         """
         try:
             self._ports.fence.begin_tick()
             self._tick()
-            self._ports.show()  # written: a database that is only read from lets nobody renew a lease
+            self._ports.show()  # a write: no worker can renew a lease in a read-only database
         except DatabaseUnavailable as problem:
-            self._reaper.interrupted()
-            self._cluster.interrupted()
+            self._reaper.note_outage()
+            self._cluster.note_outage()
             logger.log(DEBUG if self._is_away else WARNING, "the scheduler waits for the database: %s", problem)
             self._is_away = True
             return False
@@ -62,21 +62,23 @@ class Scheduler:
         return True
 
     def problems(self) -> Mapping[str, str]:
-        """What holds up a plan or a study, in a sentence each, by its name."""
+        """Why plans and studies are held up, in a sentence each, by name."""
         return {**self._ports.problems.all(), **self._ports.fence.problems()}
 
-    def held_up(self) -> Mapping[str, str]:
-        """The same without what waits for slots only."""
+    def held_up_reasons(self) -> Mapping[str, str]:
+        """The problems without those of work that only waits for slots."""
         return self._ports.fence.problems()
 
     def demand(self) -> Mapping[str, Any]:
-        """After a tick: how many slots have work, and how many more would, also by kind; which could go."""
-        idle = [slot.name for slot in self._left.free]
-        busy = Counter(slot.kind for slot in self._left.healthy) - Counter(slot.kind for slot in self._left.free)
-        wanting = self._tuning.wanting()
-        more = self._sharing.wanted(self._frontiers.usable(), wanting) if self._may_write else Counter[str]()
+        """After a tick: how many slots are busy, how many more would be, also by kind, and which are idle."""
+        idle = [slot.name for slot in self._idle.free]
+        busy = Counter(slot.kind for slot in self._idle.healthy) - Counter(slot.kind for slot in self._idle.free)
+        wanting = self._tuning.studies_wanting_more()
+        more = (
+            self._sharing.count_wanted_slots(self._frontiers.usable(), wanting) if self._may_write else Counter[str]()
+        )
         return {
-            "busy": len(self._left.healthy) - len(idle),
+            "busy": len(self._idle.healthy) - len(idle),
             "more": more.total(),
             "idle": idle,
             "busy_by_kind": dict(busy),
@@ -86,17 +88,17 @@ class Scheduler:
     def _tick(self) -> None:
         cluster = self._cluster
         self._cluster.look()
-        if self._reaper.reap(cluster):  # whose slots are free now
+        if self._reaper.reap(cluster):  # its slots are free now
             self._cluster.look()
         self._dispatch.send_again(cluster.undelivered)
-        self._frontiers.update(cluster.versions, cluster.live, cluster.moved)
+        self._frontiers.update(cluster.versions, cluster.live, cluster.changed_chains)
         self._tuning.forget(cluster.versions)
-        self._proving.judge()
+        self._proving.apply_results()
         room, able = max(1, len(cluster.slots)), cluster.candidates()
         self._tuning.slots, self._tuning.is_due = room, partial(self._proving.is_due, able)
         self._tune(room)
         self._choosing.look(able.healthy)
-        slots = self._with_room(able, len(cluster.live))
+        slots = self._limit_to_budget(able, len(cluster.live))
         waiting = able.free[len(slots.free) :]
         slots = self._proving.begin(slots)
         balance = self._sharing.look(self._frontiers.usable(), slots)
@@ -106,20 +108,20 @@ class Scheduler:
             slots = self._proving.use_idle(self._assignment.assign(slots, balance))
         self._proving.make_room(slots, cluster.live)
         slots = Candidates(slots.healthy, [*slots.free, *waiting])
-        self._left, self._may_write = slots, not waiting
+        self._idle, self._may_write = slots, not waiting
         self._sharing.make_room(self._frontiers.usable(), balance, cluster, slots)
         self._flags.send(self._frontiers.usable())
 
-    def _with_room(self, slots: Candidates, live: int) -> Candidates:
-        """The first of them, whose chains may write beside those that live: the others wait until states have gone."""
+    def _limit_to_budget(self, slots: Candidates, live: int) -> Candidates:
+        """The slots whose chains may write beside the live ones; the others wait until states are deleted."""
         plans = {str(frontier.id): frontier.plan for frontier in self._frontiers.usable()}
-        most = self._ports.chains_that_fit(plans, live, len(slots.free))
+        most = self._ports.chain_quota(plans, live, len(slots.free))
         return Candidates(slots.healthy, slots.free[:most])
 
     def _tune(self, slots: int) -> None:
-        """Have as many trials as so many slots can train."""
+        """Keep as many trials active as this many slots can train."""
         for frontier in self._frontiers.usable():
-            with self._ports.fence.around(frontier.id, "asking its tuners"):
+            with self._ports.fence.guard(frontier.id, "asking its tuners"):
                 lanes = trials_on_a_slot(frontier.plan) if self._ports.packs else 1
                 is_asked = self._tuning.was_asked(frontier.id, frontier.plan.version, slots * lanes)
                 if not is_asked:

@@ -1,9 +1,9 @@
-"""Runs on: the tick's thread.
+"""Asks the tuners what they want next, and records it. A tuner may think for long, but blocks nothing else.
 
-Asks the tuners what they want next, and puts it on record. What a tuner thinks of takes long: nobody waits for it.
+A study fails here only because its own tuner or sampler raises, or because its trials failed. Any other error holds up
+only its study.
 
-A study fails here only by what its own tuner or sampler raises, also while it is made, or by what its trials failed of.
-Any other error holds up its study alone.
+Runs on: the tick's thread.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ Ending = c.CloseStudy | c.EndStudy | c.FailStudy | c.CheckFailures
 
 
 class Tuning:
-    """The tuners of all running studies. `room`: fewer than so many trials of a study may be active at once.
+    """The tuners of all running studies. `room`: the limit on a study's active trials.
 
-    slots: how many there are, for tuners that go by that. is_due: whether a study waits for a proof.
+    slots: the number of slots, for tuners that use it.
+    is_due: whether a study waits for a verification.
     """
 
     slots = 1
@@ -45,12 +46,12 @@ class Tuning:
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
         self._drivers: dict[str, dict[StudyId, TunerDriver]] = {}  # by plan
-        self._asked: dict[str, tuple[int, int]] = {}  # by plan: the version and room it was asked at last
-        self._deadlines: dict[str, float] = {}  # by plan: when it is asked again though nothing has happened
+        self._asked: dict[str, tuple[int, int]] = {}  # by plan: the version and room of the last request
+        self._deadlines: dict[str, float] = {}  # by plan: when it is asked again without news
 
     def tune(self, stream: str, room: int) -> None:
         """Ask the tuners of a plan. Raises `DatabaseUnavailable`."""
-        self._asked.pop(stream, None)  # until all of them were
+        self._asked.pop(stream, None)  # until all were asked
         with self._ports.plans.holding(stream, fresh=False) as plan:
             version, running = plan.version, [study.id for study in _running(plan)]
         before = self._drivers.get(stream, {})
@@ -58,10 +59,10 @@ class Tuning:
         self._deadlines[stream] = math.inf
         has_changed = False
         for name in [name for name in running if not self._ports.fence.is_held(name)]:
-            with self._ports.fence.around(stream, ASKING, name):
+            with self._ports.fence.guard(stream, ASKING, name):
                 has_changed = self._tune_study(stream, name, room) or has_changed
             if self._ports.fence.is_held(name) and name in self._ports.fence.problems():
-                drivers.pop(name, None)  # an error may have left it half-way: it is made anew
+                drivers.pop(name, None)  # an error may have left it inconsistent
         if has_changed:
             with self._ports.plans.holding(stream, fresh=False) as plan:
                 version = plan.version
@@ -69,39 +70,39 @@ class Tuning:
             self._asked[stream] = (version, room)
 
     def forget(self, busy: Container[str]) -> None:
-        """Let go of the plans that are not busy any more."""
+        """Drop the tuners of plans that are no longer busy."""
         for stream in [stream for stream in self._drivers if stream not in busy]:
             del self._drivers[stream], self._deadlines[stream]
             self._asked.pop(stream, None)
 
     def was_asked(self, stream: str, version: int, room: int) -> bool:
-        """Whether nothing has changed for the tuners of a plan at that version. Needs no hold on the plan."""
+        """Whether nothing has changed for a plan's tuners at that version. Needs no hold on the plan."""
         at, before = self._asked.get(stream, (0, 0))
         is_due = stream in self._deadlines and self._ports.clock() >= self._deadlines[stream]
         return at == version and room <= before and not is_due
 
-    def wanting(self) -> set[StudyId]:
-        """The studies whose tuners would have more under way if there were slots for it."""
+    def studies_wanting_more(self) -> set[StudyId]:
+        """The studies whose tuners would have more active trials if there were slots."""
         found = set[StudyId]()
         for stream, drivers in self._drivers.items():
             for name, driver in drivers.items():
-                with self._ports.fence.around(stream, "asking what it would have beside", name):
+                with self._ports.fence.guard(stream, "asking what it would have beside", name):
                     if _wants_more(driver):
                         found.add(name)
         return found
 
     def _tune_study(self, stream: str, name: StudyId, room: int) -> bool:
-        """Put on record what the tuner wants, until that is nothing more, or how the study ends; whether there was
-        anything.
+        """Record the tuner's actions until it wants nothing more, or record the study's end; whether anything was
+        recorded.
         """
         try:
             with self._ports.plans.holding(stream, fresh=False) as plan:
                 study = plan.studies.get(name)
                 if study is None or not study.is_running:
                     return False
-                failing = self._failing(plan, study)
+                failing = self._failure_check(plan, study)
                 if failing is None:
-                    driver = self._observing(stream, plan, study)
+                    driver = self._current_driver(stream, plan, study)
             return self._ask(stream, name, driver, room) if failing is None else self._end(stream, failing)
         except TunerFailed as failed:
             logger.exception("study %s fails: its tuner raised", name, extra={"study": name, "plan": stream})
@@ -110,16 +111,16 @@ class Tuning:
             text = f"its tuner asks for what may not be: {refused}"
             return self._end(stream, c.FailStudy(study=name, error=text, at=self._ports.clock()))
 
-    def _failing(self, plan: SearchPlan, study: Study) -> c.CheckFailures | None:
-        """What ends the study if its trials fail too much."""
+    def _failure_check(self, plan: SearchPlan, study: Study) -> c.CheckFailures | None:
+        """The command that ends the study if too many of its trials fail."""
         check = c.CheckFailures(study=study.id, at=self._ports.clock())
         return check if decide(plan, check) else None
 
-    def _observing(self, stream: str, plan: SearchPlan, study: Study) -> TunerDriver:
-        """The driver of a running study, after it has noted the news."""
+    def _current_driver(self, stream: str, plan: SearchPlan, study: Study) -> TunerDriver:
+        """The driver of a running study, with all news observed."""
         driver = self._drivers[stream].get(study.id)
         if driver is None or driver.spec is not study.spec:
-            driver = self._drivers[stream][study.id] = self._made(study)
+            driver = self._drivers[stream][study.id] = self._make_driver(study)
         self._observe(plan, study, driver)
         self._deadlines[stream] = min(self._deadlines[stream], study.submitted_at + driver.seconds)
         return driver
@@ -127,8 +128,8 @@ class Tuning:
     def _observe(self, plan: SearchPlan, study: Study, driver: TunerDriver) -> bool:
         return driver.observe(study, context_of(plan, study, self._ports.clock(), self.slots))
 
-    def _made(self, study: Study) -> TunerDriver:
-        """A new driver. A study whose file this version does not read waits for one that does."""
+    def _make_driver(self, study: Study) -> TunerDriver:
+        """A new driver. A study file that this version cannot read waits for one that can."""
         try:
             return self._ports.make_driver(study.id, study.spec)
         except SpecError as error:
@@ -141,26 +142,32 @@ class Tuning:
             has_suggested = True
         if driver.end() is not None:
             return self._end_early(stream, name, driver)
-        if driver.is_done() and not self._is_unproven(stream, name):
+        if driver.is_done() and not self._awaits_verification(stream, name):
             return self._end(stream, c.CloseStudy(study=name, at=self._ports.clock()))
         return has_suggested
 
     def _apply(self, stream: str, name: StudyId, driver: TunerDriver, room: int) -> bool:
-        """Put on record what the tuner wants of the history that it has seen, and see what became of it."""
-        decided = self._applying(name, driver, room)
-        if not self._ports.transact(stream, decided, prepare=lambda: self._think(stream, name, driver, room)):
+        """Record what the tuner wants given the observed history, and observe the result."""
+        decide_actions = self._action_decision(name, driver, room)
+        if not self._ports.transact(
+            stream, decide_actions, prepare=lambda: self._prepare_actions(stream, name, driver, room)
+        ):
             return False
         with self._ports.plans.holding(stream, fresh=False) as plan:
             self._observe(plan, plan.studies[name], driver)
             return plan.studies[name].is_running
 
-    def _applying(self, name: StudyId, driver: TunerDriver, room: int) -> Callable[[SearchPlan], Sequence[Event]]:
-        """The decision to do what the tuner says. Where its study has moved, it is asked anew while nobody waits; where
-        that was in vain some times, at once.
+    def _action_decision(
+        self, name: StudyId, driver: TunerDriver, room: int
+    ) -> Callable[[SearchPlan], Sequence[Event]]:
+        """The decision to apply the tuner's actions.
+
+        If the study has moved meanwhile, the tuner is asked again outside the transaction; after some attempts, inside
+        it.
         """
         attempts = count(1)
 
-        def decided(plan: SearchPlan) -> Sequence[Event]:
+        def decide_actions(plan: SearchPlan) -> Sequence[Event]:
             study = plan.studies[name]
             if study.spec is not driver.spec:  # it was reopened with another one
                 return ()
@@ -169,12 +176,12 @@ class Tuning:
             events = decide(plan, c.ApplyTunerActions(study=name, actions=driver.suggest(room)), self._ports.limits)
             return tuple(stop_at_known_result(plan, events)) if driver.hangs_on_results else events
 
-        return decided
+        return decide_actions
 
     def _end_early(self, stream: str, name: StudyId, driver: TunerDriver) -> bool:
-        """End a study that something else than its tuner ends, if that still holds when it is put on record."""
+        """End a study for a reason other than its tuner, if the reason still holds in the transaction."""
 
-        def decided(plan: SearchPlan) -> Sequence[Event]:
+        def decide_actions(plan: SearchPlan) -> Sequence[Event]:
             study = plan.studies[name]
             if study.spec is not driver.spec:  # it was reopened with another one
                 return ()
@@ -182,14 +189,14 @@ class Tuning:
             end, at = driver.end(), self._ports.clock()
             return () if end is None else decide(plan, c.EndStudy(study=name, reason=dict(end.reason), at=at))
 
-        return bool(self._ports.transact(stream, decided))
+        return bool(self._ports.transact(stream, decide_actions))
 
-    def _is_unproven(self, stream: str, name: StudyId) -> bool:
-        """Whether the study's first hand-over is still to be compared: what that shows is a part of its result."""
+    def _awaits_verification(self, stream: str, name: StudyId) -> bool:
+        """Whether the study's first hand-over must still be compared, since its result includes that."""
         with self._ports.plans.holding(stream, fresh=False) as plan:
             return self._ports.proofs and self.is_due(plan, plan.studies[name])
 
-    def _think(self, stream: str, name: StudyId, driver: TunerDriver, room: int) -> None:
+    def _prepare_actions(self, stream: str, name: StudyId, driver: TunerDriver, room: int) -> None:
         with self._ports.plans.holding(stream, fresh=False) as plan:
             self._observe(plan, plan.studies[name], driver)
         driver.suggest(room)

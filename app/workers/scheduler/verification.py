@@ -1,6 +1,8 @@
-"""Runs on: the tick's thread.
+"""Schedules verification steps: trainers are checked before their plan is trained, and hand-overs are compared.
 
-Has trainers tried before anything of a plan is trained, hand-overs compared, and draws the consequence.
+Also applies the results.
+
+Runs on: the tick's thread.
 """
 
 from __future__ import annotations
@@ -26,79 +28,78 @@ from app.workers.scheduler.ports import Dispatch, FrontierCache, Ports
 logger = logging.getLogger(__name__)
 
 
-PROVING = "having something of it compared"
+VERIFYING = "having something of it compared"
 
 
-class Proving:
-    """Does nothing where no slot can make proofs, as in a simulation."""
+class VerificationScheduling:
+    """Does nothing if no slot can run verification steps, as in a simulation."""
 
     def __init__(self, ports: Ports, frontiers: FrontierCache, dispatch: Dispatch, gangs: Gangs) -> None:
         self._ports, self._cache, self._dispatch, self._gangs = ports, frontiers, dispatch, gangs
         self._fence = ports.fence
 
-    def judge(self) -> None:
-        """Have studies do what they want of a trainer that is not exact; let none wait for proofs that nobody makes.
+    def apply_results(self) -> None:
+        """Isolate studies whose trainer is not exact, if they want that; end audits that no slot can make.
 
         Raises `DatabaseUnavailable`.
         """
         for frontier in self._cache.usable():
-            with self._fence.around(frontier.id, "judging what was compared"):
+            with self._fence.guard(frontier.id, "judging what was compared"):
                 if frontier.plan.first_difference is not None:
                     self._isolate(frontier)
                 if not self._ports.proofs:
                     self._end_audits(frontier)
 
     def is_due(self, slots: Candidates, plan: SearchPlan, study: Study) -> bool:
-        """Whether a study should not end yet, for a proof that these slots can make."""
+        """Whether a study should not end yet because of a verification that these slots can run."""
         return is_due(plan, study, slots.healthy)
 
     def begin(self, slots: Candidates) -> Candidates:
-        """Give free slots what comes before other work: trials of new trainers, and the first hand-overs.
+        """Give free slots the verifications that precede other work: checks of new trainers, and first hand-overs.
 
-        What needs more slots than are free waits for them: a trial of a trainer does as soon as there is any, and a
-        hand-over when its plan has nothing else to train. Returns the slots as they are then. Raises
-        `DatabaseUnavailable`.
+        A verification that needs more slots than are free waits for them: a check at once, a hand-over when its plan
+        has nothing else to train. Returns the remaining slots. Raises `DatabaseUnavailable`.
         """
         for frontier in self._frontiers() if slots.free else ():
-            with self._fence.around(frontier.id, PROVING):
-                for kind, able in group_by_kind(frontier.plan, slots, partial(_has_first, frontier)):
+            with self._fence.guard(frontier.id, VERIFYING):
+                for kind, able in group_by_kind(frontier.plan, slots, partial(_has_urgent_proof, frontier)):
                     proof = None
                     if not _is_being_checked(frontier.plan, able, slots):
                         proof = first(frontier, kind, len(able.healthy))
                     if proof is not None:
                         is_urgent = proof.kind == VerificationKind.CHECK or frontier.longest() is None
-                        slots = self._give(frontier, proof, kind, able, slots, is_urgent=is_urgent)
+                        slots = self._assign(frontier, proof, kind, able, slots, is_urgent=is_urgent)
         return slots
 
     def use_idle(self, slots: Candidates) -> Candidates:
-        """Let slots prove something that have nothing else to do; the slots as they are then."""
+        """Let idle slots run verifications; returns the remaining slots."""
         for frontier in self._frontiers() if slots.free else ():
-            with self._fence.around(frontier.id, PROVING):
+            with self._fence.guard(frontier.id, VERIFYING):
                 for kind, able in group_by_kind(frontier.plan, slots):
                     proof = next_for_idle_slot(frontier.plan, kind)
                     if proof is not None and is_worth_starting(frontier, proof):
-                        slots = self._give(frontier, proof, kind, able, slots)
+                        slots = self._assign(frontier, proof, kind, able, slots)
                 kinds = [kind for kind, _ in group_by_kind(frontier.plan, Candidates(slots.healthy, slots.healthy))]
                 if kinds and all(next_for_idle_slot(frontier.plan, kind) is None for kind in kinds):
                     self._end_audits(frontier)
         return slots
 
     def make_room(self, slots: Candidates, live: Mapping[str, ChainRecord]) -> None:
-        """Stop what nobody waits for where other work does, and what is for a study that is over.
+        """Stop verifications that can wait where other work is waiting, and those of finished studies.
 
-        slots: as they are after all work was given away that could be. live: the rows of the chains, by name. Raises
-        `DatabaseUnavailable`.
+        slots: the remaining ones after all work was assigned.
+        live: the chains' rows by name. Raises `DatabaseUnavailable`.
         """
 
         def has_work(frontier: Frontier) -> bool:
             return frontier.longest() is not None
 
-        is_short = not slots.free and bool(self._fence.those(self._frontiers(), PROVING, has_work))
+        is_short = not slots.free and bool(self._fence.select(self._frontiers(), VERIFYING, has_work))
         for frontier in self._frontiers():
-            with self._fence.around(frontier.id, PROVING):
+            with self._fence.guard(frontier.id, VERIFYING):
                 proofs = [chain for chain in frontier.plan.chains.values() if chain.proof is not None]
                 for chain in [each for each in proofs if each.id not in live or not live[each.id].stop]:
-                    is_in_the_way = (is_short or self._gangs.is_held(chain)) and can_wait(frontier.plan, chain)
+                    is_in_the_way = (is_short or self._gangs.is_reserved(chain)) and can_wait(frontier.plan, chain)
                     if is_in_the_way or not is_wanted(frontier.plan, chain):
                         self._stop(chain)
 
@@ -107,7 +108,7 @@ class Proving:
         self._ports.notify(chain.id, chain.slot)
 
     def _end_audits(self, frontier: Frontier) -> None:
-        """Nothing is left to compare; not so, while something is compared: who knows what comes next then."""
+        """End the audits if nothing is left to compare, and nothing is being compared that could lead to more."""
         audited = [each for each in frontier.plan.studies.values() if each.is_audited]
         if not audited or any(chain.proof is not None for chain in frontier.plan.chains.values()):
             return
@@ -116,7 +117,7 @@ class Proving:
             self._transact(frontier, command)
 
     def _transact(self, frontier: Frontier, command: c.Command) -> bool:
-        """Whether anything followed from it."""
+        """Whether the command had an effect."""
         return bool(self._ports.transact(frontier.id, lambda plan: decide(plan, command)))
 
     def _frontiers(self) -> Sequence[Frontier]:
@@ -129,7 +130,7 @@ class Proving:
                 logger.warning("study %s: its trainer is not exact", study.id, extra={"study": study.id})
                 self._cache.refresh(frontier.id, fresh=False)
 
-    def _give(
+    def _assign(
         self,
         frontier: Frontier,
         proof: Verification,
@@ -139,13 +140,13 @@ class Proving:
         *,
         is_urgent: bool = False,
     ) -> Candidates:
-        """Record that some slots of the able ones make a proof, and send it; the slots as they are then.
+        """Record and send a verification for some of the able slots; returns the remaining slots.
 
-        is_urgent: whether slots are held for it, where too few are free.
+        is_urgent: whether slots are reserved for it if too few are free.
         """
         waiting = self._cache.usable() if is_urgent else ()
-        is_wanted = partial(_has_first, kind=kind)
-        gang = self._gangs.for_proof(frontier, spans_of(proof), kind, able, is_wanted, waiting)
+        is_wanted = partial(_has_urgent_proof, kind=kind)
+        gang = self._gangs.verification_gang(frontier, spans_of(proof), kind, able, is_wanted, waiting)
         if gang is None:
             return slots
         lent, kind = gang.assignment_fields(self._ports.new_id), gang.kind if gang.members else ""
@@ -153,7 +154,7 @@ class Proving:
         return slots.excluding(gang.names)
 
     def _record(self, frontier: Frontier, proof: Verification, slot: str, kind: str, lent: Mapping[str, Any]) -> None:
-        """kind: of the slots, where there are several. lent: those beside the first, as of `Gang`."""
+        """kind: of the slots, if there are several. lent: those beside the first, see `Gang`."""
         chain = self._ports.new_id()
         assignment = replace(proof_assignment(frontier, proof), **lent)
         command = c.AssignChain(
@@ -179,11 +180,11 @@ class Proving:
         self._cache.refresh(frontier.id, fresh=False)
 
 
-def _has_first(frontier: Frontier, kind: str) -> bool:
+def _has_urgent_proof(frontier: Frontier, kind: str) -> bool:
     return first(frontier, kind) is not None
 
 
 def _is_being_checked(plan: SearchPlan, able: Candidates, slots: Candidates) -> bool:
-    """Whether one of these slots, or one that is not well any more, tries the plan's trainer."""
+    """Whether one of these slots, or one that is not well any more, is checking the plan's trainer."""
     others = {slot.name for slot in slots.healthy} - {slot.name for slot in able.healthy}
     return any(chain.proof == VerificationKind.CHECK and chain.slot not in others for chain in plan.chains.values())

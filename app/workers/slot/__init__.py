@@ -1,7 +1,6 @@
-"""Runs on: the process that runs a worker's tasks, where that is a slot's.
+"""A slot: holds leases, sends heartbeats, records facts, uploads checkpoints, and drives the trainer's process.
 
-The process of one slot: it holds leases, heartbeat, facts and uploads, and drives the process that trains.
+Read `execution` first (what comes next in a chain), then `training` (does it), `group` (trains), and `slot`.
 
-Begin with `execution`, which says what is next in a chain, then `training`, which does it, `group`, which trains,
-and `slot`.
+Runs on: the process that runs a worker's tasks, where that is a slot's.
 """

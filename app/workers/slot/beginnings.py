@@ -1,6 +1,6 @@
-"""Runs on: the thread that trains.
+"""Where a chain's model begins, and from which code and arguments it is built.
 
-Where the model of a chain begins, and from which code and arguments it is built.
+Runs on: the thread that trains.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 from app.domain.chain_assignment import ChainAssignment
 from app.registry import TrainerSource
-from app.workers.slot.claim import OtherVersion
+from app.workers.slot.claim import TrainerVersionMismatch
 from app.workers.template import TemplateKey
 
 Place = tuple[str, str, int]
@@ -19,14 +19,14 @@ Place = tuple[str, str, int]
 
 
 class ModelMisplaced(Exception):
-    """The model in memory is not where the stage begins, which can only be our own fault."""
+    """The model in memory is not where the stage begins, which is a fault of ours."""
 
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """What a model was built from: it fits wherever all of that is equal.
+    """What a model was built from; another chain may use it if all fields are equal.
 
-    names: of the hyper-parameters that it was set up with, since one cannot be taken back.
+    names: of the hyper-parameters that it was set up with, since they cannot be removed.
     """
 
     source: TrainerSource
@@ -40,13 +40,13 @@ class Built:
 
 
 def template_key(source: TrainerSource, work: ChainAssignment) -> TemplateKey:
-    """What a template for a chain is built from: other hyper-parameters are set up in each fork."""
+    """Identifies the template for a chain. Its forks are set up with their own hyper-parameters."""
     how = (work.seed, work.determinism, work.shards, work.parallel)
     return TemplateKey(source, work.trainer, repr(arguments(work)), *how)
 
 
 def arguments(work: ChainAssignment) -> dict[str, Any]:
-    """What the trainer is constructed with, beside seed and device."""
+    """The trainer's constructor arguments besides seed and device."""
     return {**work.trainer_args, **work.runtime_args}
 
 
@@ -58,10 +58,10 @@ def beginning(work: ChainAssignment, index: int) -> Place | None:
 
 
 def source_of(work: ChainAssignment, sources: Mapping[str, TrainerSource]) -> TrainerSource:
-    """The trainer that a chain needs, of those that a slot has, by name. Raises `OtherVersion`."""
+    """The trainer that a chain needs, from a slot's trainers by name. Raises `TrainerVersionMismatch`."""
     source = sources.get(work.trainer)
     if source is None or source.version != work.trainer_version:
         has = "none" if source is None else f"version {source.version}"
         needed = f"trainer {work.trainer!r} in version {work.trainer_version}"
-        raise OtherVersion(f"the chain needs {needed}; this slot has {has}")
+        raise TrainerVersionMismatch(f"the chain needs {needed}; this slot has {has}")
     return source

@@ -1,8 +1,8 @@
-"""Runs on: the thread that trains, which reads, and the saver's, which writes and deletes.
+"""Reads and writes checkpoints as states in memory, and verifies their hashes.
 
-The checkpoints of an installation, as states in memory: written once, and read back only if their hash is right.
+A checkpoint exists because a fact in the log names it; an object that no fact names is garbage.
 
-A checkpoint exists because a fact in the log names it; what was written and never named is garbage.
+Runs on: the thread that trains, which reads, and the saver's, which writes and deletes.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ logger = logging.getLogger(__name__)
 Part = TypeVar("Part", bytes, memoryview)
 
 SMALL = 2**20
-"""So many bytes are hashed faster than a thread is started for them."""
+"""Hashing fewer bytes is faster than starting a thread for it."""
 
-NOTED_AFTER = 4
-"""After so many tries in vain to read a checkpoint, the slot's row says that it waits."""
+TRIES_BEFORE_NOTE = 4
+"""After this many failed reads of a checkpoint, the slot's row says that it waits."""
 
 
 class CheckpointUnreadable(Exception):
-    """A checkpoint is not there, or is not what it was."""
+    """A checkpoint is missing or damaged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What the log must know of a checkpoint to find it again and to trust it. size: of all of it.
+    """What the log records of a checkpoint, to find and verify it. size: including all parts.
 
     parts: the objects of the other ranks. looked: as in `CheckpointKept`.
     """
@@ -54,27 +54,26 @@ class Stored:
 
 
 class CheckpointStore:
-    """Keeps the states that were written or read last in memory, up to so many bytes: those where several stages begin
-    before all others. Safe to share between threads."""
+    """Caches recent states in memory up to a limit; branch points stay longest. Thread-safe."""
 
     def __init__(self, store: ObjectStore, memory_bytes: int = 0) -> None:
         self._store, self._recent = store, RecentStates(memory_bytes)
 
     def cache(self, place: str, state: State) -> Stored | None:
-        """Put a state where the slots of this machine find it, before `write`; None where there is no place for it."""
+        """Put a state where this machine's slots find it, before `write`; None if there is no cache for it."""
         stored = list[StoredPart]()
-        for key, each in self._named(place, state):
+        for key, each in self._new_keys(place, state):
             digest = hashlib.sha256()
-            if not self._store.cache(key, _hashed_image(each, digest)):
+            if not self._store.cache(key, _hash_image(each, digest)):
                 return None
             stored.append(StoredPart(key, digest.hexdigest(), each.size))
-        return self._as_stored(stored, state, is_branch_point=True)
+        return self._make_stored(stored, state, is_branch_point=True)
 
     def write(self, place: str, state: State, *, is_branch_point: bool = False, cached: Stored | None = None) -> Stored:
         """Store a state under a new key that begins with `place`. `state` stays the caller's.
 
-        is_branch_point: several stages wait to begin there. cached: where they find it already: it has these names, at
-        each try. Raises `StoreUnavailable`.
+        is_branch_point: whether several stages wait to begin there.
+        cached: the result of `cache`, whose keys are then used. Raises `StoreUnavailable`.
         """
         if cached is not None:
             for key, each in zip((cached.key, *(part.key for part in cached.parts)), state.images, strict=True):
@@ -82,22 +81,22 @@ class CheckpointStore:
             return cached
         written = list[StoredPart]()
         try:
-            for key, each in self._named(place, state):
+            for key, each in self._new_keys(place, state):
                 digest = hashlib.sha256()
-                self._write(key, _hashed_image(each, digest))
+                self._write(key, _hash_image(each, digest))
                 written.append(StoredPart(key, digest.hexdigest(), each.size))
         except StoreUnavailable:
             for part in written:  # another try has other names
                 with suppress(StoreUnavailable):
                     self.delete(part.key)
             raise
-        return self._as_stored(written, state, is_branch_point=is_branch_point)
+        return self._make_stored(written, state, is_branch_point=is_branch_point)
 
     def read(self, key: str, sha256: str, parts: Sequence[StoredPart] = ()) -> State:
         """The state of a checkpoint, which is the caller's to close.
 
-        Raises `CheckpointUnreadable` when any of it is gone or damaged, `StoreUnavailable` when that cannot be said,
-        and OSError when there is no memory for it.
+        Raises `CheckpointUnreadable` when any part is missing or damaged, `StoreUnavailable` during an outage, and
+        OSError when there is no memory for it.
         """
         if (state := self._recent.copy(key)) is not None:
             return state
@@ -111,17 +110,17 @@ class CheckpointStore:
         self._recent.keep(key, state)
         return state
 
-    def _named(self, place: str, state: State) -> Iterator[tuple[str, State]]:
-        """The objects of a state, under new keys. Raises `StoreUnavailable`."""
+    def _new_keys(self, place: str, state: State) -> Iterator[tuple[str, State]]:
+        """The images of a state with new keys. Raises `StoreUnavailable`."""
         name = f"{place}-{uuid4().hex[:12]}"
         try:
             prefix = self._store.prefix
         except Exception as error:  # any, of the database that names the installation
-            raise StoreUnavailable(f"checkpoint {name} cannot be written: {_say(error)}") from error
+            raise StoreUnavailable(f"checkpoint {name} cannot be written: {_error_text(error)}") from error
         for number, each in enumerate(state.images):
             yield f"{prefix}{name}{f'.{number}' if number else ''}.safetensors", each
 
-    def _as_stored(self, written: Sequence[StoredPart], state: State, *, is_branch_point: bool) -> Stored:
+    def _make_stored(self, written: Sequence[StoredPart], state: State, *, is_branch_point: bool) -> Stored:
         whole, *parts = written
         self._recent.keep(whole.key, state, is_branch_point=is_branch_point)
         return Stored(whole.key, whole.sha256, state.total, tuple(parts), state.looked)
@@ -130,14 +129,14 @@ class CheckpointStore:
         try:
             self._store.write(key, parts)
         except Exception as error:  # whatever the client of the store raises
-            raise StoreUnavailable(f"checkpoint {key} cannot be written: {_say(error)}") from error
+            raise StoreUnavailable(f"checkpoint {key} cannot be written: {_error_text(error)}") from error
 
     def _read(self, key: str, sha256: str) -> State:
         """One object."""
-        state, digest = self._fetched(key)
+        state, digest = self._fetch(key)
         if digest != sha256 and self._store.distrust(key):
             state.close()
-            state, digest = self._fetched(key)
+            state, digest = self._fetch(key)
         if digest != sha256:
             state.close()
             self._store.distrust(key)
@@ -145,32 +144,32 @@ class CheckpointStore:
         return state
 
     def delete(self, key: str) -> None:
-        """Delete an object. Raises `StoreUnavailable`. It may be gone already."""
+        """Delete an object, which may be gone already. Raises `StoreUnavailable`."""
         self._recent.forget(key)
         try:
             self._store.delete(key)
         except FileNotFoundError:
             return
         except Exception as error:
-            raise StoreUnavailable(f"checkpoint {key} cannot be deleted: {_say(error)}") from error
+            raise StoreUnavailable(f"checkpoint {key} cannot be deleted: {_error_text(error)}") from error
 
     def close(self) -> None:
-        """Let go of what is kept in memory."""
+        """Free the cached states."""
         self._recent.clear()
 
-    def _fetched(self, key: str) -> tuple[State, str]:
-        """The object and its hash. One on this machine is read once, and stays where it is; others are copied here."""
+    def _fetch(self, key: str) -> tuple[State, str]:
+        """The object and its hash. A local file is used in place; others are copied into memory."""
         digest = hashlib.sha256()
-        with self._explained(key):
+        with self._translate_errors(key):
             fd = self._store.open(key)
         state = State.empty() if fd is None else State(fd, os.fstat(fd).st_size)
         try:
-            with self._explained(key):
+            with self._translate_errors(key):
                 if fd is None:
-                    for part in _hashed(self._store.read(key), digest):
+                    for part in _hash_parts(self._store.read(key), digest):
                         state.append(part)
                 else:
-                    for part in _parts_of(fd):
+                    for part in _read_parts(fd):
                         digest.update(part)
         except BaseException:
             state.close()
@@ -178,25 +177,25 @@ class CheckpointStore:
         return state, digest.hexdigest()
 
     @contextmanager
-    def _explained(self, key: str) -> Iterator[None]:
+    def _translate_errors(self, key: str) -> Iterator[None]:
         try:
             yield
         except Exception as error:
             if isinstance(error, FileNotFoundError) and not store_is_unavailable(error):
                 raise CheckpointUnreadable(f"checkpoint {key} is not there") from None
-            raise StoreUnavailable(f"checkpoint {key} cannot be read: {_say(error)}") from error
+            raise StoreUnavailable(f"checkpoint {key} cannot be read: {_error_text(error)}") from error
 
 
-def _hashed_image(state: State, digest: hashlib._Hash) -> Iterator[memoryview]:
-    """The image in pieces, and its hash by the time that all of them were used."""
+def _hash_image(state: State, digest: hashlib._Hash) -> Iterator[memoryview]:
+    """The image in pieces; the hash is complete after the last one."""
     if state.size > SMALL:
-        return _hashed(_pieces(state), digest)
+        return _hash_parts(_pieces(state), digest)
     digest.update(state.view())
     return _pieces(state)
 
 
-def _hashed(parts: Iterable[Part], digest: hashlib._Hash) -> Iterator[Part]:
-    """The same parts, each of which is hashed while its reader uses it."""
+def _hash_parts(parts: Iterable[Part], digest: hashlib._Hash) -> Iterator[Part]:
+    """The same parts, each hashed while its consumer uses it."""
     with ThreadPoolExecutor(1, "hash") as hashing:
         for part in parts:
             done = hashing.submit(digest.update, part)
@@ -209,15 +208,14 @@ def _pieces(state: State) -> Iterator[memoryview]:
     return (image[begin : begin + PART] for begin in range(0, state.size, PART))
 
 
-def _parts_of(fd: int) -> Iterator[bytes]:
-    """What is in a file."""
+def _read_parts(fd: int) -> Iterator[bytes]:
     place = 0
     while part := os.pread(fd, PART, place):
         yield part
         place += len(part)
 
 
-def _say(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
@@ -232,7 +230,7 @@ class Reader(Protocol):
 
 
 class CheckpointReader:
-    """strike_after_seconds: a checkpoint that is missing or damaged is looked at again for so long."""
+    """strike_after_seconds: a missing or damaged checkpoint is read again for this long."""
 
     def __init__(
         self,
@@ -246,9 +244,9 @@ class CheckpointReader:
         self._strike_after_seconds = strike_after_seconds
 
     def read(self, resume: ResumePoint, check: Callable[[], None]) -> State:
-        """The state, which is the caller's to close. check: raises when it is not wanted any more.
+        """The state, which is the caller's to close. check: raises when it is no longer needed.
 
-        Raises `CheckpointUnreadable` after repeated looks, at once if only this machine has it, `Closing`, and what
+        Raises `CheckpointUnreadable` after repeated reads (at once if only this machine has it), `Closing`, and what
         `check` does.
         """
         unreadable_since: Instant | None = None
@@ -262,25 +260,25 @@ class CheckpointReader:
                     unreadable_since = now if unreadable_since is None else unreadable_since
                     if resume.is_cached or now - unreadable_since >= self._strike_after_seconds:
                         raise
-                    self._say(number, problem)
+                    self._report(number, problem)
                 except (StoreUnavailable, OSError) as problem:
                     if resume.is_cached:
                         raise CheckpointUnreadable(str(problem)) from problem
-                    unreadable_since = None  # whoever says now that it is not there has just been ill
-                    self._say(number, problem)
+                    unreadable_since = None  # the store was just unavailable: do not trust a missing file yet
+                    self._report(number, problem)
             raise AssertionError("tries never end")
         finally:
             self._status.remove("reader")
 
-    def _say(self, number: int, problem: Exception) -> None:
+    def _report(self, number: int, problem: Exception) -> None:
         if number == 1:
             logger.warning("waiting for a checkpoint: %s", problem)
-        if number == NOTED_AFTER:
+        if number == TRIES_BEFORE_NOTE:
             self._status.put("reader", f"waits for the store: {problem}")
 
 
 class ReadOnce:
-    """For chains that begin together: where several of them begin is read once, and held until `close`."""
+    """Reads a checkpoint once for several chains that begin there, and holds it until `close`."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader

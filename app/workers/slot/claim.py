@@ -1,6 +1,6 @@
-"""Runs on: the thread that trains; a claim's `over` is set by any.
+"""The right to write for a chain, how a slot gets it, and the reasons why it ends without a failure.
 
-The right to write for a chain, how a slot gets it, and why it ends where nothing has failed.
+Runs on: the thread that trains; a claim's `end_flag` is set by any.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Claim:
-    """What proves it, and `over`: set, once and by any thread, when nothing more will be written for the chain."""
+    """Proves the right to write for a chain. end_flag: set once, by any thread, when nothing more will be written."""
 
     chain: ChainId
     stream: str
     fence: int
-    over: Flag = field(default_factory=Flag)
+    end_flag: Flag = field(default_factory=Flag)
 
     @property
-    def named(self) -> dict[str, str | int]:
+    def log_fields(self) -> dict[str, str | int]:
         """The fields of a log line about it."""
         return {"chain": self.chain, "plan": self.stream, "fence": self.fence}
 
 
 @dataclass(frozen=True, slots=True)
 class Pulse:
-    """A chain as it stands. waits_since: when its last stage was done, if the message of the next one is not there.
+    """A chain's progress. waits_since: when its last stage ended, if the next message has not come.
 
-    kept: the steps up to there at which its state was kept.
+    kept: the steps so far at which its state was kept.
     """
 
     claim: Claim
@@ -49,15 +49,15 @@ class Pulse:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """A chain that is ours, and what it is to do."""
+    """A claimed chain and its assignment."""
 
     lease: Lease
     claim: Claim
     work: ChainAssignment
 
 
-class Claiming:
-    """owner: the token of this process. is_unwanted: whether to stop asking a database that is away."""
+class Claimer:
+    """owner: the token of this process."""
 
     def __init__(self, records: Records, owner: str, lease_seconds: float, retry: RetryPolicy) -> None:
         self._records, self._owner, self._lease_seconds = records, owner, lease_seconds
@@ -65,9 +65,12 @@ class Claiming:
         self._claimed = set[str]()
 
     def claim(self, chain: str, is_unwanted: Callable[[], bool]) -> Lease:
-        """Once: the message that begins a chain may come again, and a chain that is ours looks as if the answer to this
-        claim had been lost. Raises `ChainNotClaimable`, and `Closing` if the database was away until the slot had to
-        end."""
+        """Claim a chain, at most once: its first message may come twice, and a chain of ours looks like a claim whose
+        answer was lost.
+
+        is_unwanted: whether to stop waiting for an unavailable database. Raises `ChainNotClaimable`, and `Closing` if
+            the slot had to end during an outage.
+        """
         if chain in self._claimed:
             raise ChainNotClaimable(f"Chain {chain} was claimed by this process before.")
         is_doubtful = False
@@ -78,7 +81,7 @@ class Claiming:
                 self._claimed.add(chain)
                 return lease
             except (DatabaseUnavailable, LostRace) as problem:
-                is_doubtful = True  # perhaps it was the commit's answer that did not arrive
+                is_doubtful = True  # the commit may have succeeded without its answer arriving
                 if number == 1:
                     logger.warning("chain %s waits to be claimed: %s", chain, problem, extra={"chain": chain})
             if is_unwanted():
@@ -95,33 +98,34 @@ class Claiming:
             return row.lease
 
 
-class Lost(Exception):
+class ChainLost(Exception):
     """The chain is over, or another worker's."""
 
 
-class Stopped(Exception):
-    """Nobody wants the chain any more, and it ends where it is."""
+class ChainStopped(Exception):
+    """No trial needs more of the chain; it ends here."""
 
 
 class PackBroken(Exception):
-    """What trained the chain together with others failed, and none of them can be told to be the reason; or there is no
-    memory for it beside them."""
+    """Training a pack failed, and the cause may be any of its chains; or there is no memory for the chain beside the
+    others.
+    """
 
 
-class OtherVersion(Exception):
-    """This slot has not the trainer of a chain, or not in its version; that is nobody's fault."""
+class TrainerVersionMismatch(Exception):
+    """This slot lacks the chain's trainer, or its version of it; nothing has failed."""
 
 
 class NoTrainerProcess(Exception):
-    """No process that trains can be started here, or not with the slot's device."""
+    """No trainer process can be started here, or not with the slot's device."""
 
 
-class NoRanks(NoTrainerProcess):
-    """The ranks of a gang have not found each other: another time they may."""
+class RanksUnavailable(NoTrainerProcess):
+    """The ranks of a gang did not find each other; another attempt may succeed."""
 
 
-class SlotsNotEmpty(Exception):
-    """Slots that are lent to the chain are not left by their workers. slots: their names and owners."""
+class LentSlotsBusy(Exception):
+    """Workers of lent slots have not left their devices. slots: their names and owners."""
 
     def __init__(self, slots: Mapping[str, str]) -> None:
         super().__init__(f"the workers of {', '.join(sorted(slots))} have not left the devices that are lent to it")

@@ -1,6 +1,6 @@
-"""Runs on: any thread; what it holds is never exchanged.
+"""The parts of a slot that all its lanes share, and the dependencies that its process provides.
 
-The parts of a slot, which all that it trains share, and those among them that its process gave it.
+Runs on: any thread; its fields are never reassigned.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from app.workers.slot.health import Health, Quarantine
 from app.workers.slot.outbox import FactOutbox
 from app.workers.slot.retry import Clock, RetryPolicy, SlotStatus, monotonic
 from app.workers.slot.saver import HostBacklog, Saver
-from app.workers.slot.surroundings import LookAround, Surveyor
+from app.workers.slot.surroundings import InputWatch, Surveyor
 from app.workers.slot.trainer_host import TrainerHost
 from app.workers.threads import THREADS, Executor
 from app.workers.trainer_process import TrainerProcess
@@ -29,12 +29,15 @@ from app.workers.trial_logs import TrialLogs
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Seconds, and bytes.
+    """Seconds and bytes.
 
-    heartbeat: between two signs of life. grace: for what is on its way when the slot must end. strike: how long a
-    missing or damaged checkpoint is looked at again. silence: after which a trainer counts as hung, at least.
-    overhead: the share of training time that intermediate checkpoints may take. memory_bytes: for recent states.
-    cached_bytes: larger states are handed to slots of this machine before they are stored.
+    heartbeat: the interval.
+    grace: for unfinished saves and facts when the slot must end.
+    strike: how long a missing or damaged checkpoint is read again.
+    silence: the shortest silence after which a trainer counts as hung.
+    overhead: the share of training time that intermediate checkpoints may take.
+    memory_bytes: for recent states.
+    cached_bytes: larger states are handed to this machine's slots before they are stored.
     """
 
     lease: float = 60.0
@@ -52,14 +55,18 @@ class Limits:
 class SlotDependencies:
     """What a slot works with.
 
-    start: a fresh process that trains; called with `work.lent_slots`, a rank on each device of a gang, as one
-    process; with its `rank`, one of a gang on several machines. sources: the trainers that are here, by name. notify:
-    tells the scheduler that something happened, without waiting. send_next: sends the message of the stage that follows
-    the one under way, once and without waiting; by default it comes when that has ended. logs: the folder for what
-    trainers print. log_table: where that is sent to; None where the API reads it from the folder. is_retiring: whether
-    the worker must end. end: asks that it does, and says why. clock: any that does not go back. wall_clock: Unix
-    seconds. wait: for at most so many seconds. executor: of its heartbeat, outbox and saver. backlog: of the states
-    that wait on this host; None bounds no bytes.
+    start: starts a fresh trainer process; with `ChainAssignment.lent_slots`, a rank on each device of a gang;
+        with `rank`, one rank of a gang on several machines.
+    sources: this slot's trainers by name.
+    notify: wakes the scheduler without waiting.
+    log_table: where logs are sent; None if the API reads the folder `logs`.
+    send_next: sends the message of the following stage early, once and without waiting.
+    is_retiring: whether the worker must end.
+    end: asks the worker to end, with a reason.
+    clock: monotonic. wall_clock: Unix seconds.
+    wait: waits for at most this long.
+    executor: of heartbeat, outbox and saver.
+    backlog: of states waiting on this host; None: no limit.
     """
 
     records: Records
@@ -81,14 +88,16 @@ class SlotDependencies:
 
 @dataclass(frozen=True, slots=True)
 class SlotContext:
-    """me: the hold of this process on the slot. device: as the slot's row says it. given: by the process. flags: what
-    is wanted of a chain, beyond what its lease said. overhead: the share of training time that intermediate checkpoints
-    may take. around: sees what a chain is trained with besides its assignment.
+    """me: this process's claim to the slot.
+    device: as in the slot's row.
+    flags: what the scheduler wants of a chain now.
+    overhead: the share of training time that intermediate checkpoints may take.
+    input_watch: examines the inputs of chains.
     """
 
     me: Owner
     device: str
-    given: SlotDependencies
+    dependencies: SlotDependencies
     retry: RetryPolicy
     status: SlotStatus
     outbox: FactOutbox
@@ -98,15 +107,15 @@ class SlotContext:
     trainer: TrainerHost
     logs: TrialLogs
     quarantine: Quarantine
-    around: LookAround
+    input_watch: InputWatch
     flags: Callable[[str], ChainFlags]
     overhead: float
 
     @classmethod
-    def of(
+    def create(
         cls, me: Owner, device: str, deps: SlotDependencies, limits: Limits, flags: Callable[[str], ChainFlags]
     ) -> SlotContext:
-        """All of it, with the threads of outbox and saver begun."""
+        """Creates all parts and starts the threads of outbox and saver."""
         retry, status = RetryPolicy(deps.wait, deps.executor), SlotStatus()
         store = CheckpointStore(deps.store, limits.memory_bytes)
         outbox = FactOutbox(deps.records, retry, clock=deps.wall_clock, notify=deps.notify, executor=deps.executor)
@@ -114,7 +123,7 @@ class SlotContext:
         return cls(
             me=me,
             device=device,
-            given=deps,
+            dependencies=deps,
             retry=retry,
             status=status,
             outbox=outbox,
@@ -124,7 +133,7 @@ class SlotContext:
             trainer=TrainerHost(deps.start, deps.sources, limits.silence, deps.clock, limits.growth_bytes),
             logs=TrialLogs(deps.logs, me.slot, deps.log_table, deps.executor),
             quarantine=Quarantine(me, deps.records, retry, status, Health()),
-            around=LookAround(Surveyor(saver, outbox, device, deps.sources), deps.clock),
+            input_watch=InputWatch(Surveyor(saver, outbox, device, deps.sources), deps.clock),
             flags=flags,
             overhead=limits.overhead,
         )

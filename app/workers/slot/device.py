@@ -1,8 +1,8 @@
-"""Runs on: a worker's main process, and the one that runs its tasks, before there are threads.
-
-Which device a slot is, by its name, without starting anything of CUDA: `gpu1` is the second GPU that may be seen.
+"""Maps a slot's name to its device without initializing CUDA: `gpu1` is the second visible GPU.
 
 `gpu1a` is a share of it (docs/decisions/0028-shares-of-a-gpu.md).
+
+Runs on: a worker's main process, and the one that runs its tasks, before there are threads.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from string import ascii_lowercase
 
-from app.domain.chain_assignment import NAME
+from app.domain.slots import NAME
 
 NVIDIA_SMI_SECONDS = 30.0
 GPU = re.compile(r"GPU (\d+):(?: (?P<model>.+) \(UUID: (?P<uuid>GPU-[^)]+)\))?")
@@ -26,15 +26,17 @@ DEVICE_FILE = re.compile(r"nvidia\d+$")
 
 
 class NoDevice(Exception):
-    """The slot is called after a GPU, or a share of one, that is not there; the message says what to do."""
+    """The slot is named after a GPU, or a share of one, that does not exist; the message says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlotDevice:
-    """device: as torch writes it. visible: for CUDA_VISIBLE_DEVICES of the process that trains; None: as it is.
-
-    shares: how many slots there are on the device. memory_fraction: how much of its memory this one may have. has_mps:
-    whether the kernels of all run at once, through CUDA's multi-process service; without it, the slots take turns.
+    """device: as torch writes it.
+    visible: the trainer's CUDA_VISIBLE_DEVICES; None: unchanged.
+    shares: the number of slots on the device.
+    memory_fraction: this slot's share of its memory.
+    has_mps: whether all slots' kernels run at once, through CUDA's multi-process service; otherwise the slots take
+        turns.
     """
 
     device: str
@@ -51,16 +53,16 @@ class SlotDevice:
 
 
 CPU = SlotDevice("cpu", "")
-"""With no GPU to be seen, so that nothing ends up there by accident."""
+"""With all GPUs hidden, so that nothing is put there by accident."""
 
 
 def device_of(
     slot: str, gpus: Sequence[str], *, allow_cpu: bool, shares: int = 1, memory_fraction: float | None = None
 ) -> SlotDevice:
-    """gpus: what may be seen, see `visible_gpus`. allow_cpu: whether a `gpuN` without its GPU is the CPU.
-
-    shares: how many slots there are on a GPU that is shared. memory_fraction: None divides the memory among them.
-    Raises `NoDevice`.
+    """gpus: the visible ones, see `visible_gpus`.
+    allow_cpu: whether a `gpuN` without its GPU uses the CPU.
+    shares: the number of slots on a shared GPU.
+    memory_fraction: None divides the memory equally. Raises `NoDevice`.
     """
     matched = NAME.fullmatch(slot)
     if matched is None or not matched["gpu"]:
@@ -84,9 +86,9 @@ def device_of(
 
 
 def mps_is_running() -> bool:
-    """Whether the control daemon of CUDA's multi-process service answers: then what starts CUDA here goes through it.
+    """Whether the control daemon of CUDA's multi-process service answers: then CUDA processes use it.
 
-    It is looked for where CUDA_MPS_PIPE_DIRECTORY says, and never started.
+    It is looked up where CUDA_MPS_PIPE_DIRECTORY says, and never started.
     """
     if shutil.which(MPS_CONTROL) is None:
         return False
@@ -99,20 +101,20 @@ def mps_is_running() -> bool:
 
 
 def visible_gpus(environment: Mapping[str, str] = os.environ) -> list[str]:
-    """The GPUs that may be seen, each as CUDA_VISIBLE_DEVICES would name it alone."""
+    """The visible GPUs, each as CUDA_VISIBLE_DEVICES names it."""
     setting = environment.get("CUDA_VISIBLE_DEVICES")
     if setting is None:
         return _installed_gpus()
     visible: list[str] = []
     for name in (each.strip() for each in setting.split(",")):
         if not name or name == "-1" or name == "NoDevFiles":
-            break  # as CUDA does: what comes behind is not seen
+            break  # as CUDA does: the rest is ignored
         visible.append(name)
     return visible
 
 
 def gpus_of(listing: str) -> list[str]:
-    """The GPUs in what `nvidia-smi -L` prints; where one is divided, its parts instead of it."""
+    """The GPUs in the output of `nvidia-smi -L`; a MIG GPU's instances instead of itself."""
     gpus: list[list[str]] = []
     for line in listing.splitlines():
         if gpu := GPU.match(line):
@@ -123,7 +125,7 @@ def gpus_of(listing: str) -> list[str]:
 
 
 def kind_of(visible: str, listing: str) -> str:
-    """The model of a GPU, by its number or UUID, in what `nvidia-smi -L` prints; of a part of one, with its size."""
+    """The model of a GPU, by number or UUID, in the output of `nvidia-smi -L`; a MIG instance's includes its size."""
     model = ""
     for line in listing.splitlines():
         if gpu := GPU.match(line):
@@ -135,18 +137,18 @@ def kind_of(visible: str, listing: str) -> str:
     return "GPU"
 
 
-def kind_here(device: SlotDevice) -> str:
-    """The kind of a slot's device, as far as it can be told without starting anything of CUDA."""
+def device_kind(device: SlotDevice) -> str:
+    """The model of a slot's device, as far as it is known without initializing CUDA."""
     if device.device == "cpu" or device.visible is None:
         return "CPU"
     try:
-        kind = kind_of(device.visible, _listing() if shutil.which("nvidia-smi") else "")
+        kind = kind_of(device.visible, _list_gpus() if shutil.which("nvidia-smi") else "")
     except subprocess.TimeoutExpired:
         return "GPU"
     return kind if device.shares == 1 else f"{kind}, a share of {device.shares}"
 
 
-def _listing() -> str:
+def _list_gpus() -> str:
     command = ["nvidia-smi", "-L"]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=NVIDIA_SMI_SECONDS).stdout
 
@@ -155,7 +157,7 @@ def _installed_gpus() -> list[str]:
     if shutil.which("nvidia-smi") is None:
         return [str(number) for number, _ in enumerate(filter(DEVICE_FILE.match, _device_files()))]
     try:
-        return gpus_of(_listing())
+        return gpus_of(_list_gpus())
     except subprocess.TimeoutExpired:
         return []
 

@@ -1,6 +1,6 @@
-"""Runs on: the thread that trains.
+"""Decides whether a slot is well from its consecutive failures, and quarantines it.
 
-Whether a slot is well: what failed on it in a row, and for how long it is given nothing.
+Runs on: the thread that trains.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from app.workers.slot.retry import Closing, RetryPolicy, SlotStatus
 
 logger = logging.getLogger(__name__)
 
-MOST_NODES = 3
-"""So many different nodes that fail in a row are the slot's fault, if one of them goes well elsewhere."""
+MAX_FAILED_NODES = 3
+"""This many failed nodes in a row are the slot's fault, if another slot has trained one of them."""
 
-MOST_ACCIDENTS = 3
-"""So many accidents in a row are no accident: what happens at once, again and again, would keep everybody busy."""
+MAX_ACCIDENTS = 3
+"""This many accidents in a row are no coincidence, and would otherwise repeat at full speed."""
 
-SECONDS = 60.0
-"""In quarantine. Then the slot is tested before the next chain, and one that fails is out for as long again."""
+QUARANTINE_SECONDS = 60.0
+"""Length of a quarantine. Then the slot is tested before the next chain, and quarantined again if it fails."""
 
 
 @dataclass(slots=True)
 class Health:
-    """failed_nodes: in a row, with no stage completed in between, each with the last step before it failed.
-
-    since: the version of each stream at the first of them. is_untested: since it was put into quarantine.
+    """failed_nodes: consecutive failures, each with the last step before it.
+    since: by stream, the version at the first of them.
+    is_untested: since its last quarantine.
     """
 
     failed_nodes: dict[str, int] = field(default_factory=dict)
@@ -43,116 +43,114 @@ class Health:
     quarantines: int = 0
     is_untested: bool = False
 
-    def succeeded(self) -> None:
+    def record_success(self) -> None:
         """A stage was completed."""
         self.failed_nodes.clear()
         self.since.clear()
         self.accidents = self.quarantines = 0
 
-    def failed(self, node: str, step: int, stream: str, version: int) -> None:
+    def record_failure(self, node: str, step: int, stream: str, version: int) -> None:
         """The user's code failed after that step."""
         self.failed_nodes[node] = step
         self.since.setdefault(stream, version)
 
-    def had_accident(self) -> None:
-        """A chain was given back, because of something that is nobody's fault."""
+    def record_accident(self) -> None:
+        """A chain was given back for a reason that is not the user's code."""
         self.accidents += 1
 
     @property
     def is_suspect(self) -> bool:
-        """Whether it is in doubt; it is the slot's fault if another slot does what failed here."""
-        return len(self.failed_nodes) >= MOST_NODES
+        """Whether the failures would be the slot's fault if another slot succeeded."""
+        return len(self.failed_nodes) >= MAX_FAILED_NODES
 
-    def speaks_against_it(self, stage: e.Stage) -> bool:
-        """Whether a stage that was completed elsewhere comes past a step at which this slot failed."""
+    def passes_failed_step(self, stage: e.Stage) -> bool:
+        """Whether a stage completed on another slot passes a step at which this slot failed."""
         return stage.end > self.failed_nodes.get(stage.node, stage.end)
 
     @property
-    def is_unlucky(self) -> bool:
-        return self.accidents >= MOST_ACCIDENTS
+    def has_too_many_accidents(self) -> bool:
+        return self.accidents >= MAX_ACCIDENTS
 
-    def quarantined(self) -> float:
-        """It is given nothing for a time: for how many seconds."""
+    def start_quarantine(self) -> float:
+        """Returns its length in seconds."""
         self.quarantines += 1
         self.failed_nodes.clear()
         self.since.clear()
         self.accidents = 0
         self.is_untested = True
-        return SECONDS
+        return QUARANTINE_SECONDS
 
     @property
     def may_return_at_once(self) -> bool:
-        """Whether a passed test is enough to end the quarantine: only the first time."""
+        """Whether a passed test ends the quarantine: only the first time."""
         return self.quarantines == 1
 
 
 class Quarantine:
-    """When a slot is given nothing for a time, since it fails where others get on, or cannot do what it is given."""
+    """Takes a slot out of service when it fails where others succeed, or cannot run its chains."""
 
     def __init__(self, me: Owner, records: Records, retry: RetryPolicy, status: SlotStatus, health: Health) -> None:
         self._me, self._records, self._retry, self._status, self._health = me, records, retry, status, health
 
     def may_be_chance(self, kind: str) -> bool:
-        """Whether a failure of that kind is an accident, as far as is known: a fault of ours once, and the loss of a
-        rank until nothing was completed between several.
-        """
-        most = {"internal": 1, "rank": MOST_ACCIDENTS - 1}
+        """Whether a failure of that kind may be an accident: an internal fault once, a lost rank up to a limit."""
+        most = {"internal": 1, "rank": MAX_ACCIDENTS - 1}
         return self._health.accidents < most.get(kind, 0)
 
-    def succeeded(self) -> None:
-        """A stage was completed, or a proof made."""
-        self._health.succeeded()
+    def record_success(self) -> None:
+        """A stage or a verification was completed."""
+        self._health.record_success()
         self._status.remove("health")
 
-    def after_failure(self, claim: Claim, node: str, step: int, version: int) -> QuarantineSlot | None:
-        """The user's code has failed. It is the slot's fault if that goes on from node to node, and one goes well
-        elsewhere: of a search in which most trials fail, no slot is to blame.
+    def judge_failure(self, claim: Claim, node: str, step: int, version: int) -> QuarantineSlot | None:
+        """The user's code failed. The slot is to blame if different nodes fail in a row, one of which another slot has
+        trained.
 
-        version: that of the last fact of this slot in the chain's stream.
+        version: of this slot's last fact in the chain's stream.
         """
-        self._health.failed(node, step, claim.stream, version)
-        if not self._health.is_suspect or not self._goes_well_elsewhere(claim.stream):
+        self._health.record_failure(node, step, claim.stream, version)
+        if not self._health.is_suspect or not self._another_slot_succeeded(claim.stream):
             return None
         return self._impose(
             f"{len(self._health.failed_nodes)} different nodes failed here in a row, and another slot has trained one"
         )
 
-    def after_accident(self, reason: str, *, is_hopeless: bool) -> QuarantineSlot | None:
-        """A chain was given back. is_hopeless: the next one would be, too."""
-        self._health.had_accident()
-        if not is_hopeless and not self._health.is_unlucky:
+    def judge_accident(self, reason: str, *, is_hopeless: bool) -> QuarantineSlot | None:
+        """A chain was given back. is_hopeless: whether the next one would be, too."""
+        self._health.record_accident()
+        if not is_hopeless and not self._health.has_too_many_accidents:
             return None
         return self._impose(f"chains cannot be trained here: {reason}")
 
-    def of_members(self, slots: Mapping[str, str]) -> list[QuarantineSlot]:
-        """Of other slots, with their owners, that were lent to a chain of this one and not left by their workers."""
+    def quarantine_members(self, slots: Mapping[str, str]) -> list[QuarantineSlot]:
+        """Quarantine lent slots (by name, with owners) whose workers did not leave their devices."""
         reason = "it was lent to a chain, and its worker has not left the device in time"
-        return [QuarantineSlot(name, owner, SECONDS, reason) for name, owner in slots.items()]
+        return [QuarantineSlot(name, owner, QUARANTINE_SECONDS, reason) for name, owner in slots.items()]
 
     @property
     def needs_test(self) -> bool:
-        """Whether the slot was in quarantine, and was not tested since."""
+        """Whether the slot was in quarantine and has not been tested since."""
         return self._health.is_untested
 
-    def passed(self) -> None:
-        """The slot was tested, and is well."""
+    def record_test_passed(self) -> None:
+        """The slot is well."""
         self._health.is_untested = False
         self._status.remove("health")
 
     def lift(self, is_well: Callable[[], bool]) -> None:
-        """Once a quarantine after a failure is on record: test the slot, which ends it if that is enough."""
+        """Test the slot once its quarantine is recorded, and end the quarantine if one test is enough."""
         if self._health.may_return_at_once and is_well():
             with contextlib.suppress(Closing):
                 self._lift()
 
     def _impose(self, reason: str) -> QuarantineSlot:
-        seconds = self._health.quarantined()
+        seconds = self._health.start_quarantine()
         logger.warning("slot %s is in quarantine for %.0f s: %s", self._me.slot, seconds, reason)
         self._status.put("health", reason)
         return QuarantineSlot(self._me.slot, self._me.owner, seconds, reason)
 
     def _lift(self) -> None:
-        self.passed()
+        self.record_test_passed()
         for _ in self._retry.attempts():
             try:
                 with self._records.write() as rows:
@@ -163,8 +161,8 @@ class Quarantine:
             logger.warning("slot %s passed its test, and is back", self._me.slot)
             return
 
-    def _goes_well_elsewhere(self, stream: str) -> bool:
-        """Whether another slot has trained, since the first of the failures, past a step at which this one failed."""
+    def _another_slot_succeeded(self, stream: str) -> bool:
+        """Whether another slot has since trained past a step at which this one failed."""
         after = self._health.since.get(stream, 0)
         try:
             later = [each.event for each in self._records.log.scan(stream, after=after)]
@@ -175,4 +173,4 @@ class Quarantine:
             logger.info("whether it goes well elsewhere is not known: %s", problem)
             return False
         others = [(row, index) for row, index in completions if row is not None and row.slot != self._me.slot]
-        return any(self._health.speaks_against_it(each) for row, at in others for each in row.stages[at : at + 1])
+        return any(self._health.passes_failed_step(each) for row, at in others for each in row.stages[at : at + 1])

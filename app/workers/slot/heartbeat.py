@@ -1,8 +1,9 @@
-"""Runs on: the heartbeat's thread.
+"""Keeps a slot's row and leases alive, reads what the scheduler wants of its chains, and kills overdue trainers.
 
-Shows that a slot is alive, renews the leases of its chains, learns what the scheduler wants of them, and ends what does
-not end by itself once it should. It reads what the slot publishes, each value whole, and writes `flags`, `is_taken` and
-a claim's `over`. Whatever the database does, it goes on.
+It reads values that the slot replaces as a whole, and writes `flags`, `is_taken` and a claim's `end_flag`. It continues
+whatever the database does.
+
+Runs on: the heartbeat's thread.
 """
 
 from __future__ import annotations
@@ -23,38 +24,41 @@ from app.workers.threads import THREADS, Executor, Task
 logger = logging.getLogger(__name__)
 
 FLAG_SECONDS = 0.25
-"""How often it looks whether the scheduler wants something of the chain in training; without one, at each beat."""
+"""How often flags are read while a chain trains; otherwise at each beat."""
 
 POLL_DUTY = 0.01
-"""The share of its time that it may take to look: a slow database is looked at less often."""
+"""The share of its time for reading flags: a slow database is read less often."""
 
 STOP_SECONDS = 5.0
-"""A worker that must end waits so long for a call of the trainer; no longer than a third of its grace."""
+"""How long an ending worker waits for a trainer's call; at most a third of its grace."""
 
 UNWANTED_SECONDS = 30.0
-"""And so long where only nobody wants the result any more."""
+"""How long it waits if only the result is not needed."""
 
-UNKEPT_SECONDS = 2.0
-"""Or, where nothing of it is kept, about as long as a new process and its model take."""
+UNSAVED_SECONDS = 2.0
+"""How long it waits if nothing is saved: about as long as a new process and its model take."""
 
 
-IN_VAIN = 2
-"""A chain that the broker took so often after it was given to an idle slot, and that was not begun, does not arrive."""
+MAX_LOST_MESSAGES = 2
+"""A chain was sent this often to an idle slot that never began it: messages do not arrive."""
 
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What a slot says of itself: which version of each trainer it has, and what it waits for, if it does."""
+    """What a slot reports: the version of each trainer, and what it waits for, if anything."""
 
     trainers: Mapping[str, str] = field(default_factory=dict)
     note: str | None = None
 
 
 class Heartbeat:
-    """pulses: the chains that are alive. describe: what the slot says of itself. is_retiring: whether it takes no more.
-
-    look: called in each round. end: called when this worker can be the slot no more: another one has it, or no message
-    reaches this one. clock: any that does not go back. flags: what the scheduler wants of each chain.
+    """pulses: of the live chains.
+    describe: the slot's description.
+    is_retiring: whether it takes no more chains.
+    look: called in each round.
+    end: called when this worker can no longer be the slot: another one has it, or messages do not arrive.
+    clock: monotonic.
+    flags: what the scheduler wants of each chain.
     """
 
     def __init__(
@@ -79,8 +83,8 @@ class Heartbeat:
         self._lease_seconds, self._heartbeat_seconds = lease_seconds, heartbeat_seconds
         self.flags: Mapping[str, ChainFlags] = {}
         self.is_taken = False
-        self._said: Description | None = None
-        self._sent = _Sent()
+        self._sent_description: Description | None = None
+        self._lost_messages = _LostMessages()
         self._is_away = self._is_retired = False
         self._beat_at = -heartbeat_seconds
         self._look_again_at = -inf
@@ -88,25 +92,25 @@ class Heartbeat:
         self._task: Task | None = None
 
     def start(self) -> None:
-        """Put the slot on record as soon as the database answers, and keep it there."""
+        """Record the slot as soon as the database answers, and keep it alive."""
         self.round()
         self._task = self._executor.spawn("heartbeat", self._run)
 
     def wake(self) -> None:
-        """A chain begins: look at once, and often as long as there is one."""
+        """A chain begins: look now, and often while one is live."""
         self._woken.set()
 
     def close(self, seconds: float) -> None:
-        """Take the slot off the record, if the database answers within so many seconds."""
+        """Delete the slot's row, if the database answers in time."""
         self._is_closed = True
         self._woken.set()
         if self._task is not None and self._task.is_alive():
             self._task.join(seconds)
-        else:  # each round is somebody else's to call
+        else:  # without a thread, rounds are called from outside
             self.round()
 
     def round(self) -> None:
-        """Do what is due now."""
+        """Do everything that is due."""
         self._look()
         if self.is_taken:
             return
@@ -123,7 +127,7 @@ class Heartbeat:
             self._is_away = False
 
     def _is_due(self) -> bool:
-        """To leave is due at once."""
+        """Retiring is due at once."""
         is_leaving = self._is_retiring() and not self._is_retired
         return is_leaving or self._clock() - self._beat_at >= self._heartbeat_seconds
 
@@ -135,11 +139,11 @@ class Heartbeat:
             is_last = self._is_closed
             try:
                 self.round()
-            except Exception:  # a slot without a heartbeat is dead; whatever this was, the next round may be better
+            except Exception:  # a slot without a heartbeat is dead, so the next round must come
                 logger.exception("a round of the heartbeat of slot %s failed", self._me.slot)
 
     def _pause(self) -> float:
-        """Until the next round: as there is nothing to stop where no chain is, until the next beat."""
+        """Until the next round; until the next beat if no chain is live."""
         if self._pulses() or self._is_away or self._is_retiring():
             return FLAG_SECONDS
         return max(FLAG_SECONDS, self._beat_at + self._heartbeat_seconds - self._clock())
@@ -149,22 +153,22 @@ class Heartbeat:
     def _beat(self) -> None:
         try:
             with self._records.write() as rows:
-                self._appear(rows)
+                self._touch_row(rows)
         except SlotTaken as taken:
-            self._give_way(taken)
+            self._yield_slot(taken)
             return
         except (DatabaseUnavailable, LostRace):
-            self._said, self._is_retired = None, False  # it is not on record
+            self._sent_description, self._is_retired = None, False  # it is not on record
             raise
         flags = dict[str, ChainFlags]()
         for pulse in self._live():
             self._give_up_waiting(pulse)
-            if not pulse.claim.over.is_set():
+            if not pulse.claim.end_flag.is_set():
                 self._renew(pulse, flags)
         self.flags, self._beat_at = flags, self._clock()
 
-    def _appear(self, rows: RowsPort) -> None:
-        """Be the slot's worker, as before, or again if its row is gone. Raises `SlotTaken`."""
+    def _touch_row(self, rows: RowsPort) -> None:
+        """Keep the slot's row, or take it again if it is gone. Raises `SlotTaken`."""
         me, description = self._me, self._describe()
         if self._is_retiring():
             rows.slots.retire(me.slot, me.owner)
@@ -177,32 +181,32 @@ class Heartbeat:
                 return
             taken = rows.slots.get(me.slot)
             assert taken is not None  # it is ours
-            self._said, row = None, taken
-        if description != self._said or dict(row.trainers) != dict(description.trainers):
+            self._sent_description, row = None, taken
+        if description != self._sent_description or dict(row.trainers) != dict(description.trainers):
             rows.slots.describe(me.slot, me.owner, trainers=description.trainers, note=description.note)
-        self._said = description
+        self._sent_description = description
         waiting = rows.chains.get(row.chain) if row.chain and not self._live() else None
-        if self._sent.are_in_vain(waiting):
+        if self._lost_messages.have_grown(waiting):
             self._end(f"slot {me.slot} was sent chain {row.chain} again and again, and nothing arrives here")
 
-    def _give_way(self, error: SlotTaken) -> None:
+    def _yield_slot(self, error: SlotTaken) -> None:
         self.is_taken = True
         for pulse in self._pulses():
-            pulse.claim.over.set()
+            pulse.claim.end_flag.set()
         self._end(str(error))
 
     # ------------------------------------------------------------------------------------------------ its chains
 
     def _live(self) -> list[Pulse]:
-        """Of the chains that are still ours, as far as is known here."""
-        return [pulse for pulse in self._pulses() if not pulse.claim.over.is_set()]
+        """The chains that are still ours, as far as known here."""
+        return [pulse for pulse in self._pulses() if not pulse.claim.end_flag.is_set()]
 
     def _give_up_waiting(self, pulse: Pulse) -> None:
-        """The next message did not come for as long as a lease lasts. If it does now, it is stale."""
+        """End a chain whose next message has not come for a whole lease. If it comes now, it is stale."""
         if pulse.waits_since is not None and self._clock() - pulse.waits_since > self._lease_seconds:
             waited = "chain %s waited in vain for the message that begins its next stage"
-            logger.warning(waited, pulse.claim.chain, extra=pulse.claim.named)
-            pulse.claim.over.set()
+            logger.warning(waited, pulse.claim.chain, extra=pulse.claim.log_fields)
+            pulse.claim.end_flag.set()
 
     def _renew(self, pulse: Pulse, flags: dict[str, ChainFlags]) -> None:
         claim = pulse.claim
@@ -214,7 +218,7 @@ class Heartbeat:
             self._lose(claim)
 
     def _poll(self) -> None:
-        """What is wanted of the chains now, without renewing anything."""
+        """Read the flags of the chains without renewing their leases."""
         begun_at, flags = self._clock(), dict[str, ChainFlags]()
         live = self._live()
         if live:
@@ -228,35 +232,35 @@ class Heartbeat:
         self._look_again_at = now + (now - begun_at) / POLL_DUTY
 
     def _lose(self, claim: Claim) -> None:
-        """Its row says that it is not ours. It may be that we have just said its last word ourselves."""
-        logger.info("chain %s is given up: it is over, or another worker's", claim.chain, extra=claim.named)
-        claim.over.set()
+        """The row says that the chain is not ours; we may just have recorded its end ourselves."""
+        logger.info("chain %s is given up: it is over, or another worker's", claim.chain, extra=claim.log_fields)
+        claim.end_flag.set()
 
 
-class _Sent:
-    """The messages that the broker took for this slot, and that did not arrive, as far as it shows in the database.
+class _LostMessages:
+    """Counts messages that the broker took for this slot and that never arrived.
 
-    A worker may be deaf, whatever its heartbeat says: it is sent one chain after the other, and none of them is begun.
+    A worker may be deaf despite its heartbeat: it is sent one chain after the other and begins none.
     """
 
     def __init__(self) -> None:
-        self._chain, self._at, self._is_said = "", set[float](), False
+        self._chain, self._at, self._is_reported = "", set[float](), False
 
-    def are_in_vain(self, waiting: ChainRecord | None) -> bool:
-        """True once. waiting: the chain that the slot was given; None where it has begun it, or has none."""
+    def have_grown(self, waiting: ChainRecord | None) -> bool:
+        """True once for each chain. waiting: the chain that the slot was given but has not begun."""
         if waiting is None or waiting.state != ChainState.READY:
             self._chain = ""
             return False
         if waiting.chain != self._chain:
-            self._chain, self._at, self._is_said = waiting.chain, set(), False
+            self._chain, self._at, self._is_reported = waiting.chain, set(), False
         self._at.add(waiting.dispatched_at)
-        is_news = len(self._at) > IN_VAIN and not self._is_said
-        self._is_said |= is_news
+        is_news = len(self._at) > MAX_LOST_MESSAGES and not self._is_reported
+        self._is_reported |= is_news
         return is_news
 
 
-class StopWatch:
-    """kill: ends the trainer's process. give_up: makes everybody stop waiting, `grace` seconds after all should end."""
+class Watchdog:
+    """kill: ends the trainer's process. give_up: stops all waiting, `grace` seconds after the end was due."""
 
     def __init__(self, kill: Callable[[], None], give_up: Callable[[], None], grace: float) -> None:
         self._kill, self._give_up, self._grace = kill, give_up, grace
@@ -273,14 +277,14 @@ class StopWatch:
         busy_since: Instant | None,
         keeps_nothing: bool,
     ) -> None:
-        """Called several times a second. busy_since: when the call of the trainer that is under way began.
+        """Called several times a second. busy_since: when the trainer's current call began.
 
-        keeps_nothing: whether nothing of it is saved when it is stopped.
+        keeps_nothing: whether nothing is saved when it is stopped.
         """
-        unwanted_seconds = UNKEPT_SECONDS if keeps_nothing else UNWANTED_SECONDS
+        unwanted_seconds = UNSAVED_SECONDS if keeps_nothing else UNWANTED_SECONDS
         stop_seconds = 0.0 if keeps_nothing else self._stop_seconds
-        self._retiring_since = _since(self._retiring_since, now, is_retiring)
-        self._unwanted_since = _since(self._unwanted_since, now, is_unwanted)
+        self._retiring_since = _update_since(self._retiring_since, now, is_retiring)
+        self._unwanted_since = _update_since(self._unwanted_since, now, is_unwanted)
         if busy_since is not None:
             limits = ((self._retiring_since, stop_seconds), (self._unwanted_since, unwanted_seconds))
             if any(since is not None and now - max(since, busy_since) > seconds for since, seconds in limits):
@@ -289,8 +293,8 @@ class StopWatch:
             self._give_up()
 
 
-def _since(before: Instant | None, now: Instant, holds: bool) -> Instant | None:
-    """Since when something holds; None if it does not."""
+def _update_since(before: Instant | None, now: Instant, holds: bool) -> Instant | None:
+    """Since when a condition holds; None if it does not."""
     if not holds:
         return None
     return now if before is None else before

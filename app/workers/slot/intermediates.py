@@ -1,8 +1,10 @@
-"""Runs on: the saver's thread, but for `ChainCheckpoints`, which the thread that trains calls.
+"""The checkpoints of a chain.
 
-The checkpoints of a chain. Those inside a stage are kept for accidents and for late branches: the newest, and others
-while there is room. Room is made by that without which the least is trained again: first by those on which no known
-trial counts, of these by the one whose neighbours are closest to each other.
+Those inside a stage are kept for accidents and late branches: the newest, and others while there is room. The state
+whose loss costs the least retraining is dropped first: one that no known trial needs, and of these the one with the
+closest neighbours.
+
+Runs on: the saver's thread; `ChainCheckpoints` on the thread that trains.
 """
 
 from __future__ import annotations
@@ -27,9 +29,9 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """One of them. start: of its stage. branches: steps inside the stage at which known trials would branch off.
-
+class IntermediateState:
+    """start: of its stage.
+    branches: steps inside the stage at which known trials would branch off.
     best_for: as in `Save`.
     """
 
@@ -44,40 +46,40 @@ class Kept:
 
 
 class IntermediateCheckpoints:
-    """The states of one chain. limit: bytes for all of them but the best ones; the newest may be larger."""
+    """The states inside one chain's stages. limit: bytes for all but the best ones; the newest may exceed it."""
 
     def __init__(self, claim: Claim, limit: int, records: Records, outbox: FactOutbox, saver: Saver) -> None:
         self._claim, self._limit = claim, limit
         self._records, self._outbox, self._saver = records, outbox, saver
-        self._kept: list[Kept] = []
+        self._kept: list[IntermediateState] = []
 
-    def keep(self, kept: Kept) -> None:
-        """One more is stored. Others make room for it once it is on record."""
+    def keep(self, kept: IntermediateState) -> None:
+        """Record a stored state; older ones make room for it once it is recorded."""
         self._kept.append(kept)
         self._outbox.put(self._claim, [kept.fact], on_recorded=lambda: self._saver.submit(self._claim, self._make_room))
 
     def release_at_end(self) -> list[e.CheckpointReleased]:
-        """States that are too many once the state at the end of their stage is kept; the scheduler deletes them."""
+        """Release states over the limit once the stage's end is kept; the scheduler deletes them."""
         released, best = [], self._best()
         for old in list(self._kept):
-            if self._is_too_much() and old not in best and not self._is_needed(old.fact):
+            if self._exceeds_limit() and old not in best and not self._is_needed(old.fact):
                 self._kept.remove(old)
-                released.append(_released(old.fact, "the end of its stage is kept"))
+                released.append(_released_fact(old.fact, "the end of its stage is kept"))
         return released
 
-    def _is_too_much(self) -> bool:
+    def _exceeds_limit(self) -> bool:
         best = self._best()
         return sum(each.fact.size for each in self._kept if each not in best) > self._limit
 
-    def _best(self) -> list[Kept]:
-        """In each node, for each study that wants that, the last one that was the best: others part at a node's end."""
+    def _best(self) -> list[IntermediateState]:
+        """For each node and study that asks for it, the last best state. Other trials branch off at a node's end."""
         return list({(number, each.fact.node): each for each in self._kept for number in each.best_for}.values())
 
     def _make_room(self) -> None:
         passed_over = {each.step for each in self._best() if each.fact.node == self._kept[-1].fact.node}
-        while self._is_too_much():
+        while self._exceeds_limit():
             here = [each for each in self._kept if each.fact.node == self._kept[-1].fact.node]
-            old = least_missed(here, passed_over)
+            old = cheapest_to_drop(here, passed_over)
             if old is None:
                 return
             if self._is_needed(old.fact):
@@ -87,8 +89,8 @@ class IntermediateCheckpoints:
                 self._replace(old.fact)
 
     def _replace(self, old: e.CheckpointKept) -> None:
-        """Should this process end in between, the scheduler deletes it."""
-        released = _released(old, "replaced")
+        """If this process ends in between, the scheduler deletes it."""
+        released = _released_fact(old, "replaced")
         dropped = e.CheckpointDropped(node=old.node, step=old.step, key=old.key, reason="replaced")
         record = partial(self._outbox.put, self._claim, [dropped])
         delete = partial(self._saver.delete, self._claim, old.keys, record)
@@ -105,10 +107,10 @@ class IntermediateCheckpoints:
         return any(row.may_read(old.key) for row in live)
 
 
-def least_missed(here: Sequence[Kept], passed_over: set[int]) -> Kept | None:
-    """The one in a node without which the least is trained again; never the newest. None if all are passed over.
+def cheapest_to_drop(here: Sequence[IntermediateState], passed_over: set[int]) -> IntermediateState | None:
+    """The state in a node whose loss costs the least retraining; never the newest. None if all are passed over.
 
-    What known trials would train again comes first, then how far apart its neighbours are.
+    Retraining for known trials counts first, then the distance between its neighbours.
     """
     losses = []
     for number, each in enumerate(here[:-1]):
@@ -121,8 +123,7 @@ def least_missed(here: Sequence[Kept], passed_over: set[int]) -> Kept | None:
 
 
 class ChainCheckpoints:
-    """The states of one chain on their way from a host to the store, and into the log. room: bytes for those inside
-    stages."""
+    """Moves one chain's states to the store and their facts into the log. room: bytes for those inside stages."""
 
     def __init__(self, claim: Claim, room: int, records: Records, outbox: FactOutbox, saver: Saver, host: str) -> None:
         self._claim, self._outbox, self._saver, self._host = claim, outbox, saver, host
@@ -131,7 +132,7 @@ class ChainCheckpoints:
 
     @property
     def is_quick(self) -> bool:
-        """Whether what is held, or that there is nothing, would be told of about as soon as a fact is on record."""
+        """Whether the held state, or its absence, would be recorded about as soon as a fact."""
         return self._saver.is_quick(self._held)
 
     @property
@@ -139,20 +140,17 @@ class ChainCheckpoints:
         return self._held is not None
 
     def hold(self, state: State) -> None:
-        """That at the end of a stage waits until the stage is on its way to the log: see `save_held`."""
+        """Hold the state of a stage's end until the stage's fact is on its way to the log: see `save_held`."""
         self._held = state
 
     def save_held(self, stage: e.Stage, last_words: Sequence[e.Event], is_branch_point: bool) -> bool:
-        """Store what is held. last_words: about the chain, if this was its end: they go on record together with it.
-
-        Whether anything was held; if not, nothing is said.
-        """
+        """Store the held state; whether there was one. last_words: the chain's last facts, recorded with it."""
         state, self._held = self._held, None
         if state is None:
             return False
 
         def put(stored: Stored) -> None:
-            saved = _kept(stage.node, stage.end, stored, is_intermediate=False)
+            saved = _kept_fact(stage.node, stage.end, stored, is_intermediate=False)
             facts: list[e.Event] = [saved, *self._intermediates.release_at_end()]
             if last_words:
                 self._outbox.put(self._claim, [*facts, *last_words], Finish(), is_last=True, is_news=True)
@@ -160,7 +158,7 @@ class ChainCheckpoints:
                 self._outbox.put(self._claim, facts, is_news=True)
 
         def put_cached(cached: Stored) -> None:
-            fact = _cached(stage.node, stage.end, cached, self._host)
+            fact = _cached_fact(stage.node, stage.end, cached, self._host)
             self._outbox.put(self._claim, [fact], is_news=True)
 
         on_cached = put_cached if is_branch_point else None
@@ -178,19 +176,19 @@ class ChainCheckpoints:
         branches: tuple[int, ...],
         best_for: tuple[int, ...] = (),
     ) -> None:
-        """Store a state inside a stage. branches, best_for: as in `Kept`."""
+        """Store a state inside a stage. branches, best_for: as in `IntermediateState`."""
 
         def put(stored: Stored) -> None:
-            fact = _kept(stage.node, step, stored, is_intermediate=is_intermediate)
+            fact = _kept_fact(stage.node, step, stored, is_intermediate=is_intermediate)
             if is_intermediate:
-                self._intermediates.keep(Kept(fact, stage.start, branches, best_for))
+                self._intermediates.keep(IntermediateState(fact, stage.start, branches, best_for))
             else:
                 self._outbox.put(self._claim, [fact], is_news=True)
 
         self._saver.save(self._claim, self._place(stage, step), state, put, copy_seconds=copy_seconds)
 
     def close(self) -> None:
-        """Nobody wants what is held."""
+        """Drop the held state."""
         if self._held is not None:
             self._held.close()
 
@@ -198,21 +196,18 @@ class ChainCheckpoints:
         return f"{self._claim.stream}/{stage.node}/{step}"
 
 
-def _released(old: e.CheckpointKept, reason: str) -> e.CheckpointReleased:
+def _released_fact(old: e.CheckpointKept, reason: str) -> e.CheckpointReleased:
     return e.CheckpointReleased(node=old.node, step=old.step, key=old.key, reason=reason)
 
 
-def _kept(node: NodeId, step: int, stored: Stored, *, is_intermediate: bool) -> e.CheckpointKept:
-    """The fact that a state is stored."""
-    return e.CheckpointKept(**_state(node, step, stored), intermediate=is_intermediate, looked=stored.looked)
+def _kept_fact(node: NodeId, step: int, stored: Stored, *, is_intermediate: bool) -> e.CheckpointKept:
+    return e.CheckpointKept(**_state_fields(node, step, stored), intermediate=is_intermediate, looked=stored.looked)
 
 
-def _cached(node: NodeId, step: int, stored: Stored, host: str) -> e.CheckpointCached:
-    """The fact that a state can be begun with on a host."""
-    return e.CheckpointCached(**_state(node, step, stored), host=host)
+def _cached_fact(node: NodeId, step: int, stored: Stored, host: str) -> e.CheckpointCached:
+    return e.CheckpointCached(**_state_fields(node, step, stored), host=host)
 
 
-def _state(node: NodeId, step: int, stored: Stored) -> dict[str, Any]:
-    """The state that a fact is about."""
+def _state_fields(node: NodeId, step: int, stored: Stored) -> dict[str, Any]:
     checkpoint = {"key": stored.key, "sha256": stored.sha256, "size": stored.size, "parts": stored.parts}
     return {"node": node, "step": step, **checkpoint}

@@ -1,6 +1,6 @@
-"""Runs on: the thread that trains; the heartbeat's reads `pulse` and `flags`.
+"""One chain in a slot: runs its stages, and ends it correctly whatever goes wrong.
 
-One chain in the hands of a slot: what it does next, and how it ends, whatever goes wrong.
+Runs on: the thread that trains; the heartbeat's reads `pulse` and `flags`.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from app.domain.terms import ChainOutcome
 from app.events import ChainFlags
 from app.workers.slot.checkpoint_store import CheckpointUnreadable
 from app.workers.slot.claim import (
+    ChainLost,
+    ChainStopped,
     Claim,
-    Lost,
+    LentSlotsBusy,
     NoTrainerProcess,
-    OtherVersion,
     PackBroken,
     Pulse,
-    SlotsNotEmpty,
-    Stopped,
+    TrainerVersionMismatch,
 )
 from app.workers.slot.context import SlotContext
 from app.workers.slot.execution import Progress
-from app.workers.slot.lending import await_empty
+from app.workers.slot.lending import await_members_empty
 from app.workers.slot.models import LaneContext
 from app.workers.slot.outbox import DescribeSlot, End, RowChange
 from app.workers.slot.retry import Closing, Instant
@@ -36,9 +36,11 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """To be trained from step `begin` until step `until`. on_progress: says, of the step that is reached now, where
-    the training must end; `begin` or less for at the next step."""
+class TrainRequest:
+    """A request to train from step `begin` to step `until`.
+
+    on_progress: given the current step, returns where the training must end; `begin` or less for at the next step.
+    """
 
     begin: int
     until: int
@@ -46,9 +48,12 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
-    """The step that was reached. inexact_reasons: why its bits need not be those of a model alone, besides what the
-    model itself says. passed: the metrics of the steps that it went past. peak_bytes: as of `TrainedTo`."""
+class TrainResult:
+    """step: the step that was reached.
+    inexact_reasons: why its bits may differ from those of a model trained alone, besides the model's own reasons.
+    passed: the metrics of the steps that it passed.
+    peak_bytes: as for `TrainedTo`.
+    """
 
     step: int
     inexact_reasons: tuple[str, ...] = ()
@@ -56,44 +61,45 @@ class Trained:
     peak_bytes: int = 0
 
 
-Stage = Generator[Wish, Trained, bool]
-"""A stage as a conversation: it says how far it would be trained, and is told how far it was. What goes wrong meanwhile
-is thrown into it. It returns whether the stage was completed; if not, its chain is over."""
+Stage = Generator[TrainRequest, TrainResult, bool]
+"""A stage as a generator: it yields requests to train and receives the results, or the errors. It returns whether
+the stage was completed; if not, its chain is over.
+"""
 
 
-def answer(stage: Stage, train: Callable[[], Trained]) -> Wish:
-    """Do what a stage wants; what it wants next. Raises StopIteration when it is over."""
+def resume_stage(stage: Stage, train: Callable[[], TrainResult]) -> TrainRequest:
+    """Train, and resume the stage with the result; returns its next request. Raises StopIteration at its end."""
     try:
         trained = train()
-    except Exception as error:  # the stage's to deal with
+    except Exception as error:  # the stage handles it
         return stage.throw(error)
     return stage.send(trained)
 
 
 class Lane(ABC):
-    """A chain that is ours, one stage after the other.
+    """A claimed chain, one stage after the other.
 
-    waits_since: when its last stage was done, if the message that begins the next one is not there. keeps_nothing:
-    whether no state of it is saved.
+    waits_since: when its last stage ended, if the next message has not come.
+    keeps_nothing: whether none of its states is saved.
     """
 
     waits_since: Instant | None = None
     keeps_nothing = False
 
-    def __init__(self, slot: SlotContext, its: LaneContext) -> None:
-        self.claim, self.work, self._asked = its.claimed.claim, its.claimed.work, its.claimed.lease.flags
-        self._slot, self._its = slot, its
-        self._prepare()
+    def __init__(self, slot: SlotContext, context: LaneContext) -> None:
+        self.claim, self.work, self._asked = context.claimed.claim, context.claimed.work, context.claimed.lease.flags
+        self._slot, self._context = slot, context
+        self._set_up()
 
     @property
     @abstractmethod
     def progress(self) -> Progress:
-        """How far it is."""
+        """The last step, and the kept ones."""
 
     @property
-    def named(self) -> dict[str, str | int]:
+    def log_fields(self) -> dict[str, str | int]:
         """The fields of a log line about it."""
-        return {**self.claim.named, "study": self.work.study, "trial": self.work.trial}
+        return {**self.claim.log_fields, "study": self.work.study, "trial": self.work.trial}
 
     @property
     def pulse(self) -> Pulse:
@@ -109,46 +115,46 @@ class Lane(ABC):
 
     @property
     def is_unwanted(self) -> bool:
-        """Whether nothing comes any more of the call under way: the chain is to stop, or was ended by others."""
-        return self.claim.over.is_set() or self.flags.stop
+        """Whether the current call is useless: the chain must stop, or has ended."""
+        return self.claim.end_flag.is_set() or self.flags.stop
 
     @abstractmethod
     def can_begin(self, index: int) -> bool:
-        """Whether a message that begins stage `index` is neither stale nor a copy."""
+        """Whether a message for stage `index` is neither stale nor a duplicate."""
 
     @property
     @abstractmethod
     def is_between_stages(self) -> bool:
-        """Whether another stage follows, and has not begun."""
+        """Whether another stage follows and has not begun."""
 
     def stage(self) -> Stage:
         """Train the next stage."""
         self.waits_since = None
         try:
             return (yield from self._train())
-        except (Lost, Closing) as end:
+        except (ChainLost, Closing) as end:
             self._abandon(end)
-        except Stopped:
-            self._end([self._ended(ChainOutcome.STOPPED)])
+        except ChainStopped:
+            self._end([self._ended_fact(ChainOutcome.STOPPED)])
         except TrainerFailed as failed:
             return self._fail(failed)
         except CheckpointUnreadable as problem:
             return self._discard(problem)
         except PackBroken:
-            self._end([self._ended(ChainOutcome.INTERRUPTED)])
-        except SlotsNotEmpty as problem:
+            self._end([self._ended_fact(ChainOutcome.INTERRUPTED)])
+        except LentSlotsBusy as problem:
             self._give_up_members(problem)
-        except (OtherVersion, NoTrainerProcess) as problem:
+        except (TrainerVersionMismatch, NoTrainerProcess) as problem:
             self._interrupt(str(problem), is_hopeless=type(problem) is NoTrainerProcess)
         except Exception as error:
-            logger.exception("chain %s is interrupted by a fault of ours", self.claim.chain, extra=self.named)
+            logger.exception("chain %s is interrupted by a fault of ours", self.claim.chain, extra=self.log_fields)
             self._slot.trainer.end_process()
             self._interrupt(f"{type(error).__name__}: {error}")
         return False
 
     def give_back(self) -> None:
-        """The message that begins the next stage will not come any more."""
-        self._end([self._ended(ChainOutcome.STOPPED)])
+        """End the chain: the message for the next stage will not come."""
+        self._end([self._ended_fact(ChainOutcome.STOPPED)])
 
     @abstractmethod
     def close(self) -> None:
@@ -157,80 +163,86 @@ class Lane(ABC):
     # ------------------------------------------------------------------------------------------------ what differs
 
     @abstractmethod
-    def _prepare(self) -> None:
-        """Nothing has begun yet."""
+    def _set_up(self) -> None:
+        """Called once, before anything begins."""
 
     @abstractmethod
     def _train(self) -> Stage:
         """Whether the stage was completed. Raises everything that can go wrong."""
 
     @abstractmethod
-    def _ended(self, outcome: ChainOutcome) -> e.ChainEnded:
+    def _ended_fact(self, outcome: ChainOutcome) -> e.ChainEnded:
         """The fact that the chain ends here."""
 
     @abstractmethod
     def _fail(self, failed: TrainerFailed) -> bool:
-        """The user's code failed, or an accident of the trainer's process; whether the chain came to its end."""
+        """Handle a failure of the user's code or the trainer's process; whether the chain is complete."""
 
     @abstractmethod
     def _discard(self, problem: CheckpointUnreadable) -> bool:
-        """A checkpoint is lost; whether the chain came to its end."""
+        """Handle a lost checkpoint; whether the chain is complete."""
 
     @abstractmethod
     def _end(self, facts: Sequence[e.Event], *changes: RowChange) -> None:
-        """Last words about the chain."""
+        """Record the chain's last facts."""
 
-    # ------------------------------------------------------------------------------------------------ what is common
+    # ------------------------------------------------------------------------------------------------ common
 
-    def _check_ours(self) -> None:
-        """Raises `Lost`."""
-        if self.claim.over.is_set():
-            raise Lost(f"chain {self.claim.chain} is over, or another worker's")
+    def _check_not_lost(self) -> None:
+        """Raises `ChainLost`."""
+        if self.claim.end_flag.is_set():
+            raise ChainLost(f"chain {self.claim.chain} is over, or another worker's")
 
     def _check_wanted(self) -> None:
-        """Raises `Lost`, `Stopped`."""
-        self._check_ours()
+        """Raises `ChainLost`, `ChainStopped`."""
+        self._check_not_lost()
         if self.flags.end:
-            raise Stopped
+            raise ChainStopped
 
     def _await_members(self) -> None:
-        """No worker of a slot that is lent to the chain has a process on its device any more. Raises `SlotsNotEmpty`,
-        `Closing`, `Lost`, `Stopped`."""
+        """Wait until the lent slots' devices are empty. Raises `LentSlotsBusy`, `Closing`, `ChainLost`,
+        `ChainStopped`.
+        """
         if self.work.members:
-            await_empty(self._slot, self.claim.chain, self._check_wanted)
+            await_members_empty(self._slot, self.claim.chain, self._check_wanted)
 
-    def _give_up_members(self, problem: SlotsNotEmpty) -> None:
-        """The chain is given back, and these slots are given nothing for a while."""
-        logger.warning("chain %s is given back: %s", self.claim.chain, problem, extra=self.named)
-        self._end([self._ended(ChainOutcome.INTERRUPTED)], End(), *self._slot.quarantine.of_members(problem.slots))
+    def _give_up_members(self, problem: LentSlotsBusy) -> None:
+        """Give the chain back, and quarantine these slots."""
+        logger.warning("chain %s is given back: %s", self.claim.chain, problem, extra=self.log_fields)
+        self._end(
+            [self._ended_fact(ChainOutcome.INTERRUPTED)],
+            End(),
+            *self._slot.quarantine.quarantine_members(problem.slots),
+        )
 
-    def _let_go(self) -> None:
-        """When the chain is over, the slots that are lent to it are free: then none of its ranks is left on them."""
+    def _end_ranks(self) -> None:
+        """End all ranks before the chain's end frees the lent slots."""
         if self.work.members:
             self._slot.trainer.end_process()
 
     def _interrupt(self, reason: str, is_hopeless: bool = False) -> None:
-        """An accident: the chain is given back, and its work comes again, perhaps elsewhere.
+        """An accident: give the chain back, so that its work is assigned again, perhaps to another slot.
 
-        The scheduler learns in the same transaction what this slot has, and does not give it the same again.
+        The same transaction tells the scheduler which trainers this slot has, so that it does not assign the same chain
+        again.
         """
-        logger.warning("chain %s is given back: %s", self.claim.chain, reason, extra=self.named)
+        logger.warning("chain %s is given back: %s", self.claim.chain, reason, extra=self.log_fields)
         slot = self._slot
-        quarantine = slot.quarantine.after_accident(reason, is_hopeless=is_hopeless)
+        quarantine = slot.quarantine.judge_accident(reason, is_hopeless=is_hopeless)
         says = DescribeSlot(slot.me.slot, slot.me.owner, slot.trainer.versions, slot.status.text)
         changes = (End(), says) if quarantine is None else (End(), says, quarantine)
-        self._end([self._ended(ChainOutcome.INTERRUPTED)], *changes)
+        self._end([self._ended_fact(ChainOutcome.INTERRUPTED)], *changes)
 
     def _abandon(self, end: Exception) -> None:
-        logger.warning("chain %s is given up: %s", self.claim.chain, end or type(end).__name__, extra=self.named)
-        self.claim.over.set()
-        self._let_go()
+        logger.warning("chain %s is given up: %s", self.claim.chain, end or type(end).__name__, extra=self.log_fields)
+        self.claim.end_flag.set()
+        self._end_ranks()
         self.close()
 
 
 def refuse(slot: SlotContext, claim: Claim, reason: str) -> None:
-    """Give a chain back that this version cannot read: it is for others."""
-    logger.error("chain %s is given back: %s", claim.chain, reason, extra=claim.named)
-    quarantine = slot.quarantine.after_accident(reason, is_hopeless=True)
+    """Give back a chain that this version cannot read; another worker may."""
+    logger.error("chain %s is given back: %s", claim.chain, reason, extra=claim.log_fields)
+    quarantine = slot.quarantine.judge_accident(reason, is_hopeless=True)
     changes = [End()] if quarantine is None else [End(), quarantine]
     slot.outbox.put(claim, [e.ChainEnded(chain=claim.chain, outcome=ChainOutcome.INTERRUPTED)], *changes, is_last=True)

@@ -1,13 +1,13 @@
-"""Runs on: the thread that trains.
+"""Slots lent to a chain: as the lent slot's own worker sees it, and as the worker that has the chain.
 
-A slot that is lent to a chain, as its own worker sees it, and as the worker that has the chain.
+The lent slot's worker ends its own trainer process and records that the device is empty, before the chain starts ranks
+there: an idle model would take memory that the rank may need. If the chain's slot is on another machine, the worker
+also starts the rank and relays its commands and answers.
 
-Its worker ends the process that it still has on the device, and says so in the slot's row, before the chain starts
-ranks there: a model that idles beside a rank takes memory that the rank may need. If the chain's slot is on another
-machine, it starts the rank as well, and passes on commands and answers.
+The message that a slot is lent is a hint. As long as the rows say so, the worker connects to the chain's slot, and
+again each time the ranks were ended.
 
-The message that says so is a hint. As long as the rows say that the slot is lent to the chain, the worker comes to the
-door of the chain's slot, again each time that the ranks were ended; it never does anything of its own accord.
+Runs on: the thread that trains.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from app.domain.chain_assignment import ChainAssignment
 from app.domain.terms import ChainId
 from app.events import DatabaseUnavailable, RowsPort, SlotLost
 from app.outages import LostRace
-from app.workers.remote_ranks import FarWire, knock
-from app.workers.slot.claim import SlotsNotEmpty
+from app.workers.remote_ranks import RemoteWire, connect_rank
+from app.workers.slot.claim import LentSlotsBusy
 from app.workers.slot.context import SlotContext
 from app.workers.slot.retry import Closing
 from app.workers.trainer_process import TrainerProcess
@@ -33,13 +33,13 @@ from stagetree.runtime.wire import Message
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 2.0
-"""How often it looks whether the slot is still lent."""
+"""How often it checks that the slot is still lent."""
 
-AGAIN_SECONDS = 0.5
-"""Between two visits, as when the ranks were ended and others are about to begin."""
+RETRY_SECONDS = 0.5
+"""Between two connections, as when new ranks are about to begin."""
 
 EMPTY_SECONDS = 60.0
-"""A worker whose slot is lent leaves the device so soon, or the chain is given back, and the slot rests."""
+"""A lent slot's worker must leave its device within this time, or the chain is given back and the slot quarantined."""
 
 EMPTY_LOOK_SECONDS = 0.05
 
@@ -48,29 +48,30 @@ class NotLent(Exception):
     """The chain is over, or has other slots."""
 
 
-def await_empty(slot: SlotContext, chain: ChainId, check_wanted: Callable[[], None]) -> None:
-    """Wait until the worker of each slot that is lent to a chain has left its device. While the database is away, none
-    of them can say so. Raises `SlotsNotEmpty`, `Closing`, and what `check_wanted` does.
+def await_members_empty(slot: SlotContext, chain: ChainId, check_wanted: Callable[[], None]) -> None:
+    """Wait until the workers of all lent slots have left their devices. An outage of the database extends the time.
+
+    Raises `LentSlotsBusy`, `Closing`, and what `check_wanted` does.
     """
-    clock = slot.given.clock
+    clock = slot.dependencies.clock
     ends = clock() + EMPTY_SECONDS
     while True:
         check_wanted()
         try:
-            with slot.given.records.read() as rows:
-                late = _not_empty(rows, chain)
+            with slot.dependencies.records.read() as rows:
+                late = _busy_members(rows, chain)
         except (DatabaseUnavailable, LostRace):
             ends = clock() + EMPTY_SECONDS
         else:
             if not late:
                 return
             if clock() > ends:
-                raise SlotsNotEmpty(late)
+                raise LentSlotsBusy(late)
         slot.retry.pause(EMPTY_LOOK_SECONDS)
 
 
-def _not_empty(rows: RowsPort, chain: ChainId) -> dict[str, str]:
-    """The slots, with their owners, of which no worker has said that it has left the device."""
+def _busy_members(rows: RowsPort, chain: ChainId) -> dict[str, str]:
+    """The lent slots, with owners, whose workers have not recorded that the device is empty."""
     row = rows.chains.get(chain)
     members = {} if row is None else row.members
     there = {name: rows.slots.get(name) for name in members}
@@ -79,74 +80,74 @@ def _not_empty(rows: RowsPort, chain: ChainId) -> dict[str, str]:
 
 
 class Lending:
-    """is_retiring: whether the worker takes on no more. on_lent: told that it is lent, before it leaves the device."""
+    """is_retiring: whether the worker takes no more work. on_lent: called before it leaves the device."""
 
     def __init__(self, slot: SlotContext, is_retiring: Callable[[], bool], on_lent: Callable[[], None]) -> None:
         self._slot, self._is_retiring, self._on_lent = slot, is_retiring, on_lent
-        self._looked_at = slot.given.clock()
+        self._looked_at = slot.dependencies.clock()
 
     def serve(self, chain: str) -> None:
-        """Leave the device to the chain; and if that is on another machine, be a rank of it for as long as it lasts."""
+        """Leave the device to the chain. If the chain is on another machine, be one of its ranks while it lasts."""
         with suppress(NotLent, Closing):
-            self._work(chain)  # a late message must leave the model of another chain where it is
+            self._read_assignment(chain)  # checked first: a late message must not end another chain's model
             self._on_lent()
             self._slot.trainer.close()
-            work = self._patiently(lambda: self._say_empty(chain))
+            work = self._retry(lambda: self._record_empty(chain))
             while work.meeting and not self._is_retiring():
                 try:
-                    self._visit(chain, work)
+                    self._serve_rank(chain, work)
                 except (OSError, EOFError, WarmFailed) as problem:
                     logger.info("slot %s as a rank of chain %s: %s", self._slot.me.slot, chain, problem)
-                self._slot.retry.pause(AGAIN_SECONDS)
-                work = self._work(chain)
+                self._slot.retry.pause(RETRY_SECONDS)
+                work = self._read_assignment(chain)
 
-    def _work(self, chain: str) -> ChainAssignment:
-        """What the chain was given. Raises `NotLent`, `Closing`."""
-        return self._patiently(lambda: self._work_on_record(chain))
+    def _read_assignment(self, chain: str) -> ChainAssignment:
+        """The chain's assignment. Raises `NotLent`, `Closing`."""
+        return self._retry(lambda: self._lent_assignment(chain))
 
-    def _patiently(self, do: Callable[[], ChainAssignment]) -> ChainAssignment:
-        """A database that is away is waited for. Raises `Closing`."""
+    def _retry(self, do: Callable[[], ChainAssignment]) -> ChainAssignment:
+        """Retry during outages of the database. Raises `Closing`."""
         for _ in self._slot.retry.attempts():
             with suppress(DatabaseUnavailable, LostRace):
                 return do()
         raise Closing
 
-    def _say_empty(self, chain: str) -> ChainAssignment:
+    def _record_empty(self, chain: str) -> ChainAssignment:
         me = self._slot.me
         try:
-            with self._slot.given.records.write() as rows:
+            with self._slot.dependencies.records.write() as rows:
                 rows.slots.empty(me.slot, me.owner, chain)
         except SlotLost:
             raise NotLent from None
-        return self._work_on_record(chain)
+        return self._lent_assignment(chain)
 
-    def _work_on_record(self, chain: str) -> ChainAssignment:
+    def _lent_assignment(self, chain: str) -> ChainAssignment:
         me = self._slot.me
-        with self._slot.given.records.read() as rows:
+        with self._slot.dependencies.records.read() as rows:
             slot, row = rows.slots.get(me.slot), rows.chains.get(chain)
         is_lent = slot is not None and slot.owner == me.owner and slot.lent_to == chain
         if not is_lent or row is None or not isinstance(row.assignment, ChainAssignment):
             raise NotLent
         return row.assignment
 
-    def _visit(self, chain: str, work: ChainAssignment) -> None:
-        """Come once, and be a rank until the other side ends it. Raises OSError, EOFError, `NotLent`."""
+    def _serve_rank(self, chain: str, work: ChainAssignment) -> None:
+        """Connect once, and be a rank until the other side ends it. Raises OSError, EOFError, `NotLent`."""
         assert work.meeting is not None
-        far, lifeline = knock(work.meeting["address"], work.meeting["secret"], self._slot.me.slot)
+        far, lifeline = connect_rank(work.meeting["address"], work.meeting["secret"], self._slot.me.slot)
 
         def look() -> None:
-            now = self._slot.given.clock()
+            now = self._slot.dependencies.clock()
             if now - self._looked_at > LOOK_SECONDS:
                 self._looked_at = now
                 with suppress(DatabaseUnavailable, LostRace):
-                    self._work_on_record(chain)
+                    self._lent_assignment(chain)
 
         try:
-            process = self._started(far, look)
+            process = self._start_rank(far, look)
             if process is None:
                 return
             try:
-                process.relay(far, lifeline, lambda message: self._mine(message, work), look)
+                process.relay(far, lifeline, lambda message: self._localize(message, work), look)
             finally:
                 process.kill()
                 process.close()
@@ -154,13 +155,13 @@ class Lending:
             far.close()
             lifeline.close()
 
-    def _started(self, far: FarWire, look: Callable[[], None]) -> TrainerProcess | None:
-        """The process that is this rank, once it has found the others; None where it could not be started."""
-        while (arrived := far.receive(AGAIN_SECONDS)) is None:
+    def _start_rank(self, far: RemoteWire, look: Callable[[], None]) -> TrainerProcess | None:
+        """Start this rank's process, which then joins the others; None if it cannot be started."""
+        while (arrived := far.receive(RETRY_SECONDS)) is None:
             look()
         message, answer = arrived[0], dict[str, Any]()
         try:
-            process = self._slot.given.start(rank=message["ranks"])
+            process = self._slot.dependencies.start(rank=message["ranks"])
         except TrainerFailed as failed:
             answer = {"failed": failed.kind, "error": failed.error, "signature": failed.signature}
             far.send({"number": message["number"], "step": 0, **answer}, timeout=LOOK_SECONDS)
@@ -168,11 +169,11 @@ class Lending:
         far.send({"number": message["number"], "step": 0, "done": "start"}, timeout=LOOK_SECONDS)
         return process
 
-    def _mine(self, message: Message, work: ChainAssignment) -> Message:
-        """A command as it must be here, where the trainer has another path. Raises `NotLent`: it has other code."""
+    def _localize(self, message: Message, work: ChainAssignment) -> Message:
+        """A command with this machine's path of the trainer. Raises `NotLent` if this machine has other code."""
         if message.get("do") != "build":
             return message
-        source = self._slot.given.sources().get(work.trainer)
+        source = self._slot.dependencies.sources().get(work.trainer)
         if source is None or source.version != work.trainer_version:
             raise NotLent
         return {**message, "file": source.path}

@@ -1,6 +1,6 @@
-"""Runs on: the thread that trains.
+"""A lane's model, as its lane uses it, and the models of a pack, which the trainer's process trains together.
 
-The model of a lane, as its lane sees it; and those of a pack, which the trainer's process trains at once.
+Runs on: the thread that trains.
 """
 
 from __future__ import annotations
@@ -15,33 +15,34 @@ from app.domain.chain_assignment import ChainAssignment, ResumePoint
 from app.domain.events import NeedsMore, Stage
 from app.domain.schedule import segment_at
 from app.workers.slot.checkpoint_store import Reader
-from app.workers.slot.claim import Claimed, PackBroken, Stopped
+from app.workers.slot.claim import ChainStopped, Claimed, PackBroken
 from app.workers.slot.retry import Clock, Seconds
 from app.workers.slot.trainer_host import Place, Result, TrainerHost
 from app.workers.state import State
-from app.workers.trainer_process import TrainedTogether, TrainerProcess
+from app.workers.trainer_process import PackTrained, TrainerProcess
 from app.workers.trial_logs import StageFiles
 from stagetree.limits import BATCH_SIZES
 from stagetree.runtime.failures import TrainerFailed
 
 logger = logging.getLogger(__name__)
 
-ITS_OWN = ("exception", "out_of_memory")
-"""What the user's code raises where only one lane is concerned: the process goes on with the others."""
+LANE_FAILURES = ("exception", "out_of_memory")
+"""Failures of one lane's user code, after which the process continues with the other lanes."""
 
 MEASURED_STEPS, MEASURED_SECONDS = 5, 5.0
-"""So many steps, and so long, are enough to see how fast several devices are."""
+"""This many steps, or this much time, measure the speed on several devices."""
 
-LEAST_SECONDS = 1e-9
-"""A step takes some time, also by a coarse clock."""
+MIN_STEP_SECONDS = 1e-9
+"""Prevents a step time of zero with a coarse clock."""
 
-NO_ROOM = ("out_of_memory",)
-"""What a model that is not the first may fail of for no fault of its own."""
+MEMORY_FAILURES = ("out_of_memory",)
+"""Failures that may be caused by the models loaded before."""
 
 
 class LaneModel(Protocol):
-    """The model of a lane, which its group trains. A `TrainerHost` is that of the only lane; see there for what the
-    methods raise."""
+    """The model of a lane, trained by its group. `TrainerHost` is the one of a single lane; it says what the
+    methods raise.
+    """
 
     @property
     def inexact_reasons(self) -> tuple[str, ...]: ...
@@ -56,13 +57,14 @@ class LaneModel(Protocol):
     def changed(self) -> tuple[str, ...]: ...
     def evaluate(self, *, watch: bool = False) -> dict[str, float | None]: ...
     def save(self, *, look: bool = False) -> State: ...
-    def mark_at(self, place: Place) -> None: ...
+    def set_place(self, place: Place) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class LaneContext:
-    """What a lane has. seconds: what it took of the slot's time so far. inexact_reasons: why its bits need not be those
-    of a model alone, besides what its model says.
+    """What a lane is given. seconds: the slot time that it has used.
+
+    inexact_reasons: why its bits may differ from those of a model trained alone, besides the model's own reasons.
     """
 
     claimed: Claimed
@@ -73,10 +75,10 @@ class LaneContext:
 
 
 class PackedModel:
-    """The model of one lane of a pack. number: of the lane. Whatever the others do, it is where it is until it leaves.
+    """The model of one lane of a pack. number: of the lane.
 
-    inexact_reasons: as those of `TrainerHost`. `evaluate` and `save` raise `PackBroken` if its process has ended, for
-    whatever another lane did.
+    inexact_reasons: as for `TrainerHost`. `evaluate` and `save` raise `PackBroken` if another lane's call ended the
+        process.
     """
 
     shares_process = False
@@ -87,8 +89,8 @@ class PackedModel:
         self.inexact_reasons: tuple[str, ...] = ()
 
     @property
-    def is_there(self) -> bool:
-        """Whether the process in which it is has not ended."""
+    def is_alive(self) -> bool:
+        """Whether the process that holds it has not ended."""
         return self._process is not None and self._process is self._host.process
 
     @property
@@ -98,7 +100,7 @@ class PackedModel:
     def begin(
         self, work: ChainAssignment, index: int, read: Callable[[ResumePoint], State], log: StageFiles | None
     ) -> None:
-        """Have the model where stage `index` begins. Raises `PackBroken` if there is no room for it."""
+        """Place the model where stage `index` begins. Raises `PackBroken` if there is no room for it."""
         if index == 0:
             self._join(work, read)
         self.inexact_reasons = self.inexact_reasons if index == 0 else ()
@@ -116,30 +118,31 @@ class PackedModel:
         deadline = self._host.deadline("save")
         return self._call(lambda process: process.save(deadline=deadline, lane=self.number))
 
-    def mark_at(self, place: Place) -> None:
-        """A pack's models leave with its end: nobody goes on with them."""
+    def set_place(self, place: Place) -> None:
+        """Nothing: a pack's models are freed at its end."""
 
     def measure(self, work: ChainAssignment) -> tuple[Mapping[str, Any], str]:
-        """As `TrainerProcess.measure`, of packs of as many lanes as the chain asks about. Raises `TrainerFailed`."""
+        """As `TrainerProcess.measure`, for packs of the requested widths. Raises `TrainerFailed`."""
         deadline = self._host.deadline("measure")
         return self._host.call(
-            lambda process: process.measure(self.number, work.hp, work.measure, deadline=deadline), tolerated=ITS_OWN
+            lambda process: process.measure(self.number, work.hp, work.measure, deadline=deadline),
+            tolerated=LANE_FAILURES,
         )
 
     def leave(self) -> None:
-        """The memory of the model is free after that. It may be gone already, with its process, or go with it now."""
-        if self.is_there:
+        """Free the model's memory, unless its process has ended."""
+        if self.is_alive:
             deadline = self._host.deadline("leave")
-            with suppress(TrainerFailed, Stopped):  # those that are still there find that out by themselves
+            with suppress(TrainerFailed, ChainStopped):  # the other lanes notice it themselves
                 self._host.call(lambda process: process.leave([self.number], deadline=deadline))
 
     def _call(self, do: Callable[[TrainerProcess], Result]) -> Result:
-        if not self.is_there:
+        if not self.is_alive:
             raise PackBroken("the process of its pack has ended")
-        return self._host.call(do, tolerated=ITS_OWN)
+        return self._host.call(do, tolerated=LANE_FAILURES)
 
     def _join(self, work: ChainAssignment, read: Callable[[ResumePoint], State]) -> None:
-        tolerated = NO_ROOM if self.number else ()
+        tolerated = MEMORY_FAILURES if self.number else ()
         try:
             self._host.build_lane(work, tolerated)
             self._host.load(work, read, tolerated)
@@ -160,17 +163,16 @@ def train_together(
     steps: int,
     on_progress: Callable[[int], int],
     profile: bool,
-) -> TrainedTogether:
-    """Train these lanes of a pack, which are there, for so many steps each; fewer if `on_progress` says so, or if one
-    fails. Raises `TrainerFailed` for what concerns all.
+) -> PackTrained:
+    """Train these lanes of a pack for `steps` steps each; fewer if `on_progress` says so, or if one fails.
 
-    on_progress: called with how many they have taken, it returns how many they are to take in all. profile: whether to
-    measure what packs cost, too.
+    on_progress: given the number of steps taken, returns how many to take in all.
+    profile: also measure the costs of packs. Raises `TrainerFailed` for failures of all lanes.
     """
     hps = {number: work.hp for number, work in works.items()}
-    deadline = host.deadline("train").of_steps(is_patient=any(work.patient for work in works.values()))
+    deadline = host.deadline("train").limit_steps(is_patient=any(work.patient for work in works.values()))
 
-    def train(process: TrainerProcess) -> TrainedTogether:
+    def train(process: TrainerProcess) -> PackTrained:
         return process.train_together(hps, steps, deadline=deadline, on_progress=on_progress, profile=profile)
 
     trained = host.call(train)
@@ -178,13 +180,13 @@ def train_together(
     return trained
 
 
-def can_have_more(work: ChainAssignment, failed: TrainerFailed) -> bool:
+def can_use_more_ranks(work: ChainAssignment, failed: TrainerFailed) -> bool:
     """Whether twice as many devices may help a chain that was out of memory."""
-    return failed.kind in NO_ROOM and failed.may_divide and 2 * work.ranks <= work.most_ranks
+    return failed.kind in MEMORY_FAILURES and failed.may_divide and 2 * work.ranks <= work.most_ranks
 
 
-def needs_more(work: ChainAssignment, stage: Stage, step: int, ranks: int, kind: str) -> NeedsMore:
-    """That so many devices of a kind were too few for the batch after a step."""
+def needs_more_fact(work: ChainAssignment, stage: Stage, step: int, ranks: int, kind: str) -> NeedsMore:
+    """The fact that this many devices of a kind were too few for the batch after a step."""
     values = segment_at(work.hp, step).values(step)
     batch = {name: values[name] for name in BATCH_SIZES if name in values}
     return NeedsMore(node=stage.node, step=step, kind=kind, ranks=ranks, batch=batch)
@@ -193,8 +195,10 @@ def needs_more(work: ChainAssignment, stage: Stage, step: int, ranks: int, kind:
 def measure_ranks(
     host: TrainerHost, work: ChainAssignment, read: Callable[[ResumePoint], State], clock: Clock
 ) -> dict[str, float]:
-    """Seconds a step of the model that was just begun, by how many of its devices train it, down to where they are out
-    of memory. Raises as `TrainerHost.begin`."""
+    """Seconds a step of the newly begun model by number of devices, down to where they are out of memory.
+
+    Raises as `TrainerHost.begin`.
+    """
     seconds, start, members = dict[str, float](), work.stages[0].start, work.members
     while True:
         part = replace(work, members=members)
@@ -209,10 +213,10 @@ def measure_ranks(
 
             step = host.train(part, start + 1 + MEASURED_STEPS, end).step
         except TrainerFailed as failed:
-            if not seconds or failed.kind not in NO_ROOM:
+            if not seconds or failed.kind not in MEMORY_FAILURES:
                 raise
             return seconds
-        seconds[str(part.ranks)] = max(clock() - begun_at, LEAST_SECONDS) / (step - start - 1)
+        seconds[str(part.ranks)] = max(clock() - begun_at, MIN_STEP_SECONDS) / (step - start - 1)
         if not members:
             host.end_process()
             return seconds

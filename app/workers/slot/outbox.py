@@ -1,9 +1,9 @@
-"""Runs on: the outbox's thread, but for `put`, which whoever has a fact calls.
+"""Writes a slot's facts to the log, in order; nothing else in a slot appends to it.
 
-The facts of a slot on their way to the log: the only place from which it appends.
+Each fact carries proof of the right to state it. During an outage of the database facts wait while training continues.
+Only the database's answer decides whether the chain is still ours, not the time that has passed.
 
-They go one after the other, each with the proof of the right to state it. While the database is away they wait, and the
-training goes on; what decides is the database's answer, not the time that has passed here.
+Runs on: the outbox's thread; `put` on the caller's.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from app.workers.threads import THREADS, Executor
 logger = logging.getLogger(__name__)
 
 CAPACITY = 1000
-"""So many statements may wait; an execution that has one more waits, too."""
+"""The most waiting statements; further ones block their caller."""
 
 COALESCE_SECONDS = 0.05
-"""Seconds that a statement which awaits more is held back at most."""
+"""How long a statement waits for the one that will be recorded with it."""
 
-SAY_AGAIN = 10
-"""Of so many tries without success, one leaves a line."""
+LOG_EVERY = 10
+"""One of this many failed attempts is logged as a warning."""
 
 
 class RowChange(ABC):
-    """What goes on record in the rows together with facts, and proves that the slot may state them."""
+    """A change of rows, recorded together with facts, that proves the slot's right to state them."""
 
     @abstractmethod
     def apply(self, rows: RowsPort, chain: str, fence: int) -> None:
-        """Raises `Fenced` where the chain is over, or another worker's."""
+        """Raises `Fenced` if the chain is over, or another worker's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Guard(RowChange):
-    """Nothing changes; the chain must be ours."""
+    """Changes nothing; checks that the chain is ours."""
 
     def apply(self, rows: RowsPort, chain: str, fence: int) -> None:
         rows.chains.guard(chain, fence)
@@ -63,7 +63,7 @@ class Advance(RowChange):
 
 @dataclass(frozen=True, slots=True)
 class Release(RowChange):
-    """All is trained: the slot is free, with the model in memory at this step of this node."""
+    """Everything is trained: the slot is free, with the model in memory at this step of this node."""
 
     plan: str
     node: str
@@ -75,7 +75,7 @@ class Release(RowChange):
 
 @dataclass(frozen=True, slots=True)
 class Finish(RowChange):
-    """All is trained and saved."""
+    """Everything is trained and saved."""
 
     def apply(self, rows: RowsPort, chain: str, fence: int) -> None:
         rows.chains.finish(chain, fence)
@@ -83,7 +83,7 @@ class Finish(RowChange):
 
 @dataclass(frozen=True, slots=True)
 class End(RowChange):
-    """The chain has ended before its end."""
+    """The chain ended early."""
 
     def apply(self, rows: RowsPort, chain: str, fence: int) -> None:
         rows.chains.end(chain, fence)
@@ -91,7 +91,7 @@ class End(RowChange):
 
 @dataclass(frozen=True, slots=True)
 class DescribeSlot(RowChange):
-    """The versions of a slot's trainers, and what it waits for; nothing if the slot is not its owner's any more."""
+    """The versions of a slot's trainers, and what it waits for; no effect if the slot has another owner."""
 
     slot: str
     owner: str
@@ -105,7 +105,7 @@ class DescribeSlot(RowChange):
 
 @dataclass(frozen=True, slots=True)
 class QuarantineSlot(RowChange):
-    """The slot is given nothing for so many seconds; None: it is well again. As `DescribeSlot` about its owner."""
+    """Quarantine the slot, or end its quarantine (`seconds` is None). No effect if the slot has another owner."""
 
     slot: str
     owner: str
@@ -113,15 +113,15 @@ class QuarantineSlot(RowChange):
     reason: str | None
 
     def apply(self, rows: RowsPort, chain: str = "", fence: int = 0) -> None:
-        if self.seconds is not None and _most_are_out(rows, self.slot):
+        if self.seconds is not None and _exceeds_host_limit(rows, self.slot):
             logger.warning("slot %s goes on: half of the slots of its host are in quarantine", self.slot)
             return
         with contextlib.suppress(SlotLost):
             rows.slots.quarantine(self.slot, self.owner, seconds=self.seconds, reason=self.reason)
 
 
-def _most_are_out(rows: RowsPort, slot: str) -> bool:
-    """Whether one slot more in quarantine would be more than half of its host's slots, or more than one."""
+def _exceeds_host_limit(rows: RowsPort, slot: str) -> bool:
+    """Whether one more quarantine would affect more than half of the host's slots, and more than one."""
     now, slots = rows.now(), rows.slots.all()
     host = next((row.host for row in slots if row.name == slot), "")
     same = [row for row in slots if row.host == host]
@@ -131,7 +131,7 @@ def _most_are_out(rows: RowsPort, slot: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Statement:
-    """Facts about a chain, with what changes in the rows. key: makes sure that they are recorded once."""
+    """Facts about a chain, with changes of rows. key: makes sure that they are recorded once."""
 
     claim: Claim
     facts: tuple[e.Event, ...]
@@ -143,8 +143,8 @@ class _Statement:
     awaits_more: bool
     on_recorded: Callable[[], None]
 
-    def with_more(self, more: _Statement) -> _Statement:
-        """Both as one, under the key of this one."""
+    def merge(self, more: _Statement) -> _Statement:
+        """Both statements as one, under this one's key."""
 
         def on_recorded() -> None:
             self.on_recorded()
@@ -166,7 +166,7 @@ class _Statement:
 
 
 class FactOutbox:
-    """clock: Unix seconds. notify: tells the scheduler that something happened; it must not wait."""
+    """clock: Unix seconds. notify: wakes the scheduler, without waiting."""
 
     def __init__(
         self,
@@ -179,7 +179,7 @@ class FactOutbox:
     ) -> None:
         self._log, self._clock, self._notify, self._retry = records.log, clock, notify, retry
         self._numbers = count(1)
-        self._versions: Mapping[str, int] = {}  # put in place whole: others read it
+        self._versions: Mapping[str, int] = {}  # replaced as a whole for other threads
         self._thread = WorkerThread("outbox", self._record, retry, CAPACITY, executor)
 
     def put(
@@ -192,18 +192,20 @@ class FactOutbox:
         awaits_more: bool = False,
         on_recorded: Callable[[], None] = lambda: None,
     ) -> None:
-        """State facts about a chain, after all that was stated before.
+        """Record facts about a chain, after all earlier ones.
 
-        changes: by default the chain must just be ours. is_last: nothing more follows about this chain. is_news: the
-        scheduler is told. awaits_more: what follows about the chain is about to come, and goes on record together with
-        this. Raises `Closing` if there was no room for it before the slot had to end.
+        changes: by default only a check that the chain is ours.
+        is_last: nothing more follows about this chain.
+        is_news: wakes the scheduler.
+        awaits_more: the next statement about the chain comes soon, and is recorded together with this one. Raises
+            `Closing` if there was no room before the slot had to end.
         """
         key, is_news = f"slot:{claim.chain}:{claim.fence}:{next(self._numbers)}", is_news or is_last
         changes, at = changes or (Guard(),), self._clock()
         self._thread.put(_Statement(claim, tuple(facts), changes, key, at, is_last, is_news, awaits_more, on_recorded))
 
     def version(self, stream: str) -> int:
-        """That of the last fact of this slot in a stream; 0 if there was none."""
+        """The version of this slot's last fact in a stream; 0 if there is none."""
         return self._versions.get(stream, 0)
 
     @property
@@ -211,48 +213,46 @@ class FactOutbox:
         return self._thread.is_idle
 
     def drain(self, seconds: float | None = None) -> bool:
-        """Wait until everything stated so far is on record or void, or for so many seconds; whether it is."""
+        """Wait until all statements so far are recorded or void; whether they are in time."""
         return self._thread.drain(seconds)
 
     def close(self) -> None:
-        """What is not on record now is lost: its work will be done again."""
+        """Unrecorded facts are lost, and their work is done again."""
         self._thread.close()
 
     def _record(self, statement: _Statement) -> None:
         claim = statement.claim
-        if claim.over.is_set():
+        if claim.end_flag.is_set():
             return
-        statement = self._with_more(statement)
+        statement = self._coalesce(statement)
         try:
-            _check(statement.facts)
+            _check_writable(statement.facts)
             self._append(statement)
         except Fenced:
             lost = "chain %s is over, or another worker's: what was stated last is void"
-            logger.warning(lost, claim.chain, extra=claim.named)
-            claim.over.set()
+            logger.warning(lost, claim.chain, extra=claim.log_fields)
+            claim.end_flag.set()
             return
-        except Unwritable:  # the work will come again, and with it perhaps a fact that can be written
+        except Unwritable:  # the work is assigned again, perhaps with writable facts
             unwritable = "chain %s is given up, because a fact of it cannot be written"
-            logger.exception(unwritable, claim.chain, extra=claim.named)
-            claim.over.set()
+            logger.exception(unwritable, claim.chain, extra=claim.log_fields)
+            claim.end_flag.set()
             return
-        except (
-            BaseException
-        ):  # a mistake of ours, or there is no more time: what follows this fact must not stand in the log without it
-            claim.over.set()
+        except BaseException:  # our own fault, or no time: later facts must not be recorded without this one
+            claim.end_flag.set()
             raise
         if statement.is_last:
-            claim.over.set()
+            claim.end_flag.set()
         statement.on_recorded()
         if statement.is_news:
             self._notify()
 
-    def _with_more(self, statement: _Statement) -> _Statement:
-        """Each commit is a wait for the disk, and wakes the scheduler: two of them cost more than a short stage."""
+    def _coalesce(self, statement: _Statement) -> _Statement:
+        """Two commits cost more than a short stage: each waits for the disk and wakes the scheduler."""
         if not statement.awaits_more:
             return statement
         more = self._thread.take_next(lambda each: each.claim is statement.claim, COALESCE_SECONDS)
-        return statement if more is None else statement.with_more(more)
+        return statement if more is None else statement.merge(more)
 
     def _append(self, statement: _Statement) -> None:
         stream = statement.claim.stream
@@ -267,15 +267,15 @@ class FactOutbox:
                     alongside=statement.change,
                 )
             except (DatabaseUnavailable, LostRace) as problem:
-                level = logging.WARNING if number % SAY_AGAIN == 1 else logging.DEBUG
-                about = statement.claim.named
+                level = logging.WARNING if number % LOG_EVERY == 1 else logging.DEBUG
+                about = statement.claim.log_fields
                 logger.log(level, "facts of chain %s wait: %s", about["chain"], problem, extra=about)
                 continue
             self._versions = {**self._versions, stream: recorded[-1].version}
             return
 
 
-def _check(facts: Sequence[e.Event]) -> None:
-    """Raises `Unwritable` for a fact that no database would take, before any is asked."""
+def _check_writable(facts: Sequence[e.Event]) -> None:
+    """Raises `Unwritable` for a fact that no database can store, before it is sent."""
     for fact in facts:
         write(fact)

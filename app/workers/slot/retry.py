@@ -1,9 +1,8 @@
-"""Runs on: any thread.
+"""Retries and waits of a slot's threads: unlimited during outages, until the slot must close.
 
-How a slot's threads do one thing after the other, how long they wait for a server that is away (forever, but not once
-the slot must close), and the sentence that people read meanwhile.
+Also the slot's status sentence, moments and durations, the shared time of lanes, and worker threads with a queue.
 
-Moments and durations, which are different things; and a slot's time, divided among what it trains at once.
+Runs on: any thread.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from app.workers.threads import THREADS, Executor
 from stagetree.backoff import Backoff
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
-"""Seconds between the first two tries, and between those after many."""
+"""Seconds after the first attempt, and the longest pause after many."""
 
 
 class Closing(Exception):
@@ -28,34 +27,33 @@ class Closing(Exception):
 
 
 class RetryPolicy:
-    """Shared by the threads of a slot. wait: takes so many seconds, or fewer if the slot must end meanwhile."""
+    """Shared by a slot's threads. wait: for this many seconds, or less if the slot must end meanwhile."""
 
     def __init__(self, wait: Callable[[float], object] | None = None, executor: Executor = THREADS) -> None:
         self._closed = executor.flag()
         self._wait = wait or self._closed.wait
 
     def close(self) -> None:
-        """Whoever waits stops waiting."""
+        """Stop all waiting."""
         self._closed.set()
 
     @property
-    def is_over(self) -> bool:
+    def is_closed(self) -> bool:
         return self._closed.is_set()
 
     def pause(self, seconds: float) -> None:
         """Raises `Closing`."""
         self._wait(seconds)
-        if self.is_over:
+        if self.is_closed:
             raise Closing
 
     def attempts(self) -> Iterator[int]:
-        """1, 2, 3, ..., with a pause before each but the first, longer each time. Raises `Closing`."""
+        """1, 2, 3, ..., with growing pauses between them. Raises `Closing`."""
         return Backoff(FIRST_PAUSE, LONGEST_PAUSE, spread=0.0).attempts(wait=self.pause)
 
 
 class SlotStatus:
-    """What a slot waits for, or is unwell with, in words: at most one note of each source. For its row, where people
-    look. Safe to share between threads."""
+    """What a slot waits for or suffers from: at most one note of each source, for its row. Thread-safe."""
 
     def __init__(self) -> None:
         self._notes: dict[str, str] = {}
@@ -76,10 +74,10 @@ class SlotStatus:
 
 
 Instant = NewType("Instant", float)
-"""A moment: seconds by a clock that does not go back. Only two moments of one clock can be compared."""
+"""Monotonic seconds; only comparable within one clock."""
 
 Seconds = NewType("Seconds", float)
-"""How long something took."""
+"""A duration."""
 
 Clock = Callable[[], Instant]
 
@@ -89,9 +87,9 @@ def monotonic() -> Instant:
 
 
 class SharedTime:
-    """What each lane of a group took of the slot's time: all of them together took what passed.
+    """Divides a slot's time among the lanes of a group, so that their seconds add up to the elapsed time.
 
-    What nobody is charged for is divided among all who were ever there.
+    Time charged to no lane is divided among all members.
     """
 
     def __init__(self, clock: Clock, members: Collection[int]) -> None:
@@ -99,14 +97,14 @@ class SharedTime:
         self._seconds = dict.fromkeys(members, 0.0)
         self._payers: Collection[int] = members
 
-    def of(self, member: int) -> Seconds:
-        """The seconds that one has taken so far; they pass the slower the more lanes there are."""
+    def seconds_of(self, member: int) -> Seconds:
+        """The seconds charged to a lane so far."""
         self._settle()
         return Seconds(self._seconds[member])
 
     @contextmanager
-    def charged_to(self, payers: Collection[int]) -> Iterator[None]:
-        """What passes meanwhile is for these."""
+    def charge(self, payers: Collection[int]) -> Iterator[None]:
+        """Charge the time in the block to these lanes."""
         self._settle()
         before, self._payers = self._payers, payers
         try:
@@ -116,7 +114,7 @@ class SharedTime:
             self._payers = before
 
     def leave(self, member: int) -> None:
-        """What passes from here on is for the others."""
+        """Charge later time to the other lanes only."""
         self._settle()
         self._payers = [payer for payer in self._payers if payer != member]
 
@@ -129,28 +127,29 @@ class SharedTime:
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.1
-"""How often whoever waits for room looks whether the slot must end."""
+"""How often a blocked `put` checks whether the slot must end."""
 YIELD_SECONDS = 0.006
-"""What comes to an idle thread waits so long. Threads share one lock of the interpreter, and who brought it has a
-message to send that begins the next stage: that one goes first."""
+"""An idle thread waits this long before a new item. Threads share the interpreter lock, and the item's sender must
+first send the message of the next stage.
+"""
 
 CLOSE_SECONDS = 1.0
-"""Whoever waits stops at once; a call to a server that does not answer must not hold up the process."""
+"""All waits end at once; a call to a silent server must not delay the process's end."""
 
 Item = TypeVar("Item")
 
 
 class WorkerThread(Generic[Item]):
-    """do: what to do with each thing; `Closing` that it raises is understood, other errors are logged.
+    """A thread with a queue. do: handles one item; may raise `Closing`; other errors are logged.
 
-    capacity: as many may wait; who brings one more waits, too.
+    capacity: of the queue; further items block their sender.
     """
 
     def __init__(
         self, name: str, do: Callable[[Item], None], retry: RetryPolicy, capacity: int, executor: Executor = THREADS
     ) -> None:
         self._name, self._do, self._retry, self._capacity = name, do, retry, capacity
-        self._items: deque[Item] = deque()  # what is under way is the first of them
+        self._items: deque[Item] = deque()  # the current item is the first
         self._changed = executor.condition()
         self._under_way = 0  # how many of the items
         self._is_closed = False
@@ -162,20 +161,20 @@ class WorkerThread(Generic[Item]):
             return not self._items
 
     def put(self, item: Item, *, wait: bool = True) -> None:
-        """To be done after all that came before. wait=False: whatever the capacity, for who must not wait here.
+        """Enqueue an item. wait=False ignores the capacity, for senders that must not block.
 
         Raises `Closing` when there was no room before the slot had to end.
         """
         with self._changed:
             while wait and len(self._items) >= self._capacity:
-                if self._retry.is_over:
+                if self._retry.is_closed:
                     raise Closing
                 self._changed.wait(LOOK_SECONDS)
             self._items.append(item)
             self._changed.notify_all()
 
     def take_next(self, fits: Callable[[Item], bool], seconds: float) -> Item | None:
-        """For `do`: what follows the thing under way, if it comes in time and fits; it is then done with that one."""
+        """For `do`: the next item, if it comes in time and fits; it then counts as done with the current one."""
         with self._changed:
             self._changed.wait_for(lambda: len(self._items) > self._under_way, seconds)
             if len(self._items) <= self._under_way or not fits(self._items[self._under_way]):
@@ -184,12 +183,12 @@ class WorkerThread(Generic[Item]):
             return self._items[self._under_way - 1]
 
     def drain(self, seconds: float | None = None) -> bool:
-        """Wait until everything is done that was given so far, or for so many seconds; whether all is done."""
+        """Wait until all items so far are done; whether they are in time."""
         with self._changed:
             return bool(self._changed.wait_for(lambda: not self._items, seconds))
 
     def close(self) -> None:
-        """What is not begun is not done any more; what is under way is not waited for longer than a moment."""
+        """Drop the waiting items, and wait only a moment for the current one."""
         with self._changed:
             self._is_closed = True
             self._items.clear()
@@ -204,10 +203,10 @@ class WorkerThread(Generic[Item]):
                 logger.info("%s: ended before it was done", self._name)
             except Exception:
                 logger.exception("%s: failed", self._name)
-            self._done()
+            self._finish_items()
 
     def _await_item(self) -> bool:
-        """Whether there is something to do; False when the thread must end."""
+        """Wait for an item; False when the thread must end."""
         with self._changed:
             was_idle = not self._items
             self._changed.wait_for(lambda: self._items or self._is_closed)
@@ -216,7 +215,7 @@ class WorkerThread(Generic[Item]):
             self._under_way = 1
             return bool(self._items)
 
-    def _done(self) -> None:
+    def _finish_items(self) -> None:
         with self._changed:
             for _ in range(min(self._under_way, len(self._items))):
                 self._items.popleft()

@@ -1,11 +1,10 @@
-"""Runs on: the saver's thread, but for `save`, `submit` and `delete`, which the thread that trains calls.
+"""Uploads checkpoints in order, while the next stage trains.
 
-Checkpoints on their way to the store, in order, while the next stage trains.
+An outage of the store is waited for while the process lives and the chain is ours: no fact is dropped. Facts that must
+follow a checkpoint, such as the chain's end, pass through here too. Waiting states take memory, so training waits when
+the host's slots have too many bytes to upload.
 
-A store that is away is waited for, as long as the process lives and the chain is ours: no fact is dropped. Facts that
-must come after a checkpoint, such as the end of its chain, go through here as well.
-
-States that wait take memory, so training waits where the slots of the host have too many bytes on their way.
+Runs on: the saver's thread; `save`, `submit` and `delete` on the thread that trains.
 """
 
 from __future__ import annotations
@@ -32,81 +31,80 @@ from stagetree.backoff import Backoff
 logger = logging.getLogger(__name__)
 
 BACKLOG = 4
-"""So many states may wait in memory; whoever has one more waits."""
+"""States that may wait in memory; further ones block."""
 
 SAVE_SECONDS = 0.05
-"""What keeping a state is taken to cost before one of its plan was kept, and the most that an upload counts."""
+"""The assumed cost of keeping a state before one of its plan was kept, and the most that an upload counts."""
 
 FIRST_COSTS = (SAVE_SECONDS,) * 3
 
-NOTED_AFTER = 4
-"""After so many tries in vain, the slot's row says that it waits."""
+TRIES_BEFORE_NOTE = 4
+"""After this many failed attempts, the slot's row says that it waits."""
 
 
 class HostBacklog:
-    """The bytes of states that the slots of a host hold in memory on their way to the store, up to a limit in all.
+    """Limits the bytes of states that all slots of a host hold in memory for upload.
 
-    Each slot may have one state, however large: none waits without end. Each writes its bytes into a file of its own,
-    whose lock the kernel opens when its process dies. A folder that cannot be used bounds nothing.
+    Each slot may always have one state, however large, so none waits forever. Each slot writes its bytes into its own
+    file, whose lock the kernel releases when the process dies. If the folder is unusable, there is no limit.
     """
 
     def __init__(self, folder: Path, limit: int) -> None:
         self.limit, self._folder, self._mine, self._lock = limit, folder, 0, Lock()
         self._path, self._file = folder / f"{uuid4().hex}.bytes", -1
-        with self._harmless():
+        with self._log_errors():
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._file = _locked(self._path)
+            self._file = _open_locked(self._path)
 
-    def enter(self, size: int) -> int:
-        """Count a state, if there is room for it. If not, how many bytes are on their way; else 0."""
+    def add(self, size: int) -> int:
+        """Count a state if there is room for it. Returns 0, or the present bytes if there is no room."""
         with self._lock:
-            with self._harmless(), self._alone():
+            with self._log_errors(), self._lock_folder():
                 if self._mine and (there := self._mine + self._others()) + size > self.limit:
                     return there
                 self._write(self._mine + size)
             self._mine += size
             return 0
 
-    def leave(self, size: int) -> None:
-        """A state is stored, or not wanted any more."""
+    def remove(self, size: int) -> None:
+        """A state is stored, or not needed any more."""
         with self._lock:
             self._mine -= size
-            with self._harmless():
+            with self._log_errors():
                 self._write(self._mine)
 
     def close(self) -> None:
-        """Nothing is on its way any more."""
         if self._file >= 0:
             self._path.unlink(missing_ok=True)
             os.close(self._file)
             self._file = -1
 
     def _others(self) -> int:
-        return sum(_bytes_of(path) for path in self._folder.glob("*.bytes") if path != self._path)
+        return sum(_read_bytes(path) for path in self._folder.glob("*.bytes") if path != self._path)
 
     def _write(self, size: int) -> None:
         if self._file >= 0:
             os.pwrite(self._file, f"{size:020}".encode(), 0)
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Of two slots that ask at once, the second hears of the first one's state."""
-        file = _locked(self._folder / "lock")
+    def _lock_folder(self) -> Iterator[None]:
+        """If two slots ask at once, the second sees the first one's state."""
+        file = _open_locked(self._folder / "lock")
         try:
             yield
         finally:
             os.close(file)
 
     @contextmanager
-    def _harmless(self) -> Iterator[None]:
+    def _log_errors(self) -> Iterator[None]:
         try:
             yield
         except OSError as problem:
             logger.warning("bytes on their way to the store are not counted in %s: %s", self._folder, problem)
 
 
-def _locked(path: Path) -> int:
-    """Raises BlockingIOError where another process has the lock for long: it was stopped, say."""
+def _open_locked(path: Path) -> int:
+    """Raises BlockingIOError if another process holds the lock for long, for example a stopped one."""
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         for _ in Backoff(0.001, LOOK_SECONDS).attempts(most=20):
@@ -119,8 +117,8 @@ def _locked(path: Path) -> int:
         raise
 
 
-def _bytes_of(path: Path) -> int:
-    """What another slot has on its way; nothing if it is dead, whose file goes."""
+def _read_bytes(path: Path) -> int:
+    """Another slot's bytes; 0 if it is dead, and its file is deleted."""
     with suppress(FileNotFoundError):
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -133,21 +131,21 @@ def _bytes_of(path: Path) -> int:
     return 0
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     pass
 
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """drop: in its place, if the chain is over."""
+    """drop: called instead if the chain is over."""
 
     claim: Claim
     do: Callable[[], None]
-    drop: Callable[[], None] = _nothing
+    drop: Callable[[], None] = _do_nothing
 
 
 class Saver:
-    """clock: of how long it takes. backlog: of the host; None bounds no bytes. cached_bytes: as in `Limits`."""
+    """clock: measures uploads. backlog: of the host; None: no limit. cached_bytes: as in `Limits`."""
 
     def __init__(
         self,
@@ -161,7 +159,7 @@ class Saver:
     ) -> None:
         self._backlog, self._cached_bytes = backlog, cached_bytes
         self._store, self._retry, self._status, self._clock = store, retry, status, clock
-        self._costs: Mapping[str, Sequence[float]] = {}  # put in place whole: others read it
+        self._costs: Mapping[str, Sequence[float]] = {}  # replaced as a whole for other threads
         self._thread = WorkerThread[_Job]("saver", self._do, retry, BACKLOG, executor)
 
     @property
@@ -169,14 +167,14 @@ class Saver:
         return self._thread.is_idle
 
     def is_quick(self, state: State | None) -> bool:
-        """Whether a state, or that there is none, would be told of about as soon as a fact is on record."""
+        """Whether a state (or none) would be recorded about as soon as a fact."""
         return self.is_idle and (state is None or state.total <= SMALL)
 
     def seconds(self, plan: str) -> float:
-        """The time that training loses by keeping a state of a plan: the median of the last ones.
+        """The training time that keeping a state of a plan costs: the median of the last ones.
 
-        One that took long, as where the machine stood still, must not make the next ones rare; nor must an upload,
-        which costs little: ten gigabytes are two minutes on their way to S3, and would be kept every three hours.
+        The median ignores single slow ones, as when the machine stalled. An upload counts little, since training
+        continues: ten gigabytes take two minutes to S3 and would otherwise be kept every three hours.
         """
         return median(self._costs.get(plan, FIRST_COSTS))
 
@@ -190,10 +188,11 @@ class Saver:
         copy_seconds: float = 0.0,
         on_cached: Callable[[Stored], None] | None = None,
     ) -> None:
-        """Store a state, which is the saver's from here on; `on_stored` gets what was stored.
+        """Store a state, which belongs to the saver from here on; `on_stored` receives the result.
 
-        copy_seconds: what it took so far. on_cached: where several stages wait to begin; it hears of what they find on
-        this machine before it is stored. Raises `Closing` if there never was room for it.
+        copy_seconds: the cost so far.
+        on_cached: for branch points: receives the cached state before the upload. Raises `Closing` if there was no room
+            before the slot had to end.
         """
         size = state.total
         self._await_room(size)
@@ -201,7 +200,7 @@ class Saver:
         def drop() -> None:
             state.close()
             if self._backlog is not None:
-                self._backlog.leave(size)
+                self._backlog.remove(size)
 
         def save() -> None:
             try:
@@ -217,11 +216,11 @@ class Saver:
         self._thread.put(_Job(claim, save, drop))
 
     def submit(self, claim: Claim, do: Callable[[], None]) -> None:
-        """Do something after all that came before, unless the chain is over at that point. Does not wait for room."""
+        """Do something after all earlier jobs, unless the chain is over by then. Ignores the capacity."""
         self._thread.put(_Job(claim, do), wait=False)
 
     def delete(self, claim: Claim, keys: Sequence[str], on_deleted: Callable[[], None]) -> None:
-        """Delete the objects of a checkpoint that is released. What cannot be at once is left to the scheduler."""
+        """Delete a released checkpoint's objects. The scheduler deletes what cannot be deleted now."""
 
         def delete() -> None:
             try:
@@ -235,7 +234,7 @@ class Saver:
         self.submit(claim, delete)
 
     def drain(self, seconds: float | None = None) -> bool:
-        """Wait until everything is done that was given so far, or for so many seconds; whether it is."""
+        """Wait until all jobs so far are done; whether they are in time."""
         return self._thread.drain(seconds)
 
     def close(self) -> None:
@@ -244,17 +243,17 @@ class Saver:
             self._backlog.close()
 
     def _do(self, job: _Job) -> None:
-        if job.claim.over.is_set():
+        if job.claim.end_flag.is_set():
             job.drop()
         else:
             job.do()
 
     def _await_room(self, size: int) -> None:
-        """Until so many bytes more may be on their way from this host. Raises `Closing`."""
+        """Wait until the host's backlog has room. Raises `Closing`."""
         if self._backlog is None:
             return
         try:
-            while there := self._backlog.enter(size):
+            while there := self._backlog.add(size):
                 about = f"{there:,} bytes of states are on their way to it from this host, of {self._backlog.limit:,}"
                 self._status.put("backlog", f"waits for the store: {about}")
                 self._retry.pause(LOOK_SECONDS)
@@ -264,17 +263,17 @@ class Saver:
     def _write(
         self, claim: Claim, place: str, state: State, on_cached: Callable[[Stored], None] | None
     ) -> tuple[Stored, float] | None:
-        """The stored object, and the seconds of the attempt; None if the chain was over before the store took it."""
+        """The stored object and the seconds of the successful attempt; None if the chain ended first."""
         is_branch_point, cached = on_cached is not None, self._cache(place, state, on_cached)
         try:
             for number in self._retry.attempts():
-                if claim.over.is_set():
+                if claim.end_flag.is_set():
                     return None
                 begun_at = self._clock()
                 try:
                     stored = self._store.write(place, state, is_branch_point=is_branch_point, cached=cached)
                 except StoreUnavailable as problem:
-                    self._say(number, problem)
+                    self._report(number, problem)
                 else:
                     return stored, self._clock() - begun_at
             return None
@@ -282,7 +281,7 @@ class Saver:
             self._status.remove("saver")
 
     def _cache(self, place: str, state: State, on_cached: Callable[[Stored], None] | None) -> Stored | None:
-        """A small state is stored before anybody could begin with it."""
+        """Small states are not cached: they are stored before a stage could begin with them."""
         if on_cached is None or state.total <= self._cached_bytes:
             return None
         try:
@@ -293,8 +292,8 @@ class Saver:
             on_cached(cached)
         return cached
 
-    def _say(self, number: int, problem: StoreUnavailable) -> None:
+    def _report(self, number: int, problem: StoreUnavailable) -> None:
         if number == 1:
             logger.warning("waiting for the store: %s", problem)
-        if number == NOTED_AFTER:
+        if number == TRIES_BEFORE_NOTE:
             self._status.put("saver", f"waits for the store: {problem}")

@@ -1,7 +1,9 @@
-"""Runs on: the thread that trains, which is Celery's own; the heartbeat's looks at what stands at the end.
+"""One slot: a GPU, a share of one, or a share of the CPU. Trains at most one group of chains at a time, while earlier
+chains' last checkpoints are uploaded.
 
-One GPU, or a share of the CPU: at most one group of chains in training, and those whose last checkpoints are on their
-way. The message that begins a stage is a hint; the chain's row is the truth.
+The message that begins a stage is a hint; the chain's row is the truth.
+
+Runs on: the thread that trains, which is Celery's own; the heartbeat's calls the last section.
 """
 
 from __future__ import annotations
@@ -14,10 +16,10 @@ from app.domain.chain_assignment import Unreadable
 from app.domain.terms import ChainId
 from app.events import ChainFlags, ChainNotClaimable
 from app.workers.ownership import Owner
-from app.workers.slot.claim import Claim, Claimed, Claiming, NoTrainerProcess, Pulse
+from app.workers.slot.claim import Claim, Claimed, Claimer, NoTrainerProcess, Pulse
 from app.workers.slot.context import Limits, SlotContext, SlotDependencies
-from app.workers.slot.group import Groups, LaneGroup
-from app.workers.slot.heartbeat import Description, Heartbeat, StopWatch
+from app.workers.slot.group import GroupFactory, LaneGroup
+from app.workers.slot.heartbeat import Description, Heartbeat, Watchdog
 from app.workers.slot.lane import Lane, refuse
 from app.workers.slot.lending import Lending
 from app.workers.slot.retry import Closing
@@ -26,21 +28,21 @@ logger = logging.getLogger(__name__)
 
 
 class Slot:
-    """me: the hold of this process on the slot. device: as it is shown."""
+    """me: this process's claim to the slot. device: as shown to users."""
 
     def __init__(self, me: Owner, device: str, dependencies: SlotDependencies, limits: Limits) -> None:
-        self._me, self._given, self._limits = me, dependencies, limits
-        self._context = SlotContext.of(me, device, dependencies, limits, self._flags)
+        self._me, self._dependencies, self._limits = me, dependencies, limits
+        self._context = SlotContext.create(me, device, dependencies, limits, self._flags)
         retry = self._context.retry
-        self._claiming = Claiming(dependencies.records, me.owner, limits.lease, retry)
-        self._groups = Groups(self._context)
+        self._claiming = Claimer(dependencies.records, me.owner, limits.lease, retry)
+        self._groups = GroupFactory(self._context)
         self._lending = Lending(self._context, self._is_retiring, self._lose_chains)
         self._current: Sequence[LaneGroup] = ()  # in training, or between two stages
-        self._at_work: Sequence[Lane] = ()  # theirs; put in place whole, as the next
-        self._live: Sequence[Lane] = ()  # and those whose checkpoints are on their way
+        self._active: Sequence[Lane] = ()  # their lanes; replaced as a whole, like the next field
+        self._live: Sequence[Lane] = ()  # and lanes whose checkpoints are being saved
         self._is_closing = False
         self._versions = dict[str, str]()  # of trainers, as they were seen last
-        self._watch = StopWatch(self._context.trainer.kill, retry.close, limits.grace)
+        self._watch = Watchdog(self._context.trainer.kill, retry.close, limits.grace)
         self.heartbeat = Heartbeat(
             me,
             device,
@@ -57,51 +59,51 @@ class Slot:
         )
 
     def start(self) -> None:
-        """Put the slot on record, free for work, and keep it alive."""
+        """Record the slot as free, and keep it alive."""
         self.heartbeat.start()
-        self._given.notify()
+        self._dependencies.notify()
 
     def run_stage(self, chain: str, index: int) -> bool:
-        """Train one stage of a chain; False if the message is stale or a copy, or the chain ended early.
+        """Train one stage of a chain; False if the message is stale or a duplicate, or the chain ended early.
 
-        On False the next message of the chain must not be sent. The stages of a pack follow each other by themselves.
+        On False the chain's next message must not be sent. The stages of a pack follow each other without messages.
         """
-        lanes = self._claim(chain) if index == 0 else self._at_work
+        lanes = self._claim(chain) if index == 0 else self._active
         if not lanes or lanes[0].claim.chain != chain or not lanes[0].can_begin(index):
             logger.info("stage %s of chain %s is not ours to run", index, chain)
             return False
         is_complete = True
         for group in self._current:
             is_complete &= group.run()
-            self._groups.note(group)
+            self._groups.record_outcome(group)
         if not any(group.is_waiting for group in self._current):
-            self._current, self._at_work = (), ()
+            self._current, self._active = (), ()
         self._prune()
         return is_complete
 
     def run_rank(self, chain: str) -> None:
-        """Leave the device to the chain that this slot is lent to, and train a rank of it if that is elsewhere."""
+        """Leave the device to the chain that this slot is lent to; train a rank of it if it is on another machine."""
         self._lending.serve(chain)
 
     def drain(self, seconds: float | None = None) -> bool:
-        """Wait until all checkpoints are stored and all facts on record, or for so many seconds; whether they are."""
-        clock = self._given.executor.now
+        """Wait until all checkpoints are stored and all facts recorded; whether they are in time."""
+        clock = self._dependencies.executor.now
         ends_at = None if seconds is None else clock() + seconds
         saver, outbox = self._context.saver, self._context.outbox
-        while not (saver.is_idle and outbox.is_idle):  # each may bring the other something to do
+        while not (saver.is_idle and outbox.is_idle):  # each may give the other work
             for part in (saver, outbox):
                 if not part.drain(None if ends_at is None else max(0.0, ends_at - clock())):
                     return False
         return True
 
     def close(self) -> None:
-        """Give back what is not begun, and end within the grace; what is not on record at that point is done again."""
-        self._is_closing, ends_at = True, self._given.executor.now() + self._limits.grace
-        for lane in self._at_work:
+        """Give back chains that wait for a stage, and end within the grace; unrecorded work is done again."""
+        self._is_closing, ends_at = True, self._dependencies.executor.now() + self._limits.grace
+        for lane in self._active:
             lane.give_back()
         if not self.drain(self._limits.grace):
             logger.warning("slot %s ends before all was saved: that will be trained again", self._me.slot)
-        self.heartbeat.close(max(1.0, ends_at - self._given.executor.now()))
+        self.heartbeat.close(max(1.0, ends_at - self._dependencies.executor.now()))
         context = self._context
         context.retry.close()
         for part in (context.saver, context.outbox, context.store):
@@ -112,36 +114,38 @@ class Slot:
     # ------------------------------------------------------------------------------------------------ chains
 
     def _claim(self, chain: str) -> Sequence[Lane]:
-        """The chain, and those that are packed with it; none of them if it is not to be had."""
+        """The lanes of the chain and its pack; empty if they cannot be claimed."""
         if self.heartbeat.is_taken or self._is_retiring():
             return ()
-        first = self._claimed(chain)
-        works = [] if first is None else [first, *(self._claimed(other) for other in first.work.pack if other != chain)]
+        first = self._claim_chain(chain)
+        works = (
+            [] if first is None else [first, *(self._claim_chain(other) for other in first.work.pack if other != chain)]
+        )
         claimed = [each for each in works if each is not None]
         if claimed and (problem := self._failed_test()) is not None:
             for each in claimed:
                 refuse(self._context, each.claim, problem)
             return ()
-        if not claimed:  # whatever waits for its next message goes on waiting
+        if not claimed:  # a chain that waits for its next message keeps waiting
             return ()
-        self._current = self._groups.of(claimed)
-        self._at_work = [lane for group in self._current for lane in group.lanes.values()]
-        self._live = (*self._live, *self._at_work)
+        self._current = self._groups.create(claimed)
+        self._active = [lane for group in self._current for lane in group.lanes.values()]
+        self._live = (*self._live, *self._active)
         self.heartbeat.wake()
-        return self._at_work
+        return self._active
 
     def _failed_test(self) -> str | None:
-        """Why the slot is not well after a quarantine; None where it is, or was in none."""
+        """Why the slot is still not well after a quarantine; None if it is well."""
         if not self._context.quarantine.needs_test:
             return None
         try:
             self._context.trainer.check()
         except NoTrainerProcess as problem:
             return str(problem)
-        self._context.quarantine.passed()
+        self._context.quarantine.record_test_passed()
         return None
 
-    def _claimed(self, chain: str) -> Claimed | None:
+    def _claim_chain(self, chain: str) -> Claimed | None:
         try:
             lease = self._claiming.claim(chain, self._is_retiring)
         except (ChainNotClaimable, Closing) as refused:
@@ -154,30 +158,32 @@ class Slot:
         return Claimed(lease, claim, lease.assignment)
 
     def _lose_chains(self) -> None:
-        """Only a free slot is lent: what waits here was given up, though no heartbeat has said so yet."""
-        for lane in self._at_work:
-            lane.claim.over.set()
+        """Only a free slot is lent: a chain that still waits here was given up before the heartbeat noticed."""
+        for lane in self._active:
+            lane.claim.end_flag.set()
 
     def _prune(self) -> None:
         """Forget the chains that are over."""
-        over = [lane for lane in self._live if lane.claim.over.is_set()]
+        over = [lane for lane in self._live if lane.claim.end_flag.is_set()]
         for lane in over:
             lane.close()
             self._context.logs.over(lane.claim.chain)
         self._live = tuple(lane for lane in self._live if lane not in over)
 
-    # ------------------------------------------------------------------------------- looked at from other threads
+    # ------------------------------------------------------------------------------- called from other threads
 
     def _pulses(self) -> list[Pulse]:
         return [lane.pulse for lane in self._live]
 
     def _flags(self, chain: str) -> ChainFlags:
-        """What is wanted of a chain; everything stops when the worker must end."""
+        """The scheduler's flags for a chain; everything stops when the worker must end."""
         flags = self.heartbeat.flags.get(chain, ChainFlags())
         return replace(flags, stop=True) if self._is_retiring() else flags
 
     def _describe(self) -> Description:
-        """While the disk of the trainers is away, as they were last: chains go on, and must keep their leases."""
+        """If the trainers' disk is unavailable, repeat the last versions: chains continue and must keep their
+        leases.
+        """
         try:
             self._versions = self._context.trainer.versions
         except OSError as problem:
@@ -185,15 +191,15 @@ class Slot:
         return Description(self._versions, self._context.status.text)
 
     def _is_retiring(self) -> bool:
-        return self._is_closing or self._given.is_retiring()
+        return self._is_closing or self._dependencies.is_retiring()
 
     def _look(self) -> None:
-        """A trainer that should stop and does not is ended, and what it prints is bounded."""
-        self._context.logs.keep_short()
+        """End a trainer that should have stopped, and limit its output."""
+        self._context.logs.truncate_current()
         self._watch.look(
-            self._given.clock(),
+            self._dependencies.clock(),
             is_retiring=self._is_retiring(),
-            is_unwanted=all(lane.is_unwanted for lane in self._at_work),  # where there are none, nothing is busy
+            is_unwanted=all(lane.is_unwanted for lane in self._active),  # where there are none, nothing is busy
             busy_since=self._context.trainer.busy_since,
-            keeps_nothing=all(lane.keeps_nothing for lane in self._at_work),
+            keeps_nothing=all(lane.keeps_nothing for lane in self._active),
         )

@@ -1,8 +1,8 @@
-"""Runs on: the thread that trains; the environment is looked at on the saver's.
+"""What a chain is trained with besides its assignment: its input files and the environment.
 
-What a chain is trained with besides its assignment: the files that its trainer reads, and the environment.
+Both are recorded as a slot sees them, so that a change is a recorded fact.
 
-Both go on record as a slot sees them, so that what has changed is a fact and no riddle.
+Runs on: the thread that trains; the environment is examined on the saver's.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ logger = logging.getLogger(__name__)
 
 Json = dict[str, Any]
 
-MOST_OF_TIME = 0.02
-"""A path is looked at again after so long that looking takes no more than this share of a slot's time."""
+MAX_TIME_SHARE = 0.02
+"""A path is examined again only after so long that examining takes at most this share of a slot's time."""
 
-MANY = 16
-"""Where a trainer's constructor has written more files of one kind in a folder, it has written the others as well."""
+PATTERN_FILES = 16
+"""If a trainer's constructor wrote more files of one kind in a folder, it also wrote the others."""
 
-MOST_NAMED = 3
-"""Of more files of one kind that have changed, only the kind is named."""
+MAX_NAMED_FILES = 3
+"""If more files of one kind have changed, only the kind is named."""
 
 DIFF_CHARACTERS = 20_000
-"""So much of a diff goes on record; of the rest, its hash."""
+"""The recorded part of a diff; the rest is only hashed."""
 
 MOST_PACKAGES = 2_000
 GIT_SECONDS = 10.0
@@ -56,7 +56,7 @@ SMI = ("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
 
 @dataclass(frozen=True, slots=True)
 class Surveyor:
-    """Has the environment of a trainer put on record, in the background. device: the slot's, as it is shown."""
+    """Records a trainer's environment in the background. device: the slot's, as shown to users."""
 
     saver: Saver
     outbox: FactOutbox
@@ -64,7 +64,9 @@ class Surveyor:
     sources: Callable[[], Mapping[str, TrainerSource]]
 
     def survey(self, claim: Claim, trainer: str) -> None:
-        """Before the chain's first checkpoint, which waits for it: its facts are taken only as long as it lives."""
+        """Run before the chain's first checkpoint, which waits for it: facts are accepted only while the chain
+        lives.
+        """
 
         def say() -> None:
             if (source := self.sources().get(trainer)) is not None:
@@ -73,21 +75,21 @@ class Surveyor:
         self.saver.submit(claim, say)
 
 
-class LookAround:
-    """Looks at what a chain is trained with when it begins, and at the end of each stage. clock: any that does not go
-    back.
-    """
+class InputWatch:
+    """Examines a chain's inputs when it begins and after each stage. clock: monotonic."""
 
     def __init__(self, surveyor: Surveyor | None = None, clock: Clock = monotonic) -> None:
         self._surveyor, self._clock = surveyor, clock
-        self._looked: dict[str, tuple[Instant, str]] = {}  # by record: until when it holds, and what was found
-        self._writers: dict[tuple[str, str], tuple[str, bool]] = {}  # by plan and path: which chain, and if in training
+        self._cache: dict[str, tuple[Instant, str]] = {}  # by record: valid until, and the finding
+        self._writers: dict[
+            tuple[str, str], tuple[str, bool]
+        ] = {}  # by plan and path: the chain, and whether in training
         self._built = Counter[tuple[str, str, str]]()  # by plan, folder and ending: the files that were written before
 
     def look(self, claim: Claim, work: ChainAssignment, index: int) -> tuple[list[e.Event], list[str]]:
-        """What must go on record, and why stages may be of other inputs than their study: words after "3 stages".
+        """The facts to record, and why stages may have other inputs than their study: words after "3 stages".
 
-        index: of the stage that begins; those behind the first are trained with what that was.
+        index: of the stage that begins; later stages use the first one's result.
         """
         if index > 0:
             return [], []
@@ -95,10 +97,10 @@ class LookAround:
             self._surveyor.survey(claim, work.trainer)
         if not is_unseen(_inputs(work)):
             return [], self._changes(work)
-        return [e.InputsSeen(study=StudyId(work.study), inputs=[_seen(each["path"]) for each in _inputs(work)])], []
+        return [e.InputsSeen(study=StudyId(work.study), inputs=[_look_at(each["path"]) for each in _inputs(work)])], []
 
-    def look_again(self, claim: Claim, work: ChainAssignment, uses: Mapping[str, Any]) -> list[str]:
-        """The same at the end of a stage. uses: the files that it has opened, as of `TrainerHost.uses`."""
+    def look_at_end(self, claim: Claim, work: ChainAssignment, uses: Mapping[str, Any]) -> list[str]:
+        """The same after a stage. uses: the files that it opened, as of `TrainerHost.uses`."""
         changes = self._changes(work)
         return [*changes, *(text for text in self._judge(claim, work, uses) if not _names_one_of(text, changes))]
 
@@ -107,34 +109,34 @@ class LookAround:
 
     def _change(self, record: Mapping[str, Any]) -> str:
         key, now = repr(record), self._clock()
-        until, change = self._looked.get(key, (None, ""))
+        until, change = self._cache.get(key, (None, ""))
         if until is None or now >= until:
             change = _change(record)
             ended = self._clock()
-            self._looked[key] = Instant(ended + (ended - now) / MOST_OF_TIME), change
+            self._cache[key] = Instant(ended + (ended - now) / MAX_TIME_SHARE), change
         return change
 
     def _judge(self, claim: Claim, work: ChainAssignment, uses: Mapping[str, Any]) -> list[str]:
-        """Why files that a stage has opened may make it another one than it would be alone."""
+        """Why files that a stage opened may make its result differ from training alone."""
         plan, found = work.plan, list[tuple[str, str]]()
         checked = {each["path"]: each["written"] for each in work.inputs if "written" in each}
         for name, changed_at, is_changed in uses.get("read", ()):
             writer, is_trained = self._writers.get((plan, name), ("", checked.get(name, False)))
-            if writer != claim.chain and (words := self._words(work, name, is_trained, changed_at, is_changed)):
+            if writer != claim.chain and (words := self._reason(work, name, is_trained, changed_at, is_changed)):
                 found.append((name, words))
         self.note_writes(work, uses, claim.chain)
         kinds = Counter((_kind(plan, name), words) for name, words in found)
-        many = {(name, words) for name, words in found if kinds[_kind(plan, name), words] > MOST_NAMED}
+        many = {(name, words) for name, words in found if kinds[_kind(plan, name), words] > MAX_NAMED_FILES}
         read = ((_pattern(_kind(plan, each[0])) if each in many else each[0], each[1]) for each in found)
         return [f"read {name}, {words}" for name, words in dict.fromkeys(read)]
 
     def note_writes(self, work: ChainAssignment, uses: Mapping[str, Any], chain: str = "") -> None:
-        """Note the files that a chain has written, or an earlier training in the same process."""
+        """Note the files written by a chain, or by an earlier training in the same process."""
         for name, is_trained in uses.get("written", ()):
             self._writers[work.plan, name] = chain, is_trained
             self._built[_kind(work.plan, name)] += not is_trained
 
-    def _words(self, work: ChainAssignment, name: str, is_trained: bool, changed_at: float, is_changed: bool) -> str:
+    def _reason(self, work: ChainAssignment, name: str, is_trained: bool, changed_at: float, is_changed: bool) -> str:
         if is_trained:
             return "which another trial of this study wrote"
         if is_changed:
@@ -144,23 +146,23 @@ class LookAround:
         return "which was changed after the study was submitted"
 
     def _is_built(self, work: ChainAssignment, name: str) -> bool:
-        """Whether the trainer has written it before its first step, as it does with a data set that it downloads."""
+        """Whether the trainer wrote the file before its first step, as when it downloads a data set."""
         checked = {each["path"] for each in work.inputs if "written" in each}
         kind = _kind(work.plan, name)
         is_checked = not checked.isdisjoint((name, _pattern(kind)))
-        return is_checked or (work.plan, name) in self._writers or self._built[kind] > MANY
+        return is_checked or (work.plan, name) in self._writers or self._built[kind] > PATTERN_FILES
 
 
 def _names_one_of(text: str, others: Iterable[str]) -> bool:
-    """Whether a file is named that another text names, too."""
+    """Whether the file that a text names is also named by another text."""
     return any(text.partition(", which")[0] == other.partition(", which")[0] for other in others)
 
 
 def written_records(written: Iterable[tuple[str, bool]]) -> list[Json]:
-    """Records of files that a trainer has written while it was checked; of many of one kind, only one."""
+    """Records of the files that a trainer wrote while it was checked; one record for many of a kind."""
     records = {name: {"path": name, "written": is_trained} for name, is_trained in written}
     kinds = Counter(_kind("", name) for name in records)
-    patterns = {name: _pattern(kind) for name in records if kinds[kind := _kind("", name)] > MANY}
+    patterns = {name: _pattern(kind) for name in records if kinds[kind := _kind("", name)] > PATTERN_FILES}
     one = {pattern: {"path": pattern, "written": False} for pattern in patterns.values()}
     return [*one.values(), *(each for name, each in records.items() if name not in patterns)]
 
@@ -177,7 +179,7 @@ def _kind(plan: str, name: str) -> tuple[str, str, str]:
     return plan, os.path.dirname(name), os.path.splitext(name)[1]
 
 
-def _seen(path: str) -> Json:
+def _look_at(path: str) -> Json:
     try:
         return look(path)
     except InputMissing:
@@ -187,7 +189,7 @@ def _seen(path: str) -> Json:
 def _change(record: Mapping[str, Any]) -> str:
     try:
         if "stamp" not in record:
-            look(record["path"], is_hashed=False)  # it was missing, or nobody saw it
+            look(record["path"], is_hashed=False)  # it was missing, or was never seen
             return f"read {record['path']}, which was not there when it was looked at first"
         is_found = "found" in record
         is_other = has_changed(record) if is_found else content_changed(record)
@@ -211,7 +213,7 @@ def _change_text(record: Mapping[str, Any]) -> str:
 
 
 def environment(device: str, trainer_file: str) -> e.EnvironmentSeen:
-    """What is trained with here. device: the slot's, as it is shown. Nothing that is missing is an error."""
+    """The environment of a slot. device: as shown to users. Missing parts are no errors."""
     about: Json = {"python": platform.python_version(), "platform": platform.platform(), "machine": platform.machine()}
     packages = _packages()
     about |= {"torch": packages.get("torch"), "driver": _driver(), "packages": packages}
@@ -220,7 +222,7 @@ def environment(device: str, trainer_file: str) -> e.EnvironmentSeen:
 
 @cache
 def _packages() -> dict[str, str]:
-    """Version by name, of what this interpreter can import: as its folders say, for reading all metadata is slow."""
+    """Versions by name of all importable packages, read from folder names, since reading all metadata is slow."""
     versions: dict[str, str] = {}
     for folder in filter(os.path.isdir, sys.path):
         for entry in sorted(os.listdir(folder)):
@@ -232,21 +234,21 @@ def _packages() -> dict[str, str]:
 
 @cache
 def _driver() -> str | None:
-    output = _said(SMI)
+    output = _run_command(SMI)
     return output.splitlines()[0].strip() if output else None
 
 
 def _repository(file: Path) -> Json:
-    """The commit of the trainer's repository, and how what is there differs from it; the file alone without one."""
+    """The commit of the trainer's repository and the working tree's diff; only the file without a repository."""
     repository: Json = {"file": str(file)}
     git = ("git", "-c", "core.fsmonitor=false", "-C", str(file.parent))
-    if not (commit := _said((*git, "rev-parse", "HEAD"))):
+    if not (commit := _run_command((*git, "rev-parse", "HEAD"))):
         return repository
-    diff = _said((*git, "diff", "--no-color", "--no-ext-diff", "--no-textconv", "HEAD", "--", ".")) or ""
+    diff = _run_command((*git, "diff", "--no-color", "--no-ext-diff", "--no-textconv", "HEAD", "--", ".")) or ""
     repository |= {"commit": commit.strip(), "is_changed": bool(diff)}
     if diff:
         repository |= {"diff": diff[:DIFF_CHARACTERS], "diff_sha256": sha256(diff.encode()).hexdigest()}
-    new = list(_lines(_said((*git, "ls-files", "--others", "--exclude-standard", "--", "."))))
+    new = list(_lines(_run_command((*git, "ls-files", "--others", "--exclude-standard", "--", "."))))
     return repository | ({"untracked": new[:100]} if new else {})
 
 
@@ -254,8 +256,8 @@ def _lines(text: str | None) -> Iterator[str]:
     yield from (text or "").splitlines()
 
 
-def _said(command: tuple[str, ...]) -> str | None:
-    """What a command prints; None where it is not there, fails, or takes too long."""
+def _run_command(command: tuple[str, ...]) -> str | None:
+    """The output of a command; None if it is missing, fails or takes too long."""
     calm = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
     try:
         done = subprocess.run(command, capture_output=True, timeout=GIT_SECONDS, env=calm, stdin=subprocess.DEVNULL)

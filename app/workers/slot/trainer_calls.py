@@ -1,6 +1,6 @@
-"""Runs on: the thread that trains; the heartbeat's reads `busy_since` and calls `kill`.
+"""Calls to the process that a slot trains in; after an error in a call, that process is not used again.
 
-The process that a slot trains in, and calls to it: after an error in a call, that process is used no more.
+Runs on: the thread that trains; the heartbeat's reads `busy_since` and calls `kill`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from app.domain.chain_assignment import LentSlots
 from app.workers.slot.beginnings import ModelMisplaced
-from app.workers.slot.claim import NoRanks, NoTrainerProcess, Stopped
+from app.workers.slot.claim import ChainStopped, NoTrainerProcess, RanksUnavailable
 from app.workers.slot.retry import Clock, Instant
 from app.workers.state import State
 from app.workers.trainer_connection import CLOSE_SECONDS, Deadline, TrainerKilled
@@ -27,11 +27,11 @@ Result = TypeVar("Result")
 
 
 class TrainerCalls:
-    """start: a fresh process; called with the slots lent to a chain, it has a rank on each device: see `TrainerGroup`.
-    silence_seconds: how long a process may be silent before it counts as hung, at least.
+    """start: starts a fresh process; with the slots lent to a chain, it has a rank on each device: see `TrainerGroup`.
+    silence_seconds: the shortest silence after which a process counts as hung.
 
-    `busy_since` is when the call under way began, by the clock; None while there is none. `has_failed` is whether the
-    user's code has failed in the process that is there, which others still use.
+    `busy_since` is when the current call began; None while there is none. `has_failed` is whether user code has failed
+    in the present process, which other lanes still use.
     """
 
     def __init__(self, start: Callable[..., TrainerProcess], silence_seconds: float, clock: Clock) -> None:
@@ -43,32 +43,31 @@ class TrainerCalls:
 
     @property
     def operations(self) -> tuple[str, ...]:
-        """Why what the model did is not exact: a reason for each operation without a deterministic form."""
+        """Why the model's results are not exact: a reason for each operation without a deterministic form."""
         return () if self._process is None else tuple(map(used, self._process.not_exact))
 
     def evaluate(self, *, watch: bool = False) -> dict[str, float | None]:
-        """The metrics of the model where it is. watch: note in `changed` what that changes in its state.
-
-        Raises `TrainerFailed`.
+        """The metrics of the model. watch: note in `changed` which state leaves that changes. Raises
+        `TrainerFailed`.
         """
         return self.call(lambda process: process.evaluate(deadline=self.deadline("evaluate"), watch=watch))
 
     @property
     def changed(self) -> tuple[str, ...]:
-        """The leaves of the state that the last evaluation changed, if it was watched."""
+        """The state leaves that the last evaluation changed, if it was watched."""
         return () if self._process is None else self._process.changed
 
     def save(self, *, look: bool = False) -> State:
-        """The state of the model where it is; look: as of `TrainerProcess.save`. Raises `TrainerFailed`."""
+        """The state of the model; look: as for `TrainerProcess.save`. Raises `TrainerFailed`."""
         return self.call(lambda process: process.save(deadline=self.deadline("save"), look=look))
 
     def kill(self) -> None:
-        """End the process in the middle of whatever it does. From any thread."""
+        """End the process during any call. From any thread."""
         if (process := self._process) is not None:
             process.kill()
 
     def print_to(self, log: StageFiles | None, **lane: int) -> None:
-        """What the trainer, or that of a `lane`, prints goes there; else where the slot's own log is."""
+        """Redirect the output of the trainer, or of a `lane`'s, to these files; None: to the slot's own log."""
 
         def tell(process: TrainerProcess) -> None:
             assert log is not None
@@ -82,12 +81,14 @@ class TrainerCalls:
 
     @property
     def process(self) -> TrainerProcess | None:
-        """The one that is there: another, once it was ended."""
+        """The present process."""
         return self._process
 
     def call(self, do: Callable[[TrainerProcess], Result], tolerated: Container[str] = ()) -> Result:
-        """After an error, the process is used no more. tolerated: kinds of failures that do it no harm.
-        Raises `TrainerFailed`, and `Stopped` where `kill` has ended the process."""
+        """Call the process; after an error it is not used again. tolerated: kinds of failures that leave it intact.
+
+        Raises `TrainerFailed`, and `ChainStopped` if `kill` ended the process.
+        """
         process = self._process
         if process is None:
             raise ModelMisplaced("there is no process with a model")
@@ -99,17 +100,17 @@ class TrainerCalls:
             if not (isinstance(error, TrainerFailed) and error.kind in tolerated):
                 self._give_up(error)
             if isinstance(error, TrainerKilled):
-                raise Stopped from error
+                raise ChainStopped from error
             raise
         finally:
             self.busy_since = None
 
     def deadline(self, kind: str) -> Deadline:
-        """What is learnt of one kind of call is kept as long as the process."""
+        """The deadline of one kind of call, learned as long as the process lives."""
         return self._deadlines.setdefault(kind, Deadline(self._silence_seconds))
 
     def end_process(self) -> None:
-        """End the one that trains. Its memory, of the GPU as well, is free after that."""
+        """End the process, which frees its memory, also on the GPU."""
         process, self._process = self._process, None
         has_failed, self.has_failed = self.has_failed, False
         self._deadlines.clear()
@@ -120,12 +121,14 @@ class TrainerCalls:
         process.close(CLOSE_SECONDS)
 
     def _give_up(self, error: BaseException) -> None:
-        """The process is used no more."""
+        """Stop using the process."""
         self.end_process()
 
     def _start_process(self, lent: LentSlots) -> None:
-        """Raises `NoTrainerProcess`, `NoRanks`."""
+        """Raises `NoTrainerProcess`, `RanksUnavailable`."""
         try:
             self._process = self._start(*lent)
         except (WarmFailed, TrainerFailed) as failed:
-            raise (NoRanks if getattr(failed, "kind", "") == "rank" else NoTrainerProcess)(str(failed)) from failed
+            raise (RanksUnavailable if getattr(failed, "kind", "") == "rank" else NoTrainerProcess)(
+                str(failed)
+            ) from failed

@@ -1,11 +1,11 @@
-"""Runs on: the thread that trains.
-
-Whether a trainer can be trained at all, and whether its first steps come out the same when it resumes from a state.
+"""Checks that a trainer works, and that its first steps have the same bits when it resumes from a state.
 
     first      a fresh process: train to step 1, save; train to the end, save, evaluate
     resumed    another one: load the state of step 1, evaluate and save twice; train to the end, and compare
 
-Where something differs, up to two more trainings tell the causes apart.
+If something differs, up to two more trainings distinguish the causes.
+
+Runs on: the thread that trains.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Files = Sequence[Mapping[str, Any]]
 
 
 class CheckFailed(Exception):
-    """The user's code failed in the first training, as it would in any. step: how far it was trained."""
+    """The user's code failed in the first training, as it would in any. step: how far it had trained."""
 
     def __init__(self, kind: FailureKind, error: str, step: int, signature: str) -> None:
         super().__init__(error)
@@ -46,11 +46,11 @@ class CheckFailed(Exception):
 
 
 @dataclass(slots=True)
-class Checked:
-    """difference: the first that was found, with its likely cause.
-
-    unproven: why a difference need not be the trainer's fault; then none is said. unread: hyper-parameters that the
-    trainer has read in none of the steps. files: records of the data files that it read.
+class CheckResult:
+    """difference: the first one, with its likely cause.
+    unproven: why a difference may not be the trainer's fault; then none is reported.
+    unread: hyper-parameters that the trainer read in no step.
+    files: records of the data files that it read.
     """
 
     difference: str = ""
@@ -59,11 +59,10 @@ class Checked:
     files: Files = ()
 
 
-def check(bench: Bench, order: VerificationOrder, steps: int, let_others_train: Callable[[Files], None]) -> Checked:
-    """Try a trainer for so many steps. Raises `CheckFailed`, and `TrainerFailed` for an accident, as `Bench` does.
+def check(bench: Bench, order: VerificationOrder, steps: int, let_others_train: Callable[[Files], None]) -> CheckResult:
+    """Train a trainer's first steps. Raises `CheckFailed`, and `TrainerFailed` for an accident, as `Bench` does.
 
-    let_others_train: called with the files when what follows only compares: the trainer can be trained, and its state
-    be loaded.
+    let_others_train: called with the files when only comparisons remain: the trainer trains, and its state loads.
     """
     with ExitStack() as held:
         return _Check(bench, order, steps, held).run(let_others_train)
@@ -73,19 +72,19 @@ class _Check:
     def __init__(self, bench: Bench, order: VerificationOrder, steps: int, held: ExitStack) -> None:
         self._bench, self._order, self._steps, self._held = bench, order, steps, held
 
-    def run(self, let_others_train: Callable[[Files], None]) -> Checked:
-        bench, found = self._bench, Checked()
+    def run(self, let_others_train: Callable[[Files], None]) -> CheckResult:
+        bench, found = self._bench, CheckResult()
         try:
             first, end, metrics = self._train()
             seen = bench.seen()
             found.unread = seen.unread
             found.files = [*record_undeclared(seen.files), *written_records(bench.written())]
-            bench.load(first, 1)  # whether that raises; what it leaves in the used object matters to nobody
+            bench.load(first, 1)  # may raise; the used object is not needed afterwards
         except TrainerFailed as failed:
             raise self._fault(failed) from failed
         if not bench.is_exact:
             found.unproven = OFF
-        elif bench.is_worth(self._steps - 1):
+        elif bench.is_affordable(self._steps - 1):
             let_others_train(found.files)
             text = self._resumed_differs(first, end, metrics)
             if text and bench.operations:
@@ -95,7 +94,7 @@ class _Check:
         return found
 
     def _fault(self, failed: TrainerFailed) -> Exception:
-        """What is no accident is the user's, and there is no second try."""
+        """Any failure that is not an accident is the user's, and is not retried."""
         if failed.kind != "exception":
             return failed
         return CheckFailed(FailureKind.EXCEPTION, failed.error, failed.step, failed.signature)
@@ -115,7 +114,7 @@ class _Check:
         return first, end, metrics
 
     def _resumed_differs(self, first: State, end: State, metrics: Metrics) -> str:
-        """What differs when training resumes from the first state, with the likely cause; "" for nothing."""
+        """The difference when training resumes from the first state, with its likely cause; empty if there is none."""
         try:
             text, stray = self._resume(first, end, metrics, is_watched=True)
         except TrainerFailed as failed:  # an error where the first training had none is a difference, too
@@ -147,9 +146,9 @@ class _Check:
         if is_of_metrics(text):
             return metric_cause(stray)
         is_lost, names = self._resume(first, end, metrics, is_watched=False)
-        return of_state(names) if is_lost else WATCHED
+        return state_cause(names) if is_lost else WATCHED
 
 
-def of_state(stray: Sequence[str]) -> str:
-    """The likely cause of a state that differs after training resumed: these names, where there are any."""
+def state_cause(stray: Sequence[str]) -> str:
+    """The likely cause of a state that differs after a resume: these names, if there are any."""
     return unrestored_cause(stray) or LOST

@@ -1,10 +1,10 @@
-"""Runs on: the thread that trains; the heartbeat's reads `busy_since` and calls `kill`.
+"""The process that trains and the one model in it: the next stage continues with it, without reading a checkpoint.
 
-The process that trains, and the one model in it: the next stage goes on with it, and no checkpoint is read.
+Each chain begins in a process that has trained nothing: a fork of a template that has built the trainer, or, where
+there can be no template, a process that builds it. Only a chain that resumes where the model in memory is continues in
+its process, since that is the same training.
 
-Each chain begins in a process in which nothing was trained: a fork of a template that has built the trainer, or, where
-there can be none, a process that builds it. Only a chain that resumes where the model in memory is goes on with it: it
-trains what was trained in that process a little further.
+Runs on: the thread that trains; the heartbeat's reads `busy_since` and calls `kill`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from app.registry import TrainerSource
 from app.workers.preparation import Preparation
 from app.workers.slot.beginnings import Built, ModelMisplaced, arguments, beginning, source_of, template_key
 from app.workers.slot.beginnings import Place as Place
-from app.workers.slot.claim import OtherVersion
+from app.workers.slot.claim import TrainerVersionMismatch
 from app.workers.slot.retry import Clock
 from app.workers.slot.trainer_calls import Result as Result
 from app.workers.slot.trainer_calls import TrainerCalls
@@ -35,15 +35,16 @@ from stagetree.runtime.failures import TrainerFailed
 logger = logging.getLogger(__name__)
 
 LEAST_FREE_BYTES = 2**30
-"""So much more than a training takes at most must be free, or the next process begins when that has ended."""
+"""This much more than a training's peak must be free, or the next process starts only after it."""
 
 
 class TrainerHost(TrainerCalls):
-    """start, silence_seconds: as of `TrainerCalls`. sources: the trainers that this slot has, by name. growth_bytes: by
-    how much the memory of a process may grow.
+    """start, silence_seconds: as for `TrainerCalls`.
+    sources: this slot's trainers by name.
+    growth_bytes: how much the memory of a process may grow.
 
-    `inexact_reasons` say how the state that the stage under way was begun with was made elsewhere: see
-    `stagetree.runtime.inexact_reasons`. `shares_process`: whether another chain has trained in the process before.
+    `inexact_reasons` say how the stage's first state was made elsewhere: see `stagetree.runtime.inexact_reasons`.
+    `shares_process`: whether another chain has trained in the process before.
     """
 
     def __init__(
@@ -57,31 +58,31 @@ class TrainerHost(TrainerCalls):
         super().__init__(start, silence_seconds, clock)
         self._sources = sources
         self._memory, self._templates = MemoryWatch(growth_bytes), Templates()
-        self._source: TrainerSource | None = None  # of what the process has imported
-        self._lent: LentSlots = ()  # the slots that are lent to it
+        self._source: TrainerSource | None = None  # imported by the process
+        self._lent: LentSlots = ()  # the slots lent to the process
         self._built: Built | None = None
-        self._template: TemplateKey | None = None  # of which the process is a fork
-        self._key: TemplateKey | None = None  # of what the process has built for the first of its chains
-        self._fresh_seconds: dict[TemplateKey, float] = {}  # that a process took which builds that, of late
-        self._has_room: dict[TemplateKey, bool] = {}  # for another process beside one that trains
+        self._template: TemplateKey | None = None  # that the process was forked from
+        self._key: TemplateKey | None = None  # that the process built for its first chain
+        self._fresh_seconds: dict[TemplateKey, float] = {}  # the last start and build of a process
+        self._has_room: dict[TemplateKey, bool] = {}  # whether there is memory for a second process
         self._preparation: Preparation | None = None
-        self._place: Place | None = None  # None while it is on its way, and when it cannot be relied on
+        self._place: Place | None = None  # None while it trains, and when unknown
         self._written = list[Any]()
         self.inexact_reasons: tuple[str, ...] = ()
         self.shares_process = False
 
     @property
     def versions(self) -> dict[str, str]:
-        """The version of each trainer that this slot has."""
+        """The version of each of this slot's trainers."""
         return {name: source.version for name, source in self._sources().items()}
 
     def begin(
         self, work: ChainAssignment, index: int, read: Callable[[ResumePoint], State], log: StageFiles | None
     ) -> None:
-        """Have the model where stage `index` begins, on its way from here on. read: fetches a checkpoint.
+        """Place the model where stage `index` begins. read: fetches a checkpoint.
 
-        A chain goes on with the code that it began with, whatever becomes of the files meanwhile.
-        Raises `OtherVersion`, `NoTrainerProcess`, `ModelMisplaced`, `TrainerFailed`, and what `read` does.
+        A chain keeps the code that it began with, even if the files change. Raises `TrainerVersionMismatch`,
+        `NoTrainerProcess`, `ModelMisplaced`, `TrainerFailed`, and what `read` does.
         """
         source = (index > 0 and self._source) or source_of(work, self._sources())
         built = Built.of(source, work)
@@ -104,14 +105,17 @@ class TrainerHost(TrainerCalls):
             self.end_process()
             self._begin_in_fork(work, key, log)
         self.load(work, read)
-        if self.shares_process and self.call(lambda process: process.left):  # alone, it would not find that there
+        if self.shares_process and self.call(
+            lambda process: process.left
+        ):  # a chain alone would not find these leftovers
             self.begin_independently(work, read, log)
 
     def begin_independently(
         self, work: ChainAssignment, read: Callable[[ResumePoint], State], log: StageFiles | None
     ) -> None:
-        """Have the model where the chain begins, in a fresh process that imports and builds it by itself: it has
-        nothing in common with a process before it, as the addresses of objects. Raises as `begin`.
+        """Place the model where the chain begins, in a fresh process that imports and builds it by itself.
+
+        It shares nothing with an earlier process, such as addresses of objects. Raises as `begin`.
         """
         source = source_of(work, self._sources())
         self.inexact_reasons, self.shares_process = (), False
@@ -121,9 +125,9 @@ class TrainerHost(TrainerCalls):
         self.load(work, read)
 
     def build_lane(self, work: ChainAssignment, tolerated: Container[str]) -> None:
-        """Have a new model in the process, before its first step, to join a pack there. tolerated: as of `call`.
+        """Build a model in the process to join a pack, before its first step. tolerated: as for `call`.
 
-        Raises `OtherVersion`, `NoTrainerProcess`, `TrainerFailed`.
+        Raises `TrainerVersionMismatch`, `NoTrainerProcess`, `TrainerFailed`.
         """
         built = Built.of(source_of(work, self._sources()), work)
         self._place = None
@@ -131,11 +135,12 @@ class TrainerHost(TrainerCalls):
         if self._process is None:
             self._start_process(self._lent)
         self._build(work, built, tolerated, names=sorted(work.hp), is_resumed=bool(work.resume or work.mean))
-        self._built = None  # it will be the pack's
+        self._built = None  # it will belong to the pack
 
     def load(self, work: ChainAssignment, read: Callable[[ResumePoint], State], tolerated: Container[str] = ()) -> None:
-        """Have the model where the chain begins; of states whose mean that is, one is read after the other. tolerated:
-        as of `call`. Raises `TrainerFailed`, and what `read` does.
+        """Load the state with which the chain begins, or one after the other the states to be averaged.
+
+        tolerated: as for `call`. Raises `TrainerFailed`, and what `read` does.
         """
         for number, point in enumerate(work.reads):
             with closing(read(point)) as state:
@@ -153,8 +158,8 @@ class TrainerHost(TrainerCalls):
         self.inexact_reasons = tuple(dict.fromkeys((*(self.inexact_reasons if number else ()), *reasons)))
 
     def train(self, work: ChainAssignment, until: int, on_progress: Callable[[int], int | None]) -> TrainedTo:
-        """Train on until that step, or until `on_progress` says. Raises `TrainerFailed`."""
-        deadline = self.deadline("train").of_steps(is_patient=work.patient)
+        """Train to step `until`, or until `on_progress` ends it. Raises `TrainerFailed`."""
+        deadline = self.deadline("train").limit_steps(is_patient=work.patient)
 
         def look(step: int) -> int | None:
             self._templates.kill_late_fork()
@@ -175,28 +180,29 @@ class TrainerHost(TrainerCalls):
         return trained
 
     def uses(self) -> Mapping[str, Any]:
-        """The files that the process has opened since the last time, and what processes before it had `written`."""
+        """The files that the process has opened since the last call, and those `written` by earlier processes."""
         uses = self._process.take_uses() if self._process is not None else {"read": [], "written": []}
         written, self._written = [*self._written, *uses["written"]], []
         return {**uses, "written": written}
 
-    def mark_at(self, place: Place) -> None:
-        """The model has been trained to that place, and stays there."""
+    def set_place(self, place: Place) -> None:
+        """Record that the model has been trained to that place."""
         self._place = place
         self._memory.note(self._built, self.call(lambda process: process.resident_bytes()))
 
     def check(self) -> None:
-        """Whether a fresh process starts and its device works. Raises `NoTrainerProcess`."""
+        """Check that a fresh process starts and its device works. Raises `NoTrainerProcess`."""
         self.close()
         self._start_process(self._lent)
 
     def _start_process(self, lent: LentSlots) -> None:
-        """Beside no fork that has not ended and nothing that is prepared, whose memory may be needed: by a pack, or by
-        ranks, which begin on devices that are free."""
+        """First end all other processes, such as ending forks and prepared ones, whose memory may be needed; for
+        ranks also the templates, since they begin on empty devices.
+        """
         self._drop_preparation()
         if lent:
             self._templates.close()
-        self._templates.await_end()
+        self._templates.await_ending_fork()
         super()._start_process(lent)
 
     def _end_another(self, source: TrainerSource, lent: LentSlots = ()) -> None:
@@ -206,17 +212,18 @@ class TrainerHost(TrainerCalls):
         self._lent = lent
 
     def _may_share(self, work: ChainAssignment, key: TemplateKey) -> bool:
-        """Whether the process that is there, in which another chain was trained, is good enough for one whose fresh
-        process would take too much of its time."""
+        """Whether a chain may use the process in which another chain was trained, because a fresh one would take
+        too much of its time.
+        """
         if self._preparation is not None and self._preparation.key == key:
             return False
         seconds, most = self._fresh_seconds.get(key, 0.0), work.most_fresh_seconds
         is_there = self._process is not None and self._key == key and self._lent == work.lent_slots
-        is_worth = most is not None and seconds > most and not self._templates.can_have(key)
-        return is_there and is_worth and not self._memory.has_grown and work.proof is None
+        is_affordable = most is not None and seconds > most and not self._templates.can_be_built(key)
+        return is_there and is_affordable and not self._memory.has_grown and work.proof is None
 
     def _may_resume(self, work: ChainAssignment) -> bool:
-        """Whether the model in memory, which is where a chain begins, may be trained further for it."""
+        """Whether the chain may continue with the model in memory, which is where the chain begins."""
         grown = self._memory.growth / 2**20
         if self._memory.has_grown:
             logger.warning("the trainer's process has grown by %.0f MiB since its first stages: it is replaced", grown)
@@ -237,7 +244,7 @@ class TrainerHost(TrainerCalls):
         super().end_process()
 
     def _end(self, process: TrainerProcess, *, has_failed: bool) -> None:
-        """A fork is given up beside the next chain: on a CPU, all of it is memory, which two may have at once."""
+        """A fork ends while the next chain begins: on a CPU, memory for two is available."""
         if isinstance(process, Fork) and not has_failed:
             self._templates.end(process)
         else:
@@ -252,10 +259,10 @@ class TrainerHost(TrainerCalls):
     # ------------------------------------------------------------------------------------------------ a model anew
 
     def _begin_in_fork(self, work: ChainAssignment, key: TemplateKey, log: StageFiles | None) -> None:
-        """The first chain of a template builds it; where there can be none, each chain has a process that builds."""
+        """Fork the template, which the first chain builds. If there can be none, build in a fresh process."""
         built = Built.of(key.source, work)
         fork = self._fork(key, built)
-        printed = self._prepared(key, built, work) if fork is None else fork.printed
+        printed = self._use_prepared(key, built, work) if fork is None else fork.printed
         if printed is not None:
             if log is not None:
                 log.add(printed)
@@ -267,15 +274,15 @@ class TrainerHost(TrainerCalls):
             key,
             dict([*self._fresh_seconds.items(), (key, self._clock() - begun_at)][-64:]),
         )
-        if self._templates.can_have(key):
-            self._become_template(key, b"" if log is None else log.printed_since(size))
+        if self._templates.can_be_built(key):
+            self._become_template(key, b"" if log is None else log.read_since(size))
             if self._process is not None or self._fork(key, built) is not None:
                 self.print_to(log)
             else:
                 self._build_here(work, built, log)
 
     def _become_template(self, key: TemplateKey, printed: bytes) -> None:
-        """Let the process that has just built the model serve forks, if that is safe. printed: its output."""
+        """Turn the process that has just built the model into a template, if that is safe. printed: its output."""
         process, deadline = self._process, self.deadline("build")
         unsafe, files = self.call(lambda process: process.become_template(deadline=deadline))
         if unsafe:
@@ -285,7 +292,7 @@ class TrainerHost(TrainerCalls):
             self._templates.add(key, process, printed, files)
 
     def _fork(self, key: TemplateKey, built: Built) -> Fork | None:
-        """The process is a fork of the template now, if there is one."""
+        """Use a fork of the template, if there is one."""
         fork = self._templates.fork(key)
         if fork is not None:
             self._process, self._built, self._source, self._template = fork, built, key.source, key
@@ -293,14 +300,14 @@ class TrainerHost(TrainerCalls):
         return fork
 
     def _prepare_next(self, work: ChainAssignment) -> None:
-        """Have a process build the same trainer for the next chain, where there is memory for two."""
+        """Let a second process build the same trainer for the next chain, if there is memory for two."""
         key = self._key
         if self._preparation is None and key is not None and self._has_room.get(key) and not self._lent:
             build = partial(self._build_in, Built.of(key.source, work), work, Deadline(self._silence_seconds), {})
             self._preparation = Preparation(key, self._start, build)
 
-    def _prepared(self, key: TemplateKey, built: Built, work: ChainAssignment) -> bytes | None:
-        """Train in the process that was prepared, where there is one; the text that it has printed."""
+    def _use_prepared(self, key: TemplateKey, built: Built, work: ChainAssignment) -> bytes | None:
+        """Use the prepared process, if there is one; returns its output."""
         preparation, self._preparation = self._preparation, None
         if preparation is None:
             return None
@@ -318,7 +325,7 @@ class TrainerHost(TrainerCalls):
             preparation.drop()
 
     def _build_here(self, work: ChainAssignment, built: Built, log: StageFiles | None) -> None:
-        """A new model in the process that is there, or in a fresh one."""
+        """Build a model in the present process, or in a fresh one."""
         if self._process is None:
             self._start_process(self._lent)
         self.print_to(log)
@@ -326,11 +333,11 @@ class TrainerHost(TrainerCalls):
 
     def _build(self, work: ChainAssignment, built: Built, tolerated: Container[str] = (), **lane: Any) -> None:
         self._built, self._source = None, built.source
-        self._deadlines.clear()  # another model takes its own time
+        self._deadlines.clear()  # another model has its own speed
         self.call(partial(self._build_in, built, work, self.deadline("build"), lane), tolerated)
         if self._sources().get(work.trainer) != built.source:
             self.end_process()
-            raise OtherVersion(f"the code of trainer {work.trainer!r} was changed while it was loaded")
+            raise TrainerVersionMismatch(f"the code of trainer {work.trainer!r} was changed while it was loaded")
         self._built = built
 
     @staticmethod

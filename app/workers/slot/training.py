@@ -1,6 +1,6 @@
-"""Runs on: the thread that trains.
+"""The lane of a chain that trains: performs the actions of its execution, and records its facts.
 
-A chain that trains: does what its execution says, and hands its facts on.
+Runs on: the thread that trains.
 """
 
 from __future__ import annotations
@@ -18,42 +18,43 @@ from app.workers.slot.claim import NoTrainerProcess
 from app.workers.slot.execution import (
     ChainExecution,
     Complete,
+    Conditions,
     Evaluate,
     ExecutionState,
-    Outside,
     Progress,
     Save,
     Stop,
     Train,
 )
 from app.workers.slot.intermediates import ChainCheckpoints
-from app.workers.slot.lane import Lane, Stage, Wish
-from app.workers.slot.models import can_have_more, needs_more
+from app.workers.slot.lane import Lane, Stage, TrainRequest
+from app.workers.slot.models import can_use_more_ranks, needs_more_fact
 from app.workers.slot.outbox import Advance, End, Finish, Release, RowChange
 from app.workers.state import State
 from stagetree.runtime.failures import TrainerFailed
 
 logger = logging.getLogger(__name__)
 
-MOST_SECONDS_APART = 900.0
-"""A state inside a stage is kept after so long at any cost: a machine may be taken away at any time."""
+MAX_SAVE_INTERVAL = 900.0
+"""A state inside a stage is kept after this time at any cost: a machine may be preempted at any time."""
 
 SOON_SECONDS = 1.0
-"""So long before a stage ends, the message of the next one is sent, and costs no time then. It is not in the broker for
-longer, where it may be lost."""
+"""The next stage's message is sent this long before a stage ends, so that it costs no time then; not earlier, since
+the broker may lose it.
+"""
 
 
 class TrainingLane(Lane):
-    """In a pack, or where a pack is trained lane by lane, one message begins all stages of the chain."""
+    """In a pack, or a pack trained lane by lane, one message begins all stages of the chain."""
 
-    def _prepare(self) -> None:
+    def _set_up(self) -> None:
         slot, room = self._slot, self.work.intermediate_bytes
         self._execution = ChainExecution(self.claim.chain, self.work, slot.overhead)
         self._checkpoints = ChainCheckpoints(
-            self.claim, room, slot.given.records, slot.outbox, slot.saver, slot.me.host
+            self.claim, room, slot.dependencies.records, slot.outbox, slot.saver, slot.me.host
         )
         self._facts: list[e.Event] = []
-        self._told_changed = frozenset[str]()
+        self._recorded_changes = frozenset[str]()
         self._last_read = ResumePoint("", 0, "", "")
         self._step_seconds = inf  # of the stage before
 
@@ -69,31 +70,34 @@ class TrainingLane(Lane):
         return self._execution.can_begin(index)
 
     def close(self) -> None:
-        self._execution.closed()
+        self._execution.close()
         self._checkpoints.close()
 
     # ------------------------------------------------------------------------------------------------ a stage
 
     def _train(self) -> Stage:
-        self._check_ours()
-        execution, slot, its = self._execution, self._slot, self._its
-        execution.begin(its.seconds())
+        self._check_not_lost()
+        execution, slot, context = self._execution, self._slot, self._context
+        execution.begin(context.seconds())
         if execution.index == 0:
             self._await_members()
-            slot.around.note_writes(self.work, slot.trainer.uses())
+            slot.input_watch.note_writes(self.work, slot.trainer.uses())
         log = slot.logs.begin(self.claim.chain, self.work, execution.index)
-        its.model.begin(self.work, execution.index, self._read, log)
-        about, other_inputs = slot.around.look(self.claim, self.work, execution.index)
-        self._facts += [*about, *execution.not_exact((*its.model.inexact_reasons, *its.inexact_reasons, *other_inputs))]
+        context.model.begin(self.work, execution.index, self._read, log)
+        about, other_inputs = slot.input_watch.look(self.claim, self.work, execution.index)
+        self._facts += [
+            *about,
+            *execution.record_inexactness((*context.model.inexact_reasons, *context.inexact_reasons, *other_inputs)),
+        ]
         while True:
-            self._check_ours()
-            match execution.next(self._outside()):
+            self._check_not_lost()
+            match execution.next(self._conditions()):
                 case Train(until):
-                    self._state_facts()
-                    trained = yield Wish(execution.step, until, self._on_progress)
-                    self._facts += execution.not_exact((*trained.inexact_reasons, *its.model.operations))
-                    self._facts += execution.passed(trained.passed)
-                    execution.reached(trained.step, trained.peak_bytes)
+                    self._record_facts()
+                    trained = yield TrainRequest(execution.step, until, self._on_progress)
+                    self._facts += execution.record_inexactness((*trained.inexact_reasons, *context.model.operations))
+                    self._facts += execution.record_passed(trained.passed)
+                    execution.record_progress(trained.step, trained.peak_bytes)
                 case Evaluate():
                     self._evaluate()
                 case Save() as save:
@@ -106,13 +110,13 @@ class TrainingLane(Lane):
                     return False
 
     def _evaluate(self) -> None:
-        """Where the trial alone is not evaluated, it is on record if that changes its state."""
-        execution, model, stage = self._execution, self._its.model, self._execution.stage
+        """If the trial alone would not be evaluated here, a change of its state by the evaluation is recorded."""
+        execution, model, stage = self._execution, self._context.model, self._execution.stage
         is_its_own = execution.step in self.work.own_evaluations
-        self._facts.append(execution.evaluated(model.evaluate(watch=not is_its_own)))
-        self._facts += execution.not_exact(model.operations)
-        if not is_its_own and (changed := frozenset(model.changed) - self._told_changed):
-            self._told_changed |= changed
+        self._facts.append(execution.record_evaluation(model.evaluate(watch=not is_its_own)))
+        self._facts += execution.record_inexactness(model.operations)
+        if not is_its_own and (changed := frozenset(model.changed) - self._recorded_changes):
+            self._recorded_changes |= changed
             self._facts.append(
                 e.ExactnessTested(
                     chain=self.claim.chain,
@@ -127,71 +131,73 @@ class TrainingLane(Lane):
 
     def _read(self, point: ResumePoint) -> State:
         self._last_read = point
-        return self._its.reader.read(point, self._check_wanted)
+        return self._context.reader.read(point, self._check_wanted)
 
     def _on_progress(self, step: int) -> int:
-        if self.claim.over.is_set():
+        if self.claim.end_flag.is_set():
             return 0
-        end = self._execution.end_of_training(step, self._outside())
+        end = self._execution.end_of_training(step, self._conditions())
         if end and self._ends_soon():
-            self._slot.given.send_next()
+            self._slot.dependencies.send_next()
         return end
 
     def _ends_soon(self) -> bool:
-        """Whether the end of the stage is a moment away, if a step takes as long as in the stage before."""
+        """Whether the stage is about to end, by the speed of the stage before."""
         return 0 < (self._execution.stage.end - self._execution.step) * self._step_seconds <= SOON_SECONDS
 
-    def _outside(self) -> Outside:
+    def _conditions(self) -> Conditions:
         saver = self._slot.saver
         cost = saver.seconds(self.claim.stream)
-        return Outside(self._its.seconds(), self.flags, cost, saver.is_idle, MOST_SECONDS_APART)
+        return Conditions(self._context.seconds(), self.flags, cost, saver.is_idle, MAX_SAVE_INTERVAL)
 
-    def _state_facts(
+    def _record_facts(
         self, *more: e.Event, change: RowChange | None = None, is_news: bool = False, awaits_more: bool = False
     ) -> None:
-        """What was found since the last time goes on record."""
+        """Record the facts collected since the last call."""
         facts, self._facts = [*self._facts, *more], []
         if facts:
             news, changes = is_news or self._execution.is_news(facts, self.flags), () if change is None else (change,)
             self._slot.outbox.put(self.claim, facts, *changes, is_news=news, awaits_more=awaits_more)
 
     def _complete(self) -> None:
-        """The stage is done; after the last one the slot is free, and the chain is closed when all is saved."""
+        """The stage is complete. After the last one the slot is free, and the chain ends when everything is saved."""
         execution, slot, stage = self._execution, self._slot, self._execution.stage
         is_last, is_branch_point = execution.is_last_stage, execution.index in self.work.branch_points
-        self._look_again()
-        self._its.model.mark_at((self.work.plan, stage.node, stage.end))
+        self._check_inputs()
+        self._context.model.set_place((self.work.plan, stage.node, stage.end))
         if is_last:
-            self._let_go()
-        slot.quarantine.succeeded()
+            self._end_ranks()
+        slot.quarantine.record_success()
         news = is_last or execution.is_news(self._facts, self.flags)
-        done = replace(execution.completed(self._its.seconds()), shared_process=self._its.model.shares_process)
+        done = replace(
+            execution.complete_stage(self._context.seconds()), shared_process=self._context.model.shares_process
+        )
         self._step_seconds = done.seconds / max(1, stage.end - stage.start)
         slot.status.remove("lost")
         change = Release(self.work.plan, stage.node, stage.end) if is_last else Advance(execution.index)
-        follows = is_last or self._checkpoints.has_held  # the chain's last words, or that the state was kept
-        self._state_facts(done, change=change, is_news=news, awaits_more=follows and self._checkpoints.is_quick)
-        last_words = [execution.finished()] if is_last else []
+        follows = is_last or self._checkpoints.has_held  # the chain's last facts, or the kept state
+        self._record_facts(done, change=change, is_news=news, awaits_more=follows and self._checkpoints.is_quick)
+        last_words = [execution.finish_chain()] if is_last else []
         if not self._checkpoints.save_held(stage, last_words, is_branch_point) and is_last:
             self._end(last_words, Finish())
 
-    def _look_again(self) -> None:
-        """Files that have changed since the stage began, or that another trial has written, make all of it another."""
+    def _check_inputs(self) -> None:
+        """Changed input files, or files written by another trial, make the whole stage inexact."""
         stage = self._execution.stage
-        reasons = self._slot.around.look_again(self.claim, self.work, self._slot.trainer.uses())
+        reasons = self._slot.input_watch.look_at_end(self.claim, self.work, self._slot.trainer.uses())
         step = min(stage.start + 1, stage.end)
         self._facts += [e.ExactnessLost(node=stage.node, step=step, reason=reason) for reason in reasons]
 
     # ------------------------------------------------------------------------------------------------ checkpoints
 
     def _save(self, save: Save) -> None:
-        """Copy the state. That at the end of a stage waits until the stage is on its way to the log."""
+        """Copy the state. The one at the stage's end is held until the stage's fact is on its way to the log."""
         execution, stage = self._execution, self._execution.stage
-        begun_at = self._its.seconds()
+        begun_at = self._context.seconds()
         parts = execution.step >= stage.end and not execution.is_last_stage
-        state = self._its.model.save(look=parts or execution.step in self.work.keep_at)
-        copied_at = self._its.seconds()
-        execution.saved(copied_at)
+        state = self._context.model.save(look=parts or execution.step in self.work.keep_at)
+        copied_at = self._context.seconds()
+        execution.record_save(copied_at)
         if execution.step >= stage.end:
             self._checkpoints.hold(state)
             return
@@ -208,35 +214,35 @@ class TrainingLane(Lane):
     # ------------------------------------------------------------------------------------------------ endings
 
     def _stop(self) -> None:
-        """Nobody wants more of the chain; its model stays in memory, where the state was just kept."""
+        """Stop the chain; its model stays in memory, where its state was just kept."""
         stage, step = self._execution.stage, self._execution.step
-        self._look_again()
-        self._its.model.mark_at((self.work.plan, stage.node, step))
-        self._end([self._ended(ChainOutcome.STOPPED)])
+        self._check_inputs()
+        self._context.model.set_place((self.work.plan, stage.node, step))
+        self._end([self._ended_fact(ChainOutcome.STOPPED)])
 
-    def _ended(self, outcome: ChainOutcome) -> e.ChainEnded:
-        return self._execution.ended(outcome, self._its.seconds())
+    def _ended_fact(self, outcome: ChainOutcome) -> e.ChainEnded:
+        return self._execution.end_chain(outcome, self._context.seconds())
 
     def _fail(self, failed: TrainerFailed) -> bool:
-        """The user's code failed. A fault of ours is an accident the first time, a lost rank until it is no chance."""
+        """The user's code failed. A fault of ours is an accident the first time, and a lost rank up to a limit."""
         execution, slot, stage = self._execution, self._slot, self._execution.stage
-        about = {**self.named, "stage": stage.node}
+        about = {**self.log_fields, "stage": stage.node}
         logger.warning("stage %s of chain %s failed:\n%s", execution.index, self.claim.chain, failed.error, extra=about)
         if slot.quarantine.may_be_chance(failed.kind):
             self._interrupt(failed.error)
             return False
-        self._facts.clear()  # what was found at a step that is not good is not told
-        if can_have_more(self.work, failed):
-            self._end([self._needs_more(failed.step), self._ended(ChainOutcome.INTERRUPTED)])
+        self._facts.clear()  # results of a failed step are not recorded
+        if can_use_more_ranks(self.work, failed):
+            self._end([self._needs_more_fact(failed.step), self._ended_fact(ChainOutcome.INTERRUPTED)])
             return False
         kind = FailureKind.CRASH if failed.kind in ("internal", "rank") else FailureKind(failed.kind)
         out_of_memory = kind == FailureKind.OUT_OF_MEMORY
         error = f"{failed.error.rstrip()}\n\n{self._advice(failed)}" if out_of_memory else failed.error
         signature = None if failed.is_final else failed.signature
-        fact = execution.failed(kind, error, signature, failed.step, self._its.seconds())
+        fact = execution.fail_stage(kind, error, signature, failed.step, self._context.seconds())
         version = slot.outbox.version(self.claim.stream)
         sound = fact.step if fact.evaluated is None else fact.evaluated - 1
-        quarantine = slot.quarantine.after_failure(self.claim, stage.node, sound, version)
+        quarantine = slot.quarantine.judge_failure(self.claim, stage.node, sound, version)
         if quarantine is None:
             self._end([fact])
         else:
@@ -244,14 +250,14 @@ class TrainingLane(Lane):
             slot.quarantine.lift(self._is_well)
         return False
 
-    def _needs_more(self, step: int) -> e.NeedsMore:
-        """That a step past that one has too little memory on the devices that the chain has."""
+    def _needs_more_fact(self, step: int) -> e.NeedsMore:
+        """The fact that the next step needs more memory than the chain's devices have."""
         stage, ranks = self._execution.stage, self.work.ranks
         logger.warning("chain %s is tried with %d devices: %d are out of memory", self.claim.chain, 2 * ranks, ranks)
-        return needs_more(self.work, stage, max(step, stage.start), ranks, self._slot.me.kind)
+        return needs_more_fact(self.work, stage, max(step, stage.start), ranks, self._slot.me.kind)
 
     def _advice(self, failed: TrainerFailed) -> str:
-        """What helps a trial that has too little memory. More devices seldom do: each computes one shard at a time."""
+        """Advice for a trial that is out of memory. More devices seldom help: each computes one shard at a time."""
         if failed.may_divide and (ranks := self.work.ranks) > 1:
             return f"It had {ranks} devices, the most that `ranks` and the machines allow: more may need less memory."
         if shards := self.work.shards:
@@ -259,7 +265,7 @@ class TrainingLane(Lane):
         return "With shards, a batch is computed in so many parts, one after the other, which need less memory."
 
     def _is_well(self) -> bool:
-        """Whether a fresh process starts, once all is on record."""
+        """Whether a fresh process starts, once everything is recorded."""
         slot = self._slot
         slot.saver.drain()
         slot.outbox.drain()
@@ -271,23 +277,23 @@ class TrainingLane(Lane):
         return True
 
     def _discard(self, problem: CheckpointUnreadable) -> bool:
-        """The checkpoint that was read is struck from the plan, and its steps are trained again."""
+        """Record that the checkpoint is lost; its steps are trained again."""
         resume = self._last_read
         if not resume.node:
             return self._fail(TrainerFailed("storage", f"the weights that it begins from: {problem}"))
-        if resume.is_cached:  # the upload that is under way decides what becomes of it
-            logger.info("%s: it is waited for", problem, extra=self.named)
-            self._end([self._ended(ChainOutcome.INTERRUPTED)])
+        if resume.is_cached:  # the present upload decides about it
+            logger.info("%s: it is waited for", problem, extra=self.log_fields)
+            self._end([self._ended_fact(ChainOutcome.INTERRUPTED)])
             return False
-        logger.warning("%s: its steps are trained again", problem, extra=self.named)
+        logger.warning("%s: its steps are trained again", problem, extra=self.log_fields)
         dropped = e.CheckpointDropped(node=NodeId(resume.node), step=resume.step, key=resume.key, reason=str(problem))
-        self._end([dropped, self._ended(ChainOutcome.INTERRUPTED)])
+        self._end([dropped, self._ended_fact(ChainOutcome.INTERRUPTED)])
         self._slot.status.put("lost", f"{problem}: its steps are trained again")  # until the next chain is done
         return False
 
     def _end(self, facts: Sequence[e.Event], *changes: RowChange) -> None:
         """After all its checkpoints."""
-        self._let_go()
+        self._end_ranks()
         slot, all_facts, changes = self._slot, [*self._facts, *facts], changes or (End(),)
         self._facts = []
         slot.status.remove("lost")

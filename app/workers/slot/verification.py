@@ -1,8 +1,9 @@
-"""Runs on: the thread that trains.
+"""The lane of verification steps: trains recorded steps again in a fresh process, and compares.
 
-A chain that trains nothing new: it trains steps that are on record again, in a fresh process, and compares.
+`VerificationKind` lists the kinds. Each result is recorded at once. Nothing is kept, and the chain
+may be stopped at any step.
 
-See `VerificationKind`. What it finds goes on record as it is found; it keeps nothing, and may be stopped at any step.
+Runs on: the thread that trains.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from app.workers.slot.checkpoint_store import CheckpointUnreadable
 from app.workers.slot.execution import Progress
 from app.workers.slot.lane import Lane, Stage
 from app.workers.slot.outbox import End, Finish, RowChange
-from app.workers.slot.trainer_check import CheckFailed, Files, check, of_state
-from app.workers.slot.verification_bench import OFF, Bench, Unproven, last_line
+from app.workers.slot.trainer_check import CheckFailed, Files, check, state_cause
+from app.workers.slot.verification_bench import OFF, Bench, Inconclusive, last_line
 from app.workers.state import State
 from app.workers.trainer_process import Compared
 from stagetree.runtime import inexact_reasons
@@ -26,22 +27,22 @@ from stagetree.runtime.failures import TrainerFailed
 from stagetree.runtime.inexact_reasons import UNREPEATABLE, WATCHED, is_of_metrics, metric_cause, rephrase_for_scripts
 
 
-class ProofLane(Lane):
-    """One stage, in which it trains by itself: whoever else would be trained with it would be compared as well."""
+class VerificationLane(Lane):
+    """One stage that trains by itself: other lanes in its process would change what is compared."""
 
     is_between_stages = False
     keeps_nothing = True
     progress = Progress(0)
 
-    def _prepare(self) -> None:
+    def _set_up(self) -> None:
         assert self.work.proof is not None
         self._order: VerificationOrder = self.work.proof
         self._kind = VerificationKind(self._order.kind)
         self._begin = self.work.resume.step if self.work.resume else 0
         self.progress, self._has_begun = Progress(self.work.stages[0].start), False
-        self._began_at = self._its.seconds()
+        self._began_at = self._context.seconds()
         self._waiting = list(self._order.comparisons)
-        self._bench = Bench(self.work, self._slot, self._its, self._check_wanted, self._at_step)
+        self._bench = Bench(self.work, self._slot, self._context, self._check_wanted, self._set_step)
 
     def can_begin(self, index: int) -> bool:
         return index == 0 and not self._has_begun
@@ -49,25 +50,25 @@ class ProofLane(Lane):
     def close(self) -> None:
         self._has_begun = True
 
-    # ------------------------------------------------------------------------------------------------ its end
+    # ------------------------------------------------------------------------------------------------ ending
 
     def _train(self) -> Stage:
-        yield from ()  # it asks nobody to train
-        self._began_at, self._has_begun = self._its.seconds(), True
+        yield from ()  # no training requests to the group
+        self._began_at, self._has_begun = self._context.seconds(), True
         self._await_members()
         try:
-            self._prove()
+            self._verify()
         except CheckFailed as failed:
-            self._end([self._failed(failed)])
+            self._end([self._failed_fact(failed)])
             return True
-        except Unproven as problem:
-            return self._end_unproven(str(problem))
-        self._slot.quarantine.succeeded()
-        self._end([self._ended(ChainOutcome.DONE)], Finish())
+        except Inconclusive as problem:
+            return self._end_inconclusive(str(problem))
+        self._slot.quarantine.record_success()
+        self._end([self._ended_fact(ChainOutcome.DONE)], Finish())
         return True
 
     def _end(self, facts: Sequence[e.Event], *changes: RowChange) -> None:
-        self._let_go()
+        self._end_ranks()
         self._slot.outbox.put(self.claim, facts, *(changes or (End(),)), is_last=True)
         self._end_process()
 
@@ -76,47 +77,47 @@ class ProofLane(Lane):
         self._end_process()
 
     def _end_process(self) -> None:
-        """What was trained to compare is in the way of whatever the slot trains next."""
+        """End the process, which must not be used by the slot's next chain."""
         if self._has_begun:
             self._slot.trainer.end_process()
 
-    def _end_unproven(self, why: str) -> bool:
-        """Of all that was not compared so far: it would come to the same if it were tried again."""
-        facts = [self._tested(at, unproven=why) for at in self._waiting] or [self._tested(unproven=why)]
-        self._end([*facts, self._ended(ChainOutcome.DONE)], Finish())
+    def _end_inconclusive(self, why: str) -> bool:
+        """Record that the remaining comparisons are inconclusive: another attempt would end in the same way."""
+        facts = [self._tested_fact(at, unproven=why) for at in self._waiting] or [self._tested_fact(unproven=why)]
+        self._end([*facts, self._ended_fact(ChainOutcome.DONE)], Finish())
         return True
 
     def _discard(self, problem: CheckpointUnreadable) -> bool:
-        return self._end_unproven(str(problem))
+        return self._end_inconclusive(str(problem))
 
     def _fail(self, failed: TrainerFailed) -> bool:
         if failed.kind in ("internal", "rank"):
             self._interrupt(failed.error)
             return False
-        return self._end_unproven(f"{self._the_proof} ended with {_accident(failed)}")
+        return self._end_inconclusive(f"{self._subject} ended with {_accident(failed)}")
 
     @property
-    def _the_proof(self) -> str:
+    def _subject(self) -> str:
         return "the check" if self._kind == VerificationKind.CHECK else "training again to compare"
 
-    def _ended(self, outcome: ChainOutcome) -> e.ChainEnded:
-        seconds = self._its.seconds() - self._began_at if self._has_begun else 0.0
+    def _ended_fact(self, outcome: ChainOutcome) -> e.ChainEnded:
+        seconds = self._context.seconds() - self._began_at if self._has_begun else 0.0
         return e.ChainEnded(chain=self.claim.chain, outcome=outcome, steps=self._bench.steps, seconds=seconds)
 
-    def _failed(self, failed: CheckFailed) -> e.StageFailed:
+    def _failed_fact(self, failed: CheckFailed) -> e.StageFailed:
         return e.StageFailed(
             chain=self.claim.chain,
             index=0,
             step=failed.step,
             kind=failed.kind,
             error=failed.error,
-            seconds=self._its.seconds() - self._began_at,
+            seconds=self._context.seconds() - self._began_at,
             signature=failed.signature,
         )
 
-    def _tested(self, at: Comparison | None = None, *, difference: str = "", **found: object) -> e.ExactnessTested:
-        """What was found where both ways end, which by default is the next of those places."""
-        source = self._slot.given.sources().get(self.work.trainer)
+    def _tested_fact(self, at: Comparison | None = None, *, difference: str = "", **found: object) -> e.ExactnessTested:
+        """The result at a comparison, by default the next one."""
+        source = self._slot.dependencies.sources().get(self.work.trainer)
         if source is not None and source.script:
             difference = rephrase_for_scripts(difference, source.launched)
         at, stage = at or next(iter(self._waiting), None), self.work.stages[-1]
@@ -127,21 +128,23 @@ class ProofLane(Lane):
         found |= {"begin": self._begin, "difference": difference}
         return e.ExactnessTested(**about, **place, **found)  # type: ignore[arg-type]
 
-    # ------------------------------------------------------------------------------------------------ what it does
+    # ------------------------------------------------------------------------------------------------ comparing
 
-    def _at_step(self, step: int) -> None:
+    def _set_step(self, step: int) -> None:
         self.progress = Progress(step)
 
-    def _prove(self) -> None:
+    def _verify(self) -> None:
         bench = self._bench
         bench.print_to(self._slot.logs.begin(self.claim.chain, self.work, 0))
         if self._kind == VerificationKind.CHECK:
-            its = check(bench, self._order, self.work.stages[0].end, self._let_others_train)
-            unread, files = list(its.unread), list(its.files)
-            self._state(self._tested(difference=its.difference, unproven=its.unproven, unread=unread, files=files))
+            result = check(bench, self._order, self.work.stages[0].end, self._let_others_train)
+            unread, files = list(result.unread), list(result.files)
+            self._record(
+                self._tested_fact(difference=result.difference, unproven=result.unproven, unread=unread, files=files)
+            )
             return
         if self.work.determinism == "off":
-            raise Unproven(OFF)
+            raise Inconclusive(OFF)
         before = None
         while self._waiting:
             try:
@@ -150,12 +153,12 @@ class ProofLane(Lane):
                 if failed.kind != "exception" or (before is not None and before.signature != failed.signature):
                     raise
                 if before is not None:
-                    self._state(self._tested(difference=f"{self._failing}: {last_line(failed)}"))
+                    self._record(self._tested_fact(difference=f"{self._failing}: {last_line(failed)}"))
                     return
                 before = failed
 
     def _let_others_train(self, files: Files) -> None:
-        self._state(self._tested(goes_on=True, files=list(files)))
+        self._record(self._tested_fact(goes_on=True, files=list(files)))
 
     @property
     def _failing(self) -> str:
@@ -163,7 +166,7 @@ class ProofLane(Lane):
         return f"the trainer failed when it was {how}"
 
     def _train_again(self, bench: Bench) -> None:
-        """The other way, in a fresh process, up to all that was not compared yet."""
+        """Train in a fresh process up to all remaining comparisons."""
         bench.build()
         looks = self._kind == VerificationKind.HANDOVER
         while self._waiting:
@@ -172,20 +175,20 @@ class ProofLane(Lane):
             with ExitStack() as held:
                 mine = held.enter_context(closing(bench.save(look=looks))) if at.key else None
                 try:
-                    compared = bench.compared(mine, at)
+                    compared = bench.compare_with_record(mine, at)
                 except CheckpointUnreadable as gone:
                     if len(self._waiting) == 1:
                         raise
-                    self._state(self._tested(unproven=str(gone)))
+                    self._record(self._tested_fact(unproven=str(gone)))
                     self._waiting.pop(0)
                     continue
-                difference = self._explained(bench, mine, at, compared) if compared.difference else ""
-            self._say(at, difference, compared.stray if looks else ())
+                difference = self._explain(bench, mine, at, compared) if compared.difference else ""
+            self._record_comparison(at, difference, compared.stray if looks else ())
             self._waiting.pop(0)
             if difference:
                 self._waiting.clear()
 
-    def _explained(self, bench: Bench, mine: State | None, at: Comparison, compared: Compared) -> str:
+    def _explain(self, bench: Bench, mine: State | None, at: Comparison, compared: Compared) -> str:
         """A difference with its likely cause."""
         text = compared.difference
         if self._kind == VerificationKind.WHOLE:
@@ -199,27 +202,27 @@ class ProofLane(Lane):
                 with closing(bench.save()) as again:
                     if bench.compare(again, mine).difference:
                         return f"{text}. {UNREPEATABLE}"
-        return f"{text}. {metric_cause(stray) if is_of_metrics(text) else of_state(stray)}"
+        return f"{text}. {metric_cause(stray) if is_of_metrics(text) else state_cause(stray)}"
 
     def _cause_in_whole(self, text: str) -> str:
-        """What was suspected before the trial was trained again."""
+        """The suspects that were known before the trial was trained again."""
         if not self._order.suspects and self._order.ignored:
             return WATCHED
-        return metric_cause(self._order.suspects) if is_of_metrics(text) else of_state(self._order.suspects)
+        return metric_cause(self._order.suspects) if is_of_metrics(text) else state_cause(self._order.suspects)
 
     def _stray_when_loaded(self, bench: Bench) -> Sequence[str]:
-        """What a model that was just loaded holds otherwise than that which saved the state."""
+        """What a newly loaded model holds otherwise than the one that saved the state."""
         if self.work.resume is None:
             return ()
         with closing(bench.save(look=True)) as mine, closing(bench.read(self.work.resume)) as stored:
             return bench.compare(mine, stored).stray
 
-    def _say(self, at: Comparison, difference: str, stray: Sequence[str]) -> None:
+    def _record_comparison(self, at: Comparison, difference: str, stray: Sequence[str]) -> None:
         words = dict.fromkeys(stray, inexact_reasons.STRAY)
-        self._state(self._tested(at, difference=difference, stray=words))
+        self._record(self._tested_fact(at, difference=difference, stray=words))
 
-    def _state(self, fact: e.ExactnessTested) -> None:
-        """It goes on record now, whatever becomes of the rest."""
+    def _record(self, fact: e.ExactnessTested) -> None:
+        """Record a result now, whatever happens to the rest."""
         self._slot.outbox.put(self.claim, [fact], is_news=True)
 
 

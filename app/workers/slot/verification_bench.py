@@ -1,6 +1,6 @@
-"""Runs on: the thread that trains.
+"""The operations of verification: training steps again in a separate process, and comparing states and metrics.
 
-What a comparison is made with: steps are trained again in a process of its own, and states compared.
+Runs on: the thread that trains.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from math import inf
 
 from app.domain.chain_assignment import ChainAssignment, Comparison, ResumePoint
 from app.workers.slot.checkpoint_store import CheckpointUnreadable
-from app.workers.slot.claim import Stopped
+from app.workers.slot.claim import ChainStopped
 from app.workers.slot.context import SlotContext
 from app.workers.slot.models import LaneContext
 from app.workers.state import State
@@ -23,40 +23,42 @@ from stagetree.runtime.failures import TrainerFailed
 from stagetree.runtime.inexact_reasons import other_metrics
 
 MOMENT_SECONDS = 2.0
-"""Seconds: what costs no more need not be saved."""
+"""Cheaper steps need not be saved."""
 
 NOT_KEPT = Compared("", ())
-"""A state that was deleted differs nowhere."""
+"""The result if the state was deleted and cannot be compared."""
 
 OFF = "determinism: off promises no equal bits"
 
 
-class Unproven(Exception):
+class Inconclusive(Exception):
     """Nothing can be compared; the message says why, in words that follow a colon."""
 
 
 class Bench:
-    """steps: how many were trained in all. step: where the model is. fastest: the seconds that a step took at least.
+    """steps: how many were trained in all.
+    step: of the model.
+    fastest: the fewest seconds a step.
 
-    check_wanted: raises when the proof is not wanted any more. on_step: is told how far the model is. Everything here
-    raises what `check_wanted` does, and `TrainerFailed`.
+    check_wanted: raises when the result is no longer needed.
+    on_step: receives the model's step. All methods raise what `check_wanted` does, and `TrainerFailed`.
     """
 
     def __init__(
         self,
         work: ChainAssignment,
         slot: SlotContext,
-        its: LaneContext,
+        context: LaneContext,
         check_wanted: Callable[[], None],
         on_step: Callable[[int], None],
     ) -> None:
-        self._work, self._reader, self._host, self._seconds = work, slot.reader, slot.trainer, its.seconds
+        self._work, self._reader, self._host, self._seconds = work, slot.reader, slot.trainer, context.seconds
         self._check_wanted, self._on_step = check_wanted, on_step
         self._log: StageFiles | None = None
         self.steps, self.step, self.fastest = 0, work.stages[0].start, inf
 
     def print_to(self, log: StageFiles | None) -> None:
-        """What the trainer prints goes there from the next build on."""
+        """Redirect the trainer's output from the next build on."""
         self._log = log
 
     @property
@@ -66,7 +68,7 @@ class Bench:
 
     @property
     def operations(self) -> tuple[str, ...]:
-        """Why what the model did is not exact."""
+        """Why the model's results are not exact."""
         return self._host.operations
 
     @property
@@ -75,21 +77,21 @@ class Bench:
         return self._work.determinism != "off"
 
     def build(self) -> None:
-        """A new model where the work begins, in a fresh process. Raises as `TrainerHost.begin` does."""
+        """Build a model where the work begins, in a fresh process. Raises as `TrainerHost.begin`."""
         self._check_wanted()
         self._host.begin_independently(self._work, self.read, self._log)
         self.step = self._work.stages[0].start
 
     def read(self, resume: ResumePoint) -> State:
-        """A state that is kept, which is the caller's to close. Raises `CheckpointUnreadable`."""
+        """A kept state, which is the caller's to close. Raises `CheckpointUnreadable`."""
         return self._reader.read(resume, self._check_wanted)
 
     def train(self, until: int) -> None:
-        """Raises `Stopped` where it ended before."""
+        """Raises `ChainStopped` if it ended early."""
         self._check_wanted()
         begun_at, begin = self._seconds(), self.step
         try:
-            self.step = self._host.train(self._work, until, lambda step: self._wanted(step, until)).step
+            self.step = self._host.train(self._work, until, lambda step: self._check_progress(step, until)).step
         except TrainerFailed as failed:
             self.step = max(failed.step, begin)
             raise
@@ -98,31 +100,31 @@ class Bench:
         if self.step > begin:
             self.fastest = min(self.fastest, (self._seconds() - begun_at) / (self.step - begin))
         if self.step < until:
-            raise Stopped
+            raise ChainStopped
 
     def evaluate(self) -> dict[str, float | None]:
         self._check_wanted()
         return self._host.evaluate()
 
     def save(self, *, look: bool = False) -> State:
-        """The state of the model, which is the caller's to close; look: as of `TrainerProcess.save`."""
+        """The state of the model, which is the caller's to close; look: as for `TrainerProcess.save`."""
         self._check_wanted()
         return self._host.save(look=look)
 
     def load(self, state: State, step: int) -> None:
-        """Put the model that is there where it was after `step` steps."""
+        """Put the model where it was after `step` steps."""
         self._check_wanted()
         deadline = self._host.deadline("load")
         self._host.call(lambda process: process.load(state, self._work.hp, step, deadline=deadline))
         self.step = step
 
     def compare(self, mine: State, other: State, ignored: Sequence[str] = ()) -> Compared:
-        """Where a state differs from another one; ignored: as of `TrainerProcess.compare`."""
+        """Where a state differs from another one; ignored: as for `TrainerProcess.compare`."""
         deadline = self._host.deadline("compare")
         return self._host.call(lambda process: process.compare(mine, other, ignored, deadline=deadline))
 
     def compare_stored(self, mine: State, at: Comparison) -> Compared:
-        """Where a state differs from that on record, which is only read if it is not the same to the byte.
+        """Where a state differs from the recorded one, which is read only if their hashes differ.
 
         Raises `CheckpointUnreadable`.
         """
@@ -133,60 +135,62 @@ class Bench:
         with closing(self.read(at.resume_point)) as stored:
             return self.compare(mine, stored, self._work.proof.ignored)
 
-    def compared(self, mine: State | None, at: Comparison) -> Compared:
-        """Where the other way ends otherwise, in state or metrics, and what the two trainers held besides.
+    def compare_with_record(self, mine: State | None, at: Comparison) -> Compared:
+        """Compare the model's state or metrics with the record, and the trainers' other held objects.
 
-        mine: the state there, if it is compared. Raises `Unproven` where a difference need not be the trainer's fault,
-        and `CheckpointUnreadable`.
+        mine: the state, if it is compared. Raises `Inconclusive` if a difference may not be the trainer's fault, and
+            `CheckpointUnreadable`.
         """
         comparison = NOT_KEPT if mine is None else self.compare_stored(mine, at)
         text = comparison.difference
         if not text and at.metrics is not None:
             text = other_metrics(at.metrics, self.evaluate(), of_equal_weights=bool(at.key))
         if text and mine is None:
-            comparison = self._at_origin()
+            comparison = self._compare_origin()
         if text and comparison.elsewhere:
-            raise Unproven(f"the state was made under {comparison.elsewhere[0]}")
+            raise Inconclusive(f"the state was made under {comparison.elsewhere[0]}")
         if text and self.inexact_reasons:
-            raise Unproven(f"the state that it began with was made elsewhere: it {self.inexact_reasons[0]}")
+            raise Inconclusive(f"the state that it began with was made elsewhere: it {self.inexact_reasons[0]}")
         if text and self.operations:
-            raise Unproven(f"the trainer {self.operations[0]}")
+            raise Inconclusive(f"the trainer {self.operations[0]}")
         return replace(comparison, difference=text)
 
-    def _at_origin(self) -> Compared:
-        """Metrics alone do not tell where they were made; a state that is kept on the same way does.
+    def _compare_origin(self) -> Compared:
+        """Compare with a state that tells where the metrics were made, since metrics alone do not.
 
-        Raises `Unproven` where none is.
+        Raises `Inconclusive` if there is none.
         """
         assert self._work.proof is not None
         if (origin := self._work.proof.origin) is not None:
             with suppress(CheckpointUnreadable), closing(self.save()) as mine, closing(self.read(origin)) as stored:
                 return self.compare(mine, stored)
-        raise Unproven("no state is kept on its way that tells under which torch, and on which device, it was measured")
+        raise Inconclusive(
+            "no state is kept on its way that tells under which torch, and on which device, it was measured"
+        )
 
     def seen(self) -> Seen:
-        """What the trainer has read since it was built."""
+        """The inputs that the trainer has read since it was built."""
         return self._host.call(lambda process: process.seen(deadline=self._host.deadline("seen")))
 
     def written(self) -> list[tuple[str, bool]]:
-        """The files that the trainer has written since the last time, and whether that was in training."""
+        """The files that the trainer has written since the last call, and whether during training."""
         return list(self._host.uses()["written"])
 
-    def is_worth(self, steps: int) -> bool:
-        """Whether so many more steps cost no more than they may, or but a moment."""
+    def is_affordable(self, steps: int) -> bool:
+        """Whether this many more steps are within the budget, or take only a moment."""
         assert self._work.proof is not None
         few, most = steps * self.fastest <= MOMENT_SECONDS, self._work.proof.most_steps
         return few or self.steps + steps <= most
 
-    def _wanted(self, step: int, until: int) -> int:
+    def _check_progress(self, step: int, until: int) -> int:
         self._on_step(step)
         try:
             self._check_wanted()
-        except Exception:  # it is raised again where nothing is under way
+        except Exception:  # it is raised again after the call
             return 0
         return until
 
 
 def last_line(failed: TrainerFailed) -> str:
-    """What the user's code raised, without where."""
+    """What the user's code raised, without its traceback."""
     return failed.error.strip().splitlines()[-1] if failed.error.strip() else "an error"
