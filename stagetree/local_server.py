@@ -63,7 +63,7 @@ class LocalServer:
         self._folder = folder
         options = json.dumps({"slots": slots, "folder": str(folder), "trainers": [*trainers, str(folder / "trainers")]})
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "app.cli.attended_stack", options],
+            [sys.executable, "-P", "-m", "app.cli.local_stack", options],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

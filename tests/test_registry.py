@@ -10,7 +10,7 @@ import pytest
 
 from app import registry
 from app.registry import Catalogue, TrainerFileError, check_arguments, describe
-from app.service.submission import opened
+from app.service.submission import opening_event
 from stagetree.source.definitions import Arguments
 from stagetree.spec import SpecError, StudySpec
 
@@ -217,8 +217,8 @@ def test_a_script_with_a_launcher_is_in_plans_of_its_own(tmp_path: Path) -> None
     (source,) = Catalogue([write(tmp_path / "train.py", text)]).describe().values()
     tuner = {"kind": "trials", "trials": [{"hp": {"lr": 0.1}, "steps": 3}]}
     study = {"name": "a", "trainer": "gpt", "metric": "m", "mode": "min", "tuner": tuner, "parallel": "ddp", "ranks": 2}
-    assert opened(StudySpec.from_dict(study), source).parallel == "launched:2"
-    assert opened(StudySpec.from_dict(study), replace(source, launched=False)).parallel == "ddp:2"
+    assert opening_event(StudySpec.from_dict(study), source).parallel == "launched:2"
+    assert opening_event(StudySpec.from_dict(study), replace(source, launched=False)).parallel == "ddp:2"
 
 
 def test_a_trainer_whose_files_know_of_ranks_is_not_refused(tmp_path: Path, helper: Path) -> None:

@@ -1,6 +1,5 @@
-"""The HTTP side: requests go in as commands, and `app.service` answers them.
+"""HTTP: requests become commands and queries of `app.service`.
 
-Reading order: `access` (the caller, and what it may do), `services` (what a route may use), `writing` (the way a
-command takes), `requests` and `errors` (what is refused, and how it is said), `streaming` (a study's events, as they
-happen), `sharing` (what many ask for, worked out once), then `routes`.
+Reading order: `access` (callers and their rights), `services` (the parts of a route), `strict` (the reading of requests
+and the writing of commands), `bodies`, `errors`, `streaming` (live events of a study), then `routes`.
 """

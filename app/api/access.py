@@ -1,13 +1,12 @@
-"""The caller of a request, and what it may do.
+"""The caller of a request, and its rights.
 
 `Gate` finds the principal by a token, or by the headers of a trusted proxy, or refuses the request with 401. A caller
 on the server's own machine needs no token; a request that was forwarded came from another machine. Then each route
 needs a scope: reading `read`, changing `submit`, and changing the study of another owner `operate`.
 
-`Guard` says who may have a browser talk to this server: only pages of its own, under a name that is its own. A browser
-on this machine needs no token, and elsewhere its cookie goes along, so a web page must not be taken for its user. A
-page elsewhere may send requests that carry its `Origin`, or have its own name point at this machine, which `Host` shows
-(DNS rebinding).
+`Guard` admits browsers only from the server's own pages, under one of its own names. A browser on this machine needs no
+token, and elsewhere it sends its cookie, so a foreign page could act as the user. Such a page shows in `Origin`, or in
+`Host` if its name resolves to this machine (DNS rebinding).
 """
 
 from __future__ import annotations
@@ -34,46 +33,45 @@ from app.service.access import Doorkeeper
 from app.service.services import HttpProblem
 
 OPEN_PATHS = ("/", "/docs", "/openapi.json", "/healthz", "/readyz")
-"""They show nothing of studies: the page asks for its data, and probes must not need a secret."""
+"""Paths without study data: the page loads its data by other paths, and probes must not need a secret."""
 
 ASSETS = "/assets/"
 SCOPE_HEADER = "Stagetree-Scope"
-"""Of each answer: what its caller may do here."""
-PASSED_ON = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "x-forwarded-user")
-WHO = (
+"""The header of each answer with the caller's scope."""
+FORWARDING_HEADERS = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "x-forwarded-user")
+TOKEN_MISSING = (
     "This server asks who you are. Send a token, as `Authorization: Bearer TOKEN`, or in STAGETREE_TOKEN for commands "
     "and clients; `stagetree token create NAME` makes one where the server runs."
 )
-INVALID = "This token lets nobody in: it is unknown, has expired or was revoked."
+TOKEN_INVALID = "This token lets nobody in: it is unknown, has expired or was revoked."
 
 
 @dataclass(frozen=True)
 class AccessPolicy:
-    """Which callers need a token: those on another machine (`loopback`), all (`always`) or none (`open`).
-
-    proxies: whose headers about their users are trusted. instead: of a server that only shows what there is, what to
-    do to change something; "" for others.
-    """
+    """Which callers need a token: those on another machine (`loopback`), all (`always`) or none (`open`)."""
 
     access: str = "loopback"
     proxies: Sequence[IPv4Network | IPv6Network] = ()
-    instead: str = ""
+    """The proxies whose headers about users are trusted."""
 
-    def believes(self, peer: str | None) -> bool:
-        """Whether a connection comes from a trusted proxy."""
+    instead: str = ""
+    """A read-only server's advice on how to change studies; "" for other servers."""
+
+    def trusts(self, peer: str | None) -> bool:
+        """Whether the peer is a trusted proxy."""
         address = _address(peer)
         return address is not None and any(address in network for network in self.proxies)
 
-    def asks_nobody(self, peer: str | None, own: str | None, headers: Headers) -> bool:
-        """Whether a request may do all without a token. peer, own: the two ends of its connection.
+    def needs_no_token(self, peer: str | None, own: str | None, headers: Headers) -> bool:
+        """Whether a request needs no token. peer, own: the ends of its connection, None for a Unix socket.
 
-        Both are None for a socket in the file system. One address at both ends is this machine's.
+        Equal addresses at both ends are this machine's.
         """
         if self.access != "loopback":
             return self.access == "open"
         address = _address(peer)
         is_here = address is None or address.is_loopback or address == _address(own)
-        return is_here and not any(name in headers for name in PASSED_ON)
+        return is_here and not any(name in headers for name in FORWARDING_HEADERS)
 
 
 class Gate:
@@ -92,16 +90,16 @@ class Gate:
         except (DatabaseUnavailable, LostRace) as error:
             await answer(Request(scope), 503, str(error), TRY_AGAIN)(scope, receive, send)
             return
-        if who is None and not is_open(scope["path"]):
-            detail = INVALID if sent_token(headers) else WHO
+        if who is None and not is_public(scope["path"]):
+            detail = TOKEN_INVALID if sent_token(headers) else TOKEN_MISSING
             refusal = answer(Request(scope), 401, detail, {"WWW-Authenticate": "Bearer"})
             await refusal(scope, receive, send)
             return
         scope.setdefault("state", {}).update(principal=who, instead=self._policy.instead)
-        await self._app(scope, receive, self._telling(send, who))
+        await self._app(scope, receive, self._with_scope_header(send, who))
 
-    def _telling(self, send: Send, who: Principal | None) -> Send:
-        """Sends with each answer what its receiver may do, so that a page offers nothing else."""
+    def _with_scope_header(self, send: Send, who: Principal | None) -> Send:
+        """Add the caller's scope to each answer, so that a page offers only allowed actions."""
         if who is None:
             return send
         may = Scope.READ if self._policy.instead else who.scope
@@ -115,25 +113,25 @@ class Gate:
 
     async def _find(self, scope: Asgi, headers: Headers) -> Principal | None:
         peer, own = ((scope.get(end) or (None,))[0] for end in ("client", "server"))
-        if self._policy.believes(peer) and (user := headers.get("x-forwarded-user")):
+        if self._policy.trusts(peer) and (user := headers.get("x-forwarded-user")):
             groups = [each.strip() for each in headers.get("x-forwarded-groups", "").split(",")]
             return self._doorkeeper.user(user, groups)
         if (token := sent_token(headers)) and (principal := await self._recognise(token)):
             return principal
-        return ANONYMOUS_ADMIN if self._policy.asks_nobody(peer, own, headers) else None
+        return ANONYMOUS_ADMIN if self._policy.needs_no_token(peer, own, headers) else None
 
     async def _recognise(self, token: str) -> Principal | None:
-        is_fresh, who = self._doorkeeper.remembered(token)
+        is_fresh, who = self._doorkeeper.cached_principal(token)
         return who if is_fresh else await run_in_threadpool(self._doorkeeper.recognise, token)
 
 
-def is_open(path: str) -> bool:
+def is_public(path: str) -> bool:
     """Whether the path needs no token."""
     return path in OPEN_PATHS or path.startswith(ASSETS)
 
 
 def sent_token(headers: Headers) -> str:
-    """The token that came with a request; "" for none. The page keeps its own in a cookie, which no script reads."""
+    """The request's token; "" for none. The page has its token in a cookie that no script can read."""
     kind, _, token = headers.get("authorization", "").partition(" ")
     if kind.lower() == "bearer":
         return token.strip()
@@ -145,13 +143,13 @@ def sent_token(headers: Headers) -> str:
 
 
 def cookie_of(headers: Headers) -> str:
-    """The name of the cookie, one for each port: browsers send a cookie to all ports of a machine."""
+    """The cookie's name, which contains the port: browsers send a cookie to all ports of a machine."""
     port = headers.get("host", "").rpartition(":")[2]
     return f"stagetree-{port}" if port.isdecimal() else "stagetree"
 
 
 def _address(peer: str | None) -> IPv4Address | IPv6Address | None:
-    """The address of a peer; None for one that has none."""
+    """The peer's IP address; None if it has none."""
     try:
         address = ip_address(peer or "")
     except ValueError:
@@ -160,15 +158,15 @@ def _address(peer: str | None) -> IPv4Address | IPv6Address | None:
 
 
 READING = ("preview_study", "replay_study", "imagine_study")
-"""They are asked with a body or take long, hence POST, and change nothing."""
+"""POST routes that change nothing: they need a body, or take long."""
 
 OPERATING = ("release_slot",)
 ADMINISTERING = ("list_tokens", "create_token", "revoke_token")
 SIGNING = ("sign_in", "sign_out")
 
 
-def needed(route: str, method: str) -> Scope:
-    """The scope that a route needs, by its name."""
+def needed_scope(route: str, method: str) -> Scope:
+    """The scope that a route requires."""
     if route in ADMINISTERING:
         return Scope.ADMIN
     if route in OPERATING:
@@ -177,12 +175,12 @@ def needed(route: str, method: str) -> Scope:
 
 
 def principal(request: Request) -> Principal:
-    """The caller, whose scope is wide enough for the route.
+    """The caller, after a check of its scope.
 
-    Raises `HttpProblem`: 403 where it is not, and 409 where the server changes nothing for anybody.
+    Raises `HttpProblem`: 403 for a scope that is too narrow, and 409 if the server is read-only.
     """
     who: Principal = request.state.principal
-    scope = needed(request.scope["route"].name, request.method)
+    scope = needed_scope(request.scope["route"].name, request.method)
     if request.state.instead and scope > Scope.READ:
         raise HttpProblem(409, f"This server only shows what there is. {request.state.instead}")
     if who.scope < scope:
@@ -190,17 +188,17 @@ def principal(request: Request) -> Principal:
     return who
 
 
-async def known(request: Request) -> Principal:
-    """As a dependency, once a request."""
+async def require_principal(request: Request) -> Principal:
+    """The caller, as a dependency."""
     return principal(request)
 
 
-Who = Annotated[Principal, Depends(known)]
+Who = Annotated[Principal, Depends(require_principal)]
 
 
 def check_owner(request: Request, who: Principal, owner: str) -> None:
-    """Refuse what would change somebody else's study. Raises `HttpProblem`."""
-    if needed(request.scope["route"].name, request.method) is Scope.SUBMIT and not who.can_change(owner):
+    """Refuse a change of another user's study. Raises `HttpProblem`."""
+    if needed_scope(request.scope["route"].name, request.method) is Scope.SUBMIT and not who.can_change(owner):
         whose = f"{owner}'s" if owner else "nobody's whom we know"
         raise HttpProblem(403, f"The study is {whose}, and {who.name} may {who.scope}: this needs operate.")
 
@@ -211,10 +209,10 @@ ELSEWHERE = ("cross-site", "same-site")
 
 
 class Guard:
-    """Refuses requests to another name than an address, `localhost` or one of `names`, and those of other sites' pages.
+    """Refuses requests from pages of other sites, and requests to a name that is not the server's.
 
-    `names` with a * in it: any name will do, since something in front of the server looks at it. Every answer tells the
-    browser not to guess its type: what trainers print and users write is in some.
+    IP addresses, `localhost` and `names` are the server's; a * in `names` allows any, for a proxy that checks names.
+    Every answer forbids the browser to guess its type, since some contain users' and trainers' text.
     """
 
     def __init__(self, app: ASGIApp, names: Collection[str]) -> None:
@@ -223,9 +221,9 @@ class Guard:
     async def __call__(self, scope: Asgi, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and (problem := self._problem(Headers(scope=scope))):
             status, detail = problem
-            await answer(Request(scope), status, detail)(scope, receive, _typed(send))
+            await answer(Request(scope), status, detail)(scope, receive, _with_nosniff(send))
             return
-        await self._app(scope, receive, _typed(send))
+        await self._app(scope, receive, _with_nosniff(send))
 
     def _problem(self, headers: Headers) -> tuple[int, str] | None:
         host = headers.get("host", "")
@@ -246,7 +244,7 @@ class Guard:
         return ANY in self._names or name == LOCAL or name in self._names or _is_address(name)
 
 
-def _typed(send: Send) -> Send:
+def _with_nosniff(send: Send) -> Send:
     async def sent(message: Message) -> None:
         if message["type"] == "http.response.start":
             MutableHeaders(scope=message).setdefault("X-Content-Type-Options", "nosniff")
@@ -256,7 +254,7 @@ def _typed(send: Send) -> Send:
 
 
 def _name(url: str) -> str | None:
-    """The host's name without its port; None where it cannot be read."""
+    """The host name without its port; None if it is malformed."""
     try:
         return urlsplit(url).hostname
     except ValueError:
@@ -264,7 +262,7 @@ def _name(url: str) -> str | None:
 
 
 def _is_address(name: str | None) -> bool:
-    """Whether the name is an address: whoever sends it looked nothing up, so nobody can have lied to them."""
+    """Whether the name is an IP address, which needs no DNS and so cannot be rebound."""
     try:
         return name is not None and bool(ip_address(name))
     except ValueError:

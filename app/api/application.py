@@ -18,7 +18,7 @@ from starlette.middleware.gzip import GZipMiddleware
 
 import stagetree
 from app.api import errors
-from app.api.access import Gate, Guard, known
+from app.api.access import Gate, Guard, require_principal
 from app.api.routes import access, page, plans, service, studies, study_annotations, trial_requests, trials
 from app.api.services import ApiServices
 from app.domain.evolve import collector_paused
@@ -29,21 +29,20 @@ from app.process.limits import end_within
 logger = logging.getLogger(__name__)
 
 RECENT = 8
-"""So many studies, the newest, are those that somebody may look at."""
+"""The number of newest studies whose plans are folded at the start."""
 
 AGAIN_SECONDS = 5.0
-"""How soon a database that was away is looked for again."""
+"""The pause before an unavailable database is tried again."""
 
 LONG = 10_000
-"""Events of a plan; what comes of fewer is gone through in no time."""
+"""The events of a plan from which on its objects are frozen for the garbage collector."""
 
 
 def warm(use: ApiServices) -> None:
     """Fold the plans of the newest studies, one after the other, until the server must end.
 
-    A page that is still open asks for its study at once, and a long log takes seconds to fold.
-    What goes wrong here ends nothing: whoever asks for a plan is told why it cannot be had. A database that is away, or
-    waits for its migrations, is said once, and looked for until it is there.
+    Open pages request their study at once, and a long log takes seconds to fold. Errors are only logged here, since a
+    later request reports them. An unavailable database is reported once, and retried.
     """
     is_said = False
     while not use.stopping.is_set():
@@ -69,7 +68,7 @@ def _fold_newest(use: ApiServices) -> None:
 
 
 def _fold(use: ApiServices, stream: str) -> None:
-    """What was folded stays: the collector would go through a long log three times, while somebody waits."""
+    """Fold a plan without garbage collection, which would traverse its objects three times."""
     with collector_paused():
         if use.plans.get(stream).version > LONG:
             gc.freeze()
@@ -79,10 +78,10 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @contextmanager
-def calling_on_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Within the block a signal to stop also calls `stop`, before whoever handles it: open streams must learn of it.
+def call_on_signals(stop: Callable[[], None]) -> Iterator[None]:
+    """Call `stop` on a stop signal within the block, before its handler, so that open streams end.
 
-    Only the main thread may watch signals: a server in another thread must have its streams told otherwise.
+    Only the main thread receives signals. A server in another thread must end its streams otherwise.
     """
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
     watched = [number for number in SIGNALS if callable(handlers[number])]
@@ -105,11 +104,11 @@ def calling_on_signals(stop: Callable[[], None]) -> Iterator[None]:
 
 API = "/api/v1"
 SWITCH_SECONDS = 0.0005
-"""How long a thread keeps the interpreter from another; with the default of 5 ms, a small answer that is handed from
-thread to thread waits for a large one each time."""
+"""The interpreter's switch interval. With the default of 5 ms, a small answer waits for a large one at each hand-over
+between threads."""
 
 LARGE = 64 * 1024
-"""Bytes that take a millisecond to compress: from here on, a thread does it, and nobody else waits."""
+"""Bytes that take a millisecond to compress. Larger answers are compressed in a thread."""
 
 
 def make_app(services: ApiServices) -> FastAPI:
@@ -130,7 +129,7 @@ def make_app(services: ApiServices) -> FastAPI:
     commands = (trial_requests.router, study_annotations.router)
     about_studies = (studies.router, trials.checkpoints, *about_trials, *commands, plans.router, plans.replays)
     for router in (*about_studies, service.slots, access.router):
-        app.include_router(router, prefix=API, dependencies=[Depends(known)])
+        app.include_router(router, prefix=API, dependencies=[Depends(require_principal)])
     app.include_router(service.router)
     app.include_router(page.description)
     app.include_router(page.router)
@@ -150,7 +149,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         services.stopping.set()
 
     warming = asyncio.create_task(run_in_threadpool(warm, services))
-    with calling_on_signals(stop), freeze_after_long_passes():
+    with call_on_signals(stop), freeze_after_long_passes():
         yield
     services.stopping.set()
     await warming

@@ -1,6 +1,6 @@
-"""Every refusal as `application/problem+json` (RFC 9457): what happened, in one sentence for the client.
+"""Refusals as `application/problem+json` (RFC 9457), with a sentence for the client.
 
-And the OpenAPI document where FastAPI does not see enough: how refusals look, examples, and the names of objects.
+Also the parts of the OpenAPI document that FastAPI lacks: refusals, examples, and the names of objects.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TRY_AGAIN = {"Retry-After": "1"}
 
 
 def install(app: FastAPI) -> None:
-    """Have everything that goes wrong answered as a problem."""
+    """Answer every error with a problem document."""
     for kind, handler in HANDLERS.items():
         app.add_exception_handler(kind, handler)
 
@@ -39,7 +39,7 @@ def install(app: FastAPI) -> None:
 def answer(
     request: Request, status: int, detail: str, headers: Mapping[str, str] | None = None, **more: Any
 ) -> Response:
-    """The problem document. `more` are members of its own, such as `errors`."""
+    """The problem document. more: further members, such as `errors`."""
     body = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": detail}
     body |= {"instance": request.url.path, **more}
     return JSONResponse(body, status, dict(headers or {}), media_type=MEDIA_TYPE)
@@ -58,13 +58,13 @@ def _spec(request: Request, error: SpecError) -> Response:
 
 
 def _validation(request: Request, error: RequestValidationError) -> Response:
-    if _is_command_read(request, error):
+    if _is_unknown_command(request, error):
         return _not_allowed(request)
     return _fields(request, [problem for each in error.errors() for problem in _problems(each)])
 
 
-def _is_command_read(request: Request, error: RequestValidationError) -> bool:
-    """Whether the path is one of a command, such as `trials/3:extend`, and was taken for one with a wrong number."""
+def _is_unknown_command(request: Request, error: RequestValidationError) -> bool:
+    """Whether a command's path, such as `trials/3:extend`, was matched by a route without commands."""
     is_in_path = any(each["loc"][0] == "path" for each in error.errors())
     return is_in_path and ":" in request.url.path and ":" not in getattr(request.scope.get("route"), "path", "")
 
@@ -73,20 +73,20 @@ _PATTERNS = {
     r"^[\x21-\x7e]{1,255}$": "1 to 255 visible ASCII characters, without spaces",
     r"\S": "text, and not only spaces",
 }
-"""Regular expressions in words."""
+"""Patterns in words."""
 
 
 def _problems(error: Mapping[str, Any]) -> list[dict[str, str]]:
-    """What pydantic found: a parameter that is wrong, or all that is wrong in a body."""
+    """The problems in an error of pydantic: one parameter, or all problems of a body."""
     cause = error.get("ctx", {}).get("error")
     if isinstance(cause, SpecError):
         return [{"field": problem.field, "problem": problem.problem} for problem in cause.problems]
     field = next(str(part) for part in reversed(error["loc"]) if isinstance(part, str))
-    return [{"field": field, "problem": _sentence(error)}]  # one that may be repeated is named without its place
+    return [{"field": field, "problem": _sentence(error)}]  # without the index of a repeated parameter
 
 
 def _sentence(error: Mapping[str, Any]) -> str:
-    """What would be right for a parameter."""
+    """A sentence on the right value of a parameter."""
     limits, got = error.get("ctx", {}), f", got {shorten(error['input'])}"
     match error["type"]:
         case "missing":
@@ -122,9 +122,9 @@ def _http(request: Request, error: HTTPException) -> Response:
 
 
 def _not_allowed(request: Request) -> Response:
-    """What is possible there follows from the document: a router knows only the first route that fits.
+    """405 with the methods of this path, by the OpenAPI document: a router only knows the first matching route.
 
-    A command that there is none of, such as `studies/x:explode`, is nothing at all.
+    An unknown command, such as `studies/x:explode`, gets a 404.
     """
     shapes = {path: re.sub(r"\\{\w+\\}", "[^/:]+", re.escape(path)) for path in request.app.openapi()["paths"]}
     paths = [path for path, shape in shapes.items() if re.fullmatch(shape, request.url.path)]
@@ -135,7 +135,7 @@ def _not_allowed(request: Request) -> Response:
     return answer(request, 405, detail, {"Allow": ", ".join(allowed)})
 
 
-def _refused(request: Request, error: terms.Refused) -> Response:
+def _refusal_response(request: Request, error: terms.Refused) -> Response:
     status = {terms.Unknown: 404, terms.StateConflict: 409}.get(type(error), 422)
     return answer(request, status, str(error))
 
@@ -144,7 +144,7 @@ def _key_reused(request: Request, error: log.KeyReused) -> Response:
     return answer(request, 422, str(error))
 
 
-def _crowded(request: Request, _: log.VersionConflict) -> Response:
+def _conflict(request: Request, _: log.VersionConflict) -> Response:
     return answer(request, 503, "Too many others are writing to this plan; try again.", TRY_AGAIN)
 
 
@@ -156,7 +156,7 @@ def _unusable(request: Request, error: PlanUnusable) -> Response:
     return answer(request, 500, str(error))
 
 
-def _unexpected(request: Request, _: Exception) -> Response:
+def _internal_error(request: Request, _: Exception) -> Response:
     return answer(request, 500, "The server made a mistake; its log says which.")
 
 
@@ -166,13 +166,13 @@ HANDLERS: dict[type[Exception], Any] = {
     SpecError: _spec,
     RequestValidationError: _validation,
     HTTPException: _http,
-    terms.Refused: _refused,
+    terms.Refused: _refusal_response,
     log.KeyReused: _key_reused,
-    log.VersionConflict: _crowded,
+    log.VersionConflict: _conflict,
     DatabaseUnavailable: _unavailable,
     StoreUnavailable: _unavailable,
     PlanUnusable: _unusable,
-    Exception: _unexpected,
+    Exception: _internal_error,
 }
 
 
@@ -181,25 +181,25 @@ Json = dict[str, Any]
 REF = "#/components/schemas/"
 DESCRIPTION = "Hyper-parameter search that trains what trials share only once."
 NAMES = {"Outcome": "Result", "StudyAnswer": "Study", "StudyListed": "Listed"}
-"""Objects with other names than the classes of Python, where `Study` and `Result` are what a client works with."""
+"""Objects whose names differ from their Python classes: clients know `Study` and `Result`."""
 
 REFUSALS = {
     400: "The body is not JSON.",
-    401: "It has no token, or one that is unknown or ended.",
+    401: "The request has no valid token.",
     403: "The scope or project of the token does not allow this.",
     404: "There is no such study or trial.",
     409: "Its state does not allow this.",
     413: "The body is too large.",
-    415: "The body is not said to be JSON.",
-    422: "Something in the request is wrong; `errors` says what, and where.",
-    501: "The server lacks a library that is needed for it.",
-    503: "The database cannot be used now.",
+    415: "The Content-Type is not JSON.",
+    422: "The request is invalid; `errors` has the problem of each field.",
+    501: "The server lacks a required library.",
+    503: "The database is unavailable.",
 }
 UNCHANGED: Json = {"description": "Nothing has happened since."}
 
 
 def refusals(*statuses: int) -> dict[int | str, Json]:
-    """The `responses` of a route that may refuse with these; 401, 403, 422 and 503 always may."""
+    """The `responses` of a route for these refusals; 401, 403, 422 and 503 are always included."""
     return {status: _refusal(status) for status in sorted({*statuses, 401, 403, 422, 503})}
 
 
@@ -208,12 +208,12 @@ def _refusal(status: int) -> Json:
 
 
 def operation_id(route: APIRoute) -> str:
-    """The function's name: stable, and what a generated client calls it."""
+    """The function's name, which generated clients use."""
     return route.name
 
 
 def install_document(app: FastAPI) -> None:
-    """Complete the document when it is first asked for."""
+    """Complete the document at its first request."""
 
     def document() -> Json:
         if app.openapi_schema is None:
@@ -223,15 +223,15 @@ def install_document(app: FastAPI) -> None:
             schemas = app.openapi_schema["components"]["schemas"]
             problem = Problem.model_json_schema(ref_template=REF + "{model}", mode="serialization")
             schemas |= problem.pop("$defs") | {"Problem": problem}
-            app.openapi_schema = _renamed(app.openapi_schema)
+            app.openapi_schema = _rename_schemas(app.openapi_schema)
             _add_examples(app.openapi_schema["components"]["schemas"])
         return app.openapi_schema
 
     app.openapi = document  # type: ignore[method-assign]
 
 
-def _renamed(document: Json) -> Json:
-    """The same with the objects' names in it."""
+def _rename_schemas(document: Json) -> Json:
+    """The document with the public names of objects."""
     text = json.dumps(document)
     for name, title in NAMES.items():
         text = text.replace(f'"{REF}{name}"', f'"{REF}{title}"')
@@ -242,6 +242,6 @@ def _renamed(document: Json) -> Json:
 
 
 def _add_examples(schemas: dict[str, Json]) -> None:
-    """Here, since FastAPI drops every null from the document, also those in examples, where they mean something."""
+    """Add the examples last: FastAPI drops every null from the document, also meaningful ones in examples."""
     for name, example in EXAMPLES.items():
         schemas[name]["examples"] = [example]

@@ -1,4 +1,4 @@
-"""Examples of what the API answers, for its description."""
+"""Examples of answers for the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -73,9 +73,9 @@ COST: Json = {
 }
 NOTE: Json = {"event": 42, "time": 1789000004.2, "trial": 3, "text": "diverges after the warm-up", "by": "ann"}
 NOTE |= {"corrected_at": None}
-TOLD = "Trial 3 leads so far because its val_accuracy of 0.9889 at step 40 is the highest of 2 results."
+BEST = "Best so far: trial 3, val_accuracy 0.9889 at step 40, the highest of 2 results."
 SAVED = "1 other trial shares its first 20 steps; sharing has saved about 4 s of slot time so far (40 steps)."
-STORY: Json = {"lines": [TOLD, SAVED], "results": 2, "as_far": 2, "equal": [], "sharers": 1, "shared_beginning": 20}
+STORY: Json = {"lines": [BEST, SAVED], "results": 2, "as_far": 2, "equal": [], "sharers": 1, "shared_beginning": 20}
 STORY |= {"within_noise": [], "noise": ""}
 STORY |= {"steps_by_sharing": 40, "seconds_by_sharing": 4.06, "steps_by_stopping": 0, "seconds_by_stopping": 0.0}
 STUDY: Json = {
@@ -292,4 +292,4 @@ EXAMPLES: dict[str, Json] = {
     "TrialDetail": TRIAL_DETAIL,
     "TrialPage": _page(TRIAL),
 }
-"""By the name of the object in the document."""
+"""Examples by the name of the object in the document."""

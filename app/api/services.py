@@ -1,8 +1,8 @@
-"""The parts that a route may use, and how it gets them.
+"""The parts that routes share, as FastAPI dependencies.
 
-Work that many clients ask for at once is done once, in turns or in a process apart, and kept while nothing happens. A
-kept answer is JSON, compressed once, and its `ETag` is the moment that it is true of: a client asks each time whether
-its copy is still true, and is told so with a 304.
+Concurrent requests for the same work share one run. Heavy work waits for its turn or runs in a process of its own, and
+its answer is cached until the next event. A cached answer is compressed JSON with an `ETag`, the moment it is valid
+for; a client with a valid copy gets a 304.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ T = TypeVar("T")
 
 
 class SingleFlight:
-    """Whoever asks shares what begins after that, and so is answered as if nobody else asked. Lives in one event loop.
+    """Concurrent callers share the next run, so each gets a result computed after its own request.
 
-    Pages that follow a study all ask for it when something happens there.
+    Pages that follow a study all request it after each event. Lives in one event loop.
     """
 
     def __init__(self) -> None:
@@ -46,11 +46,11 @@ class SingleFlight:
         self._next = dict[Hashable, asyncio.Task[Any]]()
 
     async def do(self, key: Hashable, work: Callable[[], T]) -> T:
-        """What the work comes to, in a thread; `what` is the name of equal work. Raises what the work raises."""
+        """Run the work in a thread; its result. key: the same for equal work. Raises what the work raises."""
         task = self._next.get(key)
         if task is None:
             task = self._next[key] = asyncio.create_task(self._after(self._running.get(key), key, work))
-        return cast(T, await asyncio.shield(task))  # the others wait on where one goes away
+        return cast(T, await asyncio.shield(task))  # one cancelled caller must not cancel the others
 
     async def _after(self, before: asyncio.Task[Any] | None, key: Hashable, work: Callable[[], T]) -> T:
         if before is not None:
@@ -64,19 +64,19 @@ class SingleFlight:
 
 
 TURN_SECONDS = 30.0
-"""Whoever has waited for so long goes ahead, as if there were no turns."""
+"""A request that has waited this long no longer waits for its turn."""
 
 AT_ONCE = 2
-"""Threads share one lock of the interpreter: more of them at once are no faster, and hold up small requests."""
+"""Heavy requests at once. Threads share the interpreter's lock: more are no faster, and delay small requests."""
 
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 _heavy: set[Callable[..., Any]] = set()
 
 
 class StudyQueue:
-    """One at a time about each study, and a few at a time in all: a study many ask about holds up no other.
+    """Runs one heavy request at a time for each study, and a few in all, so that no study blocks the others.
 
-    A request waits for its turn in the event loop, and takes no thread from the others.
+    Requests wait in the event loop and occupy no thread.
     """
 
     def __init__(self, at_once: int = AT_ONCE, seconds: float = TURN_SECONDS) -> None:
@@ -85,7 +85,7 @@ class StudyQueue:
 
     @asynccontextmanager
     async def turn(self, study: str) -> AsyncIterator[None]:
-        """The block is run when it is its turn, in the order in which they came about a study."""
+        """Run the block in its turn, in the order of requests about a study."""
         of_study = self._of.get(study)
         if of_study is None:
             of_study = self._of[study] = asyncio.Lock()
@@ -97,22 +97,22 @@ class StudyQueue:
             yield
 
 
-def apart(tuner_files: Sequence[str], do: Callable[..., T], *given: Any) -> T:
-    """The result of a pure function of a module, in a bounded process of its own. Raises `InvalidField`."""
+def compute_in_process(tuner_files: Sequence[str], do: Callable[..., T], *given: Any) -> T:
+    """Run a pure function in a process with limits of its own. Raises `InvalidField` at a limit."""
     try:
-        return cast(T, run_in_sandbox(_with_tuners, tuner_files, do, *given))
+        return cast(T, run_in_sandbox(_with_registered_tuners, tuner_files, do, *given))
     except LimitExceeded as problem:
         raise InvalidField("", str(problem)) from None
 
 
-def _with_tuners(files: Sequence[str], do: Callable[..., T], *given: Any) -> T:
-    """There, where those that users have written are not registered yet."""
+def _with_registered_tuners(files: Sequence[str], do: Callable[..., T], *given: Any) -> T:
+    """Run in the new process, where users' tuners are not registered yet."""
     register(files)
     return do(*given)
 
 
 def heavy(endpoint: Endpoint) -> Endpoint:
-    """Its answer takes time and memory with the size of a plan, unless it is asked for without trials."""
+    """Mark an endpoint whose cost grows with the plan, unless it is requested without trials."""
     _heavy.add(endpoint)
     return endpoint
 
@@ -121,18 +121,18 @@ def is_heavy(endpoint: Callable[..., Any]) -> bool:
     return endpoint in _heavy
 
 
-def tag_of(moment: Any) -> str:
-    """The `ETag` of what is true as of a moment: weak, since it says nothing of how the answer is written."""
+def etag(moment: Any) -> str:
+    """The `ETag` of an answer that is valid for a moment. It is weak, since encodings differ."""
     return f'W/"{moment}"'
 
 
 def caching_headers(tag: str) -> dict[str, str]:
-    """What an answer says of itself."""
+    """The caching headers of an answer."""
     return {"ETag": tag, "Cache-Control": "no-cache"}
 
 
-def is_had_by(request: Request, tag: str) -> bool:
-    """Whether whoever asks has that answer already."""
+def client_has(request: Request, tag: str) -> bool:
+    """Whether the client has this answer already."""
     return tag in request.headers.get("if-none-match", "")
 
 
@@ -144,29 +144,29 @@ Key = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class PackedAnswer:
-    """JSON, compressed, and its name."""
+    """Compressed JSON and its `ETag`."""
 
     tag: str
     packed: bytes
 
-    def to(self, request: Request) -> Response:
-        """What is sent: nothing but the name where whoever asks has it already."""
+    def response(self, request: Request) -> Response:
+        """The response: a 304 if the client has the answer already."""
         headers = {**caching_headers(self.tag), "Vary": "Accept-Encoding"}
-        if is_had_by(request, self.tag):
+        if client_has(request, self.tag):
             return Response(status_code=304, headers=headers)
-        if self.is_to_be_unpacked(request):
+        if self.needs_unpacking(request):
             return Response(gzip.decompress(self.packed), media_type="application/json", headers=headers)
         headers["Content-Encoding"] = "gzip"
         return Response(self.packed, media_type="application/json", headers=headers)
 
-    def is_to_be_unpacked(self, request: Request) -> bool:
-        """Whether whoever asks cannot read it as it is, which is some work."""
-        is_had = is_had_by(request, self.tag)
+    def needs_unpacking(self, request: Request) -> bool:
+        """Whether the client does not accept gzip. Decompressing is slow enough for a thread."""
+        is_had = client_has(request, self.tag)
         return not (is_had or "gzip" in request.headers.get("accept-encoding", ""))
 
 
 class ResponseCache:
-    """Those that were asked for last, up to `most` bytes. Safe to share between threads."""
+    """Recently used answers, up to `most` bytes. Safe to share between threads."""
 
     def __init__(self, most: int = MOST_BYTES) -> None:
         self._most, self._bytes = most, 0
@@ -174,19 +174,19 @@ class ResponseCache:
         self._lock = Lock()
 
     def find(self, key: Key, moment: Any) -> PackedAnswer | None:
-        """The answer that is known under a key, if it is of this moment."""
+        """The cached answer of this moment, if there is one."""
         with self._lock:
             answer = self._kept.get(key)
-            if answer is None or answer.tag != tag_of(moment):
+            if answer is None or answer.tag != etag(moment):
                 return None
             self._kept.move_to_end(key)
             return answer
 
     def get(self, key: Key, moment: Any, make: Callable[[], Any]) -> PackedAnswer:
-        """The answer that is known under a key, if it is of this moment; or else as it is made now."""
+        """The cached answer of this moment, or else a new one."""
         if (answer := self.find(key, moment)) is not None:
             return answer
-        packed = PackedAnswer(tag_of(moment), gzip.compress(to_json(make(), inf_nan_mode="null"), LEVEL))
+        packed = PackedAnswer(etag(moment), gzip.compress(to_json(make(), inf_nan_mode="null"), LEVEL))
         with self._lock:
             self._keep(key, packed)
         return packed
@@ -205,50 +205,52 @@ class ResponseCache:
 
 @dataclass(frozen=True)
 class ApiServices(Services):
-    """What reads a store, and what many requests share. policy, groups: access control. tuner_files: with the tuners
-    that users have written."""
+    """The services of a store, and the parts that requests share."""
 
     policy: AccessPolicy = field(default_factory=AccessPolicy)
     groups: Mapping[str, Principal] = field(default_factory=dict)
+    """The rights of a proxy's users, by group."""
+
     tuner_files: Sequence[str] = ()
+    """Files with users' tuners."""
 
     def compute(self, do: Callable[..., T], *given: Any) -> T:
-        """In a process of its own: a client decides how much there is to compute. Raises `InvalidField`."""
-        return apart(self.tuner_files, do, *given)
+        """Run a pure function in a process of its own, since its cost depends on the request. Raises `InvalidField`."""
+        return compute_in_process(self.tuner_files, do, *given)
 
     @cached_property
     def doorkeeper(self) -> Doorkeeper:
-        """Who knows tokens."""
+        """Finds the principals of tokens."""
         return Doorkeeper(self.records, self.clock, self.groups)
 
     @cached_property
     def tail(self) -> Tail:
-        """Who follows the log."""
+        """Follows the log."""
         return Tail(self.log, self.stopping.is_set)
 
     @cached_property
     def broadcasts(self) -> Broadcasts:
-        """What happens in the studies that are followed."""
+        """The live events of followed studies."""
         return Broadcasts(self.tail, self.stopping.is_set)
 
     @cached_property
     def single_flight(self) -> SingleFlight:
-        """What many ask for at the same moment."""
+        """Shares equal work among concurrent requests."""
         return SingleFlight()
 
     @cached_property
     def turns(self) -> StudyQueue:
-        """Who may compute a large answer."""
+        """The turns of heavy requests."""
         return StudyQueue()
 
     @cached_property
     def answers(self) -> ResponseCache:
-        """Large answers that may be asked for again."""
+        """Cached large answers."""
         return ResponseCache()
 
 
 def services(request: Request) -> ApiServices:
-    """The services of the application that the request came to."""
+    """The services of the request's application."""
     held: ApiServices = request.app.state.services
     return held
 
@@ -263,7 +265,7 @@ TrialPath = Annotated[int, PathParameter(description="the number of a trial in i
 
 
 async def study_row(request: Request, study: StudyPath, use: ServicesDep, who: Who) -> StudyRecord:
-    """The row of the study in the path. Raises `Unknown`, and `HttpProblem` where another may not change it."""
+    """The row of the study in the path. Raises `Unknown`, and `HttpProblem` if the caller may not change it."""
     row = await use.single_flight.do(("row", study), lambda: use.find(study))
     if not who.can_see(row.project):
         raise Unknown(f"there is no study {study}")

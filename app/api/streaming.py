@@ -1,9 +1,8 @@
-"""The events of studies as server-sent events: read and written out once for all who follow a study.
+"""Server-sent events of studies, read and formatted once for all followers of a study.
 
-What was written out last is kept. Each follower has a place of its own in it, and takes from there; one that is further
-behind, because it has just come or is slow, reads the log from its place on until it has caught up.
-
-One look at the log for all who follow it: whoever waits for a stream is woken when it moved.
+The latest events stay in a buffer, in which each follower has its own position. A follower that is further behind,
+since it is new or slow, reads the log itself until it has caught up. One task polls the log for all streams, and wakes
+the watchers of streams with new events.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class Watcher:
         self._moved.set()
 
     async def wait(self, seconds: float) -> None:
-        """Until the stream may have moved since the last time, or for so many seconds."""
+        """Wait until the stream may have new events, at most `seconds`."""
         try:
             await asyncio.wait_for(self._moved.wait(), seconds)
         except TimeoutError:
@@ -47,10 +46,7 @@ class Watcher:
 
 
 class Tail:
-    """Follows the positions of the log as long as somebody watches. is_over: whether the server must end.
-
-    Everything here happens in one event loop.
-    """
+    """Polls the log while there are watchers. is_over: whether the server stops. Lives in one event loop."""
 
     def __init__(self, log: EventLog, is_over: Callable[[], bool]) -> None:
         self._log, self._is_over = log, is_over
@@ -59,7 +55,7 @@ class Tail:
 
     @asynccontextmanager
     async def watching(self, stream: str) -> AsyncIterator[Watcher]:
-        """What is appended to the stream from here on wakes the watcher. Raises `DatabaseUnavailable`."""
+        """A watcher that new events of the stream wake. Raises `DatabaseUnavailable`."""
         watcher = Watcher(stream)
         if self._task is None:
             head = await run_in_threadpool(self._log.head)
@@ -80,7 +76,7 @@ class Tail:
             watcher.wake()
 
     async def _look(self, position: int) -> int:
-        """Wake whose stream moved behind `position`; the last position that was seen."""
+        """Wake the watchers of streams with events after `position`; the last position seen."""
         try:
             batch = await run_in_threadpool(lambda: self._log.tail(after=position, limit=READ_AT_ONCE))
         except (Unavailable, LostRace):
@@ -94,21 +90,21 @@ class Tail:
 
 BATCH = 500
 KEPT_BYTES = 2**18
-"""Of each study that is followed."""
+"""The buffer of each followed study."""
 
 HEARTBEAT_SECONDS = 15.0
 RECONNECT_MILLISECONDS = 2000
 
 
 class Broadcast:
-    """What happens in a study from the head of a feed on. Everything here happens in one event loop.
+    """The live events of a study, from a feed's head on. Lives in one event loop.
 
-    begin, version: what came behind version `begin` of the stream is kept, as far as `version`. is_stopping: whether
-    the server must end.
+    begin, version: the buffer has the events after version `begin` of the stream, up to `version`. is_stopping: whether
+    the server stops.
     """
 
     def __init__(self, feed: Feed, tail: Tail, is_stopping: Callable[[], bool]) -> None:
-        self._feed, self._tail, self.is_stopping = feed.from_head(), tail, is_stopping
+        self._feed, self._tail, self.is_stopping = feed.copy_at_head(), tail, is_stopping
         self.begin = self.version = self._feed.version
         self._kept, self._bytes = deque[tuple[int, bytes]](), 0
         self._moved = asyncio.Event()
@@ -118,15 +114,15 @@ class Broadcast:
 
     @property
     def end(self) -> str | None:
-        """The state in which the study ended; None as long as more may come."""
+        """The study's final state; None while more events may come."""
         return self._feed.state if self._feed.is_over else None
 
-    def since(self, version: int) -> bytes:
-        """What came behind a version, which is `begin` or later."""
+    def texts_after(self, version: int) -> bytes:
+        """The events after a version, which is `begin` or later."""
         return b"".join(text for at, text in self._kept if at > version)
 
     async def wait(self, version: int, seconds: float) -> bool:
-        """Until there is more than this version, or nothing more is read; False after so many seconds."""
+        """Wait for events after this version or for the end of the reading; False after `seconds`."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while self.version <= version and not self.reading.done():
@@ -145,7 +141,7 @@ class Broadcast:
 
     def _keep(self, batch: Sequence[StoredEvent]) -> None:
         for recorded in batch:
-            text = _written([recorded], self._feed.before)
+            text = _format_events([recorded], self._feed.before)
             self._kept.append((recorded.version, text))
             self._bytes += len(text)
         while self._bytes > KEPT_BYTES:
@@ -160,27 +156,27 @@ class Broadcast:
 
 
 class Broadcasts:
-    """Those of the studies that somebody follows. is_stopping: whether the server must end."""
+    """The broadcasts of followed studies. is_stopping: whether the server stops."""
 
     def __init__(self, tail: Tail, is_stopping: Callable[[], bool]) -> None:
         self._tail, self._is_stopping = tail, is_stopping
         self._of = dict[StudyId, Broadcast]()
 
     async def follow(self, feed: Feed) -> AsyncIterator[bytes]:
-        """The feed as server-sent events, until the study is over, which the event "end" says, or the server stops.
+        """The feed as server-sent events, until the server stops or the study is over, which sends the event "end".
 
-        When the database is away it ends: whoever follows comes back, and is told why.
+        It also ends when the database is unavailable. Clients reconnect, and get the reason.
         """
         yield f"retry: {RECONNECT_MILLISECONDS}\n".encode()
         with suppress(DatabaseUnavailable):
-            async with self._joined(feed) as broadcast:
+            async with self._join(feed) as broadcast:
                 async for text in _texts(feed, broadcast):
                     yield text
 
     @asynccontextmanager
-    async def _joined(self, feed: Feed) -> AsyncIterator[Broadcast]:
+    async def _join(self, feed: Feed) -> AsyncIterator[Broadcast]:
         broadcast = self._of.get(feed.study)
-        if broadcast is None or broadcast.reading.done():  # what was over may go on
+        if broadcast is None or broadcast.reading.done():  # a study that was over may have been reopened
             broadcast = self._of[feed.study] = Broadcast(feed, self._tail, self._is_stopping)
         broadcast.followers += 1
         try:
@@ -197,26 +193,26 @@ async def _texts(feed: Feed, broadcast: Broadcast) -> AsyncIterator[bytes]:
     while not broadcast.is_stopping():
         if feed.version < broadcast.begin:
             if batch := await run_in_threadpool(feed.read, BATCH):
-                yield _written(batch, feed.before)
+                yield _format_events(batch, feed.before)
         elif feed.version < broadcast.version:
-            text, feed.version = broadcast.since(feed.version), broadcast.version
+            text, feed.version = broadcast.texts_after(feed.version), broadcast.version
             if text:
                 yield text
         elif broadcast.end is not None:
             yield format_sse_event(event="end", data_str=json.dumps({"state": broadcast.end}))
             return
         elif broadcast.reading.done():
-            broadcast.reading.result()  # raises what went wrong
+            broadcast.reading.result()  # raises its error
         elif not await broadcast.wait(feed.version, HEARTBEAT_SECONDS):
             yield KEEPALIVE_COMMENT
 
 
-def _written(batch: Sequence[StoredEvent], before: int) -> bytes:
+def _format_events(batch: Sequence[StoredEvent], before: int) -> bytes:
     shown = [plans.event(recorded, before) for recorded in batch]
-    return b"".join(format_sse_event(data_str=_in_a_line(event), id=str(event.position)) for event in shown)
+    return b"".join(format_sse_event(data_str=_one_line_json(event), id=str(event.position)) for event in shown)
 
 
-def _in_a_line(event: Event) -> str:
-    """In ASCII where there is other text: many clients take U+2028 and its like for the end of a line."""
+def _one_line_json(event: Event) -> str:
+    """JSON on one line, in ASCII: many clients take U+2028 and similar characters for the end of a line."""
     text = event.model_dump_json()
     return text if text.isascii() else json.dumps(event.to_json())

@@ -1,6 +1,6 @@
-"""Requests read with care, and each command written once for its idempotency key.
+"""Strict reading of requests, and idempotent writing of commands.
 
-Refused are NaN, a key twice, text that a database cannot keep, and a parameter that the route does not know.
+Refused are NaN, duplicate keys, text that a database cannot store, and unknown parameters.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from stagetree.sequences import did_you_mean
 from stagetree.spec import shorten
 
 NO = ("false", "0", "no", "off", "f", "n")
-"""What a query parameter says no with."""
+"""The false values of a query parameter."""
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
 class StrictRequest(Request):
-    """A request whose body is bounded and, where JSON is expected, checked before anybody looks at it."""
+    """A request whose body is limited in size and, if it is JSON, checked first."""
 
     def __init__(self, request: Request) -> None:
         super().__init__(request.scope, request.receive)
@@ -42,7 +42,7 @@ class StrictRequest(Request):
     async def prepare(self, *, is_json: bool) -> None:
         """Read the body. Raises `HttpProblem` 400, 413, 415 or 422."""
         limits = services(self).limits
-        self._body = await _bounded(self, limits.bytes)
+        self._body = await _read_bounded(self, limits.bytes)
         if is_json:
             self._value = _json_value(self.headers.get("content-type", ""), self._body, limits)
 
@@ -52,7 +52,7 @@ class StrictRequest(Request):
 
 
 class StrictRoute(APIRoute):
-    """A route that has its requests read so."""
+    """A route with strict requests, which take turns if they are heavy."""
 
     def get_route_handler(self) -> Handler:
         handle, is_json = super().get_route_handler(), self.body_field is not None
@@ -87,7 +87,7 @@ Raw = Annotated[bytes, Depends(raw_body)]
 
 
 def refuse_unknown(parameters: Iterable[str], names: Collection[str]) -> None:
-    """Raise `InvalidField` for a query parameter that nobody reads: whoever wrote it expected something of it."""
+    """Raise `InvalidField` for an unknown query parameter, which would be ignored otherwise."""
     for name in parameters:
         if name not in names:
             there = f"there are {', '.join(sorted(names))}" if names else "there are none"
@@ -95,20 +95,20 @@ def refuse_unknown(parameters: Iterable[str], names: Collection[str]) -> None:
 
 
 def refuse_repeated(parameters: QueryParams, repeated: Collection[str]) -> None:
-    """Raise `InvalidField` for a parameter that is given twice, of which one would be overlooked."""
+    """Raise `InvalidField` for a duplicate parameter, of which one would be ignored."""
     for name in parameters:
         if name not in repeated and len(values := parameters.getlist(name)) > 1:
             raise InvalidField(name, f"must be given once, got {', '.join(map(shorten, values))}")
 
 
 def _query_parameters(dependant: Dependant) -> Iterator[Any]:
-    """Those of a route and of all that it depends on."""
+    """The query parameters of a route and of its dependencies."""
     yield from dependant.query_params
     for inner in dependant.dependencies:
         yield from _query_parameters(inner)
 
 
-async def _bounded(request: Request, most: int) -> bytes:
+async def _read_bounded(request: Request, most: int) -> bytes:
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
@@ -144,7 +144,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check(value: Any, most: int) -> None:
-    """Raise `HttpProblem` for what is JSON, and cannot be kept."""
+    """Raise `HttpProblem` for JSON that a database cannot store."""
     for path, item in _walk(value, most):
         if isinstance(item, float) and not math.isfinite(item):
             raise InvalidField(path, "must be a finite number; this one is too large")
@@ -153,7 +153,7 @@ def _check(value: Any, most: int) -> None:
 
 
 def _walk(value: Any, most: int, path: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """All keys and all values that hold no others, each with its place."""
+    """All keys and all leaf values, each with its path."""
     if depth > most:
         raise _too_deep(most)
     if isinstance(value, dict):
@@ -196,12 +196,12 @@ Write = Callable[[str, Decide], list[StoredEvent]]
 def writer(
     request: Request, background: BackgroundTasks, use: ServicesDep, raw: Raw, who: Who, key: Key = None
 ) -> Write:
-    """How this request writes to a stream. Raises what `transact` raises."""
+    """A function that writes this request's events to a stream. Raises what `transact` raises."""
     parts = [request.method, request.url.path, request.url.query]
     fingerprint = sha256(b"\n".join([*(part.encode() for part in parts), raw])).hexdigest()
 
     def write(stream: str, decide: Decide) -> list[StoredEvent]:
-        whose = f"api:{quote(who.name, safe='')}"  # never a slot's, nor another's
+        whose = f"api:{quote(who.name, safe='')}"  # apart from the keys of slots and of other callers
         once = None if key is None else Idempotency(f"{whose}:{key}", fingerprint)
         transaction = Transaction(stream=stream, decide=decide, at=use.clock(), idempotency=once, by=who.name or None)
         recorded = transact(use.log, use.plans, transaction)

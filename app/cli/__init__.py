@@ -1,6 +1,7 @@
-"""The command line: `stagetree run study.yaml` and its companions. Data on stdout, progress and errors on stderr.
+"""The command line. Data goes to stdout, progress and errors to stderr.
 
-Imports are made inside commands, so that `--help` is quick. Exit codes are in `app.cli.errors`.
+A module is named by its command. Slow imports are inside functions, so that `--help` is quick. Exit codes are in
+`app.cli.errors`.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import gc
 import sys
 
 GARBAGE = 300_000
-"""New objects before the collector looks for garbage among them: an import makes many, and next to no garbage."""
+"""The garbage collector's threshold: imports make many objects and hardly any garbage."""
 
 
 def main() -> None:
@@ -17,15 +18,15 @@ def main() -> None:
     gc.set_threshold(GARBAGE)
     from app.cli import output
     from app.cli.commands import app
-    from app.cli.errors import explained
+    from app.cli.errors import explain_errors
 
     output.prepare()
-    with explained():
+    with explain_errors():
         try:
             app()
         finally:
             sys.stdout.flush()
-            gc.freeze()  # else Python looks through all of it before it ends
+            gc.freeze()  # else Python traverses all objects at exit
 
 
 __all__ = ["main"]

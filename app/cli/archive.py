@@ -1,4 +1,4 @@
-"""The command that puts plans that are over out of the way, and brings them back."""
+"""`stagetree archive`: compress the events of plans that are over, and restore them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import typer
 from app.cli.errors import USAGE, fail
 from app.cli.options import Output, Store, folder_or_default, open_records
 from app.cli.output import Format, memory, plural, print_json
+from app.cli.service import open_study
 
 if TYPE_CHECKING:
     from app.events import SqlRecords
@@ -32,7 +33,7 @@ Back = Annotated[bool, typer.Option("--back", help="Bring the study's plan back 
 
 @dataclass(slots=True)
 class _Moved:
-    """A count. waiting: plans whose garbage must go first. kept_bytes: of the checkpoints that stay."""
+    """The archived plans. waiting: plans with garbage to collect first. kept_bytes: of the checkpoints that stay."""
 
     plans: int = 0
     events: int = 0
@@ -80,9 +81,8 @@ def archive(
 
 
 def _plan_of(id: str, dir: Path | None) -> str:
-    from app.cli import stacks
 
-    with stacks.reading_study(id, None, dir) as (_, study):
+    with open_study(id, None, dir) as (_, study):
         pass
     with open_records(folder_or_default(dir)) as records, records.read() as rows:
         row = rows.studies.find(study)

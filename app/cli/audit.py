@@ -1,4 +1,4 @@
-"""`stagetree audit`: has each trial that shares steps trained again alone, and prints a verdict that can be cited."""
+"""`stagetree audit`: train each trial that shares steps again, alone, and print a verdict to cite."""
 
 from __future__ import annotations
 
@@ -10,24 +10,22 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 from app.cli.errors import CONFLICT, DONE, FAILED, INTERRUPTED, TIMEOUT, USAGE, fail
 from app.cli.options import DEFAULT_DIR, Output, Server, Slots, StudyId, Timeout, Trainers, is_store
-from app.cli.output import Format, one_line, plural, print_json, without_secrets
-
-if TYPE_CHECKING:
-    from app.cli.stacks import Service
-    from app.cli.study_lookup import Documents
+from app.cli.output import Format, one_line, plural, print_json, redact
+from app.cli.service import Documents, Service, local_server_url, open_server, server_url, study_id
+from app.cli.watch import Standstill
 
 Json = dict[str, Any]
 LOOK_SECONDS = 0.5
-"""Between two looks at whether the audit is over."""
+"""The interval of polling the audit."""
 
 MARKS_SHOWN = 5
-"""Of the different marks that stand beside trials, the most frequent ones; the JSON has all."""
+"""The number of most frequent marks that are printed; the JSON has all."""
 
 OwnStore = Annotated[
     Path | None,
@@ -52,7 +50,7 @@ def audit(
     Example:  stagetree audit last --trainers trainer.py
     """
     with _service(server, dir, slots, trainers, id) as service:
-        verdict = _audited(service, id, timeout)
+        verdict = _run_audit(service, id, timeout)
     print_json(verdict) if output is Format.json else _print(verdict)
     raise typer.Exit(FAILED if verdict["verdict"] == "inexact" or not verdict["replay"]["identical"] else DONE)
 
@@ -61,30 +59,29 @@ def audit(
 def _service(
     url: str | None, folder: Path | None, slots: int | None, trainers: list[str] | None, study: str
 ) -> Iterator[Service[Documents]]:
-    """A server, or slots of the command's own on the store that has the study."""
-    from app.cli import stacks
-    from app.cli.study_lookup import served_here, server_url
+    """A server, or slots of this command on the study's store."""
+    from app.cli.own_stack import OwnStack, own_stack
+    from app.cli.trainer_files import trainer_files
 
     own = folder or slots or trainers
     if url and own:
         fail(
             "--server is for the slots of a server; --dir, --slots and --trainers are for slots of this command", USAGE
         )
-    there = server_url(url) or served_here()
+    there = server_url(url) or local_server_url()
     if not own and (there or not is_store(DEFAULT_DIR)):
-        with stacks.server(there) as service:
+        with open_server(there) as service:
             yield service
         return
-    files = stacks.trainer_files(trainers or [], folder=Path())
+    files = trainer_files(trainers or [], folder=Path())
     _check_here(folder or DEFAULT_DIR, study, files)
-    with stacks.own_stack(stacks.OwnStack.of(folder or DEFAULT_DIR, slots, None, files), await_slots=True) as service:
+    with own_stack(OwnStack.of(folder or DEFAULT_DIR, slots, None, files), await_slots=True) as service:
         yield service
 
 
 def _check_here(folder: Path, meant: str, files: list[str]) -> None:
-    """End with a sentence where slots of our own could not train the study: nobody else would come to do it."""
+    """Exit with a message if this command's slots lack the study's trainer: no other slots would train it."""
     from app.cli.store import Store
-    from app.cli.study_lookup import study_id
     from app.registry import Catalogue
 
     with Store(folder) as store:
@@ -97,14 +94,13 @@ def _check_here(folder: Path, meant: str, files: list[str]) -> None:
         fail(f"{text}: an audit needs the file as it was then", CONFLICT)
 
 
-def _audited(service: Service[Documents], id: str, timeout: float | None) -> Json:
-    """The verdict, once all was compared that can be."""
-    from app.cli.study_lookup import study_id
+def _run_audit(service: Service[Documents], id: str, timeout: float | None) -> Json:
+    """Request the audit and wait for it; the verdict."""
 
     study = study_id(service.client, id)
     service.client.audit(study)
     try:
-        audited = _followed(service, study, timeout)
+        audited = _follow_audit(service, study, timeout)
     except KeyboardInterrupt:
         _stop_waiting(service, study, "Stopped", INTERRUPTED)
     if audited is None:
@@ -112,17 +108,16 @@ def _audited(service: Service[Documents], id: str, timeout: float | None) -> Jso
     return _verdict(service, audited)
 
 
-def _followed(service: Service[Documents], study: str, timeout: float | None) -> Json | None:
-    """The study when nothing is left to compare; None if that takes too long. What it waits for is said."""
-    from app.cli.watch import Standstill
+def _follow_audit(service: Service[Documents], study: str, timeout: float | None) -> Json | None:
+    """The study when nothing is left to compare; None after the timeout. Prints why it waits."""
 
     deadline = None if timeout is None else time.monotonic() + timeout
     standstill, last_reason = Standstill(service.client), ""
-    told = _tell_others(service, study, frozenset())
+    told = _report_waiting_studies(service, study, frozenset())
     document: Json
     while (document := service.client.study(study, trials=False))["exactness"]["audited"]:
         service.check()
-        told = _tell_others(service, study, told)
+        told = _report_waiting_studies(service, study, told)
         if (reason := standstill.reason(document)) and reason != last_reason:
             print(f"{study}: {one_line(reason)}", file=sys.stderr, flush=True)
             last_reason = reason
@@ -132,9 +127,10 @@ def _followed(service: Service[Documents], study: str, timeout: float | None) ->
     return dict(service.client.study(study))
 
 
-def _tell_others(service: Service[Documents], study: str, told: frozenset[str]) -> frozenset[str]:
-    """Say once of each other study of the folder that it stands still beside the audit, and why; all of which it was
-    said. A server has slots for other studies, too, and says nothing of them here.
+def _report_waiting_studies(service: Service[Documents], study: str, told: frozenset[str]) -> frozenset[str]:
+    """Report once why each other study in the folder waits; all studies reported so far.
+
+    A server has slots for other studies as well, so nothing is reported then.
     """
     if service.folder is None:
         return told
@@ -149,18 +145,18 @@ def _tell_others(service: Service[Documents], study: str, told: frozenset[str]) 
 
 
 def _stop_waiting(service: Service[Documents], study: str, how: str, code: int) -> NoReturn:
-    """The audit remains asked for; of slots of our own, it is said by `own_stack` how it goes on."""
+    """Exit while the audit stays requested. For this command's slots, `own_stack` prints how to resume."""
     if service.folder is None:
-        again = f"stagetree audit {study} {without_secrets(service.place)}"
+        again = f"stagetree audit {study} {redact(service.place)}"
         print(f"\n{how}; the audit of {study} is still running. Wait for it again with: {again}", file=sys.stderr)
     else:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # on the way to the stack's end, which listens to it again
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # until the stack ends, which handles it again
         print(f"\n{how}; the audit of {study} stops with the slots of this command.", file=sys.stderr)
     raise typer.Exit(code) from None
 
 
 def _verdict(service: Service[Documents], document: Json) -> Json:
-    """What is known of the study now, and from which versions, devices and events."""
+    """The study's exactness, with the versions, devices and events behind it."""
     study = document["study"]
     events = list(service.client.events(study, 0))
     tested = [event["data"] for event in events if event["type"] == "ExactnessTested"]
@@ -187,7 +183,7 @@ def _verdict(service: Service[Documents], document: Json) -> Json:
 
 
 def _digest(events: list[Json]) -> str:
-    """Of what happened in the study, in order: equal for equal logs, wherever they are kept."""
+    """The hash of the study's events in order, equal for equal logs in any store."""
     from app.domain.terms import canonical_json
 
     facts = hashlib.sha256()
@@ -213,6 +209,6 @@ def _print(verdict: Json) -> None:
         print(f"marked    {len(marked)} of {plural(verdict['trials'], 'trial')}")
     for mark, count in Counter(trial["exactness"] for trial in marked).most_common(MARKS_SHOWN):
         print(f"          {count}: {one_line(mark)}")
-    print(f"trained   {plural(verdict['proof_steps'], 'step')} again")
+    print(f"trained   {plural(verdict['proof_steps'], 'verification step')}")
     print(f"replay    {'identical' if replay['identical'] else 'DIFFERS'}, from {plural(verdict['events'], 'event')}")
     print(f"log       sha256 {verdict['log_sha256']}")

@@ -1,4 +1,4 @@
-"""Backups: the log at one moment, and the checkpoints that it names; and a restore to a place where nothing is."""
+"""`stagetree backup` and `restore`: the log at one moment with its checkpoints, restored to an empty place."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Json = dict[str, Any]
 PART = 16 * 2**20
 MANIFEST, DUMP, OBJECTS = "manifest.json", "database.dump", "checkpoints"
 PAUSE_SECONDS = 6 * 3600.0
-"""A backup that is broken off holds up the deletion of checkpoints for so long at most."""
+"""How long a backup that was killed can delay the deletion of checkpoints."""
 
 To = Annotated[Path, typer.Argument(metavar="TO", help="The folder to write, which must not exist yet.")]
 From = Annotated[Path, typer.Argument(metavar="FROM", help="The folder that `stagetree backup` wrote.")]
@@ -57,7 +57,7 @@ def backup(to: To, checkpoints: Copy = None, dir: Store = None) -> None:
     with open_records(folder) as records, _no_deletion(records):
         to.mkdir(parents=True)
         (_copy_sqlite if _is_sqlite(url) else _dump_postgresql)(url, to)
-        position, named = _named(records, to)
+        position, named = _named_objects(records, to)
         is_copied = "://" not in root if checkpoints is None else checkpoints
         missing = _copy_objects(open_store(folder, records), named, to / OBJECTS) if is_copied else []
     present = [each for each in named if each.key not in missing]
@@ -65,9 +65,8 @@ def backup(to: To, checkpoints: Copy = None, dir: Store = None) -> None:
     objects = [{"key": each.key, "sha256": each.sha256, "size": each.size} for each in present]
     (to / MANIFEST).write_text(json.dumps({**manifest, "checkpoints": objects}, indent=1))
     size = memory(sum(each.size for each in present))
-    print(
-        f"{to} has the log up to event {position}, and {_said(is_copied)} {plural(len(present), 'checkpoint')}, {size}"
-    )
+    what = "copies of" if is_copied else "the names of"
+    print(f"{to} has the log up to event {position}, and {what} {plural(len(present), 'checkpoint')}, {size}")
     if missing:
         print(f"{plural(len(missing), 'checkpoint')} could not be read: their steps will be trained again")
 
@@ -81,7 +80,7 @@ def restore(source: From, dir: Folder = None) -> None:
     manifest = _manifest(source)
     url = f"sqlite:///{(dir / DATABASE).resolve()}" if dir else _database_of_settings()
     _check_free(url)
-    damaged = _place_objects(source / OBJECTS, manifest, _root(dir))  # first: a log that is there is complete
+    damaged = _place_objects(source / OBJECTS, manifest, _root(dir))  # first, so that an existing log is complete
     if _is_sqlite(url):
         _place_sqlite(source, Path(url.removeprefix("sqlite:///")))
     else:
@@ -103,7 +102,7 @@ def _is_sqlite(url: str) -> bool:
 
 
 def _copy_sqlite(url: str, to: Path) -> None:
-    """By SQLite's own backup, which is of one moment, whoever writes."""
+    """Use SQLite's backup, which is consistent during writes."""
     source, target = url.removeprefix("sqlite:///"), to / DATABASE
     with closing(sqlite3.connect(source)) as ours, closing(sqlite3.connect(target)) as theirs:
         ours.backup(theirs)
@@ -123,7 +122,7 @@ def _dump_postgresql(url: str, to: Path) -> None:
 
 
 def _check_free(url: str) -> None:
-    """End with a message where a log is already."""
+    """Exit with a message if there is a log already."""
     from sqlalchemy import inspect
 
     from app.events import Database
@@ -178,10 +177,10 @@ def _no_deletion(records: SqlRecords) -> Iterator[None]:
             rows.pause_deletion(None)
 
 
-def _named(records: SqlRecords, to: Path) -> tuple[int, list[StoredPart]]:
-    """The last position of the copied log, and the checkpoints that it names.
+def _named_objects(records: SqlRecords, to: Path) -> tuple[int, list[StoredPart]]:
+    """The last position of the copied log, and its checkpoints.
 
-    PostgreSQL's dump is not read here: instead, what the database names a moment later.
+    A dump of PostgreSQL is not read; the database a moment later is used instead.
     """
     from app.domain import checkpoint_needs
     from app.events import Database, Plans
@@ -201,7 +200,7 @@ def _named(records: SqlRecords, to: Path) -> tuple[int, list[StoredPart]]:
 
 
 def _copy_objects(store: ObjectStore, named: list[StoredPart], to: Path) -> list[str]:
-    """The keys of objects that could not be read: lost, or deleted meanwhile by a slot that keeps a later one."""
+    """Copy the objects; the keys of those that are lost, or that a slot has just replaced by later ones."""
     missing = []
     for each in named:
         target = to / each.key
@@ -216,7 +215,7 @@ def _copy_objects(store: ObjectStore, named: list[StoredPart], to: Path) -> list
 
 
 def _place_objects(source: Path, manifest: Json, root: str) -> int:
-    """Copy them into the store; how many are not what they were."""
+    """Copy the objects into the store; the number of damaged or missing ones."""
     from app.storage.object_store import open_store as open_plain
 
     if not source.is_dir():
@@ -253,7 +252,3 @@ def _manifest(source: Path) -> Json:
     if manifest.get("stagetree") != 1:
         fail(f"{source} was made by a newer stagetree", USAGE)
     return manifest
-
-
-def _said(is_copied: bool) -> str:
-    return "copies of" if is_copied else "the names of"

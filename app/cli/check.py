@@ -1,4 +1,4 @@
-"""`stagetree check` and `check-tuner`: whether a trainer, or a tuner, does what studies rely on."""
+"""`stagetree check` and `check-tuner`: check a trainer, or a tuner, for the properties that studies rely on."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from app.cli import study_files
 from app.cli.errors import FAILED, USAGE, fail
 from app.cli.options import Changes, Output, StudyFile, Trainers
 from app.cli.output import Format, plural, print_json
@@ -57,13 +58,13 @@ def check(
     \b
     Example:  stagetree check study.yaml --steps 6
     """
-    from app.cli import stacks, study_files
+    from app.cli.trainer_files import check_trainer, trainer_files
     from app.embedded import default_device
     from app.settings import settings
 
     spec = study_files.load(study, changes or (), settings().limits)
-    files = stacks.trainer_files(trainers or [], folder=study.parent)
-    job = job_of(spec, stacks.check_trainer(spec, files, study.parent).path, device or default_device())
+    files = trainer_files(trainers or [], folder=study.parent)
+    job = check_job(spec, check_trainer(spec, files, study.parent).path, device or default_device())
     if job is None:
         fail("the study names no hyper-parameters to check with: give it a space", USAGE)
     worlds = _worlds(ranks, job["parallel"])
@@ -72,13 +73,13 @@ def check(
     if output is Format.json:
         print_json(report)
     else:
-        print("\n".join([*lines(report), *_rank_lines(report, worlds), *_success(report)]))
+        print("\n".join([*report_lines(report), *_rank_lines(report, worlds), *_success(report)]))
     if report["failed"] or report["differences"]:
         raise typer.Exit(FAILED)
 
 
-def lines(report: Json) -> list[str]:
-    """A report as text."""
+def report_lines(report: Json) -> list[str]:
+    """The lines of a report."""
     if report["failed"]:
         return ["The trainer failed:", report["failed"]]
     step, first = (_seconds(report[name]) for name in ("step_seconds", "first_step_seconds"))
@@ -101,12 +102,12 @@ def lines(report: Json) -> list[str]:
 
 
 def _reads(paths: Sequence[str]) -> list[str]:
-    """What a trainer reads and its study does not name: files, patterns of many, and variables."""
-    told = [f"reads             {_unnamed(path)}" for path in paths[:MOST_READ]]
+    """A trainer's undeclared inputs: files, patterns of many files, and variables."""
+    told = [f"reads             {_undeclared_text(path)}" for path in paths[:MOST_READ]]
     return told + ([f"                  and {len(paths) - MOST_READ} more"] if len(paths) > MOST_READ else [])
 
 
-def _unnamed(path: str) -> str:
+def _undeclared_text(path: str) -> str:
     if UndeclaredInput(path).is_variable:
         return f"{path}, which is no part of the study: use `trainer_args`, if it matters"
     path = min(path, os.path.relpath(path), key=len)
@@ -114,13 +115,13 @@ def _unnamed(path: str) -> str:
 
 
 def _is_left_out(path: str, inputs: Iterable[str]) -> bool:
-    """Whether a study could name it: it can name no package."""
+    """Whether the study could declare this input. It cannot declare packages."""
     is_named = any(Path(path).is_relative_to(os.path.abspath(each)) for each in inputs)
     return not (is_named or UndeclaredInput(path).is_package)
 
 
 def _worlds(text: str, parallel: str) -> list[int]:
-    """Several numbers of ranks, which must agree. parallel: as of a plan."""
+    """The numbers of ranks to compare. parallel: as in a plan."""
     try:
         worlds = sorted({int(each) for each in text.split(",")})
     except ValueError:
@@ -141,7 +142,7 @@ def _rank_lines(report: Json, worlds: list[int]) -> list[str]:
 
 
 def _success(report: Json) -> list[str]:
-    """How far the trainings went that agree; nothing where one of them does not."""
+    """The steps of the trainings, if all of them agree."""
     if report["failed"] or report["differences"]:
         return []
     steps = f"after {report['steps']} steps, with a break after {plural(report['broken'], 'step')}"
@@ -152,8 +153,8 @@ def _way(name: str) -> str:
     return " ".join(reversed(name.split()))
 
 
-def job_of(spec: StudySpec, file: str, device: str) -> Json | None:
-    """What `stagetree.runtime.check` is asked, but for the steps; None where the study has no configuration yet."""
+def check_job(spec: StudySpec, file: str, device: str) -> Json | None:
+    """The request to `stagetree.runtime.check`, without steps; None if the study has no configuration yet."""
     from app.settings import settings
     from stagetree.spec import reduction_name
 
@@ -173,7 +174,7 @@ def job_of(spec: StudySpec, file: str, device: str) -> Json | None:
 
 
 def _configuration(spec: StudySpec) -> Json | None:
-    """Hyper-parameters that a trial of the study may have; None where nothing tells of any yet."""
+    """The hyper-parameters of a possible trial; None if the study has none yet."""
     if spec.space is None:
         chosen = next(spec.configurations(), None)
     else:
@@ -183,7 +184,7 @@ def _configuration(spec: StudySpec) -> Json | None:
 
 
 def _report(job: Json, study: Json) -> Json:
-    """What the check found, in a process of its own; what the trainer prints goes to stderr."""
+    """Run the check in a process of its own, with the trainer's output on stderr; its report."""
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "report"
         path = os.pathsep.join(filter(None, (checkout_path(), os.environ.get("PYTHONPATH"))))
@@ -198,7 +199,7 @@ def _report(job: Json, study: Json) -> Json:
 
 
 def _name_problem(report: Json, study: Json) -> None:
-    """Metrics among which a study has no result are a failure, too."""
+    """Metrics that do not include the study's own are a failure, too."""
     from app.domain.objectives import objectives_of
 
     if not report["failed"] and (problem := objectives_of(study).problem(report["metrics"], report["steps"])):
@@ -206,7 +207,7 @@ def _name_problem(report: Json, study: Json) -> None:
 
 
 def _seconds(seconds: float) -> str:
-    """A time as one reads it."""
+    """A time in ms or s."""
     return f"{1000 * seconds:.1f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
@@ -225,7 +226,7 @@ def check_tuner(
 
 
 def _check_tuners(file: Path, study: Path | None) -> bool:
-    """Try each tuner of a file and print what it passed; whether that was all of it."""
+    """Check each tuner of a file and print the results; whether all passed."""
     from app.simulation.tuner_suite import check_file
 
     passed = True

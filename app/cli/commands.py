@@ -8,12 +8,39 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from app.cli import audit, check, delete, doctor, events, preview, run, serve, study_actions, weights
-from app.cli import trials as looking
-from app.cli.errors import USAGE, fail, in_words
+from app.cli import tokens, trials
+from app.cli.api import api
+from app.cli.archive import archive
+from app.cli.audit import audit
+from app.cli.backup import backup, restore
+from app.cli.branch import branch, soup
+from app.cli.check import check, check_tuner
+from app.cli.debug import debug
+from app.cli.delete import delete, erase, gc
+from app.cli.doctor import doctor
+from app.cli.environment import environment
+from app.cli.errors import USAGE, fail, parameter_message
+from app.cli.events import events
+from app.cli.export import export
+from app.cli.open import open
+from app.cli.preview import preview
+from app.cli.replay import replay
+from app.cli.report import film, report
+from app.cli.run import run, submit
+from app.cli.sinks import sinks
+from app.cli.slots import slots
+from app.cli.studies import studies
+from app.cli.study_actions import cancel, pause, reopen, resume, retry, strike
+from app.cli.study_annotations import note, tag
+from app.cli.suggest import sampler, suggest
+from app.cli.trainers import trainers
+from app.cli.trial import logs, trial
+from app.cli.up import up
+from app.cli.watch import wait, watch
+from app.cli.weights import weights
+from app.cli.workers import worker, workers
 
 EPILOG = "stagetree COMMAND --help says more, with an example. The guide: docs/command-line.md"
-
 
 OTHER_WORDS = {
     "best": "trials ID --sort value",
@@ -28,11 +55,11 @@ OTHER_WORDS = {
     "stop": "cancel ID",
     "ui": "open",
 }
-"""What people call commands that have other names here, and how these are called."""
+"""Names that other tools use, and the commands they correspond to."""
 
 
 class Grouped(TyperGroup):
-    """Help that lists the commands in groups, each with its whole sentence."""
+    """Help with the commands in groups, each with its full sentence."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         groups: dict[str, list[tuple[str, str]]] = {}
@@ -56,7 +83,7 @@ class Grouped(TyperGroup):
         try:
             return super().invoke(ctx)
         except typer.BadParameter as error:
-            error.message = in_words(error)
+            error.message = parameter_message(error)
             raise
 
 
@@ -72,81 +99,33 @@ app = typer.Typer(
 )
 
 GROUPS: dict[str, tuple[Callable[..., Any], ...]] = {
-    "Run studies": (
-        run.run,
-        preview.preview,
-        run.up,
-        run.submit,
-        run.watch,
-        run.wait,
-    ),
+    "Run studies": (run, preview, up, submit, watch, wait),
     "Look at studies": (
-        serve.open,
-        looking.studies,
-        looking.trial,
-        looking.logs,
-        doctor.debug,
-        events.events,
-        events.environment,
-        events.replay,
-        study_actions.sampler,
-        audit.audit,
-        events.export,
-        events.report,
-        events.film,
-        weights.weights,
+        open,
+        studies,
+        trial,
+        logs,
+        debug,
+        events,
+        environment,
+        replay,
+        sampler,
+        audit,
+        export,
+        report,
+        film,
+        weights,
     ),
-    "Change studies": (
-        study_actions.pause,
-        study_actions.resume,
-        study_actions.reopen,
-        study_actions.cancel,
-        study_actions.retry,
-        study_actions.branch,
-        study_actions.soup,
-        study_actions.suggest,
-        study_actions.note,
-        study_actions.tag,
-        delete.delete,
-        study_actions.strike,
-    ),
-    "Run a cluster": (serve.api, serve.worker, serve.workers, serve.sinks, serve.backup, serve.restore),
-    "Look at the installation": (
-        looking.slots,
-        looking.trainers,
-        check.check,
-        check.check_tuner,
-        delete.gc,
-        delete.archive,
-        delete.erase,
-        looking.doctor,
-    ),
+    "Change studies": (pause, resume, reopen, cancel, retry, branch, soup, suggest, note, tag, delete, strike),
+    "Run a cluster": (api, worker, workers, sinks, backup, restore),
+    "Look at the installation": (slots, trainers, check, check_tuner, gc, archive, erase, doctor),
 }
 
 for group, commands in GROUPS.items():
     for command in commands:
         app.command(rich_help_panel=group, context_settings={"help_option_names": ["-h", "--help"]})(command)
-
-
-class Listing(TyperGroup):
-    """Commands on trials; a study in the place of one of them has its trials listed."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        is_command = bool(args) and (args[0] in self.commands or args[0] in ctx.help_option_names)
-        return super().parse_args(ctx, args if is_command else ["list", *args])
-
-
-OF_TRIALS = """List the trials of a study; or add one, train it longer, cancel it.
-
-\b
-Example:  stagetree trials last --sort value --limit 5
-"""
-trials = typer.Typer(cls=Listing, help=OF_TRIALS)
-trials.command("list")(looking.trials)
-for command in (study_actions.add, study_actions.extend, study_actions.stop):
-    trials.command()(command)
-app.add_typer(trials, name="trials", rich_help_panel="Look at studies")
-app.add_typer(serve.token, name="token", rich_help_panel="Run a cluster")
+app.add_typer(trials.app, name="trials", rich_help_panel="Look at studies")
+app.add_typer(tokens.app, name="token", rich_help_panel="Run a cluster")
 
 
 def _version(is_asked: bool) -> None:

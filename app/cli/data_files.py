@@ -1,4 +1,4 @@
-"""Files that a trainer reads and its study does not name: their results count for others in their place, too."""
+"""Advice on undeclared inputs: data files that a trainer reads and its study does not list in `inputs`."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from stagetree.spec import StudySpec
 
 DATA = re.compile(r"\.(arrow|bin|csv|feather|gz|h5|hdf5|jsonl|mat|npy|npz|parquet|tar|tsv|txt|zip|zst)")
-"""How data files end that source code names. It names others, too, which a program writes."""
+"""The suffixes of data files in source code. Other paths there are often written, not read."""
 
 MOST_NAMED = 3
 
 
-def unlisted(spec: StudySpec, source: TrainerSource) -> list[str]:
-    """What `inputs` should name, as far as the trainer's arguments and its source tell, in at most one sentence."""
+def undeclared_advice(spec: StudySpec, source: TrainerSource) -> list[str]:
+    """The missing `inputs`, by the trainer's arguments and source, in at most one sentence."""
     listed = [Path(abspath(each)) for each in spec.inputs]
     found: dict[Path, str] = {}
-    for name, place in chain(_in_arguments(spec), _in_source(source)):
+    for name, place in chain(_argument_paths(spec), _source_paths(source)):
         path = Path(abspath(name))
         if not any(path.is_relative_to(each) for each in listed):
             found.setdefault(path, f"{name} ({place})")
@@ -42,8 +42,8 @@ def unlisted(spec: StudySpec, source: TrainerSource) -> list[str]:
     ]
 
 
-def missing(spec: StudySpec) -> list[str]:
-    """The paths of a study that are not on this machine, in at most one sentence: they may be on the server's."""
+def missing_advice(spec: StudySpec) -> list[str]:
+    """The study's paths that are missing on this machine, in at most one sentence. A server may have them."""
     begin = spec.begin_from
     named = {f"inputs[{number}]": path for number, path in enumerate(spec.inputs)}
     named |= {f"begin_from.{field}": path for field in ("file", "dcp") if (path := getattr(begin, field, None))}
@@ -51,7 +51,7 @@ def missing(spec: StudySpec) -> list[str]:
     return [f"not on this machine: {', '.join(absent)}; `run` refuses the study here"] if absent else []
 
 
-def _in_arguments(spec: StudySpec) -> Iterator[tuple[str, str]]:
+def _argument_paths(spec: StudySpec) -> Iterator[tuple[str, str]]:
     """Files and folders in `trainer_args`; in `runtime_args` files alone, since a folder may be for results."""
     for field, arguments in (("trainer_args", spec.trainer_args), ("runtime_args", spec.runtime_args)):
         for argument, value in arguments.items():
@@ -67,7 +67,7 @@ def _strings(value: Any) -> Iterator[str]:
         yield from chain.from_iterable(map(_strings, value.values() if isinstance(value, dict) else value))
 
 
-def _in_source(source: TrainerSource) -> Iterator[tuple[str, str]]:
+def _source_paths(source: TrainerSource) -> Iterator[tuple[str, str]]:
     for file, content in module_files(source.path).items():
         for node in ast.walk(syntax_tree(content)):
             if isinstance(node, ast.Constant) and _is_data(name := node.value):
@@ -79,6 +79,6 @@ def _is_data(value: Any) -> TypeGuard[str]:
 
 
 def _is_there(name: str) -> bool:
-    with suppress(OSError, ValueError):  # no text that is a path
+    with suppress(OSError, ValueError):  # not a path
         return bool(name.strip()) and Path(name).exists()
     return False

@@ -1,4 +1,4 @@
-"""Commands that delete: a study that is over, and checkpoints that nothing needs, which ask first; and the archive."""
+"""`stagetree delete`, `erase` and `gc`: commands that delete, and ask first."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.cli.archive import archive
 from app.cli.errors import FAILED, USAGE, fail
 from app.cli.options import Output, Server, Store, StudyId, folder_or_default, open_records, open_store
 from app.cli.output import Format, memory, plural, print_json
+from app.cli.service import open_study
 
 if TYPE_CHECKING:
     from app.domain.search_plan import Checkpoint, PlacedCheckpoint
@@ -21,10 +21,8 @@ if TYPE_CHECKING:
     from app.storage.owned_store import Orphan
     from app.workers.scheduler.retention import Retention
 
-__all__ = ["archive", "delete", "erase", "gc"]
-
 HOUR = 3600.0
-"""Seconds by which the clocks of machines and stores may differ."""
+"""Seconds by which clocks of machines and stores may differ."""
 
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only print what would be deleted.")]
@@ -36,7 +34,6 @@ Budget = Annotated[
         help="Keep at most this size, such as 20GiB; by default STAGETREE_CHECKPOINT_BUDGET.",
     ),
 ]
-
 
 Adopt = Annotated[
     bool, typer.Option("--adopt", help="This database is a copy, and the original is gone: take over its checkpoints.")
@@ -55,9 +52,8 @@ def delete(
     \b
     Example:  stagetree delete digits-grid-3f9c1a --yes
     """
-    from app.cli import stacks
 
-    with stacks.reading_study(id, server, dir) as (service, study):
+    with open_study(id, server, dir) as (service, study):
         number = len(service.client.study(study)["trials"])
         _ask(f"Delete study {study} with its {number} trials?", yes)
         service.client.delete(study)
@@ -129,13 +125,12 @@ def gc(
         if output is Format.json:
             print_json(_document(garbage, is_deleted=is_deleted))
         elif is_deleted:
-            print(f"deleted: {_counted([*garbage.checkpoints, *garbage.orphans], 'object')}")
+            print(f"deleted: {_count_text([*garbage.checkpoints, *garbage.orphans], 'object')}")
 
 
 @dataclass(frozen=True)
 class _Garbage:
-    """What may go. chosen: checkpoints, by plan. orphans: objects that no event names. kept_bytes: of all checkpoints
-    before anything is deleted."""
+    """Deletable objects. chosen: checkpoints by plan. orphans: objects in no event. kept_bytes: all checkpoints now."""
 
     chosen: Mapping[str, Sequence[PlacedCheckpoint]]
     orphans: Sequence[Orphan]
@@ -147,7 +142,7 @@ class _Garbage:
 
 
 def _separate(records: SqlRecords) -> None:
-    """Give the installation a new name, with which the keys of what it writes from here on begin."""
+    """Give the installation a new name, which prefixes the keys of later objects."""
     from uuid import uuid4
 
     with records.write() as rows:
@@ -167,7 +162,7 @@ def _survey(records: SqlRecords, store: ObjectStore, budget: int | None) -> tupl
 
 
 def _orphans(records: SqlRecords, plans: Plans, store: ObjectStore) -> list[Orphan]:
-    """None where the store may not be listed, which is said."""
+    """The orphans in the store; none, with a warning, if the store cannot be listed."""
     from app.settings import settings
     from app.storage.object_store import StoreUnavailable
     from app.storage.owned_store import find_orphans
@@ -181,7 +176,7 @@ def _orphans(records: SqlRecords, plans: Plans, store: ObjectStore) -> list[Orph
 
 
 def _bytes(budget: str | None) -> int | None:
-    """The budget that was given, or that of the settings."""
+    """The budget of the option, or else of the settings."""
     from pydantic import ByteSize, TypeAdapter, ValidationError
 
     from app.settings import settings
@@ -196,14 +191,16 @@ def _bytes(budget: str | None) -> int | None:
 
 def _show(garbage: _Garbage) -> None:
     for plan, going in garbage.chosen.items():
-        print(f"{plan}  {_counted([each.checkpoint for each in going])}")
-    print(f"{_counted(garbage.checkpoints)} can be deleted; all checkpoints together take {memory(garbage.kept_bytes)}")
+        print(f"{plan}  {_count_text([each.checkpoint for each in going])}")
+    print(
+        f"{_count_text(garbage.checkpoints)} can be deleted; all checkpoints together take {memory(garbage.kept_bytes)}"
+    )
     if garbage.orphans:
-        orphans = _counted(garbage.orphans, "object")
+        orphans = _count_text(garbage.orphans, "object")
         print(f"{orphans} can be deleted that killed workers wrote and never recorded")
 
 
-def _counted(going: Sequence[Checkpoint | Orphan], noun: str = "checkpoint") -> str:
+def _count_text(going: Sequence[Checkpoint | Orphan], noun: str = "checkpoint") -> str:
     return f"{plural(len(going), noun)}, {memory(_size(going))}"
 
 
@@ -223,7 +220,7 @@ def _document(garbage: _Garbage, *, is_deleted: bool) -> dict[str, Any]:
 
 
 def _free(retention: Retention, store: ObjectStore, orphans: Sequence[Orphan]) -> None:
-    """Until nothing more goes; what cannot be deleted now is said, and tried again the next time."""
+    """Delete all garbage. Exits with a message if some objects cannot be deleted now."""
     from app.workers.scheduler.retention import delete_object
 
     while not retention.look().is_done:

@@ -1,144 +1,31 @@
-"""Commands for the moment when something is wrong: `debug` a trial, `doctor` the machine."""
+"""`stagetree doctor`: whether this machine, and a server, have what studies need."""
 
 from __future__ import annotations
 
 import os
 import platform
 import shutil
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import typer
 
-from app.cli.errors import USAGE, fail
-from app.cli.options import Server, Store, StudyId, Trainers, TrialNumber
-from app.cli.output import number as written
-
-if TYPE_CHECKING:
-    from stagetree.runtime.debug import DebugTrial
+from app.cli.errors import DONE, FAILED
+from app.cli.options import DEFAULT_DIR, Output, Server
+from app.cli.output import Format, one_line, print_json
+from app.cli.service import server_url
 
 Json = dict[str, Any]
-
-Device = Annotated[str, typer.Option("--device", metavar="DEVICE", help="The device, cpu or cuda.")]
-
-
-def debug(
-    id: StudyId,
-    number: TrialNumber,
-    steps: Annotated[
-        int | None,
-        typer.Option(
-            "--steps", metavar="N", min=1, help="The step to train to; by default the one that failed, else the last."
-        ),
-    ] = None,
-    trainers: Trainers = None,
-    device: Device = "cpu",
-    server: Server = None,
-    dir: Store = None,
-) -> None:
-    """Train a trial again in this terminal, as a slot does: breakpoint() works. Records nothing.
-
-    \b
-    Example:  stagetree debug last 3 --steps 1
-    """
-    from app.cli import stacks
-    from stagetree.runtime.debug import run_in_terminal
-
-    with stacks.reading_study(id, server, dir) as (service, name):
-        trial, plan = service.client.trial(name, number), service.client.plan(name)
-        study = service.client.study(name, trials=True)
-    spec, begins = study["spec"], study.get("begins")
-    until = steps or _came_to(trial)
-    work = _as_on_a_slot(plan, spec, trial["hp"], stacks.trainer_files(trainers or []), device)
-    work = replace(work, begin=_file_of(begins), whole=begins["state"]) if begins else work
-    print(f"Training trial {number} of {name} from the beginning to step {until} ...", file=sys.stderr)
-    metrics = run_in_terminal(work, until)
-    for metric, value in sorted(metrics.items()):
-        print(f"{metric}  {'-' if value is None else written(value)}")
-
-
-class StateOfTrial(NamedTuple):
-    """The checkpoint of a trial after a step, in a file."""
-
-    study: str
-    trial: int
-    step: int
-    image: Path
-
-
-def export_as_on_a_slot(
-    state: StateOfTrial, folder: Path, trainers: Sequence[str], server: str | None, dir: Path | None
-) -> bool:
-    """Have the trainer of a trial write its model into an empty folder. Raises what the trainer's code raises.
-
-    Returns whether it has an `export` of its own.
-    """
-    from app.cli import stacks
-    from stagetree.runtime.debug import export_state
-
-    with stacks.reading_study(state.study, server, dir) as (service, name):
-        trial, plan = service.client.trial(name, state.trial), service.client.plan(name)
-        spec = service.client.study(name, trials=True)["spec"]
-    work = _as_on_a_slot(plan, spec, trial["hp"], stacks.trainer_files(trainers), "cpu")
-    return export_state(work, state.image, state.step, folder)
-
-
-def _as_on_a_slot(plan: Json, spec: Json, hp: Json, files: Sequence[str], device: str) -> DebugTrial:
-    """What a slot is given to train a trial. Ends with a message where no file has the trainer."""
-    from app.registry import Catalogue
-    from app.settings import settings
-    from stagetree.runtime.debug import DebugTrial
-
-    source = Catalogue(files).find(plan["trainer"])
-    if source is None:
-        fail(f"trainer {plan['trainer']!r} is in no file here: name its file with --trainers FILE.py", USAGE)
-    if source.version != plan["trainer_version"]:
-        print(f"{source.path} has changed since the study was trained.", file=sys.stderr)
-    return DebugTrial(
-        file=source.path,
-        name=plan["trainer"],
-        args={**plan["trainer_args"], **spec.get("runtime_args", {})},
-        seed=plan["seed"],
-        hp=hp,
-        device=device,
-        threads=settings().threads if device == "cpu" else 1,
-        determinism=spec.get("determinism", "strict"),
-        shards=plan.get("shards") or spec.get("shards") or 0,
-        parallel=plan.get("parallel", "tree"),
-    )
-
-
-def _file_of(begins: Json) -> str:
-    """The file that a trial begins from, if it is here, and still what it was. Ends with a message where it is not."""
-    from app import input_fingerprints
-
-    if "file" not in begins:
-        fail(f"the trial {begins['text']}, and only what begins from nothing or from a file can be debugged", USAGE)
-    try:
-        if input_fingerprints.hash_of(begins["file"]) != begins["sha256"]:
-            fail(f"the trial {begins['text']}, and {begins['file']} has changed since", USAGE)
-    except input_fingerprints.InputMissing as problem:
-        fail(f"the trial {begins['text']}, and {problem}", USAGE)
-    return str(begins["file"])
-
-
-def _came_to(trial: Json) -> int:
-    """The step in which the trial failed, or the last one it was asked for."""
-    return trial["failure"]["step"] + 1 if "failure" in trial else int(trial["steps"])
-
-
 MOST_AHEAD = 5.0
-"""Seconds that two clocks may differ. Leases go by the database's; people compare times by all of them."""
+"""Seconds by which two clocks may differ. Leases use the database's clock, but people compare times of all machines."""
 
 
 class Finding(NamedTuple):
-    """One thing that was looked at."""
+    """The result of one check."""
 
     what: str
     ok: bool
@@ -146,7 +33,7 @@ class Finding(NamedTuple):
 
 
 def examine(server: str | None, store: Path) -> list[Finding]:
-    """Everything that matters on this machine, and the server if one is named."""
+    """Check this machine, and the server if one is named."""
     looks: list[tuple[str, Callable[[], str]]] = [
         ("python", _python),
         ("torch", _torch),
@@ -217,7 +104,7 @@ def _folder() -> str:
 
 
 def _store(folder: Path) -> str:
-    """That of `run` and `up` in this folder."""
+    """Check the store of `run` and `up` in this folder."""
     if not folder.exists():
         return f"none here yet: {folder} will be made in {Path.cwd()}"
     closed = [path for path in (folder, *folder.iterdir()) if not os.access(path, os.R_OK | os.W_OK)]
@@ -227,7 +114,7 @@ def _store(folder: Path) -> str:
 
 
 def _trainers() -> str:
-    from app.cli.stacks import trainer_files
+    from app.cli.trainer_files import trainer_files
     from app.registry import describe
 
     return ", ".join(sorted(describe(trainer_files([])))) or "none registered"
@@ -242,7 +129,7 @@ def _server(url: str) -> str:
 
 
 def _clock(url: str) -> str:
-    """This machine's beside the server's, which says its time to the second."""
+    """Compare this machine's clock with the server's, whose Date header has full seconds."""
     import httpx2
 
     before = time.time()
@@ -255,9 +142,25 @@ def _clock(url: str) -> str:
 
 
 def _service(url: str) -> str:
-    """Its database, schema, broker, store, scheduler and slots."""
+    """Check the server's database, schema, broker, store, scheduler and slots."""
     from stagetree.client import Client
 
     with Client(url, retries=0) as client:
         client.ready()
     return "database, schema, broker, store, scheduler and slots are well"
+
+
+def doctor(server: Server = None, output: Output = Format.table) -> None:
+    """Check this installation: what is here, what is missing, and what to do about it.
+
+    \b
+    Example:  stagetree doctor
+    """
+
+    findings = examine(server_url(server), DEFAULT_DIR)
+    if output is Format.json:
+        print_json([each._asdict() for each in findings])
+    else:
+        for each in findings:
+            print(f"{'ok ' if each.ok else 'BAD'}  {each.what:<14} {one_line(each.detail)}")
+    raise typer.Exit(DONE if all(each.ok for each in findings) else FAILED)

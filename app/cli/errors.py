@@ -1,8 +1,9 @@
-"""Failures at the command line: one sentence on stderr, and an exit code for scripts to tell apart."""
+"""Errors of the command line: a sentence on stderr, and an exit code for scripts."""
 
 from __future__ import annotations
 
 import re
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,11 +11,11 @@ from typing import Any, NoReturn
 
 import typer
 
-from app.cli.output import harmless, let_go_of_stdout, without_secrets
+from app.cli.output import discard_stdout, escape_control, redact
 
 
-def in_words(error: typer.BadParameter) -> str:
-    """The message of an error about an option or an argument, for those that speak of ranges and of nothing at all."""
+def parameter_message(error: typer.BadParameter) -> str:
+    """The message of an error about a parameter, with ranges in our own words."""
     param: Any = error.param
     if param is None:
         return error.message
@@ -24,62 +25,63 @@ def in_words(error: typer.BadParameter) -> str:
     if wrong is None or not hasattr(param.type, "min"):
         return error.message
     number = "a whole number" if wrong.group(3) == "int" or "int" in param.type.name else "a number"
-    return f"must be {number}{_between(param.type)}, got {wrong.group(1)!r}"
+    return f"must be {number}{_range_text(param.type)}, got {wrong.group(1)!r}"
 
 
-def _between(type: Any) -> str:
+def _range_text(type: Any) -> str:
     if type.min is None:
         return f" of at most {type.max}"
     return f" of at least {type.min}" if type.max is None else f" from {type.min} to {type.max}"
 
 
-def finite(value: float | None) -> float | None:
-    """The value of an option, if it is none of NaN and infinity."""
+def check_finite(value: float | None) -> float | None:
+    """The value of an option. Raises `BadParameter` for NaN and infinity."""
     if value is not None and not abs(value) < float("inf"):
         raise typer.BadParameter(f"must be a finite number, got {value}")
     return value
 
 
 DONE, FAILED, USAGE, NOT_FOUND, CONFLICT, TRIALS_FAILED = 0, 1, 2, 3, 4, 5
+
 UNREACHABLE, TIMEOUT, INTERRUPTED = 69, 124, 130
 
-
 SERVER = "'stagetree[server]', or 'stagetree[all]' where studies are trained"
-NEEDED = {
+
+EXTRAS = {
     **dict.fromkeys(
         ("alembic", "billiard", "celery", "fastapi", "fsspec", "kombu", "psycopg", "redis", "s3fs"), SERVER
     ),
     **dict.fromkeys(("sqlalchemy", "starlette", "uvicorn"), SERVER),
     **dict.fromkeys(("safetensors", "torch"), "'stagetree[all]'"),
 }
-"""What to install for modules that do not come with the package alone."""
+"""The extra to install for each optional module."""
 
 
 @contextmanager
-def explained() -> Iterator[None]:
-    """Turn the errors that a user can cause, or mend, into a sentence and an exit code."""
+def explain_errors() -> Iterator[None]:
+    """Report errors that a user can cause or fix as a sentence with an exit code."""
     try:
         yield
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except ModuleNotFoundError as error:
-        if (needed := NEEDED.get((error.name or "").partition(".")[0])) is None:
+        if (needed := EXTRAS.get((error.name or "").partition(".")[0])) is None:
             raise
         fail(f"{error.name} is not installed, which this needs: pip install {needed}")
     except Exception as error:
-        code = code_of(error)
+        code = exit_code(error)
         if code is None:
             raise
         if isinstance(error, OSError):
-            let_go_of_stdout()
-        if isinstance(error, BrokenPipeError):  # whoever read it has seen enough
+            discard_stdout()
+        if isinstance(error, BrokenPipeError):  # the reader has closed the pipe
             sys.exit(code)
-        fail(sentence_of(error), code)
+        fail(error_text(error), code)
 
 
 @contextmanager
-def said_if_interrupted() -> Iterator[None]:
-    """What comes before anything begins: Ctrl-C ends it, and a sentence says that nothing is left to resume."""
+def report_early_interrupt() -> Iterator[None]:
+    """Exit on Ctrl-C with the message that nothing was submitted, so that nothing needs to be resumed."""
     try:
         yield
     except KeyboardInterrupt:
@@ -90,12 +92,12 @@ def said_if_interrupted() -> Iterator[None]:
 def fail(text: str, code: int = FAILED) -> NoReturn:
     """End with a message."""
     for line in text.splitlines():
-        print(f"stagetree: {without_secrets(harmless(line))}", file=sys.stderr)
+        print(f"stagetree: {redact(escape_control(line))}", file=sys.stderr)
     sys.exit(code)
 
 
-def sentence_of(error: Exception) -> str:
-    """What to say: of a server's refusal its sentence, or what is wrong at which field, and never the HTTP title."""
+def error_text(error: Exception) -> str:
+    """The error's message: a server's detail or its problems by field, not the HTTP title."""
     from stagetree.errors import ProblemError
 
     if isinstance(error, OSError) and error.strerror:
@@ -131,10 +133,25 @@ CODES = {
     "stagetree.errors.StagetreeError": FAILED,
     "builtins.OSError": FAILED,
 }
-"""By name: an error whose module was never imported cannot be there, and that module may not be installed."""
+"""By qualified name, since the module of an error may not be installed."""
 
 
-def code_of(error: Exception) -> int | None:
-    """The exit code for an error; None for one that is our own mistake and deserves its traceback."""
+def exit_code(error: Exception) -> int | None:
+    """The exit code for an error; None for an internal error, which shows its traceback."""
     names = (f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__)
     return next((CODES[name] for name in names if name in CODES), None)
+
+
+@contextmanager
+def exit_on_signals() -> Iterator[None]:
+    """End the block by an exception on SIGTERM and SIGHUP, so that everything is cleaned up."""
+
+    def end(number: int, _: object) -> NoReturn:
+        sys.exit(128 + number)
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

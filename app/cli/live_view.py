@@ -1,4 +1,4 @@
-"""The live view of a study on a terminal: what is done, what is left, what was saved, and what each slot trains."""
+"""The live view of a study in a terminal: progress, savings, and the stage of each slot."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from app.cli.output import at_rungs, fraction, number, one_line, plural, short_hp, steps_done
+from app.cli.output import fraction, number, one_line, plural, resting_text, short_hp, steps_text
 from stagetree.text import FINAL, decision_text, duration, rank_text, saved_text
 
 Json = dict[str, Any]
 NARROW = 60
-"""In fewer columns there are no bars."""
+"""The fewest columns with progress bars."""
 
 COLOURS = {"completed": "green", "failed": "red", "cancelled": "yellow", "paused": "yellow"}
 
 
 def live(looks: Iterator[Json]) -> None:
-    """Show the study in place until it is over."""
+    """Update the view in place until the study is over."""
     console = Console(stderr=True, highlight=False)
     with Live(console=console, auto_refresh=False, vertical_overflow="crop") as view:
         for study in looks:
@@ -31,7 +31,7 @@ def live(looks: Iterator[Json]) -> None:
 
 
 def frame(study: Json, height: int = 24, width: int = 80) -> RenderableType:
-    """The view as it stands, in no more than `height` lines if that can be."""
+    """The view of a study, in at most `height` lines if possible."""
     body = Table.grid(padding=(0, 1), expand=True)
     body.add_column(style="dim", no_wrap=True, width=7)
     body.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
@@ -39,7 +39,7 @@ def frame(study: Json, height: int = 24, width: int = 80) -> RenderableType:
         body.add_row(label, text if width < NARROW else _bar(study["progress"][label], text))
     for label, text in _facts(study):
         body.add_row(label, text)
-    slots = _slots(study, max(1, height - body.row_count - 2))  # the title, and a line to spare
+    slots = _slots(study, max(1, height - body.row_count - 2))  # one for the title, and one spare
     return Group(_title(study), body, *slots)
 
 
@@ -72,8 +72,8 @@ def _trials(study: Json) -> Text:
     for state in ("running", "waiting", "cancelled"):
         if counts[state]:
             text.append(f"  {counts[state]} {state}")
-    if trials.get("resting"):  # an older server says nothing
-        text.append(f"  {at_rungs(study['progress'])}")
+    if trials["resting"]:
+        text.append(f"  {resting_text(study['progress'])}")
     return text
 
 
@@ -82,17 +82,17 @@ def _steps(study: Json) -> Text:
     if not steps["expected"]:
         return Text("none asked for" + ("" if study["state"] in FINAL else " yet"), "dim")
     share = steps["done"] / steps["expected"]
-    return Text(f"{steps_done(study).removesuffix(' steps')}  {share:.0%}")
+    return Text(f"{steps_text(study).removesuffix(' steps')}  {share:.0%}")
 
 
 def _facts(study: Json) -> Iterator[tuple[str, Text]]:
     if rungs := study["progress"]["rungs"]:
         yield "rungs", Text("   ".join(_brackets(rungs)))
-    yield "saved", _saved(study)
+    yield "saved", _saved_text(study)
     if study["best"]:
         yield "best", _best(study)
     if study["progress"]["last"]:
-        yield "last", Text(decision(study["progress"]["last"]))
+        yield "last", Text(last_decision_text(study["progress"]["last"]))
     if study["waits"]:
         yield "waits", Text(one_line(study["waits"]), "bold red", no_wrap=False, overflow="fold")
     if study["ending"]:
@@ -102,13 +102,13 @@ def _facts(study: Json) -> Iterator[tuple[str, Text]]:
 
 
 def _brackets(rungs: list[Json]) -> Iterator[str]:
-    """For each bracket, the steps of its rungs, who came there, and who went on."""
+    """For each bracket, its rungs with their steps, and the trials that arrived and entered."""
     for bracket in sorted({rung["bracket"] for rung in rungs}):
         inside = [rung for rung in rungs if rung["bracket"] == bracket]
         yield " ▸ ".join(f"{rung['steps']}: {rung['arrived']}/{rung['entered']}" for rung in inside)
 
 
-def _saved(study: Json) -> Text:
+def _saved_text(study: Json) -> Text:
     cost = study["cost"]
     text = Text(saved_text(cost.get("saved_by_sharing"), cost.get("saved_by_stopping")))
     again = [f"{cost[name]} {name}" for name in ("repeated", "retried", "lost") if cost.get(name)]
@@ -124,15 +124,15 @@ def _best(study: Json) -> Text:
     return text.append(one_line(short_hp(result["hp"])), "dim")
 
 
-def decision(last: Json) -> str:
-    """What the tuner decided last, in words."""
+def last_decision_text(last: Json) -> str:
+    """The tuner's last decision as text."""
     return f"{decision_text(last['kind'], last['trial'], last['steps'])}: {rank_text(last['reason'])}".removesuffix(
         ": "
     )
 
 
 def _slots(study: Json, room: int) -> list[RenderableType]:
-    """A line for each slot that works for the study, as far as there is room."""
+    """A line for each slot that trains for the study, as far as there is room."""
     running = sorted(study["progress"]["running"], key=lambda run: str(run["slot"]))
     if not running:
         return []
@@ -152,11 +152,11 @@ def _slots(study: Json, room: int) -> list[RenderableType]:
 def _slot(run: Json) -> tuple[RenderableType, ...]:
     bar = ProgressBar(total=max(run["end"] - run["start"], 1), completed=run["step"] - run["start"])
     values = one_line("  ".join(f"{name} {text}" for name, text in run["forms"].items()))
-    return one_line(run["slot"]), _served(run), values, bar, f"{run['step']}/{run['end']}"
+    return one_line(run["slot"]), _trials_text(run), values, bar, f"{run['step']}/{run['end']}"
 
 
-def _served(run: Json) -> str:
-    """Which trials the stage is for."""
+def _trials_text(run: Json) -> str:
+    """The trials that the stage serves."""
     if not run["trials"]:
         return "another study's"
     if run["trial_count"] == 1:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from app.cli.errors import USAGE, fail
+from app.cli.options import DEFAULT_DIR, check_store, is_store
 
 if TYPE_CHECKING:
     from uvicorn import Server
@@ -47,8 +48,7 @@ def open(folder: Folder = None, port: Port = None, browser: Browser = False) -> 
 
 
 def _store(option: Path | None) -> Path:
-    """The folder of the store that is meant. Ends with a message where there is none."""
-    from app.cli.options import DEFAULT_DIR, check_store, is_store
+    """The folder of the store. Exits with a message if there is none."""
 
     if option is not None and not option.is_dir():
         fail(f"{option} is no folder: name a store, as `run` and `up` make one, or the folder that it is in", USAGE)
@@ -59,7 +59,7 @@ def _store(option: Path | None) -> Path:
 
 
 def _listen(port: int | None) -> socket.socket:
-    """A socket that listens already, so that the address that is printed is this process's own."""
+    """A listening socket, so that the printed address is certainly this process's."""
     try:
         return socket.create_server((HOST, USUAL_PORT if port is None else port))
     except OSError as problem:
@@ -69,13 +69,13 @@ def _listen(port: int | None) -> socket.socket:
 
 
 def _server(folder: Path) -> Server:
-    """What answers in this process."""
+    """The API server over the folder, read only."""
     import uvicorn
 
     from app.api.access import AccessPolicy
     from app.api.application import make_app
     from app.api.services import ApiServices
-    from app.cli.opened_folder import services_of
+    from app.cli.store import services_of
     from app.settings import settings
 
     policy = AccessPolicy(instead=f"`stagetree up --dir {folder}` serves the same studies so that they can be changed.")
@@ -84,7 +84,7 @@ def _server(folder: Path) -> Server:
 
 
 def _studies(folder: Path) -> str:
-    """What there is to see, and whether somebody works on it."""
+    """A sentence on the studies in the folder, and on a stack that works there."""
     from app.embedded.folder_lock import find_server, is_in_use
 
     if is_in_use(folder):

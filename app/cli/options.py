@@ -1,4 +1,4 @@
-"""The arguments and options that commands share, and the places of studies that they name."""
+"""The arguments and options that commands share, and the stores that they name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.cli.errors import NOT_FOUND, fail, finite
+from app.cli.errors import NOT_FOUND, check_finite, fail
 from app.cli.output import Format, ListFormat
 from app.domain.slots import MOST_SHARES
 
@@ -17,29 +17,36 @@ if TYPE_CHECKING:
     from app.events import SqlRecords
     from app.storage.owned_store import OwnedStore
 
-
 MOST_SLOTS = 256
-"""Of one machine: each is a process of some hundred megabytes."""
+"""The most slots on one machine. Each is a process of some hundred megabytes."""
 
 StudyFile = Annotated[Path, typer.Argument(metavar="STUDY.yaml", help="The study file; - reads it from stdin.")]
+
 StudyId = Annotated[
     str, typer.Argument(metavar="ID", help="The study: its id, the beginning of it, its name, or `last`.")
 ]
+
 TrialNumber = Annotated[int, typer.Argument(metavar="N", min=0, help="The trial's number.")]
+
 OrBest = Annotated[
     int | None, typer.Argument(metavar="[N]", min=0, help="The trial's number; by default the best trial.")
 ]
+
 Output = Annotated[Format, typer.Option("-o", "--output", help="Print a table, or one JSON document.")]
+
 ListOutput = Annotated[ListFormat, typer.Option("-o", "--output", help="Print a table, one JSON document, or CSV.")]
+
 Server = Annotated[
     str | None, typer.Option("--server", metavar="URL", help="The URL of a running server; by default STAGETREE_URL.")
 ]
+
 Store = Annotated[
     Path | None,
     typer.Option(
         "--dir", metavar="FOLDER", help="Read the store in this folder, without a server; by default .stagetree here."
     ),
 ]
+
 Slots = Annotated[
     int | None,
     typer.Option(
@@ -50,14 +57,17 @@ Slots = Annotated[
         help="How many slots; by default one for each GPU, else for each CPU core.",
     ),
 ]
+
 SlotsPerGpu = Annotated[
     int | None,
     typer.Option("--slots-per-gpu", metavar="N", min=1, max=MOST_SHARES, help="N slots share each GPU."),
 ]
+
 Trainers = Annotated[
     list[str] | None,
     typer.Option("--trainers", metavar="FILE.py", help="A Python file with trainers; may be repeated."),
 ]
+
 Changes = Annotated[
     list[str] | None,
     typer.Option(
@@ -66,6 +76,7 @@ Changes = Annotated[
         help="Change a field of the study file, such as tuner.max_steps=20; may be repeated.",
     ),
 ]
+
 Sinks = Annotated[
     list[str] | None,
     typer.Option(
@@ -74,32 +85,39 @@ Sinks = Annotated[
         help="Write the study to tensorboard:DIR, wandb:PROJECT, mlflow:URI, otlp:URL or webhook:URL; may be repeated.",
     ),
 ]
+
 Plain = Annotated[bool, typer.Option("--plain", help="Print lines instead of the live view.")]
+
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print no progress.")]
+
 Strict = Annotated[bool, typer.Option("--strict", help="Exit with code 5 if a trial failed.")]
+
 Timeout = Annotated[
     float | None,
-    typer.Option("--timeout", metavar="SECONDS", min=0, callback=finite, help="Stop waiting after this time."),
+    typer.Option("--timeout", metavar="SECONDS", min=0, callback=check_finite, help="Stop waiting after this time."),
 ]
+
 Host = Annotated[
     str,
     typer.Option("--host", metavar="ADDRESS", help="The address to listen on. Callers on other machines need a token."),
 ]
+
 Port = Annotated[int, typer.Option("--port", metavar="N", min=0, max=65535, help="The port to listen on.")]
+
 Insecure = Annotated[bool, typer.Option("--insecure", help="Require no token: every caller may do everything.")]
 
-
 DEFAULT_DIR = Path(".stagetree")
+
 DATABASE = "stagetree.db"
 
 
 def is_store(folder: Path) -> bool:
-    """Whether somebody has run a study there."""
+    """Whether the folder holds a store."""
     return (folder / DATABASE).is_file()
 
 
 def check_store(folder: Path) -> None:
-    """End with a message where nobody has."""
+    """Exit with a message if the folder holds no store."""
     if not folder.exists():
         fail(f"there is no {folder} here: go to the folder of your studies, or name it", NOT_FOUND)
     if not is_store(folder):
@@ -107,19 +125,19 @@ def check_store(folder: Path) -> None:
 
 
 def size_of_store(folder: Path) -> int:
-    """The bytes that the files of a store take."""
+    """The size of a store's files in bytes."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def folder_or_default(option: Path | None) -> Path | None:
-    """The folder that an option names, or the store that is here; None for that of the settings."""
+    """The option's folder, or the store here; None for the store of the settings."""
     return option or (DEFAULT_DIR if is_store(DEFAULT_DIR) else None)
 
 
 def places(folder: Path | None) -> tuple[str, str]:
-    """The URL of the database, and where checkpoints are kept: in a folder, or those of the settings.
+    """The URL of the database and the address of the checkpoints, in a folder or by the settings.
 
-    Ends with a message where neither is there: a database would be made, and be empty.
+    Exits with a message if there is neither, since an empty database would be created.
     """
     from app.settings import settings
 
@@ -133,7 +151,7 @@ def places(folder: Path | None) -> tuple[str, str]:
 
 
 def open_store(folder: Path | None, records: SqlRecords) -> OwnedStore:
-    """The store of the checkpoints that are on these records."""
+    """The checkpoint store of these records."""
     from app.storage.owned_store import open_owned
 
     return open_owned(records, places(folder)[1])
@@ -141,7 +159,7 @@ def open_store(folder: Path | None, records: SqlRecords) -> OwnedStore:
 
 @contextmanager
 def open_records(folder: Path | None) -> Iterator[SqlRecords]:
-    """The log and the rows in the database of `places`, without a server."""
+    """The log and rows in the database of `places`."""
     from app.events import Database, SqlRecords
 
     records = SqlRecords(Database(places(folder)[0]))
@@ -149,3 +167,11 @@ def open_records(folder: Path | None) -> Iterator[SqlRecords]:
         yield records
     finally:
         records.close()
+
+
+Values = Annotated[
+    list[str],
+    typer.Option("--set", metavar="NAME=VALUE", help="A hyper-parameter, written as in a study file; may be repeated."),
+]
+
+StepsInAll = Annotated[int, typer.Option("--steps", metavar="N", min=1, help="The number of steps in all.")]

@@ -1,4 +1,4 @@
-"""What is printed: tables and words for people, one JSON document or CSV for programs; streams may be closed."""
+"""Output: tables and text for people, JSON or CSV for programs."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from enum import StrEnum
 from typing import Any
 
 from app.outages import SOUNDS_SECRET
-from stagetree.text import FINAL, float_text, percent, value_text
+from stagetree.text import FINAL, float_text, value_text
 
 Json = dict[str, Any]
 
 
 def prepare() -> None:
-    """Have what a stream cannot hold spelled out, and nothing written where there is no stream."""
+    """Escape characters that a stream cannot encode, and discard output to closed streams."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:  # it was closed when the command began
@@ -30,8 +30,8 @@ def prepare() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def let_go_of_stdout() -> None:
-    """Once it could not be written, what waits in its buffer cannot be either: the interpreter must not try again."""
+def discard_stdout() -> None:
+    """Discard stdout after a failed write, so that the interpreter does not flush it again at exit."""
     with contextlib.suppress(io.UnsupportedOperation):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
@@ -39,36 +39,34 @@ def let_go_of_stdout() -> None:
 
 
 def is_unicode() -> bool:
-    """Whether stdout can hold any character."""
+    """Whether stdout can encode any character."""
     return (sys.stdout.encoding or "").lower().startswith("utf")
 
 
 UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Control characters, of which terminals make commands, but for tab and newline; marks that turn the direction of text
-around; and halves of characters, which cannot be written."""
-
+"""Control characters other than tab and newline, bidirectional marks, and lone surrogates."""
 
 BREAKS = re.compile(r"\s*[\t\n\u2028\u2029]\s*")
 SECRET_OPTION = re.compile(rf"([?&][^=&\s]*{SOUNDS_SECRET}[^=&\s]*=)[^&\s]*", re.IGNORECASE)
 
 
-def harmless(text: str) -> str:
-    """The text with everything that a terminal would act on, or could not be written, spelled out."""
-    return UNSAFE.sub(lambda match: _spelled(ord(match.group())), text)
+def escape_control(text: str) -> str:
+    """The text with control characters and lone surrogates escaped."""
+    return UNSAFE.sub(lambda match: _escape(ord(match.group())), text)
 
 
-def without_secrets(text: str) -> str:
-    """The text without what stands before the @ of a URL, and without options of it that sound secret."""
+def redact(text: str) -> str:
+    """The text without credentials in URLs and without parameters with secret-sounding names."""
     text = re.sub(r"(?<=://)[^/@\s]*@", "...@", text)
     return SECRET_OPTION.sub(r"\1...", text)
 
 
 def one_line(text: str) -> str:
-    """The same, on one line."""
-    return BREAKS.sub(" ", harmless(text)).strip()
+    """The escaped text on one line."""
+    return BREAKS.sub(" ", escape_control(text)).strip()
 
 
-def _spelled(code: int) -> str:
+def _escape(code: int) -> str:
     return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
 
 
@@ -78,7 +76,7 @@ def short_hp(hp: Json) -> str:
 
 
 def short_sequence(sequence: Any) -> str:
-    """A sequence as one would write it in Python, without what its family takes for granted."""
+    """A sequence as a Python call, without default values."""
     if not isinstance(sequence, dict) or "family" not in sequence:
         return short(sequence)
     family = sequence["family"]
@@ -91,7 +89,7 @@ def short_sequence(sequence: Any) -> str:
 
 
 DEFAULTS: dict[str, Json] = {"warmup": {"start": 0}, "wsd": {"final": 0, "shape": "linear"}}
-"""Values that say nothing, by family: those that its fields have by default."""
+"""The default values of fields, by family."""
 
 
 def _argument(name: str, value: Any) -> str:
@@ -108,7 +106,7 @@ def _part(part: Json) -> str:
 
 
 def short(value: Any) -> str:
-    """A number with the digits that one can tell apart; a float is not taken for an int."""
+    """A value with floats in four digits, still recognisable as floats."""
     if isinstance(value, list):
         return "[" + ", ".join(map(short, value)) + "]"
     return float_text(value, 4) if isinstance(value, float) else str(value)
@@ -120,14 +118,14 @@ def number(value: float) -> str:
 
 
 def result_cells(result: Json | None) -> tuple[Any, int | None]:
-    """A result, as a mean with its deviation where it is one, and its step."""
+    """The cells of a result: its value, with the deviation of a mean, and its step."""
     if result is None:
         return None, None
     return (result["value"] if result.get("deviation") is None else value_text(result)), result["step"]
 
 
 def memory(size: float) -> str:
-    """Bytes as people say them: 64 MB."""
+    """A size in bytes with its unit: 64 MB."""
     for unit in ("bytes", "kB", "MB", "GB"):
         if size < 1000:
             return f"{size:.0f} {unit}"
@@ -140,32 +138,32 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun}" + ("" if count == 1 else "s")
 
 
-def trials_done(progress: Json) -> str:
-    """23/40 trials, or 23/40 trials tried, 9 at rungs: those may go on."""
+def trials_text(progress: Json) -> str:
+    """23/40 trials, or 23/40 trials tried, 9 at rungs, where they may be promoted."""
     trials = progress["trials"]
     noun = plural(trials["done"] if trials["expected"] is None else trials["expected"], "trial").partition(" ")[2]
-    return f"{fraction(trials)} {noun}" + (f" tried, {at_rungs(progress)}" if trials.get("resting") else "")
+    return f"{fraction(trials)} {noun}" + (f" tried, {resting_text(progress)}" if trials["resting"] else "")
 
 
-def steps_done(study: Json) -> str:
-    """24/49 different steps; a forecast while a tuner with rungs decides, and before any trial has begun."""
+def steps_text(study: Json) -> str:
+    """24/49 unique steps; a forecast while a tuner with rungs decides, and before any trial has begun."""
     steps, decides = study["progress"]["steps"], study["progress"]["rungs"] or not any(study["counts"].values())
     about = "about " if decides and study["state"] not in FINAL else ""
-    return f"{steps['done']}/{about}{steps['expected']} different steps"
+    return f"{steps['done']}/{about}{steps['expected']} unique steps"
 
 
 def fraction(trials: Json) -> str:
-    """23/40, or 23 where nobody knows how many there will be."""
+    """23/40, or 23 if the total is unknown."""
     return f"{trials['done']}" if trials["expected"] is None else f"{trials['done']}/{trials['expected']}"
 
 
-def at_rungs(progress: Json) -> str:
-    """9 at rungs, of a tuner that has rungs."""
+def resting_text(progress: Json) -> str:
+    """9 at rungs, or 9 suspended for a tuner without rungs."""
     return f"{progress['trials']['resting']} {'at rungs' if progress['rungs'] else 'suspended'}"
 
 
-def ranges(numbers: list[int]) -> str:
-    """Whole numbers in words as short as may be: 0 to 3, 7, 9."""
+def ranges_text(numbers: list[int]) -> str:
+    """Whole numbers as ranges: 0 to 3, 7, 9."""
     groups: list[list[int]] = []
     for number in sorted(numbers):
         if groups and number == groups[-1][-1] + 1:
@@ -176,14 +174,14 @@ def ranges(numbers: list[int]) -> str:
 
 
 class Format(StrEnum):
-    """What to print on stdout."""
+    """The output format."""
 
     table = "table"
     json = "json"
 
 
 class ListFormat(StrEnum):
-    """What to print of a list on stdout."""
+    """The output format of a list."""
 
     table = "table"
     json = "json"
@@ -191,16 +189,16 @@ class ListFormat(StrEnum):
 
 
 def print_json(value: Any) -> None:
-    """One JSON document on stdout, with nothing in it that a terminal would act on."""
+    """Print one JSON document without control characters."""
     text = json.dumps(value, indent=2, ensure_ascii=not is_unicode())
     sys.stdout.write(re.sub("[\x7f-\x9f\ud800-\udfff]", lambda match: f"\\u{ord(match.group()):04x}", text) + "\n")
 
 
 def print_csv(items: Iterable[Mapping[str, Any]]) -> None:
-    """One line for each, nested values under dotted names (`best.value`), lists and sequences as JSON."""
-    from app.service.views.trial_order import flat
+    """Print one line for each item, with nested values under dotted names (`best.value`), and lists as JSON."""
+    from app.service.views.trial_order import flatten
 
-    rows = [flat(dict(item)) for item in items]
+    rows = [flatten(dict(item)) for item in items]
     header = list(dict.fromkeys(name for row in rows for name in row))
     writer = csv.DictWriter(sys.stdout, header, lineterminator="\n")
     writer.writeheader()
@@ -208,7 +206,7 @@ def print_csv(items: Iterable[Mapping[str, Any]]) -> None:
 
 
 def print_list(items: Sequence[Json], output: ListFormat, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """A list in the format that was asked for; `rows` are those of the table."""
+    """Print a list in the requested format. rows: of the table."""
     if output is ListFormat.json:
         print_json(list(items))
     elif output is ListFormat.csv:
@@ -218,8 +216,8 @@ def print_list(items: Sequence[Json], output: ListFormat, header: Sequence[str],
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Columns as wide as they must be; numbers to the right. On a terminal, lines end at its edge."""
-    cells = [[cell(value) for value in row] for row in rows]
+    """Print aligned columns, numbers to the right. On a terminal, lines are cut at its width."""
+    cells = [[cell_text(value) for value in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(header, *cells, strict=True)]
     numeric = [all(_is_number(row[at]) or row[at] is None for row in rows) for at in range(len(header))]
     for line in [header, *cells]:
@@ -227,17 +225,17 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
             text.rjust(width) if right else text.ljust(width)
             for text, width, right in zip(line, widths, numeric, strict=True)
         ]
-        print(_cut("  ".join(aligned).rstrip()))
+        print(_fit("  ".join(aligned).rstrip()))
 
 
-def _cut(line: str) -> str:
+def _fit(line: str) -> str:
     """The line, no longer than the terminal is wide."""
     if not sys.stdout.isatty() or len(line) <= (width := shutil.get_terminal_size().columns):
         return line
     return line[: width - 3] + "..."
 
 
-def cell(value: Any) -> str:
+def cell_text(value: Any) -> str:
     """A value in a table."""
     if value is None:
         return "-"
@@ -246,20 +244,3 @@ def cell(value: Any) -> str:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def slot_row(slot: Json) -> tuple[Any, ...]:
-    """A slot in the table of slots; of a slot that is lent, whom it helps."""
-    stage, loan = slot["stage"], slot.get("lent_to")  # an older server says nothing of loans
-    steps, study = stage and f"{stage['step']} of {stage['start']} to {stage['end']}", slot["study"]
-    if loan:
-        steps, study = f"trial {loan['trial']}, with {loan['slot']}", loan["study"]
-    return slot["name"], slot["device"], slot["host"], slot["state"], study, steps
-
-
-def error_text(slot: Json) -> str | None:
-    """How far the estimates of a slot's stages were off."""
-    if (error := slot.get("estimate_error")) is None:
-        return None
-    part = percent(error["error"]) if error["error"] < 1 else "more than itself"
-    return f"{part} ({plural(error['stages'], 'stage')})"

@@ -1,9 +1,8 @@
-"""`stagetree preview`: what a study would cost, of packs and gangs by what earlier studies have measured of them."""
+"""`stagetree preview`: the cost of a study, with packs and gangs by the measurements of earlier studies."""
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import groupby
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from app.cli import study_files
 from app.cli.options import DEFAULT_DIR, Changes, Output, Store, StudyFile, Trainers, is_store
 from app.cli.output import Format, one_line, plural, print_json
 from stagetree.text import percent, rough_duration
@@ -23,53 +23,13 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 
-def trainer_here(spec: StudySpec, study: Path, trainers: list[str]) -> TrainerSource | None:
-    """The trainer of a study, which takes its arguments. Where it is not here, it says that they were not looked at.
-
-    Raises `SpecError` for arguments that it does not take, and where files were named and it is in none of them;
-    `TrainerFileError` for a file that was named.
-    """
-    from app.cli import stacks
-    from app.registry import Catalogue, TrainerFileError, check_arguments
-    from stagetree.sequences import did_you_mean
-    from stagetree.spec import Problem, SpecError
-
-    try:
-        known = Catalogue(stacks.trainer_files(trainers, folder=study.parent)).describe()
-        source = known.get(spec.trainer)
-        if trainers and source is None:
-            names = ", ".join(sorted(known)) or "none"
-            text = f"is in none of the files that are named, which have {names}, got {spec.trainer!r}"
-            raise SpecError([Problem("trainer", text + did_you_mean(spec.trainer, known))])
-        why = f"it is not in {stacks.ENTRY} beside the study file; --trainers names another file"
-    except TrainerFileError as error:
-        if trainers:
-            raise
-        source, why = None, one_line(str(error))
-    if source is not None:
-        check_arguments(spec, source)
-        untold = [*_untold(source)]
-    else:
-        untold = [f"The arguments of trainer {one_line(spec.trainer)} were not checked: {why}"]
-    for sentence in untold:
-        print(sentence, file=sys.stderr)
-    return source
-
-
-def _untold(source: TrainerSource) -> Iterator[str]:
-    """The parts of a study that were not compared with a script, since its source does not tell."""
-    if source.script and source.takes.is_open:
-        yield "The arguments of the script were not checked: it gives attach a dict of them"
-    if source.script and source.reads is None:
-        yield "Which hyper-parameters the script reads was not checked: its source does not tell, see stagetree check"
-
-
 @contextmanager
-def known_here(spec: StudySpec, source: TrainerSource | None, folder: Path | None) -> Iterator[tuple[Json, list[str]]]:
-    """What the studies in a folder have measured of the trainer that a study file would be run with; and what the study
-    would learn from others, in sentences. The store is opened once, if there is something to ask of it.
+def local_measurements(
+    spec: StudySpec, source: TrainerSource | None, folder: Path | None
+) -> Iterator[tuple[Json, list[str]]]:
+    """The store's measurements for the study's trainer, and sentences on what the study would learn from others.
 
-    Raises `SpecError` where the study cannot learn from the studies that it names.
+    Raises `SpecError` if the study cannot learn from the studies in `learn_from`.
     """
     where = folder or DEFAULT_DIR
     if not (folder or is_store(where)) or not (source or spec.learn_from):
@@ -77,27 +37,27 @@ def known_here(spec: StudySpec, source: TrainerSource | None, folder: Path | Non
         yield {}, [no_store] if spec.learn_from else []
         return
     from app.cli.store import Store
-    from app.service.submission import opened
+    from app.service.submission import opening_event
 
     with Store(where) as store:
         learned = store.learned(spec) if spec.learn_from else []
         if source is None:
             yield {}, learned
             return
-        plan = opened(spec, source)
+        plan = opening_event(spec, source)
         profiles: Json = {"measured": lambda batch, kind: store.profile(plan, batch, kind, spec.devices)}
         yield profiles | store.measured(plan), learned
 
 
 def choice_lines(choices: list[Json]) -> Iterator[str]:
-    """Field by field, how many fewer steps the study would take without each of its values."""
+    """By field, the steps saved by removing each of its values."""
     for field, options in groupby(choices, key=lambda each: each["field"]):
         priced = (f"{json.dumps(option['value'])}: {option['steps']}" for option in options)
         yield f"{field}  {', '.join(priced)} fewer steps without it"
 
 
 def saving_lines(costs: Json) -> Iterator[str]:
-    """What sharing will save, and what early stopping will, each of its own baseline; and what that is a guess by."""
+    """The savings by sharing and by early stopping, each of its own baseline."""
     if costs["saved_by_sharing"]:
         yield f"{percent(costs['saved_by_sharing'])} by sharing: of the {costs['requested']} steps that the trials take"
     if costs["saved_by_stopping"]:
@@ -108,7 +68,7 @@ def saving_lines(costs: Json) -> Iterator[str]:
 
 
 def budget_lines(costs: Json) -> Iterator[str]:
-    """Where the study will be ended by a budget."""
+    """The budgets that will end the study."""
     budget = costs.get("budget") or {}
     if ends := budget.get("ends"):
         done = f"{ends['trials']} of {plural(costs['trials'], 'trial')} reach their end"
@@ -118,7 +78,7 @@ def budget_lines(costs: Json) -> Iterator[str]:
 
 
 def time_text(time: Json, slots: int) -> str:
-    """How long the study would take, and how far to trust that, in a line."""
+    """The estimated time with its error, on one line."""
     whole, makespan = rough_duration(time["slot_seconds"]), rough_duration(time["makespan_seconds"])
     off = f"{percent(time['error'])} off" if time["error"] < 1 else "off by more than itself"
     how = f"steps of {time['settings']} settings were measured here, an estimate is {off} (median)"
@@ -126,14 +86,14 @@ def time_text(time: Json, slots: int) -> str:
 
 
 def memory_text(memory: Json) -> str:
-    """The most memory that was seen, in a line."""
+    """The measured peak memory, on one line."""
     where = f" on {one_line(memory['gpu'])}" if memory["gpu"] else ""
     which = "" if memory["seen"] == memory["sizes"] else f"{memory['seen']} of {plural(memory['sizes'], 'size')} of "
     return f"about {memory['bytes'] / 2**30:.2g} GiB{where}, the most that stages here took with {which}such batches"
 
 
 def packed_text(costs: Json) -> str:
-    """What packs would make of the time, in a line."""
+    """The effect of packs on the time, on one line."""
     width, device = costs["packing"]["width"], costs["packing"]["device"]
     if not width:
         return f"none: trials alone are faster, by what was measured on {one_line(device)}"
@@ -144,7 +104,7 @@ def packed_text(costs: Json) -> str:
 
 
 def ranks_text(costs: Json) -> str:
-    """How many times faster several devices are taken to be, in a line."""
+    """The assumed speed-up by several devices, on one line."""
     times_faster, assumed = costs["ranks"]["times_faster"], costs["ranks"]["assumed"]
     faster = ", ".join(f"{ranks}: {times}" for ranks, times in times_faster.items())
     how = "nothing was measured yet"
@@ -155,10 +115,10 @@ def ranks_text(costs: Json) -> str:
 
 
 def cost_lines(costs: Json, slots: int) -> Iterator[str]:
-    """What a study would cost, a line for each thing that there is to say."""
+    """The cost of a study, line by line."""
     yield f"trials          {costs['trials']}"
-    different = f"{costs['unique']} different: merge rate {costs['merge_rate']}"
-    yield f"steps           {costs['requested']} that the trials take, {different}"
+    unique = f"{costs['unique']} unique: merge rate {costs['merge_rate']}"
+    yield f"steps           {costs['requested']} that the trials take, {unique}"
     for number, line in enumerate(saving_lines(costs)):
         yield f"{'' if number else 'saved':<15} {line}"
     if cooldowns := costs.get("cooldowns"):
@@ -197,17 +157,17 @@ def preview(
     \b
     Example:  stagetree preview study.yaml --slots 4
     """
-    from app.cli import study_files
+    from app.cli.trainer_files import find_trainer
     from app.settings import settings
     from app.simulation.preview import preview as previewed
 
     limits = settings().limits
     spec = study_files.load(study, changes or (), limits)
     study_files.check_tuner(spec)
-    source = trainer_here(spec, study, trainers or [])
-    with known_here(spec, source, store) as (measured, learned):
+    source = find_trainer(spec, study, trainers or [])
+    with local_measurements(spec, source, store) as (measured, learned):
         costs = previewed(spec, slots=slots, limits=limits, **measured)
-    costs["advice"] += [*study_files.foreseen(spec, source), *learned]
+    costs["advice"] += [*study_files.preview_advice(spec, source), *learned]
     if output is Format.json:
         print_json(costs)
         return

@@ -1,15 +1,18 @@
-"""`stagetree replay` and `export --curves`: from a server, or from an exported log with nothing else at hand."""
+"""`stagetree replay`: the decisions of a study derived again, or derived under other settings."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from app.cli.errors import NOT_FOUND, USAGE, fail
-from app.cli.output import number, one_line
+import typer
+
+from app.cli.errors import DONE, FAILED, NOT_FOUND, USAGE, fail
+from app.cli.options import Output, Server, Store, StudyId
+from app.cli.output import Format, number, one_line, print_json
+from app.cli.service import open_study
 from app.cli.study_files import changes_of
 from stagetree.text import rank_text
 
@@ -19,40 +22,38 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
-STANDING = ("bracket", "rung", "steps")
+PLACE_FIELDS = ("bracket", "rung", "steps")
 
 
-def from_service(study: str, at: int | None, server: str | None, folder: Path | None) -> Json:
-    """Replayed by the server, or over a store."""
-    from app.cli import stacks
+def replay_service(study: str, at: int | None, server: str | None, folder: Path | None) -> Json:
+    """Replay by the server, or over a store."""
 
-    with stacks.reading_study(study, server, folder) as (service, name):
+    with open_study(study, server, folder) as (service, name):
         return service.client.replay(name, at)
 
 
-def imagined(
+def replay_with_changes(
     study: str, at: int | None, changes: list[str], log: Path | None, server: str | None, folder: Path | None
 ) -> Json:
-    """What would have been, worked out here from the log."""
-    from app.cli import stacks
+    """Replay the log with changed settings, on this machine."""
     from app.domain.terms import StudyId
     from app.service.html_report import parse
     from app.simulation.what_if import what_if
 
     changed = changes_of(changes, "--what-if")
     if log:
-        text = read(log)
+        text = read_log(log)
     else:
-        with stacks.reading_study(study, server, folder) as (service, study):
+        with open_study(study, server, folder) as (service, study):
             text = service.client.log(study)
-    recorded = from_log(text, study, at, str(log or "the log"))
+    recorded = replay_log(text, study, at, str(log or "the log"))
     study = recorded.study
     events = [event for _, event in islice(parse(text.splitlines()), recorded.events)]
     return what_if(events, StudyId(study), changed)
 
 
-def from_log(text: str, study: str, at: int | None, where: str) -> Replay:
-    """Replayed here, from a log that `export` printed."""
+def replay_log(text: str, study: str, at: int | None, where: str) -> Replay:
+    """Replay a log that `export` printed."""
     from app.domain.terms import StudyId
     from app.search.replay import replay
     from app.service.html_report import NotALog, parse
@@ -63,12 +64,12 @@ def from_log(text: str, study: str, at: int | None, where: str) -> Replay:
         fail(f"{where}: {error}", USAGE)
     if not events:
         fail(f"{where} is empty: `stagetree export ID` prints a log", USAGE)
-    study = _meant(events, study, where)
-    return replay(_numbered(events, study), StudyId(study), at=at)
+    study = _study_in_log(events, study, where)
+    return replay(_number_events(events, study), StudyId(study), at=at)
 
 
-def _meant(events: list[Event], study: str, where: str) -> str:
-    """The id of a study in a log: by its id, the beginning of it, its name, or `last`, as elsewhere."""
+def _study_in_log(events: list[Event], study: str, where: str) -> str:
+    """The id of a study in a log, by its id, the beginning of its id, its name, or `last`."""
     from app.domain.events import StudySubmitted
 
     names = {event.study: event.spec["name"] for event in events if isinstance(event, StudySubmitted)}
@@ -83,15 +84,15 @@ def _meant(events: list[Event], study: str, where: str) -> str:
     return found[0]
 
 
-def _numbered(events: list[Event], study: str) -> Iterator[tuple[int, Event]]:
-    """The events of a plan by their positions in a study: its submission is 1."""
+def _number_events(events: list[Event], study: str) -> Iterator[tuple[int, Event]]:
+    """The events of a plan with their positions in a study, whose submission is 1."""
     from app.domain.events import StudySubmitted
 
     submissions = [n for n, event in enumerate(events) if isinstance(event, StudySubmitted) and event.study == study]
     return enumerate(events, 1 - next(iter(submissions), 0))
 
 
-def read(path: Path) -> str:
+def read_log(path: Path) -> str:
     """The text of an exported log."""
     try:
         return path.read_text(encoding="utf-8")
@@ -100,9 +101,9 @@ def read(path: Path) -> str:
 
 
 def print_what_if(answer: Json) -> None:
-    """What the study would have been with changes."""
+    """Print the outcome of a study with changed settings."""
     print(f"trials     {answer['trials']}")
-    print(f"steps      {answer['requested']} that the trials take, {answer['unique']} different")
+    print(f"steps      {answer['requested']} that the trials take, {answer['unique']} unique")
     print(f"saved      {answer['saved']} of the steps that the study had")
     print(f"needed     {answer['needed']} steps that were never trained")
     print(f"not known  {answer['not_known']} results")
@@ -113,10 +114,10 @@ def print_what_if(answer: Json) -> None:
 
 
 def print_replay(answer: Json) -> None:
-    """The decisions about trials in order with their reasons, and whether all could be derived."""
+    """Print the decisions about trials with their reasons, and whether all were derived again."""
     for line in answer["history"]:
         if line["kind"] in ("promote", "prioritize", "stop"):
-            standing = "  ".join(f"{name} {line[name]}" for name in STANDING if name in line)
+            standing = "  ".join(f"{name} {line[name]}" for name in PLACE_FIELDS if name in line)
             print(
                 f"{line['event']:>7}  {line['kind']:<10} trial {line['trial']:<5} {standing}  {_reason(line['reason'])}"
             )
@@ -134,11 +135,11 @@ def _reason(reason: dict[str, Any]) -> str:
         return standing
     if {"class", "p", "expected_seconds"} <= reason.keys():
         return _judgement(reason)
-    return one_line("  ".join(f"{name}={value}" for name, value in reason.items() if name not in STANDING))
+    return one_line("  ".join(f"{name}={value}" for name, value in reason.items() if name not in PLACE_FIELDS))
 
 
 def _judgement(reason: dict[str, Any]) -> str:
-    """What a trial is taken for, with the numbers that say so."""
+    """The class of a trial with its numbers."""
     says = f"p {reason['p']} of {number(reason['target'])}, {number(reason['expected_seconds'])} s expected"
     threshold = reason.get("threshold")
     pool = f"threshold {'none' if threshold is None else threshold}" if "threshold" in reason else ""
@@ -147,15 +148,37 @@ def _judgement(reason: dict[str, Any]) -> str:
     return "  ".join(filter(None, (f"{reason['class']} after step {reason['steps']}: {says}", pool, own, at)))
 
 
-def curves(log: str, study: str) -> Iterator[str]:
-    """The study's traces, line by line, from a log that `export` printed."""
-    from app.domain.evolve import fold
-    from app.domain.terms import StudyId
-    from app.service.html_report import parse
-    from app.simulation.traces import record
+def replay(
+    id: StudyId,
+    at: Annotated[
+        int | None, typer.Option("--at", metavar="N", min=1, help="Replay up to the event at this position.")
+    ] = None,
+    what_if: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--what-if",
+            metavar="FIELD=VALUE",
+            help="Decide with this field of the study file changed; may be repeated.",
+        ),
+    ] = None,
+    log: Annotated[
+        Path | None,
+        typer.Option("--log", metavar="FILE", help="Replay a file that `stagetree export` wrote, without a server."),
+    ] = None,
+    server: Server = None,
+    dir: Store = None,
+    output: Output = Format.table,
+) -> None:
+    """Derive every decision of a study again from its log, and compare: exit code 1 if one differs.
 
-    plan = fold(event for _, event in parse(log.splitlines()))
-    if study not in plan.studies:
-        fail(f"the log holds no study {study}", NOT_FOUND)
-    for line in record(plan, plan.studies[StudyId(study)]):
-        yield json.dumps(line) + "\n"
+    \b
+    Example:  stagetree replay last --what-if tuner.reduction_factor=4
+    """
+
+    if what_if:
+        replayed = replay_with_changes(id, at, what_if, log, server, dir)
+        print_json(replayed) if output is Format.json else print_what_if(replayed)
+        return
+    replayed = replay_log(read_log(log), id, at, str(log)).to_json() if log else replay_service(id, at, server, dir)
+    print_json(replayed) if output is Format.json else print_replay(replayed)
+    raise typer.Exit(DONE if replayed["identical"] else FAILED)

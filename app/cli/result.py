@@ -1,4 +1,4 @@
-"""The outcome of a study, for people: the best trials, what it cost and saved, and what failed."""
+"""The printed result of a study: the best trials, its cost and savings, and its failures."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from app.cli.output import harmless, one_line, plural, print_table, result_cells, short_hp
-from app.service.views.trial_order import ordered
+from app.cli.output import escape_control, one_line, plural, print_table, result_cells, short_hp
+from app.service.views.trial_order import sort_trials
 from stagetree.text import RANKED_LAST, duration, mark_sentence, mark_word, percent, unread_text
 
 Json = dict[str, Any]
 BEST = 5
-LINES = 20
-"""How much of the first traceback is shown."""
+TRACEBACK_LINES = 20
+"""The lines of the first traceback."""
 
-NAMED = 8
-"""The numbers of so many failed trials with equal errors are shown."""
+TRIALS_NAMED = 8
+"""The most failed trials that are listed for one error."""
 
 PARTS = {
     "unfinished": "not trained",
@@ -30,15 +30,14 @@ PARTS = {
 }
 OF_ISOLATED = {"repeated": "repeated: the trainer is not exact, so that a trial that is asked for more begins anew"}
 AGAIN = ("repeated", "retried", "lost", "struck")
-"""These are added; the others are taken away."""
+"""These are added; the others are subtracted."""
 
 
 def print_result(study: Json) -> None:
-    """Its story in lines, the best trials, the waterfall of their cost, and in what they are not exact."""
-    if lines := (study.get("story") or {}).get("lines"):  # an older server tells none
-        print(*map(one_line, lines), sep="\n", end="\n\n")
+    """Print the story, the best trials, the cost, and the study's exactness."""
+    print(*map(one_line, study["story"]["lines"]), sep="\n", end="\n\n")
     if study.get("error") and not study["cost"]["run"] + study["cost"]["known"]:
-        print(f"error   {harmless(study['error'])}")  # nothing was trained: the rest would be zeros
+        print(f"error   {escape_control(study['error'])}")  # nothing was trained: the rest would be zeros
         print_notes(study.get("notes", ()))
         return
     if study["best"]:
@@ -64,34 +63,34 @@ def print_result(study: Json) -> None:
     if study.get("ending"):
         print(f"ended   {one_line(study['ending'])}")
     if study.get("error"):
-        print(f"error   {harmless(study['error'])}")
+        print(f"error   {escape_control(study['error'])}")
     print_notes(study.get("notes", ()))
 
 
 def print_exactness(study: Json) -> None:
-    """How far the study's numbers were verified, in one line."""
-    exactness = study.get("exactness") or {}
-    if text := exactness.get("text"):
-        is_to_audit = exactness.get("verdict") == "unchecked" and not (study.get("packing") or {}).get("width")
+    """Print the study's exactness on one line."""
+    exactness = study["exactness"]
+    if text := exactness["text"]:
+        is_to_audit = exactness["verdict"] == "unchecked" and not (study.get("packing") or {}).get("width")
         audit = f"; stagetree audit {study['study']} compares the rest" if is_to_audit else ""
         print(f"exact   {one_line(text)}{audit}")
 
 
 def print_begins(shown: Json) -> None:
-    """The weights that a study or a trial begins from, if it does."""
+    """Print the weights that a study or a trial begins from, if any."""
     if begins := shown.get("begins"):
         print(f"begins  {one_line(begins['text'].removeprefix('begins '))}")
 
 
 def print_notes(notes: Iterable[Json]) -> None:
-    """What people wrote down, a line each."""
+    """Print each note on a line."""
     for note in notes:
         about = "" if note["trial"] is None else f"trial {note['trial']}: "
         print(f"note    {about}{one_line(note['text'])}")
 
 
 def packing_text(on: Json, at_once: float | None) -> str:
-    """How packs did on a kind of device, if they had so many trials on the average, or as many as there is room for."""
+    """The speed-up of packs on a kind of device. at_once: the mean number of trials in a pack; None for full packs."""
     if "refusal" in on:
         return f"trained one by one on {one_line(on['device'])}: {one_line(on['refusal'])}"
     lanes = on["lanes"] if at_once is None else at_once
@@ -100,7 +99,7 @@ def packing_text(on: Json, at_once: float | None) -> str:
 
 
 def _better(other: Json | None) -> str:
-    """What packs of another width would have made of it."""
+    """The speed-up with a better width, if there is one."""
     if other is None:
         return ""
     if not other["packing"]:
@@ -109,20 +108,20 @@ def _better(other: Json | None) -> str:
 
 
 def sharing_text(on: Json) -> str:
-    """What sharing a GPU cost and gained."""
+    """The slowdown and the gain of sharing a GPU."""
     slower = "" if on["gain"] >= 1 else ", which is slower: fewer --slots-per-gpu are better"
     together = f"so together they train {on['gain']} times as fast as one{slower}"
     return f"{on['slots']} slots on {one_line(on['gpu'])}: a step takes {on['times_slower']} times as long, {together}"
 
 
 def print_best(study: Json) -> None:
-    """The best trials, with what all trials have in common under them."""
+    """Print the best trials, and below them the hyper-parameters that all trials share."""
     if study.get("metrics"):
         _print_front(study)
         return
     cooled = {trial["cooldown_of"] for trial in study["trials"] if "cooldown_of" in trial}  # judged by these alone
     judged = (trial for trial in study["trials"] if trial["trial"] not in cooled and not trial.get("violation"))
-    best = ordered([trial for trial in judged if trial["value"] is not None], "value", study["mode"])[:BEST]
+    best = sort_trials([trial for trial in judged if trial["value"] is not None], "value", study["mode"])[:BEST]
     if not best:
         _print_broken(study)
         return
@@ -134,74 +133,80 @@ def print_best(study: Json) -> None:
             *result_cells(trial[study["value"]]),
             *[trial["state"]] * some_failed,
             *mark_of(trial),
-            short_hp(varied(trial["hp"], common)),
+            short_hp(varying_hp(trial["hp"], common)),
         )
         for trial in best
     ]
-    more = [*["state"] * some_failed, *["mark"] * any(map(shown_mark, best))]
+    more = [*["state"] * some_failed, *["mark"] * any(map(value_mark, best))]
     print_table(("trial", study["metric"], "step", *more, "hyper-parameters"), rows)
     if common:
         print(f"all trials: {one_line(short_hp(common))}")
 
 
 def _print_front(study: Json) -> None:
-    """The trials of the front, the first of them spread over it, with all that the study judges by."""
+    """Print trials of the Pareto front with all metrics, the first ones spread over it."""
     if not study["front"]:
         _print_broken(study)
         return
     names, common, shown = list(study["front"][0]["metrics"]), common_hp(study["trials"]), study["front"][:BEST]
     mark_of = mark_cells(shown)
     rows = [
-        (best["trial"], *best["metrics"].values(), best["steps"], *mark_of(best), short_hp(varied(best["hp"], common)))
+        (
+            best["trial"],
+            *best["metrics"].values(),
+            best["steps"],
+            *mark_of(best),
+            short_hp(varying_hp(best["hp"], common)),
+        )
         for best in shown
     ]
-    print_table(("trial", *names, "step", *["mark"] * any(map(shown_mark, shown)), "hyper-parameters"), rows)
+    print_table(("trial", *names, "step", *["mark"] * any(map(value_mark, shown)), "hyper-parameters"), rows)
     some = f", of which {len(rows)} are shown" if len(rows) < len(study["front"]) else ""
-    print(f"front: no other trial is as good in all metrics and better in one; {len(study['front'])} trials{some}")
+    print(f"Pareto front: {plural(len(study['front']), 'trial')}{some}")
     if common:
         print(f"all trials: {one_line(short_hp(common))}")
 
 
 def _print_broken(study: Json) -> None:
-    """Where no trial keeps to the constraints: which is nearest to that."""
+    """Print which trial is closest to the constraints where none satisfies them."""
     if study["best"]:
         constraints = one_line(" and ".join(study["constraints"]))
-        print(f"no trial keeps to {constraints}; trial {study['best']['trial']} is nearest to that")
+        print(f"no trial satisfies {constraints}; trial {study['best']['trial']} is closest")
 
 
-def shown_mark(trial: Json) -> str:
-    """The mark beside the value of a trial that has one."""
+def value_mark(trial: Json) -> str:
+    """The mark of a trial's value; empty without one."""
     return trial.get("exactness", "") if trial["value"] is not None else ""
 
 
 def mark_cells(trials: Iterable[Json]) -> Callable[[Json], list[str]]:
-    """What a column of marks holds for each of the trials; there is none where no trial has a mark."""
-    if not any(map(shown_mark, trials)):
+    """A function to a trial's cells in the column of marks. The column is left out if no trial has a mark."""
+    if not any(map(value_mark, trials)):
         return lambda trial: []
-    return lambda trial: [mark_word(shown_mark(trial))]
+    return lambda trial: [mark_word(value_mark(trial))]
 
 
 def print_mark(trial: int, mark: str) -> None:
-    """The mark of a trial whose weights were written to a file, if it has one."""
+    """Print the mark of a trial whose weights were written, if it has one."""
     if mark:
         print(f"{mark_sentence(f'Trial {trial}', one_line(mark))}.", file=sys.stderr)
 
 
 def judged_columns(study: Json) -> tuple[str, ...]:
-    """What a table of trials shows beside the value: what else it is judged by, and the front."""
+    """The columns of a table of trials for further metrics and the Pareto front."""
     first = study["best"]["metrics"] if (study["best"] or {}).get("metrics") else {}
-    return tuple(name for name in first if name != study["metric"]) + (("front",) if first else ())
+    return tuple(name for name in first if name != study["metric"]) + (("Pareto",) if first else ())
 
 
 def judged_values(trial: Json, columns: tuple[str, ...]) -> list[Any]:
-    """The values of these columns; a star marks the front, and what breaks a constraint says so."""
+    """The values of these columns. A star marks the Pareto front; violations of constraints are named."""
     metrics = trial.get("metrics") or {}
-    mark = "*" if trial.get("front") else "breaks a constraint" if trial.get("violation") else ""
+    mark = "*" if trial.get("front") else "violates a constraint" if trial.get("violation") else ""
     return [*(metrics.get(name) for name in columns[:-1]), *([mark] if columns else [])]
 
 
 def common_hp(trials: list[Json]) -> Json:
-    """The hyper-parameters that all of several trials have alike."""
+    """The hyper-parameters with equal values in all trials."""
     from stagetree.sequences import is_same_value
 
     if len(trials) < 2:
@@ -214,36 +219,38 @@ def common_hp(trials: list[Json]) -> Json:
     }
 
 
-def varied(hp: Json, common: Json) -> Json:
+def varying_hp(hp: Json, common: Json) -> Json:
     """The others."""
     return {name: value for name, value in hp.items() if name not in common}
 
 
 def print_cost(study: Json) -> None:
-    """The waterfall, from what training alone would have taken to what was run."""
+    """Print the waterfall of steps, from training every trial alone to the steps run."""
     cost = study["cost"]
     width = len(str(cost["alone"])) + 2
     print(f"steps   {cost['alone']:>{width}}  if every trial were trained alone to the end")
-    is_isolated = (study.get("exactness") or {}).get("isolated")
+    is_isolated = study["exactness"]["isolated"]
     for name, words in (PARTS | (OF_ISOLATED if is_isolated else {})).items():
         if cost.get(name):
             signed = f"{'+' if name in AGAIN else '-'} {cost[name]}"
             print(f"        {signed:>{width}}  {words}")
     print(f"        {cost['run']:>{width}}  run")
-    if proofs := (study.get("exactness") or {}).get("proof_steps"):
-        print(f"        {proofs:>{width}}  trained again, only to compare: not among those run")
+    if proofs := study["exactness"]["proof_steps"]:
+        print(f"        {f'+ {proofs}':>{width}}  verification steps, not counted above")
     for number, line in enumerate(saved_lines(study)):
         print(f"{'' if number else 'saved':<7} {line}")
 
 
 def saved_lines(study: Json) -> Iterator[str]:
-    """What sharing saved, of what the same tuner takes without it, and what early stopping did: never one number."""
+    """The savings by sharing and by early stopping, never as one number."""
     cost = study["cost"]
-    by_sharing = cost.get("spared", cost["shared"] + cost["known"])  # which an older server does not say
     if cost.get("saved_by_sharing"):
-        seconds = (study.get("story") or {}).get("seconds_by_sharing", 0)  # an older server says nothing
+        seconds = study["story"]["seconds_by_sharing"]
         time = f", about {duration(seconds)} of slot time" if seconds >= 1 else ""
-        share, of = percent(cost["saved_by_sharing"]), f"{by_sharing} of the {cost['taken']} steps that the trials took"
+        share, of = (
+            percent(cost["saved_by_sharing"]),
+            f"{cost['spared']} of the {cost['taken']} steps that the trials took",
+        )
         yield f"{share} by sharing: {of}{time}"
     if cost.get("saved_by_stopping"):
         whole = cost["taken"] + cost["stopped_early"]
@@ -252,21 +259,20 @@ def saved_lines(study: Json) -> Iterator[str]:
 
 
 def failure_lines(study: Json) -> Iterator[str]:
-    """Failed trials, those with equal errors together, in a line each."""
-    for group in study.get("failures", ()):  # an older server does not say
-        yield f"{one_line(group['text'])} ({named(group['trials'])})"
+    """Failed trials, grouped by equal errors, a line for each error."""
+    for group in study["failures"]:
+        yield f"{one_line(group['text'])} ({trials_text(group['trials'])})"
 
 
-def named(numbers: list[int]) -> str:
-    """Trials by their numbers: trial 3, or trials 3, 5, 6 and 2 more."""
-    rest = len(numbers) - NAMED
-    shown = ", ".join(map(str, numbers[:NAMED])) + (f" and {rest} more" if rest > 0 else "")
+def trials_text(numbers: list[int]) -> str:
+    """Trial numbers: trial 3, or trials 3, 5, 6 and 2 more."""
+    rest = len(numbers) - TRIALS_NAMED
+    shown = ", ".join(map(str, numbers[:TRIALS_NAMED])) + (f" and {rest} more" if rest > 0 else "")
     return f"trial{'s' if len(numbers) > 1 else ''} {shown}"
 
 
 def print_failures(study: Json, first: Json | None, where: str) -> None:
-    """How many trials failed and why, and the first of them with the end of its traceback. where: what tells further
-    commands where the study is."""
+    """Print the failed trials and their errors, and the end of the first traceback. where: options of commands."""
     failed = study["counts"]["failed"]
     if not failed or first is None:
         return
@@ -274,10 +280,10 @@ def print_failures(study: Json, first: Json | None, where: str) -> None:
     for line in failure_lines(study):
         print(f"        {line}")
     print(f"        the first is trial {first['trial']}:")
-    lines = harmless(first["failure"]["error"]).strip().splitlines()
-    for line in ["..."] * (len(lines) > LINES) + lines[-LINES:]:
+    lines = escape_control(first["failure"]["error"]).strip().splitlines()
+    for line in ["..."] * (len(lines) > TRACEBACK_LINES) + lines[-TRACEBACK_LINES:]:
         print(f"        {line}")
-    whole = "the whole traceback" if len(lines) > LINES else "more of it"
+    whole = "the whole traceback" if len(lines) > TRACEBACK_LINES else "more of it"
     print(f"        {whole}: stagetree trial {study['study']} {first['trial']}{where}")
     if failed > 1:
         print(f"        all failed trials: stagetree trials {study['study']} --state failed{where}")

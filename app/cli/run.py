@@ -1,10 +1,8 @@
-"""Commands that run studies, here or on a server, and follow them."""
+"""`stagetree run` and `submit`. The same `run` again resumes the study that was interrupted."""
 
 from __future__ import annotations
 
-import os
 import sys
-import time
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
@@ -12,39 +10,33 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.cli.errors import INTERRUPTED, TIMEOUT, USAGE, fail, said_if_interrupted
+from app.cli import study_files
+from app.cli.errors import USAGE, fail, report_early_interrupt
 from app.cli.options import (
     DEFAULT_DIR,
     Changes,
-    Host,
-    Insecure,
     Output,
     Plain,
-    Port,
     Quiet,
     Server,
-    Sinks,
     Slots,
     SlotsPerGpu,
-    Store,
     Strict,
     StudyFile,
-    StudyId,
-    Timeout,
     Trainers,
 )
-from app.cli.output import Format, plural, print_json, without_secrets
-from app.cli.study_files import print_advice, print_afterthoughts, print_doubts, submitted
-from app.cli.watch import checked, code_of, finish, print_study, say_what_is_kept, until_end
+from app.cli.output import Format, plural, print_json, redact
+from app.cli.service import Documents, Service, open_server, server_url
+from app.cli.study_files import print_advice, print_final_advice, print_trainer_advice, report_submission
+from app.cli.watch import Show, choose_display, print_study, print_where_kept, watch_until_end
 
 if TYPE_CHECKING:
-    from app.cli.stacks import OwnStack, Service
-    from app.cli.study_lookup import Documents
-    from app.cli.watch import AnyService, Show
+    from app.cli.own_stack import OwnStack
     from app.registry import TrainerSource
     from stagetree.spec import StudySpec
 
 Json = dict[str, Any]
+
 Keep = Annotated[
     Path | None,
     typer.Option("--dir", metavar="FOLDER", help="The folder for results and weights; by default .stagetree here."),
@@ -76,11 +68,7 @@ def run(
     Example:  stagetree run study.yaml --slots 2 --set tuner.max_steps=20
     """
     with ExitStack() as early:
-        with said_if_interrupted():
-            from app.cli import study_files
-            from app.cli.study_lookup import server_url
-            from app.cli.watch import how
-
+        with report_early_interrupt():
             local = {"--slots": slots, "--slots-per-gpu": slots_per_gpu, "--dir": dir, "--discard": discard}
             own = [name for name, given in (local | {"--trainers": trainers}).items() if given]
             if server and own:
@@ -88,115 +76,63 @@ def run(
                 fail(f"{own[0]} {where}: leave one out", USAGE)
             if dir and discard:
                 fail("--dir keeps the results and --discard keeps nothing: leave one out", USAGE)
-            url, show = None if own else server_url(server), how(plain, quiet)
+            url, show = None if own else server_url(server), choose_display(plain, quiet)
             if not url:
                 from app.embedded import Interpreter
 
-                forking = early.enter_context(closing(Interpreter()))  # before anything is read: it has most to import
+                forking = early.enter_context(closing(Interpreter()))  # first, since its imports take longest
             spec = study_files.load_to_run(study, changes or (), is_here=not url, is_checked=not no_check)
         if url:
             raise typer.Exit(_run_there(url, spec, show, output, is_named=server is not None, is_strict=strict))
-        with said_if_interrupted():
-            from app.cli import stacks
+        with report_early_interrupt():
+            from app.cli.own_stack import OwnStack
+            from app.cli.trainer_files import check_trainer, trainer_files
 
-            files = stacks.trainer_files(trainers or [], folder=study.parent)
-            source = stacks.check_trainer(spec, files, study.parent)
-            stack = stacks.OwnStack.of(None if discard else dir or DEFAULT_DIR, slots, slots_per_gpu, files)
+            files = trainer_files(trainers or [], folder=study.parent)
+            source = check_trainer(spec, files, study.parent)
+            stack = OwnStack.of(None if discard else dir or DEFAULT_DIR, slots, slots_per_gpu, files)
         raise typer.Exit(_run_here(replace(stack, forking=forking), spec, source, show, output, is_strict=strict))
 
 
 def _run_there(url: str, spec: StudySpec, show: Show, output: Format, *, is_named: bool, is_strict: bool) -> int:
     """Run a study on a server; the exit code."""
-    from app.cli import stacks
-    from app.cli.watch import Show
 
     if show is not Show.quiet:
         print_advice(spec)
     if not is_named:
-        print(f"Sending the study to {without_secrets(url)}, the server of STAGETREE_URL.", file=sys.stderr)
-    with stacks.server(url) as service:
+        print(f"Sending the study to {redact(url)}, the server of STAGETREE_URL.", file=sys.stderr)
+    with open_server(url) as service:
         return _run_and_print(service, spec, show, output, is_strict=is_strict)
 
 
 def _run_here(
     stack: OwnStack, spec: StudySpec, source: TrainerSource, show: Show, output: Format, *, is_strict: bool
 ) -> int:
-    """Run a study on a stack of its own, which starts while advice is thought of; the exit code."""
-    from app.cli import stacks
-    from app.cli.watch import Show
+    """Run a study on a stack of its own, and print advice while that starts; the exit code."""
+    from app.cli.own_stack import own_stack
 
     def advise() -> None:
         if show is not Show.quiet:
             print_advice(spec)
-            print_doubts(spec, source)
+            print_trainer_advice(spec, source)
 
     if show is not Show.quiet:
         print(f"Starting {plural(stack.slots, 'slot')} on this machine ...", file=sys.stderr)
-    with stacks.own_stack(replace(stack, to_run=source.path), meanwhile=advise) as service:
+    with own_stack(replace(stack, to_run=source.path), meanwhile=advise) as service:
         code = _run_and_print(service, spec, show, output, is_strict=is_strict)
     if show is not Show.quiet:
-        say_what_is_kept(service)
+        print_where_kept(service)
     return code
 
 
 def _run_and_print(service: Service[Documents], spec: StudySpec, show: Show, output: Format, *, is_strict: bool) -> int:
     """Run the study and print its result, with advice; the exit code."""
-    from app.cli.watch import Show
 
     document = _run(service, spec.to_json(), show)
     code = print_study(service, document, output, is_strict=is_strict)
     if show is not Show.quiet:
-        print_afterthoughts(spec, document)
+        print_final_advice(spec, document)
     return code
-
-
-def up(
-    slots: Slots = None,
-    slots_per_gpu: SlotsPerGpu = None,
-    dir: Annotated[Path, typer.Option("--dir", metavar="FOLDER", help="Folder of results and weights.")] = DEFAULT_DIR,
-    trainers: Trainers = None,
-    host: Host = "127.0.0.1",
-    port: Port = 8000,
-    insecure: Insecure = False,
-) -> None:
-    """Start the embedded stack and keep it up: API, scheduler and one worker per slot.
-
-    \b
-    Example:  stagetree up --slots 4 --trainers trainer.py
-    """
-    from app.cli import stacks
-    from app.cli.resume_run import tell_others
-
-    if insecure:
-        os.environ["STAGETREE_ACCESS"] = "open"
-    stack = stacks.OwnStack.of(dir, slots, slots_per_gpu, stacks.trainer_files(trainers or []))
-    with stacks.own_stack(replace(stack, host=host, port=port, stays=True), await_slots=True) as service:
-        url = service.client.url
-        print(f"stagetree is up at {url} with {plural(stack.slots, 'slot')}; the log is in {service.folder}.")
-        print(f"Submit a study from another terminal: stagetree submit study.yaml --server {url}")
-        if service.external_url:
-            print(_said_to_others(service.external_url, service.token))
-        print(f"Open {url} in a browser to watch; the API is described at {url}/docs.")
-        print("Ctrl-C stops everything; nothing is lost.", flush=True)
-        tell_others(service)
-        try:
-            while True:
-                service.check()
-                time.sleep(1)
-        except KeyboardInterrupt:
-            print("Stopping ...", file=sys.stderr)
-            raise typer.Exit(INTERRUPTED) from None
-
-
-def _said_to_others(url: str, token: str | None) -> str:
-    """Where other machines reach a stack, and what they need."""
-    if os.environ.get("STAGETREE_ACCESS") == "open":
-        return f"Other machines reach it at {url}; it needs no token, so every caller may do everything."
-    return (
-        f"Other machines reach it at {url}/#token={token}\n"
-        f"That address lets its reader do everything. Commands there need STAGETREE_URL={url} and\n"
-        f"STAGETREE_TOKEN={token}; `stagetree token create NAME` makes tokens for others, who may do less."
-    )
 
 
 def submit(
@@ -213,84 +149,93 @@ def submit(
     \b
     Example:  stagetree submit study.yaml --server http://gpu-box:8000
     """
-    from app.cli import stacks, study_files
 
     spec = study_files.load(study, changes or (), None)
-    with stacks.server(server) as service:
+    with open_server(server) as service:
         document = service.client.submit(spec, project=project)
     if output is Format.json:
         print_json(document)
     else:
-        print(submitted(document))
-        where = f" {without_secrets(service.place)}" if server else ""
+        print(report_submission(document))
+        where = f" {redact(service.place)}" if server else ""
         print(f"Follow it with: stagetree watch {document['study']}{where}", file=sys.stderr)
 
 
-def watch(
-    id: StudyId,
-    server: Server = None,
-    dir: Store = None,
-    to: Sinks = None,
-    plain: Plain = False,
-    quiet: Quiet = False,
-    strict: Strict = False,
-    output: Output = Format.table,
-) -> None:
-    """Follow a study until it is over, and print its result.
-
-    \b
-    Example:  stagetree watch last --to tensorboard:runs
-    """
-    from app.cli import stacks
-    from app.cli.sinks import writing_to
-    from app.cli.watch import how
-
-    with stacks.reading_study(id, server, dir) as (service, study):
-        with writing_to(to or (), study, server, dir) as check:
-            document = until_end(checked(service, check), study, how(plain, quiet))
-        finish(service, document, output, is_strict=strict)
-
-
-def wait(
-    id: StudyId,
-    timeout: Timeout = None,
-    strict: Strict = False,
-    server: Server = None,
-    dir: Store = None,
-) -> None:
-    """Wait until a study is over. Exit codes: 0 completed, 1 failed or cancelled, 124 timed out.
-
-    With --strict, the code is 5 if the study completed and some of its trials failed.
-
-    \b
-    Example:  stagetree wait last --timeout 3600 && stagetree trials last -o csv > trials.csv
-    """
-    from app.cli import stacks
-    from app.cli.watch import Show, follow
-
-    with stacks.reading_study(id, server, dir) as (service, study):
-        document = follow(service.client, study, Show.quiet, _until(timeout, service))
-        raise typer.Exit(code_of(document, is_strict=strict))
-
-
-def _until(timeout: float | None, service: AnyService) -> Any:
-    """A check that ends the command when its time is over."""
-    deadline = None if timeout is None else time.monotonic() + timeout
-
-    def check() -> None:
-        service.check()
-        if deadline is not None and time.monotonic() >= deadline:
-            raise typer.Exit(TIMEOUT)
-
-    return check
-
-
 def _run(service: Service[Documents], spec: Json, show: Show) -> Json:
-    from app.cli.resume_run import tell_others, unfinished
-    from app.cli.watch import Show
 
-    study = unfinished(service, spec) or submitted(service.client.submit(spec), is_quiet=show is Show.quiet)
+    study = resume_interrupted(service, spec) or report_submission(
+        service.client.submit(spec), is_quiet=show is Show.quiet
+    )
     if show is not Show.quiet:
-        print(f"In a browser: {without_secrets(service.client.url)}/#/studies/{study}", file=sys.stderr)
-        tell_others(service, study)
-    return until_end(service, study, show)
+        print(f"In a browser: {redact(service.client.url)}/#/studies/{study}", file=sys.stderr)
+        report_resumed_studies(service, study)
+    return watch_until_end(service, study, show)
+
+
+def resume_interrupted(service: Service[Documents], spec: Json) -> str | None:
+    """Resume the same study in an embedded stack, if an earlier run was interrupted; its id."""
+    from stagetree.spec import StudySpec
+
+    written = StudySpec.from_dict(spec, limits=None)
+    if service.folder is not None:
+        for listed in service.client.studies(state=("running", "paused")):
+            if not _is_the_same(written, service.client.study(listed["study"])):
+                continue
+            if _has_other_trainer(service, listed["study"]):
+                _pause_interrupted(service, listed["study"], is_paused=listed["state"] == "paused")
+            else:
+                print(f"Resuming {listed['study']}, which was interrupted.", file=sys.stderr)
+                service.client.resume(listed["study"])
+                return str(listed["study"])
+    return None
+
+
+NAMED = 3
+"""The number of newest other studies that are named."""
+
+
+def report_resumed_studies(service: Service[Documents], study: str | None = None) -> None:
+    """Report the folder's other interrupted studies, which train again beside this one."""
+    running = [each["study"] for each in service.client.studies(state=("running",)) if each["study"] != study]
+    if not running or service.folder is None:
+        return
+    more = f" and {len(running) - NAMED} more" if len(running) > NAMED else ""
+    beside = f" beside {study}" if study else ""
+    example = running[0] if len(running) == 1 else "ID"
+    print(
+        f"Interrupted before, and resumed{beside}: {', '.join(running[:NAMED])}{more}; `stagetree cancel {example}` in "
+        f"another terminal ends a study, `stagetree pause {example}` keeps it for later.",
+        file=sys.stderr,
+    )
+
+
+def _is_the_same(written: StudySpec, document: Json) -> bool:
+    """Whether a recorded study has the same spec and unchanged inputs."""
+    from app import input_fingerprints
+
+    if not written.is_written_as(document["spec"]):
+        return False
+    begins = document.get("begins") or {}
+    try:
+        stamped = [each for each in document.get("inputs") or [] if "stamp" in each]
+        is_other = "file" in begins and input_fingerprints.hash_of(begins["file"]) != begins["sha256"]
+        return not is_other and not any(input_fingerprints.content_changed(each) for each in stamped)
+    except input_fingerprints.InputMissing:  # the submission reports that
+        return False
+
+
+def _has_other_trainer(service: Service[Documents], study: str) -> bool:
+    """Whether the trainer's files have changed since the submission, so that no slot here has its version."""
+    plan, versions = service.client.plan(study), {each["name"]: each["version"] for each in service.client.trainers()}
+    return bool(versions.get(plan["trainer"], plan["trainer_version"]) != plan["trainer_version"])
+
+
+def _pause_interrupted(service: Service[Documents], study: str, *, is_paused: bool) -> None:
+    """Pause a study so that it does not wait for a slot, and report how to resume it."""
+    if not is_paused:
+        service.client.pause(study)
+    print(
+        f"{study} was interrupted and is paused: its trainer has changed since; with the files as they were, the same "
+        "command resumes it.",
+        file=sys.stderr,
+    )

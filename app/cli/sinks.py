@@ -1,4 +1,4 @@
-"""Sinks that write what happens in studies elsewhere: the sinks of a server, and of `stagetree watch --to`."""
+"""`stagetree sinks`, and the threads that write studies to sinks for `run`, `up` and `watch --to`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from app.cli.errors import exit_on_signals
+from app.cli.options import Server
+from app.cli.output import redact
+from app.cli.service import open_server, open_service
 from stagetree.backoff import Backoff
 
 if TYPE_CHECKING:
@@ -18,28 +22,31 @@ if TYPE_CHECKING:
     from stagetree.sinks.follower import Onlooker
 
 LOOK_SECONDS = 2.0
+
 PAUSES = Backoff(2.0, 300.0, spread=0.0)
-"""How long until a sink that failed is tried again."""
+"""The pauses before a failed sink is tried again."""
 
 LAST_SECONDS = 60.0
-"""How long a command waits at its end for what its studies measured last."""
+"""How long a command waits at its end for the last results to be written."""
 
 PAGE = 1000
+
 OPEN = ("running", "paused")
+
 Say = Callable[[str], None]
 
 
-def to_stderr(sentence: str) -> None:
-    """Say it where progress is said."""
+def print_to_stderr(sentence: str) -> None:
+    """Print a sentence with the progress."""
     print(sentence, file=sys.stderr, flush=True)
 
 
 @contextmanager
-def study_sinks(url: str, positions: Path, configured: str, say: Say = to_stderr) -> Iterator[None]:
-    """In the block, what studies measure is written to the sinks that they name.
+def study_sinks(url: str, positions: Path, configured: str, say: Say = print_to_stderr) -> Iterator[None]:
+    """Write studies' results to their sinks within the block.
 
-    At its end, what studies that are over have measured is waited for. A block that is left by an error leaves the
-    sinks where they are. configured: as STAGETREE_SINKS.
+    At its end, wait until completed studies are written, unless an error ends the block. configured: as
+    STAGETREE_SINKS.
     """
     runner = StudySinks(url, positions, configured, say)
     runner.start()
@@ -51,13 +58,13 @@ def study_sinks(url: str, positions: Path, configured: str, say: Say = to_stderr
 
 
 class StudySinks(threading.Thread):
-    """Looks for studies that name sinks, until it is ended; the end of the process does not wait for it.
+    """Finds studies with sinks until it is ended. A daemon thread.
 
-    positions: the folder in which it is noted what was written to sinks that are no folders. configured: as
-    STAGETREE_SINKS. Raises `SinkError`.
+    positions: the folder that records the progress of sinks that are not folders. configured: as STAGETREE_SINKS.
+    Raises `SinkError`.
     """
 
-    def __init__(self, url: str, positions: Path, configured: str, say: Say = to_stderr) -> None:
+    def __init__(self, url: str, positions: Path, configured: str, say: Say = print_to_stderr) -> None:
         from stagetree.sinks.addresses import Configured
 
         super().__init__(name="study sinks", daemon=True)
@@ -70,7 +77,7 @@ class StudySinks(threading.Thread):
         self._following: dict[tuple[str, str], SinkThread] = {}
 
     def run(self) -> None:
-        """Look now and then. A server that is away is asked again; that it was away is said once."""
+        """Poll the server. An outage is reported once."""
         from stagetree.client import Client, StagetreeError
 
         was_away = False
@@ -85,7 +92,7 @@ class StudySinks(threading.Thread):
                     was_away = True
 
     def look(self, client: Client) -> None:
-        """Have every sink followed that a study names, and that has not got all."""
+        """Start a thread for each sink of a study that is not fully written."""
         with self._lock:
             listed = list(client.studies(limit=PAGE))
             for study in listed:
@@ -94,7 +101,7 @@ class StudySinks(threading.Thread):
             self._open = {study.study for study in listed if study.state in OPEN}
 
     def _sinks_of(self, client: Client, study: str) -> tuple[str, ...]:
-        """The sinks that a study names; none while it cannot be looked at: it is struck, or just deleted."""
+        """The study's sinks; none if it cannot be read, since it is struck or just deleted."""
         from stagetree.client import ProblemError
 
         if study not in self._named:
@@ -126,7 +133,7 @@ class StudySinks(threading.Thread):
             following.start()
 
     def finish(self, seconds: float) -> None:
-        """Wait for so long for sinks of studies that are over, and say which have not got all."""
+        """Wait at most `seconds` for the sinks of completed studies, and report incomplete ones."""
         from stagetree.client import Client, StagetreeError
         from stagetree.sinks.addresses import redact_address
 
@@ -142,12 +149,12 @@ class StudySinks(threading.Thread):
                 self._say(f"{name} lacks a part of {study}: stagetree watch {study} --to {name} sends the rest")
 
     def end(self) -> None:
-        """Nothing is tried again."""
+        """Stop without further attempts."""
         self._ended.set()
 
 
 class SinkThread(threading.Thread):
-    """Follows one study for one sink until it is over, over a connection of its own."""
+    """Writes one study to one sink, over a connection of its own."""
 
     def __init__(self, url: str, study: str, address: str, positions: Path, say: Say, ended: threading.Event) -> None:
         from stagetree.sinks.addresses import redact_address
@@ -159,20 +166,20 @@ class SinkThread(threading.Thread):
         self._has_tried = threading.Event()
 
     def run(self) -> None:
-        """Try until all is written, the study is deleted, or nobody wants it any more."""
+        """Retry until everything is written, the study is deleted, or the thread is ended."""
         from stagetree.client import NotFound, StagetreeError
 
         reported = ""
         for _ in PAUSES.attempts(wait=self._ended.wait):
             if self._ended.is_set():
                 return
-            self._has_tried.clear()  # an earlier failure is none at the end
+            self._has_tried.clear()  # an earlier failure does not count
             try:
                 self._write()
                 self._is_written = True
             except NotFound:
-                self._is_written = True  # deleted: nobody asks for it
-            except Exception as error:  # whatever the sink's library raises, only this sink has it
+                self._is_written = True  # the study was deleted
+            except Exception as error:  # a sink's library may raise anything; other sinks go on
                 is_sentence = isinstance(error, StagetreeError | OSError)
                 text = str(error) if is_sentence else f"{type(error).__name__}: {error}"
                 if text != reported and not self._ended.is_set():
@@ -191,7 +198,7 @@ class SinkThread(threading.Thread):
                 follow(client, self._study, [open_sink(self._address, self._positions)], self._say)
 
     def _has_got_all(self, client: Client) -> bool:
-        """Whether it was written up to the end at which the study is now."""
+        """Whether the study was written up to its present end."""
         from stagetree.sinks.addresses import progress_folder
         from stagetree.sinks.follower import end_time, ledger_path
 
@@ -200,19 +207,20 @@ class SinkThread(threading.Thread):
         return noted is not None and noted == over
 
     def wait(self, seconds: float) -> bool:
-        """Wait until it has written all or has failed, for so long; whether it has written all."""
+        """Wait at most `seconds` until an attempt ends; whether everything is written."""
         self._has_tried.wait(seconds)
         return self._is_written
 
 
 @contextmanager
-def writing_to(sinks: Sequence[str], study: str, server: str | None, dir: Path | None) -> Iterator[Callable[[], None]]:
-    """Write what happens in a study to sinks, in the background; what is given raises if that has failed.
+def write_to_sinks(
+    sinks: Sequence[str], study: str, server: str | None, dir: Path | None
+) -> Iterator[Callable[[], None]]:
+    """Write a study to sinks in the background; yields a check that raises a sink's error.
 
-    At the end of the block, it is waited for until all is written. A block that is left by an error leaves the sinks
-    where they are: they go on from there the next time. Raises `SinkError`.
+    The end of the block waits until everything is written, unless an error ends it. Raises `SinkError`.
     """
-    following = [SinksThread(_opened(address), study, server, dir) for address in sinks]
+    following = [SinksThread(_open_option(address), study, server, dir) for address in sinks]
 
     def check() -> None:
         for each in following:
@@ -226,7 +234,7 @@ def writing_to(sinks: Sequence[str], study: str, server: str | None, dir: Path |
     check()
 
 
-def _opened(address: str) -> Sink | Onlooker:
+def _open_option(address: str) -> Sink | Onlooker:
     """The sink of an option. Raises `SinkError`."""
     from stagetree.sinks import SinkError, open_sink
 
@@ -237,7 +245,7 @@ def _opened(address: str) -> Sink | Onlooker:
 
 
 class SinksThread(threading.Thread):
-    """A thread that ends with the study, or with the first error; the end of the process does not wait for it."""
+    """A daemon thread that ends with the study or with the first error."""
 
     def __init__(self, sink: Sink | Onlooker, study: str, server: str | None, dir: Path | None) -> None:
         super().__init__(name="sink", daemon=True)
@@ -246,16 +254,35 @@ class SinksThread(threading.Thread):
 
     def run(self) -> None:
         """Follow the study over a connection of its own."""
-        from app.cli.study_lookup import reading
         from stagetree.sinks import follow
 
         try:
-            with reading(*self._place) as client:
-                follow(client, self._study, [self._sink], to_stderr)
-        except BaseException as error:  # `check` raises it where it can be told
+            with open_service(*self._place) as service:
+                follow(service.client, self._study, [self._sink], print_to_stderr)
+        except BaseException as error:  # raised by `check`
             self._error = error
 
     def check(self) -> None:
-        """Raises what ended the thread, if something went wrong."""
+        """Raise the error that ended the thread, if any."""
         if self._error is not None:
             raise self._error
+
+
+def sinks(server: Server = None) -> None:
+    """Write the results of studies to the sinks that their study files name, until it is stopped.
+
+    Folders are made here, and .stagetree/sinks here records what was written: restart it in the same folder.
+
+    \b
+    Example:  stagetree sinks --server http://gpu-box:8000
+    """
+    from app.settings import settings
+    from stagetree.sinks.addresses import POSITIONS
+
+    with open_server(server) as service, exit_on_signals():
+        print(f"Writing the sinks of the studies at {redact(service.client.url)}. Ctrl-C stops it.", flush=True)
+        runner = StudySinks(service.client.url, POSITIONS, settings().sinks)
+        try:
+            runner.run()
+        finally:
+            runner.end()

@@ -1,8 +1,7 @@
-"""A store without a server: what its folder holds, read with the functions that the server's routes call.
+"""A store without a server, read by the functions that the server's routes call.
 
-A `Store` answers like a `stagetree.client.Client`, as far as reading goes, and with equal documents. It writes only
-notes, tags and suggestions, and to let go of a study. It needs the server's parts: what may do without them imports
-this where it is used.
+A `Store` has the reading methods of `stagetree.client.Client`, and answers with equal documents. It writes notes, tags,
+suggestions and retries, and deletes studies. It needs the server's packages, so commands import it where they use it.
 """
 
 from __future__ import annotations
@@ -12,31 +11,39 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from app.cli.errors import FAILED, fail
-from app.cli.opened_folder import services_of
+from app.cli.options import places
 from app.domain.events import PlanOpened, Profile
 from app.domain.sampler_inputs import learned_text
 from app.domain.terms import StudyId, Unknown
 from app.embedded.folder_lock import is_in_use
-from app.events import Decide, StoredEvent, Write, last_profile, transact
+from app.events import Database, Decide, Plans, SqlRecords, StoredEvent, Write, last_profile, transact
+from app.events.database import UnreadableSchema
+from app.registry import Catalogue
 from app.service import html_report, queries, slot_use, study_changes, submission
 from app.service import suggestions as searching
 from app.service.files import kept_state, trial_metrics, write_state
+from app.service.health import Checks, NotReady, check_schema
+from app.service.plan_history import PlanHistories
 from app.service.services import Services
+from app.service.trial_logs import LogFolder
+from app.settings import settings
 from app.storage.object_store import open_store
 from stagetree.errors import NotFound
 from stagetree.models.pages import EventPage, SlotPage, StudyPage, TrialPage
 from stagetree.spec import StudySpec
 
 Json = dict[str, Any]
+
 PAGE = 1000
+
 FOLLOW_SECONDS = 0.5
 
 
 class Store:
-    """The studies in a folder. Ends with a message where there is no store."""
+    """The studies in a folder. Exits with a message if there is no store."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.place = folder, f"--dir {folder}"
@@ -50,16 +57,16 @@ class Store:
 
     @property
     def is_attended(self) -> bool:
-        """Whether a stack is at work in the folder."""
+        """Whether a stack works in the folder."""
         return is_in_use(self.folder)
 
     def check_work(self) -> None:
-        """End with a message if nobody is at work in the folder, so that nothing there goes on."""
+        """Exit with a message if no stack works in the folder."""
         if not self.is_attended:
             fail(f"no process serves {self.folder}: `stagetree run` with the same study file resumes it", FAILED)
 
     def ready(self) -> None:
-        """Whoever is at work in the folder answers nobody; that somebody is there is `check_work`'s to say."""
+        """A folder has no server to be ready; `check_work` tests whether a stack is running."""
 
     def studies(self, *, limit: int = PAGE, state: Collection[str] = ()) -> Iterator[Json]:
         return _pages(lambda cursor: queries.studies(self._use, limit, cursor, state))
@@ -80,7 +87,7 @@ class Store:
         return _pages(lambda cursor: queries.events(self._use, row, limit, after, cursor))
 
     def follow(self, study: str, after: int = 0) -> Iterator[Json]:
-        """What has happened behind position `after`, and what happens, until the study is over."""
+        """The events after position `after`, until the study is over."""
         while True:
             is_over = self.study(study, trials=False)["finished_at"] is not None
             for event in self.events(study, after):
@@ -111,7 +118,7 @@ class Store:
             return html_report.report(self._use, self._use.find(study), public=public, url=url)
 
     def checkpoint(self, study: str, to: Path, *, trial: int | None = None, step: int | None = None) -> Path:
-        """Write the weights of a trial into a folder; by default of the best one."""
+        """Write the weights of a trial, by default the best one, into a folder."""
         with _not_found():
             with self._use.open_study(self._use.find(study)) as (plan, there):
                 state = kept_state(plan, there, trial, step)
@@ -127,16 +134,16 @@ class Store:
         study_changes.release_slot(self._use, slot)
 
     def profile(self, opened: PlanOpened, batch: Json, kind: type[Profile], devices: Sequence[str]) -> Profile | None:
-        """The last measurement of the same trainer, with such a batch, as of `last_profile`."""
+        """The last measurement of the same trainer with such a batch, by `last_profile`."""
         return last_profile(self._use.log, opened, batch, kind, devices)
 
     def measured(self, plan: PlanOpened) -> Json:
-        """The seconds and the memory of steps, as measured on such a plan."""
-        return slot_use.measured(self._use, submission.average_id(plan))
+        """The measured seconds and memory of steps on such a plan."""
+        return slot_use.measurements(self._use, submission.plan_name(plan))
 
     def learned(self, spec: StudySpec) -> list[str]:
-        """What a new study would begin with, in sentences. Raises `SpecError`."""
-        return [learned_text(each) for each in searching.learned(self._use, spec, StudyId(""))]
+        """Sentences on the results that a new study would learn. Raises `SpecError`."""
+        return [learned_text(each) for each in searching.learn_results(self._use, spec, StudyId(""))]
 
     def trial_log(self, study: str, number: int) -> str:
         return "".join(queries.trial_log(self._use, self._use.find(study), number))
@@ -182,7 +189,7 @@ class Store:
 
 @contextmanager
 def _not_found() -> Iterator[None]:
-    """Refuse as a server does."""
+    """Raise `NotFound` as a client of a server does."""
     try:
         yield
     except Unknown as error:
@@ -196,3 +203,37 @@ def _pages(page: Callable[[str | None], StudyPage | TrialPage | EventPage | Slot
         yield from (item.to_json() for item in answer.items)
         if (cursor := answer.next_cursor) is None:
             return
+
+
+Made = TypeVar("Made", bound=Services)
+
+
+def services_of(folder: Path, make: Callable[..., Made], stop_seconds: float = 0.0, **more: Any) -> Made:
+    """The services of the store in a folder. Exits with a message if there is none, or an older one.
+
+    make, more: the class of the services, and its further arguments.
+    """
+    url, checkpoints = places(folder)
+    database = Database(url)
+    try:
+        check_schema(database)
+    except UnreadableSchema as problem:
+        fail(str(problem))
+    except NotReady as problem:
+        fail(f"{folder}: {problem}; `stagetree up --dir {folder}` brings it up to date, if it is of an older stagetree")
+    records = SqlRecords(database)
+    return make(
+        records=records,
+        plans=Plans(records.log),
+        plan_histories=PlanHistories(records.log),
+        trainers=Catalogue(()),
+        wake_scheduler=lambda: None,
+        clock=time.time,
+        new_id=lambda: "",
+        checks=Checks({}),
+        lease_seconds=settings().lease_seconds,
+        stop_seconds=stop_seconds,
+        logs=LogFolder(folder / "logs"),
+        checkpoints=checkpoints,
+        **more,
+    )

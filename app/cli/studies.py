@@ -1,34 +1,37 @@
-"""The list of studies: how far each is, its best result, and its savings."""
+"""`stagetree studies`: the list of studies with their progress, best result and savings."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 
-from app.cli.errors import FAILED, NOT_FOUND, USAGE, code_of, fail, sentence_of
+from app.cli.errors import FAILED, NOT_FOUND, USAGE, error_text, exit_code, fail
 from app.cli.options import ListOutput, Server, Store
 from app.cli.output import ListFormat, fraction, one_line, print_list
+from app.cli.service import open_service
 from stagetree.text import mark_word, saved_text
 
 Json = dict[str, Any]
 Limit = Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="List at most N.")]
+
 States = Annotated[
     list[str] | None, typer.Option("--state", metavar="STATE", help="List only those in this state; may be repeated.")
 ]
+
 Tagged = Annotated[
     list[str] | None, typer.Option("--tag", metavar="TAG", help="List only studies with this tag; may be repeated.")
 ]
-LOOKED_AT = 50
-"""Of so many, the newest, the best result is shown: for that the log of each is read."""
+
+MOST_SUMMARIES = 50
+"""The number of newest studies with their best result, which takes a read of each log."""
 
 UNATTENDED = "interrupted"
-"""The state that is shown of a running study in a store where no stack is at work; in JSON it is running."""
-IDLE = "No process trains what is interrupted: `stagetree run` with the same study file resumes it."
+"""The displayed state of a running study in a store without a stack; in JSON it is running."""
 
+IDLE = "No process trains what is interrupted: `stagetree run` with the same study file resumes it."
 HEADER = ["study", "state", "name", "tuner", "trials", "best", "saved", "submitted"]
 
 
@@ -45,17 +48,16 @@ def studies(
     \b
     Example:  stagetree studies --state running
     """
-    from app.cli import stacks
     from app.domain.terms import StudyState
 
     check_states(state, tuple(StudyState))
     chosen = set(tag or ())
-    with stacks.reading(server, dir) as service:
+    with open_service(server, dir) as service:
         is_attended = service.client.is_attended
         every = service.client.studies(state=state or ())
         listed = [dict(study) for study in every if chosen <= set(study.get("tags", ()))][:limit]
-        for study in listed[:LOOKED_AT]:
-            study.update(_looked_at(service.client, study["study"]))
+        for study in listed[:MOST_SUMMARIES]:
+            study.update(_read_summary(service.client, study["study"]))
     more = [name for name in ("mark", "due", "tags", "begins") if any(_more(study, name) for study in listed)]
     header = [*HEADER, *({"begins": "begins from"}.get(name, name) for name in more)]
     rows = [[*_row(study, is_attended), *(_more(study, name) for name in more)] for study in listed]
@@ -66,29 +68,28 @@ def studies(
         print(f"{study['study']}: {one_line(study['mark'])}")
     if sys.stdout.isatty() and not is_attended and any(study["state"] == "running" for study in listed):
         print(IDLE)  # for people: a program that reads the list finds nothing but the list
-    if len(listed) > LOOKED_AT:
-        print(f"best results are shown for the newest {LOOKED_AT} studies only", file=sys.stderr)
+    if len(listed) > MOST_SUMMARIES:
+        print(f"best results are shown for the newest {MOST_SUMMARIES} studies only", file=sys.stderr)
 
 
-def _looked_at(client: Any, id: str) -> Json:
-    """What the list says of a study beside its row. One that cannot be read is named, and hides none of the others."""
+def _read_summary(client: Any, id: str) -> Json:
+    """A study's further columns. An unreadable study is reported, and the others are still listed."""
     try:
         return _summary(client.study(id, trials=False))
     except Exception as error:
-        if code_of(error) not in (FAILED, NOT_FOUND):
+        if exit_code(error) not in (FAILED, NOT_FOUND):
             raise
-        print(f"{id}: {one_line(sentence_of(error))}", file=sys.stderr)
+        print(f"{id}: {one_line(error_text(error))}", file=sys.stderr)
         return {}
 
 
 def _summary(study: Json) -> Json:
-    """What the list says of a study that is read for it."""
+    """The further columns of a study."""
     named = {name: study.get(name) for name in ("tuner", "metric", "mode")}
     best, cost = study["best"] or {}, study["cost"]
     saved = {name: cost.get(name) for name in ("saved_by_sharing", "saved_by_stopping")}
     result = {"best": best.get("value"), "best_trial": best.get("trial")}
-    exactness = study.get("exactness") or {}  # an older server says nothing of it
-    known = {"verdict": exactness.get("verdict"), "mark": exactness.get("mark", "")}
+    known = {name: study["exactness"][name] for name in ("verdict", "mark")}
     return {**named, "trials": fraction(study["progress"]["trials"]), **result, **saved, **known}
 
 
@@ -110,33 +111,19 @@ def _best(study: Json) -> str | None:
 
 
 def _more(study: Json, name: str) -> Any:
-    """A column that is there only where a study has a value for it."""
+    """The value of an optional column, which is left out if no study has one."""
     if name == "mark":
         return mark_word(study.get("mark", "")) or None
-    if name == "due":  # an older server says nothing of slots
-        slots = study.get("slots") or {}
-        return slots.get("due") and f"{slots['used']} of {slots['due']:.3g} slots"
+    if name == "due":
+        slots = study["slots"]
+        return slots["due"] and f"{slots['used']} of {slots['due']:.3g} slots"
     return " ".join(study.get("tags", ())) if name == "tags" else study.get("begins") or None
 
 
 def check_states(states: list[str] | None, names: tuple[str, ...]) -> None:
-    """End with a message where a state is unknown."""
+    """Exit with a message if a state is unknown."""
     from stagetree.sequences import did_you_mean
 
     for state in states or ():
         if state not in names:
             fail(f"--state: must be one of {', '.join(names)}, got {state}{did_you_mean(state, names)}", USAGE)
-
-
-def check_sort(sort: str, trials: Sequence[Json] | None = None) -> None:
-    """End with a message where trials cannot be sorted so. trials: tell which hyper-parameters there are."""
-    from app.service.views.trial_order import KEYS, PARAMETER, flat
-    from stagetree.sequences import did_you_mean
-
-    key = sort.removeprefix("-")
-    if trials is None and key.startswith(PARAMETER):
-        return
-    names = [*KEYS, *sorted({name for trial in trials or () for name in flat(trial["hp"], PARAMETER)})]
-    if key not in names:
-        also = "" if trials else f", or a hyper-parameter such as {PARAMETER}lr"
-        fail(f"--sort: must be one of {', '.join(names)}{also}, got {sort}{did_you_mean(key, names)}", USAGE)

@@ -1,4 +1,4 @@
-"""Study files as the command line takes them: read from a file or stdin, with fields changed, and advice on them."""
+"""Study files of the command line: read from a file or stdin, with changed fields, and advice on them."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ STDIN = Path("/dev/stdin")
 
 
 def load(path: Path, changes: Sequence[str], limits: Limits | None) -> StudySpec:
-    """The study in a file, `-` for stdin, with fields changed; without limits where a server has its own.
+    """The study in a file, or in stdin for `-`, with changed fields. Raises `SpecError`.
 
-    Raises `SpecError`.
+    limits: None for those of a server.
     """
     from stagetree.spec import SpecError, StudySpec
     from stagetree.spec.file import change_fields, read
@@ -44,10 +44,7 @@ def load(path: Path, changes: Sequence[str], limits: Limits | None) -> StudySpec
 
 
 def load_to_run(path: Path, changes: Sequence[str], *, is_here: bool, is_checked: bool) -> StudySpec:
-    """The same, with the limits of this machine where it runs, and without `check` on request.
-
-    Raises `SpecError`.
-    """
+    """The study with this machine's limits if it runs here, and without `check` on request. Raises `SpecError`."""
     from app.settings import settings
 
     spec = load(path, changes, settings().limits if is_here else None)
@@ -55,7 +52,7 @@ def load_to_run(path: Path, changes: Sequence[str], *, is_here: bool, is_checked
 
 
 def changes_of(options: Sequence[str], option: str) -> Json:
-    """What `--set tuner.max_steps=20` says, by dotted path; values are written as in a study file."""
+    """The changes of `--set tuner.max_steps=20` by dotted path; values are written as in a study file."""
     from stagetree.spec.file import parse_value
 
     changes: Json = {}
@@ -71,23 +68,23 @@ def changes_of(options: Sequence[str], option: str) -> Json:
 
 
 COUNTING_SECONDS = 1.0
-"""How long a run may take to count what advice would save: `preview` takes longer."""
+"""The time limit for counting the steps that advice would save. `preview` takes longer."""
 
 
 def print_advice(spec: StudySpec) -> None:
-    """What would let its trials share more, before anything is trained."""
+    """Print advice on how trials would share more, before the training."""
     from stagetree.advice import advice
 
     try:
         from app.simulation.preview import count_steps
     except ModuleNotFoundError:
-        return  # the package alone simulates nothing, and the server does not need this
+        return  # without the server's packages there is no simulator
     deadline = time.monotonic() + COUNTING_SECONDS
     _print(advice(spec, lambda each: count_steps(each, is_over=lambda: time.monotonic() > deadline)))
 
 
 def check_tuner(spec: StudySpec) -> None:
-    """Refuse a study whose tuner cannot begin, as a server does. Raises `SpecError`."""
+    """Raises `SpecError` for a study whose tuner cannot begin, as a server does."""
     from app.service import suggestions
     from app.simulation.preview import remove_guidance
     from stagetree.spec import StudySpec
@@ -95,37 +92,37 @@ def check_tuner(spec: StudySpec) -> None:
     suggestions.check_tuner(StudySpec.from_dict(remove_guidance(spec.to_json()), limits=None))
 
 
-def print_doubts(spec: StudySpec, source: TrainerSource) -> None:
-    """What the trainer's source tells of the study, before anything is trained."""
-    _print(doubts(spec, source))
+def print_trainer_advice(spec: StudySpec, source: TrainerSource) -> None:
+    """Print advice from the trainer's source, before the training."""
+    _print(trainer_advice(spec, source))
 
 
-def doubts(spec: StudySpec, source: TrainerSource) -> list[str]:
-    """Which hyper-parameters a script certainly does not read; which files its study should name as `inputs`."""
-    from app.cli.data_files import unlisted
+def trainer_advice(spec: StudySpec, source: TrainerSource) -> list[str]:
+    """Advice on hyper-parameters that a script never reads, and on files that `inputs` should list."""
+    from app.cli.data_files import undeclared_advice
     from app.registry import unread_hyper_parameters
 
-    return [*unread_hyper_parameters(spec, source), *unlisted(spec, source)]
+    return [*unread_hyper_parameters(spec, source), *undeclared_advice(spec, source)]
 
 
-def foreseen(spec: StudySpec, source: TrainerSource | None) -> list[str]:
-    """The same of a study that is not run now, with what would be refused."""
-    from app.cli.data_files import missing
+def preview_advice(spec: StudySpec, source: TrainerSource | None) -> list[str]:
+    """The advice on a study that is only previewed, with the refusals of a run."""
+    from app.cli.data_files import missing_advice
 
-    return [*(doubts(spec, source) if source is not None else ()), *missing(spec)]
+    return [*(trainer_advice(spec, source) if source is not None else ()), *missing_advice(spec)]
 
 
-def print_afterthoughts(spec: StudySpec, study: dict[str, Any]) -> None:
-    """Where none of the trials of a completed study reached its last step, or training on made them worse."""
+def print_final_advice(spec: StudySpec, study: dict[str, Any]) -> None:
+    """Print advice on a completed study if no trial reached its last step, or longer training was worse."""
     from stagetree.advice import afterthoughts
 
     if study["state"] == "completed":
         furthest = max((trial["trained"] for trial in study["trials"]), default=0)
-        _print([*afterthoughts(spec, furthest), *worsened(study, furthest)])
+        _print([*afterthoughts(spec, furthest), *worsening_advice(study, furthest)])
 
 
-def worsened(study: Json, furthest: int) -> Iterator[str]:
-    """Where the trials that were trained furthest had been better before, and a shorter one is the best."""
+def worsening_advice(study: Json, furthest: int) -> Iterator[str]:
+    """Advice if the longest trials were better at earlier steps, and a shorter trial is the best."""
     longest = [trial for trial in study["trials"] if trial["trained"] == furthest and trial["last"]]
     is_judged_at_its_end = study["value"] == "last" and not study.get("metrics") and study["best"]
     if not is_judged_at_its_end or not longest or study["best"]["steps"] >= furthest:
@@ -138,8 +135,8 @@ def worsened(study: Json, furthest: int) -> Iterator[str]:
         )
 
 
-def submitted(study: Json, *, is_quiet: bool = False) -> str:
-    """The id of a study that was just submitted; what its sampler begins with is said now, if it learns from others."""
+def report_submission(study: Json, *, is_quiet: bool = False) -> str:
+    """The id of a submitted study. Prints what its sampler has learned from other studies."""
     for sentence in () if is_quiet else study.get("learned", ()):
         print(f"Learnt: {sentence}.", file=sys.stderr)
     return str(study["study"])

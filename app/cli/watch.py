@@ -1,4 +1,4 @@
-"""A study under way in the terminal: shown as it goes, why it stands still, its result, and what to type next."""
+"""`stagetree watch` and `wait`: a study under way in the terminal, why nothing happens, and its result."""
 
 from __future__ import annotations
 
@@ -16,34 +16,33 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
-from app.cli.errors import DONE, FAILED, INTERRUPTED, TRIALS_FAILED
-from app.cli.output import Format, memory, number, one_line, print_json, steps_done, trials_done, without_secrets
+from app.cli import options
+from app.cli.errors import DONE, FAILED, INTERRUPTED, TIMEOUT, TRIALS_FAILED
+from app.cli.options import Output, Plain, Quiet, Server, Sinks, Store, Strict, StudyId, Timeout
+from app.cli.output import Format, memory, number, one_line, print_json, redact, steps_text, trials_text
+from app.cli.result import print_failures, print_result
+from app.cli.service import Documents, Service, open_study
 from stagetree.text import FINAL, duration, mark_word
 
 if TYPE_CHECKING:
-    from app.cli.stacks import Service
-    from app.cli.store import Store
-    from app.cli.study_lookup import Documents
-
-    AnyService = Service[Documents | Store]
+    from app.cli.service import AnyService, StudyReader
 
 Json = dict[str, Any]
-
 ASK_SECONDS = 10.0
 
 
 class Standstill:
-    """Looks at a study that is followed, and asks the service what it lacks when nothing happens."""
+    """Finds out why a followed study makes no progress."""
 
-    def __init__(self, client: Documents | Store, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, client: StudyReader, clock: Callable[[], float] = time.monotonic) -> None:
         self._client, self._clock = client, clock
         self._before: Json = {}
         self._since, self._reason = clock(), ""
 
     def reason(self, study: Json) -> str:
-        """Why nothing happens; empty while something does, and where the service is well: a step may take long.
+        """Why the study makes no progress; empty while it does, or if the service is ready, since a step may take long.
 
-        A slot that waits says so itself, at once.
+        Notes of waiting slots are reported at once.
         """
         if waits := study.get("waits_for"):
             return "; ".join(waits)
@@ -62,22 +61,22 @@ class Standstill:
         except ProblemError as problem:
             return str(problem)
         except Unreachable:
-            return ""  # whoever follows the study waits for the server itself
+            return ""  # the follower waits for the server anyway
         return ""
 
 
 LOOK_SECONDS = 0.25
 SHORTEST_LOOK, LONGEST_LOOK, LONGEST_UNSEEN = 0.1, 1.0, 2.0
-"""Looking is work for the machine that trains: it is done less often with a long way to go, and without a live view."""
+"""Polling costs time of the training machine, so it is rarer for long studies and without a live view."""
 
 FIRST_LINES, LAST_LINES = 5.0, 300.0
 """Seconds between lines: 5 at first, later a twentieth of the time that has passed, and never more than these."""
 
 MOST_STOPPING_SECONDS = 10.0
-"""How long slots are waited for that still train for a study that is over: one stops after the step that it is in."""
+"""How long to wait for slots that still train a study that is over. A slot stops after its current step."""
 
 AWAY_SECONDS = 60.0
-"""How long whoever follows a study waits for a server that is away."""
+"""How long a follower waits for an unavailable server."""
 
 DUMB = ("dumb", "unknown", "")
 
@@ -90,15 +89,15 @@ class Show(StrEnum):
     quiet = "quiet"
 
 
-def how(plain: bool, quiet: bool) -> Show:
-    """What was asked for or, if nothing was, a live view where there is a terminal that can show one."""
+def choose_display(plain: bool, quiet: bool) -> Show:
+    """The display by the options or, by default, a live view if the terminal can show one."""
     if quiet:
         return Show.quiet
     can = sys.stderr.isatty() and os.environ.get("TERM", "") not in DUMB and not os.environ.get("CI")
     return Show.live if can and not plain else Show.plain
 
 
-def follow(client: Documents | Store, study: str, show: Show, check: Callable[[], None] = lambda: None) -> Json:
+def follow(client: StudyReader, study: str, show: Show, check: Callable[[], None] = lambda: None) -> Json:
     """Show progress until the study is over; the study with its trials. `check` may raise to end it earlier."""
     looks = _looks(client, study, check, LONGEST_LOOK if show is Show.live else LONGEST_UNSEEN)
     if show is Show.live:
@@ -113,15 +112,15 @@ def follow(client: Documents | Store, study: str, show: Show, check: Callable[[]
     return client.study(study)
 
 
-def _looks(client: Documents | Store, study: str, check: Callable[[], None], longest: float) -> Iterator[Json]:
-    """The study as it stands, every `longest` seconds or sooner, until it is over; `waits`: why it stands still."""
+def _looks(client: StudyReader, study: str, check: Callable[[], None], longest: float) -> Iterator[Json]:
+    """The study's document every `longest` seconds or sooner, until it is over; `waits`: why it makes no progress."""
     standstill, was_running = Standstill(client), False
     while True:
         document = _look(client, study, check)
         yield document | {"waits": "" if document["state"] in FINAL else standstill.reason(document)}
         if document["state"] in FINAL:
             if was_running:
-                with suppress(KeyboardInterrupt):  # the study is over, and its result is shown
+                with suppress(KeyboardInterrupt):  # the study is over, and its result follows
                     _await_slots(client, document, check)
             return
         was_running = True
@@ -129,8 +128,8 @@ def _looks(client: Documents | Store, study: str, check: Callable[[], None], lon
         time.sleep(_pause(document["progress"]["seconds_left"], longest))
 
 
-def _await_slots(client: Documents | Store, study: Json, check: Callable[[], None]) -> None:
-    """Wait for the proofs and stages that stop with their study: they are charged then, and its slot time is final."""
+def _await_slots(client: StudyReader, study: Json, check: Callable[[], None]) -> None:
+    """Wait for the study's last stages and proofs to stop, which makes its slot time final."""
     deadline = time.monotonic() + MOST_STOPPING_SECONDS
     while _trains(study) and time.monotonic() < deadline:
         check()
@@ -142,8 +141,8 @@ def _trains(study: Json) -> bool:
     return any(run["study"] == study["study"] for run in study["progress"]["running"])
 
 
-def _look(client: Documents | Store, study: str, check: Callable[[], None]) -> Json:
-    """The study as it stands. A server that is started again is waited for; one that stays away is an error."""
+def _look(client: StudyReader, study: str, check: Callable[[], None]) -> Json:
+    """The study's document. Waits for a server that restarts; a longer outage is an error."""
     from stagetree.client import Unreachable
 
     deadline: float | None = None
@@ -166,7 +165,7 @@ def _pause(left: float | None, longest: float) -> float:
 
 
 def lines(looks: Iterator[Json]) -> None:
-    """A line when the study stands otherwise than before, and not too often."""
+    """Print a line when the study has changed, at most every few seconds."""
     printed, waits, printed_at, began = "", "", -math.inf, time.monotonic()
     for study in looks:
         if study["waits"] not in ("", waits):
@@ -174,7 +173,7 @@ def lines(looks: Iterator[Json]) -> None:
             print(f"{study['study']}{_separator(why)}{why}", file=sys.stderr, flush=True)
         waits = study["waits"]
         if not study["progress"]["steps"]["expected"] and study["state"] not in FINAL:
-            continue  # its tuner has asked for nothing yet
+            continue  # its tuner has requested nothing yet
         line, now = headline(study), time.monotonic()
         wait = min(max((now - began) / 20, FIRST_LINES), LAST_LINES)
         if line != printed and (study["state"] in FINAL or now - printed_at >= wait):
@@ -183,14 +182,14 @@ def lines(looks: Iterator[Json]) -> None:
 
 
 def _separator(why: str) -> str:
-    """What a slot says of itself is no standstill of all."""
+    """A slot's note does not mean that the whole study stands still."""
     return ": " if why.startswith("slot ") else " stands still: "
 
 
 def headline(study: Json) -> str:
-    """State, trials, steps, failures, best so far and time left, on one line."""
+    """State, trials, steps, failures, the best result and the time left, on one line."""
     progress = study["progress"]
-    parts = [f"{study['study']} {study['state']}", trials_done(progress), steps_done(study)]
+    parts = [f"{study['study']} {study['state']}", trials_text(progress), steps_text(study)]
     if study["counts"]["failed"]:
         parts.append(f"{study['counts']['failed']} failed")
     if study["best"]:
@@ -210,7 +209,7 @@ def best(study: Json) -> str:
 
 
 def separator(stream: Any) -> str:
-    """A dot in the middle, where the stream can take one."""
+    """A middle dot, if the stream can encode it."""
     try:
         "·".encode(getattr(stream, "encoding", None) or "ascii")
     except UnicodeEncodeError:
@@ -218,15 +217,15 @@ def separator(stream: Any) -> str:
     return " · "
 
 
-def until_end(service: AnyService, study: str, show: Show) -> Json:
-    """The study at its end, or where Ctrl-C ended the command: then the exit code says so."""
+def watch_until_end(service: AnyService, study: str, show: Show) -> Json:
+    """Follow the study to its end. Ctrl-C exits with a message and its own code."""
     try:
         return follow(service.client, study, show, service.check)
     except KeyboardInterrupt:
-        _interrupted(service, study)
+        _exit_interrupted(service, study)
 
 
-def checked(service: AnyService, check: Callable[[], None]) -> AnyService:
+def with_check(service: AnyService, check: Callable[[], None]) -> AnyService:
     """The service with one more check."""
 
     def both() -> None:
@@ -236,24 +235,23 @@ def checked(service: AnyService, check: Callable[[], None]) -> AnyService:
     return replace(service, check=both)
 
 
-def _interrupted(service: AnyService, study: str) -> NoReturn:
+def _exit_interrupted(service: AnyService, study: str) -> NoReturn:
     if service.folder is None:
-        again = f"stagetree watch {study} {without_secrets(service.place)}"
+        again = f"stagetree watch {study} {redact(service.place)}"
         print(f"\nStopped watching; study {study} is still running. Watch it again with: {again}", file=sys.stderr)
     else:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # on the way to the stack's end, which listens to it again
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # until the stack ends, which handles it again
         print(f"\nStopped; the slots of study {study} belonged to this command and stop with it.", file=sys.stderr)
     raise typer.Exit(INTERRUPTED) from None
 
 
 def finish(service: AnyService, study: Json, output: Format, *, is_strict: bool) -> NoReturn:
-    """Print the result and end with the exit code that says how the study ended."""
+    """Print the result, and exit with the study's code."""
     raise typer.Exit(print_study(service, study, output, is_strict=is_strict))
 
 
 def print_study(service: AnyService, study: Json, output: Format, *, is_strict: bool) -> int:
     """Print the result; the exit code."""
-    from app.cli.result import print_failures, print_result
 
     if output is Format.json:
         print_json(study)
@@ -261,39 +259,95 @@ def print_study(service: AnyService, study: Json, output: Format, *, is_strict: 
         print_result(study)
         failed = next((trial["trial"] for trial in study["trials"] if trial["state"] == "failed"), None)
         first = None if failed is None else service.client.trial(study["study"], failed)
-        print_failures(study, first, _where(service))
-    return code_of(study, is_strict=is_strict)
+        print_failures(study, first, _place_options(service))
+    return study_exit_code(study, is_strict=is_strict)
 
 
-def code_of(study: Json, *, is_strict: bool) -> int:
+def study_exit_code(study: Json, *, is_strict: bool) -> int:
     """0 if the study was completed, with at least one trial that worked. is_strict: only where none failed."""
     if study["state"] != "completed" or not study["best"]:
         return FAILED
     return TRIALS_FAILED if is_strict and study["counts"]["failed"] else DONE
 
 
-def say_what_is_kept(service: Service[Documents]) -> None:
-    """Where the results of an embedded stack lie, if they stay, and how to look at them again."""
-    from app.cli import options
+def print_where_kept(service: Service[Documents]) -> None:
+    """Print where an embedded stack keeps its results, and the commands that show them."""
 
     folder = service.folder
     if folder is None or not options.is_store(folder):
         return
     size = memory(options.size_of_store(folder))
-    print(f"\nKept in {_typed(folder)} ({size}). Look again: stagetree trials last{_where(service)}", file=sys.stderr)
-    there = "" if folder == options.DEFAULT_DIR.resolve() else f" {_typed(folder)}"
+    print(
+        f"\nKept in {_relative(folder)} ({size}). Look again: stagetree trials last{_place_options(service)}",
+        file=sys.stderr,
+    )
+    there = "" if folder == options.DEFAULT_DIR.resolve() else f" {_relative(folder)}"
     print(f"In a browser: stagetree open{there}", file=sys.stderr)
 
 
-def _where(service: AnyService) -> str:
-    """What tells another command where the study is: nothing for the store that is here."""
-    from app.cli import options
+def _place_options(service: AnyService) -> str:
+    """The options that lead another command to the study; empty for the store here."""
 
     if service.folder is None:
-        return f" {without_secrets(service.place)}" if service.place else ""
-    return "" if service.folder == options.DEFAULT_DIR.resolve() else f" --dir {_typed(service.folder)}"
+        return f" {redact(service.place)}" if service.place else ""
+    return "" if service.folder == options.DEFAULT_DIR.resolve() else f" --dir {_relative(service.folder)}"
 
 
-def _typed(folder: Path) -> Path:
-    """The folder as one would type it here."""
+def _relative(folder: Path) -> Path:
+    """The folder relative to the current one, if it is inside."""
     return folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
+
+
+def watch(
+    id: StudyId,
+    server: Server = None,
+    dir: Store = None,
+    to: Sinks = None,
+    plain: Plain = False,
+    quiet: Quiet = False,
+    strict: Strict = False,
+    output: Output = Format.table,
+) -> None:
+    """Follow a study until it is over, and print its result.
+
+    \b
+    Example:  stagetree watch last --to tensorboard:runs
+    """
+    from app.cli.sinks import write_to_sinks
+
+    with open_study(id, server, dir) as (service, study):
+        with write_to_sinks(to or (), study, server, dir) as check:
+            document = watch_until_end(with_check(service, check), study, choose_display(plain, quiet))
+        finish(service, document, output, is_strict=strict)
+
+
+def wait(
+    id: StudyId,
+    timeout: Timeout = None,
+    strict: Strict = False,
+    server: Server = None,
+    dir: Store = None,
+) -> None:
+    """Wait until a study is over. Exit codes: 0 completed, 1 failed or cancelled, 124 timed out.
+
+    With --strict, the code is 5 if the study completed and some of its trials failed.
+
+    \b
+    Example:  stagetree wait last --timeout 3600 && stagetree trials last -o csv > trials.csv
+    """
+
+    with open_study(id, server, dir) as (service, study):
+        document = follow(service.client, study, Show.quiet, _deadline_check(timeout, service))
+        raise typer.Exit(study_exit_code(document, is_strict=strict))
+
+
+def _deadline_check(timeout: float | None, service: AnyService) -> Any:
+    """A check that ends the command when its time is over."""
+    deadline = None if timeout is None else time.monotonic() + timeout
+
+    def check() -> None:
+        service.check()
+        if deadline is not None and time.monotonic() >= deadline:
+            raise typer.Exit(TIMEOUT)
+
+    return check

@@ -16,9 +16,10 @@ import typer
 from app.cli.errors import USAGE, fail
 from app.cli.options import Server, Store, StudyId, Trainers, folder_or_default, open_records, places
 from app.cli.result import print_mark
+from app.cli.service import Documents, server_url, study_id
 
 OF_TRIAL = re.compile(r"trial-(\d+)-step-(\d+)")
-"""In the name of a file that holds a state, or the weights in it."""
+"""The part of a file's name with trial and step."""
 
 TrialNumber = Annotated[
     int | None, typer.Option("--trial", metavar="N", min=0, help="The trial; by default the best one.")
@@ -64,13 +65,13 @@ def weights(
     try:
         if export is None:
             into, name = _place(output)
-            file = _written(id, _Wanted(trial, step, whole, into), server, dir)
+            file = _write(id, _Wanted(trial, step, whole, into), server, dir)
             if name:
                 file = file._replace(path=file.path.replace(into / name))
             print(f"{file.path}{file.about}")
             print_mark(file.trial, file.mark)
             if not whole:
-                _say_what_is_like_it(file.like_the_model)
+                _print_similar_names(file.like_the_model)
         else:
             _export(id, _Wanted(trial, step, True, export), trainers or [], server, dir)
     except OSError as error:
@@ -78,7 +79,7 @@ def weights(
 
 
 def _place(output: Path | None) -> tuple[Path, str]:
-    """The folder to write into, and the name of the file where one was given instead of a folder."""
+    """The output folder, and the file's name if the option names a file."""
     if output is None or output.suffix != ".safetensors" or output.is_dir():
         return output or Path(), ""
     return output.parent, output.name
@@ -86,32 +87,32 @@ def _place(output: Path | None) -> tuple[Path, str]:
 
 def _export(id: str, which: _Wanted, trainers: list[str], server: str | None, dir: Path | None) -> None:
     """Build the trainer here, as `stagetree debug` does, and have it write its model."""
-    from app.cli.doctor import StateOfTrial, export_as_on_a_slot
+    from app.cli.debug import StoredState, export_model
 
     which.into.mkdir(parents=True, exist_ok=True)
     if any(which.into.iterdir()):
         fail(f"{which.into} is not empty: name a new folder", USAGE)
     with TemporaryDirectory(prefix="stagetree-") as folder:
-        file = _written(id, replace(which, into=Path(folder)), server, dir)
+        file = _write(id, replace(which, into=Path(folder)), server, dir)
         number, step = map(int, OF_TRIAL.findall(file.path.name)[-1])
-        state = StateOfTrial(id, number, step, file.path)
-        is_its_own = export_as_on_a_slot(state, which.into, trainers, server, dir)
-        like = [] if is_its_own else _like_the_model(file.path)
+        state = StoredState(id, number, step, file.path)
+        is_its_own = export_model(state, which.into, trainers, server, dir)
+        like = [] if is_its_own else _model_copies(file.path)
     print(f"{which.into}{file.about}: {', '.join(sorted(path.name for path in which.into.iterdir()))}")
     print_mark(file.trial, file.mark)
-    _say_what_is_like_it(like)
+    _print_similar_names(like)
 
 
-def _like_the_model(state: Path) -> list[str]:
-    """Only the header is read: the state may be larger than what is free of memory."""
+def _model_copies(state: Path) -> list[str]:
+    """Reads only the header, since the state may be larger than the memory."""
     from stagetree.runtime.checkpoints.weight_files import find_model_copies
 
     with state.open("rb") as opened, mmap(opened.fileno(), 0, access=ACCESS_READ) as image:
         return find_model_copies(image)
 
 
-def _say_what_is_like_it(parts: Sequence[str]) -> None:
-    """What the value may be of, in the place of the weights that were written."""
+def _print_similar_names(parts: Sequence[str]) -> None:
+    """Warn about other parts of the state that `evaluate` may have measured instead of the written weights."""
     if parts:
         print(
             f"These are the weights of `model`. The state has {' and '.join(map(repr, parts))} too, of the same names "
@@ -122,7 +123,7 @@ def _say_what_is_like_it(parts: Sequence[str]) -> None:
 
 
 class _File(NamedTuple):
-    """A file that was written, what is known of the trial, its mark, and what may be taken for the model."""
+    """A written file, with its trial and mark, and the parts that resemble the model."""
 
     path: Path
     trial: int
@@ -131,16 +132,15 @@ class _File(NamedTuple):
     like_the_model: Sequence[str] = ()
 
 
-def _written(id: str, which: _Wanted, server: str | None, dir: Path | None) -> _File:
-    from app.cli.study_lookup import server_url
+def _write(id: str, which: _Wanted, server: str | None, dir: Path | None) -> _File:
 
     url = None if dir else server_url(server)
-    return _from_server(url, id, which) if url else _from_store(folder_or_default(dir), id, which)
+    return _write_from_server(url, id, which) if url else _write_from_store(folder_or_default(dir), id, which)
 
 
 @dataclass(frozen=True)
 class _Wanted:
-    """Which state of which trial; the whole of it, or the weights; and the folder to write into."""
+    """The requested state or weights of a trial, and the output folder."""
 
     trial: int | None
     step: int | None
@@ -148,8 +148,7 @@ class _Wanted:
     into: Path
 
 
-def _from_server(url: str, id: str, which: _Wanted) -> _File:
-    from app.cli.study_lookup import Documents, study_id
+def _write_from_server(url: str, id: str, which: _Wanted) -> _File:
     from stagetree.client.client import Client, Holds
 
     with Client(url) as client:
@@ -160,13 +159,13 @@ def _from_server(url: str, id: str, which: _Wanted) -> _File:
         return _File(path, number, client.trial(study, number).exactness)
 
 
-def _from_store(folder: Path | None, id: str, which: _Wanted) -> _File:
+def _write_from_store(folder: Path | None, id: str, which: _Wanted) -> _File:
     from app.domain.terms import StudyId, Unknown
     from app.events import Plans
     from app.service.files import kept_state, write_state
     from app.storage.object_store import open_store
 
-    name = _study(id, folder)
+    name = _store_study_id(id, folder)
     with open_records(folder) as records:
         with records.read() as rows:
             row = rows.studies.find(name)
@@ -178,10 +177,9 @@ def _from_store(folder: Path | None, id: str, which: _Wanted) -> _File:
     return _File(written.path, state.trial, state.exactness, f"  ({state.text})", written.like_the_model)
 
 
-def _study(meant: str, folder: Path | None) -> str:
-    """The id of the study that is meant; without a folder, it is the id."""
+def _store_study_id(meant: str, folder: Path | None) -> str:
+    """The study's id. Without a folder, the argument must be the id."""
     from app.cli.store import Store
-    from app.cli.study_lookup import study_id
 
     if folder is None:
         return meant

@@ -279,11 +279,11 @@ def redis_command(folder: str) -> list[str]:
 def user_token(file: Path, database_url: str) -> str:
     """The token of the folder's user, kept in that file. Raises `StackFailed`."""
     from app.events import Database, DatabaseUnavailable, SqlRecords  # slow to import, and needed by few
-    from app.service.access import kept_in
+    from app.service.access import load_or_create_token
 
     records = SqlRecords(Database(database_url))
     try:
-        return kept_in(file, records, time.time())
+        return load_or_create_token(file, records, time.time())
     except DatabaseUnavailable as problem:
         raise StackFailed(str(problem)) from None
     finally:

@@ -7,8 +7,7 @@ values. Times are Unix seconds by the database's clock. `events.at` and `studies
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import partial
-from types import NoneType
+from types import NoneType, new_class
 from typing import Any, get_args, get_type_hints
 
 from sqlalchemy import (
@@ -20,13 +19,12 @@ from sqlalchemy import (
     Index,
     Integer,
     LargeBinary,
-    MetaData,
     String,
-    Table,
     UniqueConstraint,
     select,
     text,
 )
+from sqlmodel import Field, SQLModel
 
 from app.events.row_types import ChainRecord, SlotRecord, StudyRecord, TokenRecord
 
@@ -42,8 +40,106 @@ LENT = "lent_to IS NOT NULL"
 LIVE = "state IN ('ready', 'running', 'saving')"
 """A chain that is not over: its worker must renew the lease."""
 
-metadata = MetaData()
-required = partial(Column, nullable=False)
+
+class EventRow(SQLModel, table=True):
+    """An event."""
+
+    __tablename__ = "events"
+    __table_args__ = (
+        UniqueConstraint("stream", "version", name="uq_events_stream_version"),
+        Index("ix_events_profiles", "position", sqlite_where=text(PROFILES)),
+    )
+
+    position: int = Field(sa_column=Column(ROWID, primary_key=True, autoincrement=False))
+    stream: str
+    version: int
+    type: str
+    schema_version: int
+    data: dict[str, Any] = Field(sa_column=Column(JSON, nullable=False))
+    at: float
+    by: str | None = None  # the principal who gave the command; NULL where no token was needed
+
+
+class StreamRow(SQLModel, table=True):
+    """The version of a stream: an append moves it, so that of two writers at one version only one succeeds."""
+
+    __tablename__ = "streams"
+
+    stream: str = Field(primary_key=True)
+    version: int
+
+
+class HeadRow(SQLModel, table=True):
+    """One row, locked from the moment a position is taken to the commit: positions have no gaps, and commit order."""
+
+    __tablename__ = "log_head"
+
+    id: int = Field(primary_key=True)
+    position: int = Field(sa_column=Column(ROWID, nullable=False))
+
+
+class KeyRow(SQLModel, table=True):
+    """What was appended under an idempotency key."""
+
+    __tablename__ = "idempotency"
+
+    key: str = Field(primary_key=True)
+    fingerprint: str
+    stream: str
+    version: int  # of the last event that was appended under the key
+    count: int  # of events
+    at: float
+
+
+class ArchiveRow(SQLModel, table=True):
+    """The events of an archived stream."""
+
+    __tablename__ = "archive"
+
+    stream: str = Field(primary_key=True)
+    version: int
+    events: bytes = Field(sa_column=Column(LargeBinary, nullable=False))  # packed by `app.events.archive`
+    at: float
+
+
+class InstallationRow(SQLModel, table=True):
+    """One row."""
+
+    __tablename__ = "installation"
+
+    id: int = Field(primary_key=True)
+    name: str  # the first part of the keys of all checkpoints
+    paused_until: float | None = None  # no checkpoint is deleted before, because a backup is being made
+
+
+class SchedulerRow(SQLModel, table=True):
+    """A process that ticks. If none has ticked recently, slots get no work."""
+
+    __tablename__ = "schedulers"
+
+    owner: str = Field(primary_key=True)
+    host: str
+    pid: int
+    ticked_at: float
+    demand: dict[str, Any] | None = Field(default=None, sa_column=Column(JSON(none_as_null=True)))  # for slots
+    held_up: dict[str, str] | None = Field(default=None, sa_column=Column(JSON(none_as_null=True)))
+    """The error of each study and plan that had one at the last tick."""
+
+
+class TrialLogRow(SQLModel, table=True):
+    """A part of what a stage printed or logged, if the API cannot read the slot's files."""
+
+    __tablename__ = "trial_logs"
+
+    name: str = Field(primary_key=True)  # see `app.events.trial_logs`
+    study: str = Field(primary_key=True, index=True)
+    source: str = Field(primary_key=True)  # the stage that wrote it
+    begin: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    """The first byte of the source in `data`."""
+    end: int = Field(sa_column=Column(BigInteger, nullable=False))
+    data: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
+    at: float
+
 
 SCALARS: Mapping[Any, type[Any]] = {str: String, int: Integer, float: Float, bool: Boolean}
 
@@ -56,104 +152,42 @@ def columns_of(record: type, key: str, **options: Mapping[str, Any]) -> Iterator
         yield Column(name, kind, **{"primary_key": name == key, "nullable": len(kinds) > 1, **options.get(name, {})})
 
 
-EVENTS = Table(
-    "events",
-    metadata,
-    Column("position", ROWID, primary_key=True, autoincrement=False),
-    required("stream", String),
-    required("version", Integer),
-    required("type", String),
-    required("schema_version", Integer),
-    required("data", JSON),
-    required("at", Float),
-    Column("by", String),  # the principal who gave the command; NULL where no token was needed
-    UniqueConstraint("stream", "version", name="uq_events_stream_version"),
-    Index("ix_events_profiles", "position", sqlite_where=text(PROFILES)),
-)
+def table_of(record: type, name: str, key: str, *arguments: Any, **options: Mapping[str, Any]) -> type[SQLModel]:
+    """A table with the fields of a record, which the rows in memory share."""
+    fields = {column.name: Field(sa_column=column) for column in columns_of(record, key, **options)}
+    names = {"__module__": __name__, "__tablename__": name, "__table_args__": arguments}
+    body = {**names, "__annotations__": get_type_hints(record), **fields}
+    return new_class(record.__name__.replace("Record", "Row"), (SQLModel,), {"table": True}, lambda it: it.update(body))
 
-STREAMS = Table("streams", metadata, Column("stream", String, primary_key=True), required("version", Integer))
-"""The version of each stream: an append moves it, so that of two writers at one version only one succeeds."""
 
-HEAD = Table("log_head", metadata, Column("id", Integer, primary_key=True), required("position", ROWID))
-"""One row, locked from the moment a position is taken to the commit: positions have no gaps, and commit order."""
-
-KEYS = Table(
-    "idempotency",
-    metadata,
-    Column("key", String, primary_key=True),
-    required("fingerprint", String),
-    required("stream", String),
-    required("version", Integer),  # of the last event that was appended under the key
-    required("count", Integer),  # of events
-    required("at", Float),
-)
-
-ARCHIVE = Table(
-    "archive",
-    metadata,
-    Column("stream", String, primary_key=True),
-    required("version", Integer),
-    required("events", LargeBinary),  # the rows of the stream, packed by `app.events.archive`
-    required("at", Float),
-)
-
-INSTALLATION = Table(
-    "installation",
-    metadata,
-    Column("id", Integer, primary_key=True),
-    required("name", String),  # the first part of the keys of all checkpoints
-    Column("paused_until", Float),  # no checkpoint is deleted before, because a backup is being made
-)
-"""One row."""
-
-STUDIES = Table(
+StudyRow = table_of(
+    StudyRecord,
     "studies",
-    metadata,
-    *columns_of(StudyRecord, "id"),
+    "id",
     Index("ix_studies_submitted", "submitted_at", "id"),
     Index("ix_studies_active", "stream", sqlite_where=text(ACTIVE)),
     Index("ix_studies_audited", "stream", sqlite_where=text(AUDITED)),
 )
-
-TOKENS = Table("tokens", metadata, *columns_of(TokenRecord, "name", digest={"unique": True}))
-
-SLOTS = Table(
-    "slots",
-    metadata,
-    *columns_of(SlotRecord, "name", chain={"unique": True}),
-    Index("ix_slots_lent", "lent_to", sqlite_where=text(LENT)),
+TokenRow = table_of(TokenRecord, "tokens", "name", digest={"unique": True})
+SlotRow = table_of(
+    SlotRecord, "slots", "name", Index("ix_slots_lent", "lent_to", sqlite_where=text(LENT)), chain={"unique": True}
 )
-
-CHAINS = Table(
+ChainRow = table_of(
+    ChainRecord,
     "chains",
-    metadata,
-    *columns_of(ChainRecord, "chain", members={"nullable": True}),
+    "chain",
     Index("ix_chains_live", "lease_until", sqlite_where=text(LIVE)),
+    members={"nullable": True},
 )
 
-SCHEDULERS = Table(
-    "schedulers",
-    metadata,
-    Column("owner", String, primary_key=True),
-    required("host", String),
-    required("pid", Integer),
-    required("ticked_at", Float),
-    Column("demand", JSON(none_as_null=True)),  # for slots, at the last tick
-    Column("held_up", JSON(none_as_null=True)),  # the error of each study and plan that had one at the last tick
-)
-"""The processes that tick. If none has ticked recently, slots get no work."""
+metadata = SQLModel.metadata
 
-TRIAL_LOGS = Table(
-    "trial_logs",
-    metadata,
-    Column("name", String, primary_key=True),  # see `app.events.trial_logs`
-    Column("study", String, primary_key=True, index=True),
-    Column("source", String, primary_key=True),  # the stage that wrote it
-    Column("begin", BigInteger, primary_key=True, autoincrement=False),  # the first byte of the source in `data`
-    required("end", BigInteger),
-    required("data", LargeBinary),
-    required("at", Float),
-)
+
+EVENTS, STREAMS, HEAD = (metadata.tables[name] for name in ("events", "streams", "log_head"))
+KEYS, STUDIES, TOKENS = (metadata.tables[name] for name in ("idempotency", "studies", "tokens"))
+ARCHIVE, INSTALLATION = (metadata.tables[name] for name in ("archive", "installation"))
+SLOTS, CHAINS, SCHEDULERS = (metadata.tables[name] for name in ("slots", "chains", "schedulers"))
+TRIAL_LOGS = metadata.tables["trial_logs"]
 
 BUSY = (
     select(STUDIES.c.stream)

@@ -1,7 +1,6 @@
-"""What the service answers and does, apart from HTTP: routes call it, and the command line on a store without a server.
+"""Queries and commands of a store, apart from HTTP. The API's routes call them, and so does the command line.
 
-Reading order: `views` (what is shown, pure), `services` (what all here may use), `reading`, `drawing` and `replaying`
-(answers), `plan_history` (what was so before), `feed` (a study's events, read on), `commands` (before and after the
-decision on a command), `files` (weights, logs and the page), `report`. Nothing here calls a worker: after a write the
-scheduler is woken, and finds the rest in the log.
+Reading order: `services` (the shared parts), `views` (pure functions to answers), `queries` and `chart_data`,
+`plan_history`, `submission` and `study_changes`, `files`, `html_report`. Nothing here calls a worker: a write wakes the
+scheduler, which reads the log.
 """

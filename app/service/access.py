@@ -1,4 +1,4 @@
-"""Tokens: how they are made, kept and recognised; and the users of a trusted proxy."""
+"""Tokens: creation, storage and recognition; and the users of a trusted proxy."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from app.events import Records, TokenRecord
 DAY = 86_400.0
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 PREFIX = "stagetree_"
-"""By which a token is recognised where it should not be, such as in a repository."""
+"""Lets scanners recognise a leaked token, for example in a repository."""
 
 OPERATOR = "up"
-"""The name of the token of the user that starts a server for other machines."""
+"""The token name of the user who starts a server for other machines."""
 
 KNOWN_SECONDS = 5.0
-"""How long a token that was looked up is known for: one that is revoked ends so much later."""
+"""How long a looked-up token is cached. A revoked token works that much longer."""
 
 SHOWN_SECONDS = 60.0
-"""The last use of a token is on record as exactly as that."""
+"""The resolution of a token's recorded last use."""
 
 MOST_KNOWN = 1000
 
 
 class TokenRefused(ValueError):
-    """A token cannot be made or revoked; the message says why, and what would be right."""
+    """A token cannot be made or revoked; the message gives the reason."""
 
 
 def digest_of(token: str) -> str:
@@ -53,10 +53,10 @@ def create(
     *,
     instead: bool = False,
 ) -> str:
-    """Make a token, and return it; it is shown once, and kept nowhere.
+    """Make a token and return it. Only its digest is stored.
 
-    project: None for all of them. days: until it expires; None for never. instead: in the place of an earlier one of
-    this name. Raises `TokenRefused`.
+    project: None for all. days: until it expires; None for never. instead: replace an earlier token of this name.
+    Raises `TokenRefused`.
     """
     if not NAME.fullmatch(name):
         raise TokenRefused(f"NAME must be letters, digits and . _ @ -, at most 64, got {name!r}")
@@ -77,7 +77,7 @@ def create(
 
 
 def revoke(records: Records, name: str, now: float, who: Principal = ANONYMOUS_ADMIN) -> None:
-    """Refuse the token from now on, or a few seconds later. Raises `TokenRefused` where there is none."""
+    """Revoke a token; caches end a few seconds later. Raises `TokenRefused` if there is none."""
     with records.write() as rows:
         row = rows.tokens.find(name)
         if row is None or not who.can_see_all_of(row.project):
@@ -86,10 +86,10 @@ def revoke(records: Records, name: str, now: float, who: Principal = ANONYMOUS_A
             rows.tokens.mark(row.digest, revoked_at=now)
 
 
-def kept_in(file: Path, records: Records, now: float) -> str:
-    """The token of a server's own user, of the widest scope, in a file with mode 0600.
+def load_or_create_token(file: Path, records: Records, now: float) -> str:
+    """The server user's token of the widest scope, stored in a file with mode 0600.
 
-    It stays the same from one start to the next, until it is revoked.
+    It stays the same across restarts until it is revoked.
     """
     with suppress(OSError):
         token = file.read_text(encoding="utf-8").strip()
@@ -105,15 +105,15 @@ def kept_in(file: Path, records: Records, now: float) -> str:
 
 
 def is_valid(row: TokenRecord, now: float) -> bool:
-    """Whether it is neither expired nor revoked."""
+    """Whether the token is neither expired nor revoked."""
     return row.revoked_at is None and (row.expires_at is None or now < row.expires_at)
 
 
 @dataclass
 class Doorkeeper:
-    """Knows principals by their tokens. Safe to share between threads.
+    """Finds principals by their tokens. Safe to share between threads.
 
-    groups: by group of a proxy's users, what its members may do; `*` for every user.
+    groups: the rights of a proxy's users by group; `*` for every user.
     """
 
     records: Records
@@ -122,14 +122,14 @@ class Doorkeeper:
     _known: OrderedDict[str, tuple[float, TokenRecord | None]] = field(default_factory=OrderedDict)
     _lock: Lock = field(default_factory=Lock)
 
-    def remembered(self, token: str) -> tuple[bool, Principal | None]:
-        """Whether the token was looked up a moment ago, and its principal then. Touches no database."""
+    def cached_principal(self, token: str) -> tuple[bool, Principal | None]:
+        """Whether the token is cached, and its principal. Does not read the database."""
         with self._lock:
             until, row = self._known.get(digest_of(token), (0.0, None))
         return self.clock() < until, self._principal(row)
 
     def recognise(self, token: str) -> Principal | None:
-        """The principal of a token; None for a token that is unknown or ended. Raises `DatabaseUnavailable`."""
+        """The principal of a token; None if it is unknown, expired or revoked. Raises `DatabaseUnavailable`."""
         now, digest = self.clock(), digest_of(token)
         with self.records.read() as rows:
             row = rows.tokens.find_digest(digest)
@@ -145,7 +145,7 @@ class Doorkeeper:
         return self._principal(row)
 
     def user(self, name: str, groups: Iterable[str]) -> Principal | None:
-        """A user whom a proxy has let in, with the widest scope of their groups; None where no group has any."""
+        """A proxy's user with the widest scope of their groups; None if no group has any."""
         principals = [self.groups[group] for group in (*groups, "*") if group in self.groups]
         best = max(principals, key=lambda each: each.scope, default=None)
         return None if best is None else replace(best, name=name)

@@ -1,4 +1,4 @@
-"""What the pictures of a study are drawn from, as plain functions like those of `app.service.queries`."""
+"""The data of a study's charts and films, as plain functions like those in `app.service.queries`."""
 
 from __future__ import annotations
 
@@ -26,37 +26,37 @@ def rungs(use: Services, row: StudyRecord, at: int | None = None) -> Rungs:
 
 
 def timeline(use: Services, row: StudyRecord, at: int | None = None) -> Timeline:
-    """What each slot did over time."""
+    """The spans of each slot over time."""
     with use.open_study(row, at) as (plan, study), use.plan_history(row, plan.version) as plan_history:
         return pictures.timeline(plan_history, study, study.submitted_version - 1, plan.version)
 
 
-def with_and_without_sharing(use: Services, row: StudyRecord, at: int | None = None) -> side_by_side.SideBySide:
-    """The study as it was, and computed without sharing, on one clock."""
+def sharing_comparison(use: Services, row: StudyRecord, at: int | None = None) -> side_by_side.SideBySide:
+    """The study as it happened, and a schedule without sharing, on one clock."""
     with use.open_study(row, at) as (plan, study), use.plan_history(row, plan.version) as plan_history:
         return side_by_side.side_by_side(plan, study, plan_history, plan.version)
 
 
 def history(use: Services, row: StudyRecord, at: int | None = None) -> History:
-    """What was decided, and how the best result came about."""
+    """The decisions, and how the best result improved."""
     with use.open_study(row, at) as (plan, study), use.plan_history(row, plan.version) as plan_history:
         return pictures.history(plan_history, study, study.submitted_version - 1, plan.version)
 
 
 FILM_POINTS = 30
-"""Of the curve in each node."""
+"""The points of the curve in each node."""
 
 
-def film_as(
+def render_film(
     use: Services, row: StudyRecord, kind: str, at: int | None = None, word: Callable[[str], str] | None = None
 ) -> bytes:
-    """The study as a film, an svg or a gif, or the end of it as a png. Raises `HttpProblem` where Pillow is missing.
+    """The study as a film in svg or gif, or its last frame as png. Raises `HttpProblem` without Pillow.
 
-    word: what each text of it becomes.
+    word: maps each text, for redaction.
     """
     scene = _scene(use, row, at)
     if word is not None:
-        scene = film_files.reworded(scene, word)
+        scene = film_files.replace_texts(scene, word)
     if kind == "svg":
         return film_files.svg(scene).encode()
     try:
@@ -73,10 +73,9 @@ def _scene(use: Services, row: StudyRecord, at: int | None) -> film.Scene:
 
 
 def importance(use: Services, row: StudyRecord, rung: int | Literal["end"] | None, at: int | None = None) -> Importance:
-    """What the trials' results at a rung, or at each one's end, depend on.
+    """The importance of hyper-parameters for the results at a rung, or at each trial's end.
 
-    Without one it is the furthest rung with enough of them: what trials of a few steps end with says little about
-    others that trained on.
+    The default is the furthest rung with enough results: short trials say little about longer ones.
     """
     from app.service.views.importance import importance as weighed
 
@@ -91,7 +90,7 @@ def importance(use: Services, row: StudyRecord, rung: int | Literal["end"] | Non
 
 
 def _values_by_rung(study: Study) -> dict[int, dict[int, float]]:
-    """By the number of a rung, in any bracket: what each trial had there."""
+    """The values of trials by the number of their rung, in any bracket."""
     by_rung: dict[int, dict[int, float]] = {}
     for rung in standing(study).ladder():
         by_rung.setdefault(rung.number, {}).update(rung.values)

@@ -1,6 +1,4 @@
-"""Files of a study and of the page: the checkpoint that holds the weights a caller asks for, the rows that trainers
-logged between evaluations, read node by node as slots write them, and the page as the build made it.
-"""
+"""Files of a study, and the page's files: checkpoints and weights, logged rows, and the page's build."""
 
 from __future__ import annotations
 
@@ -30,11 +28,7 @@ from stagetree.runtime.checkpoints.weight_files import find_model_copies, is_div
 
 @dataclass(frozen=True, slots=True)
 class KeptState:
-    """The state of a trial after `step` steps, and what was measured there; of a trial with repeats, of the first one.
-
-    repeats: how many of them differ there. means: of all of them, where all are measured. exactness: the mark of the
-    trial, if it has one.
-    """
+    """A trial's stored state after `step` steps, with its metrics. A trial with repeats gives its first one."""
 
     trial: int
     step: int
@@ -42,12 +36,17 @@ class KeptState:
     metrics: dict[str, float | None]
     has_failed: bool
     repeats: int = 1
+    """The number of repeats whose states differ at this step."""
+
     means: Mapping[str, float | None] = field(default_factory=dict)
+    """The mean metrics of all repeats, if all are measured."""
+
     exactness: str = ""
+    """The trial's mark, if it has one."""
 
     @property
     def text(self) -> str:
-        """Which one it is, and what the trainer's `evaluate` measured there, for people."""
+        """The trial, the step, and the metrics of `evaluate`, as text."""
         pairs = _pairs(self.metrics)
         measured = f"its evaluate measured {pairs}" if pairs else "not measured there"
         if self.repeats > 1 and self.means:
@@ -57,7 +56,7 @@ class KeptState:
         return f"trial {self.trial}{which}{',' if which else ''} after step {self.step}: {measured}"
 
     def file_name(self, *, whole: bool) -> str:
-        """What to call a file with it, or with its weights alone, behind the study's name."""
+        """The file's name after the study's name; `whole` for the checkpoint instead of the weights."""
         return f"trial-{self.trial}-step-{self.step}{'-state' if whole else ''}.safetensors"
 
 
@@ -69,9 +68,9 @@ _HOW_BEST_STATES_ARE_KEPT = "; keep_every in the study file has states kept at e
 
 
 def kept_state(plan: SearchPlan, study: Study, trial: int | None, step: int | None) -> KeptState:
-    """The state of a trial after a step; by default of the best trial, where its value was measured.
+    """The state of a trial after a step; by default the best trial, at the step of its value.
 
-    Raises `Unknown`, which says which steps there are.
+    Raises `Unknown`, which lists the stored steps.
     """
     if trial is None:
         winner = outcomes.best(plan, study)
@@ -99,7 +98,7 @@ def parts(store: ObjectStore, checkpoint: Checkpoint, *, whole: bool, exactness:
     Raises `Unknown` before the first part where the checkpoint is gone, damaged, or holds no tensors, and
     `StoreUnavailable`.
     """
-    with _image(store, checkpoint) as image:
+    with _open_image(store, checkpoint) as image:
         for piece in _pieces(image, whole, exactness):
             for begin in range(0, len(piece), PART):
                 yield piece[begin : begin + PART]
@@ -113,7 +112,7 @@ def _pieces(image: mmap.mmap, whole: bool, exactness: str) -> list[memoryview]:
 
 
 class StateFile(NamedTuple):
-    """Where it is, and which parts of the state `evaluate` may have measured in the place of the model."""
+    """A written state. like_the_model: parts with the model's names and shapes, which `evaluate` may use instead."""
 
     path: Path
     like_the_model: list[str]
@@ -122,7 +121,7 @@ class StateFile(NamedTuple):
 def write_state(store: ObjectStore, study: str, state: KeptState, folder: Path, *, whole: bool) -> StateFile:
     """Write such a file into a folder. Raises as `parts`, before the file is begun, and OSError."""
     path = folder / f"{study}-{state.file_name(whole=whole)}"
-    with _image(store, state.checkpoint) as image:
+    with _open_image(store, state.checkpoint) as image:
         pieces = _pieces(image, whole, state.exactness)
         with atomic_file(path) as file:
             for piece in pieces:
@@ -131,14 +130,14 @@ def write_state(store: ObjectStore, study: str, state: KeptState, folder: Path, 
 
 
 @contextmanager
-def _image(store: ObjectStore, checkpoint: Checkpoint) -> Iterator[mmap.mmap]:
-    """The checkpoint in a file of this machine, its own where it can be; one that is divided is put together."""
+def _open_image(store: ObjectStore, checkpoint: Checkpoint) -> Iterator[mmap.mmap]:
+    """Map the checkpoint into memory, from its own file if it has one. A divided checkpoint is joined first."""
     images = [_object(store, each.key, each.sha256) for each in checkpoint.objects]
-    yield _mapped(_copied(join_parts(images))) if is_divided(images[0]) else images[0]
+    yield _map_file(_copy_to_file(join_parts(images))) if is_divided(images[0]) else images[0]
 
 
 def _object(store: ObjectStore, key: str, recorded: str) -> mmap.mmap:
-    image, digest = _mapped(_descriptor(store, key)), sha256()
+    image, digest = _map_file(_descriptor(store, key)), sha256()
     for begin in range(0, len(image), PART):
         digest.update(memoryview(image)[begin : begin + PART])
     if digest.hexdigest() != recorded:
@@ -146,8 +145,8 @@ def _object(store: ObjectStore, key: str, recorded: str) -> mmap.mmap:
     return image
 
 
-def _mapped(fd: int) -> mmap.mmap:
-    """The content of a file, which is closed. It is unmapped when nobody has a part of it any more."""
+def _map_file(fd: int) -> mmap.mmap:
+    """Map a file and close its descriptor. The mapping ends with the last view of it."""
     try:
         return mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
     finally:
@@ -157,16 +156,16 @@ def _mapped(fd: int) -> mmap.mmap:
 def _descriptor(store: ObjectStore, key: str) -> int:
     try:
         fd = store.open(key)
-        return _copied(store.read(key)) if fd is None else fd
-    except Exception as error:  # whatever the client of the store raises
+        return _copy_to_file(store.read(key)) if fd is None else fd
+    except Exception as error:  # each store's client has its own exceptions
         if isinstance(error, FileNotFoundError) and not store_is_unavailable(error):
             raise Unknown(f"checkpoint {key} is not in the store any more: its file was deleted") from None
         text = f"checkpoint {key} cannot be read: {type(error).__name__}: {error}"
         raise StoreUnavailable(text) from error
 
 
-def _copied(parts: Iterable[bytes | memoryview]) -> int:
-    """A file without a name that holds these parts."""
+def _copy_to_file(parts: Iterable[bytes | memoryview]) -> int:
+    """Write the parts to an unnamed temporary file; its descriptor."""
     with tempfile.TemporaryFile() as file:
         for part in parts:
             file.write(part)
@@ -190,8 +189,8 @@ def asset(name: str) -> Path | None:
     return path if path.is_file() else None
 
 
-def why_missing() -> str:
-    """Why there is no page, as the build said."""
+def missing_page_reason() -> str:
+    """Why there is no page, by the build's own message."""
     problem = BUILT / "problem.txt"
     return problem.read_text(encoding="utf-8") if problem.is_file() else NEVER_BUILT
 

@@ -1,7 +1,4 @@
-"""Whether what the service needs is there: its servers, and the processes without which nothing is trained.
-
-And how many slots should be.
-"""
+"""Readiness: the servers and processes that the service needs. Also the demand for slots of one kind."""
 
 from __future__ import annotations
 
@@ -19,18 +16,18 @@ from stagetree.models.pages import Demand
 
 PATIENCE_SECONDS = 1.0
 FRESH_SECONDS = 1.0
-"""An answer is good for so long, however many ask."""
+"""How long an answer is reused."""
 
 LEAST_FREE = 2**20
-"""Bytes of a disk. With fewer, neither a fact nor a checkpoint can be written, and the slots wait for room."""
+"""Bytes. With less free space neither events nor checkpoints can be written, and slots wait for room."""
 
 
 class NotReady(Exception):
-    """Something is not as it must be; the message says what."""
+    """A check failed; the message tells why."""
 
 
 class Check:
-    """One question, asked once at a time, however long the answer takes. look: raises when it is not so."""
+    """A check in a thread of its own, at most one at a time. `look` raises if the check fails."""
 
     def __init__(self, look: Callable[[], None], fresh_seconds: float = FRESH_SECONDS) -> None:
         self._look, self._fresh_seconds = look, fresh_seconds
@@ -39,7 +36,7 @@ class Check:
         self._answer.set_result(None)
 
     def ask(self) -> Future[None]:
-        """The answer that is on its way, or fresh, or a new one."""
+        """The check under way, or a fresh answer, or else a new check."""
         with self._lock:
             if self._answer.done() and time.monotonic() - self._asked_at > self._fresh_seconds:
                 self._asked_at, self._answer = time.monotonic(), Future()
@@ -56,36 +53,36 @@ class Check:
 
 
 class Checks:
-    """Questions by name."""
+    """Checks by name."""
 
     def __init__(self, looks: Mapping[str, Callable[[], None]]) -> None:
         self._checks = {name: Check(look) for name, look in looks.items()}
 
     def ask(self) -> dict[str, str]:
-        """Of each "ok", or why not. None is waited for longer than a second."""
+        """By check, "ok" or the reason why not. Waits a second at most."""
         answers = {name: check.ask() for name, check in self._checks.items()}
         wait(answers.values(), PATIENCE_SECONDS)
-        return {name: _said(answer) for name, answer in answers.items()}
+        return {name: _answer_text(answer) for name, answer in answers.items()}
 
 
-def _said(answer: Future[None]) -> str:
+def _answer_text(answer: Future[None]) -> str:
     if not answer.done():
         return f"did not answer within {PATIENCE_SECONDS:g} s"
     error = answer.exception()
     return "ok" if error is None else str(error) or type(error).__name__
 
 
-# ------------------------------------------------------------------------------------------------------- what is asked
+# ---------------------------------------------------------------------------------------------------------- the checks
 
 
 def check_writable(records: Records) -> None:
-    """Write nothing, as one who could: each role of PostgreSQL's may change studies."""
+    """Run an update that matches no row: it fails if the database cannot be written."""
     with records.write() as rows:
         rows.studies.set_state("", "")
 
 
 def check_space(path: Path) -> None:
-    """Raises `NotReady` when next to nothing can be added where this file or folder lies, or will."""
+    """Raises `NotReady` if the disk of this file or folder is full. The path need not exist yet."""
     folder = next(each for each in (path, *path.parents) if each.is_dir())
     free = shutil.disk_usage(folder).free
     if free < LEAST_FREE:
@@ -120,7 +117,7 @@ def check_slots(records: Records, lease_seconds: float) -> None:
 
 
 def demand_of_kind(demand: Demand, rows: Iterable[SlotRecord], kind: str, *, counts_any: bool) -> Demand:
-    """The part for one kind of GPU, in words. counts_any: with the work that any kind may have."""
+    """The demand for one kind of GPU. counts_any: include work that any kind may run."""
 
     def is_for(name: str) -> bool:
         return matches_device(name, [kind]) or matches_device(kind, [name]) if name else counts_any

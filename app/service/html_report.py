@@ -1,10 +1,10 @@
 """A study as one HTML file that needs no server and no network: the page itself, and the answers that it asks for.
 
-What it holds is what the page's views show of the study as it is now; the trials of large studies are there in the
-table and in every picture, and only the best of them as pages of their own.
+It holds the answers for the page's views of the study now. All trials are in its table and charts; only the best ones
+have pages of their own.
 
-And its log: as lines of JSON, one event a line in the order of the log, for a file that can be replayed anywhere; its
-decisions derived again, and other ones imagined. The command line calls the same functions on a store without a server.
+The study's log is here as well: one event a line as JSON, and replays of its decisions, as they were or with changed
+settings.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from app.domain.terms import StudyId, Unknown
 from app.events import StoredEvent, StudyRecord
 from app.events.codec import UnknownEvent, decode, encode
 from app.service import chart_data, files, queries
-from app.service.redaction import Hiding, names_here
+from app.service.redaction import Redactor, local_names
 from app.service.services import InvalidField, Services
 from app.service.views.film_files import CARD
 from app.service.views.trial_order import json_safe
@@ -34,10 +34,10 @@ from stagetree.models.service import Replay
 
 Json = dict[str, Any]
 PAGES = 200
-"""So many trials have a page of their own."""
+"""The number of trials with a page of their own, the best ones."""
 
 EVENTS = 20_000
-"""So many events are in the file, the last ones."""
+"""The number of events in the file, the last ones."""
 
 PAGE = 1000
 """Events that are read at once."""
@@ -52,16 +52,16 @@ META = '<meta http-equiv="Content-Security-Policy" content="{}">'
 def report(use: Services, row: StudyRecord, *, public: bool = False, url: str = "") -> str:
     """The HTML. Raises `Unknown` where the page was not built.
 
-    public: for others, without paths, hosts, addresses and names of people (`app.service.redaction`). url: where the
-    file will be; its preview then names a picture beside it, as of `picture_beside`. Raises `InvalidField`, too.
+    public: redact paths, hosts, addresses and names of people (`app.service.redaction`). url: the future address of the
+    file; link previews then show the picture of `picture_beside`. Raises `InvalidField` for a wrong address.
     """
     picture = picture_beside(url, row.id)[0] if url else ""
     index = files.index()
     if index is None:
-        raise Unknown(f"The report is made of the page, and that is missing here. {files.why_missing()}")
+        raise Unknown(f"The report is made of the page, and that is missing here. {files.missing_page_reason()}")
     text = index.read_text(encoding="utf-8")
     script, style = _asset(text, "js"), _asset(text, "css")
-    by_path = _for_others(use, row) if public else answers(use, row)
+    by_path = _redacted_answers(use, row) if public else answers(use, row)
     documents = json.dumps(by_path, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     policy = f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:"
     inside = f'<script type="application/json" id="answers">{documents}</script><script type="module">{script}</script>'
@@ -73,9 +73,9 @@ def report(use: Services, row: StudyRecord, *, public: bool = False, url: str = 
 
 
 def picture_beside(url: str, study: str) -> tuple[str, str]:
-    """The address and the file's name of the picture beside a report that will be at `url`: the same with `.png`.
+    """The address and file name of the picture beside a report at `url`: the report's name with `.png`.
 
-    Where the address is of a folder, it is the study's id. Raises `InvalidField` for an address that is not whole.
+    A folder's address gets the study's id as the name. Raises `InvalidField` for an incomplete address.
     """
     try:
         parts = urlsplit(url)
@@ -92,9 +92,9 @@ def picture_beside(url: str, study: str) -> tuple[str, str]:
 
 
 def _preview(by_path: Mapping[str, Any], row: StudyRecord, url: str, picture: str) -> str:
-    """The title, and what a link to the file is shown with: its title, the lines of its story, and a picture.
+    """The title and the metadata of link previews: title, story, and the picture if `url` is known.
 
-    A picture must have a whole address, and a file does not know its own: without `url` the link has no picture.
+    Metadata need the picture's absolute address, and a file does not know its own.
     """
     shown = by_path[f"studies/{row.id}?trials=false"]
     title, description = shown["name"], " ".join(shown["story"]["lines"])
@@ -109,30 +109,30 @@ def _preview(by_path: Mapping[str, Any], row: StudyRecord, url: str, picture: st
 
 
 def film(use: Services, row: StudyRecord, kind: str, at: int | None = None, *, public: bool = False) -> bytes:
-    """The study as a film, or its end as a picture, as of `drawing.film_as`; for others as of `report`."""
+    """The study as a film, or its last frame, by `chart_data.render_film`. public: redacted as in `report`."""
     word = None
     if public:
-        word = _hiding(use, row, _events(use, row), chart_data.timeline(use, row).to_json()["spans"]).text
-    return chart_data.film_as(use, row, kind, at, word)
+        word = _redactor(use, row, _events(use, row), chart_data.timeline(use, row).to_json()["spans"]).text
+    return chart_data.render_film(use, row, kind, at, word)
 
 
-def _for_others(use: Services, row: StudyRecord) -> dict[str, Any]:
+def _redacted_answers(use: Services, row: StudyRecord) -> dict[str, Any]:
     by_path = answers(use, row)
-    hiding = _hiding(use, row, by_path["events"]["items"], by_path[f"studies/{row.id}/timeline"]["spans"])
-    return {path: hiding.of(answer) for path, answer in by_path.items()}
+    redactor = _redactor(use, row, by_path["events"]["items"], by_path[f"studies/{row.id}/timeline"]["spans"])
+    return {path: redactor.redact(answer) for path, answer in by_path.items()}
 
 
-def _hiding(use: Services, row: StudyRecord, events: Sequence[Json], spans: Json) -> Hiding:
+def _redactor(use: Services, row: StudyRecord, events: Sequence[Json], spans: Json) -> Redactor:
     with use.records.read() as rows:
         slots = list(rows.slots.all())
     leading, lent = spans["slot"], [slot for each in spans["members"] for slot in each]
     people = [row.owner, row.project, *{event["by"] for event in events}]
-    people += [*names_here(), *(slot.host for slot in slots)]
-    return Hiding(people, [*leading, *lent, *(slot.name for slot in slots)], kept=[row.id])
+    people += [*local_names(), *(slot.host for slot in slots)]
+    return Redactor(people, [*leading, *lent, *(slot.name for slot in slots)], kept=[row.id])
 
 
 def answers(use: Services, row: StudyRecord) -> dict[str, Any]:
-    """What the API would answer to each path that the page asks for, and `events`, of which it asks for parts."""
+    """The API's answers by path, for the paths that the page requests, and all `events`."""
     study, root = queries.study(use, row, with_trials=False)[0], f"studies/{row.id}"
     best = queries.trials(use, row, PAGES, sort="value").items
     by_path: dict[str, Any] = {
@@ -141,8 +141,8 @@ def answers(use: Services, row: StudyRecord) -> dict[str, Any]:
         f"{root}/tree": chart_data.tree(use, row, TREE_POINTS).to_json(),
         f"{root}/rungs": chart_data.rungs(use, row).to_json(),
         f"{root}/timeline": chart_data.timeline(use, row).to_json(),
-        f"{root}/side-by-side": chart_data.with_and_without_sharing(use, row).to_json(),
-        f"{root}/film": chart_data.film_as(use, row, "svg").decode(),
+        f"{root}/side-by-side": chart_data.sharing_comparison(use, row).to_json(),
+        f"{root}/film": chart_data.render_film(use, row, "svg").decode(),
         f"{root}/trials:columns?digits={DIGITS}": queries.columns(use, row, digits=DIGITS).to_json(),
         f"{root}/importance": chart_data.importance(use, row, None).to_json(),
         "events": {"items": _events(use, row)},
@@ -167,7 +167,7 @@ def _events(use: Services, row: StudyRecord) -> list[Json]:
 
 
 def _asset(text: str, kind: str) -> str:
-    """The script or the style sheet that the page loads. Raises `Unknown` where it is of another build."""
+    """The page's script or style sheet. Raises `Unknown` if the build has none."""
     name = re.search(rf'"\./assets/([^"]+\.{kind})"', text)
     path = files.asset(name[1]) if name else None
     if path is None:
@@ -205,29 +205,33 @@ def parse(text: Iterable[str]) -> Iterator[tuple[int, Event]]:
 
 
 def replay(use: Services, row: StudyRecord, at: int | None) -> Replay:
-    """Every decision derived again, as far as position `at`. Raises `InvalidField` where there is no such event yet."""
+    """Derive every decision again, up to position `at`. Raises `InvalidField` if there is no such event yet."""
     use.version(row, at)
     with use.open_study(row) as (_, study):
         before = study.submitted_version - 1
     log = [(recorded.version - before, recorded.event) for recorded in use.log.scan(row.stream)]
-    return Replay.model_validate(use.compute(_replayed, log, StudyId(row.id), at, use.log.struck_studies(row.stream)))
+    return Replay.model_validate(
+        use.compute(_compute_replay, log, StudyId(row.id), at, use.log.struck_studies(row.stream))
+    )
 
 
-def imagined(use: Services, row: StudyRecord, changes: Json, at: int | None) -> Imagined:
-    """What the study would have been with another study file. Raises `stagetree.spec.SpecError`."""
+def replay_with_changes(use: Services, row: StudyRecord, changes: Json, at: int | None) -> Imagined:
+    """Derive the decisions with a changed study file. Raises `stagetree.spec.SpecError`."""
     with use.open_study(row, at) as (plan, _):
         version = plan.version
     events = [recorded.event for recorded in islice(use.log.scan(row.stream), version)]
-    return Imagined.model_validate(use.compute(_imagined, events, StudyId(row.id), changes))
+    return Imagined.model_validate(use.compute(_compute_what_if, events, StudyId(row.id), changes))
 
 
-def _replayed(log: Sequence[tuple[int, Event]], study: StudyId, at: int | None, struck: frozenset[StudyId]) -> Any:
+def _compute_replay(
+    log: Sequence[tuple[int, Event]], study: StudyId, at: int | None, struck: frozenset[StudyId]
+) -> Any:
     from app.search.replay import replay
 
     return json_safe(replay(log, study, at=at, struck=struck).to_json())
 
 
-def _imagined(events: Sequence[Event], study: StudyId, changes: Json) -> Any:
+def _compute_what_if(events: Sequence[Event], study: StudyId, changes: Json) -> Any:
     from app.simulation.what_if import what_if
 
     return json_safe(what_if(events, study, changes))

@@ -1,7 +1,7 @@
-"""What happened when: the times of a stream's events, what each slot trained, what was decided, and when results came.
+"""The history of a plan: the times of its events, the spans that slots trained, its decisions and its results.
 
-Taken event by event while the stream's plan is folded, or else read from the log, and kept; an earlier moment is all
-that was begun until then.
+A history grows event by event while the plan is folded, or else it is read from the log. It also answers for earlier
+moments.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ Json = dict[str, Any]
 
 BATCH = 5_000
 KEPT = 16
-"""So many streams stay in memory."""
+"""The number of histories in memory."""
 
-DECIDED: dict[type[e.Event], str] = {
+DECISION_KINDS: dict[type[e.Event], str] = {
     e.TrialAdded: "start",
     e.TrialExtended: "promote",
     e.TrialStopped: "stop",
@@ -44,11 +44,9 @@ DECIDED: dict[type[e.Event], str] = {
 
 @dataclass(slots=True)
 class SlotSpan:
-    """A stage on a slot: begun with one event and ended with another, each by version and time.
+    """A stage on a slot, from one event to another, each by version and time.
 
-    members: the slots that are lent to it. kind: of their devices, where there are any. seconds: of the slot, spent on
-    it. proof: why it trained steps again, only to compare; None of ordinary training.
-    The span of a proof goes on over all stages of its chain, and bears the node of the last one.
+    The span of a proof covers all stages of its chain, and has the node of the last one.
     """
 
     chain: ChainId
@@ -59,20 +57,27 @@ class SlotSpan:
     ended: int | None = None
     ended_at: float | None = None
     seconds: float = 0.0
+    """Slot time."""
+
     outcome: str = "running"
     proof: VerificationKind | None = None
+    """Why the steps were trained again to compare them; None for ordinary training."""
+
     members: tuple[str, ...] = ()
+    """The slots that are lent to this one."""
+
     kind: str = ""
+    """The kind of device."""
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """All that train it, the one that leads first."""
+        """The slots of the span, the leader first."""
         return (self.slot, *self.members)
 
 
 @dataclass(frozen=True, slots=True)
 class DecisionMade:
-    """What was decided about a trial, or about the study (`trial` is None), by which event."""
+    """A decision about a trial, or about the study (`trial` is None), with the version of its event."""
 
     version: int
     kind: str
@@ -83,7 +88,7 @@ class DecisionMade:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A result of a trial, of repeats the mean: which event, when, and what its study had spent on slots until then."""
+    """A result of a trial (the mean of repeats), with its event, its time, and the study's slot time until then."""
 
     version: int
     at: float
@@ -95,7 +100,7 @@ class Measured:
 
 @dataclass(slots=True)
 class _Life:
-    """What happened to a study from an event on. paths: for each repeat of each trial, where its nodes begin."""
+    """A study's decisions and results since an event. paths: for each repeat of each trial, the start of each node."""
 
     since: int = 0
     decisions: list[DecisionMade] = field(default_factory=list)
@@ -104,10 +109,10 @@ class _Life:
 
 
 @dataclass(slots=True)
-class _OfStudy:
-    """What happened to one study. lives: an isolation strikes what was there and begins another; the last one counts.
+class _StudyHistory:
+    """The history of one study. An isolation ends a life and begins another; the last one counts.
 
-    Earlier ones are there for those who look at an earlier moment. slot_seconds: in all lives.
+    Earlier lives serve queries about earlier moments. slot_seconds: the sum over all lives.
     """
 
     lives: list[_Life] = field(default_factory=lambda: [_Life()])
@@ -117,23 +122,23 @@ class _OfStudy:
     def life(self) -> _Life:
         return self.lives[-1]
 
-    def at(self, version: int | None) -> _Life:
-        """The life that the study had after an event; the last one, where none is named."""
+    def life_at(self, version: int | None) -> _Life:
+        """The life after an event, by default the last one."""
         if version is None:
             return self.life
         return next((each for each in reversed(self.lives) if each.since <= version), self.lives[0])
 
 
 class PlanHistory:
-    """One stream, as far as it was read."""
+    """The history of one stream, up to `version`."""
 
     def __init__(self) -> None:
         self.times = array("d")
         self.slots: set[str] = set()
         self.spans: list[SlotSpan] = []
         self.marks: list[tuple[int, str, int, int]] = []
-        """(version, what was done, number of the span, step)"""
-        self._studies: dict[StudyId, _OfStudy] = {}
+        """(version, kind, index of the span, step)"""
+        self._studies: dict[StudyId, _StudyHistory] = {}
         self._chains: dict[ChainId, e.ChainAssigned] = {}
         self._under_way: dict[ChainId, int] = {}
         self._last_in: dict[NodeId, int] = {}
@@ -145,16 +150,16 @@ class PlanHistory:
         return len(self.times)
 
     def decisions(self, study: StudyId, version: int | None = None) -> list[DecisionMade]:
-        """Of the life that the study had after an event. Later ones may be among them."""
-        return self._of_study(study).at(version).decisions
+        """From the study's life after an event. Later ones may be among them."""
+        return self._history_of(study).life_at(version).decisions
 
     def stages(self, chain: ChainId) -> tuple[e.Stage, ...]:
-        """What a chain was assigned."""
+        """The stages of a chain."""
         return self._chains[chain].stages
 
     def results(self, study: StudyId, version: int | None = None) -> list[Measured]:
-        """Of the life that the study had after an event. Later ones may be among them."""
-        return self._of_study(study).at(version).results
+        """From the study's life after an event. Later ones may be among them."""
+        return self._history_of(study).life_at(version).results
 
     def take_all(self, batch: Sequence[StoredEvent]) -> None:
         """The next events."""
@@ -166,7 +171,7 @@ class PlanHistory:
         event = recorded.event
         if isinstance(event, e.StudyIsolated):
             self._strike(event.study)
-        if (kind := DECIDED.get(type(event))) is not None:
+        if (kind := DECISION_KINDS.get(type(event))) is not None:
             self._decide(event, kind)
         match event:
             case e.TrialAdded() | e.TrialExtended():
@@ -193,12 +198,12 @@ class PlanHistory:
             case e.CheckpointKept():
                 self._mark("kept", event.node, event.step)
 
-    def _of_study(self, study: StudyId) -> _OfStudy:
-        return self._studies.setdefault(study, _OfStudy())
+    def _history_of(self, study: StudyId) -> _StudyHistory:
+        return self._studies.setdefault(study, _StudyHistory())
 
     def _strike(self, study: StudyId) -> None:
-        """The study's trials and their results are void: others bear their numbers from here on."""
-        self._of_study(study).lives.append(_Life(self.version))
+        """Void the study's trials and results. New trials reuse their numbers."""
+        self._history_of(study).lives.append(_Life(self.version))
         for place, waiting in list(self._wanted.items()):
             self._wanted[place] = [each for each in waiting if each[0] != study]
 
@@ -206,11 +211,11 @@ class PlanHistory:
         details = (getattr(event, "trial", None), getattr(event, "steps", None), getattr(event, "reason", {}))
         if isinstance(event, e.StudyIsolated):
             details = (None, None, {"difference": event.reason})
-        self._of_study(event.study).life.decisions.append(DecisionMade(self.version, kind, *details))
+        self._history_of(event.study).life.decisions.append(DecisionMade(self.version, kind, *details))
 
     def _ask(self, event: e.TrialAdded | e.TrialExtended) -> None:
-        """A result is wanted of a trial at a step; it may be there already."""
-        paths = self._of_study(event.study).life.paths.setdefault(event.trial, [])
+        """A trial needs a result at a step, which may exist already."""
+        paths = self._history_of(event.study).life.paths.setdefault(event.trial, [])
         paths += [{} for _ in range(1 + len(event.repeats) - len(paths))]
         for path, way in zip(paths, (event.path, *event.repeats), strict=False):
             path.update(way or {})
@@ -219,12 +224,12 @@ class PlanHistory:
         self._record(event.study, event.trial, event.steps)
 
     def _record(self, study: StudyId, trial: int, step: int) -> None:
-        """The result of a trial at a step, if all of its repeats are measured there."""
-        of_study = self._of_study(study)
-        found = [self._metrics.get((node, step)) for node in _ends(of_study.life.paths[trial], step)]
+        """Record the result of a trial at a step, once all of its repeats are measured there."""
+        history = self._history_of(study)
+        found = [self._metrics.get((node, step)) for node in _ends(history.life.paths[trial], step)]
         if known := [each for each in found if each is not None and None not in found]:
-            result = Measured(self.version, self.times[-1], of_study.slot_seconds, trial, step, means(known))
-            of_study.life.results.append(result)
+            result = Measured(self.version, self.times[-1], history.slot_seconds, trial, step, means(known))
+            history.life.results.append(result)
 
     def _begin(self, chain: ChainId, index: int) -> None:
         chain_work = self._chains[chain]
@@ -246,7 +251,7 @@ class PlanHistory:
             span.ended, span.ended_at, span.outcome = self.version, self.times[-1], outcome
 
     def _pay(self, chain: ChainId, index: int, seconds: float) -> None:
-        self._of_study(self._chains[chain].stages[index].study).slot_seconds += seconds
+        self._history_of(self._chains[chain].stages[index].study).slot_seconds += seconds
         if (number := self._under_way.get(chain)) is not None:
             self.spans[number].seconds = seconds
 
@@ -256,13 +261,13 @@ class PlanHistory:
 
 
 def _ends(paths: Sequence[Mapping[NodeId, int]], step: int) -> list[NodeId]:
-    """The different nodes in which repeats come to a step; an average is measured where it begins."""
+    """The unique nodes in which repeats reach a step. An average is measured where it begins."""
     ways = [[node for node, start in path.items() if start < step] or [*path][:1] for path in paths]
     return list(dict.fromkeys(way[-1] for way in ways if way))
 
 
 class PlanHistories:
-    """The histories of the plans that were asked for last. Safe to share between threads."""
+    """The histories of recently used plans. Safe to share between threads."""
 
     def __init__(self, log: EventLog) -> None:
         self._log = log
@@ -270,17 +275,17 @@ class PlanHistories:
         self._lock = Lock()
 
     def take(self, stream: str, recorded: Sequence[StoredEvent]) -> None:
-        """What somebody has read of a stream: from its beginning, or on from where its history is."""
+        """Append events that another component has read, if they begin the stream or continue its history."""
         if not recorded or not (recorded[0].version == 1 or stream in self._kept):
             return
-        with self._of(stream) as history:
+        with self._open(stream) as history:
             if recorded[0].version == history.version + 1:
                 history.take_all(recorded)
 
     @contextmanager
     def holding(self, stream: str, version: int) -> Iterator[PlanHistory]:
         """The history of a plan, as far as `version` at least."""
-        with self._of(stream) as history:
+        with self._open(stream) as history:
             with collector_paused():
                 while history.version < version and (
                     batch := self._log.read(stream, after=history.version, limit=BATCH)
@@ -289,8 +294,8 @@ class PlanHistories:
             yield history
 
     @contextmanager
-    def _of(self, stream: str) -> Iterator[PlanHistory]:
-        """Nobody else touches it within the block."""
+    def _open(self, stream: str) -> Iterator[PlanHistory]:
+        """The history, locked within the block."""
         with self._lock:
             history, lock = self._kept.setdefault(stream, (PlanHistory(), Lock()))
             self._kept.move_to_end(stream)

@@ -1,7 +1,7 @@
-"""What the reading routes answer, as plain functions: the command line calls the same ones on a store without a server.
+"""Queries as plain functions, for the API's routes and for the command line on a store without a server.
 
-Each takes the services and, where it is about one study, the study's row. The positions of events are counted from
-the submission of their study.
+Each takes the services and, if it is about one study, the study's row. Positions of events count from the study's
+submission.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from app.events import ChainRecord, RowsPort, StudyRecord
 from app.service import waiting_reasons
 from app.service.health import demand_of_kind
 from app.service.services import ID, HttpProblem, InvalidField, Services, WrongCursor
-from app.service.slot_use import estimate_errors, gains, view_of
+from app.service.slot_use import estimate_errors, gain_fields, slot_view
 from app.service.views import documents, plans, trial_order
 from app.service.views.progress import environments
 from stagetree.models.pages import Columns, Demand, Environments, EventPage, SlotPage, StudyPage, TrainerPage, TrialPage
@@ -31,7 +31,7 @@ from stagetree.sequences import did_you_mean
 Json = dict[str, Any]
 ROWS = 500
 PLACE = re.compile("[0-9]{1,18}at[1-9][0-9]{0,17}")
-"""A cursor into trials in an order that may change: how many came before, and at which event."""
+"""A cursor into trials in an order that may change: the number of trials before it, and the event."""
 
 
 def studies(
@@ -44,7 +44,7 @@ def studies(
 ) -> StudyPage:
     """A page of the list, newest first. Raises `InvalidField`.
 
-    Only those in these states, of this name, and of projects that the caller `sees`.
+    Filtered by state, name, and the projects that the caller `sees`.
     """
     with use.records.read() as rows:
         if cursor is not None and not (ID.fullmatch(cursor) and rows.studies.find(cursor)):
@@ -52,7 +52,7 @@ def studies(
         matching = list(islice(_matching(rows, cursor, states, name, sees), limit + 1))
         live = rows.chains.live()
     more = matching[limit - 1].id if len(matching) > limit else None
-    return StudyPage(items=[documents.listed(row, live) for row in matching[:limit]], next_cursor=more)
+    return StudyPage(items=[documents.list_entry(row, live) for row in matching[:limit]], next_cursor=more)
 
 
 def _matching(
@@ -71,9 +71,9 @@ def _matching(
 
 def study(use: Services, row: StudyRecord, *, with_trials: bool, at: int | None = None) -> tuple[StudyAnswer, int]:
     """The study, and the version of its plan."""
-    expected = _expected(use, row, at)
+    expected = _forecast_end(use, row, at)
     if at is not None:
-        return _study_then(use, row, at, expected, with_trials=with_trials)
+        return _past_study(use, row, at, expected, with_trials=with_trials)
     live = use.live(row.stream)
     reached = {ChainId(chain.chain): chain.step for chain in live}
     with use.open_study(row) as (plan, folded):
@@ -87,27 +87,27 @@ def study(use: Services, row: StudyRecord, *, with_trials: bool, at: int | None 
         shown = make() if with_trials else use.overviews.get(row.id, moment, make)
         passing: Json = {"wall_seconds": round(folded.wall_seconds(now), 3), "slots": documents.share(row, live)}
         if with_trials:
-            passing |= gains(use, row, plan, is_packed=shown.packing is not None)
-        if waits := waiting_reasons.of_study(use, row.stream, plan, folded, live):
+            passing |= gain_fields(use, row, plan, is_packed=shown.packing is not None)
+        if waits := waiting_reasons.study_reasons(use, row.stream, plan, folded, live):
             passing["waits_for"] = waits
         return shown.with_fields(**passing), plan.version
 
 
-def _expected(use: Services, row: StudyRecord, at: int | None) -> Forecast | None:
-    """How far the study will go: reckoned while nobody is kept from its plan. None where it is over."""
+def _forecast_end(use: Services, row: StudyRecord, at: int | None) -> Forecast | None:
+    """The expected trials and steps; None for a study that is over. The plan stays unlocked during the simulation."""
     with use.plans.holding(row.stream, fresh=False) as plan:
         study = plan.studies.get(StudyId(row.id))
     if study is None or (study.is_final and at is None):
         return None
-    from app.simulation.forecast import forecast  # all of the simulator, which takes a while to import
+    from app.simulation.forecast import forecast  # slow to import
 
     return forecast(study.spec)
 
 
-def _study_then(
+def _past_study(
     use: Services, row: StudyRecord, at: int, expected: Forecast | None, *, with_trials: bool
 ) -> tuple[StudyAnswer, int]:
-    """As it was after an event: what slots did then is known by their stages, not by the steps in them."""
+    """The study after an event. Running stages are known then, not the steps within them."""
     with use.open_study(row, at) as (plan, study):
         with use.plan_history(row, plan.version) as plan_history:
             now = plan_history.times[plan.version - 1]
@@ -124,36 +124,36 @@ def trials(
     sort: str = "trial",
     at: int | None = None,
 ) -> TrialPage:
-    """A page of the study's trials: only those in these states, by a field of `ordering`. Raises `InvalidField`."""
-    notes = waiting_reasons.by_node(use, row, at)
+    """A page of the study's trials in these states, sorted as by `sort_trials`. Raises `InvalidField`."""
+    notes = waiting_reasons.notes_by_node(use, row, at)
     if not states and sort == "trial":
-        after = number(cursor)
+        after = parse_cursor(cursor)
         with use.open_study(row, at) as (plan, study):
             shown, total = documents.trials(plan, study, after, limit), len(study.trials)
-            items = [waiting_reasons.told(each, plan, study.trials[each.trial], notes) for each in shown]
+            items = [waiting_reasons.with_waiting_reason(each, plan, study.trials[each.trial], notes) for each in shown]
         return TrialPage(items=items, next_cursor=str(after + limit) if after + limit < total else None)
-    after, at = _place(cursor, at)
+    after, at = _parse_place(cursor, at)
     with use.open_study(row, at) as (plan, study):
         every = documents.trials(plan, study)
         if sort.removeprefix("-") not in trial_order.KEYS:
             _check_sort(sort, trial_order.fields_of(every, study.space or ()))
         chosen = [trial for trial in every if not states or trial.state in states]
-        page = trial_order.ordered(chosen, sort, study.mode)[after : after + limit]
-        items = [waiting_reasons.told(each, plan, study.trials[each.trial], notes) for each in page]
+        page = trial_order.sort_trials(chosen, sort, study.mode)[after : after + limit]
+        items = [waiting_reasons.with_waiting_reason(each, plan, study.trials[each.trial], notes) for each in page]
         moment = plan.version - study.submitted_version + 1
     more = f"{after + limit}at{moment}" if after + limit < len(chosen) else None
     return TrialPage(items=items, next_cursor=more)
 
 
 def _check_sort(sort: str, fields: Sequence[str]) -> None:
-    """Raises `InvalidField` for a field that trials do not have: they would come in no order at all."""
+    """Raises `InvalidField` for a field that trials do not have."""
     if (name := sort.removeprefix("-")) not in fields:
         expected = f"must be one of {', '.join(fields)}, or -FIELD for the other way round"
         raise InvalidField("sort", f"{expected}, got {sort!r}{did_you_mean(name, fields)}")
 
 
-def _place(cursor: str | None, at: int | None) -> tuple[int, int | None]:
-    """How many trials the pages before had, and the moment of the first one. Raises `InvalidField`."""
+def _parse_place(cursor: str | None, at: int | None) -> tuple[int, int | None]:
+    """The number of trials on earlier pages, and the moment of the first page. Raises `InvalidField`."""
     if cursor is None:
         return 0, at
     after, _, moment = cursor.partition("at")
@@ -170,22 +170,22 @@ def columns(use: Services, row: StudyRecord, at: int | None = None, digits: int 
 
 def trial(use: Services, row: StudyRecord, number: int, at: int | None = None) -> TrialDetail:
     """One trial with its curve. Raises `Unknown`."""
-    notes = waiting_reasons.by_node(use, row, at)
+    notes = waiting_reasons.notes_by_node(use, row, at)
     with use.open_study(row, at) as (plan, study):
         its = get_trial(study, number)
-        return waiting_reasons.told(documents.trial(plan, its), plan, its, notes)
+        return waiting_reasons.with_waiting_reason(documents.trial(plan, its), plan, its, notes)
 
 
 def events(
     use: Services, row: StudyRecord, limit: int, after: int = 0, cursor: str | None = None, at: int | None = None
 ) -> EventPage:
-    """A page of the events behind position `after`; it may hold fewer than `limit`, and still not be the last.
+    """A page of the events after position `after` and up to `at`. Raises `InvalidField`.
 
-    Those behind position `at` are left out. Raises `InvalidField`.
+    A page with fewer events than `limit` need not be the last one.
     """
     if at is not None:
         use.version(row, at)
-    feed = use.feed(row, number(cursor) or after)
+    feed = use.feed(row, parse_cursor(cursor) or after)
     before, items = feed.version, feed.read(limit)
     is_last = feed.version - before < limit or (at is not None and feed.version - feed.before >= at)
     shown = [plans.event(recorded, feed.before) for recorded in items]
@@ -200,19 +200,19 @@ def plan(use: Services, row: StudyRecord, at: int | None = None) -> Plan:
 
 
 def environment(use: Services, row: StudyRecord) -> Environments:
-    """What the study's plan was trained with, on each kind of device."""
+    """The software that the study's plan was trained with, by kind of device."""
     with use.open_study(row) as (folded, _):
         return environments(folded)
 
 
 def stage_tree(use: Services, row: StudyRecord, at: int | None = None) -> StageTree:
-    """What is left to do for the study."""
+    """The outstanding stages of the study."""
     with use.open_study(row, at) as (folded, study):
         return plans.stage_tree(folded, study)
 
 
 def trial_log(use: Services, row: StudyRecord, number: int) -> Iterator[str]:
-    """What the trial printed while it was trained, in parts. Raises `Unknown` where nothing is kept."""
+    """The trial's printed output, in parts. Raises `Unknown` if nothing is stored."""
     trial(use, row, number)
     parts = iter(()) if use.logs is None else filter(None, use.logs.printed(row.id, number))
     if (first := next(parts, None)) is None:
@@ -230,20 +230,20 @@ def trainers(use: Services, limit: int, cursor: str | None = None) -> TrainerPag
 def slots(
     use: Services, limit: int, cursor: str | None = None, who: Principal = ANONYMOUS_ADMIN, *, estimates: bool = False
 ) -> SlotPage:
-    """A page of the slots by name, with work that the caller sees and, if asked, how far estimates of it were off."""
+    """A page of the slots by name, with the work that the caller sees and, on request, the errors of its estimates."""
     errors = estimate_errors(use, who) if estimates else {}
     with use.records.read() as rows:
         sees_all, now, lease = who.project is None, rows.now(), use.lease_seconds
-        chains = {row.chain: row for row in rows.chains.live() if sees_all or _is_of(rows, row, who)}
+        chains = {row.chain: row for row in rows.chains.live() if sees_all or _sees_chain(rows, row, who)}
         slots = rows.slots.all()
-    views = [view_of(row, chains, now, lease, errors.get(row.name), sees_all=sees_all) for row in slots]
+    views = [slot_view(row, chains, now, lease, errors.get(row.name), sees_all=sees_all) for row in slots]
     return SlotPage(**_page(views, limit, cursor))
 
 
 def demand(use: Services, kind: str | None = None, *, counts_any: bool = False) -> Demand:
-    """How many slots would have work now. Raises `HttpProblem` where no scheduler has said so of late.
+    """The number of slots that would have work now. Raises `HttpProblem` without a recent scheduler.
 
-    kind: in words; only slots of this kind of GPU, and work for it. counts_any: and work that any kind may have.
+    kind: only slots of this kind of GPU, and work for it. counts_any: include work that any kind may run.
     """
     if (demand := last_demand(use)) is None:
         raise HttpProblem(503, "no scheduler has said of late how many slots would have work: is one running?")
@@ -254,7 +254,7 @@ def demand(use: Services, kind: str | None = None, *, counts_any: bool = False) 
 
 
 def last_demand(use: Services) -> Demand | None:
-    """What a scheduler has said of it in the last moments; None where none has."""
+    """The demand that a scheduler reported recently; None otherwise."""
     with use.records.read() as rows:
         at, (demand, _), now = rows.schedulers.last_tick(), rows.schedulers.last_report(), rows.now()
     if at is None or demand is None or now - at > use.lease_seconds:
@@ -262,8 +262,8 @@ def last_demand(use: Services) -> Demand | None:
     return Demand(at=at, wanted=demand["busy"] + demand["more"], **demand)
 
 
-def _is_of(rows: RowsPort, chain: ChainRecord, who: Principal) -> bool:
-    """Whether they see the project that a chain is trained for."""
+def _sees_chain(rows: RowsPort, chain: ChainRecord, who: Principal) -> bool:
+    """Whether the caller may see the project of a chain."""
     study = rows.studies.find(chain.stages[0].study) if chain.stages else None
     return study is not None and who.can_see(study.project)
 
@@ -279,13 +279,13 @@ def tokens(use: Services, limit: int, cursor: str | None = None, who: Principal 
 
 def _page(items: list[Any], limit: int, cursor: str | None) -> Json:
     """The fields of a page of a short list."""
-    after = number(cursor)
+    after = parse_cursor(cursor)
     more = str(after + limit) if after + limit < len(items) else None
     return {"items": items[after : after + limit], "next_cursor": more}
 
 
-def number(cursor: str | None) -> int:
-    """The number that a cursor stands for, 0 for none. Raises `InvalidField`."""
+def parse_cursor(cursor: str | None) -> int:
+    """The number in a cursor, 0 for none. Raises `InvalidField`."""
     if cursor is None:
         return 0
     if not (cursor.isascii() and cursor.isdecimal() and len(cursor) < 19):

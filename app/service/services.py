@@ -1,10 +1,8 @@
-"""What reads a store and writes to one may use, made once by a composition root, and how it finds a study.
+"""The parts that queries and commands share, made once by a composition root; and the refusals of requests:
 
-And the refusals before a command is decided, or of an answer that cannot be shown:
-
-HttpProblem         anything that is refused by itself
+HttpProblem         any refusal with an HTTP status
 └── InvalidField    422, with the problem of each field
-    └── WrongCursor the cursor of no page of ours
+    └── WrongCursor a cursor of no page
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ class HttpProblem(Exception):
 
 
 class InvalidField(HttpProblem):
-    """The request is well-formed, and wrong at some field."""
+    """A well-formed request with a wrong field."""
 
     def __init__(self, field: str, problem: str) -> None:
         super().__init__(422, f"{field} {problem}")
@@ -50,7 +48,7 @@ class InvalidField(HttpProblem):
 
 
 class WrongCursor(InvalidField):
-    """The cursor is not one of ours."""
+    """A cursor that no page returned."""
 
     def __init__(self, cursor: str) -> None:
         super().__init__("cursor", f"must be the next_cursor of an earlier page, got {cursor!r}")
@@ -58,18 +56,18 @@ class WrongCursor(InvalidField):
 
 T = TypeVar("T")
 Write = Callable[[str, Decide], list[StoredEvent]]
-"""Appends to a stream the events that are decided on its plan. Raises what `app.events.records.transact` raises."""
+"""Decides events on a stream's plan and appends them. Raises what `app.events.records.transact` raises."""
 
 
 class VersionedCache:
-    """The last value under each of up to `most` names, as long as its moment is the present one. Safe to share."""
+    """Up to `most` values by name, each valid for one moment. Safe to share between threads."""
 
     def __init__(self, most: int = 256) -> None:
         self._most, self._lock = most, Lock()
         self._kept: OrderedDict[str, tuple[Any, Any]] = OrderedDict()
 
     def get(self, name: str, moment: Any, make: Callable[[], T]) -> T:
-        """What is known under the name, if it is of this moment; or else what is made now."""
+        """The cached value of this moment, or else a new one."""
         with self._lock:
             of_moment, value = self._kept.get(name, (None, None))
         if of_moment == moment:
@@ -88,36 +86,50 @@ ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 
 @dataclass(frozen=True)
 class Services:
-    """trainers: those on offer, as their files are now. limits: how much may be asked for. wake_scheduler: has it look
-    at what happened, without waiting. checks: what readiness means. lease_seconds: a slot that was not heard of
-    for so long is lost. stopping: set when the server goes down, so that streams end. stop_seconds: how long that may
-    take. logs: what trainers print and log, None where nothing is kept. hosts: the names that the
-    server answers to, besides addresses and localhost. checkpoints: where they lie, see `app.storage.object_store`.
-    study_files: the folders with what studies may name in `begin_from` and `inputs`. proofs: whether slots train steps
-    again to compare. sinks: what studies may name in `sinks`.
-    """
+    """The parts that queries and commands share."""
 
     records: Records
     plans: Plans
     plan_histories: PlanHistories
     trainers: Catalogue
     wake_scheduler: Callable[[], None]
+    """Has the scheduler look at new events at once."""
+
     clock: Callable[[], float]
     new_id: Callable[[], str]
     checks: Checks
+    """The readiness checks."""
+
     lease_seconds: float
+    """A slot that was silent for longer is lost."""
+
     stop_seconds: float
+    """How long a shutdown may take."""
+
     limits: Limits = LIMITS
     stopping: Flag = field(default_factory=Flag)
+    """Set at shutdown, so that streams end."""
+
     logs: KeptLogs | None = None
+    """Trainers' output and logged rows, if any are stored."""
+
     hosts: Collection[str] = ()
+    """The server's names besides addresses and localhost."""
+
     checkpoints: str = ""
+    """The address of the store, see `app.storage.object_store`."""
+
     study_files: Sequence[str] = ()
+    """The folders that studies may name in `begin_from` and `inputs`."""
+
     proofs: bool = True
+    """Whether slots train steps again to compare them."""
+
     sinks: Configured = field(default_factory=Configured)
+    """The sinks that studies may name."""
 
     def close(self) -> None:
-        """Let go of everything, before the process ends."""
+        """Close the database before the process ends."""
         self.records.close()
 
     @property
@@ -126,7 +138,7 @@ class Services:
 
     @cached_property
     def moments(self) -> Snapshots:
-        """Plans as they were."""
+        """Plans at earlier moments."""
         return Snapshots(self.log)
 
     @cached_property
@@ -136,16 +148,16 @@ class Services:
 
     @cached_property
     def estimates(self) -> VersionedCache:
-        """How far the estimates of each plan's stages were off."""
+        """The errors of each plan's estimates."""
         return VersionedCache()
 
     @cached_property
     def store(self) -> ObjectStore:
-        """Where checkpoints lie."""
+        """The store of checkpoints."""
         return open_owned(self.records, self.checkpoints)
 
     def delete_logs(self, plan: SearchPlan) -> None:
-        """Forget the logs of a plan's deleted studies. What cannot be deleted is a warning in this process's log."""
+        """Delete the logs of a plan's deleted studies. Failures are logged as warnings."""
         if self.logs is not None:
             delete_logs(self.logs, plan)
 
@@ -154,7 +166,7 @@ class Services:
         return do(*given)
 
     def find(self, study: str, who: Principal = ANONYMOUS_ADMIN) -> StudyRecord:
-        """The study's row, for somebody. Raises `Unknown`, also where it is of a project that they do not see."""
+        """The study's row. Raises `Unknown`, also for a project that the caller may not see."""
         with self.records.read() as rows:
             row = rows.studies.find(study) if ID.fullmatch(study) else None
         if row is None or not who.can_see(row.project):
@@ -163,9 +175,9 @@ class Services:
 
     @contextmanager
     def open_study(self, row: StudyRecord, at: int | None = None) -> Iterator[tuple[SearchPlan, Study]]:
-        """The study and its plan, as of now or of the event at its position `at`; nobody changes them within the block.
+        """The study and its plan, now or after the event at position `at`, locked within the block.
 
-        Raises `InvalidField` where there is no such event yet.
+        Raises `InvalidField` if there is no such event yet.
         """
         if at is None:
             with self.plans.holding(row.stream) as plan:
@@ -176,12 +188,12 @@ class Services:
 
     @contextmanager
     def plan_history(self, row: StudyRecord, version: int) -> Iterator[PlanHistory]:
-        """What happened when on the study's plan, as far as a version of it."""
+        """The history of the study's plan, up to a version at least."""
         with self.plan_histories.holding(row.stream, version) as history:
             yield history
 
     def version(self, row: StudyRecord, at: int | None = None) -> int:
-        """Of the study's plan, as of now or of the event `at`. Raises `InvalidField` as `open_study` does."""
+        """The version of the study's plan, now or after the event `at`. Raises `InvalidField` as `open_study` does."""
         with self.open_study(row) as (plan, study):
             before = study.submitted_version - 1
             if at is not None and before + at > plan.version:
@@ -189,10 +201,10 @@ class Services:
             return plan.version if at is None else before + at
 
     def feed(self, row: StudyRecord, after: int) -> Feed:
-        """The events of a study behind a position."""
+        """The events of a study after a position."""
         return Feed(self.records, self.plans, self.plan_histories, row, after)
 
     def live(self, stream: str) -> Sequence[ChainRecord]:
-        """The chains of a plan that are under way; `step` is the last one done, by heartbeat."""
+        """The running chains of a plan. Their `step` is the last one reported by a heartbeat."""
         with self.records.read() as rows:
             return rows.chains.live(stream)

@@ -1,4 +1,4 @@
-"""Slots: how each is shown, what a plan's slots lost and gained by sharing GPUs, and how full their packs were."""
+"""Slots: their views, the errors of their estimates, the effect of sharing GPUs, and how full packs were."""
 
 from __future__ import annotations
 
@@ -26,9 +26,11 @@ from stagetree.models.service import Slot, SlotLoan, SlotStage, StageEstimates
 Json = dict[str, Any]
 
 
-def measured(use: Services, stream: str) -> Json:
-    """What slots have measured for a plan, if it is there, as `preview` takes it: the `costs` of steps, and the `peaks`
-    of their memory. Raises as `Plans.get`."""
+def measurements(use: Services, stream: str) -> Json:
+    """The `costs` of steps and memory `peaks` that slots measured for a plan, as arguments of `preview`.
+
+    Raises as `Plans.get`.
+    """
     costs = Costs()
     if stream not in use.log.versions():
         return {"costs": costs}
@@ -40,8 +42,8 @@ def measured(use: Services, stream: str) -> Json:
 STATES = ("idle", "busy", "lent", "quarantined", "lost")
 
 
-def state_of(row: SlotRecord, now: float, lease_seconds: float) -> str:
-    """How a slot is: lost is one whose worker was not heard of for a lease."""
+def slot_state(row: SlotRecord, now: float, lease_seconds: float) -> str:
+    """The state of a slot. A slot is lost if its worker was silent for a lease."""
     if now - row.seen_at > lease_seconds:
         return "lost"
     if row.chain is not None:
@@ -51,7 +53,7 @@ def state_of(row: SlotRecord, now: float, lease_seconds: float) -> str:
     return "quarantined" if row.is_quarantined(now) else "idle"
 
 
-def view_of(
+def slot_view(
     row: SlotRecord,
     chains: Mapping[str, ChainRecord],
     now: float,
@@ -60,18 +62,18 @@ def view_of(
     *,
     sees_all: bool = True,
 ) -> Slot:
-    """A slot, and what it is doing by the row of its chain, or of the chain that it is lent to. chains: by name.
+    """A slot with its work, by the row of its chain or of the chain that it is lent to.
 
-    sees_all: else these are the chains that the caller sees, and a note may be about another's.
+    chains: those that the caller may see, by name. sees_all: these are all, so that the slot's note may be shown.
     """
     chain = chains.get(row.chain or "")
     is_seen = sees_all or chain is not None
-    stage, study = (None, None) if chain is None else _current(chain)
+    stage, study = (None, None) if chain is None else _current_stage(chain)
     return Slot(
         name=row.name,
         device=row.device,
         host=row.host,
-        state=state_of(row, now, lease_seconds),
+        state=slot_state(row, now, lease_seconds),
         note=row.note if is_seen else None,
         quarantined_until=row.quarantined_until,
         trainers=dict(row.trainers),
@@ -93,8 +95,8 @@ def _loan(chain: ChainRecord | None) -> SlotLoan | None:
     return SlotLoan(slot=chain.slot, chain=chain.chain, study=study, trial=trial)
 
 
-def _current(chain: ChainRecord) -> tuple[SlotStage | None, str | None]:
-    """The stage that the chain is in, with the last step done, and the study charged; None when all are trained."""
+def _current_stage(chain: ChainRecord) -> tuple[SlotStage | None, str | None]:
+    """The chain's current stage with its last step, and the study charged; None when all are trained."""
     if chain.index >= len(chain.stages):
         return None, None
     stage = chain.stages[chain.index]
@@ -103,22 +105,22 @@ def _current(chain: ChainRecord) -> tuple[SlotStage | None, str | None]:
 
 
 MOST_STAGES = 2_000
-"""It is reckoned from so many stages of each plan, those that began last."""
+"""The number of latest stages per plan to compute from."""
 
-OTHERS = 8
-"""The plans of so many studies, those that came last, are looked through for neighbours."""
+MOST_OTHER_PLANS = 8
+"""The number of latest studies whose plans may have used the same GPU."""
 
 LEAST_STAGES = 4
-"""Of fewer, the error of estimates says nothing."""
+"""The fewest stages for which an error is reported."""
 
 
 def estimate_errors(use: Services, who: Principal) -> dict[str, StageEstimates]:
-    """By slot, how far the estimates of its stages were off, where there were a few; of plans that they see."""
+    """By slot, the median error of its estimates, over plans that the caller may see."""
     off = defaultdict[str, list[float]](list)
     for stream, row in _last_plans(use).items():
         if who.can_see(row.project):
-            with suppress(PlanUnusable):  # which its studies say
-                for slot, parts in _off(use, stream, row).items():
+            with suppress(PlanUnusable):  # its studies report that
+                for slot, parts in _plan_estimate_errors(use, stream, row).items():
                     off[slot] += parts
     return {
         slot: StageEstimates(error=float(f"{median(parts):.2g}"), stages=len(parts))
@@ -127,15 +129,17 @@ def estimate_errors(use: Services, who: Principal) -> dict[str, StageEstimates]:
     }
 
 
-def _off(use: Services, stream: str, row: StudyRecord) -> dict[str, list[float]]:
-    """The same of one plan, each stage by itself: reckoned anew when a twentieth has come to its stages."""
+def _plan_estimate_errors(use: Services, stream: str, row: StudyRecord) -> dict[str, list[float]]:
+    """By slot, the errors of one plan's estimates. Cached until the number of its stages grows by a twentieth."""
     with use.plans.holding(stream) as plan, use.plan_history(row, plan.version) as plan_history:
         moment = round(20 * log(1 + sum(span.outcome == "done" for span in plan_history.spans)))
-        return use.estimates.get(stream, moment, lambda: hindsight_errors(plan, list(_timed(plan, plan_history))))
+        return use.estimates.get(
+            stream, moment, lambda: hindsight_errors(plan, list(_timed_stages(plan, plan_history)))
+        )
 
 
-def _timed(plan: SearchPlan, plan_history: PlanHistory) -> Iterator[TimedStage]:
-    """The stages that one slot trained to their ends, with their seconds."""
+def _timed_stages(plan: SearchPlan, plan_history: PlanHistory) -> Iterator[TimedStage]:
+    """The completed stages of single slots, with their seconds."""
     for span in plan_history.spans[-MOST_STAGES:]:
         steps = span.stage.end - span.stage.start
         is_timed = span.outcome == "done" and span.proof is None and not span.members and span.stage.node in plan.nodes
@@ -144,8 +148,8 @@ def _timed(plan: SearchPlan, plan_history: PlanHistory) -> Iterator[TimedStage]:
             yield TimedStage(span.slot, span.stage.node, gpu_of(span.kind), *how)
 
 
-def gains(use: Services, row: StudyRecord, plan: SearchPlan, *, is_packed: bool) -> Json:
-    """The fields of a study's answer for its packs and for what came of sharing GPUs, where there were any."""
+def gain_fields(use: Services, row: StudyRecord, plan: SearchPlan, *, is_packed: bool) -> Json:
+    """The fields of a study's answer about packs and shared GPUs, if it used any."""
     fields: Json = {}
     if is_packed:
         with use.plan_history(row, plan.version) as plan_history:
@@ -156,20 +160,20 @@ def gains(use: Services, row: StudyRecord, plan: SearchPlan, *, is_packed: bool)
 
 
 def gpu_sharing(use: Services, row: StudyRecord, plan: SearchPlan) -> list[Json]:
-    """By GPU and number of slots, how many times slower a step was, and how many times faster all steps were."""
+    """By GPU and number of slots, the slowdown of a step and the speed-up of all steps together."""
     with use.plan_history(row, plan.version) as plan_history:
         if not any(map(shared_gpu, plan_history.slots)):
             return []
         stages = list(_stages(plan_history, plan, use.clock()))
-    slowed = slowdowns([*stages, *_elsewhere(use, row)])
+    slowed = slowdowns([*stages, *_stages_of_other_plans(use, row)])
     return [
         {"gpu": each.gpu, "slots": each.slots, "times_slower": round(each.times, 2), "gain": round(each.gain, 2)}
         for each in slowed
     ]
 
 
-def _elsewhere(use: Services, row: StudyRecord) -> Iterator[StageTiming]:
-    """What slots did for other plans: they were neighbours."""
+def _stages_of_other_plans(use: Services, row: StudyRecord) -> Iterator[StageTiming]:
+    """Stages of other plans, which may have shared a GPU with this one."""
     for stream, other in _last_plans(use).items():
         if stream != row.stream:
             with use.plan_history(other, use.log.version(stream)) as plan_history:
@@ -177,13 +181,13 @@ def _elsewhere(use: Services, row: StudyRecord) -> Iterator[StageTiming]:
 
 
 def _last_plans(use: Services) -> dict[str, StudyRecord]:
-    """By stream, each with one of its studies."""
+    """The latest plans by stream, each with one of its studies."""
     with use.records.read() as rows:
-        return {row.stream: row for row in rows.studies.page(after=None, limit=OTHERS)}
+        return {row.stream: row for row in rows.studies.page(after=None, limit=MOST_OTHER_PLANS)}
 
 
 def _stages(plan_history: PlanHistory, plan: SearchPlan | None, now: float) -> Iterator[StageTiming]:
-    """The stages of a plan, or of another one, whose steps are not compared."""
+    """The stages in a history. `plan` is None for other plans, whose steps are not comparable."""
     for span in islice(reversed(plan_history.spans), MOST_STAGES):
         steps = _steps(span, plan)
         kind = batch_sizes(plan.nodes[span.stage.node], span.stage.start) if plan and steps else ()
@@ -192,18 +196,18 @@ def _stages(plan_history: PlanHistory, plan: SearchPlan | None, now: float) -> I
 
 
 def _steps(span: SlotSpan, plan: SearchPlan | None) -> int:
-    """How many steps took the stage's seconds; 0 where that is not known, of proofs, and of packs."""
+    """The steps that took the stage's seconds; 0 if unknown, and for proofs and packs."""
     if span.proof is not None or plan is None or plan.packing or span.outcome != "done":
         return 0
     return span.stage.end - span.stage.start if span.stage.node in plan.nodes else 0
 
 
 def lanes_at_once(plan: SearchPlan, spans: Iterable[SlotSpan]) -> float | None:
-    """How many trials the plan's packs trained at once, on the average of all steps that slots took; None before any.
+    """The mean number of trials that the plan's packs trained at once; None before any.
 
-    What was trained alone since its pack had failed is left out. spans: in the order in which they began.
+    Stages that were trained alone after their pack failed are left out. spans: in the order of their beginnings.
     """
-    packs: dict[str, tuple[str, float]] = {}  # by chain: those that a slot was given at once
+    packs: dict[str, tuple[str, float]] = {}  # by chain; a slot got the chains of a pack at once
     steps = defaultdict[tuple[str, float], Counter[str]](Counter)
     for span in spans:
         if span.proof is not None:

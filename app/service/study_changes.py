@@ -1,4 +1,4 @@
-"""What is done to a study once it is there: more and longer trials, notes, tags and attributes, its deletion."""
+"""Changes of an existing study: more and longer trials, notes, tags and attributes, its deletion."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Json = dict[str, Any]
 
 
 def add_trial(use: Services, row: StudyRecord, write: Write, start: c.Start) -> int:
-    """One more trial; its number. Raises `InvalidField` where its hyper-parameters are not those of the study."""
+    """Add a trial; its number. Raises `InvalidField` if its hyper-parameters are not the study's."""
     command = c.AddTrial(study=StudyId(row.id), hp=start.hp, steps=start.steps)
     recorded = write(row.stream, lambda plan: _decide(plan, command, use.limits))
     added = recorded[0].event
@@ -40,7 +40,7 @@ def ask(use: Services, row: StudyRecord, write: Write, asks: Sequence[c.Start | 
 
 
 def add_made_of(use: Services, row: StudyRecord, write: Write, command: c.BranchTrial | c.AverageTrials) -> int:
-    """One more trial, made of others: a branch, or an average; its number. Raises `Refused` and `StateConflict`."""
+    """Add a branch or an average of trials; its number. Raises `Refused` and `StateConflict`."""
     recorded = write(row.stream, lambda plan: decide(plan, command, use.limits))
     return next(each.event.trial for each in recorded if isinstance(each.event, e.TrialAdded))
 
@@ -54,7 +54,7 @@ def price_of_trial(use: Services, row: StudyRecord, command: c.BranchTrial | c.A
 
 
 def _check_average(use: Services, trainer: str) -> None:
-    """Raises `Refused` for a trainer that certainly takes no mean; of one that is not here, slots will tell."""
+    """Raises `Refused` for a trainer without `average`. Slots check a trainer that this server lacks."""
     source = use.trainers.describe().get(trainer)
     if source is not None and "average" in source.lacks:
         raise Refused(f"trainer {trainer!r} has no method `average(self, states)`, which takes the mean of states")
@@ -74,7 +74,7 @@ def _decide(plan: SearchPlan, command: c.AddTrial | c.AskForTrials, limits: Limi
 
 
 def _hyper_parameters(study: Study) -> set[str]:
-    """The names that all trials of the study have; empty where that is not known yet."""
+    """The hyper-parameters of all trials of the study; empty while unknown."""
     if study.trials:
         return set(study.trials[0].hp)
     if study.space is not None:
@@ -84,7 +84,7 @@ def _hyper_parameters(study: Study) -> set[str]:
 
 
 def _existing(study: Study, hp: Json) -> set[str]:
-    """The names that belong into a configuration, in a space where that depends on it; empty in others."""
+    """The hyper-parameters of a configuration in a conditional space; empty for other spaces."""
     if study.space is None:
         return set()
     spec = _spec(study)
@@ -94,17 +94,17 @@ def _existing(study: Study, hp: Json) -> set[str]:
 
 
 def _spec(study: Study) -> StudySpec:
-    return StudySpec.from_dict(dict(study.spec), limits=None)  # it was accepted once
+    return StudySpec.from_dict(dict(study.spec), limits=None)  # the submission checked the limits
 
 
 def retry_trial(use: Services, row: StudyRecord, write: Write, number: int) -> None:
-    """Have a failed trial tried again. Raises `Unknown`, and `StateConflict` where that cannot be."""
+    """Retry a failed trial. Raises `Unknown` and `StateConflict`."""
     command = c.RetryTrial(study=StudyId(row.id), trial=number, at=use.clock())
     write(row.stream, lambda plan: decide(plan, command))
 
 
 def release_slot(use: Services, name: str) -> None:
-    """End the quarantine of a slot; a worker that is not well puts it there again. Raises `Unknown`."""
+    """End the quarantine of a slot. Its worker quarantines it again if it is still unhealthy. Raises `Unknown`."""
     with use.records.write() as rows:
         if (slot := rows.slots.get(name)) is None:
             raise Unknown(f"there is no slot {name}")
@@ -115,7 +115,7 @@ def release_slot(use: Services, name: str) -> None:
 def add_note(
     use: Services, row: StudyRecord, write: Write, text: str, trial: int | None, who: Principal = ANONYMOUS_ADMIN
 ) -> Event:
-    """The event. Raises `Unknown` where there is no such trial, and `Refused` for a text that is none or too long."""
+    """Add a note; its event. Raises `Unknown` for an unknown trial, and `Refused` for an empty or too long text."""
     command = c.AddNote(study=StudyId(row.id), text=text, trial=trial, at=use.clock(), by=who.name)
     (recorded,) = write(row.stream, lambda plan: decide(plan, command, use.limits))
     with use.open_study(row) as (_, study):
@@ -125,7 +125,7 @@ def add_note(
 def correct_note(
     use: Services, row: StudyRecord, write: Write, event: int, text: str, who: Principal = ANONYMOUS_ADMIN
 ) -> None:
-    """Another text for the note that `event` added. Raises `Unknown` where that is no note, `Refused` as above."""
+    """Replace the text of the note that `event` added. Raises `Unknown` if that is no note, `Refused` as above."""
     command = c.CorrectNote(study=StudyId(row.id), event=event, text=text, at=use.clock(), by=who.name)
     write(row.stream, lambda plan: decide(plan, command, use.limits))
 
@@ -139,7 +139,7 @@ def label(
     attributes: Json,
     who: Principal = ANONYMOUS_ADMIN,
 ) -> None:
-    """Tag the study, and set attributes, of which None takes one away. Raises `Refused`."""
+    """Tag the study and set attributes; None removes one. Raises `Refused`."""
     command = c.LabelStudy(
         study=StudyId(row.id),
         add=tuple(add),
@@ -152,7 +152,7 @@ def label(
 
 
 def delete_study(use: Services, row: StudyRecord, write: Write) -> None:
-    """Let go of a study that is over. Raises `StateConflict` where it is not."""
+    """Delete a study that is over. Raises `StateConflict` if it is not."""
     command = c.DeleteStudy(study=StudyId(row.id), at=use.clock())
     write(row.stream, lambda plan: decide(plan, command, use.limits))
     with use.plans.holding(row.stream) as plan:

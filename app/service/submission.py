@@ -1,8 +1,7 @@
-"""A study comes in: on which plan it is, what it is called, and what is settled of it now.
+"""The submission of a study: its plan, its id, and the weights that it begins from.
 
-What it begins from is copied into the store of checkpoints before the study is on record, under a key of its own: the
-file may change afterwards, and the other study may be deleted. Whatever comes between leaves an object that no event
-names, as a worker does that is killed (docs/decisions/0025-orphans.md).
+Weights are copied into the store of checkpoints before the study is recorded, since their file may change and their
+study may be deleted. A failure in between leaves an orphan, as a killed worker does (docs/decisions/0025-orphans.md).
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from app.registry import TrainerSource
 from app.search.tuners.base import pin_version
 from app.service.files import kept_state, parts
 from app.service.services import HttpProblem, Services, Write
-from app.service.suggestions import learned
+from app.service.suggestions import learn_results
 from app.service.undeclared_inputs import changed_files, inputs_seen
 from app.storage.object_store import PART, StoreUnavailable
 from stagetree.runtime.checkpoints.dcp import NotDcp, PackedFolder
@@ -39,34 +38,39 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class WeightSource:
-    """Where weights come from. said: what goes on record of that. parts: reads them, once more each time."""
+    """The weights that a study begins from."""
 
-    said: Json
+    origin: Json
+    """The description in the log."""
+
     sha256: str
     size: int
     parts: Callable[[], Iterator[bytes] | Iterator[memoryview]]
+    """Reads them, from the beginning each time."""
 
 
 def find_source(use: Services, origin: BeginFrom, who: Principal = ANONYMOUS_ADMIN) -> WeightSource:
-    """The file, or the checkpoint of a trial, that is meant. Raises `SpecError`, `StoreUnavailable`."""
+    """The file, folder or checkpoint that `begin_from` names. Raises `SpecError`, `StoreUnavailable`."""
     if origin.dcp is not None:
-        return _of_folder(use, origin, origin.dcp)
-    return _of_study(use, origin, who) if origin.file is None else _of_file(use, origin, origin.file)
+        return _folder_source(use, origin, origin.dcp)
+    return _study_source(use, origin, who) if origin.file is None else _file_source(use, origin, origin.file)
 
 
-def stored(use: Services, stream: str, source: WeightSource) -> tuple[str, bool]:
-    """The key of the object in the store that has the weights, for a study on a plan; whether it was just written.
+def store_weights(use: Services, stream: str, source: WeightSource) -> tuple[str, bool]:
+    """Store the weights for a study on a plan; the object's key, and whether it is new.
 
-    Raises `SpecError` where the file was changed meanwhile, and `StoreUnavailable`.
+    Raises `SpecError` if the file changed meanwhile, and `StoreUnavailable`.
     """
     if stream in use.log.versions():
         with use.plans.holding(stream) as plan:
-            if there := sorted(checkpoint_needs.weights_in_use(plan)):  # all hold the same: it is in the plan's name
+            if there := sorted(
+                checkpoint_needs.weights_in_use(plan)
+            ):  # all are equal: their hash is in the plan's name
                 return there[0], False
     key, digest = f"{use.store.prefix}{stream}/begin-{use.new_id()[:12]}", sha256()
     try:
-        use.store.write(key, _hashed(source.parts(), digest))
-    except Exception as error:  # whatever the client of the store raises
+        use.store.write(key, _hash_parts(source.parts(), digest))
+    except Exception as error:  # each store's client has its own exceptions
         raise StoreUnavailable(f"{key} cannot be written: {type(error).__name__}: {error}") from error
     if digest.hexdigest() != source.sha256:
         use.store.delete(key)
@@ -74,13 +78,13 @@ def stored(use: Services, stream: str, source: WeightSource) -> tuple[str, bool]
     return key, True
 
 
-def _hashed(parts: Iterator[bytes] | Iterator[memoryview], digest: Any) -> Iterator[memoryview]:
+def _hash_parts(parts: Iterator[bytes] | Iterator[memoryview], digest: Any) -> Iterator[memoryview]:
     for part in parts:
         digest.update(part)
         yield memoryview(part)
 
 
-def _of_file(use: Services, begin: BeginFrom, file: str) -> WeightSource:
+def _file_source(use: Services, begin: BeginFrom, file: str) -> WeightSource:
     refuse = _check_path(use, "file", file)
     path, digest = Path(file), sha256()
     try:
@@ -98,12 +102,12 @@ def _of_file(use: Services, begin: BeginFrom, file: str) -> WeightSource:
         raise refuse(f"must be a checkpoint of stagetree for state: true, and {file} has weights alone")
     if kind == "dcp":
         raise refuse(f"must be weights, and {file} is an object of a store")
-    origin = {"file": file, "state": begin.state, **_foreign(begin)}
+    origin = {"file": file, "state": begin.state, **_step_field(begin)}
     return WeightSource(origin, digest.hexdigest(), size, lambda: _parts_of(path))
 
 
-def _of_folder(use: Services, begin: BeginFrom, folder: str) -> WeightSource:
-    """What is in it is looked at where it is loaded: that takes torch."""
+def _folder_source(use: Services, begin: BeginFrom, folder: str) -> WeightSource:
+    """A folder of torch.distributed.checkpoint. Only the trainer, which has torch, can check its content."""
     refuse, digest = _check_path(use, "dcp", folder), sha256()
     try:
         packed = PackedFolder.of(Path(folder))
@@ -113,17 +117,17 @@ def _of_folder(use: Services, begin: BeginFrom, folder: str) -> WeightSource:
         raise refuse(f"must be a folder that torch.distributed.checkpoint wrote, and {folder} {problem}") from None
     except OSError as error:
         raise refuse(f"must be a folder that can be read: {folder}: {error.strerror or error}") from None
-    origin = {"dcp": folder, "state": False, **_foreign(begin)}
+    origin = {"dcp": folder, "state": False, **_step_field(begin)}
     return WeightSource(origin, digest.hexdigest(), packed.size, packed.parts)
 
 
-def _foreign(begin: BeginFrom) -> Json:
-    """What the user says of the program that wrote it."""
+def _step_field(begin: BeginFrom) -> Json:
+    """The step of another program's file, if the user gave it."""
     return {} if begin.step is None else {"step": begin.step}
 
 
 def _check_path(use: Services, field: str, path: str) -> Callable[[str], SpecError]:
-    """How to refuse it. Raises `SpecError` where studies may not name it."""
+    """A maker of refusals for this path. Raises `SpecError` if studies may not name it."""
 
     def refuse(problem: str) -> SpecError:
         return SpecError([Problem(f"begin_from.{field}", problem)])
@@ -145,7 +149,7 @@ def _parts_of(path: Path) -> Iterator[bytes]:
             yield part
 
 
-def _of_study(use: Services, begin: BeginFrom, who: Principal) -> WeightSource:
+def _study_source(use: Services, begin: BeginFrom, who: Principal) -> WeightSource:
     trial = None if begin.trial in (None, "best") else int(begin.trial or 0)
     try:
         row = use.find(str(begin.study), who)
@@ -158,11 +162,11 @@ def _of_study(use: Services, begin: BeginFrom, who: Principal) -> WeightSource:
     checkpoint = state.checkpoint
     if not is_divided:
         return WeightSource(origin, checkpoint.sha256, checkpoint.size, lambda: use.store.read(checkpoint.key))
-    return _joined(origin, lambda: parts(use.store, checkpoint, whole=True))
+    return _joined_source(origin, lambda: parts(use.store, checkpoint, whole=True))
 
 
-def _joined(origin: Json, read: Callable[[], Iterator[memoryview]]) -> WeightSource:
-    """A checkpoint of several ranks as one."""
+def _joined_source(origin: Json, read: Callable[[], Iterator[memoryview]]) -> WeightSource:
+    """The joined checkpoint of several ranks."""
     digest, size = sha256(), 0
     for part in read():
         digest.update(part)
@@ -178,25 +182,25 @@ def submit(
     who: Principal = ANONYMOUS_ADMIN,
     project: str | None = None,
 ) -> list[e.Event]:
-    """The events that say so: its submission, and results that it learnt. The same idempotency key gives the same ones.
-    Raises what `write` raises.
+    """Submit a study; the events of its submission and of the results that it learned. Raises what `write` raises.
 
-    project: that of the principal, or the one without a name, where none is named. Raises `HttpProblem` where the
-    principal is of another one.
+    project: by default the principal's, or the unnamed one. Raises `HttpProblem` if the principal may not use it.
     """
     project = who.project or "" if project is None else project
     if not who.can_see(project):
         raise HttpProblem(403, f"{who.name} is of the project {who.project!r}, and not of {project!r}.")
     _check_sinks(use, spec)
-    spec = spec.with_sampling_seed(int(sha256(use.new_id().encode()).hexdigest()[:8], 16))  # on record: replay draws it
+    spec = spec.with_sampling_seed(
+        int(sha256(use.new_id().encode()).hexdigest()[:8], 16)
+    )  # recorded, so that replays sample alike
     source = None if spec.begin_from is None else find_source(use, spec.begin_from, who)
     inputs = inputs_seen(use, spec.inputs)
-    plan, study = opened(spec, trainer, source, inputs, project), _new_id(use, spec.name)
-    stream = average_id(plan)
+    plan, study = opening_event(spec, trainer, source, inputs, project), _new_id(use, spec.name)
+    stream = plan_name(plan)
     begin, is_new = None, True
     if source is not None:
-        key, is_new = stored(use, stream, source)
-        begin = {**source.said, "key": key, "sha256": source.sha256, "size": source.size}
+        key, is_new = store_weights(use, stream, source)
+        begin = {**source.origin, "key": key, "sha256": source.sha256, "size": source.size}
     command = c.SubmitStudy(
         plan=plan,
         study=study,
@@ -207,14 +211,14 @@ def submit(
         other_files=changed_files(use, stream, inputs, spec.runtime_args),
         has_new_weights=is_new,
         by=who.name,
-        learned=learned(use, spec, study, who),
+        learned=learn_results(use, spec, study, who),
     )
     recorded = write(stream, lambda plan: decide(plan, command, use.limits))
     return [each.event for each in recorded if isinstance(each.event, e.StudySubmitted | c.ResultsLearned)]
 
 
 def _check_sinks(use: Services, spec: StudySpec) -> None:
-    """Raises `SpecError` where it names a sink that the operator has not configured."""
+    """Raises `SpecError` for a sink that the operator has not configured."""
     for number, sink in enumerate(spec.sinks):
         try:
             use.sinks.address(sink)
@@ -222,8 +226,8 @@ def _check_sinks(use: Services, spec: StudySpec) -> None:
             raise SpecError([Problem(f"sinks[{number}]", str(error))]) from None
 
 
-def average_id(plan: e.PlanOpened) -> PlanId:
-    """Of a plan that begins so: what its name is made of is in that event."""
+def plan_name(plan: e.PlanOpened) -> PlanId:
+    """The id of the plan that this event opens. All parts of the id are in the event."""
     return plan_id(
         plan.trainer,
         plan.trainer_version,
@@ -239,14 +243,14 @@ def average_id(plan: e.PlanOpened) -> PlanId:
     )
 
 
-def opened(
+def opening_event(
     spec: StudySpec,
     trainer: TrainerSource,
     source: WeightSource | None = None,
     inputs: Sequence[e.Json] = (),
     project: str = "",
 ) -> e.PlanOpened:
-    """The plan that the study is on. source, inputs: of what it begins from and reads, what was found."""
+    """The event that opens the study's plan. source, inputs: the weights it begins from, and records of its inputs."""
     return e.PlanOpened(
         trainer=spec.trainer,
         trainer_version=trainer.version,
@@ -254,7 +258,7 @@ def opened(
         seed=spec.seed,
         determinism=spec.determinism,
         packing=spec.lanes,
-        begin=None if source is None else {"sha256": source.sha256, "state": source.said["state"]},
+        begin=None if source is None else {"sha256": source.sha256, "state": source.origin["state"]},
         inputs=[mark(each) for each in inputs],
         project=project,
         shards=spec.shards or 0,
@@ -265,7 +269,7 @@ def opened(
 
 
 def _new_id(use: Services, name: str) -> StudyId:
-    """The name made fit for a URL, and six characters of chance so that it is nobody else's."""
+    """The name as a URL slug, with six random characters to make it unique."""
     plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode().lower()
     slug = re.sub(r"[^a-z0-9]+", "-", plain)[:56].strip("-") or "study"
     while True:

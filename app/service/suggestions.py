@@ -1,4 +1,4 @@
-"""The search of a study: what other studies found, with which it begins, and what people and programs suggest to it."""
+"""A study's search: results learned from other studies, suggestions, and the state of its sampler."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ Json = dict[str, Any]
 
 
 MOST_LISTED = 10_000
-"""A tuner that lists more trials is made by the scheduler alone: that takes a while."""
+"""The scheduler alone makes a tuner with more trials than that, since it takes a while."""
 
 
 def check_tuner(spec: StudySpec) -> None:
-    """Make the tuner of a new study, and ask it what it wants first. Raises `SpecError` where that raises an error."""
+    """Make the tuner of a new study and its first request. Raises `SpecError` if that fails."""
     try:
         listed = islice(spec.tuner.configurations(spec), MOST_LISTED + 1) if spec.tuner.trains_to_the_end else ()
         if sum(1 for _ in listed) <= MOST_LISTED:
@@ -50,43 +50,43 @@ def check_tuner(spec: StudySpec) -> None:
 def suggest(
     use: Services, row: StudyRecord, write: Write, configurations: Sequence[Json], who: Principal = ANONYMOUS_ADMIN
 ) -> Suggestions:
-    """Configurations, whole or in part, that take the next places of the study's tuner: all of them, or none.
+    """Enqueue whole or partial configurations as the tuner's next trials: all of them, or none.
 
-    Raises `StateConflict` where the tuner has no place or takes none, `InvalidField` for values outside of the space.
+    Raises `StateConflict` if the tuner has no room for them, `InvalidField` for values outside the space.
     """
     command = c.SuggestConfigurations(
         study=StudyId(row.id), configurations=tuple(configurations), at=use.clock(), by=who.name
     )
 
-    def decided(plan: SearchPlan) -> Any:
+    def decide_and_check(plan: SearchPlan) -> Any:
         events = decide(plan, command, use.limits)
         _check(plan.studies[command.study], command)
         return events
 
-    recorded = write(row.stream, decided)
+    recorded = write(row.stream, decide_and_check)
     with use.open_study(row) as (_, study):
-        return Suggestions(items=_shown(study)[-len(recorded) :])
+        return Suggestions(items=_all_suggestions(study)[-len(recorded) :])
 
 
 def withdraw(use: Services, row: StudyRecord, write: Write, suggestion: int, who: Principal = ANONYMOUS_ADMIN) -> None:
-    """Withdraw a suggestion whose place has not come. Raises `Unknown`, and `StateConflict` where it came."""
+    """Withdraw a suggestion. Raises `Unknown`, and `StateConflict` if its trial has begun."""
     command = c.WithdrawSuggestion(study=StudyId(row.id), suggestion=suggestion, at=use.clock(), by=who.name)
     write(row.stream, lambda plan: decide(plan, command, use.limits))
 
 
 def suggestions(use: Services, row: StudyRecord, at: int | None = None) -> Suggestions:
-    """All that was suggested to a study, now or until an event, with the trials that came of it."""
+    """A study's suggestions, now or at an event, with their trials."""
     with use.open_study(row, at) as (_, study):
-        return Suggestions(items=_shown(study))
+        return Suggestions(items=_all_suggestions(study))
 
 
 def sampler_state(use: Services, row: StudyRecord, at: int | None = None) -> SamplerState:
-    """How much the study's sampler knows now, or at an event, and its next proposal. Raises `StateConflict`.
+    """The results that the study's sampler has, now or at an event, and its next proposal. Raises `StateConflict`.
 
-    It follows from the log alone. The plan is free while the sampler thinks.
+    It follows from the log alone. The plan is unlocked while the sampler computes.
     """
     with use.open_study(row, at) as (plan, study):
-        spec = StudySpec.from_dict(dict(study.spec), limits=None)  # it was accepted once
+        spec = StudySpec.from_dict(dict(study.spec), limits=None)  # the submission checked the limits
         try:
             driver = TunerDriver(study.spec)
             driver.observe(study, context_of(plan, study, study.submitted_at, 1))
@@ -94,7 +94,7 @@ def sampler_state(use: Services, row: StudyRecord, at: int | None = None) -> Sam
             raise StateConflict(f"study {row.id}: {problem}") from None
         learned = [learned_text(each) for each in study.learned]
         budget = _budget_texts(study, spec)
-        refuses = "it is over" if study.finished_at is not None else _why_no_more(study, spec, 1)
+        refuses = "it is over" if study.finished_at is not None else _refusal_reason(study, spec, 1)
     try:
         knowledge, proposal = driver.next_proposal()
     except TunerFailed as problem:
@@ -123,7 +123,7 @@ def _knowledge_texts(spec: StudySpec, knowledge: Knowledge | None) -> Iterator[s
 
 
 def _budget_texts(study: Study, spec: StudySpec) -> list[str]:
-    """How much of each limit of the search is used."""
+    """The used part of each budget of the search."""
     most = sampled_count(spec.tuner)
     texts = [] if most is None else [f"{len(study.trials):,} of {most:,} trials have begun"]
     if spec.max_total_steps is not None:
@@ -140,7 +140,7 @@ def _next_texts(proposal: Proposal | None) -> Iterator[str]:
         yield f"the next one would cost {price} steps"
 
 
-def _shown(study: Study) -> list[Suggestion]:
+def _all_suggestions(study: Study) -> list[Suggestion]:
     trials = study.trials_by_suggestion()
     return [
         Suggestion(
@@ -156,8 +156,8 @@ def _shown(study: Study) -> list[Suggestion]:
 
 
 def _check(study: Study, command: c.SuggestConfigurations) -> None:
-    spec = StudySpec.from_dict(dict(study.spec), limits=None)  # it was accepted once
-    if problem := _why_no_more(study, spec, len(command.configurations)):
+    spec = StudySpec.from_dict(dict(study.spec), limits=None)  # the submission checked the limits
+    if problem := _refusal_reason(study, spec, len(command.configurations)):
         raise StateConflict(f"study {study.id} does not take the suggestions: {problem}")
     try:
         earlier = [trial.hp for trial in study.trials]
@@ -166,8 +166,8 @@ def _check(study: Study, command: c.SuggestConfigurations) -> None:
         raise InvalidField(error.field, error.problem) from None
 
 
-def _why_no_more(study: Study, spec: StudySpec, number: int) -> str:
-    """Why a study takes no further suggestions, of this number; empty where it does."""
+def _refusal_reason(study: Study, spec: StudySpec, number: int) -> str:
+    """Why a study takes no `number` further suggestions; empty if it does."""
     if (problem := refusal_reason(spec.tuner)) is not None:
         return problem
     sampler = sampler_of(spec)
@@ -183,14 +183,14 @@ def _why_no_more(study: Study, spec: StudySpec, number: int) -> str:
     return f"{places_left}: {state}; reopen it with more trials when it is over, or add a trial of your own"
 
 
-def learned(
+def learn_results(
     use: Services, spec: StudySpec, study: StudyId, who: Principal = ANONYMOUS_ADMIN
 ) -> tuple[ResultsLearned, ...]:
-    """What a new study learns from each study that it names. Raises `SpecError`."""
-    return tuple(_learned_from(use, spec, study, number, who) for number in range(len(spec.learn_from)))
+    """The results that a new study learns from each study in `learn_from`. Raises `SpecError`."""
+    return tuple(_learn_from(use, spec, study, number, who) for number in range(len(spec.learn_from)))
 
 
-def _learned_from(use: Services, spec: StudySpec, study: StudyId, number: int, who: Principal) -> ResultsLearned:
+def _learn_from(use: Services, spec: StudySpec, study: StudyId, number: int, who: Principal) -> ResultsLearned:
     field = f"learn_from[{number}]"
     try:
         row = use.find(spec.learn_from[number], who)

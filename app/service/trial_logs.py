@@ -1,6 +1,6 @@
-"""What trainers printed and logged, as the API has it: where it lies, the points of a trial's path, and its deletion.
+"""Trainers' printed output and logged rows: their folder, the points along a trial's path, and their deletion.
 
-On one machine slots write files, which are read here; elsewhere they send all of it to the database.
+On one machine slots write files, which are read here. In a cluster they send everything to the database.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ LOG_CHARACTERS = 2**16
 
 
 class KeptLogs(Protocol):
-    """Raises OSError, `DatabaseUnavailable`, `LostRace`."""
+    """Stored logs. Methods raise OSError, `DatabaseUnavailable`, `LostRace`."""
 
     def printed(self, study: str, trial: int) -> Iterator[str]:
-        """The lines printed for a trial, in parts; nothing where nothing is kept."""
+        """A trial's output in parts; nothing if none is stored."""
 
     def logged(self, plan: str, node: str) -> list[str]:
-        """The rows logged while a node was trained: texts of a row a line, the oldest first."""
+        """The rows logged in a node: one text for each file, a row a line, the oldest first."""
 
     def remove(self, study: str, but: Collection[str]) -> None:
-        """Forget all of a study's, except for the rows of these nodes."""
+        """Delete a study's logs, except the rows of these nodes."""
 
 
 class LogFolder:
-    """The folder in which all slots keep theirs."""
+    """The folder of all slots' logs."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -56,7 +56,7 @@ class LogFolder:
         return [path.read_text(encoding="utf-8", errors="replace") for path in paths]
 
     def remove(self, study: str, but: Collection[str]) -> None:
-        """And the study's folder, if nothing stays in it."""
+        """Also removes the study's folder if it is empty then."""
         folder = self._root / study
         files = [path for path in folder.rglob("*") if path.is_file()]
         going = [path for path in files if path.stem not in but]
@@ -71,13 +71,13 @@ class LogFolder:
 
 @dataclass
 class _Attempt:
-    """The rows of one stage: those of steps past `start`."""
+    """The rows of one stage, which began at step `start`."""
 
     start: int
     rows: list[Json] = field(default_factory=list)
 
     @property
-    def reached(self) -> int:
+    def last_step(self) -> int:
         return max((row["step"] for row in self.rows), default=self.start)
 
 
@@ -91,16 +91,16 @@ def logged_points(logs: KeptLogs, plan: str, ends: Iterable[tuple[NodeId, int]])
 
 
 def _latest(attempts: list[_Attempt]) -> list[Json]:
-    """Steps that were trained again are those of the last attempt."""
+    """The rows in order of steps. The last attempt at a step wins."""
     rows: list[Json] = []
     for attempt in attempts:
-        start, reached = attempt.start, attempt.reached
-        rows = [row for row in rows if not start < row["step"] <= reached] + attempt.rows
+        start, last_step = attempt.start, attempt.last_step
+        rows = [row for row in rows if not start < row["step"] <= last_step] + attempt.rows
     return sorted(rows, key=lambda row: int(row["step"]))
 
 
 def _attempts(text: str) -> list[_Attempt]:
-    """What is in a text: the beginning of each attempt, and behind it its rows. A line that was cut off is none."""
+    """The attempts in a text. Each begins with a line of its start. Incomplete lines are skipped."""
     attempts = [_Attempt(0)]
     for line in text.splitlines():
         try:
@@ -118,9 +118,9 @@ def _attempts(text: str) -> list[_Attempt]:
 
 
 def delete_logs(logs: KeptLogs, plan: SearchPlan) -> None:
-    """What trials of deleted studies printed, and what they logged where no other study's trials come.
+    """Delete the logs of deleted studies, except rows in nodes that other studies' trials pass.
 
-    As far as it is kept here. What the others read stays where it is until they are deleted as well.
+    Those rows stay until the other studies are deleted as well.
     """
     others = _nodes_of_others(plan)
     for study in [study.id for study in plan.studies.values() if study.deleted]:
@@ -131,10 +131,7 @@ def delete_logs(logs: KeptLogs, plan: SearchPlan) -> None:
 
 
 def _nodes_of_others(plan: SearchPlan) -> set[NodeId]:
-    """The nodes that trials of studies pass which are not deleted, and those to which they may come if asked for more.
-
-    What is trained there is not trained again for them.
-    """
+    """The nodes of the other studies, and all nodes below them, whose stages a later trial would share."""
     nodes = {node for study in plan.studies.values() if not study.deleted for node in study.max_step_by_node}
     for node in plan.nodes.values():  # each is there before its children
         if node.parent in nodes:

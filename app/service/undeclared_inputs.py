@@ -1,7 +1,7 @@
-"""The files that a study reads, as far as this server sees them: named inputs, and data files that were left out.
+"""The files that a study reads, as far as this server sees them: inputs and undeclared inputs.
 
-A trainer's check tells which files it reads (docs/decisions/0133-files-that-were-read.md). They are no part of the
-plan's name, so a study may share results of older files: then it says so.
+A trainer's check reports the files it reads (docs/decisions/0133-files-that-were-read.md). They are not part of the
+plan's id, so a study may share results of older files. It is warned then.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Json = dict[str, Any]
 
 
 def inputs_seen(use: Services, paths: Sequence[str]) -> list[Json]:
-    """Records of these paths. One that this server may not look at is left to the workers. Raises `SpecError`."""
+    """Records of these paths. Workers read paths that this server may not. Raises `SpecError`."""
     inputs, problems = list[Json](), list[Problem]()
     is_ours = all(may_be_read(path, use.study_files) for path in paths)
     for number, path in enumerate(paths):
@@ -37,27 +37,27 @@ def inputs_seen(use: Services, paths: Sequence[str]) -> list[Json]:
 
 
 def changed_files(use: Services, stream: str, inputs: Sequence[Json], arguments: Mapping[str, Any]) -> list[str]:
-    """What a plan's trainer reads and these inputs leave out, and had changed since it was seen first.
+    """A plan's undeclared inputs that have changed since they were first seen.
 
-    arguments: the study's `runtime_args`. Of what this server may not look at, the slots say so.
+    arguments: the study's `runtime_args`. Slots report changes of files that this server may not read.
     """
     if stream not in use.log.versions():
         return []
     with use.plans.holding(stream) as plan:
         records = undeclared_inputs(plan, inputs, arguments)
     ours = [each for each in records if may_be_read(each["path"], use.study_files) and was_seen_on_this_machine(each)]
-    return [_as_it_was(each) for each in ours if _has_changed(each)]
+    return [_recorded_path(each) for each in ours if _has_changed(each)]
 
 
 def advice_on_files(use: Services, stream: str, spec: StudySpec) -> list[str]:
-    """Sentences on a study that is not submitted yet. stream: of its plan, if that has neither inputs nor weights."""
+    """Advice before a submission. stream: the plan of the study without inputs and weights."""
     if spec.inputs or spec.begin_from:
         return []
     return [changed_text(path) for path in changed_files(use, stream, (), spec.runtime_args)]
 
 
-def _as_it_was(record: Mapping[str, Any]) -> str:
-    """Its path; that of a package tells the version, too."""
+def _recorded_path(record: Mapping[str, Any]) -> str:
+    """The recorded path; a package's also has its version."""
     undeclared = UndeclaredInput(record["path"])
     return UndeclaredInput.package(undeclared.name, record["stamp"]).path if undeclared.is_package else undeclared.path
 
@@ -65,5 +65,5 @@ def _as_it_was(record: Mapping[str, Any]) -> str:
 def _has_changed(record: Mapping[str, Any]) -> bool:
     try:
         return has_changed(record)
-    except InputMissing:  # it is on another machine, or the trainer reads another path now
+    except InputMissing:  # on another machine, or no longer read
         return False

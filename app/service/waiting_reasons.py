@@ -1,4 +1,4 @@
-"""Why studies and their trials wait for slots, or the slots for something, such as a store that is away."""
+"""Why studies and their trials wait for slots, or slots for something else, such as an unavailable store."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from stagetree.models import trials
 Shown = TypeVar("Shown", bound=trials.Trial)
 
 
-def of_study(use: Services, stream: str, plan: SearchPlan, study: Study, live: Sequence[ChainRecord]) -> list[str]:
-    """What holds a study up now, in a sentence each. live: the chains of its plan that are under way."""
-    sentences = sorted(by_chain(use, live).values())
+def study_reasons(use: Services, stream: str, plan: SearchPlan, study: Study, live: Sequence[ChainRecord]) -> list[str]:
+    """Why the study waits now, a sentence for each reason. live: the running chains of its plan."""
+    sentences = sorted(notes_by_chain(use, live).values())
     if study.is_audited or study.is_running:
         with use.records.read() as rows:
             slots, now, held_up = rows.slots.alive(use.lease_seconds), rows.now(), rows.schedulers.last_report()[1]
         sentences += [held_up[name] for name in (study.id, stream) if name in held_up]
         well = [slot for slot in slots if not slot.is_quarantined(now)]
-        if sentence := _of_audit(plan, well) if study.is_audited else _without_slot(plan, study, well):
+        if sentence := _audit_reason(plan, well) if study.is_audited else _no_slot_reason(plan, study, well):
             sentences.append(sentence)
     return sentences
 
 
-def _without_slot(plan: SearchPlan, study: Study, well: Sequence[SlotRecord]) -> str:
-    """Why no slot takes the study: by its trainer, or its kind. Nothing while some slot has not said its trainers."""
+def _no_slot_reason(plan: SearchPlan, study: Study, well: Sequence[SlotRecord]) -> str:
+    """Why no slot takes the study: its trainer or its kind. Empty while a slot has not reported its trainers."""
     if plan.opened is None or not well or not all(slot.trainers for slot in well):
         return ""
     able = [slot for slot in well if has_trainer(slot, plan.opened)]
@@ -40,7 +40,7 @@ def _without_slot(plan: SearchPlan, study: Study, well: Sequence[SlotRecord]) ->
     kinds = ", ".join(sorted({slot.kind or "unknown" for slot in able}))
     if not any(matches_device(slot.kind, study.devices) for slot in able):
         return f"no slot is of its devices, {', '.join(study.devices)}: those at work are {kinds}"
-    if sentence := _not_checked(plan, able):
+    if sentence := _failed_check_reason(plan, able):
         return sentence
     gpus = {gpu_of(slot.kind) for slot in able}
     missing = plan.gpus - gpus if len(study.devices) < 2 and "" not in gpus else frozenset[str]()
@@ -53,8 +53,8 @@ def _without_slot(plan: SearchPlan, study: Study, well: Sequence[SlotRecord]) ->
     return ""
 
 
-def _not_checked(plan: SearchPlan, able: Sequence[SlotRecord]) -> str:
-    """That some of these slots take nothing of the plan, since its trainer fails on their kind of device."""
+def _failed_check_reason(plan: SearchPlan, able: Sequence[SlotRecord]) -> str:
+    """Why these slots refuse the plan: its trainer failed its check on their kind of device."""
     for kind in dict.fromkeys(map(verification_device, able)):
         if error := check_error_on(plan, kind):
             return f"slots of {kind} take nothing of it: the trainer failed there: {error}"
@@ -62,15 +62,15 @@ def _not_checked(plan: SearchPlan, able: Sequence[SlotRecord]) -> str:
 
 
 def _gpus_of(plan: SearchPlan, study: Study) -> Iterator[str]:
-    """The kinds of GPU on which trials that wait for a result were trained so far."""
+    """The kinds of GPU that trained the active trials."""
     for trial in study.trials:
         if trial.state == TrialState.ACTIVE:
             nodes = [plan.nodes[name] for name in trial.path if name in plan.nodes and plan.nodes[name].gpu]
             yield from (node.gpu for node in nodes[-1:])
 
 
-def _of_audit(plan: SearchPlan, well: Sequence[SlotRecord]) -> str:
-    """Why nothing is compared for a study that is audited."""
+def _audit_reason(plan: SearchPlan, well: Sequence[SlotRecord]) -> str:
+    """Why the audit makes no progress."""
     if plan.opened is None or any(chain.proof is not None for chain in plan.chains.values()):
         return ""
     able = [slot for slot in well if has_trainer(slot, plan.opened)]
@@ -82,8 +82,8 @@ def _of_audit(plan: SearchPlan, well: Sequence[SlotRecord]) -> str:
     return "the audit waits for a slot that has nothing else to do" if is_busy else ""
 
 
-def by_chain(use: Services, live: Sequence[ChainRecord]) -> dict[str, str]:
-    """By chain of these under way, what its slot says of itself, if it says anything: one sentence each."""
+def notes_by_chain(use: Services, live: Sequence[ChainRecord]) -> dict[str, str]:
+    """By running chain, its slot's note as a sentence, if it has one."""
     if not live:
         return {}
     with use.records.read() as rows:
@@ -91,10 +91,10 @@ def by_chain(use: Services, live: Sequence[ChainRecord]) -> dict[str, str]:
     return {chain.chain: notes[chain.chain] for chain in live if chain.chain in notes}
 
 
-def by_node(use: Services, row: StudyRecord, at: int | None) -> dict[str, str]:
-    """The same by each node that those chains of the study's plan are still to train; nothing of a moment before."""
+def notes_by_node(use: Services, row: StudyRecord, at: int | None) -> dict[str, str]:
+    """The notes by node that those chains have yet to train; empty for an earlier moment."""
     live = use.live(row.stream) if at is None else []
-    notes = by_chain(use, live)
+    notes = notes_by_chain(use, live)
     return {
         stage.node: notes[chain.chain]
         for chain in live
@@ -103,8 +103,8 @@ def by_node(use: Services, row: StudyRecord, at: int | None) -> dict[str, str]:
     }
 
 
-def told(view: Shown, plan: SearchPlan, trial: Trial, notes: Mapping[str, str]) -> Shown:
-    """A shown trial, whose standing says so where a slot that is to train it waits. notes: by node."""
+def with_waiting_reason(view: Shown, plan: SearchPlan, trial: Trial, notes: Mapping[str, str]) -> Shown:
+    """The trial's view, with the note of a waiting slot on its path in `standing`. notes: by node."""
     if not notes or view.state not in ("waiting", "running"):
         return view
     text = next((notes[name] for name, _ in plan.path_ends(trial) if name in notes), None)

@@ -235,7 +235,7 @@ class SpecPart(SpecModel):
     place: ClassVar[str] = ""
     """Its field in the study."""
 
-    def __init__(self, **values: Any) -> None:
+    def __init__(self, /, **values: Any) -> None:
         try:
             super().__init__(**values)
         except ValidationError as error:

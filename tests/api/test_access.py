@@ -11,7 +11,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from app.api.access import AccessPolicy, needed
+from app.api.access import AccessPolicy, needed_scope
 from app.domain.terms import Principal, Scope
 from app.main import create_app
 from app.service.access import KNOWN_SECONDS, create, revoke
@@ -62,7 +62,7 @@ def test_every_route_lets_in_who_has_its_scope_and_no_other(app: FastAPI, as_: L
     for method, path, name in asked:
         url = "http://test" + path.format(study=study, number=0, event=0, suggestion=0, name="nothing")
         body: dict[str, Any] = {} if method in ("GET", "DELETE") else {"json": {}}
-        least = needed(name, method)
+        least = needed_scope(name, method)
         if least is Scope.SUBMIT and "{study}" in path:
             least = Scope.OPERATE
         if name != "get_events_stream":
@@ -97,10 +97,10 @@ def test_one_address_at_both_ends_is_this_machine() -> None:
     from starlette.datastructures import Headers
 
     policy = AccessPolicy()
-    assert policy.asks_nobody("192.0.2.2", "192.0.2.2", Headers())
-    assert not policy.asks_nobody("192.0.2.7", "192.0.2.2", Headers())
-    assert not AccessPolicy("always").asks_nobody("127.0.0.1", "127.0.0.1", Headers())
-    assert AccessPolicy("open").asks_nobody("192.0.2.7", "192.0.2.2", Headers())
+    assert policy.needs_no_token("192.0.2.2", "192.0.2.2", Headers())
+    assert not policy.needs_no_token("192.0.2.7", "192.0.2.2", Headers())
+    assert not AccessPolicy("always").needs_no_token("127.0.0.1", "127.0.0.1", Headers())
+    assert AccessPolicy("open").needs_no_token("192.0.2.7", "192.0.2.2", Headers())
 
 
 def test_a_token_ends(app: FastAPI, as_: Let, use: Services, monkeypatch: pytest.MonkeyPatch) -> None:

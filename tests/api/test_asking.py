@@ -81,7 +81,7 @@ def test_a_failed_trial_is_tried_again(http: TestClient, external: str, workers:
         ([{"hp": HP, "steps": 0}, {"trial": -1, "steps": 3}], ["trials[0].steps", "trials[1].trial"]),
         ([{"trial": 0}], ["trials[0].steps"]),
         ([{"trial": True, "steps": 1.5}], ["trials[0].trial", "trials[0].steps"]),
-        ([{"trial": 0, "steps": 3, "hp": HP}], ["trials[0].steps"]),
+        ([{"trial": 0, "steps": 3, "hp": HP}], ["trials[0].hp"]),
         ([3], ["trials[0]"]),
         ([{"hp": HP, "steps": 3}, {"hp": {"lr": 1}, "steps": 3}], ["hp"]),
     ],
@@ -96,8 +96,14 @@ def test_what_is_wrong_is_named_and_nothing_is_done(
 
 
 def test_bodies_that_are_no_batch(http: TestClient, external: str) -> None:
-    for body in ([], {}, {"trials": {}}, {"trials": [], "more": 1}):
-        assert http.post(f"/studies/{external}/trials:batch", json=body).json()["errors"][0]["field"] == "trials"
+    for body, field in (
+        ([], "trials"),
+        ({}, "trials"),
+        ({"trials": {}}, "trials"),
+        ({"trials": [], "more": 1}, "more"),
+    ):
+        errors = http.post(f"/studies/{external}/trials:batch", json=body).json()["errors"]
+        assert [each["field"] for each in errors] == [field]
     assert http.post(f"/studies/{external}/trials/0:extend", json=[]).status_code == 422
 
 

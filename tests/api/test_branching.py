@@ -169,5 +169,5 @@ def test_averages_over_rest(http: TestClient, done: str) -> None:
     assert {node["parent"] for node in plan if node["id"] in trial["path"]} == {None, trial["path"][0]}
     wrong = http.post(f"/studies/{done}/trials:average", json={"best": 0, "trials": [-1], "of": 3})
     assert wrong.status_code == 422
-    assert {each["field"] for each in wrong.json()["errors"]} == {"best", "trials.0", "of"}
+    assert {each["field"] for each in wrong.json()["errors"]} == {"best", "trials[0]", "of"}
     assert http.get(f"/studies/{done}/stage-tree").status_code == 200

@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.service.redaction import HIDDEN, Hiding
+from app.service.redaction import HIDDEN, Redactor
 from tests.api.world import changed
 from tests.plans import tried
 
@@ -30,7 +30,7 @@ SECRETS = [
     "anna@example.org",
     "git@github.com:anna/secret.git",
 ]
-HIDING = Hiding(["anna", "node-17"], ["gpu0@node-17", "gpu1@node-17"])
+HIDING = Redactor(["anna", "node-17"], ["gpu0@node-17", "gpu1@node-17"])
 
 
 def strings(value: Any) -> list[str]:
@@ -76,14 +76,16 @@ def test_what_is_no_secret_stays(text: str) -> None:
     )
 )
 def test_no_secret_is_left_however_deep(answer: Any) -> None:
-    found = " ".join(strings(HIDING.of({"answer": answer})))
+    found = " ".join(strings(HIDING.redact({"answer": answer})))
     assert not [secret for secret in SECRETS if secret in found]
 
 
 def test_slots_are_numbered_and_drawings_stay_drawings() -> None:
-    assert HIDING.of(["gpu0@node-17", "gpu1@node-17"]) == ["slot 0", "slot 1"]
+    assert HIDING.redact(["gpu0@node-17", "gpu1@node-17"]) == ["slot 0", "slot 1"]
     svg = "<svg><title>a</title><style>.a{b:c}</style><g><text>gpu0@node-17 /etc/passwd</text></g></svg>"
-    assert HIDING.of(svg) == f"<svg><title>a</title><style>.a{{b:c}}</style><g><text>slot 0 {HIDDEN}</text></g></svg>"
+    assert (
+        HIDING.redact(svg) == f"<svg><title>a</title><style>.a{{b:c}}</style><g><text>slot 0 {HIDDEN}</text></g></svg>"
+    )
 
 
 def test_a_public_report_holds_no_secret(http: TestClient, tuned: str, built_page: None) -> None:

@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from app.api import streaming
-from app.cli.replay import curves
+from app.cli.export import trace_lines
 from app.events.database import Database
 from app.events.log import SqlLog, StoredEvent, port
 from app.events.plans import Plans
@@ -75,7 +75,7 @@ def test_an_export_holds_a_part_of_the_log(http: TestClient, done: str, log: Cou
     lines = http.get(f"/studies/{done}/log").text.splitlines()
     assert [position for position, _ in parse(lines)] == list(range(1, log.head() + 1))
     assert 0 < log.longest <= PART
-    assert list(curves("\n".join(lines), done))
+    assert list(trace_lines("\n".join(lines), done))
 
 
 def test_pages_of_events_hold_a_page_of_the_log(http: TestClient, done: str, log: CountingLog) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from app.api.services import ResponseCache
 from app.domain.events import Evaluated
 from app.service.views.importance import FEWEST, importance
-from app.service.views.pictures import sampled, tree
+from app.service.views.pictures import downsample, tree
 from app.service.views.trial_order import columns
 from tests.api.world import Workers
 from tests.plans import METRIC, Story
@@ -24,7 +24,7 @@ points = st.lists(st.floats(-1e6, 1e6), max_size=300).map(lambda values: list(en
 
 @given(points, st.integers(4, 60))
 def test_a_thinned_curve_keeps_its_ends_and_its_extremes(curve: list[tuple[int, float]], most: int) -> None:
-    found = list(sampled(curve, most))
+    found = list(downsample(curve, most))
     assert len(found) <= most or found == curve
     assert found == sorted(set(found)) and set(found) <= set(curve)
     if curve:

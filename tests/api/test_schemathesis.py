@@ -13,7 +13,7 @@ from schemathesis import GenerationMode
 from schemathesis.checks import positive_data_acceptance
 from schemathesis.schemas import APIOperation
 
-from app.api.access import needed
+from app.api.access import needed_scope
 from app.domain.terms import Scope
 from app.main import create_app
 from app.service.access import create
@@ -87,7 +87,7 @@ def test_no_token_does_more_than_its_scope(
 
 def stay_within(operation: APIOperation, study: str, scope: Scope, headers: dict[str, str]) -> None:
     """Ask for one operation with a token of a scope."""
-    least = needed(operation.definition.raw["operationId"], operation.method.upper())
+    least = needed_scope(operation.definition.raw["operationId"], operation.method.upper())
 
     @settings(SAME_EACH_TIME, max_examples=2 * MORE)
     @given(operation.as_strategy(generation_mode=GenerationMode.POSITIVE), st.booleans())

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from app.cli.output import error_text
 from app.cli.preview import memory_text
 from app.cli.result import packing_text, sharing_text
+from app.cli.slots import estimate_error_text
 from app.domain import events as e
 from app.domain.events import WITHOUT_PACK
 from app.domain.terms import ChainId, ChainOutcome, NodeId, StudyId
@@ -95,9 +95,9 @@ def test_slots_say_how_far_estimates_were_off_once_they_had_a_few(
     tell(use, workers.stream(tuned), ran(tuned, root, "gpu1", (25, 30), (60.0, 67.5)))
     first, second = http.get("/slots?estimates=true").json()["items"]
     assert first["estimate_error"] == {"error": 0.0, "stages": 4}, "the first had no estimate"
-    assert second["estimate_error"] is None and error_text(second) is None, "of one stage nothing is said"
-    assert error_text(first) == "0% (4 stages)"
-    assert error_text({"estimate_error": {"error": 1.5, "stages": 9}}) == "more than itself (9 stages)"
+    assert second["estimate_error"] is None and estimate_error_text(second) is None, "of one stage nothing is said"
+    assert estimate_error_text(first) == "0% (4 stages)"
+    assert estimate_error_text({"estimate_error": {"error": 1.5, "stages": 9}}) == "more than itself (9 stages)"
     assert http.get("/slots").json()["items"][0]["estimate_error"] is None, "it was not asked for"
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
+from app.cli.service import Documents
 from app.cli.store import Store
-from app.cli.study_lookup import Documents
 from app.domain.search_plan import Trial
 from app.domain.terms import StudyId, TrialState, Unknown
 from app.events.database import Database

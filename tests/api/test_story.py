@@ -1,4 +1,4 @@
-"""A study told in two lines: correct English for every case, and no number that another answer contradicts."""
+"""A study in two lines: correct English for every case, and no number that another answer contradicts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.domain.test_accounting import asha, simulator, submit
 from tests.plans import METRIC, Story, study_of, tried
 from tests.strategies import Trial, spaces
 
-NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?")
+NUMBER = re.compile(r"(?<![\w.])\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?")
 DECAY = {"family": "multistep", "init": 0.1, "milestones": [8], "gamma": 0.1}
 
 
@@ -50,43 +50,41 @@ BELOW = {"constraints": [f"{METRIC} <= 0.5"]}
         ([], {}, "The study has no trials yet."),
         ([None], {}, "No trial has a result yet."),
         ([None], {"end": "completed"}, "No trial has a result."),
-        ([0.5], {}, "Trial 0 is the only one: its accuracy is 0.5 at step 10."),
-        ([None, 0.5], {}, "Trial 1 is the only one with a result so far: its accuracy is 0.5 at step 10."),
-        ([0.1, 0.5], {}, "Trial 1 leads so far because its accuracy of 0.5 at step 10 is the highest of 2 results."),
+        ([0.5], {}, "Best so far: trial 0, accuracy 0.5 at step 10, the only trial."),
+        ([None, 0.5], {}, "Best so far: trial 1, accuracy 0.5 at step 10, the only result."),
+        ([0.1, 0.5], {}, "Best so far: trial 1, accuracy 0.5 at step 10, the highest of 2 results."),
         (
             [0.1, 0.5],
             {"end": "completed", "mode": "min"},
-            "Trial 0 won because its accuracy of 0.1 at step 10 is the lowest of 2 results.",
+            "Best: trial 0, accuracy 0.1 at step 10, the lowest of 2 results.",
         ),
         (
             [0.1, 0.5],
             {"end": "cancelled", "value": "best"},
-            "Trial 1 led when the study was cancelled: its best accuracy of 0.5 at step 10 is the highest of 2 "
-            "results.",
+            "Best when the study was cancelled: trial 1, accuracy 0.5 at step 10, the highest of 2 results.",
         ),
         (
             [0.5, 0.1, 0.5, 0.5],
             {"end": "completed"},
-            "Trial 0 won because its accuracy of 0.5 at step 10 is the highest of 4 results; trials 2 and 3 have the "
-            "same value, and ties go to the lowest number.",
+            "Best: trial 0, accuracy 0.5 at step 10, the highest of 4 results; trials 2 and 3 have the same value "
+            "(ties go to the lowest number).",
         ),
         (
             [0.9, 0.4, 0.3],
             {"end": "completed", **BELOW},
-            "Trial 1 won because its accuracy of 0.4 at step 10 is the highest of the results that keep to "
-            "accuracy <= 0.5, of 3 in all.",
+            "Best: trial 1, accuracy 0.4 at step 10, the highest of the results that satisfy accuracy <= 0.5, 3 in "
+            "all.",
         ),
-        ([0.9, 0.8], BELOW, "No trial keeps to accuracy <= 0.5; trial 1 is nearest to that."),
+        ([0.9, 0.8], BELOW, "No trial satisfies accuracy <= 0.5; trial 1 is closest."),
         (
             [{METRIC: 0.5, "size": 1.0}, {METRIC: 0.4, "size": 2.0}],
             {"end": "completed", **TWO},
-            "Trial 0 won because none of 2 results is better in accuracy and size.",
+            "1 Pareto-optimal trial: 0 (accuracy and size, 2 results).",
         ),
         (
             [{METRIC: 0.5, "size": 1.0}, {METRIC: 0.6, "size": 2.0}, {METRIC: 0.1, "size": 3.0}],
             TWO,
-            "Trials 0 and 1 lead together so far because none of 3 results is as good in accuracy and size and better "
-            "in one of them.",
+            "2 Pareto-optimal trials so far: 0 and 1 (accuracy and size, 3 results).",
         ),
     ],
 )
@@ -97,9 +95,9 @@ def test_why_the_best_one_won(values: list[Any], fields: dict[str, Any], line: s
 @pytest.mark.parametrize(
     ("steps", "end"),
     [
-        ((8, 4, 2, 2), "ties go to the lowest number, whatever the steps: trial 2 had it at step 2."),
-        ((2, 4, 8, 2), "ties go to the lowest number, here with the fewest steps."),
-        ((4, 4, 4, 4), "ties go to the lowest number."),
+        ((8, 4, 2, 2), "(ties go to the lowest number), and trial 2 had it at step 2."),
+        ((2, 4, 8, 2), "(ties go to the lowest number), none in fewer steps."),
+        ((4, 4, 4, 4), "(ties go to the lowest number)."),
     ],
 )
 def test_a_tie_of_trials_of_different_lengths_names_the_shortest(steps: tuple[int, ...], end: str) -> None:
@@ -109,10 +107,10 @@ def test_a_tie_of_trials_of_different_lengths_names_the_shortest(steps: tuple[in
     for trial, each in zip(story.plan.studies[study].trials, steps, strict=True):
         story.evaluate(list(story.plan.sources(trial))[-1][0], each, 0.5)
     line = told(story.plan, study)["lines"][0]
-    assert line.endswith("; trials 1, 2 and 3 have the same value, and " + end)
+    assert line.endswith("; trials 1, 2 and 3 have the same value " + end)
 
 
-EQUAL = "Which of the equal ones is better is not known: `repeats` in the study file would tell how much is chance."
+EQUAL = "Equal results may be chance: `repeats` in the study file measures that."
 
 
 @pytest.mark.parametrize(
@@ -255,15 +253,14 @@ def test_means_averages_and_cooldowns_say_what_they_are() -> None:
         trials[number].reason.update(reason)
         story.evaluate(story.path(study, number)[-1].id, 4, 0.5 + number)
         line = told(story.plan, study)["lines"][0]
-        assert line.startswith(("Trial 0, the average of trials 4 and 7, ", "Trial 1, a cooldown of trial 5, ")[number])
+        names = ("trial 0 (average of trials 4 and 7), ", "trial 1 (cooldown of trial 5), ")
+        assert line.startswith(f"Best so far: {names[number]}")
         trials[0].reason.update({"average_of": averaged[::2]})
-        assert number or "Trial 0, the average of 2 states of trial 4, " in told(story.plan, study)["lines"][0]
+        assert number or "trial 0 (average of 2 states of trial 4), " in told(story.plan, study)["lines"][0]
     simulated, spec = simulator(), study_of([({"lr": 0.1}, 4), ({"lr": 0.2}, 4)], repeats=3).to_json()
     repeated = submit(simulated, spec).id
     simulated.run()
-    assert re.search(
-        r"accuracy of [\d.]+ ± [\d.]+ \(mean of 3 repeats\) at", told(simulated.plan, repeated)["lines"][0]
-    )
+    assert re.search(r"accuracy [\d.]+ ± [\d.]+ \(mean of 3 repeats\) at", told(simulated.plan, repeated)["lines"][0])
 
 
 def numbers_of(shown: Any) -> set[str]:

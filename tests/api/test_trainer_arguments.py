@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from toys import SMALLEST
 
-from app.api.bodies import study_of
+from app.api.bodies import parse_study
 from app.registry import Catalogue
 from stagetree.limits import LIMITS
 from stagetree.spec import SpecError
@@ -29,7 +29,7 @@ class Inherits(Strict):
 def problems(tmp_path: Path, **fields: Any) -> dict[str, str]:
     (tmp_path / "trainer.py").write_text(SOURCE)
     try:
-        study_of({**SMALLEST, **fields}, Catalogue([str(tmp_path / "trainer.py")]), LIMITS)
+        parse_study({**SMALLEST, **fields}, Catalogue([str(tmp_path / "trainer.py")]), LIMITS)
     except SpecError as error:
         return {each.field: each.problem for each in error.problems}
     return {}

@@ -150,7 +150,7 @@ def test_trials(stagetree: Stagetree, served: Service, done: Json) -> None:
 def test_results_that_are_equal_point_to_repeats(stagetree: Stagetree, served: Service, write: Write) -> None:
     """The first of them was said to have won, and nothing said that chance may have decided."""
     said = stagetree("run", write(trials("cli-equal", ({"mood": "fine"}, 3), ({}, 3), ({}, 2))), "--quiet")
-    hint = "Which of the equal ones is better is not known: `repeats` in the study file"
+    hint = "Equal results may be chance: `repeats` in the study file"
     assert hint in said.out and hint in stagetree("trials", "last").out
 
 

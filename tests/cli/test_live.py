@@ -13,7 +13,7 @@ from app.api import examples
 from app.cli import watch
 from app.cli.live_view import frame
 from app.cli.store import Store
-from app.cli.watch import Show, Standstill, headline, how, lines
+from app.cli.watch import Show, Standstill, choose_display, headline, lines
 from app.domain import events as e
 from app.events.database import Database
 from app.service.views import documents
@@ -72,7 +72,7 @@ def test_nothing_but_a_long_configuration_is_cut_at_80_columns() -> None:
     counts = {"failed": 3, "running": 4, "waiting": 10, "completed": 23, "stopped": 0, "cancelled": 0}
     shown = drawn(study(tuner="asha", cost=cost, counts=counts, progress=progress), 80, 24)
     assert shown[1].endswith("26/40  3 failed  4 running  10 waiting  19 at rungs")
-    assert shown[2].rstrip().endswith("133/about 260 different  51%")
+    assert shown[2].rstrip().endswith("133/about 260 unique  51%")
     said = "saved   54% by sharing, 98% by early stopping   12 repeated, 9 retried"
     assert shown[4].rstrip() == said
     assert [line for line in shown if "…" in line] == [shown[5]] and shown[5].startswith("best    val_accuracy 0.9889")
@@ -125,7 +125,7 @@ def test_how_it_is_shown(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    assert how(*options) is shown
+    assert choose_display(*options) is shown
 
 
 def test_lines_get_rarer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -136,16 +136,16 @@ def test_lines_get_rarer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     lines(looks)
     said = capsys.readouterr().err.splitlines()
     assert 100 < len(said) < 250
-    assert "0/36000 different steps" in said[0]
+    assert "0/36000 unique steps" in said[0]
 
 
 def test_the_steps_of_a_study_under_way_say_which_they_are() -> None:
     """Beside a preview's 63 and 46 they were 49, and then others, without a word."""
-    assert " · 82/about 104 different steps · " in headline(study())
-    assert " · 82/104 different steps · " in headline(study(state="completed"))
-    assert " · 82/104 different steps · " in headline(study(progress=study()["progress"] | {"rungs": []}))
+    assert " · 82/about 104 unique steps · " in headline(study())
+    assert " · 82/104 unique steps · " in headline(study(state="completed"))
+    assert " · 82/104 unique steps · " in headline(study(progress=study()["progress"] | {"rungs": []}))
     none_yet = {"counts": dict.fromkeys(study()["counts"], 0), "progress": study()["progress"] | {"rungs": []}}
-    assert " · 82/about 104 different steps · " in headline(study(**none_yet)), "no trial has begun: it is a forecast"
+    assert " · 82/about 104 unique steps · " in headline(study(**none_yet)), "no trial has begun: it is a forecast"
 
 
 def test_a_terminal_without_a_middle_dot(monkeypatch: pytest.MonkeyPatch) -> None:

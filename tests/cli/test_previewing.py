@@ -30,7 +30,7 @@ def test_preview_needs_no_server_and_no_trainer(stagetree: Stagetree, write: Wri
     assert found["merge_rate"] == pytest.approx(96 / 56, abs=0.001)
     assert 28 <= found["makespan_steps"] <= 56
     said = stagetree("preview", write(spec))
-    assert "96 that the trials take, 56 different" in said.out and "on 1 slot" in said.out
+    assert "96 that the trials take, 56 unique" in said.out and "on 1 slot" in said.out
     assert said.err.startswith("The arguments of trainer nobody-has-this were not checked: it is not in trainer.py")
 
 

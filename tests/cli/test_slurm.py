@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from commandline import Stagetree
 
-from app.cli.slurm import NEEDED, queue_of
+from app.cli.workers import REQUIRED_SETTINGS, task_queue
 from app.domain.slots import NAME, shared_gpu
 from app.events import Database, SqlRecords, StudyRecord
 from app.settings import settings
@@ -35,7 +35,7 @@ def bash(*arguments: str, script: str, **more: str) -> subprocess.CompletedProce
     ],
 )
 def test_a_task_is_the_slot_of_its_node_and_gpu(gpus: str, queue: str) -> None:
-    found = queue_of({**TASK, "SLURM_STEP_GPUS": gpus})
+    found = task_queue({**TASK, "SLURM_STEP_GPUS": gpus})
     assert found == queue
     assert NAME.fullmatch(found)
 
@@ -43,14 +43,14 @@ def test_a_task_is_the_slot_of_its_node_and_gpu(gpus: str, queue: str) -> None:
 def test_two_jobs_on_a_node_have_no_slot_of_one_name() -> None:
     jobs = ({"SLURM_JOB_ID": "1", "SLURM_JOB_GPUS": "0,1"}, {"SLURM_JOB_ID": "2", "SLURM_JOB_GPUS": "2,3"})
     tasks = [{**TASK, **job, "SLURM_LOCALID": local} for job in jobs for local in ("0", "1")]
-    assert len({queue_of(task) for task in tasks}) == 4
+    assert len({task_queue(task) for task in tasks}) == 4
     without = [{name: value for name, value in task.items() if name != "SLURM_JOB_GPUS"} for task in tasks]
-    assert len({queue_of(task) for task in without}) == 4
+    assert len({task_queue(task) for task in without}) == 4
 
 
 def test_tasks_that_share_the_gpus_of_a_job_are_shares_of_them() -> None:
     job = {**TASK, "SLURM_JOB_GPUS": "4-5", "STAGETREE_SLOTS_PER_GPU": "2"}
-    queues = [queue_of({**job, "SLURM_LOCALID": str(local)}) for local in range(4)]
+    queues = [task_queue({**job, "SLURM_LOCALID": str(local)}) for local in range(4)]
     assert queues == ["node7-4-gpu0a", "node7-5-gpu1a", "node7-4-gpu0b", "node7-5-gpu1b"]
     assert [shared_gpu(queue) for queue in queues] == ["node7-4-gpu0", "node7-5-gpu1"] * 2
 
@@ -65,7 +65,7 @@ def test_tasks_that_share_the_gpus_of_a_job_are_shares_of_them() -> None:
 def test_gpus_that_slurm_does_not_manage_are_those_that_cuda_sees(visible: str, queues: list[str]) -> None:
     """Such a task was a slot on the CPU, and trained there for hours."""
     tasks = [{**TASK, "CUDA_VISIBLE_DEVICES": visible, "SLURM_LOCALID": str(local)} for local in range(2)]
-    assert [queue_of(task) for task in tasks] == queues
+    assert [task_queue(task) for task in tasks] == queues
 
 
 def test_a_task_that_asked_for_a_gpu_is_never_a_slot_on_the_cpu(
@@ -125,7 +125,7 @@ def test_workers_end_before_the_job_does(stagetree: Stagetree, tmp_path: Path) -
     srun.write_text('#!/bin/bash\necho "$STAGETREE_STOP_SECONDS $SRUN_CPUS_PER_TASK $@"\n')
     srun.chmod(0o755)
     script = stagetree("workers", "--slurm", "--signal", 300, "--cpus-per-task", 6).out
-    somewhere = dict.fromkeys(NEEDED, "somewhere")
+    somewhere = dict.fromkeys(REQUIRED_SETTINGS, "somewhere")
     ran = bash(script=script, **somewhere | {"PATH": f"{tmp_path}:{os.environ['PATH']}"})
     seconds, cpus, *command = ran.stdout.split()
     assert (seconds, cpus) == ("290", "6")
@@ -142,7 +142,7 @@ def test_lines_come_before_the_workers(stagetree: Stagetree, tmp_path: Path) -> 
     script = stagetree(
         "workers", "--slurm", "--before", "export MODULE='a b'", "--before", 'export OTHER="$MODULE"'
     ).out
-    ran = bash(script=script, **dict.fromkeys(NEEDED, "x") | {"PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    ran = bash(script=script, **dict.fromkeys(REQUIRED_SETTINGS, "x") | {"PATH": f"{tmp_path}:{os.environ['PATH']}"})
     assert (ran.stdout, ran.returncode) == ("a b and a b\n", 0)
 
 
@@ -151,7 +151,7 @@ def test_the_script_ends_as_its_workers_do(stagetree: Stagetree, tmp_path: Path)
     srun = tmp_path / "srun"
     srun.write_text("#!/bin/bash\nexit 7\n")
     srun.chmod(0o755)
-    somewhere = dict.fromkeys(NEEDED, "x") | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    somewhere = dict.fromkeys(REQUIRED_SETTINGS, "x") | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     assert bash(script=stagetree("workers", "--slurm").out, **somewhere).returncode == 7
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from stacks import ROOT
 
-from app.cli.errors import explained
+from app.cli.errors import explain_errors
 
 NAME = "stud\u00e9 \u2603"
 PLAIN = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
@@ -65,7 +65,7 @@ def test_a_reader_that_has_seen_enough(store: Path) -> None:
 def test_a_file_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`weights --output FILE` ended with a traceback."""
     (tmp_path / "file").write_text("")
-    with pytest.raises(SystemExit) as ended, explained():
+    with pytest.raises(SystemExit) as ended, explain_errors():
         (tmp_path / "file").mkdir()
     assert ended.value.code == 1
     assert capsys.readouterr().err == f"stagetree: {tmp_path / 'file'}: File exists\n"

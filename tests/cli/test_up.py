@@ -16,7 +16,9 @@ import pytest
 from commandline import Stagetree
 from stacks import ROOT, wait_for
 
-from app.cli import run, serve, stacks
+from app.cli.api import api
+from app.cli.trainer_files import trainer_files
+from app.cli.up import up
 from app.embedded import StackFailed, machine
 from app.embedded.machine import external_url, reserve, url
 from app.settings import Settings
@@ -61,11 +63,11 @@ def test_another_address_is_listened_at(tmp_path: Path) -> None:
 def test_only_insecure_lets_everybody_in(insecure: bool, access: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STAGETREE_ACCESS", "always")
     monkeypatch.setattr("uvicorn.run", lambda *_, **__: said.append(Settings().access))
-    monkeypatch.setattr("app.cli.stacks.own_stack", lambda *_, **__: said.append(Settings().access))
+    monkeypatch.setattr("app.cli.own_stack.own_stack", lambda *_, **__: said.append(Settings().access))
     said = list[str]()
-    serve.api(host="0.0.0.0", insecure=insecure)
+    api(host="0.0.0.0", insecure=insecure)
     with pytest.raises(TypeError, match="context manager"):  # there is no stack
-        run.up(host="0.0.0.0", insecure=insecure)
+        up(host="0.0.0.0", insecure=insecure)
     assert said == [access, access]
 
 
@@ -138,7 +140,7 @@ def test_the_trainer_of_the_current_folder_is_found(
     monkeypatch.chdir(tmp_path)
     assert "mine" in stagetree("trainers").out
     assert "mine" in stagetree("doctor").out
-    assert "trainer.py" in stacks.trainer_files([])
+    assert "trainer.py" in trainer_files([])
 
 
 def test_a_long_log_of_a_process_is_put_aside_when_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

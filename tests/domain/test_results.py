@@ -12,7 +12,7 @@ from app.domain.leaderboard import Leaderboard, RungRanking, decisions, meaning,
 from app.domain.search_plan import SearchPlan, Study, TrialEvent
 from app.domain.terms import TrialEventKind, TrialState
 from app.service.views.story import story as told
-from app.service.views.trial_order import ordered
+from app.service.views.trial_order import sort_trials
 from stagetree.notebook.frames import rank_trials
 from tests.domain.test_accounting import asha, simulator, submit
 from tests.plans import Story
@@ -72,7 +72,7 @@ def test_trials_that_failed_come_last(failed: tuple[int, ...], order: list[int])
     assert [trial.number for trial, _ in results.pareto_front(story.plan, study)] == order[:1]
     assert results.best_trial(study, {number: {"accuracy": 0.9 - number / 10} for number in range(3)}) == order[0]
     shown = [{"trial": each.number, "value": 0.9 - each.number / 10, "state": str(each.state)} for each in study.trials]
-    assert [trial["trial"] for trial in ordered(shown, "value", "max")] == order
+    assert [trial["trial"] for trial in sort_trials(shown, "value", "max")] == order
     assert [trial["trial"] for trial in rank_trials(shown, "max")] == order
 
 
@@ -81,17 +81,17 @@ def test_trials_that_failed_come_last(failed: tuple[int, ...], order: list[int])
     [
         (
             (0,),
-            "Trial 1 leads so far because its best accuracy of 0.8 at step 5 is the highest of 2 results."
+            "Best so far: trial 1, accuracy 0.8 at step 5, the highest of 2 results."
             " The result of 1 trial that failed does not count.",
         ),
         (
             (0, 1),
-            "Trial 2 is the only one with a result so far: its accuracy is 0.7 at step 5."
+            "Best so far: trial 2, accuracy 0.7 at step 5, the only result."
             " The results of 2 trials that failed do not count.",
         ),
         (
             (0, 1, 2),
-            "Trial 0 leads so far because its best accuracy of 0.9 at step 5 is the highest of 3 results."
+            "Best so far: trial 0, accuracy 0.9 at step 5, the highest of 3 results."
             " It failed later, as all with a result did.",
         ),
     ],

@@ -84,7 +84,7 @@ def test_a_study_runs_from_a_checkout_beside_modules_called_as_ours(folder: Path
     command = [sys.executable, "-P", "-m", "stagetree", "run", "study.json", "--slots", "1", "--no-check"]
     done = run(folder, *command, PYTHONPATH=str(ROOT))
     assert done.returncode == 0, done.stderr
-    assert "completed · 2/2 trials · 8/8 different steps" in done.stderr
+    assert "completed · 2/2 trials · 8/8 unique steps" in done.stderr
 
 
 @pytest.mark.slow
@@ -92,7 +92,7 @@ def test_a_study_runs_from_a_checkout_beside_modules_called_as_ours(folder: Path
 def test_a_study_runs_from_a_wheel_beside_modules_called_as_ours(folder: Path, programs: Path) -> None:
     done = run(folder, programs / "stagetree", "run", "study.json", "--slots", "1")
     assert done.returncode == 0, done.stderr
-    assert "completed · 2/2 trials · 8/8 different steps" in done.stderr
+    assert "completed · 2/2 trials · 8/8 unique steps" in done.stderr
     read = run(folder, programs / "stagetree", "trials", "last", "-o", "csv")
     assert read.returncode == 0, read.stderr
     assert read.stdout.count("completed") == 2

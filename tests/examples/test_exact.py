@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from forks import checked, in_a_fork
 
-from app.cli.check import job_of
+from app.cli.check import check_job
 from stagetree.runtime.loading import load_trainer
 from stagetree.spec import StudySpec
 
@@ -23,7 +23,7 @@ def report_on(study: str, folder: Path, **how: Any) -> dict[str, Any]:
     spec = StudySpec.from_file(EXAMPLES / study, limits=None)
     names = ("trainer.py", f"{spec.trainer}.py", "train.py")
     file = next(file for name in names if (file := (EXAMPLES / study).with_name(name)).exists())
-    job = job_of(spec, str(file), "cpu")
+    job = check_job(spec, str(file), "cpu")
     assert job is not None
     if study.startswith("shapes/"):
         job["args"]["data"] = in_a_fork(drawn, job["file"], folder / "data")
@@ -41,7 +41,7 @@ def drawn(file: str, folder: Path) -> str:
 @pytest.mark.slow
 def test_a_folder_that_a_study_names_is_only_read(tmp_path: Path) -> None:
     """Else whoever submits a study says where the machine writes."""
-    job = job_of(
+    job = check_job(
         StudySpec.from_file(EXAMPLES / "shapes/study.yaml", limits=None), str(EXAMPLES / "shapes/trainer.py"), "cpu"
     )
     assert job is not None

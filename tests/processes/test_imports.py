@@ -31,7 +31,7 @@ def test_what_only_looks_at_a_store_imports_neither_a_client_of_a_server_nor_wha
     """They took half a second of each `stagetree studies`."""
     modules = {"alembic", "celery", "fastapi", "numpy", "psycopg", "redis", "scipy", "app.simulation"}
     modules |= {"stagetree.client", "sqlalchemy.dialects.postgresql"}
-    imports = "sys, app.cli.commands, app.cli.stacks, app.cli.store"
+    imports = "sys, app.cli.commands, app.cli.own_stack, app.cli.store"
     code = f"import {imports}; print(sorted({modules} & sys.modules.keys()))"
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert printed.strip() == "[]"

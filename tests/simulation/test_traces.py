@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.cli.replay import curves
+from app.cli.export import trace_lines
 from app.events.log import StoredEvent
 from app.service.html_report import lines
 from app.simulation.traces import STUDY as PLAYED
@@ -57,7 +57,9 @@ def test_the_command_line_takes_them_from_a_log() -> None:
     log = "".join(
         lines(StoredEvent(number, "plan", number, event, 0.0) for number, event in enumerate(world.events, 1))
     )
-    assert [json.loads(line) for line in curves(log, "study")] == list(record(world.plan, world.plan.studies[STUDY]))
+    assert [json.loads(line) for line in trace_lines(log, "study")] == list(
+        record(world.plan, world.plan.studies[STUDY])
+    )
 
 
 @pytest.mark.parametrize("text", ["", '{"steps": [1]}'])

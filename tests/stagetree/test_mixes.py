@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from app.domain.schedule import path
-from stagetree import SequenceError, Space, StudySpec, Values, bracket_sizes, choice, mix, uniform
+from stagetree import SequenceError, Space, StudySpec, Values, choice, mix, shares, uniform
 from stagetree.sequences import parse
 
 NAMES = st.sampled_from(
@@ -31,7 +31,7 @@ def test_order_and_scale_of_weights_change_nothing(weights: dict[str, int], chan
     assert one == parse(mix(other)) == parse(one.to_json()) == parse({"family": "constant", "value": mix(other)})
     assert name_of(mix(weights)) == name_of(mix(other))
     whole = sum(weights.values())
-    assert bracket_sizes(one.at(0)) == {name: weight / whole for name, weight in sorted(weights.items()) if weight}
+    assert shares(one.at(0)) == {name: weight / whole for name, weight in sorted(weights.items()) if weight}
 
 
 @given(WEIGHTS, WEIGHTS)
@@ -72,7 +72,7 @@ def test_weights_are_drawn_and_found_again() -> None:
         values = space.values(found)
         assert values is not None
         again = space.build(values)["data"].at(5)
-        assert bracket_sizes(again) == pytest.approx(bracket_sizes(found["data"].at(5)))
+        assert shares(again) == pytest.approx(shares(found["data"].at(5)))
     assert space.values({"data": parse({"family": "values", "values": ["web", "code"], "milestones": [5]})}) is None
 
 
@@ -100,5 +100,5 @@ def test_what_is_no_mix_is_refused(data: Any, sentence: str) -> None:
 @pytest.mark.parametrize("text", ["b:0.5,a:0.5", "a:0.5,b:0.6", "a:0.5", "a:x,b:0.5", "a:0.50,b:0.5", "a:nan,b:0.5"])
 def test_a_mix_by_hand_must_have_its_one_form(text: str) -> None:
     with pytest.raises(ValueError, match="must be a mix such as"):
-        bracket_sizes(text)
-    assert bracket_sizes("web") == {"web": 1.0}
+        shares(text)
+    assert shares("web") == {"web": 1.0}

@@ -12,7 +12,7 @@ import pytest
 from built_models import advanced, image
 from forks import checked
 
-from app.cli.check import lines
+from app.cli.check import report_lines
 from app.registry import Catalogue
 from stagetree import attach
 from stagetree.runtime import inexact_reasons
@@ -462,7 +462,9 @@ def test_check_names_what_a_script_does_not_read(tmp_path: Path) -> None:
     (tmp_path / "walk.py").write_text(SCRIPT)
     report = checked({"file": str(tmp_path / "walk.py"), "name": "walk", "args": {}, "seed": 0, "hp": TWO})
     assert (report["unread"], report["differences"]) == (["decay"], {})
-    assert "not read          `decay` changes nothing: `setup` never reads it, nor do the 4 steps" in lines(report)
+    assert "not read          `decay` changes nothing: `setup` never reads it, nor do the 4 steps" in report_lines(
+        report
+    )
 
 
 # ------------------------------------------------------------------------------------------------ by hand, the example

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "docs"))
 from docs_pages import DOCS, blocks
 
 from app.cli.commands import app as cli
-from app.cli.errors import explained
+from app.cli.errors import explain_errors
 from app.domain.terms import TrialEventKind
 from app.registry import TunerFileError, load, register
 from app.search.replay import replay
@@ -163,7 +163,7 @@ def test_a_file_that_cannot_be_used_is_said(tmp_path: Path, text: str, sentence:
     path = file(tmp_path, text)
     with pytest.raises(TunerFileError, match=sentence):
         register([path])
-    with pytest.raises(SystemExit, match="2"), explained():
+    with pytest.raises(SystemExit, match="2"), explain_errors():
         CliRunner().invoke(cli, ["check-tuner", path], catch_exceptions=False)
     with pytest.raises(TunerFileError, match="No such file"):
         register([str(tmp_path / "nowhere.py")])

@@ -19,7 +19,7 @@ from app.events.log import Idempotency, StoredEvent, VersionConflict
 from app.events.plans import Plans
 from app.events.records import Write, transact
 from app.registry import TrainerSource
-from app.service.submission import average_id, opened
+from app.service.submission import opening_event, plan_name
 from app.workers.threads import Flag
 from stagetree.spec import StudySpec
 
@@ -150,8 +150,8 @@ class Users:
 
     def _submit(self, me: Member, number: int, spec: Json) -> None:
         checked, world, key = StudySpec.from_dict(spec), self._world, f"api:{number}"
-        plan = opened(checked, self._sources[checked.trainer])
-        stream = average_id(plan)
+        plan = opening_event(checked, self._sources[checked.trainer])
+        stream = plan_name(plan)
 
         def make() -> Write:
             study = StudyId(f"{world.time.chance.getrandbits(32):08x}")

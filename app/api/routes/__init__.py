@@ -1,1 +1,1 @@
-"""The routes, by what they are about. Each parses, calls, and answers; no rule lives here."""
+"""The routes by subject. Each parses a request, calls `app.service`, and answers; rules are elsewhere."""

@@ -1,4 +1,4 @@
-"""The session of a caller, and the tokens of all."""
+"""Sessions and tokens."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from fastapi import APIRouter, Request, Response
 from fastapi import Path as PathParameter
 
 from app.api.access import Who, cookie_of, sent_token
-from app.api.bodies import TokenBody, token_of
+from app.api.bodies import TokenBody, TokenWanted, parse
 from app.api.errors import refusals
 from app.api.services import ServicesDep
 from app.api.strict import Cursor, Limit, StrictRoute
-from app.domain.terms import Principal
+from app.domain.terms import Principal, Scope
 from app.service import access, queries
 from app.service.services import HttpProblem
 from stagetree.models.service import NewToken, Session, TokenPage
@@ -26,13 +26,13 @@ TokenPath = Annotated[str, PathParameter(description="the name of a token", exam
 
 @router.get("/session", summary="Who you are here", response_model=Session, responses=refusals())
 def get_session(who: Who) -> Session:
-    """And what you may do."""
+    """Your name, scope and project."""
     return _session(who)
 
 
 @router.post("/session", summary="Stay known to a browser", response_model=Session, responses=refusals())
 def sign_in(request: Request, response: Response, who: Who) -> Session:
-    """The token that comes with the request is kept in a cookie that no script can read: the page does this once."""
+    """Stores the request's token in a cookie that no script can read. The page does this once."""
     if token := sent_token(request.headers):
         response.set_cookie(
             cookie_of(request.headers),
@@ -47,7 +47,7 @@ def sign_in(request: Request, response: Response, who: Who) -> Session:
 
 @router.delete("/session", status_code=204, summary="Be forgotten by a browser", responses=refusals())
 def sign_out(request: Request, response: Response, who: Who) -> None:
-    """The token itself stays what it is."""
+    """Deletes the cookie. The token stays valid."""
     response.delete_cookie(cookie_of(request.headers), httponly=True, samesite="strict")
 
 
@@ -57,7 +57,7 @@ def _session(who: Principal) -> Session:
 
 @router.get("/tokens", summary="List tokens", response_model=TokenPage, responses=refusals())
 def list_tokens(use: ServicesDep, who: Who, limit: Limit = 100, cursor: Cursor = None) -> TokenPage:
-    """All of them, by name, expired and revoked ones too: their names are in the log."""
+    """All tokens by name. Expired and revoked ones are included, since their names are in the log."""
     return queries.tokens(use, limit, cursor, who)
 
 
@@ -70,22 +70,21 @@ def list_tokens(use: ServicesDep, who: Who, limit: Limit = 100, cursor: Cursor =
     responses=refusals(400, 409, 413, 415),
 )
 def create_token(body: TokenBody, use: ServicesDep, who: Who) -> NewToken:
-    """Its name is part of the log from then on, and is given once."""
-    asked_for = token_of(body)
-    if not who.can_see_all_of(asked_for.project):
+    """The name appears in the log from then on, so it is never reused."""
+    wanted = parse(TokenWanted, body)
+    if not who.can_see_all_of(wanted.project):
         raise HttpProblem(403, f"{who.name} makes tokens of the project {who.project!r} alone.")
     try:
-        token = access.create(
-            use.records, asked_for.name, asked_for.scope, asked_for.project, asked_for.days, use.clock()
-        )
+        scope = Scope.parse(wanted.scope)
+        token = access.create(use.records, wanted.name, scope, wanted.project, wanted.days, use.clock())
     except access.TokenRefused as problem:
         raise HttpProblem(409, f"{problem}.") from None
-    return NewToken(token=token, name=asked_for.name)
+    return NewToken(token=token, name=wanted.name)
 
 
 @router.delete("/tokens/{name}", status_code=204, summary="Revoke a token", responses=refusals(404))
 def revoke_token(name: TokenPath, use: ServicesDep, who: Who) -> None:
-    """It is refused a few seconds later."""
+    """The API refuses the token a few seconds later."""
     try:
         access.revoke(use.records, name, use.clock(), who)
     except access.TokenRefused as problem:

@@ -1,4 +1,4 @@
-"""Pages that a browser shows: the page that the build made, and the API described, which needs no network."""
+"""Pages for browsers: the built page, and a description of the API that needs no network."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _json(value: Any) -> str:
 
 
 def _table(rows: list[tuple[str, str, str]]) -> str:
-    """rows: of cells that are HTML already."""
+    """rows: cells in HTML."""
     cells = ("".join(f"<td>{cell}</td>" for cell in row) for row in rows)
     return f"<table>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
 
@@ -119,14 +119,14 @@ HEADERS = {
     "Cache-Control": "no-cache",
 }
 FOR_EVER = "public, max-age=31536000, immutable"
-"""What is called by its content never changes."""
+"""For assets with a content hash in their name, which never change."""
 
 Asset = Annotated[str, PathParameter(pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)+$")]
 
 
 @router.get("/")
 def page() -> Response:
-    """The page, for whatever it shows: that is behind the # of its address."""
+    """The page. Its view is in the address's fragment, after the #."""
     index = files.index()
     return _missing() if index is None else FileResponse(index, headers=HEADERS)
 
@@ -141,7 +141,7 @@ def asset(name: Asset) -> Response:
 
 
 def _missing() -> Response:
-    why = escape(files.why_missing())
+    why = escape(files.missing_page_reason())
     text = f"<h1>stagetree</h1><p>The page is missing here. {why}</p><p>The API is there: <a href='docs'>docs</a></p>"
     head = '<meta charset="utf-8"><meta name="color-scheme" content="light dark"><title>stagetree</title>'
     return HTMLResponse(f'<!doctype html><html lang="en"><head>{head}</head><body>{text}</body></html>', 503, HEADERS)

@@ -1,6 +1,6 @@
-"""What lies behind a study: its search plan, its stage tree, its events, the replay of its decisions, and the pictures.
+"""A study's search plan, stage tree, events, charts, and the replay of its decisions.
 
-Answers of pictures are made from the folded plan, and kept as long as nothing happens.
+The answers of charts are cached until the next event.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fastapi.sse import EventSourceResponse
 from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 
-from app.api.bodies import ChangesBody, changes_of
+from app.api.bodies import ChangesBody, ChangesWanted, parse
 from app.api.errors import UNCHANGED, refusals
 from app.api.services import ApiServices, Key, ServicesDep, StudyRowDep, TrialPath, heavy
 from app.api.strict import POSITION, At, Cursor, Limit, StrictRoute
@@ -54,7 +54,7 @@ STREAM = {"description": "A page or, with `Accept: text/event-stream`, a stream.
 @router.get("/plan", summary="The search plan that a study is part of", response_model=Plan, responses=refusals(404))
 @heavy
 def get_plan(row: StudyRowDep, use: ServicesDep, at: At = None) -> Plan:
-    """All its nodes, with those of the other studies on it."""
+    """All nodes of the plan, also those of other studies."""
     return queries.plan(use, row, at)
 
 
@@ -72,7 +72,7 @@ def get_stage_tree(row: StudyRowDep, use: ServicesDep, at: At = None) -> StageTr
     responses=refusals(404),
 )
 def get_environment(row: StudyRowDep, use: ServicesDep) -> Environments:
-    """By kind of device, as the first slot of the plan saw it there: packages, driver, and the trainer's repository."""
+    """Packages, driver and the trainer's repository, by kind of device, as the plan's first slot reported them."""
     return queries.environment(use, row)
 
 
@@ -94,10 +94,9 @@ def list_events(
 ) -> Any:
     """The events of the plan that are about this study: a page, or server-sent events with `id` = position.
 
-    Positions are counted from the submission, which is 1. Those of other studies' events are left out.
+    Positions count from the submission, which is 1. Events of other studies leave gaps.
 
-    The stream goes on until the study is over, which it says with the event "end". After a break, come back with
-    `Last-Event-ID`.
+    The stream ends with the event "end" when the study is over. Resume a broken stream with `Last-Event-ID`.
     """
     if "text/event-stream" in request.headers.get("accept", ""):
         return _stream(use, row, after if last is None else last)
@@ -113,10 +112,10 @@ def _stream(use: ApiServices, row: StudyRecord, after: int) -> Response:
     return EventSourceResponse(use.broadcasts.follow(feed), headers=headers)
 
 
-async def kept(
+async def cached_response(
     request: Request, use: ApiServices, row: StudyRecord, key: Key, at: int | None, make: Callable[[], BaseModel]
 ) -> Response:
-    """The answer that `make` gives at the event `at`, or now, made once for each moment."""
+    """The answer of `make` at the event `at`, or now; made once for each moment."""
     moment = (
         f"at{at}" if at is not None else await use.single_flight.do(("version", row.stream), lambda: use.version(row))
     )
@@ -125,7 +124,11 @@ async def kept(
     if answer is None:
         async with use.turns.turn(row.id):
             answer = await run_in_threadpool(use.answers.get, key, moment, make)
-    return await run_in_threadpool(answer.to, request) if answer.is_to_be_unpacked(request) else answer.to(request)
+    return (
+        await run_in_threadpool(answer.response, request)
+        if answer.needs_unpacking(request)
+        else answer.response(request)
+    )
 
 
 pictures = APIRouter(prefix="/studies/{study}", tags=["pictures"], route_class=StrictRoute)
@@ -155,32 +158,32 @@ async def get_tree(
     request: Request, row: StudyRowDep, use: ServicesDep, points: Points = 60, at: At = None
 ) -> Response:
     """The study's part of the search plan, with the curve of the metric in each node."""
-    return await kept(request, use, row, ("tree", points), at, lambda: chart_data.tree(use, row, points, at))
+    return await cached_response(request, use, row, ("tree", points), at, lambda: chart_data.tree(use, row, points, at))
 
 
 @pictures.get(**_picture("/rungs", "Who came how far", Rungs))
 async def get_rungs(request: Request, row: StudyRowDep, use: ServicesDep, at: At = None) -> Response:
-    """Each rung with its trials by rank, and which of them went on. Empty for a tuner without rungs."""
-    return await kept(request, use, row, ("rungs",), at, lambda: chart_data.rungs(use, row, at))
+    """Each rung with its trials by rank, and the promoted ones. Empty for a tuner without rungs."""
+    return await cached_response(request, use, row, ("rungs",), at, lambda: chart_data.rungs(use, row, at))
 
 
 @pictures.get(**_picture("/timeline", "What each slot did", Timeline))
 async def get_timeline(request: Request, row: StudyRowDep, use: ServicesDep, at: At = None) -> Response:
-    """Stages over time, those of other studies on the plan included, with evaluations and checkpoints."""
-    return await kept(request, use, row, ("timeline",), at, lambda: chart_data.timeline(use, row, at))
+    """Stages over time, with evaluations and checkpoints. Other studies on the plan are included."""
+    return await cached_response(request, use, row, ("timeline",), at, lambda: chart_data.timeline(use, row, at))
 
 
 @pictures.get(**_picture("/side-by-side", "With sharing, and computed without it", SideBySide))
 async def get_side_by_side(request: Request, row: StudyRowDep, use: ServicesDep, at: At = None) -> Response:
-    """Slots on one clock: as it was; and the same trials and decisions, each trial trained alone, which is computed."""
-    make = partial(chart_data.with_and_without_sharing, use, row, at)
-    return await kept(request, use, row, ("side-by-side",), at, make)
+    """Two schedules of slots on one clock: the real one, and a computed one in which each trial is trained alone."""
+    make = partial(chart_data.sharing_comparison, use, row, at)
+    return await cached_response(request, use, row, ("side-by-side",), at, make)
 
 
 @pictures.get(**_picture("/history", "What was decided, and when", History))
 async def get_history(request: Request, row: StudyRowDep, use: ServicesDep, at: At = None) -> Response:
-    """Every decision about a trial or the study, each result that was the best so far, and the times of events."""
-    return await kept(request, use, row, ("history",), at, lambda: chart_data.history(use, row, at))
+    """The decisions about trials and the study, the successive best results, and the times of events."""
+    return await cached_response(request, use, row, ("history",), at, lambda: chart_data.history(use, row, at))
 
 
 @pictures.get(**_picture("/importance", "What the result depends on", Importance))
@@ -189,7 +192,7 @@ async def get_importance(
 ) -> Response:
     """The share of each hyper-parameter that varies, by Optuna's PED-ANOVA."""
     key = ("importance", rung)
-    return await kept(request, use, row, key, at, lambda: chart_data.importance(use, row, rung, at))
+    return await cached_response(request, use, row, key, at, lambda: chart_data.importance(use, row, rung, at))
 
 
 @pictures.get(
@@ -234,7 +237,7 @@ def replay_study(row: StudyRowDep, use: ServicesDep, at: ReplayedTo = None) -> R
 @heavy
 def imagine_study(row: StudyRowDep, body: ChangesBody, use: ServicesDep, at: ReplayedTo = None) -> Imagined:
     """Over the results that exist: nothing is trained, and nothing is changed."""
-    return html_report.imagined(use, row, changes_of(body), at)
+    return html_report.replay_with_changes(use, row, parse(ChangesWanted, body).changes, at)
 
 
 @replays.get(
@@ -245,10 +248,10 @@ def imagine_study(row: StudyRowDep, body: ChangesBody, use: ServicesDep, at: Rep
 )
 @heavy
 def get_report(row: StudyRowDep, use: ServicesDep, public: Public = False, url: Url = "") -> HTMLResponse:
-    """The page with all that it shows of the study now: it works without a server, and without a network.
+    """The page with the study's data as of now. It works without a server and without a network.
 
-    With the address where it will be as `url`, links to it show the picture beside it: a film as `png`, whose address
-    is the same with the end `.png`.
+    With its future address as `url`, link previews show the picture beside it: the film as `png`, under the same
+    address with the suffix `.png`.
     """
     name = f'attachment; filename="{row.id}.html"'
     text = html_report.report(use, row, public=public, url=url)
@@ -276,7 +279,7 @@ EXAMPLES_OF_FILMS: Json = {
 def get_film(
     row: StudyRowDep, use: ServicesDep, format: FilmFormat = "svg", at: At = None, public: Public = False
 ) -> Response:
-    """Ten seconds: the rung tree grows, with what the slots did below, and promotions are seen as they were made."""
+    """A film of ten seconds: the rung tree grows above the slots, with its promotions."""
     return Response(html_report.film(use, row, format, at, public=public), media_type=FILMS[format])
 
 
@@ -287,5 +290,5 @@ def get_film(
     responses={200: {"content": {"text/plain": {"example": LINE}}}, **refusals(404)},
 )
 def get_log(row: StudyRowDep, use: ServicesDep) -> StreamingResponse:
-    """One event a line, those of other studies on the plan included: `stagetree replay --log` takes it as a file."""
+    """One event per line, also of other studies on the plan. `stagetree replay --log` reads it from a file."""
     return StreamingResponse(html_report.log(use, row), media_type="text/plain")

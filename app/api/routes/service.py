@@ -1,4 +1,4 @@
-"""The service itself: its slots, whether it is there, whether it is ready, and its numbers."""
+"""The service itself: slots, demand, trainers, health, readiness and metrics."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from app.api.services import ApiServices, ServicesDep
 from app.api.strict import Cursor, Limit, StrictRoute
 from app.domain.terms import ChainState, StudyState
 from app.service import queries, study_changes
-from app.service.slot_use import STATES, state_of
+from app.service.slot_use import STATES, slot_state
 from stagetree.models.pages import Demand, Health, Readiness, SlotPage, TrainerPage
 
 SlotPath = Annotated[str, PathParameter(description="the name of a slot", examples=["gpu0"])]
@@ -26,13 +26,13 @@ Estimates = Annotated[bool, Query(description="and how far the estimates of thei
 LIVE_CHAINS = (ChainState.READY, ChainState.RUNNING, ChainState.SAVING)
 
 
-def text(use: ApiServices) -> str:
-    """All of them, as of now."""
+def metrics_text(use: ApiServices) -> str:
+    """All metrics, in the format of Prometheus."""
     with use.records.read() as rows:
         now, last_tick, slots = rows.now(), rows.schedulers.last_tick(), rows.slots.all()
         studies = rows.studies.count_by_state()
         chains, held_up = Counter(row.state for row in rows.chains.live()), len(rows.schedulers.last_report()[1])
-    states = Counter(state_of(row, now, use.lease_seconds) for row in slots)
+    states = Counter(slot_state(row, now, use.lease_seconds) for row in slots)
     checks = {name: int(answer == "ok") for name, answer in use.checks.ask().items()}
     demand = queries.last_demand(use)
     counts = {} if demand is None else {"busy": demand.busy, "more": demand.more}
@@ -85,9 +85,9 @@ def list_slots(
     responses=refusals(503),
 )
 def get_demand(use: ServicesDep, kind: Kind = None, counts_any: CountsAny = False) -> Demand:
-    """For autoscalers: how many further slots would be busy at once, and which have nothing to do.
+    """For autoscalers: how many more slots would be busy at once, and which slots are idle.
 
-    The scheduler says so when it looks, which is every few seconds; 503 where none has for as long as a lease.
+    The scheduler reports it every few seconds. The answer is 503 if it has not reported for the time of a lease.
     """
     return queries.demand(use, kind, counts_any=counts_any)
 
@@ -100,7 +100,7 @@ def get_demand(use: ServicesDep, kind: Kind = None, counts_any: CountsAny = Fals
     responses=refusals(404),
 )
 def release_slot(name: SlotPath, use: ServicesDep) -> None:
-    """A slot that is still not well is put there again by its worker."""
+    """Its worker quarantines it again if it is still unhealthy."""
     study_changes.release_slot(use, name)
 
 
@@ -117,7 +117,7 @@ def list_trainers(use: ServicesDep, limit: Limit = 100, cursor: Cursor = None) -
 
 @router.get("/healthz", summary="Whether the server is there", response_model=Health)
 async def healthz() -> Health:
-    """Looks at nothing else."""
+    """Checks nothing else."""
     return Health(status="ok")
 
 
@@ -128,9 +128,9 @@ async def healthz() -> Health:
     responses={503: NOT_READY},
 )
 def readyz(request: Request, use: ServicesDep) -> Any:
-    """Looks at the database, its schema, broker, store, scheduler and slots, for a second at most.
+    """Checks the database, its schema, broker, store, scheduler and slots, for a second at most.
 
-    It is about the whole service; whether this server answers is `/healthz`.
+    It is about the whole service; `/healthz` is about this server.
     """
     checks = use.checks.ask()
     failed = [f"{name}: {answer}" for name, answer in checks.items() if answer != "ok"]
@@ -146,5 +146,5 @@ def readyz(request: Request, use: ServicesDep) -> Any:
     responses={200: NUMBERS, **refusals()},
 )
 def get_metrics(use: ServicesDep, who: Who) -> Response:
-    """Studies, slots and chains by state, the head of the log, and what `/readyz` says."""
-    return PlainTextResponse(text(use), media_type="text/plain; version=0.0.4; charset=utf-8")
+    """Studies, slots and chains by state, the head of the log, and the checks of `/readyz`."""
+    return PlainTextResponse(metrics_text(use), media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 
 from app.api.access import Who
-from app.api.bodies import StudyBody, study_of
+from app.api.bodies import StudyBody, parse_study
 from app.api.errors import refusals
-from app.api.services import ApiServices, ServicesDep, StudyRowDep, caching_headers, heavy, is_had_by, tag_of
+from app.api.services import ApiServices, ServicesDep, StudyRowDep, caching_headers, client_has, etag, heavy
 from app.api.strict import At, Cursor, Limit, StrictRoute, Write, WriterDep
 from app.domain import commands as c
 from app.domain.decide import decide
@@ -30,7 +30,7 @@ from stagetree.models.studies import StudyAnswer, StudyWord
 router = APIRouter(tags=["studies"], route_class=StrictRoute)
 
 PREVIEW_SECONDS = 20.0
-"""What a preview may take of this process; on one's own machine it may take longer."""
+"""The time limit of a preview on a server. `stagetree preview` has none."""
 
 Json = dict[str, Any]
 Slots = Annotated[int, Query(ge=1, le=10_000, description="how many slots the study would have for itself")]
@@ -59,7 +59,7 @@ def submit_study(
     project: Project = None,
 ) -> StudyAnswer:
     """The body is the study file as JSON. The same `Idempotency-Key` with the same body is one study."""
-    submitted = submission.submit(use, write, *study_of(body, use.trainers, use.limits), who, project)
+    submitted = submission.submit(use, write, *parse_study(body, use.trainers, use.limits), who, project)
     plan = fold(submitted)
     study = next(iter(plan.studies.values()))
     response.headers["Location"] = f"{request.url.path}/{study.id}"
@@ -77,7 +77,7 @@ def list_studies(
     who: Who,
     project: Project = None,
 ) -> StudyPage:
-    """Studies submitted while one turns the pages do not appear on later ones, and nothing is shown twice."""
+    """Studies that are submitted meanwhile do not appear on later pages, and no study appears twice."""
 
     def is_meant(other: str) -> bool:
         return who.can_see(other) and project in (None, other)
@@ -102,11 +102,11 @@ def get_study(
     trials: WithTrials = True,
     at: At = None,
 ) -> Any:
-    """Its best trial, its trials, its costs, and what slots are doing for it now."""
+    """Its best trial, its trials, its cost, and its running stages."""
     shown, version = queries.study(use, row, with_trials=trials, at=at)
-    tag = tag_of(version)
+    tag = etag(version)
     response.headers.update(caching_headers(tag))
-    if shown.finished_at and is_had_by(request, tag):
+    if shown.finished_at and client_has(request, tag):
         return Response(status_code=304, headers=response.headers)
     return shown
 
@@ -124,31 +124,31 @@ def _command(name: str, summary: str) -> Json:
 
 @router.post(**_command("pause", "Pause a study"))
 def pause_study(row: StudyRowDep, use: ServicesDep, write: WriterDep) -> StudyAnswer:
-    """Nothing new is started for it until it is resumed; what is under way and nobody else wants ends at its step."""
+    """No stage starts for it until it is resumed. Running stages that no other study needs stop after their step."""
     return _change(use, write, row, c.PauseStudy(study=StudyId(row.id)))
 
 
 @router.post(**_command("resume", "Resume a paused study"))
 def resume_study(row: StudyRowDep, use: ServicesDep, write: WriterDep) -> StudyAnswer:
-    """It goes on where it was."""
+    """It continues from its last state."""
     return _change(use, write, row, c.ResumeStudy(study=StudyId(row.id)))
 
 
-@router.post(**_command("reopen", "Go on with a completed study"))
+@router.post(**_command("reopen", "Reopen a completed study"))
 def reopen_study(row: StudyRowDep, use: ServicesDep, write: WriterDep, num_trials: NumTrials) -> StudyAnswer:
-    """With so many trials in all: rungs get wider, old results and promotions are kept, nothing is run twice."""
+    """With a new total number of trials. Rungs get wider; old results and promotions are kept."""
     return _change(use, write, row, c.ReopenStudy(study=StudyId(row.id), trials=num_trials, at=use.clock()))
 
 
 @router.post(**_command("cancel", "Cancel a study for good"))
 def cancel_study(row: StudyRowDep, use: ServicesDep, write: WriterDep) -> StudyAnswer:
-    """What it has so far remains."""
+    """Its results so far remain."""
     return _change(use, write, row, c.CancelStudy(study=StudyId(row.id), at=use.clock()))
 
 
 @router.post(**_command("audit", "Train every trial that shares steps again, and compare"))
 def audit_study(row: StudyRowDep, use: ServicesDep, write: WriterDep) -> StudyAnswer:
-    """Slots train each trial that shares steps again, alone and without a break; `exactness` has the verdict."""
+    """Slots train each trial that shares steps again, alone and uninterrupted; `exactness` has the verdict."""
     if not use.proofs:
         raise StateConflict("nothing is compared here: STAGETREE_PROOFS is false")
     return _change(use, write, row, c.RequestAudit(study=StudyId(row.id), at=use.clock()))
@@ -156,7 +156,7 @@ def audit_study(row: StudyRowDep, use: ServicesDep, write: WriterDep) -> StudyAn
 
 @router.post(**_command("complete", "Complete a study whose trials come from outside"))
 def complete_study(row: StudyRowDep, use: ServicesDep, write: WriterDep) -> StudyAnswer:
-    """Nothing more is asked of it. Refused while a trial is under way."""
+    """It takes no more trials. Refused while a trial is active."""
     return _change(use, write, row, c.CompleteStudy(study=StudyId(row.id), at=use.clock()))
 
 
@@ -184,14 +184,14 @@ def _change(use: ApiServices, write: Write, row: StudyRecord, command: c.Command
     responses=refusals(400, 413, 415),
 )
 def preview_study(body: StudyBody, use: ServicesDep, who: Who, slots: Slots = 1) -> Preview:
-    """The body is that of a submission, and refused where that would be."""
+    """The body is that of a submission, with the same refusals."""
     from app.simulation.preview import PreviewTooLong, preview
 
     until = time.monotonic() + PREVIEW_SECONDS
-    spec, trainer = study_of(body, use.trainers, use.limits)
-    learned = [learned_text(each) for each in suggestions.learned(use, spec, StudyId(""), who)]
-    plan = submission.opened(spec, trainer, project=who.project or "")
-    files = undeclared_inputs.advice_on_files(use, submission.average_id(plan), spec)
+    spec, trainer = parse_study(body, use.trainers, use.limits)
+    learned = [learned_text(each) for each in suggestions.learn_results(use, spec, StudyId(""), who)]
+    plan = submission.opening_event(spec, trainer, project=who.project or "")
+    files = undeclared_inputs.advice_on_files(use, submission.plan_name(plan), spec)
     try:
         costs = preview(
             spec,
@@ -199,7 +199,7 @@ def preview_study(body: StudyBody, use: ServicesDep, who: Who, slots: Slots = 1)
             limits=use.limits,
             is_over=lambda: time.monotonic() > until,
             measured=lambda batch, what: last_profile(use.log, plan, batch, what, spec.devices),
-            **slot_use.measured(use, submission.average_id(plan)),
+            **slot_use.measurements(use, submission.plan_name(plan)),
         )
     except PreviewTooLong as error:
         raise InvalidField("", str(error)) from None

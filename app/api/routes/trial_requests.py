@@ -1,13 +1,14 @@
-"""What users ask of a study beside its tuner, and of its tuner: branches and averages of trials, and suggestions."""
+"""Trials that users request: branches, averages, and suggestions for the tuner."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Response
+from pydantic import Field
 
 from app.api.access import Who
-from app.api.bodies import AverageBody, BranchBody, SuggestionsBody, average_of, branch_of, suggestions_of
+from app.api.bodies import Json, Steps, SuggestionsBody, SuggestionsWanted, TrialNumber, parse, typed
 from app.api.errors import refusals
 from app.api.services import ApiServices, ServicesDep, StudyRowDep, heavy
 from app.api.strict import At, StrictRoute, Write, WriterDep
@@ -15,8 +16,50 @@ from app.domain import commands as c
 from app.domain.terms import StudyId
 from app.service import queries, study_changes, suggestions
 from stagetree.models.trials import Branch, SamplerState, Suggestions
+from stagetree.spec.fields import SpecPart
 
 router = APIRouter(prefix="/studies/{study}", tags=["trials"], route_class=StrictRoute)
+
+
+class BranchWanted(SpecPart):
+    """A trial that begins as another one did."""
+
+    trial: TrialNumber
+    at: int = Field(ge=1, description="the last step that both trials share, at least 1")
+    hp: Json = Field(
+        description="an object from hyper-parameter to value from there on; a sequence has its step 0 there"
+    )
+    steps: Steps
+
+
+class AverageWanted(SpecPart):
+    """A trial that begins with the mean of other trials' states."""
+
+    trials: list[Annotated[int, Field(ge=0)]] = Field(default=[], description="numbers of trials, in a list")
+    best: int | None = Field(default=None, ge=1, description="how many of the best trials to take instead, at least 1")
+    last: int | None = Field(
+        default=None, ge=2, description="how many of one trial's last kept states to take, at least 2"
+    )
+    weights: list[float] = Field(default=[], description="one number for each state, in a list; none for equal weights")
+    steps: int | None = Field(default=None, ge=1, description="the number of steps in all, to train the mean further")
+    hp: Json = Field(default={}, description="an object from hyper-parameter to value from there on")
+
+
+BranchBody: Any = typed(BranchWanted, {"trial": 3, "at": 20, "hp": {"lr": 0.01}, "steps": 30})
+AverageBody: Any = typed(AverageWanted, {"best": 3})
+
+
+def parse_branch(body: Any, study: StudyId, at: float) -> c.BranchTrial:
+    """The branch of a trial that a body asks for. Raises `SpecError`."""
+    return c.BranchTrial(study=study, time=at, **dict(parse(BranchWanted, body)))
+
+
+def parse_average(body: Any, study: StudyId, at: float) -> c.AverageTrials:
+    """The average of trials that a body asks for. Raises `SpecError`."""
+    average = parse(AverageWanted, body)
+    trials, weights = tuple(average.trials), tuple(average.weights)
+    return c.AverageTrials(study=study, time=at, **{**dict(average), "trials": trials, "weights": weights})
+
 
 PRICED: dict[int | str, dict[str, Any]] = {200: {"model": Branch, "description": "With `preview`: the price alone."}}
 OnlyPrice = Annotated[bool, Query(description="say the price, and run nothing")]
@@ -39,8 +82,8 @@ def branch_trial(
     write: WriterDep,
     preview: OnlyPrice = False,
 ) -> Branch:
-    """Up to a step it is that trial, so that these steps are shared. A study that is over goes on for it."""
-    return _priced(response, row, branch_of(body, StudyId(row.id), use.clock()), use, write, preview)
+    """The new trial shares all steps up to `at` with the other one. A study that is over is reopened for it."""
+    return _add_or_price(response, row, parse_branch(body, StudyId(row.id), use.clock()), use, write, preview)
 
 
 @router.post(
@@ -60,13 +103,14 @@ def average_trials(
     write: WriterDep,
     preview: OnlyPrice = False,
 ) -> Branch:
-    """Its weights are the mean of those with which the others were measured; it is evaluated, and trained on if that is
-    asked for. A study that is over goes on for it.
+    """The new trial begins with the mean of the others' weights. It is evaluated, and trained further on request.
+
+    A study that is over is reopened for it.
     """
-    return _priced(response, row, average_of(body, StudyId(row.id), use.clock()), use, write, preview)
+    return _add_or_price(response, row, parse_average(body, StudyId(row.id), use.clock()), use, write, preview)
 
 
-def _priced(
+def _add_or_price(
     response: Response,
     row: StudyRowDep,
     command: c.BranchTrial | c.AverageTrials,
@@ -90,12 +134,12 @@ def _priced(
     responses=refusals(400, 404, 409, 413, 415),
 )
 def suggest(row: StudyRowDep, body: SuggestionsBody, use: ServicesDep, write: WriterDep, who: Who) -> Suggestions:
-    """They take the next places of the study's tuner, in their order, before anything is drawn. All or nothing.
+    """Enqueue configurations as the tuner's next trials, in their order: all or nothing.
 
-    Each says the value of some hyper-parameters, or of all; the rest is chosen when its place comes. A value
-    of the space is also named by its place, such as `lr.init`. They count as trials of the study.
+    Each gives the values of some or all hyper-parameters; the sampler chooses the others when its trial begins. A value
+    within the space is named by its path, such as `lr.init`. They count as trials of the study.
     """
-    return suggestions.suggest(use, row, write, suggestions_of(body), who)
+    return suggestions.suggest(use, row, write, parse(SuggestionsWanted, body).suggestions, who)
 
 
 @router.get(
@@ -105,7 +149,7 @@ def suggest(row: StudyRowDep, body: SuggestionsBody, use: ServicesDep, write: Wr
     responses=refusals(404),
 )
 def list_suggestions(row: StudyRowDep, use: ServicesDep, at: At = None) -> Suggestions:
-    """In the order in which their places come, each with the trial that came of it."""
+    """In their order, each with its trial."""
     return suggestions.suggestions(use, row, at)
 
 
@@ -117,7 +161,7 @@ def list_suggestions(row: StudyRowDep, use: ServicesDep, at: At = None) -> Sugge
 )
 @heavy
 def get_sampler(row: StudyRowDep, use: ServicesDep, at: At = None) -> SamplerState:
-    """It follows from the log alone. Where the study goes on, another result may come first."""
+    """It follows from the log alone. In a running study, the next result may change it."""
     return suggestions.sampler_state(use, row, at)
 
 
@@ -135,5 +179,5 @@ def withdraw(
     write: WriterDep,
     who: Who,
 ) -> None:
-    """Its place is free for another one. Once its trial has begun it is refused: cancel the trial instead."""
+    """Refused once its trial has begun: cancel the trial instead."""
     suggestions.withdraw(use, row, write, suggestion, who)

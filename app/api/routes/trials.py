@@ -1,4 +1,4 @@
-"""Trials: list, look at, add one, cancel one, and take the weights of one away."""
+"""Trials: list, show, add, extend, retry and cancel them, and download their weights."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fastapi.responses import StreamingResponse
 
 from app.api import bodies
 from app.api.errors import UNCHANGED, refusals
-from app.api.routes.plans import kept
+from app.api.routes.plans import cached_response
 from app.api.services import ApiServices, ServicesDep, StudyRowDep, TrialPath, heavy
 from app.api.strict import At, Cursor, Limit, StrictRoute, Write, WriterDep
 from app.domain import commands as c
@@ -56,17 +56,17 @@ FILE: dict[int | str, dict[str, Any]] = {
 def get_checkpoint(
     row: StudyRowDep, use: ServicesDep, trial: Trial = None, step: Step = None, holds: Holds = "weights"
 ) -> StreamingResponse:
-    """Of the trial that is best now, unless another is named. A refusal says at which steps a state is kept.
+    """The weights of a trial, by default the best one. A refusal lists the steps with a stored state.
 
-    The mark of the trial, if it has one, is in the metadata of the weights as `exactness`.
+    The metadata of the weights have the trial's mark as `exactness`.
     """
     with use.open_study(row) as (plan, study):
         state = kept_state(plan, study, trial, step)
     whole = holds == "state"
     content = parts(use.store, state.checkpoint, whole=whole, exactness=state.exactness)
-    first = next(content)  # what is wrong with it is found before anything is sent
+    first = next(content)  # errors must come before the first byte is sent
     name = f'attachment; filename="{row.id}-{state.file_name(whole=whole)}"'
-    headers = {"Content-Disposition": name, "Content-Encoding": "identity"}  # numbers hardly become smaller
+    headers = {"Content-Disposition": name, "Content-Encoding": "identity"}  # weights hardly compress
     media_type = "application/octet-stream"
     return StreamingResponse(map(bytes, chain([first], content)), media_type=media_type, headers=headers)
 
@@ -104,10 +104,10 @@ def list_trials(
     sort: Sort = "trial",
     at: At = None,
 ) -> TrialPage:
-    """In the order of their numbers, or of another key. What has no value there comes last.
+    """Sorted by number or another key; trials without a value come last.
 
-    Nothing is shown twice or left out while the study goes on: further pages are of the moment of the first one, unless
-    all trials are listed by number, to which those that came since are added.
+    No trial appears twice or is skipped while the study runs: later pages are of the moment of the first page. A list
+    of all trials by number includes those added since.
     """
     return queries.trials(use, row, limit, cursor, state, sort, at)
 
@@ -123,7 +123,9 @@ async def get_columns(
     request: Request, row: StudyRowDep, use: ServicesDep, digits: Digits = None, at: At = None
 ) -> Response:
     """For tables and plots: a list for each field, nested ones under names such as `hp.lr` and `best.value`."""
-    return await kept(request, use, row, ("columns", digits), at, lambda: queries.columns(use, row, at, digits))
+    return await cached_response(
+        request, use, row, ("columns", digits), at, lambda: queries.columns(use, row, at, digits)
+    )
 
 
 @router.get(
@@ -134,7 +136,7 @@ async def get_columns(
     responses=refusals(404),
 )
 def get_trial(row: StudyRowDep, number: TrialPath, use: ServicesDep, at: At = None) -> TrialDetail:
-    """With its learning curve and, if it failed, the traceback."""
+    """The trial with its learning curve and, if it failed, the traceback."""
     return queries.trial(use, row, number, at)
 
 
@@ -156,7 +158,7 @@ def get_trial_log(row: StudyRowDep, number: TrialPath, use: ServicesDep) -> Stre
     responses=refusals(404),
 )
 def get_trial_metrics(row: StudyRowDep, number: TrialPath, use: ServicesDep) -> Logged:
-    """What its trainer said with `log` between evaluations, a point about once a second; with what it shares."""
+    """The points that its trainer logged with `log`, about one per second, including shared stages."""
     return trial_metrics(use, row, number)
 
 
@@ -172,8 +174,8 @@ def get_trial_metrics(row: StudyRowDep, number: TrialPath, use: ServicesDep) -> 
 def add_trial(
     request: Request, response: Response, row: StudyRowDep, body: bodies.TrialBody, use: ServicesDep, write: WriterDep
 ) -> TrialDetail:
-    """It has the hyper-parameters that the study's other trials have; what it shares with them is not trained again."""
-    number = study_changes.add_trial(use, row, write, bodies.start_of(body))
+    """It has the hyper-parameters of the study's other trials. Steps shared with them are not trained again."""
+    number = study_changes.add_trial(use, row, write, bodies.parse_trial(body))
     response.headers["Location"] = f"{request.url.path}/{number}"
     return get_trial(row, number, use)
 
@@ -186,12 +188,14 @@ def add_trial(
     response_description="The trials, in the order asked for.",
     responses=refusals(400, 404, 409, 413, 415),
 )
-def ask_trials(row: StudyRowDep, body: bodies.AsksBody, use: ServicesDep, write: WriterDep) -> TrialBatch:
-    """Each is a trial of your own, `{hp, steps}`, or more steps of one there is, `{trial, steps}`. All or nothing."""
-    return TrialBatch(items=_asked(row, bodies.asks_of(body), use, write))
+def ask_trials(row: StudyRowDep, body: bodies.TrialsBody, use: ServicesDep, write: WriterDep) -> TrialBatch:
+    """Each is a new trial, `{hp, steps}`, or an extension, `{trial, steps}`. All or nothing."""
+    return TrialBatch(items=_request_trials(row, bodies.parse_trials(body), use, write))
 
 
-def _asked(row: StudyRecord, asks: list[c.Start | c.Extend], use: ApiServices, write: Write) -> list[TrialDetail]:
+def _request_trials(
+    row: StudyRecord, asks: list[c.Start | c.Extend], use: ApiServices, write: Write
+) -> list[TrialDetail]:
     numbers = study_changes.ask(use, row, write, asks)
     with use.open_study(row) as (plan, study):
         return [documents.trial(plan, study.trials[number]) for number in numbers]
@@ -207,8 +211,8 @@ def _asked(row: StudyRecord, asks: list[c.Start | c.Extend], use: ApiServices, w
 def extend_trial(
     row: StudyRowDep, number: TrialPath, body: bodies.ExtensionBody, use: ServicesDep, write: WriterDep
 ) -> TrialDetail:
-    """To so many steps in all: it goes on from where it is. Steps that it was asked for before change nothing."""
-    return _asked(row, [bodies.extension_of(body, number)], use, write)[0]
+    """To a new total number of steps, from its last state. A smaller number changes nothing."""
+    return _request_trials(row, [bodies.parse_extension(body, number)], use, write)[0]
 
 
 @router.post(
@@ -219,9 +223,9 @@ def extend_trial(
     responses=refusals(404, 409, 413, 415),
 )
 def retry_trial(row: StudyRowDep, number: TrialPath, use: ServicesDep, write: WriterDep) -> TrialDetail:
-    """For all that it was asked for, from its last checkpoint. A study that is over goes on for that.
+    """For all its requested steps, from its last checkpoint. A study that is over is reopened for it.
 
-    Its tuner has gone on without the trial, and hears no more of it.
+    The tuner has decided without the trial, and gets no new results of it.
     """
     study_changes.retry_trial(use, row, write, number)
     return get_trial(row, number, use)
@@ -231,10 +235,10 @@ def retry_trial(row: StudyRowDep, number: TrialPath, use: ServicesDep, write: Wr
     "/{number}",
     status_code=204,
     summary="Cancel a trial",
-    response_description="Nobody trains it any further for this study.",
+    response_description="The trial is not trained any further for this study.",
     responses=refusals(404, 409),
 )
 def cancel_trial(row: StudyRowDep, number: TrialPath, use: ServicesDep, write: WriterDep) -> None:
-    """What it shares with others goes on."""
+    """Steps that other trials share are still trained."""
     command = c.CancelTrial(study=StudyId(row.id), trial=number)
     write(row.stream, lambda plan: decide(plan, command))

@@ -1,1 +1,1 @@
-"""What people are shown: pure functions from a folded plan, or from what happened when, to JSON."""
+"""Views: pure functions from a folded plan, or from its history, to answers."""

@@ -1,7 +1,7 @@
-"""What people are shown of a study and its trials: pure functions from a folded plan to answers (`stagetree.models`).
+"""The answers for a study and its trials: pure functions from a folded plan to `stagetree.models`.
 
-`study` is the document of `stagetree run -o json`. `reached` gives the last step done by each chain under way, by its
-heartbeat; a chain that is not in it has just begun.
+`study` is the document of `stagetree run -o json`. `reached` has the last step of each running chain, by its heartbeat;
+a chain without one has just begun.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from app.events import ChainRecord, StudyRecord
 from app.service.views import outcomes
 from app.service.views.exactness import exactness as proven
 from app.service.views.exactness import marks
-from app.service.views.outcomes import front_fields, fronted, outcomes_of, required_metrics
+from app.service.views.outcomes import judged_result, outcomes_of, pareto_fields, pareto_trials
 from app.service.views.plans import point
-from app.service.views.progress import begins_shortly, ending_text, lineage, packing, progress
+from app.service.views.progress import ending_text, lineage, packing, progress, short_origin_text
 from app.service.views.story import story
 from app.service.views.trial_order import json_safe
 from stagetree.models.answer import constructor_without_validation
@@ -35,7 +35,7 @@ from stagetree.models.studies import Cost, Failures, Share, Steps, StudyAnswer, 
 from stagetree.models.trials import Averaged, Failure, Note, Prediction, Trial, TrialDetail
 
 Busy = Mapping[NodeId, Sequence[Stage]]
-"""For each node, the stages of chains under way that are still to be trained in it."""
+"""By node, the stages that running chains have yet to train."""
 
 UNUSED = Share(used=0, due=None)
 _make_trial = constructor_without_validation(Trial)
@@ -53,15 +53,15 @@ def study(
     slots: Share = UNUSED,
     with_trials: bool = True,
 ) -> StudyAnswer:
-    """A study with its results so far. `now` is when it is looked at, for the time a running one has taken.
+    """A study with its results so far.
 
-    expected: how far it will go, where that is known.
+    now: the time of the query, for the duration of a running study. expected: the forecast, if there is one.
     """
     folded = plan.studies[name]
     more: dict[str, Any] = {"spec": folded.spec, "trials": trials(plan, folded)} if with_trials else {}
     if plan.packing or plan.packing_reason:
         more["packing"] = packing(plan)
-    more |= front_fields(plan, folded) | {"sampler": folded.tuner.get("sampler", "")}
+    more |= pareto_fields(plan, folded) | {"sampler": folded.tuner.get("sampler", "")}
     return StudyAnswer(
         study=folded.id,
         name=folded.name,
@@ -91,17 +91,17 @@ def study(
         slots=slots,
         progress=progress(plan, folded, reached or {}, expected),
         **_growth(folded),
-        **_remarks(plan, folded),
+        **_annotations(plan, folded),
     ).with_fields(**lineage(folded), **more)
 
 
 def _counts(plan: SearchPlan, study: Study) -> dict[str, int]:
-    """How many trials are in each of the states that they are shown in."""
+    """The number of trials in each displayed state."""
     busy = _busy(plan)
     return dict.fromkeys(get_args(TrialDisplayState), 0) | Counter(_state(plan, trial, busy) for trial in study.trials)
 
 
-def _remarks(plan: SearchPlan, study: Study) -> dict[str, Any]:
+def _annotations(plan: SearchPlan, study: Study) -> dict[str, Any]:
     notes = [note(study, each) for each in study.notes]
     learned = [learned_text(each) for each in study.learned]
     told = {"learned": learned, "unread_hp": json_safe(unread_hp(plan, study))}
@@ -113,7 +113,7 @@ def _growth(study: Study) -> dict[str, Any]:
 
 
 def note(study: Study, note: search_plan.Note) -> Note:
-    """What somebody wrote down, with the position of its event in the study."""
+    """A note, with the position of its event in the study."""
     event = note.version - study.submitted_version + 1
     by, corrected = note.by, note.corrected_at
     return Note(event=event, time=note.at, trial=note.trial, text=note.text, by=by, corrected_at=corrected)
@@ -133,7 +133,7 @@ def _cost(plan: SearchPlan, study: Study) -> Cost:
 
 
 def failures(plan: SearchPlan, study: Study) -> list[Failures]:
-    """The failed trials, those with equal errors together, the most frequent first."""
+    """The failed trials, grouped by equal errors, the most frequent first."""
     if not study.failed:
         return []
     reached = {trial.number: accounting.last_step(plan, trial) for trial in study.trials}
@@ -153,8 +153,8 @@ def _failures(group: Group) -> Failures:
     )
 
 
-def listed(row: StudyRecord, live: Sequence[ChainRecord] = ()) -> StudyListed:
-    """A study in a list of them; `live` are the chains under way."""
+def list_entry(row: StudyRecord, live: Sequence[ChainRecord] = ()) -> StudyListed:
+    """A study's entry in the list. live: the running chains."""
     return StudyListed(
         study=row.id,
         name=row.name,
@@ -162,7 +162,7 @@ def listed(row: StudyRecord, live: Sequence[ChainRecord] = ()) -> StudyListed:
         submitted_at=row.submitted_at,
         plan=row.stream,
         slots=share(row, live),
-        begins="" if row.begins is None else str(json_safe(begins_shortly(row.begins))),
+        begins="" if row.begins is None else str(json_safe(short_origin_text(row.begins))),
         project=row.project,
         owner=row.owner,
         tags=list(row.tags or ()),
@@ -170,7 +170,7 @@ def listed(row: StudyRecord, live: Sequence[ChainRecord] = ()) -> StudyListed:
 
 
 def share(row: StudyRecord, live: Sequence[ChainRecord]) -> Share:
-    """The slots that train for a study, and its share of them while it competes with others."""
+    """The slots that train for a study, and its fair share while it competes with others."""
     training = {chain.slot: chain for chain in live if chain.state in (ChainState.READY, ChainState.RUNNING)}
     due = row.slots_due if row.state == StudyState.RUNNING else None
     return Share(used=sum(_payer(chain) == row.id for chain in training.values()), due=due)
@@ -185,20 +185,20 @@ def _payer(chain: ChainRecord) -> str:
 
 def trials(plan: SearchPlan, study: Study, after: int = 0, limit: int | None = None) -> list[Trial]:
     """The trials of a study, or up to `limit` of them from number `after` on."""
-    busy, stands, mark, front = _busy(plan), standing(study), marks(plan, study), fronted(plan, study)
+    busy, stands, mark, front = _busy(plan), standing(study), marks(plan, study), pareto_trials(plan, study)
     chosen = study.trials[after : None if limit is None else after + limit]
     return [_trial(plan, study, trial, busy, stands, mark(trial), front) for trial in chosen]
 
 
 def trial(plan: SearchPlan, trial: search_plan.Trial) -> TrialDetail:
-    """All there is to know of one trial."""
+    """One trial with all its details."""
     study = plan.studies[trial.study]
     mark = marks(plan, study)(trial)
-    shown = _trial(plan, study, trial, _busy(plan), standing(study), mark, fronted(plan, study))
+    shown = _trial(plan, study, trial, _busy(plan), standing(study), mark, pareto_trials(plan, study))
     more: dict[str, Any] = {"failure": Failure(**json_safe(trial.error))} if trial.error else {}
     more |= {name: part for name, part in lineage(study).items() if name == "begins"}
     if parents := trial.reason.get("average_of"):
-        more["average_of"] = [_averaged(plan, study, each) for each in parents]
+        more["average_of"] = [_averaged_part(plan, study, each) for each in parents]
     return TrialDetail(
         **shown,
         asked=trial.requested_steps,
@@ -212,13 +212,13 @@ def trial(plan: SearchPlan, trial: search_plan.Trial) -> TrialDetail:
     ).with_fields(**more)
 
 
-def _averaged(plan: SearchPlan, study: search_plan.Study, part: dict[str, Any]) -> Averaged:
+def _averaged_part(plan: SearchPlan, study: search_plan.Study, part: dict[str, Any]) -> Averaged:
     result = results.result(plan, study, study.trials[part["trial"]])
     return Averaged(**part, value=None if result is None else result.value)
 
 
-class _Sometimes(TypedDict, total=False):
-    """The fields of a trial that are left out where there is nothing to say."""
+class _OptionalFields(TypedDict, total=False):
+    """The fields of a trial that are left out if empty."""
 
     prediction: Prediction
     cooldown_of: int
@@ -240,8 +240,8 @@ def _trial(
 ) -> Trial:
     state, rung, (last, best) = _state(plan, trial, busy), stands.rung(trial.number), outcomes_of(plan, study, trial)
     text, result = json_safe(meaning(study, trial, state, stands)), best if study.spec.get("value") == "best" else last
-    more = _Sometimes()
-    if (judged := required_metrics(plan, study, trial)) is not None:
+    more = _OptionalFields()
+    if (judged := judged_result(plan, study, trial)) is not None:
         more["metrics"], more["violation"], more["front"] = *judged, trial.number in front
     if (foretold := prediction(trial, stands)) is not None:
         more["prediction"] = Prediction.model_validate(foretold)
@@ -270,11 +270,11 @@ def _trial(
 def _state(plan: SearchPlan, trial: search_plan.Trial, busy: Busy) -> str:
     if trial.state != "active":
         return trial.state
-    return "running" if any(_passes(stage, end) for stage, end in _on_path(plan, trial, busy)) else "waiting"
+    return "running" if any(_passes(stage, end) for stage, end in _stages_on_path(plan, trial, busy)) else "waiting"
 
 
-def _on_path(plan: SearchPlan, trial: search_plan.Trial, busy: Busy) -> Iterator[tuple[Stage, int]]:
-    """The stages under way in the nodes of a trial, each with the step up to which the trial goes along."""
+def _stages_on_path(plan: SearchPlan, trial: search_plan.Trial, busy: Busy) -> Iterator[tuple[Stage, int]]:
+    """The running stages on a trial's path, each with the step up to which the trial shares it."""
     for name, end in plan.path_ends(trial):
         yield from ((stage, end) for stage in busy.get(name, ()))
 

@@ -1,4 +1,4 @@
-"""What is known of a study's exactness, and the marks beside numbers that were not compared or are known to differ."""
+"""A study's exactness, and the marks of trials whose numbers are unchecked or known to differ."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def exactness(plan: SearchPlan, study: Study) -> Exactness:
     return Exactness(
         verdict=judgement.verdict,
         text=json_safe(text + shared),
-        mark=json_safe(_joined(mark, inexact_results.study_inexactness(plan, study))),
+        mark=json_safe(_join_reasons(mark, inexact_results.study_inexactness(plan, study))),
         reason=json_safe(judgement.reason),
         unchecked=list(judgement.unchecked),
         compared=judgement.compared,
@@ -33,10 +33,10 @@ def exactness(plan: SearchPlan, study: Study) -> Exactness:
 
 
 def marks(plan: SearchPlan, study: Study) -> Callable[[Trial], str]:
-    """The words beside the numbers of a trial that was not compared, or is known not to be exact; else ""."""
+    """The mark of a trial that was not compared or is known to be inexact; else ""."""
     unchecked, inexact = trial_marks(plan, study), inexact_results.trial_inexactness_in(plan, study)
-    return lambda trial: json_safe(_joined(unchecked(trial), inexact(trial)))
+    return lambda trial: json_safe(_join_reasons(unchecked(trial), inexact(trial)))
 
 
-def _joined(unchecked: str, inexact: Sequence[str]) -> str:
+def _join_reasons(unchecked: str, inexact: Sequence[str]) -> str:
     return "; ".join(filter(None, (unchecked, *inexact)))

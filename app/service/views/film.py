@@ -1,7 +1,7 @@
-"""A study as a film of ten seconds: the rung tree grows, with the slots below, and decisions are seen as they are made.
+"""A study as a film of ten seconds: the rung tree grows above the slots, and captions tell the decisions.
 
-Everything is a function of the plan and its history, as a list of things to draw, each with the frame from which on it
-is seen. What draws them, as SVG or as GIF, is beside this file. Times in which no slot trained are left out.
+A scene is a list of figures, each with the frame in which it appears, computed from the plan and its history.
+`film_files` draws it as SVG, GIF or PNG. Times in which no slot trained are cut.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ WIDTH, LEFT, RIGHT, TOP, TREE = 960, 62, 30, 84, 300
 BOTTOM = TOP + TREE
 
 LANES = 120
-"""All slots together are at most so high."""
+"""The greatest height of all slots together."""
 
 MANY = 200
-"""The ends of more trials are small, and their lines faint."""
+"""More trials than that have small ends and faint lines."""
 
 FLASH = 8
-"""A promotion is seen for so many frames."""
+"""The frames for which a promotion is highlighted."""
 
 Point = tuple[float, float]
 
 Measured = tuple[int, float, int]
-"""A step, the value there, and the frame from which it is seen."""
+"""A step, its value, and the frame in which it appears."""
 
 
 class Figure(NamedTuple):
-    """Something that is seen from a frame on. kind: line, dot, cross, ring, star, rect or text."""
+    """A figure that appears in a frame. kind: line, dot, cross, ring, star, rect or text."""
 
     kind: str
     frame: int
@@ -54,7 +54,7 @@ class Figure(NamedTuple):
 
 @dataclass(slots=True)
 class Scene:
-    """All that is drawn. captions: by frame. lanes: the top and the bottom of the slots, which time uncovers."""
+    """The figures of a film. captions: by frame. lanes: the top and bottom of the slots, which time uncovers."""
 
     title: str
     height: float
@@ -65,7 +65,7 @@ class Scene:
 
 
 def film(study: Study, shown: StudyAnswer, tree: Tree, history: PlanHistory, version: int) -> Scene:
-    """The scenes up to an event. shown: the study's answer at that event; tree: its nodes with their curves."""
+    """The film up to an event. shown: the study's answer at that event. tree: its nodes with their curves."""
     since, now = study.submitted_version - 1, history.times[version - 1]
     spans = [span for span in history.spans if since < span.begun <= version and span.proof is None]
     clock = Clock((span.begun_at, span.ended_at or now) for span in spans)
@@ -75,7 +75,7 @@ def film(study: Study, shown: StudyAnswer, tree: Tree, history: PlanHistory, ver
     trials = len(tree.trials.node)
     faint = 0.6 * math.sqrt(min(1, MANY / max(1, trials)))
     scene = Scene(f"{study.name}: {study.metric}", top + lane * len(rows) + 16, (top, top + lane * len(rows)), faint)
-    grown = _Growing(_of_means(tree), _measured_at(history, tree, version), clock, shown.mode)
+    grown = _RungTree(_mean_tree(tree), _measurement_times(history, tree, version), clock, shown.mode)
     scene.drawn += grown.axes()
     scene.drawn += _slots(spans, rows, tree, study, clock, now, top, lane)
     scene.drawn += grown.lines()
@@ -87,8 +87,8 @@ def film(study: Study, shown: StudyAnswer, tree: Tree, history: PlanHistory, ver
     return scene
 
 
-def _of_means(tree: Tree) -> Tree:
-    """Of a study with repeats, the tree of their means, whose trials pass the nodes of their first repeat."""
+def _mean_tree(tree: Tree) -> Tree:
+    """For a study with repeats, the tree of their means along the nodes of each trial's first repeat."""
     if not any(tree.trials.repeats):
         return tree
     steps = [[int(point[0]) for point in curve] for curve in tree.nodes.means]
@@ -96,8 +96,8 @@ def _of_means(tree: Tree) -> Tree:
     return tree.with_fields(nodes=tree.nodes.with_fields(steps=steps, values=values))
 
 
-def _measured_at(history: PlanHistory, tree: Tree, version: int) -> dict[tuple[int, int], float]:
-    """When each node was measured at each step, where that is known."""
+def _measurement_times(history: PlanHistory, tree: Tree, version: int) -> dict[tuple[int, int], float]:
+    """The time of each measurement by node and step, if known."""
     index = {name: node for node, name in enumerate(tree.nodes.id)}
     first_at: dict[tuple[int, int], float] = {}
     for at, kind, span, step in history.marks:
@@ -110,15 +110,15 @@ def _measured_at(history: PlanHistory, tree: Tree, version: int) -> dict[tuple[i
 # ------------------------------------------------------------------------------------------------------------ the tree
 
 
-class _Growing:
-    """The rung tree: where each measurement is drawn, and from which frame on."""
+class _RungTree:
+    """The rung tree: the position of each measurement, and the frame in which it appears."""
 
     def __init__(self, tree: Tree, measured: Mapping[tuple[int, int], float], clock: Clock, mode: str) -> None:
         self._tree, self._measured, self._clock = tree, measured, clock
         self._most = max(tree.nodes.end, default=1)
         values = [value for values in tree.nodes.values for value in values]
         self._is_log = bool(values) and min(values) > 0 and max(values) / min(values) > 20
-        self._low, self._high = _domain([self._scaled(value) for value in values], mode)
+        self._low, self._high = _domain([self._scale(value) for value in values], mode)
         self._points: list[list[Measured]] = []  # of each node
         for node in range(tree.count):
             self._points.append([*self._anchor(node), *self._own(node)])
@@ -130,7 +130,7 @@ class _Growing:
             yield step, value, 1 if at is None else self._clock.frame(at)
 
     def _anchor(self, node: int) -> list[Measured]:
-        """Where the node leaves its parent: between two measurements, on the line from one to the next."""
+        """The point where the node leaves its parent, interpolated between two measurements."""
         parent, start = self._tree.nodes.parent[node], self._tree.nodes.start[node]
         line = self._points[parent] if parent >= 0 else []
         before = [point for point in line if point[0] <= start]
@@ -139,36 +139,36 @@ class _Growing:
             return []
         if after is None or before[-1][0] == start:
             return [before[-1]]
-        return [(start, self._between(before[-1], after, start), max(before[-1][2], after[2]))]
+        return [(start, self._interpolate(before[-1], after, start), max(before[-1][2], after[2]))]
 
-    def _between(self, one: Measured, other: Measured, step: int) -> float:
-        """The value at a step on the straight line that is drawn from one measurement to the other."""
+    def _interpolate(self, one: Measured, other: Measured, step: int) -> float:
+        """The value at a step on the drawn line between two measurements."""
         begin, at, end = (math.log1p(each) for each in (one[0], step, other[0]))
-        low, high = self._scaled(one[1]), self._scaled(other[1])
+        low, high = self._scale(one[1]), self._scale(other[1])
         value = low + (at - begin) / (end - begin) * (high - low)
         return math.exp(value) if self._is_log else value
 
-    def _scaled(self, value: float) -> float:
+    def _scale(self, value: float) -> float:
         return math.log(value) if self._is_log else value
 
     def place(self, step: float, value: float) -> Point:
-        """Where a value after a step is drawn: at the edge, if it is far off."""
-        x, y = self._unbounded(step, value)
+        """The position of a value, clipped to the drawing."""
+        x, y = self._project(step, value)
         return x, min(BOTTOM, max(TOP, y))
 
-    def _unbounded(self, step: float, value: float) -> Point:
+    def _project(self, step: float, value: float) -> Point:
         x = LEFT + math.log1p(step) / math.log1p(self._most) * (WIDTH - LEFT - RIGHT)
-        return x, BOTTOM - TREE * (self._scaled(value) - self._low) / (self._high - self._low)
+        return x, BOTTOM - TREE * (self._scale(value) - self._low) / (self._high - self._low)
 
     def _line(self, one: Measured, other: Measured) -> tuple[Point, ...]:
-        """From one measurement to the other, along the edge where that would leave the drawing."""
-        (x0, y0), (x1, y1) = self._unbounded(*one[:2]), self._unbounded(*other[:2])
+        """The line between two measurements, clipped to the drawing."""
+        (x0, y0), (x1, y1) = self._project(*one[:2]), self._project(*other[:2])
         crossed = (edge for edge in (TOP, BOTTOM) if min(y0, y1) < edge < max(y0, y1))
         corners = sorted((x0 + (edge - y0) / (y1 - y0) * (x1 - x0), float(edge)) for edge in crossed)
         return self.place(*one[:2]), *corners, self.place(*other[:2])
 
     def axes(self) -> Iterator[Figure]:
-        """The lowest and the highest value, and some steps."""
+        """The axes, labelled with three values and some steps."""
         for value in (self._low, (self._low + self._high) / 2, self._high) if any(self._tree.nodes.steps) else ():
             natural = math.exp(value) if self._is_log else value
             y = self.place(1, natural)[1]
@@ -183,7 +183,7 @@ class _Growing:
                 last = x
 
     def lines(self) -> Iterator[Figure]:
-        """What trials share is one line, as thick as it has trials."""
+        """One line for each shared segment; its width grows with the number of trials."""
         thickest = math.log2(1 + max(self._tree.nodes.trials, default=1))
         exits = self._exits()
         for node, points in enumerate(self._points):
@@ -194,13 +194,13 @@ class _Growing:
                 width = 1 + round(2 * 8 * math.log2(passing) / thickest) / 2
                 yield Figure("line", other[2], "soft", self._line(one, other), width)
 
-    def _along(self, way: Sequence[Measured]) -> Iterator[Point]:
+    def _path_points(self, way: Sequence[Measured]) -> Iterator[Point]:
         yield self.place(*way[0][:2])
         for one, other in pairwise(way):
             yield from self._line(one, other)
 
     def _exits(self) -> list[list[int]]:
-        """For each node the steps at which its trials leave it, to a child or for good."""
+        """By node, the steps at which its trials leave it or end."""
         nodes, exits = self._tree.nodes, [list[int]() for _ in range(self._tree.count)]
         for node, parent in enumerate(nodes.parent):
             if parent >= 0:
@@ -209,8 +209,8 @@ class _Growing:
             exits[node].append(steps)
         return [sorted(steps) for steps in exits]
 
-    def _at(self, trial: int, step: int) -> Measured | None:
-        """The last measurement of a trial up to a step."""
+    def _last_measurement(self, trial: int, step: int) -> Measured | None:
+        """A trial's last measurement up to a step."""
         node = self._tree.trials.node[trial]
         while node >= 0:
             before = [point for point in self._points[node] if point[0] <= step]
@@ -220,22 +220,22 @@ class _Growing:
         return None
 
     def promotions(self, decisions: Sequence[DecisionMade], times: Sequence[float]) -> Iterator[Figure]:
-        """A ring around each trial that goes on, where it stood."""
+        """A ring at the last measurement of each promoted trial."""
         stood: dict[int, int] = {}
         for each in decisions:
             if each.trial is None or each.steps is None or each.trial >= len(self._tree.trials.node):
                 continue
-            if each.kind == "promote" and (point := self._at(each.trial, stood.get(each.trial, 0))):
+            if each.kind == "promote" and (point := self._last_measurement(each.trial, stood.get(each.trial, 0))):
                 frame = max(point[2], self._clock.frame(times[each.version - 1]))
                 yield Figure("ring", frame, "accent", (self.place(*point[:2]),), 7, until=frame + FLASH)
             stood[each.trial] = each.steps
 
     def ends(self, decisions: Sequence[DecisionMade], times: Sequence[float]) -> Iterator[Figure]:
-        """A dot where a trial ended; a cross where its tuner stopped it, or where it failed."""
+        """A dot at the end of each trial; a cross if it was pruned or failed."""
         stopped = {each.trial: times[each.version - 1] for each in decisions if each.kind == "stop"}
         trials, size = self._tree.trials, 2.0 if len(self._tree.trials.node) > MANY else 4.0
         for trial, (steps, state) in enumerate(zip(trials.steps, trials.state, strict=True)):
-            if (point := self._at(trial, steps)) is None:
+            if (point := self._last_measurement(trial, steps)) is None:
                 continue
             frame = max(point[2], self._clock.frame(stopped[trial])) if trial in stopped else point[2]
             kind = "cross" if state in ("stopped", "failed") else "dot"
@@ -243,7 +243,7 @@ class _Growing:
             yield Figure(kind, frame, role, (self.place(*point[:2]),), size)
 
     def winner(self, shown: StudyAnswer) -> Iterator[Figure]:
-        """At the end: the way of the best trial, and its name."""
+        """In the last frame, the path and the name of the best trial."""
         best = shown.best
         if best is None or best.trial >= len(self._tree.trials.node):
             return
@@ -252,7 +252,7 @@ class _Growing:
             way += [point for point in reversed(self._points[node]) if point[0] <= until]
             node, until = self._tree.nodes.parent[node], self._tree.nodes.start[node]
         if way:
-            yield Figure("line", FRAMES, "accent", tuple(dict.fromkeys(self._along(way[::-1]))), 4)
+            yield Figure("line", FRAMES, "accent", tuple(dict.fromkeys(self._path_points(way[::-1]))), 4)
             x, y = end = self.place(best.steps, best.value)
             yield Figure("star", FRAMES, "accent", (end,), 10)
             beside, star = (x - 14, max(TOP + 12, y - 10)), "*" if best.exactness else ""
@@ -260,7 +260,7 @@ class _Growing:
 
 
 def _domain(values: Sequence[float], mode: str) -> Point:
-    """The lowest and the highest value that is drawn: a few far off on the worse side are at the edge."""
+    """The range of drawn values. Outliers on the worse side are clipped."""
     if not values:
         return 0.0, 1.0
     low, high = min(values), max(values)
@@ -285,7 +285,7 @@ def _slots(
     top: float,
     lane: float,
 ) -> Iterator[Figure]:
-    """What each slot trained: strong where several trials share it, faint where it is another study's."""
+    """The spans of each slot: strong if several trials share them, faint for other studies."""
     shared = dict(zip(tree.nodes.id, tree.nodes.trials, strict=True))
     for row, slot in enumerate(rows):
         if lane >= 12:

@@ -1,7 +1,7 @@
-"""A film as a file: an SVG that a browser plays by itself, a GIF where that is not shown, and its end as a PNG.
+"""A film as a file: an SVG that a browser plays, a GIF, or its last frame as a PNG.
 
-The SVG has its colours and its motion in one style sheet: where less motion is asked for, and where no animation
-is shown, it is the last picture. The page leaves that sheet out, and shows group by group itself.
+One style sheet has the colours and the motion of the SVG. Viewers without animation, or with reduced motion, show the
+last frame. The page drops that sheet and shows the groups itself.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ DARK = {
     "bad": "#ff8a5c",
 }
 SLIDE = WIDTH - LEFT - RIGHT
-"""How far time goes over the slots, in pixels."""
+"""The width of the time axis, in pixels."""
 
 CHARACTERS = 118
-"""Of a caption, in a line."""
+"""The characters in a line of a caption."""
 
 GIF_FRAMES = 60
 HOLD_MILLISECONDS = 4000
 LARGER = 2
-"""A picture of a GIF is drawn so many times as large, and then made smaller: its lines are smooth."""
+"""GIF frames are drawn larger by this factor and scaled down, for smooth lines."""
 
 CARD = (1200, 630)
-"""Pixels of the picture that a link is shown with, in the proportions for which such pictures are not cut."""
+"""The size of a link's preview picture, in the proportions that sites do not crop."""
 
 
-def reworded(scene: Scene, word: Callable[[str], str]) -> Scene:
-    """The same film, each text of it put through a function."""
+def replace_texts(scene: Scene, word: Callable[[str], str]) -> Scene:
+    """The film with a function applied to each text."""
     drawn = [each._replace(text=word(each.text)) if each.text else each for each in scene.drawn]
     captions = [(frame, word(text)) for frame, text in scene.captions]
     return replace(scene, title=word(scene.title), drawn=drawn, captions=captions)
@@ -105,7 +105,7 @@ def _colours(palette: Mapping[str, str]) -> str:
 
 
 def _shapes(drawn: list[Figure], faint: float) -> Iterator[str]:
-    """Things that look alike are one path, so that the file of thousands of trials is small."""
+    """Figures of one look are joined into one path, which keeps files of thousands of trials small."""
     paths = defaultdict[tuple[str, str, float], list[str]](list)
     for each in drawn:
         if each.kind == "text":
@@ -155,7 +155,7 @@ def _star(x: float, y: float, size: float) -> list[tuple[float, float]]:
 
 
 def _caption(frame: int, text: str) -> str:
-    """A line or two on paper of its own, which hides the caption before."""
+    """Up to two lines, on a background that hides the caption before."""
     lines = "".join(
         f'<text class="soft" x="{LEFT}" y="{45 + 18 * number}" font-size="14" fill="currentColor">{escape(line)}</text>'
         for number, line in enumerate(_lines(text))
@@ -172,7 +172,7 @@ def _lines(text: str) -> list[str]:
 
 
 def gif(scene: Scene) -> bytes:
-    """The film as a GIF on light paper, which begins again after some seconds. Raises ImportError without Pillow."""
+    """The film as a looping GIF in light colours. Raises ImportError without Pillow."""
     from PIL import Image, ImageDraw
 
     base, pen = _paper(scene)
@@ -198,7 +198,7 @@ def gif(scene: Scene) -> bytes:
 
 
 def png(scene: Scene) -> bytes:
-    """The end of the film on light paper, as large as a `CARD`. Raises ImportError without Pillow."""
+    """The film's last frame in light colours, in the size of `CARD`. Raises ImportError without Pillow."""
     from PIL import Image, ImageOps
 
     picture, pen = _paper(scene)
@@ -212,7 +212,7 @@ def png(scene: Scene) -> bytes:
 
 
 def _paper(scene: Scene) -> tuple[Image.Image, ImageDraw.ImageDraw]:
-    """With the title, and what draws on it."""
+    """A blank image with the title, and its pen."""
     from PIL import Image, ImageDraw
 
     base = Image.new("RGB", (WIDTH * LARGER, round(scene.height) * LARGER), LIGHT["paper"])
@@ -222,7 +222,7 @@ def _paper(scene: Scene) -> tuple[Image.Image, ImageDraw.ImageDraw]:
 
 
 def _finish(pen: ImageDraw.ImageDraw, scene: Scene, frame: int) -> None:
-    """The parts of one picture only: the slots so far, promotions, and the caption."""
+    """Draw the parts of one frame only: the slots so far, promotions, and the caption."""
     edge = LEFT + frame / FRAMES * (WIDTH - LEFT - RIGHT)
     for each in scene.drawn:
         if each.kind == "rect" and each.points[0][0] < edge:
@@ -241,7 +241,7 @@ def _draw(pen: ImageDraw.ImageDraw, each: Figure, faint: float) -> None:
     colour = LIGHT[each.role]
     match each.kind:
         case "line":
-            colour = _mixed(colour, faint) if each.role == "soft" else colour
+            colour = _mix_with_paper(colour, faint) if each.role == "soft" else colour
             pen.line(points, fill=colour, width=max(1, round(size)), joint="curve")
         case "rect":
             pen.rectangle([points[0], (max(x, points[1][0]), points[1][1])], fill=colour)
@@ -265,7 +265,7 @@ def _write(pen: ImageDraw.ImageDraw, x: float, y: float, text: str, size: float,
     pen.text((x * LARGER, y * LARGER), text, fill=LIGHT[role], font=font, anchor=anchor)
 
 
-def _mixed(colour: str, share: float) -> str:
-    """A colour on paper, of which so much is seen."""
+def _mix_with_paper(colour: str, share: float) -> str:
+    """Blend a colour with the paper. share: the colour's part."""
     parts = [(int(colour[at : at + 2], 16), int(LIGHT["paper"][at : at + 2], 16)) for at in (1, 3, 5)]
     return "#" + "".join(f"{round(of * share + paper * (1 - share)):02x}" for of, paper in parts)

@@ -1,4 +1,4 @@
-"""The ten seconds of a film: the frame of each moment of a study, and the captions."""
+"""The time line of a film: the frame of each moment of a study, and the captions."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ FRAMES, SECONDS = 120, 10
 
 
 class Clock:
-    """Time without that in which no slot trained, and its frames."""
+    """Time without the gaps in which no slot trained, and its frames."""
 
     def __init__(self, spans: Iterable[tuple[float, float]]) -> None:
-        self._pieces: list[tuple[float, float, float]] = []  # from, to, and where it begins on the shown axis
+        self._pieces: list[tuple[float, float, float]] = []  # begin, end, and begin on the axis without gaps
         for begin, end in sorted(spans):
             if self._pieces and begin <= self._pieces[-1][1]:
                 first, last, at = self._pieces[-1]
@@ -30,8 +30,8 @@ class Clock:
     def _length(self) -> float:
         return self._pieces[-1][2] + self._pieces[-1][1] - self._pieces[-1][0] if self._pieces else 0.0
 
-    def passed(self, at: float) -> float:
-        """The seconds of the shown time that have passed."""
+    def elapsed(self, at: float) -> float:
+        """The seconds since the beginning, without gaps."""
         index = bisect_right(self._pieces, at, key=lambda piece: piece[0]) - 1
         if index < 0:
             return 0.0
@@ -39,11 +39,11 @@ class Clock:
         return shown + min(at, end) - begin
 
     def share(self, at: float) -> float:
-        """How much of the shown time has passed, from 0 to 1."""
-        return self.passed(at) / self._length if self._length else 0.0
+        """The share of the time without gaps that has passed, from 0 to 1."""
+        return self.elapsed(at) / self._length if self._length else 0.0
 
     def frame(self, at: float) -> int:
-        """The first frame at which something of that time is seen."""
+        """The first frame that shows this time."""
         return min(FRAMES, max(1, math.ceil(self.share(at) * FRAMES)))
 
 
@@ -57,7 +57,7 @@ def captions(
             by_frame[clock.frame(times[each.version - 1])].append(each)
     for frame, made in sorted(by_frame.items()):
         if frame < FRAMES:
-            yield frame, f"{duration(times[made[-1].version - 1] - study.submitted_at)}  {_told(made)}"
+            yield frame, f"{duration(times[made[-1].version - 1] - study.submitted_at)}  {_caption_text(made)}"
 
 
 DID = {
@@ -69,7 +69,7 @@ DID = {
 }
 
 
-def _told(decisions: Sequence[DecisionMade]) -> str:
+def _caption_text(decisions: Sequence[DecisionMade]) -> str:
     first = decisions[0]
     if len(decisions) == 1 and first.kind in ("promote", "stop") and first.trial is not None:
         ranked = rank_text(first.reason)

@@ -1,6 +1,6 @@
-"""Which hyper-parameters the result depends on, by Optuna's PED-ANOVA (Watanabe et al. 2023, Algorithm 1).
+"""The importance of hyper-parameters, by Optuna's PED-ANOVA (Watanabe et al. 2023, Algorithm 1).
 
-It asks which of them are distributed otherwise among the better trials than among all: no model is fitted.
+It compares the distribution of each hyper-parameter among the better trials with that among all. It fits no model.
 """
 
 from __future__ import annotations
@@ -20,16 +20,15 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
 FEWEST, MOST = ENOUGH, 4_000
-"""Trials. Of fewer nothing is said: the best tenth would be one or two. Of more, so many are asked, evenly by rank:
-that changes distributions little, and Optuna copies each."""
+"""Trials. With fewer, the best tenth would be one or two. More are thinned evenly by rank, since Optuna copies each;
+that changes distributions little."""
 
-DRAWS, OF = 20, 100
-"""So often the shares are computed again of trials drawn with replacement, as many as there are, but at most `OF`; one
-in twenty is cut off at either end. Optuna's time grows as the square of their number; where there are more, the
-interval is wider than it need be."""
+RESAMPLES, MOST_RESAMPLED = 20, 100
+"""Bootstrap resamples for the interval, and the most trials in each; one resample in twenty is cut at either end.
+Optuna's time grows with the square of the trials. For more trials the interval is wider than necessary."""
 
 WIDE = 50.0
-"""Values that differ by such a factor are spread by orders of magnitude."""
+"""Values that differ by a larger factor are compared on a log scale."""
 
 METHOD = "PED-ANOVA"
 MISSING = "Importance needs Optuna where the server runs: pip install 'stagetree[optuna]'."
@@ -40,15 +39,15 @@ TOO_FEW = f"Importance needs at least {FEWEST} trials with a result; {{}} at {{}
 def importance(
     columns: Mapping[str, Sequence[Any]], values: Sequence[float | None], mode: str, rung: int | None = None
 ) -> Importance:
-    """How much each `hp.` column has to do with the values, the most important first; the shares add up to 1.
+    """The importance of each `hp.` column for the values, the greatest first; the shares add up to 1.
 
-    Numbers that some trials do not have are taken by quarters, beside those that have none. `note` says why there is
-    nothing.
+    Numbers that some trials lack are compared by quartile, with the missing ones as one more class. `note` gives the
+    reason for an empty answer.
     """
     ranked = sorted((value, row) for row, value in enumerate(values) if value is not None)
     answer = partial(Importance, method=METHOD, rung=rung, trials=len(ranked))
     sample = [ranked[number * len(ranked) // MOST] for number in range(MOST)] if len(ranked) > MOST else ranked
-    varied = _varied(columns, [row for _, row in sample])
+    varied = _varying_columns(columns, [row for _, row in sample])
     if len(ranked) < FEWEST or not varied:
         return answer(items=[], note=_too_few(len(ranked), rung) if len(ranked) < FEWEST else NONE_VARIES)
     try:
@@ -64,9 +63,9 @@ def _too_few(trials: int, rung: int | None) -> str:
 
 
 def _parts(varied: Mapping[str, list[Any]], values: Sequence[float], mode: str) -> list[ImportanceOf]:
-    """Each share with its interval. Raises RuntimeError where Optuna is not installed."""
+    """Each share with its interval. Raises RuntimeError without Optuna."""
     shares = _shares(varied, values, mode)
-    drawn = [_drawn(varied, values, mode, Random(number)) for number in range(DRAWS)]
+    drawn = [_resampled_shares(varied, values, mode, Random(number)) for number in range(RESAMPLES)]
     parts = []
     for name, share in shares.items():
         again = sorted(each.get(name, 0.0) for each in drawn)
@@ -75,20 +74,22 @@ def _parts(varied: Mapping[str, list[Any]], values: Sequence[float], mode: str) 
     return parts
 
 
-def _drawn(varied: Mapping[str, list[Any]], values: Sequence[float], mode: str, random: Random) -> dict[str, float]:
-    """The shares of trials that are drawn with replacement."""
-    rows = random.choices(range(len(values)), k=min(OF, len(values)))
+def _resampled_shares(
+    varied: Mapping[str, list[Any]], values: Sequence[float], mode: str, random: Random
+) -> dict[str, float]:
+    """The shares in a bootstrap resample of the trials."""
+    rows = random.choices(range(len(values)), k=min(MOST_RESAMPLED, len(values)))
     columns = {name: [column[row] for row in rows] for name, column in varied.items()}
     still = {name: column for name, column in columns.items() if len(set(map(str, column))) > 1}
     return _shares(still, [values[row] for row in rows], mode) if still else {}
 
 
-def _varied(columns: Mapping[str, Sequence[Any]], rows: Sequence[int]) -> dict[str, list[Any]]:
+def _varying_columns(columns: Mapping[str, Sequence[Any]], rows: Sequence[int]) -> dict[str, list[Any]]:
     varied: dict[str, list[Any]] = {}
     for name, column in columns.items():
         chosen = [column[row] for row in rows] if name.startswith("hp.") else []
         if len({str(value) for value in chosen if value is not None}) > 1:
-            varied[name] = _by_quarters(chosen) if None in chosen and _is_numeric(chosen) else chosen
+            varied[name] = _quartile_labels(chosen) if None in chosen and _is_numeric(chosen) else chosen
     return varied
 
 
@@ -96,14 +97,14 @@ def _is_numeric(column: Sequence[Any]) -> bool:
     return all(isinstance(value, int | float) and not isinstance(value, bool) for value in column if value is not None)
 
 
-def _by_quarters(column: Sequence[float | None]) -> list[str]:
-    """In which quarter of the numbers each lies, as text."""
+def _quartile_labels(column: Sequence[float | None]) -> list[str]:
+    """The quartile of each number, as text."""
     bounds = quantiles([value for value in column if value is not None], n=4)
     return [str(value if value is None else bisect(bounds, value)) for value in column]
 
 
 def _shares(varied: Mapping[str, list[Any]], values: Sequence[float], mode: str) -> dict[str, float]:
-    """Raises RuntimeError where Optuna is not installed."""
+    """Raises RuntimeError without Optuna."""
     optuna = load_optuna()
     spaces = {name: _distribution(column) for name, column in varied.items()}
     study = optuna.create_study(direction="minimize" if mode == "min" else "maximize")

@@ -1,4 +1,4 @@
-"""What trials came to, as answers: the best, the front of several metrics, and what each result is judged by."""
+"""Results as answers: the best trial, the Pareto front, and the metrics and constraints of each result."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ _make_outcome = constructor_without_validation(Outcome)
 
 
 def best(plan: SearchPlan, study: Study) -> Best | None:
-    """The best trial by the study's mode, ties to the lower number; None as long as none has a value."""
+    """The best trial by the study's mode, ties to the lower number; None before any has a value."""
     result = results.best(plan, study)
     return _best(plan, study, marks(plan, study), *result) if result else None
 
 
 def result_step(plan: SearchPlan, study: Study, trial: search_plan.Trial) -> int | None:
-    """The step at which a trial had its value; None as long as it has none."""
+    """The step of a trial's value; None before it has one."""
     result = results.result(plan, study, trial)
     return None if result is None else result.step
 
 
 def mark(plan: SearchPlan, study: Study, trial: search_plan.Trial) -> str:
-    """The mark of a trial; empty where it has none."""
+    """The mark of a trial; empty without one."""
     return marks(plan, study)(trial)
 
 
 def mark_of_best(plan: SearchPlan, study: Study, best: search_plan.Trial) -> str:
-    """The mark of the best trial as a sentence, to follow the one on why it won; empty where it has none."""
+    """The mark of the best trial as a sentence that follows its result; empty without one."""
     text = mark(plan, study, best)
     subject = "Its value" if len(study.objectives.goals) == 1 else f"Trial {best.number}"
     return f" {mark_sentence(subject, text)}." if text else ""
@@ -49,15 +49,15 @@ def _best(
     result: results.MeasuredValue,
 ) -> Best:
     last, best = outcomes_of(plan, study, trial)
-    more: dict[str, Any] = judged._asdict() if (judged := required_metrics(plan, study, trial)) else {}
+    more: dict[str, Any] = judged._asdict() if (judged := judged_result(plan, study, trial)) else {}
     if text := mark_of(trial):
         more["exactness"] = text
     best_so_far = Best(trial=trial.number, value=result.value, steps=result.step, hp=trial.hp, last=last, best=best)
     return best_so_far.with_fields(**more)
 
 
-def without_effect(plan: SearchPlan, study: Study, equal: Sequence[search_plan.Trial]) -> str:
-    """Which hyper-parameters change nothing, of trials with equal results; "" if any may have an effect."""
+def idle_parameters_text(plan: SearchPlan, study: Study, equal: Sequence[search_plan.Trial]) -> str:
+    """A note on hyper-parameters without effect among trials with equal results; "" if all may have one."""
     names = dict.fromkeys(name for trial in equal for name in trial.hp)
     differing = [name for name in names if len({repr(trial.hp.get(name)) for trial in equal}) > 1]
     if idle := [name for name in unread_hp(plan, study) if name in differing]:
@@ -72,8 +72,8 @@ def without_effect(plan: SearchPlan, study: Study, equal: Sequence[search_plan.T
     return f"{' and '.join(f'`{name}`' for name in differing)} {change} nothing so far: all trials have equal results"
 
 
-def front_fields(plan: SearchPlan, study: Study) -> dict[str, Any]:
-    """What a study with several metrics, or constraints, has beside others."""
+def pareto_fields(plan: SearchPlan, study: Study) -> dict[str, Any]:
+    """The fields of a study with several metrics or constraints."""
     if study.objectives.is_plain:
         return {}
     metrics, constraints = study.spec.get("metrics") or [], study.spec.get("constraints") or []
@@ -85,15 +85,15 @@ def front_fields(plan: SearchPlan, study: Study) -> dict[str, Any]:
     }
 
 
-class Judged(NamedTuple):
-    """What a result is judged by beside the one metric: metrics by name, and by how much it breaks constraints."""
+class JudgedResult(NamedTuple):
+    """A result by all metrics, and the size of its constraint violation."""
 
     metrics: dict[str, float]
     violation: float
 
 
-def required_metrics(plan: SearchPlan, study: Study, trial: search_plan.Trial) -> Judged | None:
-    """None where the study has one metric and no constraints, or the trial no result."""
+def judged_result(plan: SearchPlan, study: Study, trial: search_plan.Trial) -> JudgedResult | None:
+    """None for a study with one metric and no constraints, and for a trial without a result."""
     result = None if study.objectives.is_plain else results.result(plan, study, trial)
     if result is None:
         return None
@@ -101,11 +101,11 @@ def required_metrics(plan: SearchPlan, study: Study, trial: search_plan.Trial) -
     score = study.objectives.score(measured)
     assert score is not None
     metrics = {name: float(measured[name] or 0.0) for name in study.objectives.metrics}
-    return Judged(metrics, score.violation)
+    return JudgedResult(metrics, score.violation)
 
 
-def fronted(plan: SearchPlan, study: Study) -> frozenset[int]:
-    """The trials of the front, where the study has one."""
+def pareto_trials(plan: SearchPlan, study: Study) -> frozenset[int]:
+    """The trials of the Pareto front, if the study has one."""
     if study.objectives.is_plain:
         return frozenset()
     return frozenset(trial.number for trial, _ in results.pareto_front(plan, study))
@@ -123,7 +123,7 @@ def _outcome(result: results.MeasuredValue | None) -> Outcome | None:
 
 
 class _Spread(TypedDict, total=False):
-    """What stands beside a mean."""
+    """The fields beside a mean."""
 
     deviation: float
     repeats: int

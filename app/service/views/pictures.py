@@ -1,4 +1,4 @@
-"""What pictures are drawn from, in columns: the study's part of the tree, its rungs, its slots over time, its history.
+"""The data of charts by column: the study's part of the tree, its rungs, its slots over time, its history.
 
 Pure functions from a folded plan, or from its history. Positions are the study's: `version - before`.
 """
@@ -40,10 +40,10 @@ Columns = TypeVar("Columns", bound=Answer)
 Point = TypeVar("Point", bound=tuple[float, ...])
 
 MOST_FORMS = 500
-"""The forms of hyper-parameters are shown of so many nodes; of more, they say nothing at a glance."""
+"""The most nodes for which the forms of hyper-parameters are included."""
 
 MOST_TIMES = 500
-"""So many of the times of events are enough to draw an axis."""
+"""The number of event times that an axis needs."""
 
 
 def _columns(kind: type[Columns], rows: Sequence[Json]) -> Columns:
@@ -62,7 +62,7 @@ def tree(plan: SearchPlan, study: Study, points: int) -> Tree:
     means = _means(plan, study)
     rows = [
         _node(plan.nodes[name], study, index, passing.get(name, 0), points)
-        | {"means": sampled(means.get(name, []), points)}
+        | {"means": downsample(means.get(name, []), points)}
         for name in names
     ]
     shows_forms = len(names) <= MOST_FORMS
@@ -74,14 +74,14 @@ def tree(plan: SearchPlan, study: Study, points: int) -> Tree:
             node=[index[trial.path[-1]] for trial in study.trials],
             steps=[trial.steps for trial in study.trials],
             state=[trial.state for trial in study.trials],
-            average_of=[[[part["trial"], part["step"]] for part in _parts(trial)] for trial in study.trials],
+            average_of=[[[part["trial"], part["step"]] for part in _averaged_states(trial)] for trial in study.trials],
             repeats=[[index[run.path[-1]] for run in trial.runs[1:]] for trial in study.trials],
         ),
     )
 
 
-def _parts(trial: Trial) -> Sequence[Json]:
-    """The states that the trial begins with the mean of, if it does."""
+def _averaged_states(trial: Trial) -> Sequence[Json]:
+    """The states whose mean the trial begins with, if it is an average."""
     return trial.reason.get("average_of") or ()
 
 
@@ -94,7 +94,7 @@ def _passing(study: Study) -> dict[NodeId, int]:
 
 
 def _means(plan: SearchPlan, study: Study) -> dict[NodeId, list[tuple[int, float, float]]]:
-    """Step, mean and deviation of what repeats of a trial measured, at the nodes of its first one."""
+    """By node of a trial's first repeat: step, mean and deviation over its repeats."""
     means: dict[NodeId, dict[int, tuple[int, float, float]]] = {}
     for trial in study.trials if study.repeats[0] > 1 else ():
         for name, end in plan.path_ends(next(trial.single_runs())):
@@ -107,7 +107,7 @@ def _means(plan: SearchPlan, study: Study) -> dict[NodeId, list[tuple[int, float
 
 def _node(node: Node, study: Study, index: dict[NodeId, int], trials: int, points: int) -> Json:
     end = study.max_step_by_node[node.id]
-    curve = sampled(list(_curve(node, study.metric, end)), points)
+    curve = downsample(list(_curve(node, study.metric, end)), points)
     return {
         "id": node.id,
         "parent": -1 if node.parent is None else index.get(node.parent, -1),
@@ -132,8 +132,8 @@ def _finite(value: float | None) -> float | None:
     return value if value is not None and isfinite(value) else None
 
 
-def sampled(curve: Sequence[Point], most: int) -> Sequence[Point]:
-    """At most `most` points of a curve: of each part, the lowest and the highest; and both ends."""
+def downsample(curve: Sequence[Point], most: int) -> Sequence[Point]:
+    """At most `most` points of a curve: its ends, and the minimum and maximum of each part."""
     if len(curve) <= most:
         return curve
     parts = max(1, (most - 2) // 2)
@@ -149,7 +149,7 @@ def _height(point: tuple[float, ...]) -> float:
 
 
 def _forms(plan: SearchPlan, node: Node) -> dict[str, str]:
-    """What each hyper-parameter does from the node on, where its parent did something else."""
+    """The forms of hyper-parameters that differ from those of the node's parent."""
     before = {} if node.parent is None else plan.nodes[node.parent].segment.forms
     forms = node.segment.forms
     return {name: form_text(form) for name, form in sorted(forms.items()) if form != before.get(name)}
@@ -159,7 +159,7 @@ def _forms(plan: SearchPlan, node: Node) -> dict[str, str]:
 
 
 def rungs(study: Study) -> Rungs:
-    """Each rung with its trials, the best first, those that failed on the way last, and which went on."""
+    """Each rung with its trials, the best first and failed ones last, and the promoted ones."""
     stands = standing(study)
     return Rungs(items=[_rung(rung, sign(study)) for rung in stands.ladder()], telling=stands.default_rung())
 
@@ -181,7 +181,7 @@ def _rung(rung: RungRanking, sign: int) -> RankedRung:
 
 
 def timeline(plan_history: PlanHistory, study: Study, before: int, version: int) -> Timeline:
-    """The stages on slots up to a moment. `own`: charged to the study. Times are Unix seconds, open ends null."""
+    """The spans of slots up to a moment. `own`: charged to the study. Times are Unix seconds; open ends are null."""
     spans = [span for span in plan_history.spans if before < span.begun <= version]
     first = next((number for number, span in enumerate(plan_history.spans) if span.begun > before), 0)
     rows = [_span(span, study, before, version) for span in spans]
@@ -219,14 +219,14 @@ def _span(span: SlotSpan, study: Study, before: int, version: int) -> Json:
 
 
 def history(plan_history: PlanHistory, study: Study, before: int, version: int) -> History:
-    """What was decided, each time a better result came, and when events happened, up to a moment."""
+    """The decisions, the successive best results, and the times of events, up to a moment."""
     decisions = [each for each in plan_history.decisions(study.id, version) if each.version <= version]
     results = [each for each in plan_history.results(study.id, version) if each.version <= version]
     better = list(_better(results, study))
     return History(
         position=version - before,
         at=plan_history.times[version - 1],
-        decisions=_columns(Decisions, [_decided(each, before) for each in decisions]),
+        decisions=_columns(Decisions, [_decision_row(each, before) for each in decisions]),
         best=[
             BetterResult(
                 position=each.version - before,
@@ -242,7 +242,7 @@ def history(plan_history: PlanHistory, study: Study, before: int, version: int) 
     )
 
 
-def _decided(each: DecisionMade, before: int) -> Json:
+def _decision_row(each: DecisionMade, before: int) -> Json:
     return {
         "position": each.version - before,
         "kind": each.kind,
@@ -253,7 +253,7 @@ def _decided(each: DecisionMade, before: int) -> Json:
 
 
 def _better(results: Sequence[Measured], study: Study) -> Iterator[tuple[Measured, float]]:
-    """The results that were better than all before them; of trials that failed only where all others have none."""
+    """The results that improved on all before them. Failed trials count only if no other trial has a result."""
     best: float | None = None
     of_others = [each for each in results if study.trials[each.trial].state != RANKED_LAST]
     for each in of_others or results:

@@ -1,7 +1,7 @@
-"""The shown parts of a search plan: its nodes, the stages that are outstanding, and its events.
+"""The views of a search plan: its nodes, its outstanding stages, and its events.
 
-A study's events are those of its plan's stream, from its submission on, that are about it, its nodes, or chains that
-train them. Their positions are counted from the submission, which is 1; events of other studies leave gaps.
+A study's events are those of its plan's stream, since its submission, about the study, its nodes, or the chains that
+train them. Positions count from the submission, which is 1. Events of other studies leave gaps.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _finite(metrics: Mapping[str, float | None]) -> Metrics:
 
 
 def point(step: int, metrics: Mapping[str, float | None]) -> Point:
-    """The metrics after a step; None for those that are no finite numbers."""
+    """The metrics after a step; None replaces NaN and infinity."""
     return Point(step=step, metrics=json_safe(_finite(metrics)))
 
 
@@ -67,7 +67,7 @@ def _node(plan: SearchPlan, node: search_plan.Node) -> Node:
 
 
 def stage_tree(plan: SearchPlan, study: Study) -> StageTree:
-    """The outstanding stages that serve the study, parents first."""
+    """The outstanding stages that the study needs, parents first."""
     stages = tree.build_stage_tree(plan)
     serving = _serving(plan, study, stages)
     shown = [stage for stage in stages if (stage.node, stage.end) in serving]
@@ -75,7 +75,7 @@ def stage_tree(plan: SearchPlan, study: Study) -> StageTree:
 
 
 def _serving(plan: SearchPlan, study: Study, stages: Sequence[tree.TreeStage]) -> set[tree.Place]:
-    """The ends of the stages that lead to a step for which a trial of the study waits."""
+    """The ends of the stages that lead to a step that a trial of the study waits for."""
     ending = {(stage.node, stage.end): stage for stage in stages}
     places: set[tree.Place] = set()
     for name in study.max_step_by_node:
@@ -96,7 +96,7 @@ def _stage(stage: tree.TreeStage) -> Stage:
 
 
 def event(recorded: StoredEvent, before: int) -> Event:
-    """A fact in its place: in its study, which was submitted behind version `before` of its plan, and in the plan."""
+    """An event with its positions in the plan and in the study, which was submitted after version `before`."""
     name, _, data = encode(recorded.event)
     position, version = recorded.version - before, recorded.version
     return Event(
@@ -105,17 +105,17 @@ def event(recorded: StoredEvent, before: int) -> Event:
 
 
 DELETED = "deleted"
-"""The state of a study that is not there any more, for those who follow it."""
+"""The final state in the stream of a deleted study."""
 
 Trained = Sequence[tuple[str, str]]
-"""(study that is charged, node) for each stage of a chain."""
+"""(charged study, node) for each stage of a chain."""
 
 
 class Feed:
-    """Reads a stream behind position `after` and gives what concerns the study.
+    """Reads a study's events from its plan's stream, after position `after`.
 
-    version: of the stream, as far as it was read. head: as far as there was something to read at the beginning.
-    before: the version that the study's positions are counted from. is_over: the study is final, and all was given.
+    version: the last version read. head: the stream's version at the beginning. before: the version before the study's
+    first position. is_over: the study is final, and all events were returned.
     """
 
     def __init__(
@@ -131,8 +131,8 @@ class Feed:
         self._chains: dict[str, Trained] = {}
         self.is_final = False
 
-    def from_head(self) -> Feed:
-        """Another one that gives only what was not there yet when this one was made."""
+    def copy_at_head(self) -> Feed:
+        """A copy that returns only events after this feed's head."""
         other = copy(self)
         other.version, other._chains = self.head, {}
         return other
@@ -156,7 +156,7 @@ class Feed:
             return [recorded for recorded in batch if self._concerns(recorded.event, study)]
 
     def _concerns(self, event: e.Event, study: Study) -> bool:
-        if isinstance(event, e.ExactnessTested):  # it is about the trainer, and so about all studies of the plan
+        if isinstance(event, e.ExactnessTested):  # about the trainer, so about all studies of the plan
             return True
         if (node := getattr(event, "node", None)) is not None:
             return node in study.max_step_by_node
@@ -166,13 +166,13 @@ class Feed:
         return is_of_plan or bool(getattr(event, "study", None) == study.id)
 
     def _follow_chain(self, event: e.Event) -> None:
-        """Know what each chain trains: from its assignment or, if that was before, from its row or the history."""
+        """Remember the stages of each chain: from its assignment or, for earlier ones, its row or the history."""
         if isinstance(event, e.ChainAssigned):
             self._chains[event.chain] = [(stage.study, stage.node) for stage in event.stages]
         elif (chain := getattr(event, "chain", None)) is not None and chain not in self._chains:
             with self._records.read() as rows:
                 row = rows.chains.get(chain)
-            if row is None:  # rows of chains that are over go after some days
+            if row is None:  # rows of ended chains are deleted after some days
                 with self._histories.holding(self.stream, self.version) as plan_history:
                     self._chains[chain] = [(stage.study, stage.node) for stage in plan_history.stages(chain)]
             else:

@@ -1,6 +1,6 @@
-"""How a study stands: how far it is, how long it will take, and what ended it early.
+"""A study's progress: steps and trials done, the time left, and why it ended early.
 
-How its packs did, where its weights come from, what it reads, and what it is trained with: for people.
+Also its packs, its origin and inputs, and its software.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from stagetree.models.studies import Decision, Progress, RungStanding, StepsDone
 
 
 def ending_text(study: Study) -> str | None:
-    """A sentence for people; None where nothing did."""
-    match ending := study.ending or _by_its_tuner(study):
+    """Why the study ended early, as a sentence; None if it did not."""
+    match ending := study.ending or _pop_ending(study):
         case {"by": "target", "target": target}:
-            return f"target {target:g} reached: {_where(ending)}"
+            return f"target {target:g} reached: {_result_text(ending)}"
         case {"by": "patience", "patience": patience}:
-            return f"patience ran out: none of the last {patience} results is better than {_where(ending)}"
+            return f"patience ran out: none of the last {patience} results is better than {_result_text(ending)}"
         case {"by": "max_time", "max_time": seconds}:
             return f"max_time is up: {seconds:g} seconds"
         case {"by": "max_total_steps", "max_total_steps": steps}:
@@ -36,19 +36,19 @@ def ending_text(study: Study) -> str | None:
     return None
 
 
-def _by_its_tuner(study: Study) -> Mapping[str, Any]:
-    """Why `pop` wanted nothing more of a completed study: it ends the trials, and those ends are what is recorded."""
+def _pop_ending(study: Study) -> Mapping[str, Any]:
+    """Why the tuner `pop` completed a study. The log only has the ends of its trials."""
     tuner = study.tuner
     if study.state != StudyState.COMPLETED or tuner.get("kind") != "pop":
         return {}
     overs = {event.reason.get("over") for event in study.history if event.kind == TrialEventKind.STOP}
     if "time" in overs:
         return {"by": "max_time", "max_time": tuner.get("max_time") or study.spec["max_time"]}
-    return _reached(study, tuner)
+    return _target_ending(study, tuner)
 
 
-def _reached(study: Study, tuner: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The first result that came to the last target of the tuner's own; empty where none did."""
+def _target_ending(study: Study, tuner: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The first result that reached the tuner's last target; empty if none did."""
     targets, sign = tuner.get("target"), results.sign(study)
     if targets is None:
         return {}
@@ -60,7 +60,7 @@ def _reached(study: Study, tuner: Mapping[str, Any]) -> Mapping[str, Any]:
     return {}
 
 
-def _where(ending: Mapping[str, Any]) -> str:
+def _result_text(ending: Mapping[str, Any]) -> str:
     return f"{ending['value']:.6g} of trial {ending['trial']} after {ending['steps']} steps"
 
 
@@ -68,10 +68,10 @@ Json = dict[str, Any]
 
 
 def packing(plan: SearchPlan, at_once: float | None = None) -> Json:
-    """How many trials its packs have room for and, by kind of device, how that does there.
+    """The width of the study's packs and, by kind of device, their speed-up.
 
-    at_once: how many they had on the average; None for as many as there is room for. `chosen`: why they are as wide as
-    they are, where that was left to be chosen.
+    at_once: the mean number of trials in a pack; None for full packs. The field `chosen` tells why an automatic width
+    was chosen.
     """
     width = plan.packing or 0
     trials = width if at_once is None else at_once
@@ -81,10 +81,10 @@ def packing(plan: SearchPlan, at_once: float | None = None) -> Json:
 
 
 def _packing_on(profile: PackingProfiled, width: int, trials: float) -> Json:
-    """`better`: another width with which so many trials at once would have got on faster there; 0 is no packing.
+    """`better`: a width with which that many trials at once would be faster there; 0 is no packing.
 
-    `exact`: whether a model had the bits that it has alone, on the batch that was measured. `other_draws`: its
-    first module that draws other random numbers in a pack than alone, if one does.
+    `exact`: whether a model was bitwise equal to itself alone, on the measured batch. `other_draws`: the first module
+    that draws other random numbers in a pack than alone, if any.
     """
     if profile.refusal:
         return {"device": profile.device, "refusal": profile.refusal}
@@ -99,48 +99,48 @@ def _packing_on(profile: PackingProfiled, width: int, trials: float) -> Json:
     return measured if better is None else measured | {"better": {"packing": better, "times_faster": speed(better)}}
 
 
-SHORT = 8
-"""So much of a hash is enough to tell files apart by eye."""
+HASH_CHARACTERS = 8
+"""The characters of a hash that people compare."""
 
 
 def lineage(study: Study) -> Json:
-    """`begins`: the weights that the study begins from; `inputs`: what it reads. Without those that it has not."""
+    """`begins`: the weights that the study begins from; `inputs`: the files it reads. Empty ones are left out."""
     fields: Json = {}
     if study.begin is not None:
         about = {name: value for name, value in study.begin.items() if name != "key"}
-        fields["begins"] = {"text": begins_text(study.begin), **about}
+        fields["begins"] = {"text": origin_text(study.begin), **about}
     if study.inputs:
         fields["inputs"] = study.inputs
     return fields
 
 
-def begins_text(begin: Mapping[str, Any]) -> str:
-    """In words that follow "the study" or "the trial"."""
+def origin_text(begin: Mapping[str, Any]) -> str:
+    """The origin in words that follow "the study" or "the trial"."""
     whole = ", with optimizer and generators" if begin["state"] else ""
     if "study" not in begin:
         is_adopted = "dcp" in begin or "step" in begin
         adopted = ", which another program wrote: not compared up to there" if is_adopted else ""
-        return f"begins from {begins_shortly(begin)}{whole}{adopted}"
+        return f"begins from {short_origin_text(begin)}{whole}{adopted}"
     return f"begins from trial {begin['trial']} of study {begin['study']} at step {begin['step']}{whole}"
 
 
-def begins_shortly(begin: Mapping[str, Any]) -> str:
-    """The same for a list, in words that follow "begins from"."""
+def short_origin_text(begin: Mapping[str, Any]) -> str:
+    """The origin in words that follow "begins from", short enough for a list."""
     if "study" not in begin:
         path, at = str(begin.get("file") or begin["dcp"]), f" at step {begin['step']}" if "step" in begin else ""
-        return f"{path.rstrip('/').rpartition('/')[2]} ({begin['sha256'][:SHORT]}){at}"
+        return f"{path.rstrip('/').rpartition('/')[2]} ({begin['sha256'][:HASH_CHARACTERS]}){at}"
     return f"{begin['study']} trial {begin['trial']} @ {begin['step']}"
 
 
 def environments(plan: SearchPlan) -> Environments:
-    """What the plan was trained with, on each kind of device."""
+    """The software that the plan was trained with, by kind of device."""
     return Environments(
         devices=[Environment(device=each.device, **each.environment) for each in plan.environments.values()]
     )
 
 
 NAMED = 8
-"""The most trials that are named for a stage."""
+"""The most trials that are listed for a stage."""
 
 DECISIONS = (TrialEventKind.PROMOTE, TrialEventKind.STOP)
 
@@ -148,7 +148,7 @@ DECISIONS = (TrialEventKind.PROMOTE, TrialEventKind.STOP)
 def progress(
     plan: SearchPlan, study: Study, reached: Mapping[ChainId, int], expected: Forecast | None = None
 ) -> Progress:
-    """Trials and steps done of those expected, the rungs, what slots do for the study, and its last decision."""
+    """Trials and steps done and expected, the rungs, the running stages, and the last decision."""
     running = list(_running(plan, study, reached))
     steps, stands = _steps(plan, study, running, expected), standing(study)
     trials = TrialsDone(
@@ -167,12 +167,12 @@ def progress(
 
 
 def _is_tried(plan: SearchPlan, trial: Trial) -> bool:
-    """Whether the trial came to its first result, or to an end. It stays so when it is asked for more."""
+    """Whether the trial has reached its first result or its end. A later extension does not change that."""
     return trial.state != TrialState.ACTIVE or plan.metrics(trial, trial.requested_steps[0]) is not None
 
 
 def _expected_trials(study: Study, expected: Forecast | None) -> int | None:
-    """How many trials the study will have had; None where that is for others to say."""
+    """The expected number of trials; None if users or programs add them."""
     tuner = study.tuner
     if study.is_final or tuner.get("kind") in ("grid", "trials"):
         return len(study.trials) or None
@@ -181,7 +181,7 @@ def _expected_trials(study: Study, expected: Forecast | None) -> int | None:
 
 
 def _steps(plan: SearchPlan, study: Study, running: Sequence[UnderWay], expected: Forecast | None) -> StepsDone:
-    """The different steps that are trained, those under way included, and how many there will be."""
+    """The unique steps that are trained, including running ones, and the expected total."""
     trained, left = accounting.recorded_steps(plan, study), _outstanding(plan, study)
     under_way = sum(run.step - run.start for run in running if run.study == study.id)
     to_come = max(0, expected.steps - study.unique) if expected and not study.is_final else 0
@@ -189,7 +189,7 @@ def _steps(plan: SearchPlan, study: Study, running: Sequence[UnderWay], expected
 
 
 def _outstanding(plan: SearchPlan, study: Study) -> int:
-    """The different steps that trials still wait for: none of those that failed or were cancelled."""
+    """The unique steps that active trials still wait for."""
     ends: dict[NodeId, int] = {}
     for trial in study.trials:
         if trial.state == TrialState.ACTIVE:
@@ -199,10 +199,10 @@ def _outstanding(plan: SearchPlan, study: Study) -> int:
 
 
 def _seconds_left(study: Study, steps: StepsDone, slots: int) -> float | None:
-    """At the pace of its completed stages, on so many slots; None as long as these are too few to say it."""
+    """The time left at the pace of completed stages on `slots` slots; None while these are too few."""
     left = steps.expected - steps.done
     if study.is_final or not study.executed or not slots or 20 * study.executed < study.executed + left:
-        return None  # the first steps, and their start, would decide it
+        return None  # the start of the first stages would dominate the estimate
     return float(round(left * study.gpu_seconds / study.executed / slots, 1))
 
 
@@ -219,7 +219,7 @@ def _rung(rung: RungRanking) -> RungStanding:
 
 
 def _last_decision(study: Study) -> Decision | None:
-    """The last thing that the tuner decided about a trial, with its reason."""
+    """The tuner's last decision about a trial, with its reason."""
     event = next((event for event in reversed(study.history) if event.kind in DECISIONS), None)
     return None if event is None else _decision(event)
 
@@ -234,11 +234,11 @@ def _running(plan: SearchPlan, study: Study, reached: Mapping[ChainId, int]) -> 
     passing = _passing(study, nodes)
     for chain in chains:
         if (node := chain.stages[chain.index].node) in nodes:
-            yield _under_way(plan, chain, passing[node], reached.get(chain.id, 0))
+            yield _running_stage(plan, chain, passing[node], reached.get(chain.id, 0))
 
 
 def _passing(study: Study, nodes: set[NodeId]) -> dict[NodeId, list[Trial]]:
-    """The study's trials that are not over, by those of the nodes that they pass."""
+    """The study's active trials, by the nodes on their paths."""
     by_node: dict[NodeId, list[Trial]] = {node: [] for node in nodes}
     for trial in study.trials:
         if trial.state == TrialState.ACTIVE:
@@ -247,8 +247,8 @@ def _passing(study: Study, nodes: set[NodeId]) -> dict[NodeId, list[Trial]]:
     return by_node
 
 
-def _under_way(plan: SearchPlan, chain: Chain, passing: list[Trial], reached: int) -> UnderWay:
-    """What a slot is doing, and for which of the trials that pass there. `study` is the one that is charged for it."""
+def _running_stage(plan: SearchPlan, chain: Chain, passing: list[Trial], reached: int) -> UnderWay:
+    """A slot's running stage, and the trials it serves. `study` is charged for it."""
     stage = chain.stages[chain.index]
     step = min(max(reached, stage.start), stage.end)
     served = [trial.number for trial in passing if trial.steps > stage.start]

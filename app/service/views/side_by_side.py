@@ -1,8 +1,8 @@
-"""A study with sharing, as it happened, and the same trials without, which is computed, on one clock.
+"""A study as it happened with sharing, beside a computed schedule of the same trials without it, on one clock.
 
-Without sharing each trial trains every step that it took, in the order in which its steps were asked for, on as many
-slots as trained for the study at once, at the seconds that a step of the study cost. No trial waits for the results of
-others, so the true time without sharing is no shorter than this.
+Without sharing each trial trains all of its own steps, in the order of the requests, on as many slots as the study used
+at once, at the study's measured time per step. No trial waits for the results of others, so the true time without
+sharing is at least this long.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from stagetree.models.sharing import SideBySide as SideBySide
 from stagetree.text import duration, percent
 
 LEAST = 0.5
-"""Where steps are less of what slots did, most of it was the start of processes, and times do not compare."""
+"""The least share of slot time spent on steps. Below it process starts dominate, and times are not comparable."""
 
 
 class Block(NamedTuple):
-    """Some time of a slot."""
+    """A block of slot time."""
 
     slot: int
     begun: float
@@ -35,25 +35,25 @@ class Block(NamedTuple):
     again: bool = False
 
 
-class StepsAsked(NamedTuple):
-    """Steps of one run of a trial, from one that was asked for to the next one. parts: by node, from and to a step."""
+class RequestedSteps(NamedTuple):
+    """The steps of one run of a trial between two requests. parts: (node, start, end)."""
 
     run: tuple[int, int]
     parts: tuple[tuple[NodeId, int, int], ...]
 
 
 def side_by_side(plan: SearchPlan, study: Study, history: PlanHistory, version: int) -> SideBySide:
-    """Both, up to an event. Stages under way are on neither side: their steps are charged when they end."""
+    """Both schedules up to an event. Running stages are in neither, since steps are charged when a stage ends."""
     since = study.submitted_version - 1
     spans = [span for span in history.spans if since < span.begun <= version and span.proof is None]
     own = [span for span in spans if span.stage.study == study.id and span.ended is not None and span.ended <= version]
-    shared = _as_it_was(plan, study, own)
+    shared = _recorded_blocks(plan, study, own)
     slots = max((block.slot for block in shared), default=-1) + 1
-    pieces = list(_pieces(plan, study, history.decisions(study.id, version)))
+    pieces = list(_requests(plan, study, history.decisions(study.id, version)))
     pace = accounting.seconds_per_step(study)
     if pace * study.executed < LEAST * sum(block.ended - block.begun for block in shared):
         pace = 0.0
-    alone = list(_alone(pieces, slots, pace)) if slots and pace else []
+    alone = list(_unshared_blocks(pieces, slots, pace)) if slots and pace else []
     steps = sum(end - start for piece in pieces for _, start, end in piece.parts)
     before, after = _blocks(shared, study.executed), _blocks(alone, steps)
     text = _text(slots, before, after, pace)
@@ -93,14 +93,14 @@ def _blocks(blocks: Sequence[Block], steps: int) -> Blocks:
 # ---------------------------------------------------------------------------------------------------- as it happened
 
 
-def _as_it_was(plan: SearchPlan, study: Study, spans: Sequence[SlotSpan]) -> list[Block]:
-    """The study's own stages. A row is a slot, or one of several that were busy at different times."""
+def _recorded_blocks(plan: SearchPlan, study: Study, spans: Sequence[SlotSpan]) -> list[Block]:
+    """The study's own stages. A row is a slot, or several slots that were busy at different times."""
     clock = Clock((span.begun_at, span.ended_at or span.begun_at) for span in spans)
     need = Counter(name for trial in study.trials for name in {name for name, _ in plan.path_ends(trial)})
-    free: list[tuple[float, str]] = []  # of each row, when its last block ends, and whose slot it was
+    free: list[tuple[float, str]] = []  # by row: the end of its last block, and its slot
     blocks = []
     for span in sorted(spans, key=lambda span: (span.begun_at, span.slot)):
-        begun, ended = clock.passed(span.begun_at), clock.passed(span.ended_at or span.begun_at)
+        begun, ended = clock.elapsed(span.begun_at), clock.elapsed(span.ended_at or span.begun_at)
         row = next((row for row, (_, slot) in enumerate(free) if slot == span.slot), None)
         if row is None:
             row = next((row for row, (end, _) in enumerate(free) if end <= begun), len(free))
@@ -112,27 +112,27 @@ def _as_it_was(plan: SearchPlan, study: Study, spans: Sequence[SlotSpan]) -> lis
 # ----------------------------------------------------------------------------------------------------- trained alone
 
 
-def _pieces(plan: SearchPlan, study: Study, decisions: Iterable[DecisionMade]) -> Iterator[StepsAsked]:
-    """The steps that trials took, in the order in which they were asked for; a trial's own are in order."""
+def _requests(plan: SearchPlan, study: Study, decisions: Iterable[DecisionMade]) -> Iterator[RequestedSteps]:
+    """The steps that trials took, in the order of their requests."""
     requests = [each for each in decisions if each.kind in ("start", "promote") and each.trial is not None]
     done = defaultdict[int, int](int)
     for decision in requests:
         if decision.trial is not None and decision.trial < len(study.trials):
             since, until = done[decision.trial], decision.steps or 0
             done[decision.trial] = max(since, until)
-            yield from _between(plan, study, decision.trial, since, until)
+            yield from _steps_between(plan, study, decision.trial, since, until)
 
 
-def _between(plan: SearchPlan, study: Study, trial: int, since: int, until: int) -> Iterator[StepsAsked]:
+def _steps_between(plan: SearchPlan, study: Study, trial: int, since: int, until: int) -> Iterator[RequestedSteps]:
     for number, run in enumerate(study.trials[trial].single_runs()):
         ends = ((plan.nodes[name], end) for name, end in plan.path_ends(run))
         parts = ((node.id, max(since, node.start), min(end, until, node.reached)) for node, end in ends)
         if trained := tuple(part for part in parts if part[1] < part[2]):
-            yield StepsAsked((trial, number), trained)
+            yield RequestedSteps((trial, number), trained)
 
 
-def _alone(pieces: Sequence[StepsAsked], slots: int, pace: float) -> Iterator[Block]:
-    """A slot that is free takes the first piece in order whose trial is not on another one."""
+def _unshared_blocks(pieces: Sequence[RequestedSteps], slots: int, pace: float) -> Iterator[Block]:
+    """A free slot takes the first request whose trial is not on another slot."""
     waiting = defaultdict[tuple[int, int], list[int]](list)
     for number, piece in enumerate(pieces):
         waiting[piece.run].append(number)
@@ -144,7 +144,7 @@ def _alone(pieces: Sequence[StepsAsked], slots: int, pace: float) -> Iterator[Bl
     while ready or under_way:
         while ready and free:
             (begun, slot), piece = heapq.heappop(free), pieces[heapq.heappop(ready)]
-            old, new = _old_and_new(piece, trained)
+            old, new = _split_steps(piece, trained)
             middle, ended = begun + old * pace, begun + (old + new) * pace
             if old:
                 yield Block(slot, begun, middle, again=True)
@@ -158,8 +158,8 @@ def _alone(pieces: Sequence[StepsAsked], slots: int, pace: float) -> Iterator[Bl
             heapq.heappush(ready, following)
 
 
-def _old_and_new(piece: StepsAsked, trained: dict[NodeId, int]) -> tuple[int, int]:
-    """The steps that an earlier piece had trained, and the others."""
+def _split_steps(piece: RequestedSteps, trained: dict[NodeId, int]) -> tuple[int, int]:
+    """The steps that an earlier request trained already, and the new ones."""
     old = new = 0
     for node, start, end in piece.parts:
         parted = min(end, max(start, trained.get(node, start)))

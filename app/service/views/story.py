@@ -1,9 +1,7 @@
-"""A study told in two lines, for people: why the best trial won, and what sharing and early stopping saved.
+"""A study in two lines of text: its best trial, and what sharing and early stopping saved.
 
-A third line says that others may be as good, where repeats show it, or where equal results leave it open.
-
-This is the one place that makes these sentences: the page, the command line, the SDK and reports show them. Every
-number in them is a field of the answer, or of the study's.
+A third line names trials that may be as good, by their repeats, or notes that equal results may be chance. The page,
+the command line, the SDK and reports all show these lines. Each number in them is also a field of the answer.
 """
 
 from __future__ import annotations
@@ -15,19 +13,19 @@ from app.domain import accounting, results
 from app.domain.results import MeasuredValue
 from app.domain.search_plan import SearchPlan, Study, Trial
 from app.domain.terms import NodeId, StudyState, TrialState
-from app.service.views.outcomes import mark_of_best, without_effect
+from app.service.views.outcomes import idle_parameters_text, mark_of_best
 from app.service.views.trial_order import json_safe
 from stagetree.models.studies import StudyStory
 from stagetree.text import RANKED_LAST, rough_duration
 
 NAMED = 5
-"""So many trials are named; of more, how many there are."""
+"""The most trials that are listed by number. Of more, the rest is counted."""
 
 Ranked = Sequence[tuple[Trial, MeasuredValue]]
 
 
-class Beginning(NamedTuple):
-    """What the best trial shares with others: with how many, and how many steps."""
+class SharedBeginning(NamedTuple):
+    """The beginning that the best trial shares with others: how many others, and how many steps."""
 
     sharers: int = 0
     steps: int = 0
@@ -37,16 +35,16 @@ def story(plan: SearchPlan, study: Study) -> StudyStory:
     """The lines, and their numbers."""
     order = results.rank_trials(plan, study)
     ranked = results.contenders(order)
-    beside, as_far = _beside(plan, study, ranked), _as_far(plan, ranked)
-    shared = _beginning(plan, study, ranked[0][0]) if ranked else Beginning()
+    beside, as_far = _equal_trials(plan, study, ranked), _count_as_far(plan, ranked)
+    shared = _shared_beginning(plan, study, ranked[0][0]) if ranked else SharedBeginning()
     cost, pace = accounting.cost(plan, study), accounting.seconds_per_step(study)
     ways = ("sharing" if cost.shared else "sharing with other studies", "early stopping")
     saved = [(cost.steps_saved, pace * cost.steps_saved), (cost.stopped_early, pace * cost.stopped_early)]
-    noise = _noise(plan, study, ranked, beside, close := _close(plan, study, ranked))
-    won = _won(plan, study, ranked, beside, as_far) + _failed_too(ranked, len(order) - len(ranked))
+    noise = _noise_text(plan, study, ranked, beside, close := _trials_within_noise(plan, study, ranked))
+    won = _best_text(plan, study, ranked, beside, as_far) + _failed_text(ranked, len(order) - len(ranked))
     lines = [
         won + (mark_of_best(plan, study, ranked[0][0]) if ranked else ""),
-        _saved(study, ranked, shared, zip(ways, saved, strict=True)),
+        _savings_text(study, ranked, shared, zip(ways, saved, strict=True)),
         *([noise] if noise else []),
     ]
     return StudyStory(
@@ -65,52 +63,50 @@ def story(plan: SearchPlan, study: Study) -> StudyStory:
     )
 
 
-# -------------------------------------------------------------------------------------------------------- who won, why
+# ------------------------------------------------------------------------------------------------------- the best trial
 
 
-def _beside(plan: SearchPlan, study: Study, ranked: Ranked) -> list[int]:
-    """The trials that are no worse than the best one: with the same value, or on the same front."""
+def _equal_trials(plan: SearchPlan, study: Study, ranked: Ranked) -> list[int]:
+    """The trials with the same value as the best one, or on its Pareto front."""
     if len(study.objectives.goals) > 1:
         return [trial.number for trial, _ in results.pareto_front(plan, study)[1:]]
-    if not ranked or _is_broken(plan, study, ranked[0][0]):
+    if not ranked or _violates(plan, study, ranked[0][0]):
         return []
     value = ranked[0][1].value
     equal = (trial for trial, result in ranked[1:] if result.value == value)
-    return [trial.number for trial in equal if not _is_broken(plan, study, trial)]
+    return [trial.number for trial in equal if not _violates(plan, study, trial)]
 
 
-def _as_far(plan: SearchPlan, ranked: Ranked) -> int:
+def _count_as_far(plan: SearchPlan, ranked: Ranked) -> int:
     return sum(accounting.last_step(plan, trial) >= ranked[0][1].step for trial, _ in ranked)
 
 
-def _is_broken(plan: SearchPlan, study: Study, trial: Trial) -> bool:
-    """Whether the trial's result breaks a constraint."""
+def _violates(plan: SearchPlan, study: Study, trial: Trial) -> bool:
+    """Whether the trial's result violates a constraint."""
     score = None if study.objectives.is_plain else results.score(plan, study, trial)
     return score is not None and not score.is_feasible
 
 
-def _won(plan: SearchPlan, study: Study, ranked: Ranked, beside: list[int], as_far: int) -> str:
+def _best_text(plan: SearchPlan, study: Study, ranked: Ranked, equal: list[int], as_far: int) -> str:
     if not ranked:
-        return _nothing(study)
+        return _no_result_text(study)
     best, result = ranked[0]
-    if _is_broken(plan, study, best):
-        return f"No trial keeps to {_all(study.spec['constraints'])}; trial {best.number} is nearest to that."
+    if _violates(plan, study, best):
+        return f"No trial satisfies {_join(study.spec['constraints'])}; trial {best.number} is closest."
     if len(study.objectives.goals) > 1:
-        return _front(study, best, beside, len(ranked))
+        return _pareto_text(study, sorted([best.number, *equal]), len(ranked))
+    what = f"{_trial_name(best)}, {study.metric} {_value(result)} at step {_n(result.step)}"
     if len(ranked) == 1:
-        only = "the only one" if len(study.trials) == 1 else f"the only one with a result{_so_far(study)}"
-        return f"{_named(best)} is {only}: its {study.metric} is {_value(result)} at step {_n(result.step)}."
+        return f"{_heading(study)}: {what}, the only {'trial' if len(study.trials) == 1 else 'result'}."
     word = "lowest" if study.mode == "min" else "highest"
     of = f"{_n(len(ranked))} results"
     if study.spec.get("constraints"):
-        of = f"the results that keep to {_all(study.spec['constraints'])}, of {_n(len(ranked))} in all"
-    metric = f"best {study.metric}" if study.value == "best" else study.metric
-    because = f"its {metric} of {_value(result)} at step {_n(result.step)} is the {word} of {of}"
-    return f"{_named(best)} {_verb(study)} {because}{_further(ranked, beside, as_far)}."
+        of = f"the results that satisfy {_join(study.spec['constraints'])}, {_n(len(ranked))} in all"
+    return f"{_heading(study)}: {what}, the {word} of {of}{_tie_text(ranked, equal, as_far)}."
 
 
-def _failed_too(ranked: Ranked, others: int) -> str:
-    """That trials with a result failed: they do not count, where some did not fail."""
+def _failed_text(ranked: Ranked, others: int) -> str:
+    """A note on failed trials with a result, which are not ranked unless all of them failed."""
     if others:
         failed = "1 trial that failed does" if others == 1 else f"{_trials(others)} that failed do"
         return f" The {'result' if others == 1 else 'results'} of {failed} not count."
@@ -119,8 +115,7 @@ def _failed_too(ranked: Ranked, others: int) -> str:
     return ""
 
 
-def _nothing(study: Study) -> str:
-    """No trial has a result."""
+def _no_result_text(study: Study) -> str:
     if not study.trials:
         return "The study has no trials" + (" yet." if not study.is_final else ".")
     failed = sum(trial.state == TrialState.FAILED for trial in study.trials)
@@ -128,49 +123,44 @@ def _nothing(study: Study) -> str:
     return f"No trial has a result{'' if study.is_final else ' yet'}{of}."
 
 
-def _further(ranked: Ranked, beside: list[int], as_far: int) -> str:
-    """Who else has that value, and who in the fewest steps; or how many reached that step, where some did not."""
-    if beside:
-        have = "has" if len(beside) == 1 else "have"
-        return f"; {_numbers(beside)} {have} the same value, and ties go to the lowest number{_soonest(ranked, beside)}"
+def _tie_text(ranked: Ranked, equal: list[int], as_far: int) -> str:
+    """The other trials with that value, and which took the fewest steps; or how many reached that step, if not all."""
+    if equal:
+        have = "has" if len(equal) == 1 else "have"
+        tie = f"{_numbers(equal)} {have} the same value (ties go to the lowest number)"
+        return f"; {tie}{_fewest_steps_text(ranked, equal)}"
     if as_far == len(ranked):
         return ""
     return "; no other trial reached that step" if as_far == 1 else f"; {_trials(as_far)} reached that step"
 
 
-def _soonest(ranked: Ranked, beside: list[int]) -> str:
-    """Which of equal trials had the value in the fewest steps, where they differ: a tie is not decided by that."""
+def _fewest_steps_text(ranked: Ranked, equal: list[int]) -> str:
+    """Which of equal trials had the value after the fewest steps, if they differ. It does not decide a tie."""
     best = ranked[0][0].number
-    steps = {trial.number: each.step for trial, each in ranked if trial.number in (best, *beside)}
+    steps = {trial.number: each.step for trial, each in ranked if trial.number in (best, *equal)}
     first = min(steps, key=lambda trial: (steps[trial], trial != best, trial))
     if len(set(steps.values())) == 1:
         return ""
-    shortest = f"whatever the steps: trial {first} had it at step {_n(steps[first])}"
-    return ", here with the fewest steps" if first == best else f", {shortest}"
+    return ", none in fewer steps" if first == best else f", and trial {first} had it at step {_n(steps[first])}"
 
 
-def _front(study: Study, best: Trial, beside: list[int], of: int) -> str:
-    """The trials that no other beats in all metrics."""
-    metrics = _all(study.objectives.metrics[: len(study.objectives.goals)])
-    if of == 1:
-        return f"{_named(best)} is the only one with a result{_so_far(study)}."
-    if not beside:
-        return f"{_named(best)} {_verb(study)} none of {_n(of)} results is better in {metrics}."
-    numbers = _numbers(sorted([best.number, *beside]))
-    of_all = f"none of {_n(of)} results is as good in {metrics} and better in one of them"
-    return f"{numbers[0].upper()}{numbers[1:]} {_verb(study, 'together ')} {of_all}."
+def _pareto_text(study: Study, front: list[int], count: int) -> str:
+    metrics = _join(study.objectives.metrics[: len(study.objectives.goals)])
+    trials = "1 Pareto-optimal trial" if len(front) == 1 else f"{_n(len(front))} Pareto-optimal trials"
+    of = f"{metrics}, {'1 result' if count == 1 else f'{_n(count)} results'}"
+    return f"{trials}{_moment(study)}: {_numbers(front).partition(' ')[2]} ({of})."
 
 
-def _close(plan: SearchPlan, study: Study, ranked: Ranked) -> list[int]:
-    """The trials that their repeats do not tell from the best one; of several metrics nothing is said."""
-    if len(study.objectives.goals) > 1 or not ranked or _is_broken(plan, study, ranked[0][0]):
+def _trials_within_noise(plan: SearchPlan, study: Study, ranked: Ranked) -> list[int]:
+    """The trials that their repeats do not separate from the best one. Empty for several metrics."""
+    if len(study.objectives.goals) > 1 or not ranked or _violates(plan, study, ranked[0][0]):
         return []
     close = set(results.ties_with_best(ranked))
-    return [trial.number for trial, _ in ranked if trial.number in close and not _is_broken(plan, study, trial)]
+    return [trial.number for trial, _ in ranked if trial.number in close and not _violates(plan, study, trial)]
 
 
-def _noise(plan: SearchPlan, study: Study, ranked: Ranked, equal: list[int], close: list[int]) -> str:
-    """The sentence on chance where others are about as good; empty where there is none to say."""
+def _noise_text(plan: SearchPlan, study: Study, ranked: Ranked, equal: list[int], close: list[int]) -> str:
+    """The sentence about chance where others are about as good; empty otherwise."""
     if close:
         named, differ = _numbers(close), "it differs" if len(close) == 1 else "they differ"
         than = f"less than {results.STANDARD_ERRORS} standard errors, by their repeats; more `repeats` would tell"
@@ -179,35 +169,36 @@ def _noise(plan: SearchPlan, study: Study, ranked: Ranked, equal: list[int], clo
         return ""
     best = list(plan.path_ends(next(ranked[0][0].single_runs())))
     if all(list(plan.path_ends(next(study.trials[each].single_runs()))) == best for each in equal):
-        return ""  # they are one training, and no chance is in that
-    if idle := without_effect(plan, study, [study.trials[each] for each in (ranked[0][0].number, *equal)]):
+        return ""  # they are one training, so the tie is no chance
+    if idle := idle_parameters_text(plan, study, [study.trials[each] for each in (ranked[0][0].number, *equal)]):
         return f"{idle}."
-    return "Which of the equal ones is better is not known: `repeats` in the study file would tell how much is chance."
+    return "Equal results may be chance: `repeats` in the study file measures that."
 
 
-def _verb(study: Study, how: str = "") -> str:
+def _heading(study: Study) -> str:
+    return f"Best{_moment(study)}"
+
+
+def _moment(study: Study) -> str:
     match study.state:
         case StudyState.COMPLETED:
-            return f"won {how}because"
+            return ""
         case StudyState.CANCELLED:
-            return f"led {how}when the study was cancelled:"
+            return " when the study was cancelled"
         case StudyState.FAILED:
-            return f"led {how}when the study failed:"
+            return " when the study failed"
         case _:
-            leads = "lead" if how else "leads"
-            return f"{leads} {how}so far because"
+            return " so far"
 
 
-def _named(trial: Trial) -> str:
-    """The trial, and which other ones it came of."""
+def _trial_name(trial: Trial) -> str:
+    """The trial, and the trials that it was made of."""
     if trial.cooldown_of is not None:
-        return f"Trial {trial.number}, a cooldown of trial {trial.cooldown_of},"
+        return f"trial {trial.number} (cooldown of trial {trial.cooldown_of})"
     if parts := trial.reason.get("average_of"):
         of = _numbers(list(dict.fromkeys(part["trial"] for part in parts)))
-        return (
-            f"Trial {trial.number}, the average of {of if of.startswith('trials') else f'{len(parts)} states of {of}'},"
-        )
-    return f"Trial {trial.number}"
+        return f"trial {trial.number} (average of {of if of.startswith('trials') else f'{len(parts)} states of {of}'})"
+    return f"trial {trial.number}"
 
 
 def _value(result: MeasuredValue) -> str:
@@ -218,21 +209,21 @@ def _value(result: MeasuredValue) -> str:
 # ------------------------------------------------------------------------------------------------------ the savings
 
 
-def _beginning(plan: SearchPlan, study: Study, best: Trial) -> Beginning:
-    """Of all beginnings of the trial that others share, the one by which most steps are shared.
+def _shared_beginning(plan: SearchPlan, study: Study, best: Trial) -> SharedBeginning:
+    """Of all beginnings of the trial that others share, the one that saves most steps.
 
-    Those of an average are of its states.
+    An average begins as the states do that it is made of.
     """
     ends = dict[NodeId, int]()
     for name, end in plan.sources(next(best.single_runs())):
         ends[name] = max(end, ends.get(name, 0))
     common = sorted((_common(plan, trial, ends) for trial in study.trials if trial is not best), reverse=True)
-    beginnings = (Beginning(sharers, steps) for sharers, steps in enumerate(common, start=1) if steps)
-    return max(beginnings, key=lambda each: (each.sharers * each.steps, each.steps), default=Beginning())
+    beginnings = (SharedBeginning(sharers, steps) for sharers, steps in enumerate(common, start=1) if steps)
+    return max(beginnings, key=lambda each: (each.sharers * each.steps, each.steps), default=SharedBeginning())
 
 
 def _common(plan: SearchPlan, trial: Trial, ends: Mapping[NodeId, int]) -> int:
-    """How many trained steps the first run of a trial has in common with a path, from its beginning on."""
+    """How many trained steps the first run of a trial shares with a path, counted from its beginning."""
     steps = 0
     for name, end in plan.path_ends(next(trial.single_runs())):
         if name not in ends:
@@ -242,10 +233,12 @@ def _common(plan: SearchPlan, trial: Trial, ends: Mapping[NodeId, int]) -> int:
     return steps
 
 
-def _saved(study: Study, ranked: Ranked, shared: Beginning, saved: Iterable[tuple[str, tuple[int, float]]]) -> str:
+def _savings_text(
+    study: Study, ranked: Ranked, shared: SharedBeginning, saved: Iterable[tuple[str, tuple[int, float]]]
+) -> str:
     """The steps shared with the best trial, and the savings in both ways, by name."""
     ways = [(how, _amount(*amount)) for how, amount in saved if amount[0]]
-    sentences = [_shares(study, ranked[0][0], shared)] if ranked and len(study.trials) > 1 else []
+    sentences = [_shared_text(study, ranked[0][0], shared)] if ranked and len(study.trials) > 1 else []
     if ways:
         (how, much), *more = ways
         also = "".join(f", and {other} {amount}" for other, amount in more)
@@ -254,7 +247,7 @@ def _saved(study: Study, ranked: Ranked, shared: Beginning, saved: Iterable[tupl
     return f"{text[0].upper()}{text[1:]}."
 
 
-def _shares(study: Study, best: Trial, shared: Beginning) -> str:
+def _shared_text(study: Study, best: Trial, shared: SharedBeginning) -> str:
     of_best = "its" if len(study.objectives.goals) == 1 else f"trial {best.number}'s"
     if not study.merges:
         return "each trial is trained alone, as the study asks"
@@ -266,7 +259,7 @@ def _shares(study: Study, best: Trial, shared: Beginning) -> str:
 
 
 def _amount(steps: int, seconds: float) -> str:
-    """Steps, and the slot time of them where it is worth a word."""
+    """Steps, with their slot time if it is a second or more."""
     counted = f"{_n(steps)} {'step' if steps == 1 else 'steps'}"
     return f"about {rough_duration(seconds)} of slot time ({counted})" if seconds >= 1 else counted
 
@@ -291,10 +284,10 @@ def _numbers(trials: Sequence[int]) -> str:
     if len(trials) == 1:
         return f"trial {trials[0]}"
     named, rest = trials[: NAMED - 1] if len(trials) > NAMED else trials, len(trials) - NAMED + 1
-    return f"trials {_all([*map(str, named), *([f'{_n(rest)} more'] if len(trials) > NAMED else [])])}"
+    return f"trials {_join([*map(str, named), *([f'{_n(rest)} more'] if len(trials) > NAMED else [])])}"
 
 
-def _all(parts: Iterable[str]) -> str:
+def _join(parts: Iterable[str]) -> str:
     """One, two and three."""
     *first, last = parts
     return f"{', '.join(first)} and {last}" if first else last

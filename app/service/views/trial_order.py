@@ -1,7 +1,7 @@
-"""Values in words, and trials in the order of a field and by column.
+"""Values as text, and trials sorted by a field or listed by column.
 
-Halves of characters, which no encoding has, are spelled out, so that all text can be written. The command line's help
-names the fields, so this imports answers and sequences only where it makes one.
+Lone surrogates are escaped, so that all text can be encoded. The command line's help names the fields, so answers and
+sequences are imported only where they are used.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 Shown = TypeVar("Shown", Json, "Trial")
-"""A trial, as an answer or as the JSON of one."""
+"""A trial as an answer or as JSON."""
 
 KEYS = ("trial", "state", "steps", "trained", "value", "best", "last", "rung", "rank", "p")
 PARAMETER = "hp."
-"""What the columns of hyper-parameters begin with."""
+"""The prefix of hyper-parameter columns."""
 
 SHAPE = "shape."
-"""What the columns of hyper-parameters in words begin with, where they move in some trial."""
+"""The prefix of columns with schedules as text, for hyper-parameters that vary within some trial."""
 
 RESULTS = ("value", "best", "last")
 
 
 def fields_of(trials: Iterable[Trial], names: Iterable[str]) -> list[str]:
-    """What trials can be ordered by: columns of their hyper-parameters are in it, or those of `names` before any."""
-    columns = {name for trial in trials for name in flat(trial.hp, PARAMETER)}
+    """The sort keys: fields, and columns of hyper-parameters, of `names` before there are trials."""
+    columns = {name for trial in trials for name in flatten(trial.hp, PARAMETER)}
     return [*KEYS, *sorted(columns.union(PARAMETER + name for name in names))]
 
 
-def ordered(trials: Sequence[Shown], sort: str, mode: str) -> list[Shown]:
-    """By a key, or by a column such as `hp.lr`; what has none there comes last.
+def sort_trials(trials: Sequence[Shown], sort: str, mode: str) -> list[Shown]:
+    """Sort by a key, or by a column such as `hp.lr`. Trials without a value come last.
 
-    Results come with the best first, p with the likeliest; `-KEY` turns it round. Numbers come before text. By results,
-    trials that failed come behind the others both ways.
+    Results sort the best first, p the likeliest first; `-KEY` reverses the order. Numbers come before text. By results,
+    failed trials come after the others in both orders.
     """
     name = sort.removeprefix("-")
     keys = [(_key(trial, name), trial) for trial in trials]
@@ -61,38 +61,38 @@ def ordered(trials: Sequence[Shown], sort: str, mode: str) -> list[Shown]:
 
 def _key(trial: Json | Trial, name: str) -> Any:
     if name.startswith(PARAMETER):
-        return flat(trial["hp"], PARAMETER).get(name)
+        return flatten(trial["hp"], PARAMETER).get(name)
     field = (trial.get("prediction") or {}).get("p") if name == "p" else trial.get(name)
     return field["value"] if field is not None and hasattr(field, "keys") else field
 
 
 def columns(trials: Sequence[Trial], digits: int | None = None) -> Columns:
-    """The number of trials, and a list for each field that one of them has; numbers with at most so many digits.
+    """A list for each field of the trials. digits: the most digits of a number.
 
-    A hyper-parameter that moves in some trial has a column of its values in words too, as `shape.lr`.
+    A hyper-parameter that varies within some trial also has a column of schedules as text, such as `shape.lr`.
     """
     from stagetree.models.pages import Columns
 
-    rows = [flat(trial) | shapes for trial, shapes in zip(trials, _shapes(trials), strict=True)]
+    rows = [flatten(trial) | shapes for trial, shapes in zip(trials, _shapes(trials), strict=True)]
     names = dict.fromkeys(chain.from_iterable(rows))
     by_name = {name: [row.get(name) for row in rows] for name in names}
     if digits is not None:
-        by_name = {name: [_shortened(value, digits) for value in column] for name, column in by_name.items()}
+        by_name = {name: [_round(value, digits) for value in column] for name, column in by_name.items()}
     return Columns(count=len(rows), columns=by_name)
 
 
 def _shapes(trials: Sequence[Trial]) -> Iterator[Json]:
-    """For each trial its hyper-parameters in words, where they move in some trial."""
+    """For each trial its schedules as text, of hyper-parameters that vary within some trial."""
     moving = {name for trial in trials for name, value in trial["hp"].items() if _is_moving(value)}
     steps = max((trial["steps"] for trial in trials), default=1)
     written = [{name: json.dumps(value) for name, value in trial["hp"].items() if name in moving} for trial in trials]
-    words = {name: _told_apart({each[name] for each in written if name in each}, steps) for name in moving}
+    words = {name: _distinct_texts({each[name] for each in written if name in each}, steps) for name in moving}
     for trial in written:
         yield {SHAPE + name: words[name][text] for name, text in trial.items()}
 
 
-def _told_apart(schedules: Iterable[str], steps: int) -> dict[str, str]:
-    """Each schedule in words, with the steps at which it turns if another has the same words without them."""
+def _distinct_texts(schedules: Iterable[str], steps: int) -> dict[str, str]:
+    """Each schedule as text, with its steps if another schedule has the same text without them."""
     words = {schedule: _schedule_text(schedule, steps) for schedule in schedules}
     often = Counter(words.values())
     return {each: _schedule_text(each, steps, often[text] > 1) for each, text in words.items()}
@@ -102,12 +102,12 @@ def _is_moving(value: Any) -> bool:
     return isinstance(value, dict) and value.get("family") != "constant"
 
 
-def _shortened(value: Any, digits: int) -> Any:
+def _round(value: Any, digits: int) -> Any:
     return float(f"{value:.{digits}g}") if isinstance(value, float) else value
 
 
-def flat(item: Json | Answer, prefix: str = "") -> Json:
-    """The item with its objects taken apart, and lists as JSON. A sequence is its constant, or else its fields."""
+def flatten(item: Json | Answer, prefix: str = "") -> Json:
+    """The item with nested fields under dotted names, and lists as JSON. A constant sequence is its value."""
     fields: Json = {}
     for name, value in item.items() if isinstance(item, dict) else item.sent():
         if isinstance(value, dict) and value.get("family") == "constant":
@@ -115,16 +115,18 @@ def flat(item: Json | Answer, prefix: str = "") -> Json:
         elif value is None or isinstance(value, str | int | float):
             fields[prefix + name] = value
         else:
-            fields |= {prefix + name: json.dumps(value)} if isinstance(value, list) else flat(value, f"{prefix}{name}.")
+            fields |= (
+                {prefix + name: json.dumps(value)} if isinstance(value, list) else flatten(value, f"{prefix}{name}.")
+            )
     return fields
 
 
 FAMILIES = {"Line": "linear", "Power": "exponential", "Ramp": "warm-up", "Slide": "linear"}
-"""What study files call a form, where that is another word than its own."""
+"""The names of forms in study files, if they differ from the class names."""
 
 
 def form_text(form: Form) -> str:
-    """A form for people, in six digits: `0.1`, or `half cosine (init 0.1, low 0, period 20) from step 5`."""
+    """A form as text, in six digits: `0.1`, or `half cosine (init 0.1, low 0, period 20) from step 5`."""
     if form.is_held:
         held = form.at(0)
         return float_text(held, 6) if isinstance(held, float) else json.dumps(held)
@@ -143,18 +145,20 @@ MOST_TURNS, MOST_WORDS = 64, 4
 
 
 def schedule_text(value: Any, steps: int, says_when: bool = False) -> str:
-    """The values that a hyper-parameter goes through in so many steps, in three digits: `64 → 128`.
+    """The values of a hyper-parameter over the steps of a trial, in three digits: `64 → 128`.
 
-    Those are where it begins, where it turns, and where it ends. Of more than four, the first, the highest, the lowest
-    and the last of them, in their order: `0.05 → 0.2 → 0.001`. With when they are reached: `64 → 128 at step 6`.
+    They are its first value, its turning points, and its last value. Of more than four, the first, the highest, the
+    lowest and the last are kept: `0.05 → 0.2 → 0.001`. says_when: add the steps, as in `64 → 128 at step 6`.
     """
-    turns = [next(same) for _, same in groupby(_turned([*_ends(value, steps)]), key=lambda turn: repr(turn.value))]
+    turns = [
+        next(same) for _, same in groupby(_turning_points([*_ends(value, steps)]), key=lambda turn: repr(turn.value))
+    ]
     values = [turn.value for turn in turns]
     if len(values) > MOST_WORDS and all(map(_is_number, values)):
         places = {0, values.index(max(values)), values.index(min(values)), len(values) - 1}
         turns = [turns[place] for place in sorted(places)]
     words = [next(same) for _, same in groupby(turns, key=lambda turn: _brief(turn.value))]
-    return " → ".join(_brief(turn.value) + (turn.when if says_when else "") for turn in words)
+    return " → ".join(_brief(turn.value) + (turn.step_text if says_when else "") for turn in words)
 
 
 class _Turn(NamedTuple):
@@ -163,12 +167,12 @@ class _Turn(NamedTuple):
     is_held: bool
 
     @property
-    def when(self) -> str:
+    def step_text(self) -> str:
         return f" at step {self.step}" if self.step else ""
 
 
-def _turned(ends: Sequence[_Turn]) -> Iterator[_Turn]:
-    """Without those that a moving sequence only passes, on its way up or down, where one piece follows another."""
+def _turning_points(ends: Sequence[_Turn]) -> Iterator[_Turn]:
+    """The turning points. The end of a piece is none if the next piece continues in the same direction."""
     for place, end in enumerate(ends):
         beside = [each.value for each in ends[place - 1 : place + 2]] if 0 < place < len(ends) - 1 else []
         if end.is_held or not (beside and all(map(_is_number, beside)) and sorted(beside)[1] == end.value):
@@ -176,7 +180,7 @@ def _turned(ends: Sequence[_Turn]) -> Iterator[_Turn]:
 
 
 def _ends(value: Any, steps: int) -> Iterator[_Turn]:
-    """Both ends of each piece, and whether it holds its value; one that goes on from before begins there."""
+    """Both ends of each piece, and whether it is constant. A piece that continues the one before begins there."""
     from stagetree.sequences import parse, with_ends
 
     is_begun = False
@@ -194,7 +198,7 @@ def _ends(value: Any, steps: int) -> Iterator[_Turn]:
 
 @lru_cache(maxsize=1 << 16)
 def _schedule_text(value: str, steps: int, says_when: bool = False) -> str:
-    """As above, of JSON: most trials of a large study are shown again and again, and some share a schedule."""
+    """`schedule_text` of JSON, cached: pages show the same trials again, and some share a schedule."""
     return json_safe(schedule_text(json.loads(value), steps, says_when))
 
 
@@ -211,7 +215,7 @@ HALVES = re.compile("[\ud800-\udfff]")
 
 
 def json_safe(value: T) -> T:
-    """The same, with the halves of characters in all its text spelled out: a traceback may hold bytes of anything."""
+    """The value with lone surrogates escaped in all text: a traceback may hold any bytes."""
     return _json_safe(value)  # type: ignore[no-any-return]
 
 

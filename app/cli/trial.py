@@ -1,37 +1,70 @@
-"""One trial in words: how it stands, why it was started, promoted or stopped, and what its tuner foretells of it."""
+"""`stagetree trial` and `logs`: one trial, and its output."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from app.cli.output import harmless, number, one_line, print_table, short_hp
+from app.cli.options import OrBest, Output, Server, Store, StudyId
+from app.cli.output import Format, escape_control, number, one_line, print_json, print_table, short_hp
+from app.cli.service import open_study, trial_number
 from stagetree.text import value_text
+
+
+def trial(
+    id: StudyId, number: OrBest = None, server: Server = None, dir: Store = None, output: Output = Format.table
+) -> None:
+    """Show one trial: its standing, why it was promoted or stopped, its curve and, if it failed, the traceback.
+
+    By default it is the best one.
+
+    \b
+    Example:  stagetree trial last 3
+    """
+
+    with open_study(id, server, dir) as (service, name):
+        document = service.client.trial(name, trial_number(service.client, name, number))
+    print_json(document) if output is Format.json else print_trial(name, document)
+
+
+def logs(id: StudyId, number: OrBest = None, server: Server = None, dir: Store = None) -> None:
+    """Print the output of a trial's training, by default of the best one's.
+
+    The output of a shared stage is in the log of the trial that the stage was run for.
+
+    \b
+    Example:  stagetree logs last 3
+    """
+
+    with open_study(id, server, dir) as (service, name):
+        print(escape_control(service.client.trial_log(name, trial_number(service.client, name, number))).rstrip("\n"))
+
 
 Json = dict[str, Any]
 
-PREDICTED = {"class": "class", "p": "p", "expected_seconds": "seconds to go"}
-"""What a table shows of the predictions of a tuner that makes some, and under which heading."""
+PREDICTION_COLUMNS = {"class": "class", "p": "p", "expected_seconds": "seconds to go"}
+"""The columns of a tuner's predictions, with their headings."""
+
 NOT_YET = "not yet known"
-"""The p of a trial before p is proven in its study."""
+"""Shown for p before the study has proven it."""
 
 
-def foretold(prediction: Json, name: str) -> Any:
-    """What a table shows under one of the names of `PREDICTED`."""
+def prediction_cell(prediction: Json, name: str) -> Any:
+    """The cell of one of `PREDICTION_COLUMNS`."""
     return NOT_YET if name == "p" and _is_unproven(prediction) else prediction.get(name)
 
 
 def _is_unproven(prediction: Json) -> bool:
-    """Whether a trial that goes on was judged without a p that is proven."""
+    """Whether a continuing trial was judged before p was proven."""
     return prediction.get("class") in ("promising", "opportunistic") and prediction["p"] is None
 
 
 DECISIONS = 5
-"""So many of a trial are printed, the last ones: a stopping rule decides after each evaluation."""
+"""The number of last decisions that are printed. Stopping rules decide after each evaluation."""
 
 
 def print_trial(study: str, trial: Json) -> None:
-    """A trial: how it failed, if it did, its results and its curve."""
+    """Print a trial with its failure, results and curve."""
     print(f"trial     {trial['trial']} of {study}: {one_line(trial['standing'])}")
     if "failure" in trial:
         print(_failure(trial["failure"]))
@@ -41,18 +74,15 @@ def print_trial(study: str, trial: Json) -> None:
         if trial[name]:
             print(f"{name:<9} {value_text(trial[name])} at step {trial[name]['step']}")
     if trial.get("prediction"):
-        print(f"predicted {_predicted(trial['prediction'])}")
+        print(f"predicted {_prediction_text(trial['prediction'])}")
     print(f"values    {one_line(short_hp(trial['hp']))}")
     if trial.get("begins"):
         print(f"begins    {one_line(trial['begins']['text'].removeprefix('begins '))}")
-    if why := started(trial["reason"]):
+    if why := start_text(trial["reason"]):
         print(f"started   {one_line(why)}")
     for each in trial.get("decisions", ())[-DECISIONS:]:
         print(f"why       {one_line(each)}")
     mark = trial.get("exactness", "")
-    for each in trial.get("not_exact", ()):
-        if each not in mark:  # of an older server, whose marks are of proofs alone
-            print(f"not exact: {one_line(each)}")
     if mark:
         print(f"exact     {one_line(mark)}")
     for note in trial.get("notes", ()):
@@ -65,13 +95,13 @@ def print_trial(study: str, trial: Json) -> None:
 
 
 def _failure(failure: Json) -> str:
-    """The traceback, with the step and the tries."""
+    """The traceback with the step and the number of tries."""
     tries = f", tried {failure['tries']} times" if failure.get("tries", 1) > 1 else ""
-    return f"\n{failure['kind']} after step {failure['step']}{tries}:\n{harmless(failure['error']).rstrip()}\n"
+    return f"\n{failure['kind']} after step {failure['step']}{tries}:\n{escape_control(failure['error']).rstrip()}\n"
 
 
-def _predicted(prediction: Json) -> str:
-    """What the tuner foretells of a trial, in a line."""
+def _prediction_text(prediction: Json) -> str:
+    """The tuner's prediction on one line."""
     if _is_unproven(prediction):
         return f"{prediction['class']} at step {prediction['step']}, p {NOT_YET}"
     if prediction["p"] is None:
@@ -99,18 +129,20 @@ WORDS = {
     "slots": "with {} slots at work",
     "elapsed": "after {} s",
 }
-"""What each part says, in the order in which they are read."""
-LEFT_OUT = ("by", "sample", "explored", "average_of")
+"""The text of each part of a reason, in reading order."""
+
+HIDDEN_PARTS = ("by", "sample", "explored", "average_of")
+
 BY = {"tuner": "by the tuner", "user": "by a user"}
 
 
-def started(reason: Mapping[str, Any]) -> str:
-    """By whom a trial was started, and for what; empty where nothing is on record. What has no words has its name."""
+def start_text(reason: Mapping[str, Any]) -> str:
+    """Who started a trial, and why; empty if unrecorded. A part without a text appears by its name."""
     parts = [BY.get(str(reason["by"]), f"by {reason['by']}")] if "by" in reason else []
     if states := reason.get("average_of"):
         parts.append("from the mean of " + ", ".join(_state(each) for each in states))
     parts += [text.format(_short(reason[name])) for name, text in WORDS.items() if name in reason]
-    known = {*WORDS, *LEFT_OUT}
+    known = {*WORDS, *HIDDEN_PARTS}
     parts += [f"{name} {_short(value)}" for name, value in reason.items() if name not in known]
     return ", ".join(parts).replace(", of ", " of ").replace(", at step ", " at step ").replace(", by ", " by ")
 

@@ -1,6 +1,6 @@
-"""The embedded stack for a program that attends to it: `stagetree.local` starts this, and it ends with its input.
+"""The embedded stack of a program: `stagetree.local` starts this process, which ends when its stdin is closed.
 
-It says one line of JSON: where the API answers and how many slots there are, or why it could not start.
+It prints one line of JSON: the API's address and the number of slots, or why it could not start.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _say(**said: Any) -> None:
     try:
         print(json.dumps(said), flush=True)
     except BrokenPipeError:
-        sys.stderr.close()  # nobody is there any more
+        sys.stderr.close()  # the parent has gone
 
 
 def _end(number: int, _: object) -> NoReturn:

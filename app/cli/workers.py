@@ -1,7 +1,8 @@
-"""Workers as tasks of a Slurm job: the script of the job, and the slot that each of its tasks is."""
+"""`stagetree worker` and `workers`: a process of a cluster, and Slurm jobs of them."""
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import sys
@@ -15,8 +16,8 @@ import typer
 from app.cli.errors import FAILED, USAGE, fail
 from app.domain.slots import MOST_SHARES
 
-NEEDED = ("STAGETREE_DATABASE_URL", "STAGETREE_BROKER_URL", "STAGETREE_CHECKPOINTS", "STAGETREE_TRAINERS")
-"""Settings without which a worker elsewhere is of no use; the job takes them from where it is submitted."""
+REQUIRED_SETTINGS = ("STAGETREE_DATABASE_URL", "STAGETREE_BROKER_URL", "STAGETREE_CHECKPOINTS", "STAGETREE_TRAINERS")
+"""The settings that a remote worker requires. A job inherits them from the submitting shell."""
 
 SCRIPT = """#!/bin/bash
 #SBATCH --job-name=stagetree
@@ -48,20 +49,21 @@ if [ -n "$is_over" ] && {program} workers --wanted; then
 fi
 exit "$code"
 """
-ASKED = ("SLURM_GPUS", "SLURM_GPUS_PER_TASK", "SLURM_GPUS_PER_NODE")
-"""In these a task finds how many GPUs its job asked for."""
+
+GPU_REQUEST_VARIABLES = ("SLURM_GPUS", "SLURM_GPUS_PER_TASK", "SLURM_GPUS_PER_NODE")
+"""The variables with the number of GPUs that a job requested."""
 
 MARGIN_SECONDS = 10
-"""Between the end of the last worker, asked to stop in time, and the end of the job."""
+"""The margin between the workers' stop and the job's end."""
 
 
 def script(nodes: int, gpus: int, cpus: int, early: int, per_gpu: int = 1, before: Sequence[str] = ()) -> str:
     """A script for `sbatch`, of `per_gpu` tasks for each GPU, or of one for each node without GPUs.
 
-    cpus: of a task. early: how many seconds before its end the job is told. before: lines that come first.
+    cpus: per task. early: seconds of the signal before the job's end. before: lines to run first.
     """
     resources = []
-    if gpus:  # tasks that share GPUs see all those of the job, and each takes the one that its queue names
+    if gpus:  # tasks that share GPUs see all GPUs of the job, and each uses the one in its queue's name
         resources = ["#SBATCH --gpus-per-task=1" if per_gpu == 1 else f"#SBATCH --gpus-per-node={gpus}"]
     return SCRIPT.format(
         nodes=nodes,
@@ -70,14 +72,14 @@ def script(nodes: int, gpus: int, cpus: int, early: int, per_gpu: int = 1, befor
         resources="\n".join([*resources, f"#SBATCH --cpus-per-task={cpus}"]),
         early=early,
         before="".join(f"{line}\n" for line in before),
-        checks="\n".join(f': "${{{name}:?is what a worker needs: docs/cluster.md}}"' for name in NEEDED),
+        checks="\n".join(f': "${{{name}:?is what a worker needs: docs/cluster.md}}"' for name in REQUIRED_SETTINGS),
         stop=max(early - MARGIN_SECONDS, 1),
         cpus=f"export SRUN_CPUS_PER_TASK={cpus}",
         program=shlex.quote(str(Path(sys.executable).with_name("stagetree"))),
     )
 
 
-def queue_of(task: Mapping[str, str]) -> str:
+def task_queue(task: Mapping[str, str]) -> str:
     """The queue of this task of a Slurm job: the node, and which of the node's GPUs the task has been given.
 
     Jobs that share a node have different GPUs of it, so no two workers have one name. A task sees its own GPU alone,
@@ -90,7 +92,7 @@ def queue_of(task: Mapping[str, str]) -> str:
         if not task.get(name):
             fail(f"slurm: there is no {name} here; `stagetree workers --slurm` prints a script that starts it", USAGE)
     node, number = task["SLURMD_NODENAME"], int(task["SLURM_LOCALID"])
-    if gpus := _names(task.get("SLURM_STEP_GPUS") or task.get("SLURM_JOB_GPUS") or ""):
+    if gpus := _gpu_names(task.get("SLURM_STEP_GPUS") or task.get("SLURM_JOB_GPUS") or ""):
         per_gpu = int(task.get("STAGETREE_SLOTS_PER_GPU") or 1)
         if number >= per_gpu * len(gpus):
             fail(f"slurm: task {number} of {node} has no GPU of {len(gpus)}: give it --gpus-per-task=1", USAGE)
@@ -101,7 +103,7 @@ def queue_of(task: Mapping[str, str]) -> str:
     if visible := visible_gpus({"CUDA_VISIBLE_DEVICES": task.get("CUDA_VISIBLE_DEVICES") or ""}):
         # Slurm does not know of them. Each task may call its own GPU 0, so the name is the task's, not the GPU's.
         return f"{node}-{task['SLURM_JOB_ID']}-{number}-gpu{number if number < len(visible) else 0}"
-    if any(task.get(name, "0") != "0" for name in ASKED):
+    if any(task.get(name, "0") != "0" for name in GPU_REQUEST_VARIABLES):
         fail(
             f"slurm: task {number} of {node} sees no GPU, though the job asked for some: SLURM_STEP_GPUS, "
             "SLURM_JOB_GPUS and CUDA_VISIBLE_DEVICES are empty; `--gpus-per-node 0` is for workers without",
@@ -110,7 +112,7 @@ def queue_of(task: Mapping[str, str]) -> str:
     return f"{node}-{task['SLURM_JOB_ID']}-cpu{number}"
 
 
-def _names(written: str) -> list[str]:
+def _gpu_names(written: str) -> list[str]:
     """GPUs as Slurm lists them, by number or by UUID: `0,2-4`."""
     names = list[str]()
     for part in filter(None, written.split(",")):
@@ -162,7 +164,7 @@ def workers(
 
 
 def _has_work() -> bool:
-    """Whether a study runs, as far as the database of the settings says; where it is away, one may."""
+    """Whether a study is running, by the database of the settings; True if it is unavailable."""
     from app.domain.terms import StudyState
     from app.events import Database, DatabaseUnavailable, SqlRecords
     from app.settings import settings
@@ -176,3 +178,24 @@ def _has_work() -> bool:
         return True
     finally:
         records.close()
+
+
+Queue = Annotated[
+    str, typer.Argument(metavar="QUEUE", help="A slot, such as gpu0, gpu0a, cpu3 or host-gpu0; or scheduler; or slurm.")
+]
+
+
+def worker(queue: Queue) -> None:
+    """Run a slot of a cluster, or its scheduler, until it is stopped. The settings come from the environment.
+
+    With `slurm`, run the slot of the GPU that this task of a Slurm job was given.
+
+    \b
+    Example:  stagetree worker gpu0
+    """
+    from app.workers.prefork import work
+
+    if queue == "slurm":
+        queue = task_queue(os.environ)
+        os.environ.setdefault("STAGETREE_ADDRESS", os.environ["SLURMD_NODENAME"])
+    work(queue)
