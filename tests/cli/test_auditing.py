@@ -64,7 +64,7 @@ def test_a_right_trainer_is_exact(audited: Stagetree, up: Service) -> None:
     assert lines["verdict"] == VERIFIED
     assert re.fullmatch(r"[1-9]\d* times on CPU: 0 differ, 0 could not be compared", lines["compared"])
     assert "marked" not in lines
-    assert re.fullmatch(r"[1-9]\d* steps again", lines["trained"])
+    assert re.fullmatch(r"[1-9]\d* verification steps", lines["trained"])
     assert re.fullmatch(r"identical, from \d+ events", lines["replay"])
     assert re.fullmatch(r"sha256 [0-9a-f]{64}", lines["log"])
 

@@ -36,8 +36,8 @@ class Scheduler:
         self._frontiers, self._dispatch = FrontierCache(ports), Dispatch(ports)
         self._reaper, self._tuning, self._flags = Reaper(ports, self._dispatch), Tuning(ports), FlagSender(ports)
         self._assignment = Assignment(ports, self._frontiers, self._dispatch)
-        self._choosing, self._sharing = PackWidthChoice(ports, self._frontiers), Sharing(ports)
-        self._proving = VerificationScheduling(ports, self._frontiers, self._dispatch, self._assignment.gangs)
+        self._pack_width, self._sharing = PackWidthChoice(ports, self._frontiers), Sharing(ports)
+        self._verification = VerificationScheduling(ports, self._frontiers, self._dispatch, self._assignment.gangs)
         self._idle, self._may_write = Candidates((), ()), True  # after the last tick
 
     def tick(self) -> bool:
@@ -93,20 +93,20 @@ class Scheduler:
         self._dispatch.send_again(cluster.undelivered)
         self._frontiers.update(cluster.versions, cluster.live, cluster.changed_chains)
         self._tuning.forget(cluster.versions)
-        self._proving.apply_results()
+        self._verification.apply_results()
         room, able = max(1, len(cluster.slots)), cluster.candidates()
-        self._tuning.slots, self._tuning.is_due = room, partial(self._proving.is_due, able)
+        self._tuning.slots, self._tuning.is_due = room, partial(self._verification.is_due, able)
         self._tune(room)
-        self._choosing.look(able.healthy)
+        self._pack_width.look(able.healthy)
         slots = self._limit_to_budget(able, len(cluster.live))
         waiting = able.free[len(slots.free) :]
-        slots = self._proving.begin(slots)
+        slots = self._verification.begin(slots)
         balance = self._sharing.look(self._frontiers.usable(), slots)
         slots = self._assignment.assign(slots, balance, may_widen=False)
         if slots.free:  # trials that share a stage leave slots idle: some more may have other work for them
             self._tune(2 * room)
-            slots = self._proving.use_idle(self._assignment.assign(slots, balance))
-        self._proving.make_room(slots, cluster.live)
+            slots = self._verification.use_idle(self._assignment.assign(slots, balance))
+        self._verification.make_room(slots, cluster.live)
         slots = Candidates(slots.healthy, [*slots.free, *waiting])
         self._idle, self._may_write = slots, not waiting
         self._sharing.make_room(self._frontiers.usable(), balance, cluster, slots)
