@@ -233,7 +233,7 @@ _HOMES = {
     "study": ("AsyncStudy", "Result", "Study", "wait_all", "wait_any"),
     "trainer.torch_trainer": ("TorchTrainer",),
     "trainer": ("Trainer",),
-    "runtime.weight_files": ("export_weights", "load_state", "load_weights"),
+    "runtime.checkpoints.weight_files": ("export_weights", "load_state", "load_weights"),
     "space.where": ("WhereError",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
