@@ -12,7 +12,7 @@ from stagetree.errors import NotFound
 if TYPE_CHECKING:
     from stagetree.client.http import Http, Json
     from stagetree.spec import StudySpec
-    from stagetree.spec.errors import Problem, shorten
+    from stagetree.spec.errors import Problem
 
 Folder = str | PathLike[str]
 
@@ -54,7 +54,7 @@ def study_body(spec: StudySpec | Mapping[str, Any] | None, fields: Mapping[str, 
 
 def _not_json(value: Any, path: str) -> Iterator[Problem]:
     """A problem for each value that cannot be sent."""
-    from stagetree.spec.errors import Problem
+    from stagetree.spec.errors import Problem, shorten
 
     if value is None or isinstance(value, bool | int | float | str):
         return

@@ -39,7 +39,7 @@ class CountingLog(SqlLog):
 @pytest.fixture
 def log(app: FastAPI, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[CountingLog]:
     """The log that the application reads from here on."""
-    monkeypatch.setattr(port, "PART", PART)
+    monkeypatch.setattr(port, "SCAN_BATCH", PART)
     monkeypatch.setattr(streaming, "BATCH", PART)
     records = SqlRecords(Database(sqlite_url))
     records.log = log = CountingLog(records.database)

@@ -41,7 +41,7 @@ def test_calibrated_on_its_own_prior(number: int) -> None:
         curves = np.array([draw(rng, clock) for _ in range(250)])
         for later in (number, 19):
             fits = q.Fits(q.fits(tuple(clock[:number]), curves[:, :number], q.uniform()))
-            ranks.append(fits.at(np.full(250, clock[later])).below(curves[:, later]))
+            ranks.append(fits.predict(np.full(250, clock[later])).below(curves[:, later]))
     for several in ranks:
         assert kstest(several, "uniform").pvalue > 0.003
 
@@ -51,7 +51,7 @@ def test_a_wrong_prior_is_noticed() -> None:
     rng, clock = np.random.default_rng(0), np.linspace(0, 1, 20)
     curves = np.array([draw(rng, clock) for _ in range(250)]) + 0.3 * rng.standard_t(1, (250, 20))
     fits = q.Fits(q.fits(tuple(clock[:12]), curves[:, :12], q.uniform()))
-    assert kstest(fits.at(np.ones(250)).below(curves[:, 19]), "uniform").pvalue < 0.003
+    assert kstest(fits.predict(np.ones(250)).below(curves[:, 19]), "uniform").pvalue < 0.003
 
 
 @tried(20)
@@ -71,7 +71,7 @@ def test_evidence_and_prediction_are_those_of_the_definition(seed: int, number: 
             assert evidence[tuple(node)] == pytest.approx(expected, rel=1e-3, abs=1e-3)
         prior = np.full(q.NUM_NODES, -1e9)
         prior[np.ravel_multi_index(tuple(node), q.GRID)] = 0.0
-        after = q.Fits(q.fits(tuple(clock[:-1]), curve[None, :-1], prior)).at(clock[-1:])
+        after = q.Fits(q.fits(tuple(clock[:-1]), curve[None, :-1], prior)).predict(clock[-1:])
         weights = np.linalg.solve(covariance[:-1, :-1], covariance[:-1, -1])
         assert after.mean[0] == pytest.approx(mean[-1] + weights @ (curve[:-1] - mean[:-1]), rel=1e-3, abs=1e-4)
         variance = covariance[-1, -1] - weights @ covariance[:-1, -1]
@@ -81,7 +81,7 @@ def test_evidence_and_prediction_are_those_of_the_definition(seed: int, number: 
 def test_without_points_it_is_the_prior() -> None:
     (fit,) = q.fits((), np.zeros((1, 0)), q.uniform())
     assert len(fit.node) == q.NUM_NODES
-    at = q.Fits([fit]).at(np.ones(1))
+    at = q.Fits([fit]).predict(np.ones(1))
     assert at.expectation()[0] == pytest.approx(q.GAINS[:, 0].mean() * shapes(np.ones(1)).mean(), abs=1e-6)
 
 

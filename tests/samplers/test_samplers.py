@@ -282,7 +282,7 @@ def test_a_server_without_optuna_says_so_at_once(sampler: str, tmp_path: Path) -
     path = tmp_path / "trainer.py"
     path.write_text("from stagetree import Trainer\nclass T(Trainer):\n    name = 't'\n")
     with pytest.raises(SpecError) as refused:
-        bodies.study_of(spec(sampler).to_json(), Catalogue([str(path)]), LIMITS)
+        bodies.parse_study(spec(sampler).to_json(), Catalogue([str(path)]), LIMITS)
     assert [(problem.field, problem.problem) for problem in refused.value.problems] == [("tuner.sampler", sentence)]
     with pytest.raises(RuntimeError, match=r"pip install 'stagetree\[optuna\]'$"):
         source(sampler).propose(0)

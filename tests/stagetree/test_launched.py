@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from built_models import advanced, image
+from built_models import image, trained_to
 from stacks import wait_for
 
 from stagetree.runtime.checkpoints import state_format
@@ -77,7 +77,7 @@ def build(tmp_path: Path) -> Iterator[Build]:
 
 
 def train(model: Model, until: int) -> Model:
-    return advanced(model, until, HP)
+    return trained_to(model, until, HP)
 
 
 def granted(model: Model, until: int, told: Callable[[int], bool] = lambda step: True) -> Model:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from built_models import advanced, image
+from built_models import image, trained_to
 from forks import checked
 
 from app.cli.check import report_lines
@@ -62,7 +62,7 @@ def build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def trained(model: Model, until: int, hp: Json = HP) -> Model:
-    return advanced(model, until, hp)
+    return trained_to(model, until, hp)
 
 
 # ------------------------------------------------------------------------------------------------ found

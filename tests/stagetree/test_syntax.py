@@ -15,7 +15,7 @@ import pytest
 from stagetree.source import syntax
 from stagetree.source.syntax import syntax_tree
 
-SOURCE = Path(syntax.__file__).with_name("study.py").read_bytes()
+SOURCE = Path(syntax.__file__).parents[1].joinpath("study.py").read_bytes()
 
 
 @pytest.fixture

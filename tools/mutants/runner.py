@@ -24,7 +24,7 @@ from _pytest.config import default_plugins
 from tools.mutants.tests_of import SOURCES
 
 NEEDED = (
-    "pytest hypothesis torch numpy scipy.special sqlalchemy alembic.command psycopg celery.canvas celery.signals psutil"
+    "pytest hypothesis torch numpy scipy.special sqlmodel alembic.command psycopg celery.canvas celery.signals psutil"
     " kombu.transport.redis fsspec fastapi httpx2 redis pydantic_settings moto.server stagetree.spec stagetree.client"
     " stagetree.trainer.torch_trainer stagetree.runtime.model stagetree.source.discovery app.domain.decide app.settings"
     " app.scheduling.fair_share sqlalchemy.dialects.sqlite sqlalchemy.dialects.postgresql.psycopg"

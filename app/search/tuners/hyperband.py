@@ -95,7 +95,7 @@ class AsyncBrackets(_Brackets):
         for number, bracket in enumerate(self.brackets):
             if (promotion := bracket.promotion()) is not None:
                 return _tag_bracket(promotion, number)
-        behind = [(len(b.at) / w, n) for n, (b, w) in enumerate(zip(self.brackets, self.widths, strict=True)) if w]
+        behind = [(len(b.rung_of) / w, n) for n, (b, w) in enumerate(zip(self.brackets, self.widths, strict=True)) if w]
         started, number = min(behind, default=(1.0, 0))
         if started >= 1:
             return None

@@ -140,16 +140,16 @@ class Bracket:
     def __init__(self, steps: list[int], factor: int, rung: type[RungScores] = RungScores) -> None:
         self.steps, self.factor = steps, factor
         self.rungs = [rung() for _ in steps]
-        self.demand_at: dict[int, int] = {}
+        self.rung_of: dict[int, int] = {}
 
     def observe(self, event: TrialEvent, loss: Key) -> None:
         """Take in an event of one of the bracket's trials."""
         match event.kind:
             case TrialEventKind.START:
-                self.demand_at[event.trial] = 0
+                self.rung_of[event.trial] = 0
             case TrialEventKind.PROMOTE:
-                self.rungs[self.demand_at[event.trial]].promote(event.trial)
-                self.demand_at[event.trial] += 1
+                self.rungs[self.rung_of[event.trial]].promote(event.trial)
+                self.rung_of[event.trial] += 1
             case TrialEventKind.RESULT | TrialEventKind.FAIL:
                 self._arrive(event, loss)
             case TrialEventKind.CANCEL:
@@ -157,7 +157,7 @@ class Bracket:
                     rung.remove(event.trial)
 
     def _arrive(self, event: TrialEvent, loss: Key) -> None:
-        rung = self.demand_at[event.trial]
+        rung = self.rung_of[event.trial]
         if event.kind == TrialEventKind.FAIL or event.steps == self.steps[rung]:
             self.rungs[rung].add(loss, event.trial)
 

@@ -104,7 +104,7 @@ def _counts(plan: SearchPlan, study: Study) -> dict[str, int]:
 def _annotations(plan: SearchPlan, study: Study) -> dict[str, Any]:
     notes = [note(study, each) for each in study.notes]
     learned = [learned_text(each) for each in study.learned]
-    told = {"learned": learned, "unread_hp": json_safe(unread_hp(plan, study))}
+    told = {"learned": learned, "unread": json_safe(unread_hp(plan, study))}
     return told | {"notes": notes, "tags": study.tags, "attributes": json_safe(study.attributes)}
 
 
