@@ -59,7 +59,7 @@ def test_what_is_no_number(stagetree: Stagetree, command: str, option: str) -> N
         ("up --port 999999", "'--port': must be a whole number from 0 to 65535, got '999999'"),
         ("wait last --timeout x", "'--timeout': must be a number of at least 0, got 'x'"),
         ("wait last --timeout nan", "'--timeout': must be a finite number, got nan"),
-        ("trial last x", "'N': must be a whole number of at least 0, got 'x'"),
+        ("trial last x", "'[N]': must be a whole number of at least 0, got 'x'"),
         ("run s -o xml", "'xml' is not one of 'table', 'json'"),
         ("trials last --sort zzz", "--sort: must be one of trial, state"),
         ("studies --state runing", "got runing; did you mean running?"),

@@ -168,7 +168,7 @@ def test_a_script_is_told_of_in_words_of_its_own(proving: Cluster, tmp_path: Pat
     proving.sources = Catalogue([str(file)]).describe()
     proving.run(proving.submit(study("script", inexact="refuse")))
     [check] = found(proving, "check")
-    assert check.unread_hp == []
+    assert check.unread == []
     assert check.difference.endswith(
         "Likely: data.rng (a global of script.py) not in the state: after load() of run.state not what it was"
     )
@@ -184,7 +184,7 @@ def test_hyper_parameters_that_a_script_does_not_read_are_on_record(proving: Clu
         trial["hp"]["decay"] = 0.1
     done = proving.run(proving.submit(asked))
     [check] = found(proving, "check")
-    assert (check.unread_hp, check.difference) == (["decay"], "")
+    assert (check.unread, check.difference) == (["decay"], "")
     assert unread_hp(proving.plan, done) == ["decay"]
     other = proving.study(proving.submit(study("script")))
     assert unread_hp(proving.plan, other) == [], "it has no such hyper-parameter"
