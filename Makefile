@@ -63,7 +63,7 @@ gpu-figures: .venv/.installed-dev  ## test-gpu, and what steps and packs cost on
 
 TORCH ?= 2.6.*
 TRAINS := tests/runtime tests/packing tests/stagetree tests/examples tests/gpu tests/workers/test_slot_exactness.py \
-	tests/e2e/test_laws.py tests/e2e/test_taking_weights.py
+	tests/e2e/test_laws.py tests/e2e/test_weight_export.py
 OTHER := .venv-torch
 
 test-torch:  ## what trains, on another torch: make test-torch TORCH='2.6.*', in .venv-torch

@@ -11,7 +11,7 @@ from app.domain import events as e
 from app.domain.terms import ChainId, ChainOutcome, StudyId, VerificationKind
 from app.service.services import Services
 from app.service.slot_use import lanes_at_once
-from tests.api.test_moments import answers, position
+from tests.api.test_past_states import answers, position
 from tests.api.world import Workers
 
 Json = dict[str, Any]

@@ -21,7 +21,7 @@ from stagetree.runtime.packed import Failed, PackedModels
 
 Hp = dict[str, Any]
 DEVICE = os.environ.get("STAGETREE_TEST_DEVICE", "cpu")
-"""On which packs are trained: tests/gpu/test_packing_on_a_gpu.py has these tests run on a GPU."""
+"""On which packs are trained: tests/gpu/test_gpu_packing.py has these tests run on a GPU."""
 
 DROPPED = 0.3 if DEVICE == "cpu" else 0.0
 """By dropout: a GPU drops others in a pack than alone, which tests/gpu know."""

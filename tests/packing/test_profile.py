@@ -217,7 +217,7 @@ def test_what_cannot_be_packed_is_not_measured() -> None:
 
 
 def test_products_have_all_their_digits_for_a_while() -> None:
-    """TF32 is a GPU's default for convolutions; see `tests/gpu/test_packs_on_a_gpu.py`."""
+    """TF32 is a GPU's default for convolutions; see `tests/gpu/test_gpu_packs.py`."""
     before = torch.backends.cudnn.allow_tf32
     model = Usual(seed=0, device="cpu", net="relu")
     model.setup({"lr": 0.1, "bs": 8})

@@ -1,6 +1,6 @@
 """When a pass is recorded, and when what a recording plays is taken: with recordings of a CPU, which play one result.
 
-That a GPU's recordings play the same bits is in `tests/gpu/test_packs_on_a_gpu.py`.
+That a GPU's recordings play the same bits is in `tests/gpu/test_gpu_packs.py`.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 from scenes import ONE
-from test_proving import ladder
+from test_verification import ladder
 from toy_worker import ToyWorkers, proving
 
 from app.domain import checkpoint_needs

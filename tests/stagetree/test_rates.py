@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_reading import Reading
+from test_sample_loading import Reading
 from torch.optim import SGD, AdamW, Optimizer
 
 

@@ -29,7 +29,7 @@ SLOW = {
     "app/events": ("tests/contract", "tests/events"),
     "app/workers/celery_app.py": ("tests/processes", "tests/e2e/test_outages.py"),
     "app/workers/ownership.py": ("tests/processes/test_ownership.py", "tests/e2e/test_workers.py"),
-    "app/workers/prefork.py": ("tests/processes/test_ending.py", "tests/processes/test_ownership.py"),
+    "app/workers/prefork.py": ("tests/processes/test_process_ends.py", "tests/processes/test_ownership.py"),
     "app/workers/tasks.py": ("tests/processes", "tests/e2e/test_workers.py"),
     "app/workers/roles.py": ("tests/processes", "tests/e2e/test_workers.py"),
     "app/workers/threads.py": ("tests/processes",),

@@ -1,7 +1,7 @@
-"""Ranks on other machines, by their workers: the same bits, one end for all, and nobody who does not know the secret.
+"""Ranks on other machines, started by their workers: the same bits, a common end, and only callers with the secret.
 
-The other machine is a thread here, with a warm interpreter and connections of its own; `tests/e2e/test_gangs_apart.py`
-has whole workers.
+A thread with its own warm interpreter and connections plays the other machine; `tests/e2e/test_gangs_of_hosts.py` has
+whole workers.
 """
 
 from __future__ import annotations
