@@ -135,7 +135,10 @@ class Settings(BaseSettings):
     warm: str = Field(default="", description="the socket of the template process that forks trainers for all slots")
     allow_cpu: bool = Field(default=False, description="a slot called gpu0 may train on the CPU if there is no GPU")
     slots_per_gpu: int = Field(
-        default=1, ge=1, le=MOST_SHARES, description="how many slots share a GPU: those of gpu0 are gpu0a, gpu0b, ..."
+        default=1,
+        ge=1,
+        le=MOST_SHARES,
+        description="the number of slots that share a GPU; the slots of gpu0 are gpu0a, gpu0b, ...",
     )
     memory_fraction: float | None = Field(
         default=None,

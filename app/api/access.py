@@ -43,7 +43,7 @@ TOKEN_MISSING = (
     "This server asks who you are. Send a token, as `Authorization: Bearer TOKEN`, or in STAGETREE_TOKEN for commands "
     "and clients; `stagetree token create NAME` makes one where the server runs."
 )
-TOKEN_INVALID = "This token lets nobody in: it is unknown, has expired or was revoked."
+TOKEN_INVALID = "This token is not valid: it is unknown, has expired or was revoked."
 
 
 @dataclass(frozen=True)
@@ -199,8 +199,8 @@ Who = Annotated[Principal, Depends(require_principal)]
 def check_owner(request: Request, who: Principal, owner: str) -> None:
     """Refuse a change of another user's study. Raises `HttpProblem`."""
     if needed_scope(request.scope["route"].name, request.method) is Scope.SUBMIT and not who.can_change(owner):
-        whose = f"{owner}'s" if owner else "nobody's whom we know"
-        raise HttpProblem(403, f"The study is {whose}, and {who.name} may {who.scope}: this needs operate.")
+        whose = f"belongs to {owner}" if owner else "has no known owner"
+        raise HttpProblem(403, f"The study {whose}, and {who.name} may {who.scope}: this needs operate.")
 
 
 ANY = "*"

@@ -53,7 +53,7 @@ def warm(use: ApiServices) -> None:
             logger.log(logging.DEBUG if is_said else logging.WARNING, "the API waits: %s", problem)
             is_said = True
         except Exception as problem:
-            logger.warning("no plans are folded before somebody asks for them: %s", problem)
+            logger.warning("plans are folded at the first request for them: %s", problem)
             return
         use.stopping.wait(AGAIN_SECONDS)
 

@@ -84,7 +84,7 @@ STUDY: Json = {
     "state": "running",
     "story": STORY,
     "error": None,
-    "not_exact": ["2 stages went on under another torch (2.13.0 after 2.12.0)"],
+    "not_exact": ["2 stages resumed under another torch (2.13.0 after 2.12.0)"],
     "exactness": {
         "verdict": "unchecked",
         "text": "unchecked: trial 3 resumed from the state of step 20, which was not compared",

@@ -77,7 +77,7 @@ def own_stack(
     except BaseException as error:
         if began and not isinstance(error, ProblemError):  # a refused study was not trained
             again = "" if folder == DEFAULT_DIR else f" with --dir {folder}"
-            print(f"What was trained is kept: the same command{again} resumes there.", file=sys.stderr)
+            print(f"Trained steps are kept: the same command{again} resumes there.", file=sys.stderr)
         elif own.folder is None:
             shutil.rmtree(folder, ignore_errors=True)
         with nullcontext() if began else report_early_interrupt():

@@ -96,11 +96,11 @@ def packed_text(costs: Json) -> str:
     """The effect of packs on the time, on one line."""
     width, device = costs["packing"]["width"], costs["packing"]["device"]
     if not width:
-        return f"none: trials alone are faster, by what was measured on {one_line(device)}"
+        return f"none: trials alone are faster, as measured on {one_line(device)}"
     packs = f"makespan {costs['packed_makespan_steps']} steps of time, with packs of {width}"
     if device is None:
         return f"{packs}, if a pack takes no longer than a trial: nothing was measured yet"
-    return f"{packs}, by what was measured on {one_line(device)}"
+    return f"{packs}, as measured on {one_line(device)}"
 
 
 def ranks_text(costs: Json) -> str:

@@ -109,7 +109,7 @@ def print_what_if(answer: Json) -> None:
     print(f"not known  {answer['not_known']} results")
     if best := answer["best"]:
         print(
-            f"best       trial {best['trial']} with {best['value']:.6g} after {best['steps']} steps, as far as is known"
+            f"best       trial {best['trial']} with {best['value']:.6g} after {best['steps']} steps, by known results"
         )
 
 

@@ -28,7 +28,7 @@ PARTS = {
     "lost": "trained again: lost with a worker",
     "struck": "struck, since the trainer is not exact, and done again",
 }
-OF_ISOLATED = {"repeated": "repeated: the trainer is not exact, so that a trial that is asked for more begins anew"}
+OF_ISOLATED = {"repeated": "repeated: the trainer is not exact, so a longer trial begins anew"}
 AGAIN = ("repeated", "retried", "lost", "struck")
 """These are added; the others are subtracted."""
 

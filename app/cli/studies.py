@@ -18,7 +18,7 @@ Json = dict[str, Any]
 Limit = Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="List at most N.")]
 
 States = Annotated[
-    list[str] | None, typer.Option("--state", metavar="STATE", help="List only those in this state; may be repeated.")
+    list[str] | None, typer.Option("--state", metavar="STATE", help="List only studies in this state; may be repeated.")
 ]
 
 Tagged = Annotated[
@@ -31,7 +31,7 @@ MOST_SUMMARIES = 50
 UNATTENDED = "interrupted"
 """The displayed state of a running study in a store without a stack; in JSON it is running."""
 
-IDLE = "No process trains what is interrupted: `stagetree run` with the same study file resumes it."
+IDLE = "No process trains the interrupted studies: `stagetree run` with the same study file resumes one."
 HEADER = ["study", "state", "name", "tuner", "trials", "best", "saved", "submitted"]
 
 

@@ -119,7 +119,7 @@ WORDS = {
     "rank": "where rank {} was replaced",
     "of": "of {}",
     "exploits": "as a copy of trial {}, with changes from there on",
-    "replaces": "in place of trial {}",
+    "replaces": "instead of trial {}",
     "branch_of": "branched off trial {}",
     "cooldown_of": "as a cooldown of trial {}",
     "at": "at step {}",

@@ -159,7 +159,7 @@ def _ask(request: dict[str, Any], id: str, server: str | None, output: Format) -
     if output is Format.json:
         print_json(answer)
     else:
-        print(f"trial {answer['trial']} of {study} is asked for {plural(answer['steps'], 'step')}")
+        print(f"trial {answer['trial']} of {study} will train for {plural(answer['steps'], 'step')}")
 
 
 class Listing(TyperGroup):

@@ -29,9 +29,9 @@ SCRIPT = """#!/bin/bash
 #SBATCH --open-mode=append
 #SBATCH --output=stagetree-%j.out
 
-# {early} seconds before the job's time is over, Slurm tells this script, which asks each worker to end. A worker saves
-# what it has, and gives its work back: slots that stay go on from there, and so does this job, which comes back as long
-# as a study runs.
+# {early} seconds before the job's time limit, Slurm signals this script, which asks each worker to end. A worker saves
+# its state and returns its work: the remaining slots resume it, and so does this job, which is requeued as long as a
+# study runs.
 set -euo pipefail
 {before}{checks}
 export STAGETREE_STOP_SECONDS="${{STAGETREE_STOP_SECONDS:-{stop}}}"

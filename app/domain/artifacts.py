@@ -95,7 +95,7 @@ class CheckpointDropped:
 class ExactnessLost:
     """Results of a stage in `node`, from `step` on, may differ from those of a trial that is trained alone.
 
-    `reason` follows "3 stages", for example: went on under another torch (2.13.0 after 2.12.0).
+    `reason` follows "3 stages", for example: resumed under another torch (2.13.0 after 2.12.0).
     """
 
     node: NodeId

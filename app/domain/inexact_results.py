@@ -1,4 +1,4 @@
-"""Why results of a study may not be exact, in sentences: "2 stages went on under another torch (2.13.0 after 2.12.0)".
+"""Why results of a study may not be exact, in sentences: "2 stages resumed under another torch (2.13.0 after 2.12.0)".
 
 Changed inputs count as well: see `app.domain.inputs`.
 """

@@ -91,7 +91,7 @@ def changed_text(path: str) -> str:
         return f"shared results were trained with {unnamed.name} {unnamed.version}, and there is another now: {ANEW}"
     named, new = "it in `inputs`", "the new one"
     if unnamed.is_pattern:
-        named, new = f"{unnamed.folder} in `inputs`", "what is there now"
+        named, new = f"{unnamed.folder} in `inputs`", "the present files"
     if unnamed.is_variable:
         named = "it in `trainer_args`"
     return f"{path} has changed since shared results were trained: name {named} to train with {new}"
@@ -102,7 +102,7 @@ def input_warnings(plan: SearchPlan, study: Study) -> Iterator[str]:
     for path in study.other_files:
         yield changed_text(path)
     if is_unseen(study.inputs):
-        yield "what it reads was not looked at: the server does not see it, and no slot has trained for it yet"
+        yield "its inputs are unchecked: the server does not see them, and no slot has trained for it yet"
         return
     for path in study.other_inputs:
         yield f"{path} was not the same on all slots, or at all times"
@@ -110,4 +110,4 @@ def input_warnings(plan: SearchPlan, study: Study) -> Iterator[str]:
         if other.id != study.id and not is_unseen(other.inputs):
             for mine, theirs in zip(study.inputs, other.inputs, strict=False):
                 if mark(mine) != mark(theirs):
-                    yield f"{mine['path']} was another when study {other.id} read it, with which it shares what it can"
+                    yield f"{mine['path']} was another file when study {other.id} read it, and the two share training"

@@ -62,7 +62,7 @@ class ResultsLearned:
 WHY_LEFT_OUT = {
     "space": "not in this study's space",
     "steps": "without a result after as few steps as this study trains for",
-    "most": "not among the best, of which so many are taken",
+    "most": "beyond the limit of the best results",
 }
 
 

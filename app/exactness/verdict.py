@@ -11,7 +11,7 @@ from app.domain.search_plan import Resumption, SearchPlan, Study, Trial
 from app.domain.terms import NodeId, Verdict, VerificationKind
 from app.exactness.suspicions import Suspicion, open_suspicions, whole_trials
 
-PACKED = "what is trained in packs is not compared"
+PACKED = "training in packs is not compared"
 
 COSTLY_STEPS = 32
 """A comparison that takes no more is not left out for what it costs."""
@@ -167,7 +167,7 @@ def verdict_text(study: Study, judgement: Judgement) -> str:
         case Verdict.INEXACT if study.isolated:
             return f"inexact, so each trial is trained alone: {judgement.reason}"
         case Verdict.INEXACT:
-            return f"inexact, and what was shared may be wrong: {judgement.reason}"
+            return f"inexact, and shared results may be wrong: {judgement.reason}"
         case Verdict.UNCHECKED:
             return f"unchecked: {judgement.reason}"
         case Verdict.CHECKED if not judgement.compared:

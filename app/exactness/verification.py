@@ -223,7 +223,7 @@ def _stages(
 
 
 def _is_otherwise(plan: SearchPlan, node: Node, begin: int, end: int) -> bool:
-    """Whether some of these steps are known not to be exact, as where they went on under another torch."""
+    """Whether some of these steps are known not to be exact, such as a resume under another torch."""
     noted = ((step, last) for each, last in plan.path_to(node.id, end) for step, _ in each.not_exact)
     return any(begin < step <= last for step, last in noted)
 

@@ -44,7 +44,7 @@ def check_tuner(spec: StudySpec) -> None:
     except SequenceError as error:
         raise SpecError([Problem(f"space.{error.field}".rstrip("."), error.problem)]) from None
     except TunerFailed as failed:
-        raise SpecError([Problem("tuner", f"must be able to say what it wants first: {failed}")]) from None
+        raise SpecError([Problem("tuner", f"must be able to make its first decision: {failed}")]) from None
 
 
 def suggest(
@@ -133,7 +133,7 @@ def _budget_texts(study: Study, spec: StudySpec) -> list[str]:
 
 def _next_texts(proposal: Proposal | None) -> Iterator[str]:
     if proposal is None:
-        yield "nothing comes next: no configuration is left, or none is asked for"
+        yield "there is no next trial: no configuration is left, or the tuner requests none"
     elif (suggestion := proposal.reason.get(SUGGESTION)) is not None:
         yield f"suggestion {suggestion} takes the next place"
     elif (price := proposal.reason.get("price")) is not None:

@@ -48,7 +48,7 @@ def _no_slot_reason(plan: SearchPlan, study: Study, well: Sequence[SlotRecord]) 
         named = ", ".join(sorted({*stay, *gpus}))
         return (
             f"trials that began on {', '.join(stay)} wait for such a slot: those at work are {kinds}; a study with "
-            f"`devices: [{named}]` goes on from their states on any of these"
+            f"`devices: [{named}]` resumes their states on any of these"
         )
     return ""
 

@@ -122,7 +122,7 @@ def read(lines: Iterable[str]) -> Workload:
     """Parse the lines of a workload. Raises ValueError with a sentence if they are none."""
     objects = [json.loads(line) for line in lines if line.strip()]
     if not objects or "metric" not in objects[0]:
-        raise ValueError("the first line of recorded curves says what was measured: study, metric, mode, max_steps")
+        raise ValueError("the first line of recorded curves must have study, metric, mode and max_steps")
     head, fields = objects[0], ("steps", "values", "seconds")
     traces = (Trace(line["hp"], *(tuple(line[name]) for name in fields)) for line in objects[1:])
     return Workload(head["study"], head["metric"], head["mode"], head["max_steps"], tuple(traces))

@@ -70,7 +70,7 @@ def _check(changes: Mapping[str, Any]) -> None:
     """Raises `SpecError` for changes of the space, which decides the configurations."""
     for path in changes:
         if path.split(".")[0] in ("space", "where"):
-            problem = "cannot be changed: the configurations of a study stay what they were"
+            problem = "cannot be changed: the configurations of a study are fixed"
             raise SpecError([Problem(path, problem)])
 
 

@@ -41,7 +41,7 @@ S3_OPTIONS: dict[str, Any] = {
 """Short timeouts, because we retry ourselves."""
 
 
-DELETED = "If it was deleted, make it again, empty: what is lost is then trained again"
+DELETED = "If it was deleted, make it again, empty: lost steps are then trained again"
 """What to do about a folder that is gone for good."""
 
 

@@ -67,7 +67,7 @@ class DirectParts:
         answer = self._answer("GET", self._sign(path), {"Range": wanted}, None, status=206)
         if not answer.headers.get("Content-Range", "").startswith(f"{wanted.replace('=', ' ')}/"):
             answer.raw.close()
-            raise ConnectionError("other bytes came than were asked for")
+            raise ConnectionError("the response has other bytes than requested")
         part: bytes = answer.raw.read(end - begin, decode_content=False)
         if len(part) != end - begin:
             raise ConnectionError(f"{len(part)} of {end - begin} bytes came")

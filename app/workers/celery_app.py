@@ -186,7 +186,7 @@ def wake_scheduler() -> None:
     except Exception as error:
         if not broker_is_unavailable(error):
             raise
-        logger.info("the scheduler could not be told: the broker is away (%s)", error)
+        logger.info("the scheduler could not be woken: the broker is unavailable (%s)", error)
 
 
 def _queued_messages(connection: Any) -> int:
@@ -234,4 +234,4 @@ def _send_next(waiting: Sequence[Mapping[str, Any]], task: str, root: str) -> No
         except Exception as error:
             if not broker_is_unavailable(error):
                 raise
-            logger.warning("the message of the next stage waits: the broker is away (%s)", error)
+            logger.warning("the message of the next stage waits: the broker is unavailable (%s)", error)

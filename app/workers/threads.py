@@ -206,9 +206,9 @@ class TickLoop:
                 self.tick_if_late()
                 self._after()
             except (Unavailable, LostRace) as problem:  # each tick logs it
-                logger.debug("what is done after ticks waits: %s", problem)
+                logger.debug("the work after ticks waits: %s", problem)
             except Exception:  # the last resort when all else fails must continue
-                logger.exception("the scheduler could not look")
+                logger.exception("the scheduler could not tick")
 
 
 class RateLimit:
@@ -258,4 +258,4 @@ class Notifier:
             try:
                 self._tell()
             except Exception:  # the next notification tries again; the next regular tick finds the rest
-                logger.exception("the scheduler could not be told")
+                logger.exception("the scheduler could not be woken")

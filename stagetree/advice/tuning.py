@@ -201,8 +201,8 @@ def _compares_equals(spec: StudySpec) -> Iterator[str]:
     number = _count_different(drawn, step)
     they = "all trials are equal" if number == 1 else f"there are only {number} different trials"
     yield (
-        f"at the rung at step {step} {they}, since values change later, and one of {factor} is promoted: which of "
-        f"equal ones goes on is chance: give min_steps: {later + 1} or more"
+        f"at the rung at step {step} {they}, since values change later, and one of {factor} is promoted, so "
+        f"chance decides which of equal ones is: give min_steps: {later + 1} or more"
     )
 
 

@@ -92,7 +92,9 @@ class HFTrainer(TorchTrainer):
             super()._load_model(saved)
             return
         if other := self._trainable_names() ^ saved.keys():
-            raise ValueError(f"what is trained is not what the checkpoint has: {min(other)} is in one of them only")
+            raise ValueError(
+                f"the trainable parameters differ from those in the checkpoint: only one of them has {min(other)}"
+            )
         load_model(self.model, saved, is_whole=False)
 
     def _trainable_names(self) -> set[str]:

@@ -120,8 +120,8 @@ DATA_METHODS = frozenset(
 )
 
 _BATCH = "do the same with an argument such as clip_grad_norm, in `after_step`, or in a `train_batch` of your trainer"
-_STATE = "register what is to be kept as a buffer of the module"
-_ONCE = "do it in `__init__` of the module, since a trial may begin in the middle"
+_STATE = "register the value as a buffer of the module"
+_ONCE = "do it in `__init__` of the module, since a trial may resume at a later step"
 _NEVER = "do it after the study, since a trial may be continued at any time"
 _MOVED = "do it in the loader's `collate_fn`, or in `on_after_batch_transfer`"
 _RATE = "give the study's `lr` a sequence"

@@ -35,7 +35,7 @@ class TrialBatch(Answer):
 class Columns(Answer):
     """Many trials in a compact form."""
 
-    count: int = Field(description="how many trials there are, which is how long each column is")
+    count: int = Field(description="the number of trials, and the length of each column")
     columns: dict[str, list[Any]]
 
 
@@ -60,10 +60,10 @@ class Imagined(Answer):
     trials: int
     requested: int
     unique: int
-    saved: int = Field(description="steps that the study asked for and would not have")
-    needed: int = Field(description="steps that it would have asked for, and nobody has trained")
-    not_known: int = Field(description="results that would have decided, and nobody has measured")
-    best: ReplayedBest | None = Field(description="as far as is known")
+    saved: int = Field(description="requested steps that the other tuner would not have requested")
+    needed: int = Field(description="steps that the other tuner would have requested and that are not trained")
+    not_known: int = Field(description="results that its decisions would need and that are not measured")
+    best: ReplayedBest | None = Field(description="the best trial among the known results")
 
 
 class Environment(Answer, is_open=True):
@@ -72,7 +72,7 @@ class Environment(Answer, is_open=True):
     device: str
     python: str = ""
     torch: str | None = None
-    driver: str | None = Field(default=None, description="of the GPUs")
+    driver: str | None = Field(default=None, description="the version of the GPU driver")
     packages: dict[str, str] = Field(default={}, description="version by name")
     trainer: Json = Field(
         default={},
@@ -98,11 +98,11 @@ class Demand(Answer):
 
     at: float = Field(description="when it looked, in Unix seconds by the database's clock")
     busy: int = Field(description="slots that have work, or are held for work that needs several")
-    more: int = Field(description="further slots that would have work; one, for a tuner that decides trial by trial")
-    wanted: int = Field(description="busy and more: how many slots there should be")
-    idle: list[str] = Field(description="slots that have nothing to do, by name: those that may go")
-    busy_by_kind: dict[str, int] = Field({}, description="the same as busy, by kind of device")
-    more_by_kind: dict[str, int] = Field({}, description="the same as more, by the kind that is named; empty for any")
+    more: int = Field(description="further slots that would have work; one for a tuner that decides trial by trial")
+    wanted: int = Field(description="busy + more: the number of slots that there should be")
+    idle: list[str] = Field(description="the names of idle slots, which may be removed")
+    busy_by_kind: dict[str, int] = Field({}, description="busy, by kind of device")
+    more_by_kind: dict[str, int] = Field({}, description="more, by the requested kind of device;  for any")
 
 
 class TrainerPage(Answer):
@@ -138,9 +138,9 @@ class Problem(Answer, is_open=True):
     type: str
     title: str
     status: int
-    detail: str = Field(description="one sentence for whoever asked")
-    instance: str = Field(description="the path that was asked for")
-    errors: list[FieldError] = Field(default=[], description="what is wrong with which field")
+    detail: str = Field(description="one sentence for the caller")
+    instance: str = Field(description="the requested path")
+    errors: list[FieldError] = Field(default=[], description="the problem of each field")
 
 
 MarkWord = Literal["evaluated", "kept"]
@@ -150,34 +150,38 @@ class TreeNodes(Answer):
     """The nodes, parents first."""
 
     id: list[str]
-    parent: list[int] = Field(description="the number of the node before it, -1 for none")
+    parent: list[int] = Field(description="the index of the parent, -1 for none")
     start: list[int] = Field(description="the step at which it begins")
-    end: list[int] = Field(description="the last step for which a trial of the study asks there")
-    trained: list[int] = Field(description="the last of those that is trained")
-    trials: list[int] = Field(description="how many trials of the study pass it")
-    running: list[list[list[int]]] = Field(description="for each stage under way there: its first and last step")
-    checkpoints: list[list[int]] = Field(description="the steps whose state is kept")
-    steps: list[list[int]] = Field(description="where the metric was measured")
-    values: list[list[float]] = Field(description="the metric there; of many, the lowest and highest of each part")
-    means: list[list[list[float]]] = Field(description="of first repeats: step, mean and deviation of all repeats")
+    end: list[int] = Field(description="the last step that a trial of the study requests there")
+    trained: list[int] = Field(description="the last of these steps that is trained")
+    trials: list[int] = Field(description="the number of trials of the study on its path")
+    running: list[list[list[int]]] = Field(description="the first and last step of each stage under way there")
+    checkpoints: list[list[int]] = Field(description="the steps of kept checkpoints")
+    steps: list[list[int]] = Field(description="the steps at which the metric was measured")
+    values: list[list[float]] = Field(
+        description="the metric there; with many points, the lowest and highest of each part"
+    )
+    means: list[list[list[float]]] = Field(description="for first repeats: step, mean and deviation of all repeats")
 
 
 class TreeTrials(Answer):
     """The trials by number."""
 
-    node: list[int] = Field(description="the number of its last node")
+    node: list[int] = Field(description="the index of its last node")
     steps: list[int]
     state: list[str]
-    average_of: list[list[list[int]]] = Field(description="of an average, trial and step of each of its states")
-    repeats: list[list[int]] = Field(description="the numbers of the last nodes of its other repeats")
+    average_of: list[list[list[int]]] = Field(description="for an average: trial and step of each of its states")
+    repeats: list[list[int]] = Field(description="the indices of the last nodes of its other repeats")
 
 
 class Tree(Answer):
     """The study's part of the search plan, with the trials that share it."""
 
-    count: int = Field(description="how many nodes there are")
+    count: int = Field(description="the number of nodes")
     nodes: TreeNodes
-    forms: list[dict[str, str]] = Field(description="what changes at the node; empty for a large tree")
+    forms: list[dict[str, str]] = Field(
+        description="the hyper-parameters that change at the node; empty for a large tree"
+    )
     trials: TreeTrials
 
 
@@ -187,9 +191,9 @@ class RankedRung(Answer):
     bracket: int
     rung: int
     steps: int
-    entered: int = Field(description="how many trials were sent there")
-    trials: list[int] = Field(description="the best first, those that failed on the way last")
-    values: list[float | None] = Field(description="what each had there, null for one that failed")
+    entered: int = Field(description="the number of trials that were sent there")
+    trials: list[int] = Field(description="the best first, trials that failed before the rung last")
+    values: list[float | None] = Field(description="the value of each there; null for a failed trial")
     promoted: list[int] = Field(description="the trials that were promoted")
 
 
@@ -197,7 +201,9 @@ class Rungs(Answer):
     """The rungs of a study."""
 
     items: list[RankedRung]
-    telling: int | None = Field(default=None, description="the furthest rung with 30 results, or a third of the most")
+    telling: int | None = Field(
+        default=None, description="the last rung with 30 results, or else with a third of the most results"
+    )
 
 
 class Spans(Answer):
@@ -206,15 +212,17 @@ class Spans(Answer):
     slot: list[str]
     members: list[list[str]] = Field(description="the slots that are lent to it")
     node: list[str]
-    start: list[int] = Field(description="the step it began after")
+    start: list[int] = Field(description="the step after which it began")
     end: list[int]
-    own: list[bool] = Field(description="whether it is charged to this study, not to another on the plan")
-    begun: list[int] = Field(description="the position of the event that began it")
+    own: list[bool] = Field(description="whether this study is charged for it, and not another one of the plan")
+    begun: list[int] = Field(description="the position of the event at its start")
     ended: list[int | None]
     begun_at: list[float]
     ended_at: list[float | None]
     outcome: list[str] = Field(description="running, done, failed, lost, undelivered, stopped or interrupted")
-    proof: list[Literal["check", "handover", "whole", "audit"] | None] = Field(description="null: not a comparison")
+    proof: list[Literal["check", "handover", "whole", "audit"] | None] = Field(
+        description="the kind of verification; null for training"
+    )
 
 
 class Marks(Answer):
@@ -223,14 +231,14 @@ class Marks(Answer):
     position: list[int]
     at: list[float]
     kind: list[Annotated[MarkWord | str, Word(MarkWord)]]
-    span: list[int] = Field(description="the number of the span")
+    span: list[int] = Field(description="the index of the span")
     step: list[int]
 
 
 class Timeline(Answer):
     """The work of each slot over time."""
 
-    count: int = Field(description="how many spans there are")
+    count: int = Field(description="the number of spans")
     at: float = Field(description="the time of the last event")
     spans: Spans
     marks: Marks
@@ -251,7 +259,7 @@ class BetterResult(Answer):
 
     position: int
     at: float
-    slot_seconds: float = Field(description="what the study had spent on slots by then")
+    slot_seconds: float = Field(description="the slot time of the study until then")
     trial: int
     step: int
     value: float
@@ -260,11 +268,11 @@ class BetterResult(Answer):
 class History(Answer):
     """The decisions, the improvements of the best result, and their times."""
 
-    position: int = Field(description="of the last event")
+    position: int = Field(description="the position of the last event")
     at: float
     decisions: Decisions
     best: list[BetterResult]
-    times: list[list[float]] = Field(description="position and time of some events, for an axis")
+    times: list[list[float]] = Field(description="position and time of some events, for a time axis")
 
 
 class Schedule(Answer):
@@ -273,7 +281,9 @@ class Schedule(Answer):
     name: str
     steps: list[int] = Field(description="some steps, the first and the last among them")
     values: list[Any] = Field(description="the value at each")
-    text: str = Field(description="the values in words: where it begins, turns, and ends, such as 0.1 → 0.01")
+    text: str = Field(
+        description="a short form of the values: the first, the turning points and the last, such as 0.1 → 0.01"
+    )
 
 
 class Schedules(Answer):
@@ -287,14 +297,14 @@ class ImportanceOf(Answer):
 
     name: str = Field(description="a column of the trials, such as hp.lr.init")
     importance: float = Field(description="its share; all shares add up to 1")
-    interval: list[float] = Field(description="between these two are nine of ten shares of trials drawn anew")
+    interval: list[float] = Field(description="the 90 % interval over bootstrap samples of the trials")
 
 
 class Importance(Answer):
     """Which hyper-parameters the result depends on."""
 
     method: str
-    rung: int | None = Field(description="by the results at this rung; null by the results at each trial's end")
-    trials: int = Field(description="how many had a result")
-    note: str | None = Field(description="why there is nothing to say")
+    rung: int | None = Field(description="the rung whose results were used; null for the last result of each trial")
+    trials: int = Field(description="the number of trials with a result")
+    note: str | None = Field(description="why there is no result")
     items: list[ImportanceOf]

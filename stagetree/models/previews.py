@@ -12,22 +12,21 @@ from stagetree.models.answer import Answer
 class PricedOption(Answer):
     """A value that some trials have, and the steps it costs."""
 
-    field: str = Field(description="where it stands in the hyper-parameters, such as lr.peak, or max_steps")
+    field: str = Field(description="its path in the hyper-parameters, such as lr.peak, or max_steps")
     value: Any
-    trials: int = Field(description="how many trials have it")
-    steps: int = Field(description="the steps that only they train: so many fewer without that value")
+    trials: int = Field(description="the number of trials with this value")
+    steps: int = Field(description="the steps that only these trials need, and that are saved without the value")
 
 
 class EstimatedTime(Answer):
     """An estimate of a study's duration from steps measured on its plan."""
 
-    slot_seconds: float = Field(description="of all slots, one device a stage and no packs")
-    makespan_seconds: float = Field(description="the same on the slots asked about")
+    slot_seconds: float = Field(description="the time of all slots, with one device for each stage and without packs")
+    makespan_seconds: float = Field(description="the duration on the requested number of slots")
     error: float = Field(
-        description="the part of itself by which an estimate of a step is off, the median over settings, each "
-        "estimated from the others"
+        description="the median relative error of an estimate of a step, over settings, each estimated from the others"
     )
-    settings: int = Field(description="how many settings were measured")
+    settings: int = Field(description="the number of measured settings")
 
 
 class EstimatedMemory(Answer):
@@ -38,58 +37,60 @@ class EstimatedMemory(Answer):
 
     gpu: str = Field(description="the kind of GPU; empty for a CPU, or an unknown one")
     bytes: int
-    seen: int = Field(description="of how many sizes of batches it is")
-    sizes: int = Field(description="how many the study has")
+    seen: int = Field(description="the number of batch sizes that were measured")
+    sizes: int = Field(description="the number of batch sizes in the study")
 
 
 class Preview(Answer):
     """The cost of a study in steps."""
 
     trials: int
-    requested: int = Field(default=0, description="the steps that the trials take, each counted alone")
-    unique: int = Field(default=0, description="the different steps among them: what is shared, once")
+    requested: int = Field(default=0, description="the steps of the trials, each counted alone")
+    unique: int = Field(default=0, description="the unique steps among them")
     merge_rate: float
     by_results: bool = Field(
-        default=False, description="whether the tuner goes by results, which are all equal here: a run's numbers differ"
+        default=False,
+        description="whether the tuner decides by results: all are equal in a preview, so a run has other numbers",
     )
     alone: int = Field(default=0, description="the steps of all trials, each trained alone to the end")
     saved_by_sharing: float | None = Field(default=None, description="the part of `requested` that sharing saves")
     saved_by_stopping: float | None = Field(
         default=None, description="the part of `alone` that early stopping saves, if all results are equal"
     )
-    critical_path_steps: int = Field(description="no number of slots is faster")
-    makespan_steps: int = Field(description="the time it takes on the slots asked about")
+    critical_path_steps: int = Field(description="the lower bound of the duration, for any number of slots")
+    makespan_steps: int = Field(description="the duration on the requested number of slots")
     time: EstimatedTime | None = Field(
-        default=None, description="the same in seconds; null until at least four settings were measured on its plan"
+        default=None, description="an estimate in seconds; null until at least four settings were measured on its plan"
     )
     memory: list[EstimatedMemory] = Field(
-        default=[], description="by kind of GPU, the memory that such stages took on its plan; of a study without packs"
+        default=[], description="the memory of such stages on its plan, by kind of GPU; for a study without packs"
     )
     packed_makespan_steps: int | None = Field(
-        default=None, description="the same with packs, by what was measured of them; of a study that packs"
+        default=None, description="makespan_steps with packs, according to measurements; for a study with packs"
     )
     ranks: dict[str, Any] | None = Field(
         None,
-        description="how many `times_faster` several devices are, by what was measured on a `kind` of them; for the "
-        "`assumed` numbers, each doubling is taken to be 1.8 times as fast",
+        description="how many `times_faster` several devices are, as measured on a `kind` of device; the `assumed` "
+        "numbers take each doubling to be 1.8 times as fast",
     )
     packing: dict[str, Any] | None = Field(
         default=None,
-        description="how wide these packs are, and on which device that was measured; without one, it was not, and a "
-        "pack is taken to take no longer than one trial",
+        description="the width of these packs, and the device on which it was measured; without a measurement, a "
+        "pack is taken to be as fast as one trial",
     )
     cooldowns: dict[str, int] | None = Field(
         default=None,
-        description="how many `trials` are cooldowns at rungs, and the `steps` that these take behind their trunks; of "
-        "a study with a `rung_value`",
+        description="the number of `trials` that are cooldowns at rungs, and the `steps` of these after their trunks; "
+        "for a study with a `rung_value`",
     )
     budget: dict[str, Any] | None = Field(
         default=None,
-        description="where a budget `ends` the study: `by` which, after how many `steps`, with how many `trials` at "
-        "their end; and the `seconds_per_step` from which on `max_slot_seconds` would; of a study that has one",
+        description="where a budget `ends` the study: `by` which, after how many `steps`, with how many complete "
+        "`trials`; and the `seconds_per_step` from which `max_slot_seconds` would; for a study with a budget",
     )
-    slots: int = Field(default=1, description="how many slots were asked about")
+    slots: int = Field(default=1, description="the requested number of slots")
     choices: list[PricedOption] = Field(
-        default=[], description="each value of each field in which trials differ, where the tuner goes by no results"
+        default=[],
+        description="the values of each field in which trials differ, if the tuner does not decide by results",
     )
-    advice: list[str] = Field(default=[], description="what would let trials share more, in sentences")
+    advice: list[str] = Field(default=[], description="changes that would let trials share more, in sentences")

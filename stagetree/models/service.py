@@ -15,9 +15,9 @@ ScopeWord = Literal["read", "submit", "operate", "admin"]
 class Session(Answer):
     """The caller and its permissions."""
 
-    name: str = Field(description='of the token, or of the user behind a proxy; "" where no token was needed')
+    name: str = Field(description='the name of the token, or of the user behind a proxy; "" if no token was needed')
     scope: ScopeWord
-    project: str | None = Field(description="the one whose studies are there; null for all")
+    project: str | None = Field(description="the project that the caller sees; null for all")
 
 
 class Token(Answer):
@@ -28,7 +28,7 @@ class Token(Answer):
     project: str | None
     created_at: float
     expires_at: float | None
-    used_at: float | None = Field(description="to a minute")
+    used_at: float | None = Field(description="when it was last used, to a minute")
     revoked_at: float | None
 
 
@@ -65,14 +65,14 @@ class SlotLoan(Answer):
     slot: str
     chain: str
     study: str | None = None
-    trial: int | None = Field(None, description="a trial that waits for what the chain trains; others may as well")
+    trial: int | None = Field(None, description="a trial that waits for the chain; others may wait as well")
 
 
 class StageEstimates(Answer):
     """The errors of the estimates for a slot's stages, each made when its stage began."""
 
-    error: float = Field(description="the part of itself by which an estimate was off, the median over the stages")
-    stages: int = Field(description="how many stages")
+    error: float = Field(description="the median relative error of an estimate, over the stages")
+    stages: int = Field(description="the number of stages")
 
 
 class Slot(Answer, needs=("name", "state")):
@@ -82,20 +82,20 @@ class Slot(Answer, needs=("name", "state")):
     device: str
     host: str
     state: SlotState = Field(
-        description="lent: another slot trains a trial on its device, too; quarantined: it is given nothing for a "
-        "while; lost: its worker was not heard of for a lease"
+        description="lent: another slot also trains a trial on its device; quarantined: it gets no work for a "
+        "while; lost: its worker sent no heartbeat for the length of a lease"
     )
-    note: str | None = Field(description="what its worker waits for, or why it is in quarantine")
+    note: str | None = Field(description="the reason why its worker waits or is in quarantine")
     quarantined_until: float | None
-    trainers: dict[str, str] = Field(description="the version of each trainer that its worker has")
+    trainers: dict[str, str] = Field(description="the version of each of its worker's trainers")
     chain: str | None
     stage: SlotStage | None
     study: str | None = Field(description="the study that is charged for the stage")
-    seen_at: float = Field(description="when its worker was last heard of")
+    seen_at: float = Field(description="the time of its worker's last heartbeat")
     kind: str = Field("", description="the model of its device")
-    lent_to: SlotLoan | None = Field(None, description="whom it is lent to")
+    lent_to: SlotLoan | None = Field(None, description="the chain that it is lent to")
     estimate_error: StageEstimates | None = Field(
-        None, description="where `estimates` were asked for, and at least four stages that it trained had one"
+        None, description="if `estimates` were requested, and at least four of its stages had one"
     )
 
 
@@ -103,7 +103,7 @@ class TrainerListed(Answer, needs=("name",)):
     """A registered trainer."""
 
     name: str
-    version: str = Field(description="what it says of itself, or the hash of its file")
+    version: str = Field(description="its declared version, or the hash of its file")
 
 
 class Event(Answer, needs=("position", "type", "data")):
@@ -114,7 +114,7 @@ class Event(Answer, needs=("position", "type", "data")):
     type: str
     data: Json
     at: float
-    by: str = Field(default="", description="the principal whose command it comes from, if there is one")
+    by: str = Field(default="", description="the principal that gave the command; empty for none")
 
 
 class ReplayedBest(Answer):
@@ -131,7 +131,7 @@ class ReplayedNode(Answer):
     node: str
     parent: str | None
     start: int
-    asked: int = Field(description="the last step that the study asked for there")
+    asked: int = Field(description="the last step that the study requested there")
     checkpoints: list[int]
     evaluated: list[int]
 
@@ -156,7 +156,7 @@ class ReplayedRung(Answer):
 class Difference(Answer):
     """The first decision that does not follow from the events before it."""
 
-    event: int = Field(description="its position; below 1: it was there before the study was submitted")
+    event: int = Field(description="its position; below 1 for an event before the submission")
     problem: str
     recorded: Json | None
     derived: Json | None
@@ -166,11 +166,14 @@ class Replay(Answer, needs=("study", "identical")):
     """Every decision of a study, derived again from its log, and the state at the last replayed event."""
 
     study: str
-    identical: bool = Field(description="whether every recorded decision follows from what was on record before it")
-    events: int = Field(description="how many events were folded")
-    decisions: int = Field(description="how many decisions were derived")
+    identical: bool = Field(description="whether every recorded decision follows from the events before it")
+    events: int = Field(description="the number of folded events")
+    decisions: int = Field(description="the number of derived decisions")
     difference: Difference | None = Field(default=None, description="the first decision that cannot be derived")
-    state: StudyState | None = Field(default=None, description="this and what follows: where the log could be followed")
+    state: StudyState | None = Field(
+        default=None,
+        description="the state at that event; this and the next fields are null if the log could not be followed",
+    )
     best: ReplayedBest | None = None
     steps: Steps | None = None
     plan: list[ReplayedNode] = []

@@ -15,16 +15,16 @@ class Blocks(Answer):
     slot: list[int] = Field(description="the row of each block, from 0 on")
     begun: list[float]
     ended: list[float]
-    trials: list[int] = Field(description="how many trials of the study need what was trained")
-    again: list[bool] = Field(description="whether an earlier block of another trial had trained the same steps")
+    trials: list[int] = Field(description="the number of trials of the study that need the block")
+    again: list[bool] = Field(description="whether an earlier block had trained the same steps for another trial")
 
 
 class SideBySide(Answer):
     """The study as it ran, and a simulation in which each trial trains alone."""
 
-    slots: int = Field(description="rows: the most slots that trained for it at once")
+    slots: int = Field(description="the number of rows: the most slots that trained for it at once")
     seconds_per_step: float = Field(
-        description="of a slot, by which `alone` is computed; 0 as long as that is not known"
+        description="the pace of a slot, from which `alone` is computed; 0 while that is unknown"
     )
     shared: Blocks = Field(description="as it happened")
     alone: Blocks = Field(description="computed: the same trials and decisions, each trial trained from its first step")

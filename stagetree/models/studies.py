@@ -42,30 +42,26 @@ class Cost(Answer, needs=()):
 
     alone - stopped_early - unfinished - shared - known + repeated + retried + lost + struck = run.
 
-    Sharing and early stopping save apart, each of its own baseline.
+    Sharing and early stopping are counted separately, each against its own baseline.
     """
 
-    alone: int = Field(description="all trials, each trained alone to the end")
-    stopped_early: int = Field(description="what the tuner decided not to train")
-    unfinished: int = Field(description="what nobody trained, and is not saved either")
-    shared: int = Field(description="what trials of the study took together")
-    known: int = Field(description="what was trained for another study")
-    repeated: int = Field(description="what was run again, because a later trial parts where no state was kept")
-    retried: int = Field(description="what was run again after errors of the trainer")
-    lost: int = Field(description="what was run again because it was lost with a worker")
-    struck: int = Field(description="what was run before the trainer was seen not to be exact, and done again")
-    run: int = Field(description="what workers ran for the study")
-    taken: int = Field(
-        description="alone - stopped_early - unfinished: what the same tuner runs without sharing, each trial by itself"
-    )
+    alone: int = Field(description="the steps of all trials, each trained alone to the end")
+    stopped_early: int = Field(description="steps that the tuner decided not to train")
+    unfinished: int = Field(description="steps that were neither trained nor saved")
+    shared: int = Field(description="steps that one trial of the study trained for another")
+    known: int = Field(description="steps that another study had trained")
+    repeated: int = Field(description="steps trained again because a later trial branches off where no state was kept")
+    retried: int = Field(description="steps trained again after errors of the trainer")
+    lost: int = Field(description="steps trained again because a worker was lost")
+    struck: int = Field(description="steps trained again because the trainer turned out not to be exact")
+    run: int = Field(description="steps that workers trained for the study")
+    taken: int = Field(description="alone - stopped_early - unfinished: the steps of the same tuner without sharing")
     spared: int = Field(
-        description="what sharing saved: shared + known - repeated - struck, or 0 where that is less, and for a study "
-        "that ended without a result"
+        description="steps saved by sharing: shared + known - repeated - struck; at least 0, and 0 for a study that "
+        "ended without a result"
     )
-    saved_by_sharing: float | None = Field(description="spared / taken; null as long as nothing is trained")
-    saved_by_stopping: float | None = Field(
-        description="stopped_early / (taken + stopped_early): of every trial trained to the end"
-    )
+    saved_by_sharing: float | None = Field(description="spared / taken; null before anything is trained")
+    saved_by_stopping: float | None = Field(description="stopped_early / (taken + stopped_early)")
 
 
 class Failures(Answer, needs=()):
@@ -74,11 +70,13 @@ class Failures(Answer, needs=()):
     trials: list[int] = Field(description="their numbers")
     kind: str = Field(description="as in `failure` of a trial")
     place: str | None = Field(description="the exception, and the line that raised it")
-    error: str = Field(description="the last line of it; where they differ, of one of them")
+    error: str = Field(description="the last line of the traceback; if the lines differ, that of one trial")
     steps: tuple[int, int] = Field(description="the first and the last step after which they failed")
-    tries: int = Field(description="how often they were tried, all together")
-    where: str = Field(description="what only their hyper-parameters have in common: lr >= 0.85; empty where nothing")
-    text: str = Field(description="all of it, in a line")
+    tries: int = Field(description="the number of tries of all these trials")
+    where: str = Field(
+        description="a condition that only their hyper-parameters meet, such as lr >= 0.85; empty for none"
+    )
+    text: str = Field(description="a summary in one line")
 
 
 class UnderWay(Answer, needs=("slot", "node", "start", "end", "step")):
@@ -90,30 +88,30 @@ class UnderWay(Answer, needs=("slot", "node", "start", "end", "step")):
     node: str
     start: int
     end: int
-    step: int = Field(description="the last step done, as of the worker's last heartbeat")
+    step: int = Field(description="the last trained step, as of the worker's last heartbeat")
     trials: list[int] = Field(description="the first of the study's trials that it serves")
-    trial_count: int = Field(description="how many it serves")
-    forms: dict[str, str] = Field(description="what each hyper-parameter does there, for people")
+    trial_count: int = Field(description="the number of trials that it serves")
+    forms: dict[str, str] = Field(description="a description of each hyper-parameter there")
 
 
 class TrialsDone(Answer, needs=()):
     """Trials with a first result or an end, and their expected number."""
 
-    done: int = Field(description="trials that came to a first result, or to an end; it never goes down")
+    done: int = Field(description="trials with a first result or an end; it never decreases")
     resting: int = Field(
-        description="those of them that wait at a rung, or are suspended: their tuner may ask for more of them, or not"
+        description="trials among them that wait at a rung or are suspended, and that the tuner may still continue"
     )
-    expected: int | None = Field(description="how many there will be; null where others say so")
+    expected: int | None = Field(description="the expected number of trials; null if users or programs add them")
 
 
 class StepsDone(Answer, needs=()):
     """Unique steps that are trained, and their expected number."""
 
     done: int = Field(
-        description="different steps that are trained, those under way included; fewer only when a worker is lost"
+        description="unique steps trained so far, including stages under way; decreases only when a worker is lost"
     )
     expected: int = Field(
-        description="how many there will be, by a forecast where a tuner stops trials early; more if it asks for more"
+        description="the expected number of unique steps, by a forecast if the tuner stops trials early"
     )
 
 
@@ -123,10 +121,10 @@ class RungStanding(Answer):
     bracket: int
     rung: int
     steps: int
-    entered: int = Field(description="trials that were sent there")
-    arrived: int = Field(description="those of them with a result there")
+    entered: int = Field(description="trials that were sent to the rung")
+    arrived: int = Field(description="trials among them with a result at the rung")
     failed: int
-    promoted: int = Field(description="those of them that were promoted")
+    promoted: int = Field(description="trials among them that were promoted")
 
 
 class Decision(Answer, needs=("kind", "trial", "steps")):
@@ -143,16 +141,16 @@ class Progress(Answer, needs=()):
 
     trials: TrialsDone
     steps: StepsDone
-    seconds_left: float | None = Field(description="at the pace so far; null while nothing can be said")
+    seconds_left: float | None = Field(description="an estimate by the pace until now; null while there is none")
     rungs: list[RungStanding]
-    last: Decision | None = Field(description="the tuner's last decision about a trial that was there")
+    last: Decision | None = Field(description="the tuner's last decision about an existing trial")
     running: list[UnderWay]
 
 
 class Share(Answer, needs=()):
     """A study's present and fair share of the slots."""
 
-    used: int = Field(description="the slots that train for it")
+    used: int = Field(description="the number of slots that train for it")
     due: float | None = Field(description="its share by weight and demand, while other studies compete for slots")
 
 
@@ -166,38 +164,42 @@ class Exactness(Answer, needs=()):
     unchecked: list[int] = Field(
         default=[], description="the steps at which training resumed and that were not compared"
     )
-    compared: int = Field(default=0, description="at how many distinct steps resumed training was compared")
+    compared: int = Field(default=0, description="the number of distinct steps at which resumed training was compared")
     isolated: bool = Field(description="whether each trial is trained alone, since the trainer is not exact")
-    audited: bool = Field(description="whether every trial is trained again to compare, as a user asked")
-    proof_steps: int = Field(description="steps that were trained again, only to compare")
+    audited: bool = Field(description="whether a user requested an audit, which trains every trial again and compares")
+    proof_steps: int = Field(description="verification steps: trained again only to compare")
 
 
 class StudyStory(Answer, needs=()):
-    """What came of a study, in two lines or three for people, and the numbers in them."""
+    """The outcome of a study in two or three lines, and the numbers in them."""
 
     lines: list[str] = Field(
-        description="why the best trial won, or leads; what sharing and early stopping saved; and the `noise`, if any"
+        description="why the best trial leads; the savings of sharing and early stopping; and the `noise`, if any"
     )
-    results: int = Field(description="how many trials have a result, of those that are ranked")
-    as_far: int = Field(description="how many of them were trained as far as the best one was when it had its value")
+    results: int = Field(description="the number of ranked trials with a result")
+    as_far: int = Field(
+        description="the number of them that were trained at least as far as the best one for its value"
+    )
     equal: list[int] = Field(
-        description="the other trials with the same value; of several metrics, the rest of its front"
+        description="the other trials with the same value; with several metrics, the other trials of the Pareto front"
     )
     within_noise: list[int] = Field(
-        default=[], description="trials whose repeats do not tell them from the best: fewer than 2 standard errors off"
+        default=[], description="trials whose repeats differ from the best by less than 2 standard errors"
     )
     noise: str = Field(
         default="",
-        description="a sentence on these or on equal results: what has no effect, or that `repeats` would tell",
+        description="a sentence on these trials or on equal results, with advice",
     )
-    sharers: int = Field(description="how many other trials share the `shared_beginning` of the best one")
-    shared_beginning: int = Field(description="the steps of that: where most is shared, counted over these trials")
+    sharers: int = Field(description="the number of other trials that share the `shared_beginning` of the best one")
+    shared_beginning: int = Field(
+        description="the length of that beginning in steps, chosen so that most steps are shared in all"
+    )
     steps_by_sharing: int = Field(description="as `spared` of `cost`")
     seconds_by_sharing: float = Field(
-        description="the slot time of these steps, at the pace of the study; 0 as long as that is not known"
+        description="the slot time of these steps, at the pace of the study; 0 while that is unknown"
     )
-    steps_by_stopping: int = Field(description="what early stopping saved")
-    seconds_by_stopping: float = Field(description="the slot time of these")
+    steps_by_stopping: int = Field(description="steps saved by early stopping")
+    seconds_by_stopping: float = Field(description="the slot time of these steps")
 
 
 class StudyAnswer(Answer, needs=("study", "state")):
@@ -208,74 +210,74 @@ class StudyAnswer(Answer, needs=("study", "state")):
     state: StudyState
     story: StudyStory
     error: str | None
-    project: str = Field(default="", description="whose it is; what is trained is shared within a project")
-    owner: str = Field(default="", description="the name of the token, or of the user, that submitted it")
+    project: str = Field(default="", description="the project; trained steps are shared within a project")
+    owner: str = Field(default="", description="the token or user that submitted it")
     not_exact: list[str] = Field(
-        default=[], description="why results may differ in their last bits from those of trials trained alone"
+        default=[], description="reasons why results may differ in their last bits from trials trained alone"
     )
     exactness: Exactness
-    unread: list[str] = Field(
-        default=[], description="hyper-parameters that its trainer has read in none of the steps of a check"
-    )
+    unread: list[str] = Field(default=[], description="hyper-parameters that its trainer never read during a check")
     waits_for: list[str] = Field(
         default=[],
-        description="what holds it up: a store that is away, by slot; a trainer that no slot has; an audit that waits; "
-        "an error in its tuner's or plan's work, which the scheduler tries again",
+        description="reasons why it waits: an unavailable store, by slot; a trainer that no slot has; a waiting audit; "
+        "an error in its tuner or plan, which the scheduler retries",
     )
     begins: dict[str, Any] | None = Field(
         default=None,
-        description="the weights that it begins from, in a `text`; `file`, or `study`, `trial` and `step`; `sha256`",
+        description="its initial weights: a `text`; `file`, or `study`, `trial` and `step`; `sha256`",
     )
     inputs: list[dict[str, Any]] | None = Field(
-        default=None, description="what it reads, as it was when it was submitted: `path`, `files`, `bytes`, `sha256`"
+        default=None, description="its inputs at the time of submission: `path`, `files`, `bytes`, `sha256`"
     )
     packing: dict[str, Any] | None = Field(
         default=None,
-        description="how many trials its packs have room for, why, and how they do on each kind of device",
+        description="the number of lanes of its packs, the reason, and measurements on each kind of device",
     )
     gpu_sharing: list[dict[str, Any]] | None = Field(
         default=None,
-        description="how much slower a step was while several slots of a GPU were busy, and what it gained",
+        description="the slowdown of a step while several slots of a GPU were busy, and the gain",
     )
     ending: str | None = Field(
-        default=None, description="what ended it before its tuner did: target, patience, max_time or a budget"
+        default=None, description="the limit that ended it before its tuner did: target, patience, max_time or a budget"
     )
     metric: str
     mode: str
-    value: str = Field(description="last or best: which of a trial's results is its value")
+    value: str = Field(description="which result is a trial's value: last or best")
     tuner: str = Field(description="the tuner's kind")
-    sampler: str = Field(default="", description="the kind of its sampler; empty where it has none")
+    sampler: str = Field(default="", description="the kind of its sampler; empty for none")
     grows_by: str | None = Field(
         default=None,
-        description="the field of its tuner by which it can be reopened when it is completed; null: it cannot",
+        description="the field of its tuner that reopens it, when raised after completion; null if none does",
     )
-    grows_from: int | None = Field(default=None, description="the value of that field, of which there can be more")
+    grows_from: int | None = Field(default=None, description="the present value of that field")
     best: Best | None
     metrics: list[dict[str, str]] = Field(default=[], description="the `name` and `mode` of each of several metrics")
-    constraints: list[str] = Field(default=[], description="what a result must keep to, as in the study file")
-    front: list[Best] = Field(default=[], description="of several metrics: the best trials, the first ones far apart")
+    constraints: list[str] = Field(default=[], description="the constraints on results, as in the study file")
+    front: list[Best] = Field(
+        default=[], description="with several metrics, the trials of the Pareto front, widely spread ones first"
+    )
     counts: dict[TrialState, int] = Field(description="trials by state")
-    failed: int = Field(default=0, description="how many trials failed")
+    failed: int = Field(default=0, description="the number of failed trials")
     failures: list[Failures] = Field(
-        default=[], description="failed trials, those with equal errors together, the most frequent first"
+        default=[], description="failed trials grouped by error, the most frequent error first"
     )
     steps: Steps
     cost: Cost
-    merge_rate: float | None = Field(description="requested / unique; null as long as nothing is asked for")
+    merge_rate: float | None = Field(description="requested / unique; null before anything is requested")
     gpu_seconds: float
     wall_seconds: float = Field(
-        description="from submission to the end, or to now; not while it was over before it was reopened"
+        description="from submission to the end, or until now; without the time between an end and a reopening"
     )
     submitted_at: float
     finished_at: float | None
     slots: Share
     progress: Progress
     learned: list[str] = Field(
-        default=[], description="of each study of `learn_from`, what its sampler began with, in a sentence"
+        default=[], description="a sentence on the results that its sampler took from each study of `learn_from`"
     )
-    notes: list[Note] = Field(description="what people wrote down about it and its trials, in order")
-    tags: list[str] = Field(default=[], description="the words that people list it under")
-    attributes: Json = Field(default={}, description="what people set, by name")
+    notes: list[Note] = Field(description="the notes on it and on its trials, in order")
+    tags: list[str] = Field(default=[], description="its tags")
+    attributes: Json = Field(default={}, description="its attributes, by name")
     spec: Json = Field(
         default={}, title="File", description="the study file as it was submitted; left out with the trials"
     )
@@ -291,7 +293,7 @@ class StudyListed(Answer, needs=("study", "state")):
     submitted_at: float
     plan: str
     slots: Share
-    begins: str = Field(default="", description="the weights that it begins from, in a few words, if it does")
-    project: str = Field(default="", description="whose it is; what is trained is shared within a project")
-    owner: str = Field(default="", description="the name of the token, or of the user, that submitted it")
-    tags: list[str] = Field(default=[], description="the words that people list it under")
+    begins: str = Field(default="", description="its initial weights in a few words; empty for none")
+    project: str = Field(default="", description="the project; trained steps are shared within a project")
+    owner: str = Field(default="", description="the token or user that submitted it")
+    tags: list[str] = Field(default=[], description="its tags")

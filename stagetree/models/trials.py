@@ -14,26 +14,26 @@ Category = Literal["promising", "opportunistic", "poor"]
 
 
 class Outcome(Answer):
-    """The study's metric after a step; of a trial with repeats that differ there, the mean of them."""
+    """The study's metric after a step; the mean over repeats if these differ."""
 
     step: int
     value: float
-    deviation: float | None = Field(default=None, description="standard deviation of the repeats, as of a sample")
-    repeats: int = Field(default=1, description="how many they are")
+    deviation: float | None = Field(default=None, description="the sample standard deviation of the repeats")
+    repeats: int = Field(default=1, description="the number of repeats")
 
 
 class Prediction(Answer, needs=()):
-    """What a tuner that predicts learning curves took a trial for when it judged it last."""
+    """The last judgement of a trial by a tuner that predicts learning curves."""
 
     category: Annotated[Category | str, Word(Category)] = Field(alias="class")
     p: float | None = Field(
-        description="the probability that it reaches the target in time; null if it did not matter, or is not proven"
+        description="the probability of reaching the target in time; null if it was not needed, or is not proven"
     )
     expected_seconds: float | None = Field(description="the expected remaining time until then, in seconds")
     target: float | None
     step: int | None = Field(description="the step after which it was judged")
     proven: bool = Field(
-        description="whether what was foretold in this study before has come true as often as it said; until then p "
+        description="whether earlier predictions in this study came true as often as predicted; until then p "
         "and expected_seconds are null"
     )
 
@@ -44,34 +44,38 @@ class Trial(Answer, needs=("trial", "state", "steps")):
     trial: int = Field(description="its number in the study, from 0 on")
     state: TrialState
     standing: str = Field(
-        description="what the state means, for people: waits at rung 1: rank 5 of 9; of a failed one, why it failed"
+        description="the state in words, such as 'waits at rung 1: rank 5 of 9', or the reason of a failure"
     )
-    steps: int = Field(description="the most steps it was asked for")
-    trained: int = Field(description="the last step of those that was trained or measured")
-    value: float | None = Field(description="its last result or its best one, as the study's `value` says")
-    last: Outcome | None = Field(description="the metric at the last step it was asked for that has one")
-    best: Outcome | None = Field(description="the best of the metric at any step evaluated on its way")
-    rung: int | None = Field(description="the rung at which it is, or to which it is on its way")
-    rank: int | None = Field(description="its rank among the trials that came to the rung, from 1")
+    steps: int = Field(description="the requested number of steps")
+    trained: int = Field(description="the last requested step that was trained or measured")
+    value: float | None = Field(description="its last or its best result, according to the study's `value`")
+    last: Outcome | None = Field(description="the metric at the last requested step with a result")
+    best: Outcome | None = Field(description="the best of the metric at any evaluated step along its path")
+    rung: int | None = Field(description="the rung that it has reached, or that it trains towards")
+    rank: int | None = Field(description="its rank among the trials that reached the rung, from 1")
     hp: Json = Field(description="hyper-parameter to sequence")
     metrics: dict[str, float] = Field(
         default={},
-        description="with several metrics, or constraints: all that the study judges by, where it has its value",
+        description="with several metrics or constraints: all metrics that the study uses, at the step of its value",
     )
     violation: float | None = Field(
-        default=None, description="by how much it breaks constraints, each in parts of its bound: 0 if it keeps to them"
+        default=None,
+        description="the total violation of constraints, each relative to its bound; 0 if it satisfies them",
     )
     front: bool = Field(
         default=False,
-        description="whether it keeps to them, and no other trial is as good in all metrics and better in one",
+        description="whether it is on the Pareto front: it satisfies the constraints and no other trial dominates it",
     )
-    prediction: Prediction | None = Field(default=None, description="only of a trial that a tuner judged so")
+    prediction: Prediction | None = Field(
+        default=None, description="only for a trial that a tuner judged by its predicted curve"
+    )
     cooldown_of: int | None = Field(
-        default=None, description="only of a cooldown: the trial that it was branched off, whose value at a rung it has"
+        default=None,
+        description="only for a cooldown: the trial from which it was branched, which gets its value at the rung",
     )
-    error: str = Field(default="", description="why it failed, in one line, as in `standing`")
+    error: str = Field(default="", description="why it failed, in one line")
     exactness: str = Field(
-        default="", description="the mark beside its numbers, where they were not compared or may be wrong"
+        default="", description="a mark for numbers that were not compared or may be wrong; empty for none"
     )
 
 
@@ -79,11 +83,11 @@ class Point(Answer):
     """Metrics after a step."""
 
     step: int
-    metrics: dict[str, float | None] = Field(description="null for one that was not a finite number")
+    metrics: dict[str, float | None] = Field(description="null for a value that was not finite")
 
 
 class LoggedPoint(Point, needs=()):
-    """What a trainer logged with `log` up to a step, as means since the point before; and the node it was training."""
+    """Means of the values that a trainer logged with `log` since the previous point."""
 
     node: str = Field(description="the node that was trained")
 
@@ -94,10 +98,11 @@ class Failure(Answer):
     kind: str = Field(description="exception, out_of_memory, poison, nan, metric or storage")
     step: int
     error: str = Field(description="the traceback, or a sentence")
-    tries: int = Field(default=1, description="how often it was tried")
+    tries: int = Field(default=1, description="the number of tries")
     place: str | None = Field(default=None, description="the exception, and the line that raised it")
     equal_to: tuple[str, int] | None = Field(
-        default=None, description="the study and trial that the same error had ended before, where that was decisive"
+        default=None,
+        description="the study and trial that the same error had ended before, if that decided against a retry",
     )
 
 
@@ -106,10 +111,10 @@ class Note(Answer, needs=("event", "time", "text")):
 
     event: int = Field(description="the position of its event")
     time: float
-    trial: int | None = Field(description="the trial that it is about; null: the whole study")
+    trial: int | None = Field(description="the trial that it is about; null for the whole study")
     text: str
-    by: str = Field(default="", description="the principal that wrote it, if there is one")
-    corrected_at: float | None = Field(default=None, description="when its text was last replaced, if it was")
+    by: str = Field(default="", description="the principal that wrote it; empty for none")
+    corrected_at: float | None = Field(default=None, description="when its text was last replaced; null for never")
 
 
 class Averaged(Answer):
@@ -118,35 +123,35 @@ class Averaged(Answer):
     trial: int
     step: int
     weight: float
-    value: float | None = Field(description="of that trial")
+    value: float | None = Field(description="the result of that trial at the step")
 
 
 class TrialDetail(Trial, needs=()):
     """A trial with its curve."""
 
-    asked: list[int] = Field(description="the steps for which a result was asked, in order")
-    reason: Json = Field(description="who wanted it, and why")
+    asked: list[int] = Field(description="the steps for which a result was requested, in order")
+    reason: Json = Field(description="what started it, and why")
     decisions: list[str] = Field(default=[], description="decisions after its start, in order, each with the reason")
-    path: list[str] = Field(description="its nodes in the search plan, root first; of its first repeat")
+    path: list[str] = Field(description="the nodes of its first repeat in the search plan, root first")
     repeats: list[list[str]] = Field(default=[], description="the nodes of its other repeats, each as `path`")
-    curve: list[Point] = Field(description="of a trial with repeats, the means, where all of them are measured")
-    not_exact: list[str] = Field(default=[], description="why it may differ in its last bits from a training alone")
-    begins: dict[str, Any] | None = Field(default=None, description="the weights that it begins from, as of its study")
-    notes: list[Note] = Field(description="what people wrote down about it, in order")
-    failure: Failure | None = None
-    average_of: list[Averaged] = Field(
-        default=[], description="of an average, what it is the mean of, in the order in which that is added up"
+    curve: list[Point] = Field(description="its results; with repeats, the means where all of them are measured")
+    not_exact: list[str] = Field(
+        default=[], description="reasons why it may differ in its last bits from the trial trained alone"
     )
+    begins: dict[str, Any] | None = Field(default=None, description="its initial weights, as for its study")
+    notes: list[Note] = Field(description="the notes on it, in order")
+    failure: Failure | None = None
+    average_of: list[Averaged] = Field(default=[], description="for an average: its states, in the order of summation")
 
 
 class Branch(Answer):
     """A trial that is made of others, by branching or averaging, and its price in steps before it was asked for."""
 
-    steps: int = Field(description="of the trial, in all")
-    shared: int = Field(description="those that are trained already, or asked for by others")
-    new: int = Field(description="those that only it needs")
-    again: int = Field(description="those that are trained once more, since no state is kept where the new ones begin")
-    trial: TrialDetail | None = Field(default=None, description="null where only the price was asked for")
+    steps: int = Field(description="the steps of the trial in all")
+    shared: int = Field(description="steps that are trained already, or requested by other trials")
+    new: int = Field(description="steps that only this trial needs")
+    again: int = Field(description="steps to train again, because no state is kept where the new ones begin")
+    trial: TrialDetail | None = Field(default=None, description="null if only the price was requested")
 
 
 class Waiting(Answer):
@@ -171,11 +176,11 @@ class Node(Answer, needs=("id", "start")):
     id: str
     parent: str | None
     start: int
-    forms: dict[str, str] = Field(description="what each hyper-parameter does here, for people")
+    forms: dict[str, str] = Field(description="a description of each hyper-parameter here")
     studies: list[str] = Field(description="the studies that have a trial here")
     checkpoints: list[int] = Field(description="the steps at which the state is kept")
     metrics: list[Point]
-    waiting: list[Waiting] = Field(description="who waits for a result, at which step")
+    waiting: list[Waiting] = Field(description="the trials that wait for a result, with the step")
     running: list[Running] = Field(description="the steps (start, end] that are being trained")
 
 
@@ -188,7 +193,7 @@ class Plan(Answer):
     trainer_args: Json
     seed: int
     parallel: str = Field(
-        default="tree", description="how several devices train, with their number where that is part of the results"
+        default="tree", description="how several devices train together, with their number if results depend on it"
     )
     studies: list[str]
     nodes: list[Node]
@@ -207,8 +212,8 @@ class Stage(Answer, needs=("node", "start", "end")):
     node: str
     start: int
     end: int
-    parent: Place | None = Field(description="the end of the stage before, null where it begins at a checkpoint")
-    ready: bool = Field(description="it can begin now")
+    parent: Place | None = Field(description="the end of the previous stage; null if it begins at a checkpoint")
+    ready: bool = Field(description="whether it can begin now")
 
 
 class StageTree(Answer):
@@ -222,10 +227,10 @@ class Suggestion(Answer, needs=("suggestion", "hp")):
     """A suggested configuration, whole or in part."""
 
     suggestion: int = Field(description="its number in the study, from 0 on")
-    hp: Json = Field(description="what was suggested: by hyper-parameter, or by the place of a free value")
+    hp: Json = Field(description="the suggested values, by hyper-parameter or by path of a free value")
     by: str = Field(description="the principal that suggested it; empty for none")
     at: float = Field(description="when, in Unix seconds")
-    trial: int | None = Field(description="the trial that came of it; null while its place has not come")
+    trial: int | None = Field(description="the trial made from it; null until then")
     withdrawn_at: float | None = Field(default=None, description="when it was withdrawn, in Unix seconds; else null")
 
 
@@ -233,18 +238,22 @@ class Proposed(Answer):
     """The configuration that would take the tuner's next place."""
 
     hp: Json
-    reason: Json = Field(description="as it would be in the trial's `reason`: values drawn, a price, a suggestion")
+    reason: Json = Field(description="as in the `reason` of a trial: sampled values, a price, a suggestion")
 
 
 class SamplerState(Answer, needs=("sampler",)):
     """How much a study's sampler knows, and its next proposal; nothing is changed by asking."""
 
-    sampler: str = Field(description="its kind; empty where the tuner itself says what its trials are")
-    step: int | None = Field(description="the step whose results are in its model; null for the last of each trial")
-    results: int | None = Field(description="how many, of other studies too; null for a sampler that does not learn")
-    next: Proposed | None = Field(description="null where there is none")
+    sampler: str = Field(description="its kind; empty if the tuner itself chooses the configurations")
+    step: int | None = Field(
+        description="the step whose results are in its model; null for the last result of each trial"
+    )
+    results: int | None = Field(
+        description="the number of these results, including other studies; null for a sampler that does not learn"
+    )
+    next: Proposed | None = Field(description="null if there is none")
     text: list[str] = Field(description="the same in sentences, with reasons")
-    refuses: str = Field(description="why no further suggestion is taken; empty where one is")
+    refuses: str = Field(description="why no further suggestion is accepted; empty if one is")
 
 
 class Suggestions(Answer):

@@ -93,7 +93,7 @@ def explain_error(error: Exception) -> NotPackable:
         return error
     text = str(error)
     if is_out_of_memory(error):
-        return NotPackable("there is too little memory for so many models at once: choose fewer lanes", is_own=False)
+        return NotPackable("there is too little memory for this many models at once: choose fewer lanes", is_own=False)
     for sign, sentence in VMAP_ERRORS:
         if sign in text:
             return NotPackable(sentence)

@@ -72,9 +72,7 @@ def svg(record: StudyHistory) -> str:
     """The drawing; of very many trials, a sentence instead. Colours suit light and dark paper."""
     drawn = segments(record)
     if not drawn or len(record.trials) > MOST_TRIALS:
-        return (
-            f"<p>{len(record.trials)} trials; nothing is drawn of {'so many' if drawn else 'what is not measured'}.</p>"
-        )
+        return f"<p>{len(record.trials)} trials: {'too many to draw' if drawn else 'nothing is measured yet'}.</p>"
     scale = _Scale([each.end for each in drawn])
     body = "".join([*_axes(record, scale), *(_line(each, scale, record) for each in drawn), *_ends(record, scale)])
     label = escape(f"{record.study.study}: {record.study.metric} by step, what trials share is one line")

@@ -23,26 +23,23 @@ WORDS = {
 
 UNREPEATABLE = (
     "Likely: training is not repeatable even without a break: an operation without a deterministic form, a clock, a "
-    "generator that nobody seeds, or the order of a set"
+    "generator without a seed, or the order of a set"
 )
-LOST = "Likely: train() reads something that load_state_dict() and setup() do not bring back as it was"
-WATCHED = "Likely: evaluate() or state_dict() changes what train() reads"
-METRIC_CAUSE = (
-    "Likely: evaluate() changes what it reads, or reads something that load_state_dict() does not bring back as it was"
-)
+LOST = "Likely: train() reads something that load_state_dict() and setup() do not restore"
+WATCHED = "Likely: evaluate() or state_dict() changes something that train() reads"
+METRIC_CAUSE = "Likely: evaluate() changes its own inputs, or reads something that load_state_dict() does not restore"
 """The cause when a metric differs and no weight does."""
 
 STRAY = "did not come back with the state"
-STATE_LOADED = "after load_state_dict not what it was"
+STATE_LOADED = "changed after load_state_dict"
 
 SCRIPT_WORDS = {
-    LOST: "Likely: the loop reads something that load() of run.state does not bring back as it was",
-    WATCHED: "Likely: evaluate() or save() of run.state changes what the loop reads",
+    LOST: "Likely: the loop reads something that load() of run.state does not restore",
+    WATCHED: "Likely: evaluate() or save() of run.state changes something that the loop reads",
     METRIC_CAUSE: (
-        "Likely: evaluate() changes what it reads, or reads something that load() of run.state does not bring back as "
-        "it was"
+        "Likely: evaluate() changes its own inputs, or reads something that load() of run.state does not restore"
     ),
-    STATE_LOADED: "after load() of run.state not what it was",
+    STATE_LOADED: "changed after load() of run.state",
 }
 """The same causes for scripts that own their loop, which have no methods."""
 
@@ -99,7 +96,7 @@ def used(operation: str) -> str:
 def changes(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
     """The reasons when a state made `there` is continued `here`. Properties that either side lacks are skipped."""
     return [
-        f"went on under another {name} ({now} after {before})"
+        f"resumed under another {name} ({now} after {before})"
         for name, before, now in _property_differences(there, here)
     ]
 

@@ -299,4 +299,4 @@ class Journal:
             if os.fstat(self._file).st_size < MOST_BYTES:
                 os.write(self._file, json.dumps(row).encode() + b"\n")
         except OSError as problem:
-            print(f"--- what is logged is not kept: {problem}", file=sys.stderr)
+            print(f"--- logged values are not kept: {problem}", file=sys.stderr)

@@ -246,7 +246,7 @@ def _family(value: Mapping[str, Any]) -> type[Sequence]:
 def _notation_hint(value: Mapping[str, Any]) -> str:
     """A hint for the notations of other tools; empty if none is recognised."""
     if "grid_search" in value:
-        return "write the list alone, with the tuner grid, in place of grid_search"
+        return "write the list alone, with the tuner grid, instead of grid_search"
     if "values" in value and value.keys() <= {"values", "distribution"}:
         return "write {choice: [...]}, or the list alone"
     if not value.keys() & {"low", "high", "log", "uniform"}:

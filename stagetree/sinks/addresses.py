@@ -84,7 +84,7 @@ def check_of_study(address: str) -> None:
         return
     path = PurePosixPath(where.removeprefix("sqlite:///") if kind == "mlflow" else where)
     if kind == "mlflow" and path.parts[:1] in ACCOUNTS:
-        raise SinkError(f"must name no account of whoever runs the service, got {address!r}")
+        raise SinkError(f"must not use an account of the service, got {address!r}")
     if STORE in path.parts:
         raise SinkError(f"must not lie in {STORE}, where studies are kept, got {address!r}")
     if path.is_absolute() or ".." in path.parts or ":" in str(path) or path.parts[:1] == ("~",):

@@ -149,7 +149,7 @@ class Runs:
     def _grow(self, event: Json) -> list[Record]:
         data, at = event["data"], event["at"]
         if data["path"] is None:
-            raise SinkError(f"trial {data['trial']} was asked for by a version that did not record its nodes")
+            raise SinkError(f"trial {data['trial']} comes from a version that did not record its nodes")
         number = int(data["trial"])
         is_new = number not in self._trials
         paths = [data["path"], *data.get("repeats", ())]

@@ -81,7 +81,7 @@ class Lengths:
 def read_lengths(entry: Any, names: Iterable[str]) -> Lengths:
     """Parse the entry `max_steps`. Raises `SpaceError`."""
     if split(entry, LENGTH)[1] is not None:
-        raise SpaceError(LENGTH, "must be the same whatever other values are chosen: leave out when")
+        raise SpaceError(LENGTH, "must not depend on other values: leave out when")
     if isinstance(entry, Mapping) and entry.keys() == {"end"}:
         names = [name for name in names if name != LENGTH]
         if entry["end"] not in names:

@@ -200,7 +200,7 @@ class Space:
             else:
                 if self._where(configuration):
                     return configuration
-        raise SpaceError("", f"must hold configurations that can be found: {_ATTEMPTS} were drawn, and {problem}")
+        raise SpaceError("", f"must contain valid configurations: {_ATTEMPTS} were sampled, and {problem}")
 
     def size(self) -> int | None:
         """The size of the grid after `where`; None if a distribution makes it infinite."""

@@ -101,7 +101,7 @@ def unknown_field_message(name: str, fields: Sequence[str]) -> str:
     """A message for an unknown field, with a suggestion."""
     if meant := next((field for field, names in _OTHER_TOOLS.items() if name in names), ""):
         if meant in fields:
-            return f"is not a field here: {meant} is what it is called"
+            return f"is not a field here: its name is {meant}"
         if "tuner" in fields:
             return f"is not a field here: {meant} of the tuner is meant for that"
     hint = did_you_mean(name, fields)

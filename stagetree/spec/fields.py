@@ -202,8 +202,8 @@ def distinct_field() -> Any:
 def finish_best_field() -> Any:
     return Field(
         default=None,
-        description="how many trials, at least 1: at the end so many of those that ended early, the best, are trained "
-        "to max_steps",
+        description="a number of trials, at least 1: at the end, the best of the trials that ended early are trained "
+        "to max_steps, up to this number",
     )
 
 

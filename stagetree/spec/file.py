@@ -162,7 +162,7 @@ def change_fields(spec: Any, changes: Mapping[str, Any]) -> Any:
         for part in owners:
             owner = owner.setdefault(part, {}) if isinstance(owner, dict) else None
         if not isinstance(owner, dict):
-            raise SpecError([Problem(path, "cannot be set: what it would be a field of is not an object")])
+            raise SpecError([Problem(path, "cannot be set: its parent is not an object")])
         owner[last] = value
         if value is None:
             del owner[last]
@@ -214,7 +214,7 @@ _SENTENCES = (
     ),
     (
         r"expected <block end>, but found '(?:<block mapping start>|<block sequence start>|-|\?)'",
-        "this line is indented otherwise than those that it belongs to: the fields of an object, and the entries of a "
+        "this line has another indentation than its siblings: the fields of an object, and the entries of a "
         "list, begin in one column",
     ),
     (

@@ -89,7 +89,7 @@ class StudySpec(SubmittedStudy):
     ranks: Ranks = 1
     shards: Shards = Field(
         default=None,
-        description="a power of two from 2 to 1024: each batch is computed in so many parts, whatever the ranks",
+        description="a power of two from 2 to 1024: each batch has this number of parts, for any number of ranks",
     )
     parallel: Parallel = "tree"
     fresh_processes: FreshProcesses = "auto"
@@ -129,18 +129,17 @@ class StudySpec(SubmittedStudy):
         default=None, description="how many trials may fail before the study does, 0 or more"
     )
     max_time: Seconds | None = aliased(
-        "max_time", "a number of seconds above 0: so long after its submission the study ends", default=None
+        "max_time", "a number of seconds above 0: the study ends this long after its submission", default=None
     )
     max_total_steps: Count | None = Field(
-        default=None, description="the number of steps that may be trained for it in all, at least 1"
+        default=None, description="the most steps that may be trained for it, at least 1"
     )
     max_slot_seconds: Seconds | None = Field(
-        default=None, description="a number of seconds above 0: so much time of slots may be spent on it in all"
+        default=None, description="a number of seconds above 0: the most slot time that the study may take"
     )
     patience: Count | None = Field(
         default=None,
-        description="a number of results, at least 1: when so many in a row are no better than one before, the study "
-        "ends",
+        description="a number of results, at least 1: the study ends after this many in a row without a better one",
     )
     target: Finite | None = Field(
         default=None, description="a finite number: when a trial's result is as good, the study ends"

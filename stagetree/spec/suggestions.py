@@ -55,8 +55,8 @@ def suggestions_field() -> Any:
 def learn_from_field() -> Any:
     return Field(
         default=[],
-        description=f"a list of at most {MOST_STUDIES} studies of the server, by id: the sampler begins with what they "
-        "found",
+        description=f"a list of at most {MOST_STUDIES} studies of the server, by id: the sampler begins with their "
+        "results",
     )
 
 
@@ -127,11 +127,11 @@ def refusal_reason(tuner: TunerSpec) -> str | None:
     """Why a tuner takes no suggestions, as a sentence; None if it takes them."""
     match tuner.kind:  # type: ignore[attr-defined]
         case "pbt":
-            return "the members of pbt part from each other, and none of them is a configuration for a whole trial"
+            return "the members of pbt change their configurations, so none is a configuration of a whole trial"
         case "random":
             return "random names all its trials at once: list configurations in its first, or take asha with one rung"
         case kind if not isinstance(tuner, SamplingTuner):
-            return f"the trials of {kind} are those that the study file lists: add a trial of your own to it"
+            return f"the study file lists the trials of {kind}: add a trial of your own to it"
     return None
 
 

@@ -51,7 +51,7 @@ class BeginFrom(SpecPart):
     step: Count | None = Field(
         default=None,
         description="a step at which its state is kept, by default the one where its value was measured; of a file or "
-        "a folder, the step of the program that wrote it, which is said beside results",
+        "a folder, the step of the program that wrote it, which is shown beside results",
     )
     state: bool = Field(
         default=False, description="true for all of a checkpoint, optimizer and generators too; false for its weights"

@@ -86,7 +86,7 @@ def place_of(tensor: Any, name: str = "a tensor") -> dict[str, list[int]]:
     """The shape of a divided tensor, and the offset of this process's rows. Raises `Unsavable`."""
     mesh, (placement, *others) = tensor.device_mesh, tensor.placements
     if others or type(placement).__name__ != "Shard":
-        problem = f"is divided as {tensor.placements}, and only a mesh of one dimension is known"
+        problem = f"is divided as {tensor.placements}, and only a mesh of one dimension is supported"
         raise Unsavable(problem, name.split("."))
     shape, begin = list(tensor.shape), [0] * tensor.dim()
     length = shape[placement.dim]

@@ -120,7 +120,7 @@ class Program:
         """The metrics of a step in its order. Raises `ProgramFailed`."""
         self._wait(lambda: step in self.measured or self.step > step)
         if step not in self.measured:
-            self._refuse(f"went on after step {step}, one of {{evaluate}}, without a line that has its metrics")
+            self._refuse(f"continued after step {step}, one of {{evaluate}}, without a line with its metrics")
         return self.measured[step]
 
     def take_logged(self, step: int) -> Iterator[tuple[str, Any]]:
@@ -134,7 +134,7 @@ class Program:
         if code := self._code_at_its_end():
             self._refuse(self._ending_text(code), code)
         if self.step != order.stop:
-            self._refuse(f"{self._ending_text(0)}, and was asked for step {order.stop}")
+            self._refuse(f"{self._ending_text(0)}, before step {order.stop}")
         if order.values and not order.checkpoint.exists():
             self._refuse(f"{self._ending_text(0)}, and wrote no checkpoint to {order.checkpoint}")
 

@@ -140,7 +140,7 @@ def reader(
     if not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
         kind = type(data).__name__
         raise TypeError(
-            f"data must have a length and be read by index, and {kind} is not: the order of the data, and going on in "
+            f"data must have a length and be read by index, and {kind} is not: the order of the data, and resuming in "
             "the middle of it, need a map-style data set (with __len__ and __getitem__), or as train_data a stream "
             "that knows its place (with state_dict and load_state_dict)"
         )
@@ -192,7 +192,7 @@ class PrefetchReader:
         if there != span:  # the first batch, another batch size, or another position
             there, batch = next(self._restart_from(following))
         if there != span:
-            raise RuntimeError(f"the workers read {there} where {span} was asked for")
+            raise RuntimeError(f"the workers read {there} instead of {span}")
         return map_tensors(batch, lambda tensor: tensor.to(self._device, non_blocking=True))
 
     def restart(self) -> None:

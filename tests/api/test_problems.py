@@ -20,7 +20,7 @@ JSON = {"Content-Type": "application/json"}
 
 
 def check(answer: Any, status: int, detail: str | None = None, **errors: str) -> None:
-    """It is a problem document of that status; `errors` are what is wrong with which field."""
+    """It is a problem document of that status; `errors` are the problem of each field."""
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"] == "application/problem+json"
     problem = answer.json()

@@ -57,7 +57,7 @@ def test_a_trial_with_its_curve(http: TestClient, tuned: str, workers: Workers) 
 def test_a_trial_and_its_study_say_why_they_are_not_exact(http: TestClient, tuned: str, workers: Workers) -> None:
     first, second = (workers.plan(tuned).studies[StudyId(tuned)].trials[number].path[0] for number in range(2))
     assert first == second  # what both begin with
-    torch = "went on under another torch (2.13.0 after 2.12.0)"
+    torch = "resumed under another torch (2.13.0 after 2.12.0)"
     workers.record(tuned, e.ExactnessLost(node=first, step=11, reason=torch))
     assert http.get(f"/studies/{tuned}/trials/0").json()["not_exact"] == [f"1 stage {torch}"]
     assert http.get(f"/studies/{tuned}").json()["not_exact"] == [f"1 stage {torch}"]

@@ -76,7 +76,7 @@ def test_what_nobody_saw_is_found_and_stands_beside_the_results(
     said = audited("late")
     text = "1 of 11 leaves differ, the first is trainer.weight"
     assert said.code == 1
-    assert f"verdict   inexact, and what was shared may be wrong: {text}" in said.out
+    assert f"verdict   inexact, and shared results may be wrong: {text}" in said.out
     assert re.search(rf"step \d+, begun again at \d+: {text}", said.out)
     assert re.search(": [12] differ, 0 could not be compared", said.out) and "replay    identical" in said.out
     assert f"marked    3 of 3 trials\n          2: may be wrong: the trainer is not exact: {text}" in said.out

@@ -311,7 +311,7 @@ def test_trials_are_sorted_by_a_hyper_parameter(stagetree: Stagetree, served: Se
 def test_configurations_stay_what_they_were(stagetree: Stagetree, served: Service, done: Json) -> None:
     said = stagetree("replay", done["study"], "--what-if", "space.lr=0.1")
     assert said.code == 2
-    assert said.err == "stagetree: space.lr: cannot be changed: the configurations of a study stay what they were\n"
+    assert said.err == "stagetree: space.lr: cannot be changed: the configurations of a study are fixed\n"
 
 
 def test_version(stagetree: Stagetree) -> None:

@@ -14,7 +14,7 @@ from app.cli.trial import print_trial
 from app.cli.watch import study_exit_code
 from stagetree.text import mark_sentence, mark_word, rank_text
 
-TORCH = "2 stages went on under another torch (2.13.0 after 2.12.0)"
+TORCH = "2 stages resumed under another torch (2.13.0 after 2.12.0)"
 
 
 def test_a_study_says_why_it_is_not_exact(capsys: pytest.CaptureFixture[str]) -> None:
@@ -46,7 +46,7 @@ def test_a_mark_stands_in_the_table_and_beside_the_winner(capsys: pytest.Capture
         ("", "", ""),
         ("unchecked: it resumed", "unchecked", "Its value is unchecked: it resumed"),
         ("may be wrong: x differs", "may be wrong", "Its value may be wrong: x differs"),
-        ("inexact, and what was shared may be wrong: x", "may be wrong", ""),
+        ("inexact, and shared results may be wrong: x", "may be wrong", ""),
         ("1 stage used put_", "may differ", "Its value may differ: 1 stage used put_"),
     ],
 )
@@ -168,7 +168,7 @@ def test_what_was_trained_again_has_its_reason(capsys: pytest.CaptureFixture[str
     assert "+ 3  repeated: a later trial parts where no state was kept\n" in said
     alone = STUDY["exactness"] | {"isolated": True}
     print_result(STUDY | {"cost": STUDY["cost"] | {"repeated": 3}, "notes": [], "exactness": alone})
-    assert "+ 3  repeated: the trainer is not exact, so that a trial" in capsys.readouterr().out
+    assert "+ 3  repeated: the trainer is not exact, so a longer trial begins anew" in capsys.readouterr().out
 
 
 FAILED: dict[str, Any] = {

@@ -395,7 +395,7 @@ def test_packs_are_not_compared() -> None:
     told = compared_but()
     told.plan.packing = 2
     assert told.judged().verdict == Verdict.UNCHECKED
-    assert set(told.marks().values()) == {"unchecked: what is trained in packs is not compared"}
+    assert set(told.marks().values()) == {"unchecked: training in packs is not compared"}
 
 
 # ------------------------------------------------------------------------------------------------ states that compare

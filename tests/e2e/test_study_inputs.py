@@ -261,7 +261,7 @@ def test_another_version_of_a_package_that_the_trainer_imports_is_said(
         told.append(stagetree(tmp_path, "run", "study.json", "--slots", "1", "-q")["not_exact"])
     shared, *_ = told[2]
     assert shared.startswith("shared results were trained with models_of_others 1.0.3, and there is another now: any ")
-    went_on = "2 stages went on under another models_of_others (1.0.9 after 1.0.3)"
+    went_on = "2 stages resumed under another models_of_others (1.0.9 after 1.0.3)"
     trained = "2 stages used models_of_others 1.0.9, where this trainer was first seen to use 1.0.3"
     assert told == [[], [], [shared], [went_on, trained, shared]]
     (tmp_path / "trainer.py").write_text((tmp_path / "trainer.py").read_text() + "\n# 1.0.9\n")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-LOST = ("train() reads something that load_state_dict() and setup() do not bring back as it was",)
+LOST = ("train() reads something that load_state_dict() and setup() do not restore",)
 CHANCE = ("training is not repeatable even without a break",)
-MEASURING = ("evaluate() or state_dict() changes what train() reads",)
-DIGITS = ("evaluate() reads something that load_state_dict() does not bring back as it was",)
+MEASURING = ("evaluate() or state_dict() changes something that train() reads",)
+METRIC = ("evaluate() changes its own inputs, or reads something that load_state_dict() does not restore",)
 
 ATTRIBUTES = {
     "counter": "self.count",
@@ -60,27 +60,22 @@ ATTRIBUTES = {
 """By trainer: what its state leaves out."""
 
 OTHERS = {
-    "single-precision": DIGITS,
-    "six-digits": DIGITS,
-    "parameters-only": DIGITS,
-    "saving-rounds": ("state_dict() changes what evaluate() reads", *DIGITS),
-    "saving-counts": ("saving changes what train() reads",),
-    "smooths-late": ("evaluate() changes what it reads",),
+    "single-precision": METRIC,
+    "six-digits": METRIC,
+    "parameters-only": METRIC,
+    "saving-rounds": METRIC,
+    "smooths-late": METRIC,
     "measuring-draws": MEASURING,
     "measuring-reads": MEASURING,
     "measuring-schedules": MEASURING,
-    "measuring-sums": ("evaluate() changes what it reads",),
+    "measuring-sums": METRIC,
     "unseeded": CHANCE,
     "clock": CHANCE,
     "race": CHANCE,
     "process-id": CHANCE,
     "age": CHANCE,
     "set-of-parts": CHANCE,
-    "addresses": (
-        *CHANCE,
-        *MEASURING,
-        "saving changes what train() reads: state_dict() does, or train() reads addresses",
-    ),
+    "addresses": (*CHANCE, *MEASURING),
     "stays-in-evaluation": MEASURING,
 }
 

@@ -86,14 +86,14 @@ def test_packs_are_unchecked_over_rest_and_by_commands(up: Service, tmp_path: Pa
     """Also beside trials that share no step: nobody has compared them with those trials alone."""
     how = {"trainer": "packable", "metric": "val_loss", "mode": "min", "packing": 2}
     spec = packed("in-packs", *(({"lr": rate, "bs": 4}, 4) for rate in (0.1, 0.2, 0.3)), **how)
-    study, mark = up.submit(spec), "unchecked: what is trained in packs is not compared"
+    study, mark = up.submit(spec), "unchecked: training in packs is not compared"
     found = up.wait(study)
     assert found["state"] == "completed" and found["packing"]["width"] == 2
     assert {name: found["exactness"][name] for name in ("verdict", "text", "mark", "reason")} == {
         "verdict": "unchecked",
         "text": mark,
         "mark": mark,
-        "reason": "what is trained in packs is not compared",
+        "reason": "training in packs is not compared",
     }
     shown = [*found["trials"], *up.client.trials(study), *(up.client.trial(study, number) for number in range(3))]
     assert [trial["exactness"] for trial in shown] == [mark] * 9

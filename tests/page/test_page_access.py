@@ -62,7 +62,7 @@ def test_without_one_the_page_asks_for_it(open_page: Callable[..., Page], guarde
     box = page.get_by_role("textbox", name="Token")
     box.fill("nonsense")
     page.get_by_role("button", name="Sign in").click()
-    expect(page.get_by_role("alert")).to_contain_text("This token lets nobody in")
+    expect(page.get_by_role("alert")).to_contain_text("This token is not valid")
     box.fill(token)
     page.get_by_role("button", name="Sign in").click()
     expect(page.get_by_role("link", name="digits-again")).to_be_visible()

@@ -79,7 +79,7 @@ def test_what_an_audit_finds_stands_beside_each_number(
     audit(page)
     found = "1 of 11 leaves differ, the first is trainer.weight"
     said = f"may be wrong: the trainer is not exact: {found}"
-    verdict = f"Exactness: inexact, and what was shared may be wrong: {found}"
+    verdict = f"Exactness: inexact, and shared results may be wrong: {found}"
     expect(page.locator("header.study .trouble")).to_contain_text(verdict)
     page.get_by_role("link", name="Trials", exact=True).click()
     expect(page.get_by_text(f"* {said}").first).to_be_visible()

@@ -105,7 +105,7 @@ def test_states_say_how_gpus_have_added_up_by_torchs_own_sums(monkeypatch: pytes
         assert noted == {"torch": "2.13.0"} | ({"nccl": said} if said else {})
     there, here = ({"nccl": version, "torch": "2.13.0"} for version in ("2.27.5 Ring Simple", "2.27.5 Tree Simple"))
     assert inexact_reasons.changes(there, here) == [
-        "went on under another NCCL (2.27.5 Tree Simple after 2.27.5 Ring Simple)"
+        "resumed under another NCCL (2.27.5 Tree Simple after 2.27.5 Ring Simple)"
     ]
 
 

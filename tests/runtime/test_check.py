@@ -51,7 +51,7 @@ def test_an_exact_trainer_is_said_to_be(tmp_path: Path, workers: int) -> None:
     ("name", "args", "ways", "words"),
     [
         ("persistent", {"workers": 2}, {"split"}, "self.loader._iterator not in the state"),
-        ("forgot-train", {}, {"watched"}, "evaluate() or state_dict() changes what train() reads"),
+        ("forgot-train", {}, {"watched"}, "evaluate() or state_dict() changes something that train() reads"),
         ("counting", {}, {"split"}, "self.chance not in the state"),
         ("clock", {}, {"again", "split", "watched"}, "not repeatable even without a break"),
     ],

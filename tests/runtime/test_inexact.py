@@ -18,16 +18,16 @@ def test_a_difference_of_machines_is_told_in_words() -> None:
     assert changes(there, there) == []
     here = {"torch": "2.13.0", "cuda": "13.0", "device_name": "B", "processor": "Q", "threads": 4}
     assert changes(there, here) == [
-        "went on under another torch (2.13.0 after 2.12.0)",
-        "went on under another CUDA (13.0 after 12.6)",
-        "went on under another device (B after A)",
-        "went on under another processor (Q after P)",
-        "went on under another number of threads (4 after 2)",
+        "resumed under another torch (2.13.0 after 2.12.0)",
+        "resumed under another CUDA (13.0 after 12.6)",
+        "resumed under another device (B after A)",
+        "resumed under another processor (Q after P)",
+        "resumed under another number of threads (4 after 2)",
     ]
     packages = {"python": "3.11", "packages": {"numpy": "2.1", "timm": "1.0", "gone": "1"}}
     assert changes(packages, {"python": "3.12", "packages": {"numpy": "2.1", "timm": "1.1", "new": "1"}}) == [
-        "went on under another Python (3.12 after 3.11)",
-        "went on under another timm (1.1 after 1.0)",
+        "resumed under another Python (3.12 after 3.11)",
+        "resumed under another timm (1.1 after 1.0)",
     ]
 
 
@@ -59,7 +59,7 @@ def test_a_process_with_other_threads_says_so_of_a_state_that_it_loads(start: St
     state, hp = one.save(deadline=deadline), {"mood": "fine"}
     try:
         assert one.load(state, hp, 2, deadline=deadline) == ()
-        others = "went on under another number of threads (2 after 1)"
+        others = "resumed under another number of threads (2 after 1)"
         assert two.load(state, hp, 2, deadline=deadline) == (others,)
     finally:
         state.close()

@@ -258,7 +258,7 @@ def test_going_on_under_other_circumstances_leaves_a_line_in_the_log(
         process.build(TOY, "toy", {}, 3, deadline=deadline)
         process.load(state, HP, 2, deadline=deadline)
     assert (tmp_path / "same").read_text() == ""
-    line = "--- not exact: went on under another number of threads (2 after 1)\n"
+    line = "--- not exact: resumed under another number of threads (2 after 1)\n"
     assert (tmp_path / "other").read_text() == line
 
 
@@ -280,4 +280,4 @@ def test_going_on_with_another_package_leaves_a_line_in_the_log(
         process.train(HP, 2 if state is None else 3, deadline=deadline)
         state = process.save(deadline=deadline)
         told.append((tmp_path / version).read_text())
-    assert told == ["", "--- not exact: went on under another layers (1.10 after 1.0)\n"]
+    assert told == ["", "--- not exact: resumed under another layers (1.10 after 1.0)\n"]

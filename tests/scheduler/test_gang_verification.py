@@ -99,7 +99,7 @@ def test_a_trial_of_the_trainer_that_can_never_be_made_says_so() -> None:
     at.scheduler.tick()
     assert chains(at) == []
     (problem,) = at.scheduler.problems().values()
-    assert "it says ranks: 2, and no machine has so many slots" in problem
+    assert "it says ranks: 2, and no machine has this many healthy slots" in problem
 
 
 def test_no_study_waits_for_proofs_on_a_kind_of_which_too_few_slots_are_left() -> None:

@@ -57,7 +57,7 @@ def test_slots_whose_kind_is_not_known_are_in_no_gang() -> None:
     at.scheduler.tick()
     assert gangs(at) == []
     (problem,) = at.scheduler.problems().values()
-    assert "ranks: 2, and no machine has so many slots of one kind" in problem
+    assert "ranks: 2, and no machine has this many healthy slots of one kind" in problem
 
 
 def test_the_seconds_of_a_gang_are_those_of_all_its_slots() -> None:
@@ -95,7 +95,7 @@ def test_a_script_with_a_launcher_waits_for_enough_slots_of_one_machine() -> Non
     at.scheduler.tick()
     assert gangs(at) == []
     (problem,) = at.scheduler.problems().values()
-    assert "ranks: 4, and no machine has so many slots of one kind" in problem
+    assert "ranks: 4, and no machine has this many healthy slots of one kind" in problem
 
 
 def test_slots_that_nobody_reaches_are_in_no_gang_of_several_machines() -> None:
@@ -247,7 +247,7 @@ def test_what_needs_more_than_there_is_waits_and_says_so() -> None:
     at.scheduler.tick()
     assert gangs(at) == []
     (problem,) = at.scheduler.problems().values()
-    assert "it needs 8 devices for its memory, and no machine has so many" in problem
+    assert "it needs 8 devices for its memory, and no machine has this many" in problem
 
 
 def test_what_was_out_of_memory_on_another_kind_says_nothing() -> None:

@@ -64,7 +64,7 @@ def test_the_command_line_takes_them_from_a_log() -> None:
 
 @pytest.mark.parametrize("text", ["", '{"steps": [1]}'])
 def test_what_is_no_recording(text: str) -> None:
-    with pytest.raises(ValueError, match="the first line of recorded curves says what was measured"):
+    with pytest.raises(ValueError, match="the first line of recorded curves must have"):
         read([text])
 
 

@@ -56,7 +56,7 @@ def test_a_study_names_no_folder_elsewhere(address: str) -> None:
     [
         ("mlflow:sqlite:///.stagetree/stagetree.db", "must not lie in .stagetree, where studies are kept"),
         ("tensorboard:.stagetree/checkpoints", "must not lie in .stagetree, where studies are kept"),
-        ("mlflow:databricks", "must name no account of whoever runs the service"),
+        ("mlflow:databricks", "must not use an account of the service"),
     ],
 )
 def test_a_study_writes_into_no_store_and_as_nobody_else(address: str, sentence: str) -> None:

@@ -253,8 +253,8 @@ def test_a_rung_before_trials_differ_promotes_by_chance() -> None:
     late = {"lr": choice([MULTISTEP | {"milestones": [at]} for at in range(10, 60)])}
     [said] = advice(spec(late, tuner=RUNGS))
     found = re.fullmatch(
-        "at the rung at step 4 all trials are equal, since values change later, and one of 3 is promoted: which of "
-        r"equal ones goes on is chance: give min_steps: (\d+) or more",
+        "at the rung at step 4 all trials are equal, since values change later, and one of 3 is promoted, so "
+        r"chance decides which of equal ones is: give min_steps: (\d+) or more",
         said,
     )
     assert found is not None and 12 <= int(found[1]) <= 20

@@ -289,7 +289,7 @@ def test_what_goes_wrong_is_said(build: Build, line: str, instead: str, kind: st
 
 def test_a_program_that_goes_on_without_its_metrics_is_not_waited_for(build: Build) -> None:
     model = build(PROGRAM.replace("    measure(step)\nif", "if") + "\ntime.sleep(60)\n")
-    with pytest.raises(TrainerFailed, match=r"after step 2, one of {evaluate}, without a line that has its metrics"):
+    with pytest.raises(TrainerFailed, match=r"after step 2, one of {evaluate}, without a line with its metrics"):
         train(model, 2, stop=4, evaluate=(2, 4))
         model.evaluate()
 

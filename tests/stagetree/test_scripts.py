@@ -349,7 +349,7 @@ def test_the_place_of_a_generator_is_named_in_words_of_a_script(tmp_path: Path, 
     report = checked({"file": str(tmp_path / "walk.py"), "name": "walk", "args": {}, "seed": 0, "hp": HP})
     assert report["differences"].keys() == {"split"}
     cause = report["differences"]["split"].partition(". Likely: ")[2]
-    assert cause.startswith(place) and cause.endswith("not in the state: after load() of run.state not what it was")
+    assert cause.startswith(place) and cause.endswith("not in the state: changed after load() of run.state")
 
 
 FORGOT_TRAIN = """
@@ -384,7 +384,7 @@ def test_a_module_that_a_script_leaves_in_evaluation_mode_is_found(tmp_path: Pat
     (tmp_path / "walk.py").write_text(text)
     report = checked({"file": str(tmp_path / "walk.py"), "name": "walk", "args": {}, "seed": 0, "hp": HP})
     assert report["differences"].keys() == {"watched"}
-    cause = "Likely: evaluate() or save() of run.state changes what the loop reads"
+    cause = "Likely: evaluate() or save() of run.state changes something that the loop reads"
     assert report["differences"]["watched"].endswith(cause)
 
 
@@ -394,7 +394,7 @@ def test_an_iterator_is_named_in_words_of_a_script(tmp_path: Path) -> None:
     (tmp_path / "walk.py").write_text(text.replace("random.random()", "next(count)"))
     report = checked({"file": str(tmp_path / "walk.py"), "name": "walk", "args": {}, "seed": 0, "hp": HP})
     assert report["differences"].keys() == {"split"}
-    words = "Likely: count (a global of walk.py) not in the state: after load() of run.state not what it was"
+    words = "Likely: count (a global of walk.py) not in the state: changed after load() of run.state"
     assert report["differences"]["split"].endswith(words)
 
 

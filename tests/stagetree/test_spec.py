@@ -193,7 +193,7 @@ LINEAR = {"family": "linear", "init": 0.1, "slope": -0.01}
         (
             GRID | {"where": "bs == 32", "tuner": RANDOM},
             "space",
-            "must hold configurations that can be found: 1000 were",
+            "must contain valid configurations: 1000 were",
         ),
         (GRID | {"tuner": "grid"}, "tuner", "must be an object with a kind, which is one of grid, random, trials"),
         (GRID | {"tuner": {}}, "tuner.kind", "is missing: one of grid, random, trials"),
@@ -368,8 +368,8 @@ def test_a_file_in_json(tmp_path: Path) -> None:
         ("a: 1\nb: @", "s.yaml", ":2", "a value cannot begin with '@': put it in quotes"),
         ("a:\n\tb: 1\n", "s.yaml", ":2", "there is a tab here: YAML wants spaces"),
         ("a: b: c\n", "s.yaml", ":1", "a colon is not expected here: put a text with a colon in quotes"),
-        ("a:\n  b: 1\n c: 2\n", "s.yaml", ":3", "this line is indented otherwise than those that it belongs to"),
-        ("a: 1\n- b\n", "s.yaml", ":2", "this line is indented otherwise than those that it belongs to"),
+        ("a:\n  b: 1\n c: 2\n", "s.yaml", ":3", "this line has another indentation than its siblings"),
+        ("a: 1\n- b\n", "s.yaml", ":2", "this line has another indentation than its siblings"),
         ("a: - b\n", "s.yaml", ":1", "a list cannot begin behind a field's name in this way: write [a, b]"),
         ("a: [1, 2]]\n", "s.yaml", ":1", "the value ends before this: a text with quotes, brackets or commas"),
         ("a: b\n---\nc: d\n", "s.yaml", ":2", "a second document begins here: a study file has one"),
@@ -453,14 +453,14 @@ STEPS = "must be the number of steps to train each trial for, at least 1"
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"parameters": {"lr": 0.1}}, "parameters: is not a field here: space is what it is called"),
-        ({"method": "bayes"}, "method: is not a field here: tuner is what it is called"),
+        ({"parameters": {"lr": 0.1}}, "parameters: is not a field here: its name is space"),
+        ({"method": "bayes"}, "method: is not a field here: its name is tuner"),
         ({"tuner": {"kind": "grid", "max_steps": 1e4}}, f"tuner.max_steps: {STEPS}, got 10000.0: write 10000"),
         ({"tuner": {"kind": "grid", "max_steps": 4.5}}, f"tuner.max_steps: {STEPS}, got 4.5"),
         ({"epochs": 9}, "epochs: is not a field here: max_steps of the tuner is meant for that"),
         (
             {"tuner": {**GRID["tuner"], "epochs": 9}},
-            "tuner.epochs: is not a field here: max_steps is what it is called",
+            "tuner.epochs: is not a field here: its name is max_steps",
         ),
         ({"metrik": "loss"}, "metrik: is not a field here; did you mean metric?"),
     ],

@@ -61,7 +61,7 @@ CASES = [
     ({"kind": "grid"}, SOME_HAVE_NONE, "space.max_steps.end", "of every trial: some have no lr"),
     ({"kind": "grid"}, NEVER_ENDS, "space.max_steps.end", "which changes without an end"),
     (CUSTOM, {"lr": 0.1}, "tuner", "the tuner failed: FileNotFoundError: no curves.json"),
-    ({**CUSTOM, "name": "asks-in-vain"}, {"lr": {"uniform": [0, 1]}}, "tuner", "what it wants first: the tuner failed"),
+    ({**CUSTOM, "name": "asks-in-vain"}, {"lr": {"uniform": [0, 1]}}, "tuner", "its first decision: the tuner failed"),
 ]
 
 

@@ -177,7 +177,7 @@ def test_who_has_lost_a_chain_says_that_and_nothing_worse(told: Told, caplog: py
     told.outbox.put(told.first, [fact(0)], refusal(Fenced("another worker's")))
     assert told.outbox.drain(60.0)
     (said,) = caplog.records
-    assert (said.levelname, "what was stated last is void" in said.message) == ("WARNING", True)
+    assert (said.levelname, "its last report is discarded" in said.message) == ("WARNING", True)
 
 
 def test_facts_in_one_are_both_void_when_the_chain_is_over(told: Told) -> None:

@@ -13,7 +13,7 @@ from app.domain import events as e
 from app.domain.terms import StudyId
 from app.service.views import documents
 
-OTHER_TORCH = "went on under another torch (2.13.0 after 2.12.0)"
+OTHER_TORCH = "resumed under another torch (2.13.0 after 2.12.0)"
 PUT = "used put_, which has no deterministic form"
 
 

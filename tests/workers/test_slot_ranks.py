@@ -307,7 +307,7 @@ def test_what_is_inexact_in_two_ranks_alone_is_found_by_a_proof_in_two(make: Mak
     fields = {"ranks": 2, "inexact": "allow"}
     done = cluster.run(cluster.submit(added({"forgets": True}, *trials) | fields))
     assert (found := judge(cluster.plan, done)).verdict == Verdict.INEXACT
-    assert verdict_text(done, found).startswith("inexact, and what was shared may be wrong: ")
+    assert verdict_text(done, found).startswith("inexact, and shared results may be wrong: ")
 
 
 @pytest.mark.slow

@@ -270,7 +270,7 @@ def test_what_only_workers_see_is_recorded_by_them_and_compared(cluster: Cluster
     replace(data, "one")
     study = cluster.submit(BRANCHES, inputs=[{"path": str(data)}])
     assert told(cluster, study) == [
-        "what it reads was not looked at: the server does not see it, and no slot has trained for it yet"
+        "its inputs are unchecked: the server does not see them, and no slot has trained for it yet"
     ]
     cluster.run(study)
     assert told(cluster, study) == [] and cluster.study(study).inputs[0]["sha256"] == look(str(data))["sha256"]
@@ -279,7 +279,7 @@ def test_what_only_workers_see_is_recorded_by_them_and_compared(cluster: Cluster
     cluster.clock.wait(100.0)
     again = cluster.submit(spec(({"lr": 0.7}, 2), trainer="beginner"), inputs=[{"path": str(data)}])
     cluster.run(again)
-    assert f"{data} was another when study {study} read it" in told(cluster, again)[0]
+    assert f"{data} was another file when study {study} read it" in told(cluster, again)[0]
     silent = cluster.submit(spec(({"lr": 0.7}, 2), trainer="beginner"), inputs=[{"path": str(data)}])
     cluster.run(silent)  # nothing is trained, and so nobody looks
     assert cluster.study(silent).executed == 0 and "was not looked at" in told(cluster, silent)[0]

@@ -97,7 +97,7 @@ def test_what_the_state_leaves_out_has_each_trial_trained_alone(proving: Cluster
         ("idle", "", ""),
         ("global", "2 of 12 leaves differ", "COUNT (a global of inexact_trainers.py) not in the state"),
         ("drawing", "of equal weights, score is", "self.chance not in the state"),
-        ("watched", "leaves differ", "evaluate() or state_dict() changes what train() reads"),
+        ("watched", "leaves differ", "evaluate() or state_dict() changes something that train() reads"),
     ],
 )
 def test_a_check_says_what_differs_and_why(proving: Cluster, trainer: str, difference: str, cause: str) -> None:
@@ -124,7 +124,7 @@ def test_what_does_not_come_back_and_changes_nothing_is_compared_as_a_whole_and_
     [
         ("exact", {"workers": 2}, ""),
         ("persistent", {"workers": 2}, "Likely: self.loader._iterator not in the state"),
-        ("forgot-train", {}, "Likely: evaluate() or state_dict() changes what train() reads"),
+        ("forgot-train", {}, "Likely: evaluate() or state_dict() changes something that train() reads"),
         ("counting", {}, "Likely: self.chance not in the state"),
         ("clock", {}, "not repeatable even without a break"),
         ("diverging", {}, ""),
@@ -170,7 +170,7 @@ def test_a_script_is_told_of_in_words_of_its_own(proving: Cluster, tmp_path: Pat
     [check] = found(proving, "check")
     assert check.unread == []
     assert check.difference.endswith(
-        "Likely: data.rng (a global of script.py) not in the state: after load() of run.state not what it was"
+        "Likely: data.rng (a global of script.py) not in the state: changed after load() of run.state"
     )
 
 

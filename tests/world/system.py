@@ -192,7 +192,7 @@ class World:
             try:
                 self.broker.send(me.effects, "scheduler", ("tick",))
             except ConnectionError:
-                self.faults.tell("the scheduler could not be told")
+                self.faults.tell("the scheduler could not be woken")
 
         return Notifier(tell, me.fibers_of)
 

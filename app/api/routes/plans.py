@@ -58,7 +58,7 @@ def get_plan(row: StudyRowDep, use: ServicesDep, at: At = None) -> Plan:
     return queries.plan(use, row, at)
 
 
-@router.get("/stage-tree", summary="What is left to do", response_model=StageTree, responses=refusals(404))
+@router.get("/stage-tree", summary="The outstanding stages", response_model=StageTree, responses=refusals(404))
 @heavy
 def get_stage_tree(row: StudyRowDep, use: ServicesDep, at: At = None) -> StageTree:
     """The stages that no slot is training yet. Empty for a study that is paused or over."""
@@ -78,7 +78,7 @@ def get_environment(row: StudyRowDep, use: ServicesDep) -> Environments:
 
 @router.get(
     "/events",
-    summary="What has happened, or what happens",
+    summary="The events, as a page or a stream",
     response_model=EventPage,
     responses={200: STREAM, 204: {"description": "The study is over, and the stream holds no more."}, **refusals(404)},
 )
@@ -180,7 +180,7 @@ async def get_side_by_side(request: Request, row: StudyRowDep, use: ServicesDep,
     return await cached_response(request, use, row, ("side-by-side",), at, make)
 
 
-@pictures.get(**_picture("/history", "What was decided, and when", History))
+@pictures.get(**_picture("/history", "The decisions, with their times", History))
 async def get_history(request: Request, row: StudyRowDep, use: ServicesDep, at: At = None) -> Response:
     """The decisions about trials and the study, the successive best results, and the times of events."""
     return await cached_response(request, use, row, ("history",), at, lambda: chart_data.history(use, row, at))

@@ -70,7 +70,7 @@ NUMBERS = {
 }
 
 
-@slots.get("/slots", summary="The slots, and what they do", response_model=SlotPage, responses=refusals())
+@slots.get("/slots", summary="The slots, and their work", response_model=SlotPage, responses=refusals())
 def list_slots(
     use: ServicesDep, who: Who, limit: Limit = 100, cursor: Cursor = None, estimates: Estimates = False
 ) -> SlotPage:

@@ -33,11 +33,11 @@ PREVIEW_SECONDS = 20.0
 """The time limit of a preview on a server. `stagetree preview` has none."""
 
 Json = dict[str, Any]
-Slots = Annotated[int, Query(ge=1, le=10_000, description="how many slots the study would have for itself")]
-NumTrials = Annotated[int, Query(ge=1, description="how many trials the study has in all from here on")]
+Slots = Annotated[int, Query(ge=1, le=10_000, description="the number of slots for the study")]
+NumTrials = Annotated[int, Query(ge=1, description="the new number of trials of the study")]
 States = Annotated[Sequence[StudyWord], Query(description="only studies in this state; may be repeated")]
 Name = Annotated[str | None, Query(max_length=200, description="only studies of this name")]
-Project = Annotated[str | None, Query(max_length=64, description="whose studies; by default those of your own")]
+Project = Annotated[str | None, Query(max_length=64, description="only studies of this project; by default your own")]
 WithTrials = Annotated[bool, Query(alias="trials", description="false leaves the trials out, for cheap polling")]
 
 
@@ -164,7 +164,7 @@ def complete_study(row: StudyRowDep, use: ServicesDep, write: WriterDep) -> Stud
     "/studies/{study}",
     status_code=204,
     summary="Delete a study that is over",
-    response_description="It is not listed any more, and what is kept for it alone is deleted.",
+    response_description="The study is no longer listed, and its own data is deleted.",
     responses=refusals(404, 409),
 )
 def delete_study(row: StudyRowDep, use: ServicesDep, write: WriterDep) -> None:

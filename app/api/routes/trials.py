@@ -83,7 +83,7 @@ Sort = Annotated[
     ),
 ]
 Digits = Annotated[
-    int | None, Query(ge=2, le=17, description="round numbers to so many digits, which makes the answer smaller")
+    int | None, Query(ge=2, le=17, description="round numbers to this many digits, for a smaller answer")
 ]
 
 

@@ -176,7 +176,7 @@ class Posterior:
     def quantile(self, steps: Sequence[int], q: float) -> Array:
         """The value that the metric exceeds with probability 1 - q, for 0 < q < 1."""
         if not 0 < q < 1:
-            raise ValueError(f"a quantile is asked for with a number between 0 and 1, not {q}")
+            raise ValueError(f"a quantile must be a number between 0 and 1, not {q}")
         part = q if self._scale.sign > 0 else 1 - q
         return self._columns(steps, lambda step: self._scale.to_metric(self._batch.predict(step).quantile(part)))
 

@@ -56,7 +56,7 @@ def check(plan: SearchPlan, event: e.Event) -> None:
         case e.TrialExtended():
             _check_extended(plan, event)
         case e.PackingChosen() if plan.packing is not None:
-            raise DoesNotFollow(f"that its packs have {plan.packing} lanes was known before")
+            raise DoesNotFollow(f"its packs already have {plan.packing} lanes")
         case e.ChainAssigned():
             _check_chain(plan, event)
         case e.StageCompleted() if plan.packing is None:
@@ -129,7 +129,7 @@ def _is_one(value: Any, cls: Any) -> bool:
 def _check_begin(plan: SearchPlan, begin: Json) -> None:
     """A study's initial weights are those of its plan."""
     if not _fits(begin["size"], int) or begin["size"] < 0 or not _fits(begin["key"], str):
-        raise DoesNotFollow(f"what it begins from is {begin!r}")
+        raise DoesNotFollow(f"its initial weights are {begin!r}")
     opened = plan.opened.begin if plan.opened else None
     if opened != {name: begin[name] for name in ("sha256", "state")}:
         raise DoesNotFollow("it begins from other weights than its plan")
@@ -148,7 +148,7 @@ def _check_added(plan: SearchPlan, event: e.TrialAdded) -> None:
 def _check_extended(plan: SearchPlan, event: e.TrialExtended) -> None:
     trial = _trial(plan, event.study, event.trial)
     if event.steps <= trial.steps:
-        raise DoesNotFollow(f"trial {event.trial} of study {event.study} was asked for {trial.steps} steps before")
+        raise DoesNotFollow(f"trial {event.trial} of study {event.study} already has {trial.steps} requested steps")
     _check_reason(event.reason)
     _check_repeats(event, len(trial.runs))
     for run, path in zip(trial.runs, (event.path, *event.repeats), strict=True):
@@ -250,4 +250,4 @@ def _check_place(plan: SearchPlan, event: e.Evaluated | e.CheckpointKept) -> Non
         for stage in chain.stages[: chain.index + 1]:
             if stage.node == node.id and stage.start <= event.step <= stage.end:
                 return
-    raise DoesNotFollow(f"nobody trains node {event.node} at step {event.step}")
+    raise DoesNotFollow(f"no chain trains node {event.node} at step {event.step}")

@@ -184,7 +184,7 @@ class Maker:
             if self.is_new(sample[1]) or sample[0].keys() == (fixed or {}).keys():
                 return sample
         if repeated is None:
-            text = f"must hold configurations that can be found: none of {suggestions.DRAWS} draws is one"
+            text = f"must contain valid configurations: none of {suggestions.DRAWS} samples is one"
             raise SequenceError("", text)
         return repeated
 

@@ -137,7 +137,7 @@ class QMCSampler(SampledConfigurations):
                 refused = 0
                 yield configuration
             elif (refused := refused + 1) >= ATTEMPTS:
-                raise SequenceError("", f"must hold configurations that can be found: none of {ATTEMPTS} points is")
+                raise SequenceError("", f"must contain valid configurations: none of {ATTEMPTS} points is one")
 
     def _configuration(self, point: Any) -> dict[str, Sequence] | None:
         values = {name: free.at(float(u)) for (name, free), u in zip(self._parameters.items(), point, strict=False)}

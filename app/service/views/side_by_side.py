@@ -65,8 +65,8 @@ def _text(slots: int, shared: Blocks, alone: Blocks, pace: float) -> str:
         return "Nothing was trained for this study yet."
     if not pace:
         return (
-            f"{shared.steps:,} steps were run with sharing; without, the same trials take {alone.steps:,}. How long a "
-            "step takes is not known: most of what was measured may be the start of processes."
+            f"{shared.steps:,} steps were run with sharing; without, the same trials take {alone.steps:,}. The "
+            "duration of a step is unknown: most of the measured time may be the start of processes."
         )
     less = 1 - shared.seconds / alone.seconds
     saved = f", {percent(less)} less" if less > 0 else ""

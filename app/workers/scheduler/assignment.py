@@ -48,7 +48,7 @@ from app.workers.scheduler.ports import Dispatch, FrontierCache, Ports, message_
 
 logger = logging.getLogger(__name__)
 
-CHOOSING = "choosing what is trained next"
+CHOOSING = "choosing the next stages"
 
 MAX_SKIPPED = 100
 """A tick skips this many places that no slot can take now; then the rest waits for the next tick."""

@@ -257,8 +257,8 @@ class Gangs:
             says = f"says ranks: {ranks}" if ranks == study.least_ranks else f"needs {ranks} devices for its memory"
             self._ports.problems.report(
                 about,
-                f"study {study.id} waits: it {says}, and no machine has so many slots of one kind of device that are"
-                " well and have its trainer",
+                f"study {study.id} waits: it {says}, and no machine has this many healthy slots of one kind of "
+                "device with its trainer",
             )
         else:
             self._ports.problems.clear(about)

@@ -133,7 +133,7 @@ class FlagSender:
     def send(self, frontiers: list[Frontier]) -> None:
         """Send all chains their new flags. Raises `DatabaseUnavailable`; then all are sent again."""
         for frontier in [frontier for frontier in frontiers if frontier.affected]:
-            with self.ports.fence.guard(frontier.id, "telling its chains what is new"):
+            with self.ports.fence.guard(frontier.id, "updating its chains"):
                 self._send(frontier)
 
     def _send(self, frontier: Frontier) -> None:

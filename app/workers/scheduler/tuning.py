@@ -86,7 +86,7 @@ class Tuning:
         found = set[StudyId]()
         for stream, drivers in self._drivers.items():
             for name, driver in drivers.items():
-                with self._ports.fence.guard(stream, "asking what it would have beside", name):
+                with self._ports.fence.guard(stream, "asking for further requests", name):
                     if _wants_more(driver):
                         found.add(name)
         return found

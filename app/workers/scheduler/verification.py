@@ -44,7 +44,7 @@ class VerificationScheduling:
         Raises `DatabaseUnavailable`.
         """
         for frontier in self._cache.usable():
-            with self._fence.guard(frontier.id, "judging what was compared"):
+            with self._fence.guard(frontier.id, "judging comparisons"):
                 if frontier.plan.first_difference is not None:
                     self._isolate(frontier)
                 if not self._ports.proofs:

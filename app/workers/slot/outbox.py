@@ -114,7 +114,7 @@ class QuarantineSlot(RowChange):
 
     def apply(self, rows: RowsPort, chain: str = "", fence: int = 0) -> None:
         if self.seconds is not None and _exceeds_host_limit(rows, self.slot):
-            logger.warning("slot %s goes on: half of the slots of its host are in quarantine", self.slot)
+            logger.warning("slot %s stays in use: half of the slots of its host are in quarantine", self.slot)
             return
         with contextlib.suppress(SlotLost):
             rows.slots.quarantine(self.slot, self.owner, seconds=self.seconds, reason=self.reason)
@@ -229,7 +229,7 @@ class FactOutbox:
             _check_writable(statement.facts)
             self._append(statement)
         except Fenced:
-            lost = "chain %s is over, or another worker's: what was stated last is void"
+            lost = "chain %s is over, or another worker's: its last report is discarded"
             logger.warning(lost, claim.chain, extra=claim.log_fields)
             claim.end_flag.set()
             return

@@ -261,8 +261,8 @@ class TrainingLane(Lane):
         if failed.may_divide and (ranks := self.work.ranks) > 1:
             return f"It had {ranks} devices, the most that `ranks` and the machines allow: more may need less memory."
         if shards := self.work.shards:
-            return f"A device has 1/{shards} of a batch at once, however many there are: more shards need less memory."
-        return "With shards, a batch is computed in so many parts, one after the other, which need less memory."
+            return f"Any number of devices holds 1/{shards} of a batch each at once: more shards need less memory."
+        return "With shards, a batch is computed in parts, one after the other, which needs less memory."
 
     def _is_well(self) -> bool:
         """Whether a fresh process starts, once everything is recorded."""

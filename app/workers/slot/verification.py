@@ -162,8 +162,8 @@ class VerificationLane(Lane):
 
     @property
     def _failing(self) -> str:
-        how = "to go on from its state" if self._begin else "trained alone, without a break"
-        return f"the trainer failed when it was {how}"
+        how = "resumed from its state" if self._begin else "trained alone, without a break"
+        return f"the trainer failed when {how}"
 
     def _train_again(self, bench: Bench) -> None:
         """Train in a fresh process up to all remaining comparisons."""

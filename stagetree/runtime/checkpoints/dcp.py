@@ -121,7 +121,7 @@ def _piece(files: Mapping[str, memoryview], stored: Any, name: str) -> Tensor:
     area = files[stored.relative_path][stored.offset : stored.offset + stored.length]
     piece = torch.load(io.BytesIO(area), map_location="cpu", weights_only=True)
     if not isinstance(piece, torch.Tensor):
-        raise NotDcp(f"has something else in the place of {name}")
+        raise NotDcp(f"has no tensor at {name}")
     return piece.detach()
 
 

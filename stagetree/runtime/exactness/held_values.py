@@ -34,9 +34,9 @@ MAX_SECONDS = 1.0
 RUNTIME_ATTRIBUTES = frozenset({"_logged", "_is_driven"})
 """Attributes that the runtime itself keeps in a trainer."""
 
-RESTARTED = "the program, which is started again wherever its state is saved,"
-LAUNCHED = "what the processes that `launch` starts hold"
-WORKERS = "what the trainer's worker processes hold"
+RESTARTED = "the program, which restarts at each saved state,"
+LAUNCHED = "the memory of processes that `launch` starts"
+WORKERS = "the memory of the trainer's worker processes"
 UNREADABLE = (RESTARTED, LAUNCHED, WORKERS)
 """Names for values that cannot be read. Only training a whole trial in one go shows whether they matter, so they count
 as different in each process."""

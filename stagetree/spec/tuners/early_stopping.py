@@ -145,10 +145,10 @@ class PopTuner(CurveTuner):
 
 
 UNSUPPORTED_TUNERS = {
-    "pop": "which ends trials by what is foretold of them itself",
-    "early_term": "which ends trials by what is foretold of them itself",
-    "pbt": "whose trials change their values on the way, so that a curve does not predict how it continues",
-    "external": "whose trials belong to whoever asks for them, and wait for results",
+    "pop": "which ends trials by its own predictions",
+    "early_term": "which ends trials by its own predictions",
+    "pbt": "whose trials change their values during training, so that a curve does not predict its continuation",
+    "external": "whose trials belong to external programs",
 }
 """Tuners that cannot be combined with `stop_hopeless`. All others treat a stopped trial like a failed one."""
 
@@ -162,7 +162,7 @@ class StopHopeless(SpecPart):
     delta: float = Field(default=0.05, ge=0, le=1, description="a number from 0 to 1: less likely trials end")
     max_steps: Count | None = aliased(
         "max_steps",
-        "a number of steps, at least 1: the end that is foretold, where the tuner does not say it",
+        "a number of steps, at least 1: the step to predict, if the tuner does not define it",
         default=None,
     )
     keep_top: float = _keep_top()

@@ -40,7 +40,8 @@ class PbtTuner(SamplingTuner):
         description="a number: what guessing reaches; configurations are drawn until half of them do better",
     )
     fixed: list[str] = Field(
-        default=[], description="a list of hyper-parameters that never change in the middle, as those of architecture"
+        default=[],
+        description="a list of hyper-parameters that never change during training, such as those of the architecture",
     )
 
     def check_study(self, spec: TunedStudy) -> None:

@@ -38,7 +38,9 @@ class RungValue(SpecPart):
         default=0, description="a finite number, 0 or more: what the sequence falls to"
     )
     sequence: str = Field(
-        default="lr", min_length=1, description="the name of the hyper-parameter that falls, with those of its groups"
+        default="lr",
+        min_length=1,
+        description="the name of the hyper-parameter that falls, including its parameter groups",
     )
 
     def steps(self, rung: int) -> int:

@@ -242,8 +242,8 @@ def sharding_of(batching: Batching, seed: int, device: str) -> Sharding | None:
     parallel = batching.parallel or kind
     if parallel not in FREE:
         raise ValueError(
-            f"parallel must be {' or '.join(FREE)} in a trainer, not {parallel!r}: what the number of ranks is part of "
-            "is said in the study"
+            f"parallel must be {' or '.join(FREE)} in a trainer, not {parallel!r}: the study chooses ways whose "
+            "results depend on the number of ranks"
         )
     if not (shards := shards_of(batching.shards)):
         return None

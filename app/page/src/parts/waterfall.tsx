@@ -11,19 +11,19 @@ export interface Bar {
 }
 
 /** Why steps are repeated where each trial is trained alone. */
-const ALONE = "the trainer is not exact, so that a trial that is asked for more begins anew";
+const ALONE = "the trainer is not exact, so a longer trial begins anew";
 
 /** The bars, from what training alone would take down to what was run; those of no steps are left out. */
 export function bars(cost: Study["cost"], isIsolated = false): Bar[] {
   const parts: [string, string, number, Bar["kind"]][] = [
-    ["stopped early", "what the tuner decided not to train", -cost.stopped_early, "saved"],
-    ["unfinished", "what is not trained, or not yet, and is no saving either", -cost.unfinished, "plain"],
-    ["shared", "what several trials need, trained once", -cost.shared, "saved"],
-    ["known", "what another study had trained", -cost.known, "saved"],
+    ["stopped early", "steps that the tuner decided not to train", -cost.stopped_early, "saved"],
+    ["unfinished", "steps that are neither trained nor saved", -cost.unfinished, "plain"],
+    ["shared", "steps that several trials need, trained once", -cost.shared, "saved"],
+    ["known", "steps that another study had trained", -cost.known, "saved"],
     ["repeated", `trained again, because ${isIsolated ? ALONE : "a later trial branches where no state was kept"}`, cost.repeated, "again"],
     ["retried", "trained again after errors of the trainer", cost.retried, "again"],
-    ["lost", "trained again, because it was lost with a worker", cost.lost, "again"],
-    ["struck", "done again, because the trainer is not exact", cost.struck, "again"],
+    ["lost", "trained again because a worker was lost", cost.lost, "again"],
+    ["struck", "trained again because the trainer is not exact", cost.struck, "again"],
   ];
   let level = cost.alone;
   const rows: Bar[] = [{ name: "alone", title: "every trial trained alone to the end", steps: cost.alone, from: 0, kind: "total" }];
@@ -31,7 +31,7 @@ export function bars(cost: Study["cost"], isIsolated = false): Bar[] {
     if (steps) rows.push({ name, title, steps, from: Math.min(level, level + steps), kind });
     level += steps;
   }
-  return [...rows, { name: "run", title: "what slots ran for it", steps: cost.run, from: 0, kind: "run" }];
+  return [...rows, { name: "run", title: "steps that slots trained for it", steps: cost.run, from: 0, kind: "run" }];
 }
 
 export function Waterfall({ study }: { study: Study }) {
@@ -40,7 +40,7 @@ export function Waterfall({ study }: { study: Study }) {
   return (
     <>
       <table class="waterfall">
-        <caption class="hidden">What the study would have cost, and what it did</caption>
+        <caption class="hidden">The cost of the study with and without savings</caption>
         <tbody>
           {bars(study.cost, isIsolated).map((bar) => (
             <tr key={bar.name} class={bar.kind}>
@@ -71,7 +71,7 @@ export function Waterfall({ study }: { study: Study }) {
       {study.cost.retried > 0 && (
         <p class="quiet">{plural(study.cost.retried, "step")} retried after errors: the trainer raised before their state was kept.</p>
       )}
-      {study.cost.lost > 0 && <p class="quiet">{plural(study.cost.lost, "step")} trained again, because they were lost with a worker.</p>}
+      {study.cost.lost > 0 && <p class="quiet">{plural(study.cost.lost, "step")} trained again because a worker was lost.</p>}
     </>
   );
 }
