@@ -243,7 +243,7 @@ def explain_memory(span: BatchSpan, shards: int) -> Iterator[None]:
         yield
     except (torch.OutOfMemoryError, MemoryError) as error:
         error.add_note(
-            f"A pass had a shard's {len(span.indices)} samples, on any number of devices. More shards than {shards}, or "
-            "micro_batch_size, make it smaller."
+            f"A pass had a shard's {len(span.indices)} samples, on any number of devices. More shards than {shards}, "
+            "or micro_batch_size, make it smaller."
         )
         raise
