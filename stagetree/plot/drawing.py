@@ -1,4 +1,4 @@
-"""Drawing surfaces with one interface: axes of matplotlib or a figure of plotly."""
+"""One interface to draw on matplotlib axes or on a plotly figure."""
 
 from __future__ import annotations
 
@@ -9,22 +9,21 @@ from typing import Any, Protocol
 from stagetree.errors import StagetreeError
 
 BLUE, GRAY, RED = "#1f77b4", "#7f7f7f", "#d62728"
-"""Names of colours are not the same for both."""
-
+"""As hex codes, because the two libraries name colours differently."""
 
 LOW, HIGH = (43, 58, 140), (240, 200, 40)
-"""Dark blue and yellow, which the colour-blind can tell apart."""
+"""Dark blue and yellow, as RGB. Colour-blind readers can distinguish them."""
 
 
 def shade(share: float) -> str:
-    """The colour of a value, from 0 to 1."""
+    """The colour between `LOW` and `HIGH` for a value from 0 to 1."""
     parts = (round(low + share * (high - low)) for low, high in zip(LOW, HIGH, strict=True))
     return "#" + "".join(f"{part:02x}" for part in parts)
 
 
 @dataclass(frozen=True, slots=True)
 class LineStyle:
-    """How a line looks. name: for the legend; is_dotted: with a dot at each point; is_stepped: level up to the next."""
+    """The style of a line. name: for the legend; is_dotted: with a dot at each point; is_stepped: drawn as steps."""
 
     width: float = 1.5
     color: str | None = None
@@ -35,43 +34,43 @@ class LineStyle:
 
 
 class Drawing(Protocol):
-    """Axes to draw on; `result` is what the user gets."""
+    """Draws on `result`, the axes or figure that is returned to the user."""
 
     result: Any
 
     def line(self, x: Sequence[float], y: Sequence[float], look: LineStyle) -> None:
-        """Through these points."""
+        """Draw a line through points."""
 
     def dots(self, x: Sequence[float], y: Sequence[float], name: str) -> None:
-        """A dot at each place."""
+        """Draw a dot at each point."""
 
-    def decay_warnings(self, x: Sequence[float], name: str) -> None:
-        """A red cross at the lower edge at each x."""
+    def crosses(self, x: Sequence[float], name: str) -> None:
+        """Draw a red cross at the lower edge at each x."""
 
-    def upright(self, x: float) -> None:
-        """A dotted line from below to above."""
+    def vertical_line(self, x: float) -> None:
+        """Draw a dotted line over the whole height."""
 
     def bar(self, row: int, left: float, length: float, color: str) -> None:
-        """From left to right, in a row of `rows`."""
+        """Draw a horizontal bar in a row of `rows`."""
 
     def rows(self, names: Sequence[str]) -> None:
-        """Names along the y axis, from 0 on."""
+        """Label the rows 0, 1, ... of the y axis."""
 
     def columns(self, names: Sequence[str]) -> None:
-        """Names along the x axis, from 0 on, and none along the other."""
+        """Label the columns 0, 1, ... of the x axis, and leave the y axis without labels."""
 
     def use_log_scale(self) -> None:
-        """Each doubling of x is as wide as the one before, from step 1 on."""
+        """Scale x logarithmically, from step 1 on."""
 
     def legend(self) -> None:
-        """Show what was named."""
+        """Show the names of lines and dots."""
 
-    def named(self, x: str, y: str, title: str) -> None:
-        """What the axes and the whole are."""
+    def set_titles(self, x: str, y: str, title: str) -> None:
+        """Set the titles of the axes and of the whole drawing."""
 
 
-class OnMatplotlib:
-    """Draws on axes of matplotlib."""
+class MatplotlibDrawing:
+    """Draws on matplotlib axes."""
 
     def __init__(self, axes: Any) -> None:
         self.result = axes
@@ -84,11 +83,11 @@ class OnMatplotlib:
     def dots(self, x: Sequence[float], y: Sequence[float], name: str) -> None:
         self.result.plot(x, y, "o", alpha=0.6, label=name)
 
-    def decay_warnings(self, x: Sequence[float], name: str) -> None:
+    def crosses(self, x: Sequence[float], name: str) -> None:
         edge = self.result.get_xaxis_transform()
         self.result.plot(x, [0.02] * len(x), "x", color=RED, transform=edge, label=name)
 
-    def upright(self, x: float) -> None:
+    def vertical_line(self, x: float) -> None:
         self.result.axvline(x, color=GRAY, linestyle=":", linewidth=0.8)
 
     def bar(self, row: int, left: float, length: float, color: str) -> None:
@@ -107,12 +106,12 @@ class OnMatplotlib:
     def legend(self) -> None:
         self.result.legend()
 
-    def named(self, x: str, y: str, title: str) -> None:
+    def set_titles(self, x: str, y: str, title: str) -> None:
         self.result.set(xlabel=x, ylabel=y, title=title)
 
 
-class OnPlotly:
-    """Draws on a figure of plotly."""
+class PlotlyDrawing:
+    """Draws on a plotly figure."""
 
     def __init__(self, figure: Any) -> None:
         self.result = figure
@@ -126,12 +125,12 @@ class OnPlotly:
     def dots(self, x: Sequence[float], y: Sequence[float], name: str) -> None:
         self.result.add_scatter(x=x, y=y, mode="markers", opacity=0.6, name=name)
 
-    def decay_warnings(self, x: Sequence[float], name: str) -> None:
+    def crosses(self, x: Sequence[float], name: str) -> None:
         self.result.update_layout(yaxis2={"range": [0, 1], "overlaying": "y", "visible": False})
         look = {"symbol": "x", "color": RED}
         self.result.add_scatter(x=x, y=[0.02] * len(x), mode="markers", marker=look, name=name, yaxis="y2")
 
-    def upright(self, x: float) -> None:
+    def vertical_line(self, x: float) -> None:
         self.result.add_vline(x, line={"color": GRAY, "dash": "dot", "width": 0.8})
 
     def bar(self, row: int, left: float, length: float, color: str) -> None:
@@ -154,30 +153,26 @@ class OnPlotly:
     def legend(self) -> None:
         self.result.update_layout(showlegend=True)
 
-    def named(self, x: str, y: str, title: str) -> None:
+    def set_titles(self, x: str, y: str, title: str) -> None:
         self.result.update_layout(xaxis_title=x, yaxis_title=y, title=title)
 
 
 def drawing_on(axes: Any | None) -> Drawing:
-    """Draws on what is given, or on axes of its own: matplotlib's where that is there, or else plotly's.
+    """A drawing on the given axes or figure; by default on new matplotlib axes or, without matplotlib, plotly figures.
 
-    Raises `StagetreeError` where neither is there.
+    Raises `StagetreeError` if neither library is installed.
     """
-    if axes is None:
-        return _new()
-    return OnPlotly(axes) if hasattr(axes, "add_scatter") else OnMatplotlib(axes)
-
-
-def _new() -> Drawing:
+    if axes is not None:
+        return PlotlyDrawing(axes) if hasattr(axes, "add_scatter") else MatplotlibDrawing(axes)
     try:
         from matplotlib import pyplot
     except ImportError:
         pass
     else:
-        return OnMatplotlib(pyplot.subplots(layout="constrained")[1])
+        return MatplotlibDrawing(pyplot.subplots(layout="constrained")[1])
     try:
         from plotly.graph_objects import Figure
     except ImportError:
         text = "a plot needs matplotlib or plotly: pip install 'stagetree[plots]', or pip install plotly"
         raise StagetreeError(text) from None
-    return OnPlotly(Figure())
+    return PlotlyDrawing(Figure())

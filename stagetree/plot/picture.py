@@ -1,7 +1,7 @@
-"""A study as one drawing, the rung tree: the curves of its trials, where what trials share is one line.
+"""The rung tree of a study as SVG: the curves of its trials, with shared measurements drawn once.
 
-x is the step, y the metric. A line is as thick as it has trials, splits where they part, and ends where a trial does.
-As SVG without a script it is shown by notebooks, and in any HTML page.
+x is the step, y the metric. The width of a line shows its number of trials. It splits where trials branch, and ends
+with its last trial. The SVG has no script, so notebooks and HTML pages can show it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WIDTH, HEIGHT = 760, 300
 LEFT, RIGHT, TOP, BOTTOM = 56, 14, 28, 24
 MOST_RUNGS, MOST_TRIALS = 12, 500
 NEARLY_ALL = (0.05, 0.95)
-"""The quantiles between which nearly all values lie: one bad trial must not press the others flat."""
+"""The quantiles that set the range of the y axis, so that one bad trial does not flatten the others."""
 
 STYLE = (
     "<style>.st{font:12px system-ui,sans-serif;fill:none;stroke:#8b95a1;stroke-linecap:round;max-width:100%}"
@@ -28,12 +28,12 @@ STYLE = (
 )
 
 Place = tuple[int, float]
-"""A step, and the value there."""
+"""A step, and the metric there."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinePart:
-    """A part of a line between two measurements, the trials on it, and whether the best is among them."""
+    """A part of a line between two measurements, the number of its trials, and whether the best is one of them."""
 
     start: Place
     end: Place
@@ -42,20 +42,20 @@ class LinePart:
 
 
 def segments(record: StudyHistory) -> list[LinePart]:
-    """The lines, the best trial last."""
+    """The parts of all lines, the best trial's last, so that they are drawn on top."""
     best = record.study.best.trial if record.study.best else None
-    on: Counter[tuple[str, Place, Place]] = Counter()
-    way: set[tuple[str, Place, Place]] = set()
+    trials: Counter[tuple[str, Place, Place]] = Counter()
+    best_path: set[tuple[str, Place, Place]] = set()
     for trial in record.trials:
         parts = list(_parts(record, trial))
-        on.update(parts)
-        way |= set(parts) if trial.trial == best else set()
-    lines = [LinePart(start, end, trials, key in way) for key, trials in on.items() for _, start, end in [key]]
+        trials.update(parts)
+        best_path |= set(parts) if trial.trial == best else set()
+    lines = [LinePart(start, end, trials[key], key in best_path) for key in trials for _, start, end in [key]]
     return sorted(lines, key=lambda each: each.is_best)
 
 
 def _parts(record: StudyHistory, trial: TrialDetail) -> Iterator[tuple[str, Place, Place]]:
-    """From each measurement of a trial to its next one, with the node in which the latter was taken."""
+    """The pairs of successive measurements of a trial, each with the node of the second."""
     starts = {node.id: node.start for node in record.nodes}
     points = [(step, value) for step, value in record.curve(trial.trial).items() if value is not None]
     for start, end in zip([(0, points[0][1]), *points] if points else [], points, strict=False):
@@ -69,7 +69,9 @@ def _node(trial: TrialDetail, starts: dict[str, int], step: int) -> str:
 
 
 def svg(record: StudyHistory) -> str:
-    """The drawing; of very many trials, a sentence instead. Colours suit light and dark paper."""
+    """The drawing, or a sentence if there is nothing to draw or there are too many trials. Its colours suit light and
+    dark backgrounds.
+    """
     drawn = segments(record)
     if not drawn or len(record.trials) > MOST_TRIALS:
         return f"<p>{len(record.trials)} trials: {'too many to draw' if drawn else 'nothing is measured yet'}.</p>"
@@ -83,7 +85,7 @@ def svg(record: StudyHistory) -> str:
 
 
 class _Scale:
-    """Where steps and values are drawn: steps by their logarithm."""
+    """Maps steps (logarithmically) and values to coordinates."""
 
     def __init__(self, places: Sequence[Place]) -> None:
         values = sorted(value for _, value in places)
@@ -101,7 +103,7 @@ class _Scale:
 
 
 def _axes(record: StudyHistory, scale: _Scale) -> Iterator[str]:
-    """The metric, its range, and rungs, where there are any."""
+    """The metric's name and range, and the rungs."""
     yield f'<text x="2" y="12">{escape(record.study.metric)}</text>'
     steps = sorted({step for trial in record.trials for step in trial.asked})
     for step in steps if len(steps) <= MOST_RUNGS else steps[-1:]:
@@ -120,20 +122,15 @@ def _line(each: LinePart, scale: _Scale, record: StudyHistory) -> str:
     return f'<path {look} stroke-width="{width}" d="M{x0} {y0}L{x1} {y1}">{title}</path>'
 
 
-def _marked(trial: TrialDetail) -> str:
-    return f"; {trial.exactness}" if trial.exactness else ""
-
-
 def _ends(record: StudyHistory, scale: _Scale) -> Iterator[str]:
-    """A dot where a trial ends, with what it is in words."""
+    """A dot at the end of each trial, with a tooltip; the best trial also has a label."""
     best = record.study.best.trial if record.study.best else None
     for trial in sorted(record.trials, key=lambda each: each.trial == best):
         points = [(step, value) for step, value in record.curve(trial.trial).items() if value is not None]
         if points:
             x, y = scale.x(points[-1][0]), scale.y(points[-1][1])
-            title = escape(
-                f"trial {trial.trial}: {points[-1][1]:.6g} at step {points[-1][0]}, {trial.standing}{_marked(trial)}"
-            )
+            mark = f"; {trial.exactness}" if trial.exactness else ""
+            title = escape(f"trial {trial.trial}: {points[-1][1]:.6g} at step {points[-1][0]}, {trial.standing}{mark}")
             dot = f'<circle cx="{x}" cy="{y}" r="3"><title>{title}</title></circle>'
             star = "*" if trial.exactness else ""
             name = f'<text x="{x - 6}" y="{y - 8}" text-anchor="end">trial {trial.trial}{star}</text>'

@@ -1,6 +1,6 @@
-"""Pictures of a study: `study.plot.history()` and others, each on axes of its own or on those given.
+"""Charts of a study, such as `study.plot.history()`, on new axes or on given ones.
 
-They are axes of matplotlib where that is there, or else figures of plotly; a figure that is given is drawn on.
+New axes are matplotlib's or, if that is not installed, a plotly figure.
 
 figure, (left, right) = plt.subplots(1, 2)
 results = study.results()
@@ -29,13 +29,14 @@ Picture: TypeAlias = Any
 """`matplotlib.axes.Axes`, or `plotly.graph_objects.Figure`."""
 
 _MOST_LINES = 12
-"""Where there are more steps at which trials were asked for a result, they are no rungs, and no lines are drawn."""
+"""With more requested steps than this, they are probably no rungs, and no lines are drawn for them."""
 
 _BINS = 4
+"""The number of groups of a numeric hyper-parameter for `importances`."""
 
 
 class Plots:
-    """Pictures of the results of a study. Each returns the axes or the figure that it drew on."""
+    """Charts of a study's results. Each method returns the axes or the figure that it drew on."""
 
     def __init__(self, results: StudyHistory) -> None:
         self._results = results
@@ -45,7 +46,7 @@ class Plots:
         return f"<Plots of {self._results.study.study}: {', '.join(pictures)}>"
 
     def history(self, on: Picture | None = None) -> Picture:
-        """The value of each trial by its number, with the best so far as a line; failed trials at the lower edge."""
+        """The value of each trial by its number, and the running best as a line; failed trials at the lower edge."""
         drawing, study = drawing_on(on), self._results.study
         valued = self._valued()
         numbers, values = [trial.trial for trial, _ in valued], [value for _, value in valued]
@@ -54,12 +55,12 @@ class Plots:
         drawing.line(numbers, best.tolist(), LineStyle(name="best so far", is_stepped=True))
         failed = [trial.trial for trial in self._results.trials if trial.state == "failed"]
         if failed:
-            drawing.decay_warnings(failed, "failed")
+            drawing.crosses(failed, "failed")
         drawing.legend()
-        return _entry_names(drawing, "trial", study.metric, study.study)
+        return _finish(drawing, "trial", study.metric, study.study)
 
     def curves(self, on: Picture | None = None) -> Picture:
-        """The metric by step, a line for each trial, and the rungs as lines across. The best trial is thick."""
+        """The metric by step, a line for each trial (thick for the best), and a vertical line for each rung."""
         drawing, study = drawing_on(on), self._results.study
         best = study.best.trial if study.best else None
         for trial in self._results.trials:
@@ -67,20 +68,24 @@ class Plots:
             look = LineStyle(2.5 if trial.trial == best else 0.8, name=f"trial {trial.trial}", is_dotted=True)
             drawing.line(list(curve), list(curve.values()), look)
         self._draw_rungs(drawing)
-        return _entry_names(drawing, "step", study.metric, study.study)
+        return _finish(drawing, "step", study.metric, study.study)
 
     def rung_tree(self, on: Picture | None = None) -> Picture:
-        """The curves, where what trials share is one line, as thick as it has trials; that of the best in blue."""
+        """The metric by step, with shared measurements as one line. Its width shows the number of trials; the best
+        trial is blue.
+        """
         drawing, study = drawing_on(on), self._results.study
         for each in segments(self._results):
             (x0, y0), (x1, y1) = each.start, each.end
             drawing.line([x0, x1], [y0, y1], LineStyle(1 + np.log2(each.trials), BLUE if each.is_best else GRAY))
         self._draw_rungs(drawing)
         drawing.use_log_scale()
-        return _entry_names(drawing, "step", study.metric, study.study)
+        return _finish(drawing, "step", study.metric, study.study)
 
     def tree(self, on: Picture | None = None) -> Picture:
-        """What was trained: each beginning is one line, as thick as it has trials, and splits where trials part."""
+        """The trained nodes: shared steps are one line, whose width shows the number of trials, and which splits where
+        trials branch.
+        """
         drawing = drawing_on(on)
         shape = _Tree(self._results)
         for node, start, end, height in shape.lines():
@@ -88,20 +93,20 @@ class Plots:
             if (parent := shape.parents.get(node)) is not None:
                 drawing.line([start, start], [shape.heights[parent], height], LineStyle(0.8, BLUE))
         drawing.rows([])
-        return _entry_names(drawing, "step", "", f"{self._results.study.study}: what trials share is one line")
+        return _finish(drawing, "step", "", f"{self._results.study.study}: what trials share is one line")
 
     def slots(self, on: Picture | None = None) -> Picture:
-        """What each slot did over time, in seconds since the study was submitted."""
+        """The work of each slot over time, in seconds since the study was submitted. Failed stages are red."""
         drawing = drawing_on(on)
         begin, spans = self._results.study.submitted_at, list(self._spans())
         names = sorted({slot for slot, _, _, _ in spans})
         for slot, start, end, is_failed in spans:
             drawing.bar(names.index(slot), start - begin, end - start, RED if is_failed else BLUE)
         drawing.rows(names)
-        return _entry_names(drawing, "seconds", "", self._results.study.study)
+        return _finish(drawing, "seconds", "", self._results.study.study)
 
     def parallel(self, on: Picture | None = None) -> Picture:
-        """A line for each trial across the hyper-parameters that differ, coloured by its value."""
+        """A line for each trial across the hyper-parameters that vary, coloured by its value."""
         drawing, study = drawing_on(on), self._results.study
         free, valued = self._free(), self._valued()
         low, high = _ends([value for _, value in valued])
@@ -111,7 +116,7 @@ class Plots:
                 list(range(len(free))), heights, LineStyle(color=shade((value - low) / (high - low)), alpha=0.7)
             )
         drawing.columns([f"{name}\n{column.ends}" for name, column in free.items()])
-        return _entry_names(drawing, "", "", f"{study.study}: yellow is a higher {study.metric}, blue a lower one")
+        return _finish(drawing, "", "", f"{study.study}: yellow is a higher {study.metric}, blue a lower one")
 
     def importance(self, on: Picture | None = None) -> Picture:
         """A bar for each hyper-parameter: its share of the variance of values, see `importances`."""
@@ -119,13 +124,13 @@ class Plots:
         for row, share in enumerate(reversed(shares.values())):
             drawing.bar(row, 0, share, BLUE)
         drawing.rows(list(shares)[::-1])
-        return _entry_names(drawing, "share of the variance", "", self._results.study.study)
+        return _finish(drawing, "share of the variance", "", self._results.study.study)
 
     def importances(self) -> dict[str, float]:
-        """For each hyper-parameter that differs, the share of the variance of values that it explains, from 0 to 1.
+        """For each hyper-parameter that varies, the share of the values' variance that it explains, from 0 to 1.
 
-        Numbers are put into up to four groups of equal size, other values into one each. This is the correlation ratio
-        of each hyper-parameter alone: interactions are not in it. Largest first.
+        This is the correlation ratio of each hyper-parameter alone, without interactions. Numbers are divided into up
+        to four groups of equal size; each other value is a group. Largest first.
         """
         valued = self._valued()
         values = np.array([value for _, value in valued])
@@ -133,31 +138,26 @@ class Plots:
         shares = {name: _share(column.groups(numbers), values) for name, column in self._free().items()}
         return dict(sorted(shares.items(), key=lambda each: -each[1]))
 
-    # What is drawn
-
     def _valued(self) -> list[tuple[TrialDetail, float]]:
         valued = [(trial, trial.value) for trial in self._results.trials if trial.value is not None]
         if not valued:
             raise StagetreeError("there is nothing to draw yet: no trial has a value")
         return valued
 
-    def _rungs(self) -> list[int]:
-        steps = sorted({step for trial in self._results.trials for step in trial.asked})
-        return steps if len(steps) <= _MOST_LINES else []
-
     def _draw_rungs(self, drawing: Drawing) -> None:
-        for step in self._rungs():
-            drawing.upright(step)
+        steps = sorted({step for trial in self._results.trials for step in trial.asked})
+        for step in steps if len(steps) <= _MOST_LINES else []:
+            drawing.vertical_line(step)
 
     def _free(self) -> dict[str, _Column]:
-        """The hyper-parameters that differ, and their values by trial."""
+        """The hyper-parameters that vary, and their values by trial."""
         flat = {trial.trial: dict(frames.flat_hp(trial.hp)) for trial in self._results.trials}
         names = dict.fromkeys(name for hp in flat.values() for name in hp)
         columns = {name: {number: hp.get(name) for number, hp in flat.items()} for name in names}
         return {name: _Column(column) for name, column in columns.items() if len(unique_values(column.values())) > 1}
 
     def _spans(self) -> Iterator[tuple[str, float, float, bool]]:
-        """(slot, begin, end, whether it failed) of each chain that has ended, for all of its slots."""
+        """(slot, begin, end, whether it failed) of each ended chain, for each of its slots."""
         assigned: dict[str, tuple[list[str], float]] = {}
         for event in self._results.events:
             chain = event.data.get("chain")
@@ -180,18 +180,18 @@ class _Column:
 
     @property
     def ends(self) -> str:
-        """The least and the greatest value, or all of those that are no numbers."""
+        """The smallest and the largest number, or all values if some are not numbers."""
         if self._is_number:
             return f"{self._known[0]:.3g} to {self._known[-1]:.3g}"
         return ", ".join(map(str, self._known))
 
     def height(self, trial: int) -> float:
-        """Where a trial's value stands among all, from 0 to 1; nan where it has none. Of numbers, by their rank."""
+        """The rank of a trial's value among all unique values, scaled to [0, 1]; nan if it has none."""
         rank = self._rank(trial)
         return float("nan") if rank < 0 else rank / max(1, len(self._known) - 1)
 
     def _rank(self, trial: int) -> int:
-        """The place of a trial's value among all; -1 where it has none."""
+        """The rank of a trial's value among all unique values; -1 if it has none."""
         value = self._values[trial]
         return -1 if value is None else self._places[repr(value)]
 
@@ -205,7 +205,7 @@ class _Column:
 
 
 class _Tree:
-    """Where each node of the plan is drawn: children side by side, parents in their middle."""
+    """The height of each node of the plan: leaves side by side, parents at the mean of their children."""
 
     def __init__(self, results: StudyHistory) -> None:
         passed = [node for trial in results.trials for node in trial.path]
@@ -225,7 +225,7 @@ class _Tree:
             yield id, node.start, self._ends[id], self.heights[id]
 
     def _place(self, root: str) -> None:
-        """Give heights to a node and all below it, deepest first; without recursion, since plans may be deep."""
+        """Set the heights of a node and its descendants, deepest first. Not recursive, since plans may be deep."""
         children: dict[str, list[str]] = {}
         for id, parent in self.parents.items():
             children.setdefault(str(parent), []).append(id)
@@ -243,7 +243,7 @@ class _Tree:
 
 
 def _node_ends(trials: Sequence[TrialDetail], nodes: Mapping[str, Node]) -> dict[str, int]:
-    """The last step of each node that a trial passes, as far as it was asked for."""
+    """The last requested step of each node."""
     ends = {id: node.start for id, node in nodes.items()}
     for trial in trials:
         for id, following in zip(trial.path, [*trial.path[1:], None], strict=True):
@@ -269,6 +269,6 @@ def _ends(values: Sequence[float]) -> tuple[float, float]:
     return (low, high) if low < high else (low, low + 1)
 
 
-def _entry_names(drawing: Drawing, x: str, y: str, title: str) -> Picture:
-    drawing.named(x, y, title)
+def _finish(drawing: Drawing, x: str, y: str, title: str) -> Picture:
+    drawing.set_titles(x, y, title)
     return drawing.result
