@@ -1,9 +1,9 @@
-"""What did not come back with a state, though all bits were equal: a reason to compare a whole trial.
+"""Suspicions: values that a saved state did not restore, although all compared bits were equal.
 
-Two objects that trained the same steps in two ways are looked at, and anything in which they differ is a suspicion: a
-counter may matter only from step 1,000 on. It is no mark. It is settled by a whole trial that was trained again without
-a break, through the same resumption, and came out the same. That settles the same names where training resumed later,
-too, for trials that are no longer: fewer steps lie behind their resumptions.
+A verification also compares the objects of both trainings. Each difference is a suspicion, because it may take effect
+later: a counter may matter only after step 1,000. A suspicion is settled by a whole trial that passed the same
+resumption, was trained again without a break, and gave the same numbers. It then also settles the same names at later
+resumptions, for trials of at most its length: they train fewer steps after resuming.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from app.domain.search_plan import SearchPlan, Trial
 from app.domain.terms import NodeId, VerificationKind
 
 MOST_NAMED = 3
+"""The number of names in the text of one suspicion."""
 
 
 @dataclass(frozen=True, slots=True)
 class Suspicion:
-    """names: what differed after training resumed at `step`; or what the evaluation at `step` of a node changed in the
-    state, where is_of_evaluation is true. settled_steps: steps; it is settled for trials that are no longer.
+    """names: the values that differed after training resumed at `step`; with from_evaluation, the leaves of the state
+    that the evaluation of the node at `step` changed. settled_steps: it is settled for trials of up to this length.
     """
 
     step: int
     node: NodeId
     names: frozenset[str]
-    is_of_evaluation: bool = False
+    from_evaluation: bool = False
     settled_steps: int = 0
 
     def concerns(self, plan: SearchPlan, trial: Trial) -> bool:
-        """Whether a trial resumed at that step; or went on behind that evaluation, which it did not ask for.
-
-        Not so, where that is settled for a trial of its length.
+        """Whether the suspicion is not settled for a trial that resumed at that step, or that trained past the
+        evaluation, which only other trials requested.
         """
         if trial.steps <= self.settled_steps:
             return False
-        if self.is_of_evaluation:
+        if self.from_evaluation:
             study = plan.studies[trial.study]
             is_its_own = study.evaluates(self.step) or self.step in trial.requested_steps
             return not is_its_own and any(name == self.node and end > self.step for name, end in plan.path_ends(trial))
@@ -45,22 +45,22 @@ class Suspicion:
     @property
     def text(self) -> str:
         names = ", ".join(sorted(self.names)[:MOST_NAMED])
-        if self.is_of_evaluation:
+        if self.from_evaluation:
             return f"evaluate() changed {names} at step {self.step}"
         return f"{names} did not come back with the state of step {self.step}"
 
 
 def suspicions(plan: SearchPlan) -> Iterator[Suspicion]:
-    """All of them, settled or open."""
+    """The suspicions of a plan, settled or open."""
     for test in plan.tests:
         if test.stray and test.proof in (VerificationKind.HANDOVER, VerificationKind.EVALUATION):
-            is_of_evaluation = test.proof == VerificationKind.EVALUATION
-            step = test.step if is_of_evaluation else max(test.begin, test.since)
-            yield Suspicion(step, test.node, frozenset(test.stray), is_of_evaluation)
+            from_evaluation = test.proof == VerificationKind.EVALUATION
+            step = test.step if from_evaluation else max(test.begin, test.since)
+            yield Suspicion(step, test.node, frozenset(test.stray), from_evaluation)
 
 
 def open_suspicions(plan: SearchPlan) -> list[Suspicion]:
-    """The suspicions that no whole trial has settled for the longest trial."""
+    """The suspicions that are not settled for the plan's longest trial."""
     found = list(suspicions(plan))
     wholes = whole_trials(plan) if found else []
     if not wholes:
@@ -72,14 +72,17 @@ def open_suspicions(plan: SearchPlan) -> list[Suspicion]:
 
 
 def _settled_steps(suspicion: Suspicion, compared: Iterable[tuple[Suspicion, int]]) -> int:
-    """compared: suspicions, each with the steps of the longest whole trial through it."""
-    kind, step = suspicion.is_of_evaluation, suspicion.step
-    before = [(each.names, to) for each, to in compared if each.is_of_evaluation == kind and each.step <= step]
+    """The trial length up to which each of the names is settled.
+
+    compared: suspicions, each with the length of the longest whole trial that it concerns.
+    """
+    kind, step = suspicion.from_evaluation, suspicion.step
+    before = [(each.names, to) for each, to in compared if each.from_evaluation == kind and each.step <= step]
     return min(max((to for names, to in before if name in names), default=0) for name in suspicion.names)
 
 
 def whole_trials(plan: SearchPlan) -> list[Trial]:
-    """The trials that were trained again from step 0 to their end without a break, and came out the same."""
+    """The trials that were trained again from step 0 to their end without a break, with the same result."""
     equal = {
         (test.node, test.step)
         for test in plan.tests

@@ -1,4 +1,4 @@
-"""How far the numbers of a study are verified, and the mark beside those that are not."""
+"""The exactness verdict on a study, and the marks of its trials."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from app.exactness.suspicions import Suspicion, open_suspicions, whole_trials
 PACKED = "training in packs is not compared"
 
 COSTLY_STEPS = 32
-"""A comparison that takes no more is not left out for what it costs."""
+"""Cost is not given as the reason why a resumption was not compared if comparing it takes no more steps than this."""
 
 MOST_NAMED = 5
-"""So many steps or trials are named in one sentence."""
+"""The number of steps or trials that one sentence names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What is known of a study.
+    """The verdict on a study.
 
-    reason: of an inexact trainer, the first difference and its likely cause; of what is unchecked, which trials and
-    why. unchecked: the steps of the resumptions that were not compared. compared: how many were, at distinct steps.
+    reason: if the trainer is inexact, the first difference and its likely cause; if trials are unchecked, which and
+    why. unchecked: the steps of the resumptions that were not compared. compared: the number of distinct steps of
+    resumptions that were.
     """
 
     verdict: Verdict
@@ -35,10 +36,9 @@ class Judgement:
 
 
 def judge(plan: SearchPlan, study: Study) -> Judgement:
-    """The verdict on a study."""
     if study.isolated:
         return Judgement(Verdict.INEXACT, study.isolated)
-    if not any(rests_on_sharing(plan, trial) for trial in study.trials):
+    if not any(depends_on_sharing(plan, trial) for trial in study.trials):
         return Judgement(Verdict.UNSHARED)
     if (wrong := plan.first_difference) is not None:
         return Judgement(Verdict.INEXACT, wrong.difference)
@@ -53,7 +53,7 @@ def judge(plan: SearchPlan, study: Study) -> Judgement:
 
 
 def trial_marks(plan: SearchPlan, study: Study) -> Callable[[Trial], str]:
-    """What is to stand beside the numbers of a trial; "" where they were compared, or need no comparison."""
+    """A function that returns the mark of a trial; "" if its numbers were compared or need no comparison."""
     if study.isolated:
         return lambda trial: ""
     if (wrong := plan.first_difference) is not None:
@@ -65,11 +65,11 @@ def trial_marks(plan: SearchPlan, study: Study) -> Callable[[Trial], str]:
 
 
 def _inexact(plan: SearchPlan, reason: str, trial: Trial) -> str:
-    return f"may be wrong: the trainer is not exact: {reason}" if rests_on_sharing(plan, trial) else ""
+    return f"may be wrong: the trainer is not exact: {reason}" if depends_on_sharing(plan, trial) else ""
 
 
 class _Cause(NamedTuple):
-    """Why a trial is unchecked. names_trial: whether the text is what the trial did, in words that follow its name."""
+    """Why a trial is unchecked. names_trial: whether the text is a predicate that follows the trial's name."""
 
     text: str
     names_trial: bool = False
@@ -79,7 +79,7 @@ class _Cause(NamedTuple):
 
 
 def _causes(plan: SearchPlan) -> Callable[[Trial], _Cause | None]:
-    """Why each trial of a plan is unchecked; None where it is not."""
+    """A function that returns why a trial is unchecked, or None if it is checked."""
     uncompared_resumptions, suspicions = frozenset(plan.uncompared_resumptions), tuple(open_suspicions(plan))
     if not uncompared_resumptions and not suspicions:
         return lambda trial: None
@@ -99,7 +99,7 @@ def _cause(
 
 
 def _unchecked_trials(plan: SearchPlan, study: Study) -> str:
-    """Which trials of a study are unchecked, and why the first of them is; empty where none is."""
+    """The unchecked trials that share the first cause, the cause, and the number of others; "" if all are checked."""
     cause_of, trials = _causes(plan), dict[_Cause, list[int]]()
     for trial in study.trials:
         if cause := cause_of(trial):
@@ -114,7 +114,7 @@ def _unchecked_trials(plan: SearchPlan, study: Study) -> str:
 
 
 def not_compared_reason(plan: SearchPlan, steps: list[int]) -> str:
-    """Why resumptions were not compared, in words that follow a comma."""
+    """Why resumptions were not compared, as a relative clause."""
     tried = (test for test in plan.tests if test.unproven and test.proof != VerificationKind.CHECK)
     reason = next((test.unproven for test in tried if max(test.begin, test.since) in steps), "")
     if reason:
@@ -124,26 +124,26 @@ def not_compared_reason(plan: SearchPlan, steps: list[int]) -> str:
 
 
 def numbers_text(numbers: Iterable[int]) -> str:
-    """A few steps or trials, for people: 8, 11 and 3 more."""
+    """Steps or trials as text, such as "8, 11 and 3 more"."""
     named = sorted(numbers)
     more = f" and {len(named) - MOST_NAMED} more" if len(named) > MOST_NAMED else ""
     return ", ".join(map(str, named[:MOST_NAMED])) + more
 
 
-def rests_on_sharing(plan: SearchPlan, trial: Trial) -> bool:
-    """Whether a trial shares steps with others or a pack, or was trained on from a saved state."""
+def depends_on_sharing(plan: SearchPlan, trial: Trial) -> bool:
+    """Whether a trial shares steps with other trials, was trained in a pack, or resumed from a saved state."""
     if plan.packing:
         return bool(trial.path)
     return any(plan.nodes[name].trials > 1 or plan.nodes[name].resumed for name in trial.passes)
 
 
 def resumptions_of(plan: SearchPlan, trial: Trial) -> set[Resumption]:
-    """Where training that a trial rests on resumed from a saved state."""
+    """The resumptions that a trial's numbers depend on."""
     return {plan.resumption(node, trial.steps, step) for step, node in _resumption_steps(plan, trial)}
 
 
 def _resumption_steps(plan: SearchPlan, trial: Trial) -> Iterator[tuple[int, NodeId]]:
-    """The steps at which training resumed that a trial rests on, each with the last node of the run that did."""
+    """The steps of the resumptions that a trial depends on, each with the last node of the resumed run."""
     for run in trial.runs:
         ends = [*(plan.nodes[name].start for name in run.path[1:]), trial.steps]
         for name, end in zip(run.path, ends, strict=True):
@@ -162,7 +162,7 @@ TEXTS: Mapping[Verdict, str] = {
 
 
 def verdict_text(study: Study, judgement: Judgement) -> str:
-    """The verdict in one line, for people."""
+    """The verdict as one line of text."""
     match judgement.verdict:
         case Verdict.INEXACT if study.isolated:
             return f"inexact, so each trial is trained alone: {judgement.reason}"

@@ -1,7 +1,7 @@
-"""Which steps are trained again to see whether a plan's trainer is exact, and what they are compared with.
+"""Builds verifications: the steps to train again, and the states and metrics to compare them with.
 
-Each distinct resumption of a plan is compared by a few steps around it. `whole_proofs` says which trials are trained
-again as a whole.
+Each distinct resumption of a plan is compared over a few steps around it. `whole_trials` chooses the trials that are
+trained again as a whole.
 """
 
 from __future__ import annotations
@@ -22,22 +22,23 @@ from app.scheduling.frontier import Frontier, Span
 from app.scheduling.placement import assignment_of
 
 PROOF_SHARE = 0.02
-"""Of a study's steps, so many may be trained again to compare."""
+"""The share of a study's steps that may be trained again for verification."""
 
 SMALL_SHARE, SMALL_STEPS = 0.1, 32
-"""In small studies one comparison may cost that share of the steps, up to so many: less would compare nothing."""
+"""In a small study one comparison may cost this share of the steps, up to this number: `PROOF_SHARE` would allow none.
+"""
 
 MOMENT_SECONDS, MOMENTS = 2.0, 5
-"""A comparison that takes no longer may be made in any case, as long as so many of them for each resumption are not
-exceeded: where trials are short, the state before a resumption lies far back."""
+"""A comparison that takes no longer is made even if it costs too many steps, up to this number for each resumption:
+the state before a resumption may be most of a short trial away."""
 
 FEW_STEPS = 2
-"""A comparison has at least so many steps behind a resumption, and a trainer is tried for so many."""
+"""The minimum number of steps compared after a resumption, and the number of steps of a check."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """Train on from `resume`, or from nothing, through these stages, as a trial does that passes them, and compare."""
+    """Train `stages` as `trial` does, from the state `resume` or from step 0, and make the comparisons of `order`."""
 
     kind: VerificationKind
     trial: Trial
@@ -46,8 +47,8 @@ class Verification:
     order: VerificationOrder
 
 
-def check(plan: SearchPlan) -> Verification | None:
-    """A trainer's first steps, with values with which it has not failed yet; None where no running study wants that."""
+def next_check(plan: SearchPlan) -> Verification | None:
+    """Train a trainer's first steps with values with which it has not failed; None if no running study needs this."""
     if (untried := next(untried_roots(plan), None)) is None:
         return None
     root, trial = untried
@@ -59,26 +60,20 @@ def check(plan: SearchPlan) -> Verification | None:
     )
 
 
-def comparison(plan: SearchPlan, device: str) -> Verification | None:
-    """The steps around the first resumption that can be compared now on a kind of device; None while one is."""
-    if (
-        not plan.is_compared
-        or has_failed_too_often(plan, VerificationKind.HANDOVER)
-        or _is_under_way(plan, VerificationKind.HANDOVER)
-    ):
+def next_comparison(plan: SearchPlan, device: str) -> Verification | None:
+    """Compare the first resumption for which this is possible now on a kind of device; None while one is compared."""
+    kind = VerificationKind.HANDOVER
+    is_running = any(chain.proof == kind for chain in plan.chains.values())
+    if not plan.is_compared or has_failed_too_often(plan, kind) or is_running:
         return None
-    return next(filter(None, (_of_resumption(plan, device, each) for each in plan.uncompared_resumptions)), None)
+    return next(filter(None, (_verify_resumption(plan, device, each) for each in plan.uncompared_resumptions)), None)
 
 
-def _is_under_way(plan: SearchPlan, kind: VerificationKind) -> bool:
-    return any(chain.proof == kind for chain in plan.chains.values())
-
-
-def _of_resumption(plan: SearchPlan, device: str, resumption: Resumption) -> Verification | None:
+def _verify_resumption(plan: SearchPlan, device: str, resumption: Resumption) -> Verification | None:
     missing = resumption.values - plan.compared.get(resumption.step, frozenset())
     for witness in _sort_by_worth(plan, plan.witnesses.get(resumption.step, ())):
-        is_apt = _may_cost(plan, witness.cost) and (not missing or missing & _values_of(plan, witness))
-        proof = trained_again(plan, VerificationKind.HANDOVER, witness, device) if is_apt else None
+        is_apt = _is_affordable(plan, witness.cost) and (not missing or missing & _values_of(plan, witness))
+        proof = verify_witness(plan, VerificationKind.HANDOVER, witness, device) if is_apt else None
         if proof is not None:
             return proof
     return None
@@ -92,23 +87,23 @@ def _values_of(plan: SearchPlan, witness: Witness) -> frozenset[Value]:
 
 
 def _sort_by_worth(plan: SearchPlan, witnesses: Sequence[Witness]) -> list[Witness]:
-    """Those first that compare the most steps of what a resumption may cost; then the others, the cheapest first."""
-    most = max(steps_behind(plan), 2 * FEW_STEPS)
+    """Witnesses within the usual cost first, the longest comparison first; then the others, the cheapest first."""
+    most = max(steps_after_resumption(plan), 2 * FEW_STEPS)
     return sorted(witnesses, key=lambda each: (each.cost > most, each.cost if each.cost > most else -each.cost))
 
 
-def _may_cost(plan: SearchPlan, cost: int) -> bool:
-    """Whether so many steps may be trained again for one resumption."""
+def _is_affordable(plan: SearchPlan, cost: int) -> bool:
+    """Whether a number of steps may be trained again for one resumption."""
     steps = _steps(plan)
     spent = sum(test.step - test.begin for test in plan.tests if test.proof == VerificationKind.HANDOVER)
-    if cost <= 2 * FEW_STEPS or _takes_a_moment(plan, cost, spent):
+    if cost <= 2 * FEW_STEPS or _is_negligible(plan, cost, spent):
         return True
     share = max(PROOF_SHARE * steps, 4 * FEW_STEPS * len(plan.resumptions))
-    return cost <= max(most_steps(plan), min(SMALL_SHARE * steps, SMALL_STEPS)) and spent + cost <= share
+    return cost <= max(max_waiting_steps(plan), min(SMALL_SHARE * steps, SMALL_STEPS)) and spent + cost <= share
 
 
-def _takes_a_moment(plan: SearchPlan, cost: int, spent: int) -> bool:
-    """Whether so many more steps, and all that were trained again before, cost next to nothing."""
+def _is_negligible(plan: SearchPlan, cost: int, spent: int) -> bool:
+    """Whether the time for these steps, and for all trained again before, is negligible. spent: their number."""
     paced = [study for study in plan.studies.values() if study.paced_steps]
     if not paced:
         return False
@@ -117,31 +112,30 @@ def _takes_a_moment(plan: SearchPlan, cost: int, spent: int) -> bool:
     return cost * step <= MOMENT_SECONDS and (spent + cost) * step <= most
 
 
-def steps_behind(plan: SearchPlan) -> int:
-    """How many steps behind each resumption are compared: more, the more the studies have."""
+def steps_after_resumption(plan: SearchPlan) -> int:
+    """The number of steps compared after each resumption, which grows with the studies' steps."""
     return max(FEW_STEPS, int(PROOF_SHARE * _steps(plan)) // max(1, len(plan.resumptions)))
 
 
 def spans_of(proof: Verification) -> list[Span]:
-    """The stages of a proof, as of a path."""
     return [Span(stage.node, stage.start, stage.end, stage.study) for stage in proof.stages]
 
 
-def most_steps(plan: SearchPlan) -> int:
-    """How many steps may be trained again while other work waits."""
+def max_waiting_steps(plan: SearchPlan) -> int:
+    """The number of steps that may be trained again while other work waits."""
     return max(2 * FEW_STEPS, int(PROOF_SHARE * _steps(plan)))
 
 
 def keep_at(frontier: Frontier, spans: Sequence[Span]) -> tuple[int, ...]:
-    """The steps of a chain at which states are kept to compare the resumptions behind which they lie.
+    """The steps of a chain at which states are kept in order to compare resumptions with them.
 
-    Trials part at the ends of its stages, and it may begin with a saved state itself. Where the chain is evaluated soon
-    behind that, the state is kept there, so that the metrics are compared as well.
+    Training resumes at the ends of its stages, where trials branch, and at its begin if that has a saved state. If the
+    chain evaluates soon after a resumption, the state of that step is kept, so that metrics are compared as well.
     """
     plan = frontier.plan
     if not plan.is_compared or plan.nodes[spans[0].node].alone:
         return ()
-    way, end, most = plan.path_to(spans[-1].node, spans[-1].end), spans[-1].end, steps_behind(plan)
+    way, end, most = plan.path_to(spans[-1].node, spans[-1].end), spans[-1].end, steps_after_resumption(plan)
     evaluated = sorted(step for steps in evaluations_of_each(plan, spans) for step in steps)
     parts = [spans[0].start, *(span.end for span in spans[:-1])]
     kept = set[int]()
@@ -151,16 +145,13 @@ def keep_at(frontier: Frontier, spans: Sequence[Span]) -> tuple[int, ...]:
     return tuple(sorted(kept))
 
 
-def proof_assignment(frontier: Frontier, proof: Verification) -> ChainAssignment:
-    """What the row of a chain that makes a proof says."""
+def verification_assignment(frontier: Frontier, proof: Verification) -> ChainAssignment:
+    """The assignment of a chain that runs a verification."""
     return replace(assignment_of(frontier, proof.trial, proof.stages, proof.resume), proof=proof.order, patient=True)
 
 
-# ---------------------------------------------------------------------------------------------------- trained again
-
-
-def trained_again(plan: SearchPlan, kind: VerificationKind, witness: Witness, device: str) -> Verification | None:
-    """Train a witness's steps again; None where a state that this takes is kept no longer, or no study wants it now."""
+def verify_witness(plan: SearchPlan, kind: VerificationKind, witness: Witness, device: str) -> Verification | None:
+    """Train a witness's steps again; None if a state for it was deleted, it was compared, or no study can train it."""
     node = plan.nodes.get(witness.node)
     if node is None or witness.step not in node.checkpoints:
         return None
@@ -172,16 +163,17 @@ def trained_again(plan: SearchPlan, kind: VerificationKind, witness: Witness, de
 def verify_path(
     plan: SearchPlan, kind: VerificationKind, begin: int, places: Sequence[Place], trial: Trial | None = None
 ) -> Verification | None:
-    """Train from a state that is kept at `begin`, or from nothing, through these places, and compare at each.
+    """Train from the state kept at `begin`, or from step 0, to the last of `places`, and compare at each of them.
 
-    trial: whose values are taken, and whose evaluations alone are made; by default, any that passes there.
+    trial: the trial whose values are used, and whose evaluations alone are repeated; by default, any that trains these
+    steps, with all evaluations on record.
     """
     node, end = plan.nodes[places[-1][0]], places[-1][1]
     if not begin and plan.ancestry(node.id)[0].id in plan.means:
-        return None  # an average is no training that can be done again from nothing
+        return None  # an average of states cannot be trained again from step 0
     lead = trial or trial_through(plan, plan.studies.values(), node.id, end)
     resume = _resume(plan, node, begin) if begin else None
-    if lead is None or (begin and resume is None) or _is_otherwise(plan, node, begin, end):
+    if lead is None or (begin and resume is None) or _is_known_inexact(plan, node, begin, end):
         return None
     comparisons = tuple(filter(None, (_comparison(plan, plan.nodes[name], step, trial) for name, step in places)))
     if not comparisons:
@@ -191,18 +183,20 @@ def verify_path(
     ignored = tuple(evaluation_changes(plan)) if kind == VerificationKind.WHOLE else ()
     suspects = _suspects(plan, lead) if kind == VerificationKind.WHOLE else ()
     origin = _resume_before(plan, node, end) if kind == VerificationKind.WHOLE else None
-    order = VerificationOrder(kind, comparisons, most_steps(plan), ignored=ignored, suspects=suspects, origin=origin)
+    order = VerificationOrder(
+        kind, comparisons, max_waiting_steps(plan), ignored=ignored, suspects=suspects, origin=origin
+    )
     return Verification(kind, lead, stages, resume, order)
 
 
 def _suspects(plan: SearchPlan, trial: Trial) -> tuple[str, ...]:
-    suspicions = (each for each in open_suspicions(plan) if not each.is_of_evaluation)
+    suspicions = (each for each in open_suspicions(plan) if not each.from_evaluation)
     concerned = (each for each in suspicions if each.concerns(plan, trial))
     return tuple(dict.fromkeys(name for each in concerned for name in sorted(each.names)))
 
 
 def evaluation_changes(plan: SearchPlan) -> list[str]:
-    """The leaves of the state that evaluations change: a trial without them differs there, if nowhere else."""
+    """The leaves of the state that evaluations change: a trial without these evaluations always differs there."""
     tests = (test for test in plan.tests if test.proof == VerificationKind.EVALUATION)
     return list(dict.fromkeys(name for test in tests for name in test.stray))
 
@@ -222,15 +216,17 @@ def _stages(
             yield Stage(node=each.id, start=max(each.start, begin), end=end, study=study, evaluate=steps)
 
 
-def _is_otherwise(plan: SearchPlan, node: Node, begin: int, end: int) -> bool:
-    """Whether some of these steps are known not to be exact, such as a resume under another torch."""
+def _is_known_inexact(plan: SearchPlan, node: Node, begin: int, end: int) -> bool:
+    """Whether some of these steps are recorded as inexact, such as steps resumed under another version of torch."""
     noted = ((step, last) for each, last in plan.path_to(node.id, end) for step, _ in each.not_exact)
     return any(begin < step <= last for step, last in noted)
 
 
 def _comparison(plan: SearchPlan, node: Node, step: int, trial: Trial | None) -> Comparison | None:
-    """With the state that is kept there and the metrics on record; of a whole trial, with the metrics that it asked for
-    and the state at its end, since to save one may be a break.
+    """Compare with the state kept at a step and the metrics on record.
+
+    trial: for a whole trial, only metrics that it requested are compared, and only its final state, because saving one
+    earlier may interrupt training.
     """
     metrics, state = node.metrics.get(step), node.checkpoints.get(step)
     if trial is not None:
@@ -242,33 +238,30 @@ def _comparison(plan: SearchPlan, node: Node, step: int, trial: Trial | None) ->
 
 
 def _resume_before(plan: SearchPlan, node: Node, step: int) -> ResumePoint | None:
-    """The last state that is kept up to a step on the way to a node."""
+    """The latest kept state up to a step on the path to a node."""
     at = next(iter(checkpoint_needs.latest_before(plan, node.id, step)), None)
     return None if at is None else ResumePoint(at.node, at.step, at.key, at.checkpoint.sha256, at.checkpoint.parts)
 
 
 def _resume(plan: SearchPlan, node: Node, step: int) -> ResumePoint | None:
-    """The state kept at a step on the way to a node."""
+    """The state kept at a step on the path to a node."""
     for each, last in plan.path_to(node.id, step):
         if each.start < step <= last and (checkpoint := each.checkpoints.get(step)) is not None:
             return ResumePoint(each.id, step, checkpoint.key, checkpoint.sha256, checkpoint.parts)
     return None
 
 
-# ------------------------------------------------------------------------------------------------------------- small
-
-
 def _is_test_of(test: ExactnessTested, witness: Witness, device: str) -> bool:
-    """Whether the witness was compared, or could not be on that kind of device."""
+    """Whether a test compared the witness, or could not compare it on that kind of device."""
     is_same = (test.node, test.step, test.begin) == (witness.node, witness.step, witness.begin)
     return is_same and (not test.unproven or test.device == device)
 
 
 def _steps(plan: SearchPlan) -> int:
-    """Unique steps that the running studies have asked for."""
+    """The unique steps that running studies requested."""
     return sum(study.unique for study in plan.studies.values() if study.is_running)
 
 
 def has_failed_too_often(plan: SearchPlan, kind: VerificationKind) -> bool:
-    """Whether proofs of a kind ended by accidents so often that none is begun again."""
+    """Whether verifications of a kind failed by accident too often to begin another one."""
     return plan.failed_verifications.get(kind, 0) >= MAX_FAILED_VERIFICATIONS

@@ -1,4 +1,4 @@
-"""What slots compare: before other work, and when they have nothing else to do; and what studies wait for."""
+"""Chooses the verifications that run before other work or on idle slots, and whether a study waits for one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from app.domain.slots import SlotDescription
 from app.domain.terms import VerificationKind
 from app.domain.trainer_check import check_error_on, is_checked
 from app.exactness import resumptions_of
-from app.exactness.verification import Verification, check, comparison, spans_of
+from app.exactness.verification import Verification, next_check, next_comparison, spans_of
 from app.exactness.whole_trials import (
     due_trials,
     next_audited_trial,
@@ -22,20 +22,20 @@ from app.scheduling.frontier import Frontier
 from app.scheduling.gangs import verification_kinds
 
 MOST_SLOTS = 10**6
-"""More than there are: a whole trial that is due with any number of slots is not stopped."""
+"""More slots than exist: a whole trial that is due with any number of slots is not stopped."""
 
 
-def first(frontier: Frontier, device: str, slots: int = 1) -> Verification | None:
-    """What comes before other work on a kind of device: the check of the trainer, resumptions, and whole trials that a
-    suspicion or the end of a study waits for. slots: so many train.
+def next_urgent(frontier: Frontier, device: str, slots: int = 1) -> Verification | None:
+    """The verification that precedes other work on a kind of device: the check of the trainer, a resumption, or a whole
+    trial that a suspicion or the end of a study requires. slots: the number of slots that train.
     """
     if is_checked(frontier.plan, device):
-        return comparison(frontier.plan, device) or next_due_trial(frontier.plan, device, slots)
-    return check(frontier.plan) if frontier.longest() is not None else None
+        return next_comparison(frontier.plan, device) or next_due_trial(frontier.plan, device, slots)
+    return next_check(frontier.plan) if frontier.longest() is not None else None
 
 
 def is_due(plan: SearchPlan, study: Study, slots: Sequence[SlotDescription]) -> bool:
-    """Whether a study should not end yet: its trainer, a resumption or a whole trial is being compared, or will be."""
+    """Whether a study must wait for a verification that is running or will run."""
     return any(_is_due_on(plan, study, kind) for kind in verification_kinds(plan, study.least_ranks, slots))
 
 
@@ -47,10 +47,10 @@ def _is_due_on(plan: SearchPlan, study: Study, device: str) -> bool:
         return VerificationKind.CHECK in under_way
     if study.isolated or plan.first_difference is not None:
         return False
-    if VerificationKind.HANDOVER in under_way or comparison(plan, device) is not None:
+    if VerificationKind.HANDOVER in under_way or next_comparison(plan, device) is not None:
         return True
     if _is_trained_for(plan, study) and _is_uncompared(plan, study):
-        return True  # the states with which that is compared are still on their way
+        return True  # chains that train for the study may still save the states for it
     if VerificationKind.WHOLE in under_way and any(trial.study == study.id for trial in due_trials(plan)):
         return True
     whole = next_due_trial(plan, device)
@@ -68,22 +68,22 @@ def _is_uncompared(plan: SearchPlan, study: Study) -> bool:
 
 
 def can_wait(plan: SearchPlan, under_way: Chain) -> bool:
-    """Whether a chain compares something for which no study waits: it makes room for other work.
+    """Whether a chain runs a verification for which no study waits, so that it may be stopped for other work.
 
-    What comes before other work never does: it would be begun and stopped without an end.
+    A verification that precedes other work is never stopped, as it would be started again at once.
     """
     if under_way.proof == VerificationKind.WHOLE:
         return all(trial.path[-1] != under_way.stages[-1].node for trial in due_trials(plan, MOST_SLOTS))
     return under_way.proof == VerificationKind.AUDIT
 
 
-def is_wanted(plan: SearchPlan, under_way: Chain) -> bool:
-    """Whether the study still is there for which a chain compares something."""
+def is_still_needed(plan: SearchPlan, under_way: Chain) -> bool:
+    """Whether the study of a verification can still be verified."""
     return plan.studies[under_way.stages[0].study].can_be_verified
 
 
 def next_for_idle_slot(plan: SearchPlan, device: str) -> Verification | None:
-    """What a slot may compare that has nothing else to do."""
+    """The verification for a slot that has no other work."""
     under_way = {each.proof for each in plan.chains.values()} - {None}
     if not plan.is_compared or check_error_on(plan, device) or plan.first_difference is not None:
         return None
@@ -92,7 +92,7 @@ def next_for_idle_slot(plan: SearchPlan, device: str) -> Verification | None:
     if under_way:
         return next_audited_trial(plan, device)
     return (
-        comparison(plan, device)
+        next_comparison(plan, device)
         or next_audited_trial(plan, device)
         or next_due_trial(plan, device)
         or next_unverified_trial(plan, device)
@@ -101,10 +101,10 @@ def next_for_idle_slot(plan: SearchPlan, device: str) -> Verification | None:
 
 
 def is_worth_starting(frontier: Frontier, proof: Verification) -> bool:
-    """Whether the first comparison of an idle slot's proof will be made before its study is over.
+    """Whether a verification on an idle slot will make its first comparison before its study is over.
 
-    That is as soon as the chains that train now are, where nothing else waits; the proof is stopped then. A
-    proof that is cut off shows nothing; and where slots share a machine, it slows the other trainings down.
+    If no other work waits, the study is over when the chains that train now end, and the verification is stopped then.
+    A verification stopped before its first comparison shows nothing, and slows down other slots of the machine.
     """
     plan = frontier.plan
     training = [chain for chain in plan.chains.values() if chain.proof is None]

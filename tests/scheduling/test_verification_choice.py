@@ -17,11 +17,11 @@ from app.exactness.verification import (
     MAX_FAILED_VERIFICATIONS,
     PROOF_SHARE,
     Verification,
-    comparison,
     keep_at,
-    most_steps,
-    steps_behind,
-    trained_again,
+    max_waiting_steps,
+    next_comparison,
+    steps_after_resumption,
+    verify_witness,
 )
 from app.exactness.verification_choice import is_due, next_for_idle_slot
 from app.scheduling.frontier import Frontier, Span
@@ -43,7 +43,7 @@ def cost(proof: Verification) -> int:
 def made(story: Parting, most: int = 50) -> list[Verification]:
     """All comparisons that are begun, one after the other, each of which finds no difference."""
     found = list[Verification]()
-    while (proof := comparison(story.plan, "cpu")) is not None:
+    while (proof := next_comparison(story.plan, "cpu")) is not None:
         found.append(proof)
         story.make(proof)
         assert len(found) < most, "it does not come to an end"
@@ -81,19 +81,19 @@ def test_each_kind_of_values_is_compared() -> None:
 
 def test_one_comparison_is_made_at_a_time() -> None:
     story = Parting(is_watched=True)
-    proof = comparison(story.plan, "cpu")
+    proof = next_comparison(story.plan, "cpu")
     assert proof is not None
     assigned = e.ChainAssigned(chain=ChainId("now"), slot="prover", stages=proof.stages, at=0.0, proof=proof.kind)
     story.happen(assigned)
-    assert comparison(story.plan, "cpu") is None
+    assert next_comparison(story.plan, "cpu") is None
     story.happen(e.ChainEnded(chain=ChainId("now"), outcome="stopped"))
-    assert comparison(story.plan, "cpu") == proof, "it was stopped before it told anything"
+    assert next_comparison(story.plan, "cpu") == proof, "it was stopped before it told anything"
 
 
 def test_it_compares_the_state_and_the_metrics_there() -> None:
     story = Parting(is_watched=True)
     story.evaluate(story.trunk, 11, 0.3)
-    first = comparison(story.plan, "cpu")
+    first = next_comparison(story.plan, "cpu")
     assert first is not None
     [at] = first.order.comparisons
     assert (at.step, at.metrics, bool(at.key)) == (11, {METRIC: 0.3}, True)
@@ -123,7 +123,7 @@ def resumed_in(story: Story) -> Any:
 
     def found(step: int) -> Verification | None:
         witnesses = [each for each in story.plan.witnesses.get(step, ()) if each.begin == step]
-        tried = (trained_again(story.plan, VerificationKind.HANDOVER, each, "cpu") for each in witnesses)
+        tried = (verify_witness(story.plan, VerificationKind.HANDOVER, each, "cpu") for each in witnesses)
         return next(filter(None, tried), None)
 
     return found
@@ -131,19 +131,19 @@ def resumed_in(story: Story) -> Any:
 
 def test_what_was_compared_on_this_device_is_not_compared_again_nor_what_could_not_be() -> None:
     story = Parting(is_watched=True)
-    first = comparison(story.plan, "cpu")
+    first = next_comparison(story.plan, "cpu")
     assert first is not None
     story.make(first, unproven="the trainer used cumsum")
-    then = comparison(story.plan, "cpu")
+    then = next_comparison(story.plan, "cpu")
     assert then is not None and then != first
-    assert comparison(story.plan, "T4") == first, "on another kind of device it may be"
+    assert next_comparison(story.plan, "T4") == first, "on another kind of device it may be"
 
 
 @pytest.mark.parametrize("packing", [None, 2])
 def test_packs_are_compared_by_nobody(packing: int | None) -> None:
     story = Parting(is_watched=True)
     story.plan.packing = packing
-    assert comparison(story.plan, "cpu") is None
+    assert next_comparison(story.plan, "cpu") is None
     assert keep_at(story.frontier, [Span(story.trunk, 0, 20, story.study)]) == ()
 
 
@@ -152,19 +152,20 @@ def test_packs_are_compared_by_nobody(packing: int | None) -> None:
 
 def test_each_resumption_may_cost_two_steps_behind_it_however_small_the_study_is() -> None:
     story = Parting(is_watched=True)
-    assert PROOF_SHARE * story.it.unique < 1 and steps_behind(story.plan) == 2
+    assert PROOF_SHARE * story.it.unique < 1 and steps_after_resumption(story.plan) == 2
     proofs = made(story)
     assert len(proofs) == 3 and all(2 <= cost(proof) <= 4 for proof in proofs)
 
 
 def test_more_steps_are_compared_the_more_the_study_has() -> None:
     story = Parting(is_watched=True, longer=2_000)
-    assert steps_behind(story.plan) == int(PROOF_SHARE * story.it.unique) // 3 > 50
+    assert steps_after_resumption(story.plan) == int(PROOF_SHARE * story.it.unique) // 3 > 50
     proofs = made(story)
     assert sorted(map(resumption, proofs)) == [8, 11, 13]
-    assert max(each.order.comparisons[-1].step - resumption(each) for each in proofs) == steps_behind(story.plan)
+    compared = max(each.order.comparisons[-1].step - resumption(each) for each in proofs)
+    assert compared == steps_after_resumption(story.plan)
     assert story.it.proof_steps <= max(PROOF_SHARE * story.it.unique, 8 * 3)
-    assert most_steps(story.plan) == int(PROOF_SHARE * story.it.unique)
+    assert max_waiting_steps(story.plan) == int(PROOF_SHARE * story.it.unique)
 
 
 def test_what_cannot_be_afforded_stays_unchecked_and_is_named() -> None:
@@ -225,7 +226,7 @@ def checked(story: Parting) -> Parting:
 def test_a_study_waits_for_its_comparisons_and_no_longer() -> None:
     story = checked(Parting(is_watched=True))
     waited = list[bool]()
-    while (proof := comparison(story.plan, "cpu")) is not None:
+    while (proof := next_comparison(story.plan, "cpu")) is not None:
         waited.append(is_due(story.plan, story.it, SLOTS))
         story.make(proof)
     assert waited == [True, True, True] and not is_due(story.plan, story.it, SLOTS)
@@ -233,7 +234,7 @@ def test_a_study_waits_for_its_comparisons_and_no_longer() -> None:
 
 def test_it_waits_for_one_that_is_under_way() -> None:
     story = checked(Parting(is_watched=True))
-    proof = comparison(story.plan, "cpu")
+    proof = next_comparison(story.plan, "cpu")
     assert proof is not None
     story.happen(e.ChainAssigned(chain=ChainId("now"), slot="p", stages=proof.stages, at=0.0, proof=proof.kind))
     assert is_due(story.plan, story.it, SLOTS)
@@ -259,19 +260,19 @@ def test_it_waits_for_nothing_that_cannot_be_afforded() -> None:
 def test_after_three_accidents_nothing_is_begun_again_and_no_study_waits() -> None:
     story = checked(Parting(is_watched=True))
     for number in range(MAX_FAILED_VERIFICATIONS):
-        proof = comparison(story.plan, "cpu")
+        proof = next_comparison(story.plan, "cpu")
         assert proof is not None and is_due(story.plan, story.it, SLOTS)
         chain = ChainId(f"dies-{number}")
         story.happen(e.ChainAssigned(chain=chain, slot="p", stages=proof.stages, at=0.0, proof=proof.kind))
         story.happen(e.ChainEnded(chain=chain, outcome="lost"))
-    assert comparison(story.plan, "cpu") is None
+    assert next_comparison(story.plan, "cpu") is None
     assert not is_due(story.plan, story.it, SLOTS)
     assert story.judged().verdict == Verdict.UNCHECKED and story.marks()[1]
 
 
 def test_once_something_differs_nothing_more_is_waited_for() -> None:
     story = checked(Parting(is_watched=True))
-    proof = comparison(story.plan, "cpu")
+    proof = next_comparison(story.plan, "cpu")
     assert proof is not None
     story.make(proof, difference="1 of 2 leaves differ")
     assert not is_due(story.plan, story.it, SLOTS)

@@ -16,8 +16,8 @@ from app.domain.terms import ChainId, Verdict, VerificationKind
 from app.domain.trainer_check import MAX_FAILED_VERIFICATIONS
 from app.events import SlotRecord
 from app.exactness import judge
-from app.exactness.verification import Verification, comparison
-from app.exactness.verification_choice import can_wait, first, is_due, is_wanted, next_for_idle_slot
+from app.exactness.verification import Verification, next_comparison
+from app.exactness.verification_choice import can_wait, is_due, is_still_needed, next_for_idle_slot, next_urgent
 from app.exactness.whole_trials import SHARE_OF_SAVINGS, due_trials, next_audited_trial, next_due_trial
 
 Json = dict[str, Any]
@@ -32,7 +32,7 @@ def parted(more: int = 0, found: Callable[[Verification], Json] = lambda proof: 
     story = Parting(is_watched=True, more=more)
     how: Json = {"chain": ChainId("check"), "proof": VerificationKind.CHECK, "device": "cpu", "node": story.trunk}
     story.happen(e.ExactnessTested(**how, begin=0, step=2))
-    while (proof := comparison(story.plan, "cpu")) is not None:
+    while (proof := next_comparison(story.plan, "cpu")) is not None:
         story.make(proof, **found(proof))
     return story
 
@@ -103,7 +103,7 @@ def test_resumptions_are_compared_before_a_whole_trial() -> None:
     how: Json = {"chain": ChainId("check"), "proof": VerificationKind.CHECK, "device": "cpu", "node": story.trunk}
     story.happen(e.ExactnessTested(**how, begin=0, step=2))
     kinds = list[str]()
-    while (proof := first(story.frontier, "cpu")) is not None:
+    while (proof := next_urgent(story.frontier, "cpu")) is not None:
         kinds.append(proof.kind)
         story.make(proof)
     assert kinds == ["handover", "handover", "handover", "whole"]
@@ -221,7 +221,7 @@ def test_leaves_that_evaluations_change_are_left_out_of_whole_trials() -> None:
     whole = next_due_trial(story.plan, "cpu")
     assert whole is not None and whole.order.ignored == ("trainer.calls",)
     hand_over = Parting(is_watched=True)
-    proof = comparison(hand_over.plan, "cpu")
+    proof = next_comparison(hand_over.plan, "cpu")
     assert proof is not None and proof.order.ignored == ()
 
 
@@ -239,7 +239,7 @@ def test_what_a_study_waits_for_makes_no_room_and_what_none_waits_for_does() -> 
     whole = next_due_trial(story.plan, "cpu")
     assert whole is not None
     chain = under_way(story, whole)
-    assert not can_wait(story.plan, chain) and is_wanted(story.plan, chain)
+    assert not can_wait(story.plan, chain) and is_still_needed(story.plan, chain)
     idle = parted()
     spare = next_for_idle_slot(idle.plan, "cpu")
     assert spare is not None and spare.kind == VerificationKind.WHOLE

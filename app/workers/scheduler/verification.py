@@ -18,8 +18,15 @@ from app.domain.decide import decide
 from app.domain.search_plan import Chain, SearchPlan, Study
 from app.domain.terms import ChainId, InexactPolicy, VerificationKind
 from app.events import ChainRecord, RowsPort, SlotTaken, change
-from app.exactness.verification import Verification, proof_assignment, spans_of
-from app.exactness.verification_choice import can_wait, first, is_due, is_wanted, is_worth_starting, next_for_idle_slot
+from app.exactness.verification import Verification, spans_of, verification_assignment
+from app.exactness.verification_choice import (
+    can_wait,
+    is_due,
+    is_still_needed,
+    is_worth_starting,
+    next_for_idle_slot,
+    next_urgent,
+)
 from app.scheduling.frontier import Frontier
 from app.scheduling.placement import Candidates, group_by_kind
 from app.workers.scheduler.gangs import Gangs
@@ -65,7 +72,7 @@ class VerificationScheduling:
                 for kind, able in group_by_kind(frontier.plan, slots, partial(_has_urgent_proof, frontier)):
                     proof = None
                     if not _is_being_checked(frontier.plan, able, slots):
-                        proof = first(frontier, kind, len(able.healthy))
+                        proof = next_urgent(frontier, kind, len(able.healthy))
                     if proof is not None:
                         is_urgent = proof.kind == VerificationKind.CHECK or frontier.longest() is None
                         slots = self._assign(frontier, proof, kind, able, slots, is_urgent=is_urgent)
@@ -100,7 +107,7 @@ class VerificationScheduling:
                 proofs = [chain for chain in frontier.plan.chains.values() if chain.proof is not None]
                 for chain in [each for each in proofs if each.id not in live or not live[each.id].stop]:
                     is_in_the_way = (is_short or self._gangs.is_reserved(chain)) and can_wait(frontier.plan, chain)
-                    if is_in_the_way or not is_wanted(frontier.plan, chain):
+                    if is_in_the_way or not is_still_needed(frontier.plan, chain):
                         self._stop(chain)
 
     def _stop(self, chain: Chain) -> None:
@@ -156,7 +163,7 @@ class VerificationScheduling:
     def _record(self, frontier: Frontier, proof: Verification, slot: str, kind: str, lent: Mapping[str, Any]) -> None:
         """kind: of the slots, if there are several. lent: those beside the first, see `Gang`."""
         chain = self._ports.new_id()
-        assignment = replace(proof_assignment(frontier, proof), **lent)
+        assignment = replace(verification_assignment(frontier, proof), **lent)
         command = c.AssignChain(
             chain=ChainId(chain),
             slot=slot,
@@ -181,7 +188,7 @@ class VerificationScheduling:
 
 
 def _has_urgent_proof(frontier: Frontier, kind: str) -> bool:
-    return first(frontier, kind) is not None
+    return next_urgent(frontier, kind) is not None
 
 
 def _is_being_checked(plan: SearchPlan, able: Candidates, slots: Candidates) -> bool:
