@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
 import typer
@@ -13,6 +13,10 @@ from app.cli.output import Format, plural, print_json
 from app.cli.service import open_study_on_server
 from app.cli.study_files import changes_of
 
+Json = Mapping[str, Any]
+
+Preview = Annotated[bool, typer.Option("--preview", help="Only print the cost; train nothing.")]
+
 
 def branch(
     id: StudyId,
@@ -20,7 +24,7 @@ def branch(
     at: Annotated[int, typer.Option("--at", metavar="S", min=1, help="The last step that both trials share.")],
     steps: StepsInAll,
     set: Values,
-    preview: Annotated[bool, typer.Option("--preview", help="Only print the cost; train nothing.")] = False,
+    preview: Preview = False,
     server: Server = None,
     output: Output = Format.table,
 ) -> None:
@@ -35,13 +39,9 @@ def branch(
     request = {"trial": trial, "at": at, "steps": steps, "hp": changes_of(set, "--set")}
     with open_study_on_server(server, id) as (service, study):
         answer = service.client.branch_trial(study, request, preview=preview)
-    if output is Format.json:
-        print_json(answer)
-        return
     again = f", and {answer['again']} are repeated, since no state is kept there" if answer["again"] else ""
-    print(f"{plural(answer['new'], 'new step')} of {answer['steps']}: {answer['shared']} are shared{again}")
-    if not preview:
-        print(f"trial {answer['trial']['trial']} branches off trial {trial} at step {at}")
+    cost = f" of {answer['steps']}: {answer['shared']} are shared{again}"
+    _print_answer(answer, output, cost, lambda new: f"branches off trial {trial} at step {at}")
 
 
 def soup(
@@ -62,7 +62,7 @@ def soup(
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="A hyper-parameter from there on; may be repeated."),
     ] = None,
-    preview: Annotated[bool, typer.Option("--preview", help="Only print the cost; train nothing.")] = False,
+    preview: Preview = False,
     server: Server = None,
     output: Output = Format.table,
 ) -> None:
@@ -76,16 +76,21 @@ def soup(
     request |= {"weights": _numbers(weights, float, "--weights"), "hp": changes_of(set or [], "--set")}
     with open_study_on_server(server, id) as (service, study):
         answer = service.client.average_trials(study, request, preview=preview)
+    cost = f", and {answer['again']} repeated for states that are not kept" if answer["again"] else ""
+    _print_answer(answer, output, cost, lambda new: f"is the average of {_states(new['average_of'])}")
+
+
+def _print_answer(answer: Json, output: Format, cost: str, describe: Callable[[Json], str]) -> None:
+    """cost: follows the number of new steps. describe: how the new trial was made, if it was not only priced."""
     if output is Format.json:
         print_json(answer)
         return
-    again = f", and {answer['again']} repeated for states that are not kept" if answer["again"] else ""
-    print(f"{plural(answer['new'], 'new step')}{again}")
-    if not preview:
-        print(f"trial {answer['trial']['trial']} is the average of {_states(answer['trial']['average_of'])}")
+    print(f"{plural(answer['new'], 'new step')}{cost}")
+    if new := answer.get("trial"):
+        print(f"trial {new['trial']} {describe(new)}")
 
 
-def _states(parts: Sequence[Mapping[str, Any]]) -> str:
+def _states(parts: Sequence[Json]) -> str:
     """Trials 3 at step 40 (0.98), 5 at step 40 (0.97, 3 repeats)."""
     counts = Counter((part["trial"], part["step"], _value(part)) for part in parts)
     texts = (
@@ -105,5 +110,5 @@ def _numbers(text: str, kind: type[Number], option: str) -> list[Number]:
         raise typer.BadParameter(f"{option} must be numbers with commas between them, got {text!r}") from None
 
 
-def _value(part: Mapping[str, Any]) -> str:
+def _value(part: Json) -> str:
     return "no value yet" if part["value"] is None else f"{part['value']:.6g}"

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import APIRouter, Depends, Path, Query, Response
 from pydantic import Field
 
 from app.api.access import Who
 from app.api.bodies import Json, Steps, SuggestionsBody, SuggestionsWanted, TrialNumber, parse, typed
 from app.api.errors import refusals
-from app.api.services import ApiServices, ServicesDep, StudyRowDep, heavy
-from app.api.strict import At, StrictRoute, Write, WriterDep
+from app.api.services import ServicesDep, StudyRowDep, heavy
+from app.api.strict import At, StrictRoute, WriterDep
 from app.domain import commands as c
 from app.domain.terms import StudyId
 from app.service import queries, study_changes, suggestions
@@ -61,68 +63,55 @@ def parse_average(body: Any, study: StudyId, at: float) -> c.AverageTrials:
     return c.AverageTrials(study=study, time=at, **{**dict(average), "trials": trials, "weights": weights})
 
 
-PRICED: dict[int | str, dict[str, Any]] = {200: {"model": Branch, "description": "With `preview`: the price alone."}}
-OnlyPrice = Annotated[bool, Query(description="say the price, and run nothing")]
+@dataclass
+class Addition:
+    """A request for a trial that is made of others."""
+
+    response: Response
+    row: StudyRowDep
+    use: ServicesDep
+    write: WriterDep
+    preview: Annotated[bool, Query(description="say the price, and run nothing")] = False
+
+    def answer(
+        self, parse_command: Callable[[Any, StudyId, float], c.BranchTrial | c.AverageTrials], body: Any
+    ) -> Branch:
+        """Add the trial that the body asks for, unless only its price is wanted. Raises `SpecError`."""
+        command = parse_command(body, StudyId(self.row.id), self.use.clock())
+        price = study_changes.price_of_trial(self.use, self.row, command)
+        if self.preview:
+            self.response.status_code = 200
+            return Branch(**price)
+        number = study_changes.add_made_of(self.use, self.row, self.write, command)
+        return Branch(**price, trial=queries.trial(self.use, self.row, number, None))
 
 
-@router.post(
-    "/trials:branch",
-    status_code=201,
-    summary="Branch a trial off another one",
-    response_model=Branch,
-    response_model_exclude_unset=True,
-    response_description="Its price, and the trial.",
-    responses={**PRICED, **refusals(400, 404, 409, 413, 415)},
-)
-def branch_trial(
-    response: Response,
-    row: StudyRowDep,
-    body: BranchBody,
-    use: ServicesDep,
-    write: WriterDep,
-    preview: OnlyPrice = False,
-) -> Branch:
+AdditionDep = Annotated[Addition, Depends()]
+ADDITION: dict[str, Any] = {
+    "status_code": 201,
+    "response_model": Branch,
+    "response_model_exclude_unset": True,
+    "response_description": "Its price, and the trial.",
+    "responses": {
+        200: {"model": Branch, "description": "With `preview`: the price alone."},
+        **refusals(400, 404, 409, 413, 415),
+    },
+}
+
+
+@router.post("/trials:branch", summary="Branch a trial off another one", **ADDITION)
+def branch_trial(addition: AdditionDep, body: BranchBody) -> Branch:
     """The new trial shares all steps up to `at` with the other one. A study that is over is reopened for it."""
-    return _add_or_price(response, row, parse_branch(body, StudyId(row.id), use.clock()), use, write, preview)
+    return addition.answer(parse_branch, body)
 
 
-@router.post(
-    "/trials:average",
-    status_code=201,
-    summary="Average trials",
-    response_model=Branch,
-    response_model_exclude_unset=True,
-    response_description="Its price, and the trial.",
-    responses={**PRICED, **refusals(400, 404, 409, 413, 415)},
-)
-def average_trials(
-    response: Response,
-    row: StudyRowDep,
-    body: AverageBody,
-    use: ServicesDep,
-    write: WriterDep,
-    preview: OnlyPrice = False,
-) -> Branch:
+@router.post("/trials:average", summary="Average trials", **ADDITION)
+def average_trials(addition: AdditionDep, body: AverageBody) -> Branch:
     """The new trial begins with the mean of the others' weights. It is evaluated, and trained further on request.
 
     A study that is over is reopened for it.
     """
-    return _add_or_price(response, row, parse_average(body, StudyId(row.id), use.clock()), use, write, preview)
-
-
-def _add_or_price(
-    response: Response,
-    row: StudyRowDep,
-    command: c.BranchTrial | c.AverageTrials,
-    use: ApiServices,
-    write: Write,
-    preview: bool,
-) -> Branch:
-    price = study_changes.price_of_trial(use, row, command)
-    if preview:
-        response.status_code = 200
-        return Branch(**price)
-    return Branch(**price, trial=queries.trial(use, row, study_changes.add_made_of(use, row, write, command), None))
+    return addition.answer(parse_average, body)
 
 
 @router.post(
