@@ -94,7 +94,7 @@ def place_of(tensor: Any, name: str = "a tensor") -> dict[str, list[int]]:
     return {"shape": shape, "begin": begin}
 
 
-def like(saved: Tensor | Parted, tensor: Tensor) -> Tensor:
+def reshard_like(saved: Tensor | Parted, tensor: Tensor) -> Tensor:
     """A saved tensor, divided like another one. Raises ValueError if their shapes differ."""
     if not is_divided(tensor):
         return whole(saved)

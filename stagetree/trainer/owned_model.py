@@ -14,8 +14,9 @@ from torch.optim import Optimizer
 from stagetree.trainer import generators
 from stagetree.trainer.data import DataTrainer
 from stagetree.trainer.data_order import BatchSpan
-from stagetree.trainer.divided_tensors import Parted, is_divided, like, local, whole_of
+from stagetree.trainer.divided_tensors import Parted, is_divided, local, reshard_like, whole_of
 from stagetree.trainer.ranks.parallel import DividedSharding, ReplicatedSharding, fully_shard_blocks
+from stagetree.trainer.ranks.sharding import TrainerFunctions
 from stagetree.trainer.tensors import Average, Mean, copy_state
 from stagetree.trainer.values import RecordedValues
 
@@ -70,7 +71,8 @@ class ModelTrainer(DataTrainer):
     def _take(self, model: nn.Module) -> None:
         self.model = model.to(self.device)
         if self._sharding:
-            self._sharding.prepare(self.model, lambda batch: self.loss(batch), self.shard, self.replicate)
+            functions = TrainerFunctions(lambda batch: self.loss(batch), self.shard, self.replicate)
+            self._sharding.prepare(self.model, functions)
         if self._compile:
             self.model.compile()
         self._average = None if self._average_decay is None else Average(self.model, self._average_decay)
@@ -161,7 +163,7 @@ def _divide_value(value: Any, tensor: Any) -> Any:
     if not isinstance(value, Tensor | Parted):
         return value
     is_alike = isinstance(tensor, Tensor) and tuple(value.shape) == tuple(tensor.shape)
-    return like(value, tensor if is_alike else torch.empty(0))
+    return reshard_like(value, tensor if is_alike else torch.empty(0))
 
 
 def clip_grad_norm(parameters: Iterable[nn.Parameter], longest: float) -> None:

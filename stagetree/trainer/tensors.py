@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from stagetree.trainer.divided_tensors import Parted, is_divided, like, local
+from stagetree.trainer.divided_tensors import Parted, is_divided, local, reshard_like
 
 Mean = Tensor | tuple[Tensor, Tensor | int]
 """A mean, as one number or as (sum, count)."""
@@ -253,7 +253,7 @@ class Average:
     def load_state_dict(self, state: Mapping[str, Tensor | Parted]) -> None:
         self.is_new = False
         for name, value in self._values.items():
-            local(value).copy_(local(like(state[name], value)))
+            local(value).copy_(local(reshard_like(state[name], value)))
 
     def _swap(self) -> None:
         for name, parameter in self._parameters():

@@ -25,7 +25,15 @@ from stagetree.trainer import generators
 from stagetree.trainer.data_order import Batching, BatchSpan, parts, seed_of
 from stagetree.trainer.divided_tensors import is_divided
 from stagetree.trainer.ranks.group import here
-from stagetree.trainer.ranks.sharding import BatchInShards, Sharding, Sums, explain_memory, shards_in, shards_of
+from stagetree.trainer.ranks.sharding import (
+    BatchInShards,
+    Sharding,
+    Sums,
+    TrainerFunctions,
+    explain_memory,
+    shards_in,
+    shards_of,
+)
 from stagetree.trainer.ranks.summing import TreeSum, byte_view
 
 NEEDED = ("set_custom_reduce_scatter", "set_gradient_divide_factor", "set_force_sum_reduction_for_comms")
@@ -75,20 +83,14 @@ class DividedSharding(Sharding):
         self.ranks.own(self.shards)
         return range(self.ranks.rank, self.shards, self.ranks.world)
 
-    def prepare(
-        self,
-        model: nn.Module,
-        loss: Callable[[Any], Any],
-        shard: Callable[[nn.Module, Any], None],
-        replicate: Callable[[nn.Module], nn.parallel.DistributedDataParallel],
-    ) -> None:
+    def prepare(self, model: nn.Module, functions: TrainerFunctions) -> None:
         """Divide a model's parameters by the user's function. Raises ValueError."""
         from torch.distributed.fsdp import FSDPModule
 
         missing = [name for name in NEEDED if not hasattr(FSDPModule, name)]
         if missing:
             raise ValueError(f"parallel: fsdp needs a newer torch than {torch.__version__}, which has no {missing[0]}")
-        shard(model, self.ranks.mesh(self._device))
+        functions.shard(model, self.ranks.mesh(self._device))
         divided = [each for each in model.modules() if isinstance(each, FSDPModule)]
         if not divided:
             raise ValueError("shard(model, mesh) must call fully_shard on the model, and has not")
@@ -145,7 +147,7 @@ class DividedSharding(Sharding):
         self.ranks.across([grad for grad, each in pairs if not is_divided(each)] + rest)  # in place
         tree.add(leaf)
 
-    def _across(self, mine: list[Tensor], batch: BatchInShards) -> Sums:
+    def _sum_across_ranks(self, mine: list[Tensor], batch: BatchInShards) -> Sums:
         """The sums: all ranks have taken part in every branch, so nothing is left to add."""
         count, names = len(batch.parameters), batch.buffers.floats
         changes = dict(zip(names, mine[count:-1], strict=True))
@@ -183,14 +185,8 @@ class ReplicatedSharding(Sharding):
         self._wrapped: nn.parallel.DistributedDataParallel | None = None
         self.is_warm = False
 
-    def prepare(
-        self,
-        model: nn.Module,
-        loss: Callable[[Any], Any],
-        shard: Callable[[nn.Module, Any], None],
-        replicate: Callable[[nn.Module], nn.parallel.DistributedDataParallel],
-    ) -> None:
-        self._wrapped, self.is_warm = replicate(_Loss(model, loss)), False
+    def prepare(self, model: nn.Module, functions: TrainerFunctions) -> None:
+        self._wrapped, self.is_warm = functions.replicate(_Loss(model, functions.loss)), False
 
     def begin_pass(self, *, is_last: bool) -> None:
         """As in `no_sync`: passes before the last one add to the rank's own gradients, so ranks may have different

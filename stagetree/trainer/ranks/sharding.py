@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -71,6 +71,14 @@ def shards_in(whole: BatchSpan, shards: int) -> list[BatchSpan]:
     ]
 
 
+class TrainerFunctions(NamedTuple):
+    """The methods of a trainer with which a model is prepared for several ranks."""
+
+    loss: Callable[[Any], Any]
+    shard: Callable[[nn.Module, Any], None]
+    replicate: Callable[[nn.Module], nn.parallel.DistributedDataParallel]
+
+
 class Sharding:
     """How a trainer learns in shards.
 
@@ -106,14 +114,8 @@ class Sharding:
     def begin_pass(self, *, is_last: bool) -> None:
         """Called before each part of a shard. is_last: the last part of the shard."""
 
-    def prepare(
-        self,
-        model: nn.Module,
-        loss: Callable[[Any], Any],
-        shard: Callable[[nn.Module, Any], None],
-        replicate: Callable[[nn.Module], nn.parallel.DistributedDataParallel],
-    ) -> None:
-        """Prepare a model on its device for several ranks. The functions are the trainer's. Raises ValueError."""
+    def prepare(self, model: nn.Module, functions: TrainerFunctions) -> None:
+        """Prepare a model on its device for several ranks. Raises ValueError."""
 
     def loss_of(self, batch: Any, loss: Callable[[Any], Any]) -> Any:
         """The trainer's loss."""
@@ -145,7 +147,7 @@ class Sharding:
                 leaf = self._leaf(batch, shard, part)
             self._add(leaf, tree, batch, is_last=shard == own[-1])
         generators.go_back(before, self._device)
-        self._store_sums(batch, self._across(tree.take(), batch))
+        self._store_sums(batch, self._sum_across_ranks(tree.take(), batch))
         first = next(shard for shard, span in enumerate(batch.spans) if span.indices)
         self.ranks.broadcast(batch.buffers.whole_numbers(), first // (self.shards // self.ranks.world))
         self.means.forget()
@@ -155,7 +157,7 @@ class Sharding:
     ) -> AbstractContextManager[None]:
         """The context for learning from a shard: during the last one, sums over all ranks begin early."""
         world = self.ranks.world
-        return self._early.during(parameters, tree, world) if is_last and world > 1 else nullcontext()
+        return self._early.overlap(parameters, tree, world) if is_last and world > 1 else nullcontext()
 
     def _leaf(self, batch: BatchInShards, shard: int, part: Callable[[BatchSpan], None]) -> list[Tensor]:
         """A shard's gradients, the changes of all buffers that may change, and its count."""
@@ -181,7 +183,7 @@ class Sharding:
             self._early.send_rest(leaf, tree)
         tree.add(leaf)
 
-    def _across(self, mine: list[Tensor], batch: BatchInShards) -> Sums:
+    def _sum_across_ranks(self, mine: list[Tensor], batch: BatchInShards) -> Sums:
         """Sum over all ranks. Values that no rank has are not sent."""
         parameters, buffers = batch.parameters, batch.buffers
         gradients, changes, count = mine[: len(parameters)], mine[len(parameters) : -1], mine[-1]

@@ -141,7 +141,7 @@ class EarlySums:
         self._waiting, self._exchanges = list[list[int]](), Exchanges(1)
 
     @contextmanager
-    def during(self, parameters: Sequence[nn.Parameter], tree: TreeSum, world: int) -> Iterator[None]:
+    def overlap(self, parameters: Sequence[nn.Parameter], tree: TreeSum, world: int) -> Iterator[None]:
         """The context of the last shard of this rank. tree: of the shards before. world: the number of ranks."""
         size = EARLY_BYTES.get(parameters[0].device.type, 0) if parameters else 0
         ready = [number for number in reversed(self._expected) if number < len(parameters) and size]
