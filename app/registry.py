@@ -25,7 +25,7 @@ from typing import Any
 from app.search.tuners.base import REGISTERED, Registered, Tuner
 from stagetree.sequences import did_you_mean
 from stagetree.source.definitions import Arguments
-from stagetree.source.discovery import ENTRIES, arguments, classes, scripts, single_rank, without
+from stagetree.source.discovery import ENTRIES, arguments, classes, scripts, single_rank, trainers_without
 from stagetree.source.loops import read_in_steps
 from stagetree.source.syntax import syntax_tree
 from stagetree.source.versions import SourceError, candidates, module_files, version_of
@@ -207,7 +207,7 @@ def _read(path: str, names: frozenset[str]) -> _File:
             versions,
             frozenset(versions),
             takes=arguments(path, again),
-            without={method: without(path, again, method) for method in ("begin", "average")},
+            without={method: trainers_without(path, again, method) for method in ("begin", "average")},
             single_rank=single_rank(path, again),
             scripts=(attached := scripts(path, again)),
             reads=read_in_steps(path, again) if attached else None,

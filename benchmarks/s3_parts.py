@@ -194,7 +194,7 @@ def measure(url: str, image: bytes, rounds: int) -> tuple[list[list[float]], lis
     alone, before, beside = Alone(url), S3Store(url), S3Store(url)
     before.direct = ThroughS3fs()  # type: ignore[assignment]
     parts = [memoryview(image)[begin : begin + PART] for begin in range(0, len(image), PART)]
-    checkpoints, state, stored = CheckpointStore(beside), State.of(image), list[Stored]()
+    checkpoints, state, stored = CheckpointStore(beside), State.from_bytes(image), list[Stored]()
 
     def read_alone() -> None:
         with file_system.open(f"{url}/alone", "rb", block_size=PART, cache_type="readahead") as file:

@@ -32,7 +32,7 @@ class Results(StudyHistory):
     """A study with its trials, their curves and events, and the nodes of the plan that they pass."""
 
     @classmethod
-    async def of(cls, client: AsyncClient, study: str) -> Results:
+    async def fetch(cls, client: AsyncClient, study: str) -> Results:
         """Fetch the results of a study so far."""
         gate = asyncio.Semaphore(_AT_ONCE)
 

@@ -148,7 +148,7 @@ class AsyncStudy(StudyView, MadeOfTrials):
 
     async def results(self) -> Results:
         """The results so far: trials, their curves, the reasons of decisions, and times."""
-        return await Results.of(self._client, self.id)
+        return await Results.fetch(self._client, self.id)
 
     async def dataframe(self, *, by_step: bool = True) -> DataFrame:
         """All trials as they stand now, a row for each: see `Results.dataframe`."""

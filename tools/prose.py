@@ -61,8 +61,8 @@ PREPOSITIONS = set(
 )
 """`to_json`, `from_file`, `with_suffix`, `as_posix` and `on_step_begin` are Python's own idioms."""
 
-PUBLIC_NAMES = {"at", "up"}
-"""Names that users write: the method `at` of sequences and distributions, and the command `stagetree up`."""
+PUBLIC_NAMES = {"at", "up", "after_step"}
+"""Names that users write: `at` of sequences and distributions, `stagetree up`, and `TorchTrainer.after_step`."""
 
 MOST_PREPOSITIONS = 25
 """How many functions and methods may have a name that begins with a preposition. It may only fall; the aim is 0."""

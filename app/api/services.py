@@ -49,10 +49,10 @@ class SingleFlight:
         """Run the work in a thread; its result. key: the same for equal work. Raises what the work raises."""
         task = self._next.get(key)
         if task is None:
-            task = self._next[key] = asyncio.create_task(self._after(self._running.get(key), key, work))
+            task = self._next[key] = asyncio.create_task(self._run_after(self._running.get(key), key, work))
         return cast(T, await asyncio.shield(task))  # one cancelled caller must not cancel the others
 
-    async def _after(self, before: asyncio.Task[Any] | None, key: Hashable, work: Callable[[], T]) -> T:
+    async def _run_after(self, before: asyncio.Task[Any] | None, key: Hashable, work: Callable[[], T]) -> T:
         if before is not None:
             await asyncio.wait([before])
         self._running[key] = self._next.pop(key)

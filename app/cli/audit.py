@@ -75,7 +75,7 @@ def _service(
         return
     files = trainer_files(trainers or [], folder=Path())
     _check_here(folder or DEFAULT_DIR, study, files)
-    with own_stack(OwnStack.of(folder or DEFAULT_DIR, slots, None, files), await_slots=True) as service:
+    with own_stack(OwnStack.from_options(folder or DEFAULT_DIR, slots, None, files), await_slots=True) as service:
         yield service
 
 

@@ -46,7 +46,9 @@ class OwnStack:
     """As in `Embedded`."""
 
     @classmethod
-    def of(cls, folder: Path | None, slots: int | None, slots_per_gpu: int | None, trainers: Sequence[str]) -> OwnStack:
+    def from_options(
+        cls, folder: Path | None, slots: int | None, slots_per_gpu: int | None, trainers: Sequence[str]
+    ) -> OwnStack:
         """The options, completed by the settings and this machine. Raises `StackFailed`."""
         per_gpu = slots_per_gpu or settings().slots_per_gpu
         return cls(folder, slots or default_slots(per_gpu), per_gpu, trainers)

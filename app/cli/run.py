@@ -90,7 +90,7 @@ def run(
 
             files = trainer_files(trainers or [], folder=study.parent)
             source = check_trainer(spec, files, study.parent)
-            stack = OwnStack.of(None if discard else dir or DEFAULT_DIR, slots, slots_per_gpu, files)
+            stack = OwnStack.from_options(None if discard else dir or DEFAULT_DIR, slots, slots_per_gpu, files)
         raise typer.Exit(_run_here(replace(stack, forking=forking), spec, source, show, output, is_strict=strict))
 
 

@@ -68,7 +68,7 @@ class StudySinks(threading.Thread):
         from stagetree.sinks.addresses import Configured
 
         super().__init__(name="study sinks", daemon=True)
-        self._configured = Configured.of(configured)
+        self._configured = Configured.parse(configured)
         self._url, self._positions, self._say = url, positions, say
         self._ended = threading.Event()
         self._lock = threading.Lock()

@@ -36,7 +36,7 @@ def up(
 
     if insecure:
         os.environ["STAGETREE_ACCESS"] = "open"
-    stack = OwnStack.of(dir, slots, slots_per_gpu, trainer_files(trainers or []))
+    stack = OwnStack.from_options(dir, slots, slots_per_gpu, trainer_files(trainers or []))
     with own_stack(replace(stack, host=host, port=port, stays=True), await_slots=True) as service:
         url = service.client.url
         print(f"stagetree is up at {url} with {plural(stack.slots, 'slot')}; the log is in {service.folder}.")

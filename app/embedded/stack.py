@@ -178,7 +178,7 @@ class Embedded:
             (self.folder / "logs").mkdir(parents=True, exist_ok=True)
             self._lock = FolderLock(self.folder)
         except BlockingIOError:
-            raise StackFailed(_in_use_message(self.folder)) from None
+            raise StackFailed(_folder_in_use_message(self.folder)) from None
         except OSError as error:
             raise StackFailed(f"the folder {self.folder} cannot be written: {error.strerror}") from None
         remove_partial(self.folder / "checkpoints")
@@ -273,7 +273,7 @@ class Embedded:
         return StackFailed(f"the stack was not ready after {START_SECONDS:.0f} seconds; see {self.folder / 'logs'}")
 
 
-def _in_use_message(folder: Path) -> str:
+def _folder_in_use_message(folder: Path) -> str:
     """Says that another stack uses the folder, and what to do."""
     other = find_server(folder)
     here = f"another stagetree is at work in {folder}"

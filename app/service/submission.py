@@ -110,7 +110,7 @@ def _folder_source(use: Services, begin: BeginFrom, folder: str) -> WeightSource
     """A folder of torch.distributed.checkpoint. Only the trainer, which has torch, can check its content."""
     refuse, digest = _check_path(use, "dcp", folder), sha256()
     try:
-        packed = PackedFolder.of(Path(folder))
+        packed = PackedFolder.from_folder(Path(folder))
         for part in packed.parts():
             digest.update(part)
     except NotDcp as problem:

@@ -66,7 +66,7 @@ class State:
         return sum(each.size for each in self.images)
 
     @classmethod
-    def of(cls, image: bytes | memoryview) -> State:
+    def from_bytes(cls, image: bytes | memoryview) -> State:
         """A copy of an image in memory. Raises OSError if there is no room."""
         state = cls.empty()
         state.append(image)

@@ -51,7 +51,7 @@ class Fork(TrainerProcess):
     printed, reports_free_memory = b"", False
 
     @classmethod
-    def of(cls, template: Template, request: ForkRequest) -> Fork:
+    def from_template(cls, template: Template, request: ForkRequest) -> Fork:
         """Raises `WarmFailed`, `TrainerFailed`, EOFError, OSError."""
         fork = cls(*request.answer(FORK_SECONDS))
         fork.printed, fork.info, fork._uses = template.printed, template.process.info, [template.uses]
@@ -85,7 +85,7 @@ class Template:
     def fork(self) -> Fork:
         """A process with an untrained model. Raises `WarmFailed`, `TrainerFailed`, EOFError, OSError."""
         request, self._next = self._next or self.process.request_fork(), None
-        fork = Fork.of(self, request)
+        fork = Fork.from_template(self, request)
         with suppress(OSError):  # the template has died meanwhile, which the next chain meets
             self._next = self.process.request_fork()  # made while this one trains
         return fork

@@ -95,10 +95,10 @@ class TrialLogs:
         self._printed = files.printed
         return files
 
-    def over(self, chain: str) -> None:
+    def end(self, chain: str) -> None:
         """Note that a chain writes nothing more."""
         if self._sender is not None:
-            self._sender.over(chain)
+            self._sender.end(chain)
 
     def truncate_current(self) -> None:
         """Limit the size of the current stage's file, or of the last one's."""
@@ -162,7 +162,7 @@ class LogSender:
         self._live |= {chain}
         return self._folder
 
-    def over(self, chain: str) -> None:
+    def end(self, chain: str) -> None:
         self._live -= {chain}
 
     def close(self) -> None:

@@ -68,20 +68,22 @@ class AsyncClient(MakesTrials, TakesRemarks):
         self, spec: StudySpec | Mapping[str, Any], idempotency_key: str | None = None, project: str | None = None
     ) -> models.StudyAnswer:
         """Submit a study, to a `project` if not that of your token. Calls with one `idempotency_key` make one study."""
-        return models.StudyAnswer.of(await self.http.post("/studies", body_of(spec), idempotency_key, project=project))
+        return models.StudyAnswer.from_json(
+            await self.http.post("/studies", body_of(spec), idempotency_key, project=project)
+        )
 
     async def preview(self, spec: StudySpec | Mapping[str, Any], *, slots: int = 1) -> models.Preview:
         """What a study would cost and save on `slots` slots. Runs nothing."""
-        return models.Preview.of(await self.http.post("/studies:preview", body_of(spec), slots=slots))
+        return models.Preview.from_json(await self.http.post("/studies:preview", body_of(spec), slots=slots))
 
     async def studies(self, *, limit: int = 100, state: Iterable[str] = ()) -> AsyncIterator[models.StudyListed]:
         """All studies, newest first, or those in one of these states; `limit` of them per request."""
         async for item in self.http.pages("/studies", limit, state=list(state) or None):
-            yield models.StudyListed.of(item)
+            yield models.StudyListed.from_json(item)
 
     async def study(self, study: str, *, trials: bool = True) -> models.StudyAnswer:
         """One study with its results so far; with `trials=False` the answer is smaller, without its trials."""
-        return models.StudyAnswer.of(await self.http.get(path_of(study), trials=str(trials).lower()))
+        return models.StudyAnswer.from_json(await self.http.get(path_of(study), trials=str(trials).lower()))
 
     async def pause(self, study: str) -> models.StudyAnswer:
         """Pause a study: start no stage for it until it is resumed."""
@@ -128,11 +130,11 @@ class AsyncClient(MakesTrials, TakesRemarks):
         return await self._change(study, "complete")
 
     async def _change(self, study: str, verb: str, **params: Any) -> models.StudyAnswer:
-        return models.StudyAnswer.of(await self.http.post(f"{path_of(study)}:{verb}", **params))
+        return models.StudyAnswer.from_json(await self.http.post(f"{path_of(study)}:{verb}", **params))
 
     async def replay(self, study: str, at: int | None = None) -> models.Replay:
         """Derive the decisions again from the study's events, up to event `at`, and compare with the recorded ones."""
-        return models.Replay.of(await self.http.post(f"{path_of(study)}:replay", at=at))
+        return models.Replay.from_json(await self.http.post(f"{path_of(study)}:replay", at=at))
 
     async def log(self, study: str) -> str:
         """The whole log of the study's plan, one event per line."""
@@ -149,7 +151,7 @@ class AsyncClient(MakesTrials, TakesRemarks):
 
     async def plan(self, study: str) -> models.Plan:
         """The search plan that the study is part of."""
-        return models.Plan.of(await self.http.get(f"{path_of(study)}/plan"))
+        return models.Plan.from_json(await self.http.get(f"{path_of(study)}/plan"))
 
     async def environment(self, study: str) -> Json:
         """What the study is trained with, by kind of device: packages, driver, commit of the trainer."""
@@ -157,18 +159,18 @@ class AsyncClient(MakesTrials, TakesRemarks):
 
     async def stage_tree(self, study: str) -> models.StageTree:
         """The stage tree: the stages that are outstanding now."""
-        return models.StageTree.of(await self.http.get(f"{path_of(study)}/stage-tree"))
+        return models.StageTree.from_json(await self.http.get(f"{path_of(study)}/stage-tree"))
 
     # Trials
 
     async def trials(self, study: str, *, limit: int = 1000) -> AsyncIterator[models.Trial]:
         """All trials of a study; `limit` of them per request."""
         async for item in self.http.pages(f"{path_of(study)}/trials", limit):
-            yield models.Trial.of(item)
+            yield models.Trial.from_json(item)
 
     async def trial(self, study: str, number: int) -> models.TrialDetail:
         """One trial, with its curve."""
-        return models.TrialDetail.of(await self.http.get(f"{path_of(study)}/trials/{number}"))
+        return models.TrialDetail.from_json(await self.http.get(f"{path_of(study)}/trials/{number}"))
 
     async def trial_log(self, study: str, number: int) -> str:
         """The output of a trial's training."""
@@ -177,24 +179,28 @@ class AsyncClient(MakesTrials, TakesRemarks):
     async def logged(self, study: str, number: int) -> list[models.LoggedPoint]:
         """The values that a trial's trainer logged, in order of steps."""
         answer = await self.http.get(f"{path_of(study)}/trials/{number}/metrics")
-        return [models.LoggedPoint.of(item) for item in answer["items"]]
+        return [models.LoggedPoint.from_json(item) for item in answer["items"]]
 
     async def add_trial(self, study: str, hp: Mapping[str, Any], steps: int) -> models.TrialDetail:
         """Ask for one more trial: `hp` maps names to sequences, or to their JSON."""
-        return models.TrialDetail.of(await self.http.post(f"{path_of(study)}/trials", {"hp": hp, "steps": steps}))
+        return models.TrialDetail.from_json(
+            await self.http.post(f"{path_of(study)}/trials", {"hp": hp, "steps": steps})
+        )
 
     async def extend_trial(self, study: str, number: int, steps: int) -> models.TrialDetail:
         """Ask for a trial of your own to be trained longer, to `steps` steps in all."""
-        return models.TrialDetail.of(await self.http.post(f"{path_of(study)}/trials/{number}:extend", {"steps": steps}))
+        return models.TrialDetail.from_json(
+            await self.http.post(f"{path_of(study)}/trials/{number}:extend", {"steps": steps})
+        )
 
     async def ask_trials(self, study: str, trials: Iterable[Mapping[str, Any]]) -> list[models.TrialDetail]:
         """Ask for many at once, all or none: `{hp, steps}` is a new trial, `{trial, steps}` extends an existing one."""
         answer = await self.http.post(f"{path_of(study)}/trials:batch", {"trials": list(trials)})
-        return [models.TrialDetail.of(item) for item in answer["items"]]
+        return [models.TrialDetail.from_json(item) for item in answer["items"]]
 
     async def retry_trial(self, study: str, number: int) -> models.TrialDetail:
         """Retry a failed trial; a study that is over is reopened for it. Raises `Conflict` if it has not failed."""
-        return models.TrialDetail.of(await self.http.post(f"{path_of(study)}/trials/{number}:retry"))
+        return models.TrialDetail.from_json(await self.http.post(f"{path_of(study)}/trials/{number}:retry"))
 
     async def cancel_trial(self, study: str, number: int) -> None:
         """Cancel a trial."""
@@ -203,7 +209,7 @@ class AsyncClient(MakesTrials, TakesRemarks):
     async def events(self, study: str, after: int = 0, *, limit: int = 1000) -> AsyncIterator[models.Event]:
         """The events of the study so far, after event number `after`."""
         async for item in self.http.pages(f"{path_of(study)}/events", limit, after=after):
-            yield models.Event.of(item)
+            yield models.Event.from_json(item)
 
     async def follow(self, study: str, after: int = 0) -> AsyncIterator[models.Event]:
         """The events after event number `after`, and then each new one as it happens, until the study is over.
@@ -212,11 +218,11 @@ class AsyncClient(MakesTrials, TakesRemarks):
         """
         async with aclosing(self.http.follow(f"{path_of(study)}/events", after)) as items:
             async for item in items:
-                yield models.Event.of(item)
+                yield models.Event.from_json(item)
 
     async def slots(self, *, estimates: bool = False) -> list[models.Slot]:
         """The slots, and the work of each; with `estimates`, also how far those of its stages were off."""
-        return [models.Slot.of(item) async for item in self.http.pages("/slots", estimates=estimates or None)]
+        return [models.Slot.from_json(item) async for item in self.http.pages("/slots", estimates=estimates or None)]
 
     async def release_slot(self, slot: str) -> None:
         """End the quarantine of a slot. Raises `NotFound`."""
@@ -224,7 +230,7 @@ class AsyncClient(MakesTrials, TakesRemarks):
 
     async def trainers(self) -> list[models.TrainerListed]:
         """The trainers that studies may name, each with its version."""
-        return [models.TrainerListed.of(item) async for item in self.http.pages("/trainers")]
+        return [models.TrainerListed.from_json(item) async for item in self.http.pages("/trainers")]
 
     async def health(self) -> Json:
         """The health of the server. Raises `Unreachable` if it does not answer."""

@@ -18,28 +18,28 @@ class MakesTrials:
     async def branch_trial(self, study: str, branch: Json, *, preview: bool = False) -> Branch:
         """Branch off a trial: `trial`, `at`, `hp`, `steps`. With `preview`, only return the cost."""
         path = f"{path_of(study)}/trials:branch"
-        return Branch.of(await self.http.post(path, branch, preview=preview or None))
+        return Branch.from_json(await self.http.post(path, branch, preview=preview or None))
 
     async def average_trials(self, study: str, average: Json, *, preview: bool = False) -> Branch:
         """Average trials: `trials` or `best`, and optionally `last`, `weights`, `steps`, `hp`. As `branch_trial`."""
         path = f"{path_of(study)}/trials:average"
-        return Branch.of(await self.http.post(path, average, preview=preview or None))
+        return Branch.from_json(await self.http.post(path, average, preview=preview or None))
 
     async def suggest(self, study: str, suggestions: Iterable[Json]) -> list[Suggestion]:
         """Suggest configurations, whole or in part, which take the next places of the study's tuner: all or nothing."""
         request = {"suggestions": [dict(each) for each in suggestions]}
         answer = await self.http.post(f"{path_of(study)}/suggestions", request)
-        return [Suggestion.of(item) for item in answer["items"]]
+        return [Suggestion.from_json(item) for item in answer["items"]]
 
     async def suggestions(self, study: str) -> list[Suggestion]:
         """All suggestions to a study, each with its trial, once that has begun."""
         answer = await self.http.get(f"{path_of(study)}/suggestions")
-        return [Suggestion.of(item) for item in answer["items"]]
+        return [Suggestion.from_json(item) for item in answer["items"]]
 
     async def sampler(self, study: str, at: int | None = None) -> SamplerState:
         """The observations of a study's sampler and its next proposal; with `at`, as of that event."""
         moment: Json = {} if at is None else {"at": at}
-        return SamplerState.of(await self.http.get(f"{path_of(study)}/sampler", **moment))
+        return SamplerState.from_json(await self.http.get(f"{path_of(study)}/sampler", **moment))
 
     async def withdraw(self, study: str, suggestion: int) -> None:
         """Withdraw a suggestion by its number. Raises `Conflict` if a trial has already begun with it."""
@@ -53,11 +53,11 @@ class TakesRemarks:
 
     async def add_note(self, study: str, text: str, trial: int | None = None) -> Event:
         """Add a note to a study, or to a trial of it."""
-        return Event.of(await self.http.post(f"{path_of(study)}/notes", {"text": text, "trial": trial}))
+        return Event.from_json(await self.http.post(f"{path_of(study)}/notes", {"text": text, "trial": trial}))
 
     async def correct_note(self, study: str, event: int, text: str) -> Note:
         """Replace the text of the note that `event` added; the log keeps both."""
-        return Note.of(await self.http.post(f"{path_of(study)}/notes/{event}:correct", {"text": text}))
+        return Note.from_json(await self.http.post(f"{path_of(study)}/notes/{event}:correct", {"text": text}))
 
     async def label(
         self,
@@ -68,7 +68,7 @@ class TakesRemarks:
     ) -> StudyAnswer:
         """Add and remove tags of a study, and set attributes; None as a value removes one."""
         request = {"add": list(add), "remove": list(remove), "attributes": dict(attributes or {})}
-        return StudyAnswer.of(await self.http.post(f"{path_of(study)}:label", request))
+        return StudyAnswer.from_json(await self.http.post(f"{path_of(study)}:label", request))
 
 
 class MadeOfTrials:

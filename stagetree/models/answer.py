@@ -62,7 +62,7 @@ class Answer(BaseModel):
         return schema
 
     @classmethod
-    def of(cls, json: Mapping[str, Any]) -> Self:
+    def from_json(cls, json: Mapping[str, Any]) -> Self:
         """Parse an answer. Raises `StagetreeError` for JSON that no stagetree server sends."""
         try:
             return cls.model_validate(json)

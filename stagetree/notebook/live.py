@@ -269,7 +269,7 @@ class StudyView:
     @property
     def answer(self) -> StudyAnswer:
         """The server's last answer: costs, counts, times; without the trials."""
-        return StudyAnswer.of(self._known.study)
+        return StudyAnswer.from_json(self._known.study)
 
     @property
     def trials(self) -> list[Trial]:
@@ -296,4 +296,4 @@ class StudyView:
 
 def _list_html(trial: Json) -> Trial:
     """The trial as lists of trials have it, whichever answer told of it last."""
-    return Trial.of({name: value for name, value in trial.items() if name not in _ALONE})
+    return Trial.from_json({name: value for name, value in trial.items() if name not in _ALONE})

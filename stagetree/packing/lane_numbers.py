@@ -90,7 +90,7 @@ def _operation(operate: Callable[..., float], is_reversed: bool = False) -> Call
     return method
 
 
-def _in_place_operation(operate: Callable[..., float]) -> Callable[..., Any]:
+def _augmented_assignment(operate: Callable[..., float]) -> Callable[..., Any]:
     def method(self: LaneScalar, other: Any) -> Any:
         self.numbers = tuple(map(operate, self.numbers, _numbers(other)))
         return self
@@ -106,7 +106,7 @@ for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"):
     _operate = getattr(operator, _name)
     setattr(LaneNumber, f"__{_name}__", _operation(_operate))
     setattr(LaneNumber, f"__r{_name}__", _operation(_operate, is_reversed=True))
-    setattr(LaneScalar, f"__i{_name}__", _in_place_operation(_operate))
+    setattr(LaneScalar, f"__i{_name}__", _augmented_assignment(_operate))
 for _name in ("neg", "pos", "abs"):
     setattr(LaneNumber, f"__{_name}__", _operation(getattr(operator, _name)))
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):

@@ -131,7 +131,7 @@ class TrainerFailed(Exception):
         return self.signature == UNSAVABLE
 
     @classmethod
-    def of(cls, error: BaseException) -> TrainerFailed:
+    def from_error(cls, error: BaseException) -> TrainerFailed:
         """An error of the user's code."""
         return cls(kind_of(error), format_error(error), signature=signature_of(error))
 
@@ -149,7 +149,7 @@ def user_code(but: tuple[type[Exception], ...] | type[Exception] = ()) -> Iterat
     except but:
         raise
     except BaseException as error:
-        raise TrainerFailed.of(error) from error
+        raise TrainerFailed.from_error(error) from error
 
 
 def kind_of(error: BaseException) -> str:

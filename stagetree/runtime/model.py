@@ -241,7 +241,7 @@ class Model:
             words = f"{place_text(self.trainer, error.place)} {error.problem}"
             raise TrainerFailed("exception", plain(words), signature=UNSAVABLE) from error
         except RuntimeError as error:  # of torch, for example a device error
-            raise TrainerFailed.of(error) from error
+            raise TrainerFailed.from_error(error) from error
 
 
 def _fill_buffer(layout: state_format.Layout, buffers: Buffers) -> tuple[Buffer, int]:

@@ -165,7 +165,7 @@ class PackedModels:
 
 def _failure(error: Exception) -> TrainerFailed:
     """A lane's failure. Raised for a broken device, which all share."""
-    failure = TrainerFailed.of(error)
+    failure = TrainerFailed.from_error(error)
     if failure.kind == "device":
         raise failure
     return failure

@@ -101,7 +101,7 @@ class Configured:
     """Whether any address is allowed, for a service with a single user."""
 
     @classmethod
-    def of(cls, written: str) -> Configured:
+    def parse(cls, written: str) -> Configured:
         """Parse STAGETREE_SINKS: `team=mlflow:https://tracking, *`. Raises `SinkError`."""
         parts = [each.strip() for each in written.split(",") if each.strip()]
         pairs = [each.partition("=") for each in parts if each != "*"]

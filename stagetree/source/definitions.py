@@ -36,7 +36,7 @@ class Arguments:
         return cls(tuple(told), is_open=None in names)
 
     @classmethod
-    def of(cls, function: ast.FunctionDef, bound: int = 1) -> Arguments:
+    def from_function(cls, function: ast.FunctionDef, bound: int = 1) -> Arguments:
         """The arguments of an `__init__` that users set; with `bound` 0, of a plain function."""
         supplied, args = {"seed", "device"}, function.args
         plain = [each.arg for each in [*args.posonlyargs, *args.args][bound:]]

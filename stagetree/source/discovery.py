@@ -52,7 +52,7 @@ def arguments(path: str | Path, files: Mapping[str, bytes]) -> dict[str, Argumen
     builds = {name: own.get(dotted_name(args[1]) or "") for name, args in made}
     return {
         **{name: _constructor(node) for name, node in named.items() if name is not None},
-        **{name: Arguments.of(build, bound=0) for name, build in builds.items() if build is not None},
+        **{name: Arguments.from_function(build, bound=0) for name, build in builds.items() if build is not None},
         **{
             name: Arguments.parse_calls(calls, ATTACH_PARAMETERS)
             for name, calls in _attach_calls(sources, module).items()
@@ -60,7 +60,7 @@ def arguments(path: str | Path, files: Mapping[str, bytes]) -> dict[str, Argumen
     }
 
 
-def without(path: str | Path, files: Mapping[str, bytes], method: str) -> frozenset[str]:
+def trainers_without(path: str | Path, files: Mapping[str, bytes], method: str) -> frozenset[str]:
     """The names of the trainers that certainly lack a method: neither they nor a base up to `Trainer` define it."""
     sources, module = _open_sources(path, files)
     nodes = [node for node in sources.tree(module).body if isinstance(node, ast.ClassDef)]
@@ -76,7 +76,7 @@ def _constructor(node: ast.ClassDef) -> Arguments:
     own = (each for each in node.body if isinstance(each, ast.FunctionDef) and each.name == "__init__")
     function = next(own, None)
     if function is not None and not function.decorator_list:
-        return Arguments.of(function)
+        return Arguments.from_function(function)
     return _command_arguments(node) if function is None else Arguments()
 
 

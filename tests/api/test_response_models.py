@@ -107,7 +107,7 @@ def test_a_trial_made_without_validation_is_like_one_that_was_validated() -> Non
     node = plan.studies[S].trials[1].path[0]
     fold([e.Evaluated(node=node, step=40, metrics={"m": 0.5})], plan)
     made = documents.trials(plan, plan.studies[S])[1]
-    read = Trial.of(made.to_json())
+    read = Trial.from_json(made.to_json())
     assert (made, list(made.keys()), vars(made)) == (read, list(read.keys()), vars(read))
     assert made.model_copy() == read and made.with_fields(error="no").get("error") == "no"
     assert (made["value"], made.get("prediction"), "nothing" in made) == (0.5, None, False)

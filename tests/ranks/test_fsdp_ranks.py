@@ -53,7 +53,7 @@ class Bench:
 
     def train(self, way: Way, parallel: str = "fsdp", **args: Any) -> tuple[str, Any]:
         """The hash of the state put together, and the metrics, after stages on so many ranks, until that step."""
-        state, step = State.of(b""), 0
+        state, step = State.from_bytes(b""), 0
         for ranks, until in way:
             process = self.begin(ranks, parallel, **args)
             if step:

@@ -43,7 +43,7 @@ class Bench:
 
     def train(self, args: dict[str, Any], hp: Any, way: list[tuple[int, int]], shards: int = 4) -> tuple[str, Any]:
         """The hash of the state, and the metrics, after stages on so many ranks, until that step."""
-        state, step = State.of(b""), 0
+        state, step = State.from_bytes(b""), 0
         for ranks, until in way:
             process = self.begin(ranks, args, shards)
             if step:

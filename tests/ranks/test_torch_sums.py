@@ -34,7 +34,7 @@ def four(warm: Warm) -> Iterator[TrainerGroup]:
 
 def train(group: TrainerGroup, parallel: str, stages: list[int], **args: Any) -> tuple[str, Any]:
     """The hash of the state, and the metrics, where each stage is trained by a model of its own."""
-    state, step = State.of(b""), 0
+    state, step = State.from_bytes(b""), 0
     for until in stages:
         group.build(FILE, "in_ddp", args, 0, deadline=PATIENT, parallel=parallel)
         if step:

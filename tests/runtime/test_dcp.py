@@ -34,7 +34,7 @@ def saved(folder: Path, state: dict[str, Any]) -> Path:
 
 
 def packed(folder: Path, to: Path) -> Path:
-    to.write_bytes(b"".join(PackedFolder.of(folder).parts()))
+    to.write_bytes(b"".join(PackedFolder.from_folder(folder).parts()))
     return to
 
 
@@ -54,7 +54,7 @@ def test_the_model_is_taken_by_its_own_names(tmp_path: Path, wrapper: str) -> No
     object = packed(folder, tmp_path / "object")
     with object.open("rb") as file:
         assert kind_of(file) == "dcp"
-    assert object.stat().st_size == PackedFolder.of(folder).size
+    assert object.stat().st_size == PackedFolder.from_folder(folder).size
     assert_is_model(load_weights(object))
 
 
@@ -119,6 +119,6 @@ def test_equal_folders_are_equal_objects(tmp_path: Path) -> None:
     copy.mkdir()
     for path in sorted(folder.iterdir(), reverse=True):
         (copy / path.name).write_bytes(path.read_bytes())
-    assert b"".join(PackedFolder.of(copy).parts()) == b"".join(PackedFolder.of(folder).parts())
-    header = PackedFolder.of(folder).header
+    assert b"".join(PackedFolder.from_folder(copy).parts()) == b"".join(PackedFolder.from_folder(folder).parts())
+    header = PackedFolder.from_folder(folder).header
     assert set(json.loads(json.loads(header[8:])["__metadata__"]["dcp"])) == {path.name for path in folder.iterdir()}

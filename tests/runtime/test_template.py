@@ -71,7 +71,7 @@ def forks() -> Iterator[list[Fork]]:
 
 
 def forked(template: TrainerProcess, forks: list[Fork], printed: bytes = b"") -> Fork:
-    forks.append(Fork.of(Template(template, printed, []), template.request_fork()))
+    forks.append(Fork.from_template(Template(template, printed, []), template.request_fork()))
     return forks[-1]
 
 

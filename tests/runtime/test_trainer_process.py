@@ -68,7 +68,7 @@ def test_training_says_how_much_memory_its_model_took_and_not_the_one_before(sta
 
 
 def test_a_checkpoint_comes_back_from_bytes(start: Start, deadline: Deadline, whole: bytes) -> None:
-    state = State.of(whole)
+    state = State.from_bytes(whole)
     process = start()
     process.build(TOY, "toy", {}, 3, deadline=deadline)
     process.load(state, HP, 12, deadline=deadline)

@@ -146,12 +146,12 @@ def test_an_address_may_ask_for_artifacts() -> None:
     assert progress_folder(f"wandb:mine{BOTH}") == progress_folder("wandb:mine")
     for address in (f"mlflow:ml{BOTH}", "wandb:mine?artifacts=weights", f"team{BOTH}"):
         assert StudySpec.from_dict({**SMALLEST, "sinks": [address]}).to_json()["sinks"] == [address]
-    team = Configured.of("team=mlflow:https://tracking?artifacts=report, alerts=webhook:https://host/?artifacts=x")
+    team = Configured.parse("team=mlflow:https://tracking?artifacts=report, alerts=webhook:https://host/?artifacts=x")
     assert team.address("team") == "mlflow:https://tracking?artifacts=report"
     assert team.address(f"team{BOTH}") == f"mlflow:https://tracking{BOTH}"
     assert team.address("alerts") == "webhook:https://host/?artifacts=x"
     with pytest.raises(SinkError, match="must be mlflow:URI or wandb:PROJECT where it asks for artifacts"):
-        Configured.of("board=tensorboard:runs").address(f"board{BOTH}")
+        Configured.parse("board=tensorboard:runs").address(f"board{BOTH}")
 
 
 @pytest.mark.parametrize("address", ["mlflow:ml?artifacts=weigths", "wandb:p?artifact=weights", "team?artifacts="])

@@ -95,18 +95,18 @@ def test_it_is_noted_when_all_is_written(tmp_path: Path) -> None:
 
 def test_a_study_names_what_the_operator_has_configured() -> None:
     """An address of its own was reached with the operator's credentials."""
-    team = Configured.of("team=mlflow:https://tracking, board=wandb:ours")
+    team = Configured.parse("team=mlflow:https://tracking, board=wandb:ours")
     assert team.address("team") == "mlflow:https://tracking"
     assert team.address("tensorboard:runs") == "tensorboard:runs"
     for given in ("mlflow:http://169.254.169.254/latest", "wandb:theirs", "teams"):
         with pytest.raises(SinkError, match="must be one of team, board, tensorboard:DIR, which the operator"):
             team.address(given)
-    assert Configured.of("*").address("mlflow:http://tracking") == "mlflow:http://tracking"
+    assert Configured.parse("*").address("mlflow:http://tracking") == "mlflow:http://tracking"
     with pytest.raises(SinkError):
-        Configured.of("*").address("team")
+        Configured.parse("*").address("team")
 
 
 @pytest.mark.parametrize("written", ["mlflow:http://tracking", "a b=wandb:x", "team=ftp:x", "=wandb:x"])
 def test_a_wrong_list_of_sinks_is_refused(written: str) -> None:
     with pytest.raises(SinkError):
-        Configured.of(written)
+        Configured.parse(written)

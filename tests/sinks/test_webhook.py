@@ -140,7 +140,7 @@ def test_study_files_name_what_the_operator_has_configured_and_no_address() -> N
     address = "webhook:https://hooks.example.com/T0/secret"
     with pytest.raises(SinkError, match="must be the name of a webhook in STAGETREE_SINKS"):
         check_of_study(address)
-    configured = Configured.of(f"alerts={address}, *")
+    configured = Configured.parse(f"alerts={address}, *")
     assert configured.address("alerts") == address
     with pytest.raises(SinkError, match="must be one of alerts"):
         configured.address(address)

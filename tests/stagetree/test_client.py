@@ -252,7 +252,7 @@ def test_a_client_is_lenient_where_a_server_is_not(model: type[models.Answer]) -
     promised = set(described.get("required", ()))
     needed = {name: field.annotation for name, field in model.model_fields.items() if field.is_required()}
     assert needed.keys() <= promised
-    found = model.of({name: _sample(kind) for name, kind in needed.items()})
+    found = model.from_json({name: _sample(kind) for name, kind in needed.items()})
     for name in promised - needed.keys():
         assert not found[name] or isinstance(found[name], models.Answer), name
     assert "additionalProperties" not in described
@@ -268,14 +268,14 @@ def _sample(kind: Any) -> Any:
 
 
 def test_a_word_of_a_newer_server_is_taken() -> None:
-    slot = models.Slot.of({"name": "gpu0", "state": "resting", "stage": None, "humidity": 0.4})
+    slot = models.Slot.from_json({"name": "gpu0", "state": "resting", "stage": None, "humidity": 0.4})
     assert (slot.state, slot.trainers, slot.seen_at, slot["humidity"]) == ("resting", {}, 0.0, 0.4)
     assert slot.to_json() == {"name": "gpu0", "state": "resting", "stage": None, "humidity": 0.4}
 
 
 def test_a_prediction_is_read_like_its_json() -> None:
     judged = {"class": "poor", "p": None, "step": 3, "since": 2}
-    prediction = models.Trial.of({"trial": 0, "state": "stopped", "steps": 3, "prediction": judged}).prediction
+    prediction = models.Trial.from_json({"trial": 0, "state": "stopped", "steps": 3, "prediction": judged}).prediction
     assert prediction is not None and prediction == judged and {**prediction} == judged
     assert (prediction["class"], prediction.get("target"), "class" in prediction) == ("poor", None, True)
     assert "category" not in prediction

@@ -16,7 +16,7 @@ def shown(slots: int = 1, **fields: Any) -> str:
     running = [examples.UNDER_WAY | {"slot": f"cpu{number:02}"} for number in range(slots)]
     progress = examples.PROGRESS | {"running": running, "rungs": RUNGS, "last": LAST}
     counts = examples.STUDY["counts"] | {"failed": 2}
-    return live.html(StudyAnswer.of(examples.STUDY | {"progress": progress, "counts": counts} | fields))
+    return live.html(StudyAnswer.from_json(examples.STUDY | {"progress": progress, "counts": counts} | fields))
 
 
 def test_it_says_what_matters() -> None:

@@ -41,7 +41,7 @@ def trial(number: int, values: dict[int, float], path: list[str], **fields: Any)
         "asked": list(values),
         "steps": max(values, default=4),
     }
-    return TrialDetail.of({"trial": number, "curve": curve, "path": path, **given, **fields})
+    return TrialDetail.from_json({"trial": number, "curve": curve, "path": path, **given, **fields})
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def test_the_rung_tree_has_one_line_for_what_is_shared(results: Results) -> None
 def won(results: Results) -> Results:
     """The same, with the best trial named as the server names it."""
     best = {"trial": 0, "value": 0.9, "steps": 8, "hp": {}}
-    study = StudyAnswer.of(results.study.to_json() | {"best": best})
+    study = StudyAnswer.from_json(results.study.to_json() | {"best": best})
     return Results(study, results.trials, results.events, results.nodes)
 
 

@@ -57,7 +57,7 @@ def slot(remote: Any, cache: Path, limit: int = 10**6) -> CheckpointStore:
 
 
 def write(checkpoints: CheckpointStore, place: str, image: bytes = IMAGE) -> Stored:
-    state = State.of(image)
+    state = State.from_bytes(image)
     try:
         return checkpoints.write(place, state)
     finally:

@@ -37,7 +37,7 @@ class Reading:
         self.said.append(self.notes.text)
         if (error := next(self._errors, None)) is not None:
             raise error
-        return State.of(b"state")
+        return State.from_bytes(b"state")
 
     def run(self) -> State:
         return self.reader.read(ResumePoint(node="n", step=4, key="key", sha256=""), lambda: None)
@@ -88,7 +88,7 @@ def test_what_several_begin_with_is_read_once_and_held_until_all_have_begun() ->
 
     class Reader:
         def read(self, resume: ResumePoint, check: Callable[[], None]) -> State:
-            read.append(State.of(resume.key.encode()))
+            read.append(State.from_bytes(resume.key.encode()))
             return read[-1]
 
     reader = ReadOnce(Reader())

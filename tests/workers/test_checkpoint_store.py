@@ -40,7 +40,7 @@ def contents(state: State) -> bytes:
 
 
 def write(checkpoints: CheckpointStore, place: str, image: bytes, **how: Any) -> Stored:
-    state = State.of(image)
+    state = State.from_bytes(image)
     try:
         return checkpoints.write(place, state, **how)
     finally:
@@ -49,7 +49,7 @@ def write(checkpoints: CheckpointStore, place: str, image: bytes, **how: Any) ->
 
 @pytest.mark.slow
 def test_what_was_written_is_read_with_the_hash_of_all_its_parts(store: ObjectStore) -> None:
-    checkpoints, state = CheckpointStore(store), State.of(BIG)
+    checkpoints, state = CheckpointStore(store), State.from_bytes(BIG)
     stored = checkpoints.write("plan/node/3", state)
     assert stored.key.startswith("plan/node/3-")
     assert (stored.size, stored.sha256) == (len(BIG), hashlib.sha256(BIG).hexdigest())
@@ -70,8 +70,8 @@ def test_what_is_not_there_or_not_the_same_is_unreadable(store: ObjectStore) -> 
 
 def test_a_state_in_parts_is_all_of_them_or_nothing(tmp_path: Path) -> None:
     store = FaultyStore(str(tmp_path))
-    checkpoints, state = CheckpointStore(store), State.of(b"leader")
-    state.parts = (State.of(b"one"), State.of(b"two"))
+    checkpoints, state = CheckpointStore(store), State.from_bytes(b"leader")
+    state.parts = (State.from_bytes(b"one"), State.from_bytes(b"two"))
 
     def lose_the_second(key: str) -> None:
         if key.endswith(".2.safetensors"):

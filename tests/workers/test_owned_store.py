@@ -47,7 +47,7 @@ def copied(tmp_path: Path, records: SqlRecords) -> SqlRecords:
 
 
 def write(store: OwnedStore, text: bytes = b"state") -> str:
-    return CheckpointStore(store).write("plan-1/node/3", State.of(text)).key
+    return CheckpointStore(store).write("plan-1/node/3", State.from_bytes(text)).key
 
 
 @pytest.mark.parametrize("root", ["folder", "bucket"], indirect=True)

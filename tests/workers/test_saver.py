@@ -83,7 +83,7 @@ def test_a_store_that_is_away_is_waited_for_and_that_is_said_once(caplog: pytest
     notes, said, stored = SlotStatus(), list[str | None](), list[object]()
     patience = RetryPolicy(lambda seconds: said.append(notes.text))
     made = Saver(CheckpointStore(Slow(6)), patience, notes, lambda: 0.0)
-    made.save(CLAIM, "place", State.of(b"state"), lambda *found: stored.append(found))
+    made.save(CLAIM, "place", State.from_bytes(b"state"), lambda *found: stored.append(found))
     assert made.drain(60.0)
     (sentence,) = caplog.messages
     assert sentence.startswith("waiting for the store: checkpoint place-")
@@ -114,7 +114,7 @@ def cost_after(store: Timed, states: int, copy_seconds: float = 0.0) -> float:
 
     made = Saver(CheckpointStore(store), RetryPolicy(wait), SlotStatus(), lambda: store.now)  # type: ignore[arg-type,return-value]
     for number in range(states):
-        made.save(CLAIM, f"place-{number}", State.of(b"state"), lambda *_: None, copy_seconds=copy_seconds)
+        made.save(CLAIM, f"place-{number}", State.from_bytes(b"state"), lambda *_: None, copy_seconds=copy_seconds)
         assert made.drain(60.0)
     made.close()
     return made.seconds("plan")
@@ -138,7 +138,7 @@ def test_what_keeping_a_state_is_said_to_cost(seconds: list[float], copy_seconds
 def test_what_is_small_is_told_of_at_once_if_nothing_else_is_on_its_way() -> None:
     may_go_on = Flag()
     made = saver()[0]
-    states = {size: State.of(bytes(size)) for size in (SMALL, SMALL + 1)}
+    states = {size: State.from_bytes(bytes(size)) for size in (SMALL, SMALL + 1)}
     assert [made.is_quick(state) for state in (None, *states.values())] == [True, True, False]
 
     def wait() -> None:
@@ -153,7 +153,7 @@ def test_what_is_small_is_told_of_at_once_if_nothing_else_is_on_its_way() -> Non
 def test_a_state_that_nobody_wants_any_more_is_not_tried_again() -> None:
     claim, stored = Claim("c", "plan", 1), list[object]()
     made, notes = saver(lambda seconds: claim.end_flag.set())
-    made.save(claim, "place", State.of(b"state"), lambda *found: stored.append(found))
+    made.save(claim, "place", State.from_bytes(b"state"), lambda *found: stored.append(found))
     assert made.drain(60.0)
     assert not stored and notes.text is None
     made.close()
@@ -386,7 +386,7 @@ def test_training_waits_for_room_and_its_slot_says_so(backlogs: Callable[[], Hos
     made = Saver(CheckpointStore(store), RetryPolicy(wait), notes, lambda: 0.0, backlog=backlogs())
     stored = list[object]()
     for number in range(5):
-        made.save(CLAIM, f"place-{number}", State.of(bytes(60)), stored.append)
+        made.save(CLAIM, f"place-{number}", State.from_bytes(bytes(60)), stored.append)
     assert made.drain(60.0)
     assert len(stored) == 5 and notes.text is None
     assert said[0] == "waits for the store: 60 bytes of states are on their way to it from this host, of 100"

@@ -123,7 +123,7 @@ def test_what_is_new_is_sent_and_a_file_goes_when_its_chain_is_over(tmp_path: Pa
     assert sends.send()
     write(printed, "two")
     assert sends.send() and printed.exists()
-    sends.over("c1")
+    sends.end("c1")
     write(printed, " last")
     assert sends.send() and not printed.exists() and not rows.exists()
     assert table.texts == {("s", "0.log", "c1-0"): b"one two last", ("s", "plan/n.jsonl", "c1-0"): b"{}\n"}
@@ -136,7 +136,7 @@ def test_a_file_that_was_cut_off_comes_to_an_end(tmp_path: Path, table: Table) -
     printed = sends.begin("c1") / "s" / "0.log" / "c1-0"
     write(printed, "x" * (MAX_UNSENT_BYTES + PIECE_BYTES))
     assert not sends.send()
-    sends.over("c1")
+    sends.end("c1")
     assert sends.send() and not printed.exists()
 
 

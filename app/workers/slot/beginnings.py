@@ -35,7 +35,7 @@ class Built:
     names: frozenset[str]
 
     @classmethod
-    def of(cls, source: TrainerSource, work: ChainAssignment) -> Built:
+    def from_assignment(cls, source: TrainerSource, work: ChainAssignment) -> Built:
         return cls(source, work.plan, repr(arguments(work)), frozenset(work.hp))
 
 

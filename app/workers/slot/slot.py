@@ -167,7 +167,7 @@ class Slot:
         over = [lane for lane in self._live if lane.claim.end_flag.is_set()]
         for lane in over:
             lane.close()
-            self._context.logs.over(lane.claim.chain)
+            self._context.logs.end(lane.claim.chain)
         self._live = tuple(lane for lane in self._live if lane not in over)
 
     # ------------------------------------------------------------------------------- called from other threads

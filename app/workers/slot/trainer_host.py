@@ -85,7 +85,7 @@ class TrainerHost(TrainerCalls):
         `NoTrainerProcess`, `ModelMisplaced`, `TrainerFailed`, and what `read` does.
         """
         source = (index > 0 and self._source) or source_of(work, self._sources())
-        built = Built.of(source, work)
+        built = Built.from_assignment(source, work)
         place, self._place = self._place, None
         is_there = self._built == built and place is not None and place == beginning(work, index)
         self.inexact_reasons = ()
@@ -121,7 +121,7 @@ class TrainerHost(TrainerCalls):
         self.inexact_reasons, self.shares_process = (), False
         self.end_process()
         self._lent = work.lent_slots
-        self._build_here(work, Built.of(source, work), log)
+        self._build_here(work, Built.from_assignment(source, work), log)
         self.load(work, read)
 
     def build_lane(self, work: ChainAssignment, tolerated: Container[str]) -> None:
@@ -129,7 +129,7 @@ class TrainerHost(TrainerCalls):
 
         Raises `TrainerVersionMismatch`, `NoTrainerProcess`, `TrainerFailed`.
         """
-        built = Built.of(source_of(work, self._sources()), work)
+        built = Built.from_assignment(source_of(work, self._sources()), work)
         self._place = None
         self._end_another(built.source)
         if self._process is None:
@@ -260,7 +260,7 @@ class TrainerHost(TrainerCalls):
 
     def _begin_in_fork(self, work: ChainAssignment, key: TemplateKey, log: StageFiles | None) -> None:
         """Fork the template, which the first chain builds. If there can be none, build in a fresh process."""
-        built = Built.of(key.source, work)
+        built = Built.from_assignment(key.source, work)
         fork = self._fork(key, built)
         printed = self._use_prepared(key, built, work) if fork is None else fork.printed
         if printed is not None:
@@ -303,7 +303,9 @@ class TrainerHost(TrainerCalls):
         """Let a second process build the same trainer for the next chain, if there is memory for two."""
         key = self._key
         if self._preparation is None and key is not None and self._has_room.get(key) and not self._lent:
-            build = partial(self._build_in, Built.of(key.source, work), work, Deadline(self._silence_seconds), {})
+            build = partial(
+                self._build_in, Built.from_assignment(key.source, work), work, Deadline(self._silence_seconds), {}
+            )
             self._preparation = Preparation(key, self._start, build)
 
     def _use_prepared(self, key: TemplateKey, built: Built, work: ChainAssignment) -> bytes | None:

@@ -61,7 +61,7 @@ class PackedFolder:
     size: int
 
     @classmethod
-    def of(cls, folder: Path) -> PackedFolder:
+    def from_folder(cls, folder: Path) -> PackedFolder:
         """Raises `NotDcp`, OSError."""
         if not (folder / METADATA).is_file():
             raise NotDcp(f"has no file {METADATA}")

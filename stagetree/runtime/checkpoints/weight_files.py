@@ -178,7 +178,7 @@ def load_weights(path: str | Path) -> dict[str, Any]:
     from stagetree.runtime.checkpoints.image_layout import tensors_of
 
     if Path(path).is_dir():
-        image = bytearray(b"".join(dcp.PackedFolder.of(Path(path)).parts()))
+        image = bytearray(b"".join(dcp.PackedFolder.from_folder(Path(path)).parts()))
         return _model_of(dcp.tensors_in(memoryview(image), *header_of(memoryview(image))))
     with Path(path).open("rb") as file:
         kind = kind_of(file)
