@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
-from stacks import Service
+from stacks import Json, Service
 
 from app.embedded import Embedded
 from stagetree.client import Client
@@ -53,7 +52,6 @@ class Late(Right):
     name = "late"
     forgets, late = True, 9
 """
-Json = dict[str, Any]
 
 
 def study(trainer: str, name: str = "") -> Json:

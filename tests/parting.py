@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from plans import Story, steps
+from stacks import Json
 
 from app.domain import commands as c
 from app.domain import events as e
@@ -13,8 +14,6 @@ from app.domain.terms import ChainId, NodeId, VerificationKind
 from app.exactness import Judgement, judge, trial_marks
 from app.exactness.verification import Verification, keep_at
 from app.scheduling.frontier import Frontier, Span
-
-Json = dict[str, Any]
 
 
 class Parting(Story):

@@ -8,9 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from stacks import Service
-
-Json = dict[str, Any]
+from stacks import Json, Service
 
 SMALLEST: Json = {
     "name": "x",

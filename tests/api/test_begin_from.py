@@ -13,6 +13,7 @@ import torch
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from safetensors.torch import save_file
+from stacks import Json
 from torch.distributed import checkpoint
 
 from app.domain import events as e
@@ -24,7 +25,6 @@ from stagetree import load_weights
 from tests.api.test_checkpoint_routes import keep
 from tests.api.world import API, Workers, changed
 
-Json = dict[str, Any]
 TRAINERS = """
 from stagetree import Trainer, TorchTrainer
 

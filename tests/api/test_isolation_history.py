@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from fastapi.testclient import TestClient
+from stacks import Json
 
 from app.domain import events as e
 from app.domain.terms import ChainId, ChainOutcome, StudyId, VerificationKind
@@ -14,7 +13,6 @@ from app.service.slot_use import lanes_at_once
 from tests.api.test_past_states import answers, position
 from tests.api.world import Workers
 
-Json = dict[str, Any]
 WHY = "1 of 2 leaves differ, the first is x"
 
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
+from stacks import Json
 
 from app.service.trial_logs import LogFolder
 from tests.api.world import Workers, changed
-
-Json = dict[str, Any]
 
 
 class Files:

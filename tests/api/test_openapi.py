@@ -14,12 +14,11 @@ from fastapi.responses import PlainTextResponse
 from fastapi.testclient import TestClient
 from jsonschema import Draft202012Validator
 from openapi_spec_validator import validate
+from stacks import Json
 from starlette.middleware import gzip
 
 from app.api.application import LARGE
 from tests.api.world import API, STUDY, Workers
-
-Json = dict[str, Any]
 
 OPERATIONS = {
     "submit_study",

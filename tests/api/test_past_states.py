@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
+from stacks import Json
 
 from app.domain import events as e
 from app.domain.terms import StudyId
@@ -15,7 +14,6 @@ from app.process.sandbox import SandboxLimits, run_in_sandbox
 from app.service.services import Services
 from tests.api.world import STUDY, Workers
 
-Json = dict[str, Any]
 PATHS = (
     "",
     "/trials",

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+from stacks import Json
 
 from app.cli.preview import memory_text
 from app.cli.result import packing_text, sharing_text
@@ -18,7 +18,6 @@ from app.service.services import Services
 from app.service.views.progress import packing
 from tests.api.world import Workers, changed
 
-Json = dict[str, Any]
 Timed = tuple[float, e.Event]
 
 

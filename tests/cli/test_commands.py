@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 from commandline import Stagetree
-from stacks import PATIENCE, TOYS, Service, wait_for
+from stacks import PATIENCE, TOYS, Json, Service, wait_for
 from toys import grid, trials
 
 from app.api.examples import STUDY
@@ -26,7 +26,6 @@ from app.events import Database, SqlRecords
 from stagetree.sinks.tensorboard import FILE
 from stagetree.text import saved_text
 
-Json = dict[str, Any]
 Write = Callable[[Any], Path]
 RESULT = {"study", "state", "metric", "mode", "best", "trials", "steps", "merge_rate", "gpu_seconds", "wall_seconds"}
 

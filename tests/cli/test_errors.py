@@ -21,7 +21,6 @@ from toys import grid, trials
 from app.cli.errors import CODES
 from app.embedded.machine import reserve
 
-Json = dict[str, Any]
 Write = Callable[[Any], Path]
 RISING = {"lr": {"family": "multistep", "init": 0.1, "milestones": [20, 10], "gamma": 0.1}}
 WRONG = {

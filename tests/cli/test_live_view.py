@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from stacks import Json
 
 from app.api import examples
 from app.cli import watch
@@ -20,7 +21,6 @@ from app.service.views import documents
 from stagetree.client import ProblemError, Unreachable
 from tests.plans import Story
 
-Json = dict[str, Any]
 RUNGS = [{"bracket": 0, "rung": 0, "steps": 2, "entered": 23, "arrived": 21, "failed": 2, "promoted": 7}]
 LAST = {"kind": "stop", "trial": 19, "steps": 6, "reason": {"rung": 1, "rank": 5, "of": 9, "cut": 3}}
 

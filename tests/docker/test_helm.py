@@ -9,19 +9,18 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from typing import Any
 
 import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
+from stacks import Json
 
 from app.domain.slots import NAME
 from app.settings import Settings
 from stagetree.models.pages import Demand
 from tools.chart import CHART, HEADER, RENDERED, ROOT, VALUES, digest, render
 
-Json = dict[str, Any]
 TEXT = RENDERED.read_text()
 OBJECTS: list[Json] = [each for each in yaml.safe_load_all(TEXT) if each]
 OWN = [each for each in OBJECTS if not each["apiVersion"].startswith("keda")]

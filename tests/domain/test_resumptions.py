@@ -7,14 +7,13 @@ from typing import Any
 import pytest
 from parting import Parting
 from plans import Story, steps
+from stacks import Json
 
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.search_plan import Node, resumption_at
 from app.domain.terms import ChainId, NodeId, Verdict, VerificationKind
 from app.exactness import Judgement, judge, open_suspicions, resumptions_of, trial_marks, verdict_text
-
-Json = dict[str, Any]
 
 
 def way(*parts: tuple[int, Json], end: int = 20) -> list[tuple[Node, int]]:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
-from stacks import Cluster, Service, wait_for
+from stacks import Cluster, Json, Service, wait_for
 from toys import curves, grid
-
-Json = dict[str, Any]
 
 
 @pytest.fixture(scope="session")

@@ -7,14 +7,13 @@ import signal
 import time
 from typing import Any
 
-from stacks import Cluster, wait_for
+from stacks import Cluster, Json, wait_for
 from toys import curves, grid, switch, trials
 
 from app.domain.evolve import fold
 from app.domain.search_plan import SearchPlan
 from app.events.records import SqlRecords
 
-Json = dict[str, Any]
 BRANCH, SHORT, LONG = 2, 5, 40
 DONE, LANES = 3, 8
 

@@ -15,13 +15,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import boto3
 import psutil
 import pytest
 from faults import check, siblings
-from stacks import PATIENCE, TOYS, Cluster, Service, wait_for
+from stacks import PATIENCE, TOYS, Cluster, Json, Service, wait_for
 from toys import curves, grid
 
 from app.domain.evolve import fold
@@ -29,7 +28,6 @@ from app.domain.search_plan import SearchPlan
 from app.events.database import Database
 from app.events.records import SqlRecords
 
-Json = dict[str, Any]
 Fault = Callable[[Cluster, Random], str]
 SEEDS = range(*map(int, os.environ.get("STAGETREE_TEST_CHAOS", "1:2").split(":")))
 LONGEST = 9.0

@@ -7,14 +7,12 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from faults import begin, check, check_cost, stop_at_work
 from sqlalchemy import Engine, make_url, text
-from stacks import ROOT, Cluster
+from stacks import ROOT, Cluster, Json
 
-Json = dict[str, Any]
 pytestmark = pytest.mark.usefixtures("whole")
 
 HOUR = 3600

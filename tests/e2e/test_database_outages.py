@@ -7,19 +7,17 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import Any
 
 import pytest
 from faults import begin, check, check_cost
 from sqlalchemy import Engine, make_url, text
-from stacks import Cluster, wait_for
+from stacks import Cluster, Json, wait_for
 from toys import grid
 
 from app.domain.terms import ChainState
 from app.events.records import SqlRecords
 from app.events.rows import ChainRecord
 
-Json = dict[str, Any]
 Outage = Callable[[], AbstractContextManager[None]]
 Submit = Callable[[], str]
 Moment = Callable[[Cluster, Outage, Submit], str]

@@ -14,15 +14,12 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 import yaml
-from stacks import TOYS, wait_for
+from stacks import TOYS, Json, wait_for
 from toys import trials
-
-Json = dict[str, Any]
 
 MOST = 180.0
 """Seconds: a command that takes longer is at a standstill."""

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
-from stacks import Service, started
+from stacks import Json, Service, started
 from toys import grid, switch, trials
 
 from stagetree.client import Invalid
-
-Json = dict[str, Any]
 
 KINDS = {
     "raise": ("exception", 'ValueError: the loss went through the roof"'),

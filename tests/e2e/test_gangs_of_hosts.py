@@ -6,7 +6,6 @@ Two names before the device are two machines, as tasks of Slurm are that see one
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from faults import at_work, check
@@ -16,7 +15,6 @@ from toys import curves
 
 pytestmark = pytest.mark.slow(together=True)
 
-Json = dict[str, Any]
 APART = ("a-gpu0", "b-gpu0")
 
 

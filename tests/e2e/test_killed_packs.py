@@ -5,14 +5,11 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from faults import BRANCH, DONE, LANES, LONG, SHORT, at_work, check, check_log, siblings
-from stacks import Cluster, Service, wait_for
+from stacks import Cluster, Json, Service, wait_for
 from toys import curves, switch, trials
-
-Json = dict[str, Any]
 
 
 @pytest.fixture

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from stacks import Cluster, Service
 from toys import curves, grid, switch, trials
 
-Json = dict[str, Any]
 EXAMPLES = {
     "digits": {
         "trainer_args": {"width": 4},

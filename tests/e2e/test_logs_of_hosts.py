@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
-from stacks import Cluster, wait_for
+from stacks import Cluster, Json, wait_for
 from toys import trials
 
 from stagetree.errors import NotFound
 
-Json = dict[str, Any]
 pytestmark = pytest.mark.usefixtures("whole")
 
 

@@ -8,14 +8,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from faults import begin, check, check_cost, check_log
-from stacks import PATIENCE, Cluster, wait_for
+from stacks import PATIENCE, Cluster, Json, wait_for
 from toys import curves, switch, trials
 
-Json = dict[str, Any]
 pytestmark = pytest.mark.usefixtures("whole")
 
 PROCESSES = ("api", "gpu0", "gpu1", "scheduler")

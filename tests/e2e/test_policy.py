@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from stacks import Cluster, Service
+from stacks import Cluster, Json, Service
 from test_surroundings import TRAINER
 from toys import curves, switch, trials
 
@@ -16,7 +15,6 @@ from stagetree.client import Client
 
 pytestmark = pytest.mark.slow(together=True)
 
-Json = dict[str, Any]
 
 TWENTY = [({"lr": switch(0.1, 0.2 + number / 100, 4)}, 6) for number in range(20)]
 """Trials that share the first four of their six steps."""

@@ -10,13 +10,11 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
-from stacks import ROOT, wait_for
+from stacks import ROOT, Json, wait_for
 
-Json = dict[str, Any]
 RANK, FORK = "stagetree.runtime.script_rank", "stagetree.runtime.warm"
 
 

@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 from faults import check, stop_at_work
-from stacks import Cluster, Service
+from stacks import Cluster, Json, Service
 from toys import curves, switch, trials
 
 from app.events.plans import Plans
 from app.events.records import SqlRecords
 from app.storage.owned_store import find_orphans, open_owned
 
-Json = dict[str, Any]
 TRUNK, END = 12, 16
 DIVIDED: Json = {"trainer": "packable", "parallel": "fsdp", "metric": "val_loss", "mode": "min"}
 

@@ -8,15 +8,12 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-from stacks import PATIENCE, TRAINERS, Cluster, Service, wait_for
+from stacks import PATIENCE, TRAINERS, Cluster, Json, Service, wait_for
 
 from app.embedded import Embedded
 from stagetree.client import Client
-
-Json = dict[str, Any]
 
 
 def asha(tag: int, trials: int) -> Json:

@@ -10,14 +10,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import save_file
-from stacks import Service
+from stacks import Json, Service
 
-Json = dict[str, Any]
 ROOT, SITE = Path(__file__).parents[2], "site"
 TRAINER = """
 import torch

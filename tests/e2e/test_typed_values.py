@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from stacks import Service
+from stacks import Json, Service
 from typed import Forest
-
-Json = dict[str, Any]
 
 SWITCH = {"family": "values", "values": [1, True, 1.0, 0.0, -0.0], "milestones": [2, 3, 4, 5]}
 

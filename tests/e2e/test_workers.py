@@ -10,10 +10,9 @@ from typing import Any
 import psutil
 import pytest
 from faults import begin, check, stop_at_work
-from stacks import Cluster, wait_for
+from stacks import Cluster, Json, wait_for
 from toys import trials
 
-Json = dict[str, Any]
 pytestmark = pytest.mark.usefixtures("whole")
 
 

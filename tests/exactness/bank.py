@@ -11,6 +11,7 @@ from typing import Any
 
 from alone import Alone, Curve
 from cluster import Cluster
+from stacks import Json
 from toys import switch
 
 from app.domain.search_plan import SearchPlan, Study, Trial
@@ -18,7 +19,6 @@ from app.exactness import judge, trial_marks
 from app.registry import TrainerSource
 from stagetree import Trainer
 
-Json = dict[str, Any]
 FOLDER = Path(__file__).parent
 WRONG = ("wrong_state", "wrong_chance", "wrong_process", "wrong_modules", "wrong_between", "wrong_late")
 RIGHT = ("right", "right_modules", "right_between")

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from alone import Alone
 from bank import RIGHT, SAVED, STUDIES, WRONG, differences, file_of, steps_of, trainers
-from stacks import TOYS, Service
+from stacks import TOYS, Json, Service
 from toys import trials as packed
 
 import stagetree
@@ -28,7 +28,6 @@ MORE = "STAGETREE_TEST_MORE" in os.environ
 WRONG_ONES = tuple(dict(trainers(WRONG))) if MORE else ("counter", "late-decay", "global")
 RIGHT_ONES = tuple(dict(trainers(RIGHT))) if MORE else ("pickled",)
 FILES = sorted({file_of(KINDS[name]) for name in WRONG_ONES + RIGHT_ONES})
-Json = dict[str, Any]
 
 
 def spec_of(name: str, **more: Any) -> Json:

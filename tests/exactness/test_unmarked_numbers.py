@@ -16,6 +16,7 @@ from bank import hold, spec
 from cluster import Cluster
 from hypothesis import event, example, given, note, settings
 from hypothesis import strategies as st
+from stacks import Json
 from toys import switch
 
 from app.domain.events import ExactnessTested
@@ -25,7 +26,6 @@ from app.registry import TrainerSource
 EXAMPLES = 150 if "STAGETREE_TEST_MORE" in os.environ else 10
 RATES = st.sampled_from([0.1, 0.2, 0.3])
 FILE = str(Path(__file__).parent / "wrong_from.py")
-Json = dict[str, Any]
 
 
 @st.composite

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import pytest
 from alone import Alone
 from bank import Held, hold, spec
 from cluster import Cluster
+from stacks import Json
 from toys import switch
 
 from app.domain.events import ExactnessTested
@@ -20,7 +20,6 @@ from app.events.database import Database
 from app.registry import TrainerSource
 
 FILE = str(Path(__file__).parent / "wrong_from.py")
-Json = dict[str, Any]
 
 LONG: Json = {"hp": {"lr": 0.4, "optimizer": "sgd"}, "steps": 300}
 """While it trains, the other slots have nothing else to do but to prove."""

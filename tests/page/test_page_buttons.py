@@ -9,7 +9,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -34,7 +33,7 @@ from pressing import (
     shows,
     written,
 )
-from stacks import Service
+from stacks import Json, Service
 from toys import grid, trials
 
 from tests.page.test_page_views import ASHA
@@ -51,7 +50,6 @@ WAITING = {"kind": "asha", "num_trials": 20, "min_steps": 4000, "max_steps": 400
 TREE = "shared beginnings as thick lines. Arrow keys go from the best trial on."
 BARS = "the more trials share a bar, the higher it is. Click a node to see what is below it."
 ZOOM_KEYS = "Plus and minus zoom, arrows move, # shows all."
-Json = dict[str, Any]
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
+from stacks import Json
+
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import decide
@@ -25,7 +27,6 @@ from stagetree.spec import StudySpec
 
 LEASE = 60.0
 PLAN = "plan"
-Json = dict[str, Any]
 
 OPENED = e.PlanOpened(trainer="toy", trainer_version="1", trainer_args={}, seed=0)
 RANDOM: Json = {"kind": "random", "num_trials": 4, "max_steps": 4}

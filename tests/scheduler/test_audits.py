@@ -8,6 +8,7 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 from scenes import ONE
+from stacks import Json
 from test_verification import ladder
 from toy_worker import ToyWorkers, proving
 
@@ -19,7 +20,6 @@ from app.exactness import trial_marks
 from app.exactness.suspicions import whole_trials
 from tests.plans import steps, tried
 
-Json = dict[str, Any]
 ASHA = {"kind": "asha", "num_trials": 9, "min_steps": 2, "max_steps": 18, "reduction_factor": 3}
 PLACES = st.lists(st.integers(1, 17), min_size=1, max_size=5)
 EVERY = st.sampled_from([None, 1, 3])

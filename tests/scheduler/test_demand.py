@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from scenes import ONE, RANDOM, Scene
+from stacks import Json
 
 from app.domain import commands as c
 from app.domain.terms import StudyId
 from app.events.database import Database
 from app.events.memory import MemoryRecords
 from app.events.records import Records, SqlRecords
-
-Json = dict[str, Any]
 
 
 def grid(*rates: float, steps: int = 4) -> Json:

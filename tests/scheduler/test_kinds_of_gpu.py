@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from scenes import Scene
+from stacks import Json
 
 from app.domain import events as e
 from app.domain.slots import gpu_of, matches_device
 
-Json = dict[str, Any]
 A100, H100, L40S = "NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3", "NVIDIA L40S"
 VALUES: Json = {"family": "values", "values": [0.1, 0.2], "milestones": [4]}
 BRANCHING: Json = {

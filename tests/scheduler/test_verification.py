@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from stacks import Json
 from toy_worker import ToyWorkers, proving
 
 from app.domain import commands as c
@@ -21,8 +22,6 @@ from app.search.replay import replay
 from app.simulation.what_if import what_if
 from app.workers.scheduler.tick import Scheduler
 from tests.plans import tried
-
-Json = dict[str, Any]
 
 
 def decay(at: int, gamma: float = 0.5) -> Json:

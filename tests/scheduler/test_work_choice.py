@@ -7,6 +7,7 @@ from zlib import crc32
 
 import pytest
 from scenes import ONE, RANDOM, Scene
+from stacks import Json
 
 from app.domain import events as e
 from app.domain.chain_assignment import ChainAssignment
@@ -15,8 +16,6 @@ from app.domain.terms import ChainId, ChainOutcome
 from app.simulation.pace import Fault
 from app.simulation.simulator import Simulator
 from tests.tuners.worlds import STUDY, spec
-
-Json = dict[str, Any]
 
 
 def test_a_node_that_failed_on_one_slot_goes_to_another() -> None:

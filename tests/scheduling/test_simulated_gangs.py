@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from plans import tried
+from stacks import Json
 
 from app.domain import events as e
 from app.scheduling.fair_share import POLICIES
@@ -20,7 +21,6 @@ from app.simulation.preview import PreviewTooLong, preview
 from app.simulation.simulator import Simulator
 from stagetree.spec import StudySpec
 
-Json = dict[str, Any]
 TRUNK, DECAY = 800, 100
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from parting import Parting
 from plans import Story, steps
+from stacks import Json
 
 from app.domain import commands as c
 from app.domain import events as e
@@ -19,8 +20,6 @@ from app.exactness import judge
 from app.exactness.verification import Verification, next_comparison
 from app.exactness.verification_choice import can_wait, is_due, is_still_needed, next_for_idle_slot, next_urgent
 from app.exactness.whole_trials import SHARE_OF_SAVINGS, due_trials, next_audited_trial, next_due_trial
-
-Json = dict[str, Any]
 
 HERE: Json = {"owner": "", "device": "cpu", "host": "", "pid": 1, "seen_at": 0.0}
 SLOTS = (SlotRecord(name="gpu0", **HERE, trainers={"digits": "1"}),)

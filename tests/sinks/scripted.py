@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from stacks import Json
+
 from stagetree.sinks import Record, Sink
 
-Json = dict[str, Any]
 STUDY = "still-123456"
 A, B, C = "node-a", "node-b", "node-c"
 ALONE, ALSO = "node-alone-0", "node-alone-1"

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+from stacks import Json
 
 from stagetree.sinks import SinkError, follow, open_sink
 from stagetree.sinks.runs import StageRun
 from stagetree.sinks.traces import OpenTelemetry
 from tests.sinks.scripted import STUDY, A, B, C, Killed, Scripted, added, busy_study, evaluated, events
 
-Json = dict[str, Any]
 ERROR = "Traceback\nValueError: no"
 
 

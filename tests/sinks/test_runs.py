@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from stacks import Json
 
 from stagetree.errors import NotFound
 from stagetree.sinks import Began, Link, Point, Record, follow
 from tests.sinks.scripted import STUDY, A, B, C, Scripted, added, busy_study, evaluated, events, extended
-
-Json = dict[str, Any]
 
 
 class Listing:

@@ -23,7 +23,6 @@ from tests.sinks.scripted import (
     isolated_study,
 )
 
-Json = dict[str, Any]
 SCALARS = {"tensors": 0}
 """Keep all."""
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from stacks import Json
 
 from stagetree.sinks import SinkError, follow, open_sink
 from stagetree.sinks.addresses import Configured, check_of_study, progress_folder, redact_address
 from stagetree.sinks.webhook import STILL_SECONDS, WAITING_SECONDS, Webhook
 
-Json = dict[str, Any]
 STUDY = "still-123456"
 BEST = {"trial": 3, "value": 0.125, "steps": 40}
 RUNNING: Json = {

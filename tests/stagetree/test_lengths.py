@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from stacks import Json
 
 from app.domain.commands import Start
 from app.search.tuners.driver import TunerDriver
@@ -18,7 +19,6 @@ from stagetree.advice import advice
 from stagetree.sequences.fractions import resolve_fractions
 from stagetree.space import Space
 
-Json = dict[str, Any]
 WSD: Json = {"family": "wsd", "peak": 0.01, "warmup": 100}
 STUDY: Json = {"name": "ladder", "trainer": "toy", "metric": "loss", "mode": "min"}
 GRID: Json = {"kind": "grid"}

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from built_models import image, trained_to
 from forks import checked
+from stacks import Json
 
 from app.cli.check import report_lines
 from app.registry import Catalogue
@@ -24,7 +25,6 @@ from stagetree.runtime.model import HpTimeline, Model
 from stagetree.source.discovery import scripts
 from stagetree.source.loops import read_in_steps, set_in_each_step
 
-Json = dict[str, Any]
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples/script/train.py"
 HP = {"lr": {"family": "linear", "init": 0.5, "slope": -0.01}}

@@ -15,6 +15,7 @@ from uuid import uuid4
 
 from faulty import Clock, Faults, FaultyRecords, FaultyStore
 from in_process import InProcess
+from stacks import Json
 
 from app.domain import commands as c
 from app.domain import events as e
@@ -39,7 +40,6 @@ from stagetree.spec import StudySpec, reduction_name
 TOY = str(Path(__file__).parents[1] / "e2e" / "trainers.py")
 LEASE = 60.0
 SETTLE_SECONDS = 60.0
-Json = dict[str, Any]
 
 
 class SlotOwner:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from stacks import Json
 from toys import switch
-
-Json = dict[str, Any]
 
 
 def spec(*trials: tuple[Json, int], **fields: Any) -> Json:

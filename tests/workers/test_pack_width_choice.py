@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from cluster import Cluster
+from stacks import Json
 
 from app.domain import events as e
 from app.domain.evolve import fold
@@ -22,7 +23,6 @@ from app.workers.warm import Warm
 from stagetree.runtime.failures import TrainerFailed
 
 LANES = Path(__file__).parents[1] / "packing" / "lanes.py"
-Json = dict[str, Any]
 
 
 class Killed(BaseException):

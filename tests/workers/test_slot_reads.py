@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from cluster import Cluster
+from stacks import Json
 from studies import spec
 from toys import switch
 
@@ -32,7 +33,6 @@ from app.workers.trainer_process import TrainerProcess
 from app.workers.warm import Warm
 
 HERE = Path(__file__).parent
-Json = dict[str, Any]
 BRANCHES = spec(({"lr": switch(0.1, 0.2, 4)}, 8), ({"lr": switch(0.1, 0.3, 4)}, 8), trainer="beginner")
 ALONE = {**BRANCHES, "merge": False, "trainer_args": {"tag": "alone"}}
 

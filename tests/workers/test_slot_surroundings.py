@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from stacks import Json
 
 from app.domain import events as e
 from app.domain.chain_assignment import ChainAssignment
@@ -17,7 +17,6 @@ from app.workers.slot.claim import Claim
 from app.workers.slot.retry import Instant
 from app.workers.slot.surroundings import MAX_TIME_SHARE, InputWatch, written_records
 
-Json = dict[str, Any]
 SUBMITTED = 1000.0
 FILE = "/here/best.pt"
 CHANGED = f"read {FILE}, which was changed after the study was submitted"

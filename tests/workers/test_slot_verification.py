@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from cluster import Cluster
+from stacks import Json
 from toys import switch
 
 from app.domain import events as e
@@ -24,7 +25,6 @@ from app.workers.warm import Warm
 TRAINERS = str(Path(__file__).parent / "inexact_trainers.py")
 NAMES = ("right", "forgetful", "idle", "global", "drawing", "watched", "unloadable", "failing", "leaving", "silent")
 RUNTIME = Path(__file__).parents[1] / "runtime"
-Json = dict[str, Any]
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
-from tests.toys import grid, switch
+from stacks import Json
 
-Json = dict[str, Any]
+from tests.toys import grid, switch
 
 FAULTS_UNTIL = 150.0
 """Virtual seconds, after which nothing goes wrong any more."""

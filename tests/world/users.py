@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from stacks import Json
 
 from app.domain import commands as c
 from app.domain import events as e
@@ -26,7 +28,6 @@ from stagetree.spec import StudySpec
 if TYPE_CHECKING:
     from tests.world.system import Member, World
 
-Json = dict[str, Any]
 
 PATIENCE = 20.0
 """So long an answer is waited for."""
