@@ -5,16 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import Any
 
 import boto3
 import psutil
 import pytest
 from faults import begin, check, check_log, stop_at_work
-from stacks import LEASE_SECONDS, PATIENCE, Cluster, Service, wait_for
+from stacks import LEASE_SECONDS, PATIENCE, Cluster, Json, Service, wait_for
 from toys import curves, grid, switch, trials
 
-Json = dict[str, Any]
 pytestmark = pytest.mark.usefixtures("whole")
 
 
@@ -174,6 +172,7 @@ def test_a_checkpoint_behind_our_back(cluster: Cluster, harm: str) -> None:
     assert cluster.wait_for_event(study["study"], "CheckpointDropped", step=6)
     assert study["state"] == "completed"
     assert study["steps"]["executed"] > 3  # which would be those after step 6
+    assert "StageFailed" not in [event["type"] for event in cluster.client.events(study["study"])]
     alone = cluster.run(trials(tag, branch, merge=False))
     assert curves(cluster, study["study"]) == curves(cluster, alone["study"])
     check_log(cluster, study["study"])

@@ -13,7 +13,6 @@ from toys import switch
 
 from app.domain import events as e
 from app.domain.terms import StudyState
-from app.events.database import Database
 from stagetree.runtime.failures import TrainerFailed
 
 
@@ -139,32 +138,6 @@ def test_the_row_of_a_chain_says_which_stage_comes_next(cluster: Cluster) -> Non
         assert [row.index for row in cluster.live()] == [index + 1]
     chain = cluster.plan.chains[next(iter(cluster.plan.chains))]
     assert chain.index == 2
-
-
-def test_a_worker_that_lost_its_chain_writes_nothing_more(database: Database, tmp_path: Path) -> None:
-    """In the middle of its stage the worker freezes, until its lease is over and another one has done its work."""
-    cluster = Cluster(database, tmp_path, slots=2)
-    expected = cluster.values(cluster.run(cluster.submit(ALONE)).id)
-    frozen = cluster.slots.pop("gpu1")
-    frozen.close()
-    study = cluster.submit({**BRANCHES, "eval_every": 1})
-    said = list[int]()
-
-    def freeze() -> None:
-        cluster.clock.wait(LEASE + 1)
-        zombie = cluster.slots.pop("gpu0")
-        cluster.slots["gpu1"] = cluster.make_slot("gpu1")
-        assert cluster.run(study).state == StudyState.COMPLETED
-        cluster.slots["gpu0"] = zombie
-        said.append(cluster.log.version(cluster.stream))
-
-    cluster.at("evaluate", 2, freeze, slot="gpu0")
-    cluster.ticker.tick()
-    cluster.deliver()
-    cluster.settle()
-    assert said == [cluster.log.version(cluster.stream)]
-    assert cluster.values(study) == expected
-    cluster.close()
 
 
 def test_a_chain_that_was_lost_is_not_trained_on(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:

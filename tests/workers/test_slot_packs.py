@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from cluster import Cluster
+from stacks import Json
 from toys import switch
 
 from app.cli.result import print_result
@@ -24,7 +25,6 @@ from app.workers.warm import Warm
 from stagetree.runtime.failures import TrainerFailed
 
 LANES = Path(__file__).parents[1] / "packing" / "lanes.py"
-Json = dict[str, Any]
 
 
 @pytest.fixture
@@ -291,10 +291,6 @@ def test_a_replay_decides_the_same(cluster: Cluster) -> None:
     assert replay(log, done.id).identical
 
 
-class Killed(BaseException):
-    """As `kill -9` of the slot's process: nothing that it would do afterwards is done."""
-
-
 class Doomed:
     """A process that trains, to which this happens when a pack of so many lanes is to be trained."""
 
@@ -331,26 +327,3 @@ def test_a_pack_that_broke_once_is_packed_again(cluster: Cluster, warm: Warm) ->
     assert [trial.state for trial in done.trials] == ["completed"] * 2
     assert [event.outcome for event in cluster.events(e.ChainEnded)].count("interrupted") == 2
     assert not cluster.events(e.ExactnessLost)
-
-
-def test_a_kill_with_three_of_eight_lanes_done_loses_nothing(cluster: Cluster, warm: Warm) -> None:
-    rates = [0.2 / (1 + number) for number in range(8)]
-    eight = [({"lr": switch(0.1, rate, 2)}, 3 if number < 3 else 6) for number, rate in enumerate(rates)]
-    undisturbed = cluster.run(cluster.submit(spec(*eight, packing=8)))
-    expected = values(cluster, undisturbed.id)
-    cluster.sources["tiny"] = TrainerSource(str(LANES), "2")
-    healthy, cluster.start = cluster.start, lambda: doomed(warm, 5, Killed())
-    cluster.slots["gpu0"].close()
-    cluster.slots["gpu0"] = cluster.make_slot("gpu0")
-    study = has_room(cluster, cluster.submit(spec(*eight, packing=8)), 8)
-    with pytest.raises(Killed):
-        cluster.run(study)
-    cluster.settle()
-    assert len(cluster.live()) == 5
-    cluster.start = healthy
-    cluster.messages.clear()
-    cluster.slots["gpu0"] = cluster.make_slot("gpu0")
-    done = cluster.run(study)
-    assert values(cluster, study) == expected
-    assert done.executed == done.unique == 2 + 3 * 1 + 5 * 4
-    assert [event.outcome for event in cluster.events(e.ChainEnded)].count("lost") == 5

@@ -64,35 +64,10 @@ def test_a_chain_that_nobody_wants_any_more_waits_for_no_checkpoint(cluster: Clu
     assert cancelled and "stopped" in [event.outcome for event in cluster.events(e.ChainEnded)]
 
 
-def truncate(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-100])
-
-
 def corrupt(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("damage", [truncate, corrupt, Path.unlink])
-def test_a_checkpoint_that_is_damaged_for_good_is_struck_and_trained_again(
-    cluster: Cluster, damage: Callable[[Path], None]
-) -> None:
-    """Its beginning is there twice as fast as a branch that needs it: nobody fails."""
-    first = cluster.submit(spec(({}, 4)))
-    cluster.run(first)
-    [trunk] = cluster.events(e.CheckpointKept)
-    cluster.slots["gpu0"] = cluster.make_slot("gpu0", memory_bytes=0)
-    damage(cluster.folder / "checkpoints" / trunk.key)
-    study = cluster.submit(spec(({}, 6)))
-    done = cluster.run(study)
-    assert done.state == StudyState.COMPLETED
-    [dropped] = cluster.events(e.CheckpointDropped)
-    assert dropped.key == trunk.key
-    assert done.executed == 6
-    assert "interrupted" in {event.outcome for event in cluster.events(e.ChainEnded)}
-    assert not cluster.events(e.StageFailed)
 
 
 def test_a_folder_that_was_deleted_is_trained_again_and_said(cluster: Cluster) -> None:
