@@ -29,6 +29,7 @@ from app.events.database import Database
 from app.events.log import EventLog, SqlLog
 from app.events.memory import MemoryLog
 from app.workers.warm import Warm
+from tests.plans import Story
 
 TEMPLATE = "stagetree_template"
 COPIED = "STRATEGY FILE_COPY"
@@ -217,6 +218,11 @@ def migrate(url: str) -> None:
     database = Database(url)
     database.create()
     database.dispose()
+
+
+@pytest.fixture
+def story() -> Story:
+    return Story()
 
 
 @pytest.fixture(scope="session")

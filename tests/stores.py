@@ -1,8 +1,9 @@
-"""A store as a run leaves it, without running anything."""
+"""Stores with what a run leaves in them, without running anything."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from plans import OPENED, study_of
 
@@ -12,6 +13,8 @@ from app.domain.terms import StudyId
 from app.events.database import Database
 from app.events.plans import Plans
 from app.events.records import SqlRecords, Write, transact
+from app.workers.slot.checkpoint_store import CheckpointStore, Stored
+from app.workers.state import State
 
 
 def still_store(folder: Path, name: str = "still") -> str:
@@ -26,3 +29,12 @@ def still_store(folder: Path, name: str = "still") -> str:
     transact(records.log, Plans(records.log), write)
     records.close()
     return "still-123456"
+
+
+def write_state(checkpoints: CheckpointStore, place: str, image: bytes, **how: Any) -> Stored:
+    """Store a state with these bytes, and close it."""
+    state = State.from_bytes(image)
+    try:
+        return checkpoints.write(place, state, **how)
+    finally:
+        state.close()

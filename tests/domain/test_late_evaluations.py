@@ -16,11 +16,6 @@ EARLY = steps(1, 2, milestones=[4])
 
 
 @pytest.fixture
-def story() -> Story:
-    return Story()
-
-
-@pytest.fixture
 def node(story: Story) -> Node:
     """Trained to step 10 for another study, with its state kept at 2, 4, 7 and 10."""
     before = story.submit(({"h": 1}, 10))

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
 from app.domain import commands as c
 from app.domain.stage_tree import TreeStage, build_stage_tree, critical_path_steps
 from tests.plans import Story, steps
 
 LONG = steps(1, 2, milestones=[10])
 SHORT = steps(1, 3, milestones=[4])
-
-
-@pytest.fixture
-def story() -> Story:
-    return Story()
 
 
 def test_the_example_of_the_paper(story: Story) -> None:

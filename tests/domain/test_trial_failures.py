@@ -24,11 +24,6 @@ def states(story: Story, study: StudyId) -> list[str]:
     return [trial.state for trial in story.plan.studies[study].trials]
 
 
-@pytest.fixture
-def story() -> Story:
-    return Story()
-
-
 def results(story: Story, study: StudyId) -> list[tuple[int, int]]:
     """(trial, step) of each result, in the order of the history."""
     return [(entry.trial, entry.steps) for entry in story.plan.studies[study].history if entry.kind == "result"]

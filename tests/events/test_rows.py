@@ -23,17 +23,6 @@ def test_studies_are_found_and_change(database: Database) -> None:
     assert (row.id, row.stream, row.name, row.state, row.submitted_at) == ("s1", "plan", "first", "completed", 1.0)
 
 
-def test_studies_are_listed_newest_first_in_pages(database: Database) -> None:
-    with database.write() as session:
-        for id, at in (("a", 1.0), ("d", 2.0), ("b", 2.0), ("c", 3.0)):
-            Studies(session).add(StudyRecord(id=id, stream="plan", name="n", state="running", submitted_at=at))
-    with database.read() as session:
-        assert [row.id for row in Studies(session).page()] == ["c", "d", "b", "a"]
-        assert [row.id for row in Studies(session).page(None, 2)] == ["c", "d"]
-        assert [row.id for row in Studies(session).page("d", 2)] == ["b", "a"]
-        assert Studies(session).page("a", 2) == Studies(session).page("unknown", 2) == []
-
-
 @pytest.mark.slow
 def test_streams_with_work_are_found_by_an_index(database: Database) -> None:
     with database.write() as session:

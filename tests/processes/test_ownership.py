@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from transactions import Clock
 
 from app.events.database import Database
 from app.events.records import SqlRecords, change
@@ -20,13 +21,6 @@ from app.workers.ownership import Ownership, SlotLock
 
 URL = "postgresql://somewhere/log"
 LEASE, BEAT = 60.0, 2.0
-
-
-class Clock:
-    at = 0.0
-
-    def __call__(self) -> float:
-        return self.at
 
 
 @pytest.fixture

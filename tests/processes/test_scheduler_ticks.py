@@ -8,16 +8,10 @@ from threading import Thread
 
 import pytest
 from stacks import wait_for
+from transactions import Clock
 
 from app.events.database import DatabaseUnavailable
 from app.workers.threads import RateLimit, TickLoop
-
-
-class Clock:
-    at = 0.0
-
-    def __call__(self) -> float:
-        return self.at
 
 
 def test_it_looks_by_itself_when_beat_is_dead() -> None:
@@ -100,7 +94,7 @@ def test_now_and_then_is_not_more_often() -> None:
     for _ in range(25):
         each.do_if_due()
         clock.at += 1.0
-    assert done == [0.0, 10.0, 20.0]
+    assert done == [1000.0, 1010.0, 1020.0]
 
 
 def test_what_is_done_after_ticks_says_nothing_of_a_database_that_is_away(caplog: pytest.LogCaptureFixture) -> None:

@@ -164,7 +164,7 @@ class Scene:
         return StudyId(name)
 
     def give(self, command: c.Command, plan: str = PLAN) -> None:
-        """Somebody decides something."""
+        """Decide a command on a plan, and record what follows."""
         transact(self.records.log, self.plans, Write(stream=plan, decide=lambda p: decide(p, command), at=self.at))
 
     def plan(self, stream: str = PLAN) -> SearchPlan:

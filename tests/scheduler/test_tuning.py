@@ -14,7 +14,6 @@ from app.domain import events as e
 from app.domain.decide import decide
 from app.domain.terms import StudyId
 from app.events.log import Append
-from app.events.records import Write, transact
 from app.search.replay import replay
 from app.search.tuners.driver import make_driver
 from app.workers.scheduler.tuning import Tuning
@@ -22,11 +21,6 @@ from stagetree.limits import LIMITS
 
 STUDY = StudyId("study")
 FOUR = {"kind": "random", "num_trials": 4, "max_steps": 4}
-
-
-def write(scene: Scene, command: c.Command) -> None:
-    transaction = Write(stream="plan", decide=lambda plan: decide(plan, command), at=0.0)
-    transact(scene.records.log, scene.plans, transaction)
 
 
 def once(do: Callable[[], None]) -> Callable[[object], None]:
@@ -43,7 +37,7 @@ def once(do: Callable[[], None]) -> Callable[[object], None]:
 def test_a_study_that_is_paused_is_asked_for_nothing() -> None:
     scene = Scene()
     scene.submit(FOUR)
-    write(scene, c.PauseStudy(study=STUDY))
+    scene.give(c.PauseStudy(study=STUDY))
     assert scene.scheduler.tick()
     assert not scene.study().trials and not scene.messages
 
@@ -64,7 +58,7 @@ def test_a_study_that_was_reopened_meanwhile_is_tuned_by_what_it_is_now() -> Non
     first.tick()
     scene.scheduler = scene.make_scheduler()
     scene.run()
-    write(scene, c.ReopenStudy(study=STUDY, trials=6, at=0.0))
+    scene.give(c.ReopenStudy(study=STUDY, trials=6, at=0.0))
     scene.scheduler = first
     scene.run()
     assert (scene.study().state, len(scene.study().trials)) == ("completed", 6)

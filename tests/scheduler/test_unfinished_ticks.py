@@ -11,13 +11,11 @@ from scenes import LOST_RACE, ONE, Scene, times, trials
 
 from app.domain import commands as c
 from app.domain import events as e
-from app.domain.decide import decide
 from app.domain.search_plan import SearchPlan
 from app.domain.terms import ChainId, ChainOutcome, StudyId
 from app.events.housekeeping import strike
 from app.events.log import Append
 from app.events.plans import Plans, PlanUnusable
-from app.events.records import Write, transact
 from app.outages import LostRace
 from app.scheduling.fair_share import POLICIES
 from app.search.tuners.driver import make_driver
@@ -151,10 +149,10 @@ def told_while_tuners_are_asked(do: Callable[[Scene, str], None]) -> Scene:
     scene = Scene(slots=2)
     scene.submit({"kind": "external"}, name="own")
     own = c.AddTrial(study=StudyId("own"), hp={"lr": {"family": "constant", "value": 0.1}}, steps=10)
-    write(scene, own)
+    scene.give(own)
     scene.scheduler.tick()
     chain, _ = scene.claim()
-    write(scene, replace(own, steps=4))
+    scene.give(replace(own, steps=4))
     scene.submit(name="asked")
 
     def happen(append: object) -> None:
@@ -288,8 +286,3 @@ def test_a_plan_that_can_be_used_in_the_middle_of_a_look_is_looked_at_by_the_nex
     scheduler = scene.make_scheduler(plans)
     assert scheduler.tick() and list(scheduler.problems()) == ["plan"]
     assert scheduler.tick() and not scheduler.problems()
-
-
-def write(scene: Scene, command: c.AddTrial) -> None:
-    transaction = Write(stream="plan", decide=lambda plan: decide(plan, command), at=0.0)
-    transact(scene.records.log, scene.plans, transaction)

@@ -18,11 +18,6 @@ from tests.plans import Story, steps
 EARLY = steps(1, 2, milestones=[4])
 
 
-@pytest.fixture
-def story() -> Story:
-    return Story()
-
-
 def test_it_evaluates_where_someone_waits_and_every_so_often(story: Story) -> None:
     study = story.submit(({"h": 1}, 7), ({"h": 1}, 20), eval_every=5)
     (node,) = story.path(study)

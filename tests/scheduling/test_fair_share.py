@@ -171,11 +171,6 @@ def test_a_shared_stage_serves_whoever_it_was_chosen_for_and_both_may_ask_for_it
     assert payers | {again[1][0].study} == {large, small}
 
 
-@pytest.fixture
-def story() -> Story:
-    return Story()
-
-
 def test_a_slot_that_trains_several_trials_at_once_is_one_of_those_a_study_may_have() -> None:
     """Eight trials in two packs of four, though there are four slots."""
     world = Simulator(slots=4, measure=lambda node, step: {METRIC: 0.5}, policy=fair_share, profile=even_packs(1.0))

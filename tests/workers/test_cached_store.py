@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from stores import write_state
 
 from app.settings import Settings
 from app.storage.cached_store import FOLDER, CachedStore
 from app.storage.object_store import LocalStore, open_store
 from app.workers.slot.checkpoint_store import CheckpointStore, CheckpointUnreadable, Stored
-from app.workers.state import State
 
 IMAGE = bytes(range(256)) * 40
 
@@ -56,14 +56,6 @@ def slot(remote: Any, cache: Path, limit: int = 10**6) -> CheckpointStore:
     return CheckpointStore(CachedStore(remote, cache, limit))
 
 
-def write(checkpoints: CheckpointStore, place: str, image: bytes = IMAGE) -> Stored:
-    state = State.from_bytes(image)
-    try:
-        return checkpoints.write(place, state)
-    finally:
-        state.close()
-
-
 def read(checkpoints: CheckpointStore, stored: Stored) -> bytes:
     state = checkpoints.read(stored.key, stored.sha256)
     image = bytes(state.view())
@@ -76,27 +68,27 @@ def copies(cache: Path) -> list[Path]:
 
 
 def test_a_sibling_on_the_same_machine_reads_nothing_of_the_bucket(remote: Bucket, cache: Path) -> None:
-    stored = write(slot(remote, cache), "plan/node/3")
+    stored = write_state(slot(remote, cache), "plan/node/3", IMAGE)
     assert read(slot(remote, cache), stored) == IMAGE
     assert remote.reads == []
 
 
 def test_what_another_machine_wrote_is_read_once(remote: Bucket, cache: Path, tmp_path: Path) -> None:
-    stored = write(slot(remote, tmp_path / "other"), "plan/node/3")
+    stored = write_state(slot(remote, tmp_path / "other"), "plan/node/3", IMAGE)
     assert [read(slot(remote, cache), stored) for _ in range(3)] == [IMAGE] * 3
     assert remote.reads == [stored.key]
 
 
 @pytest.mark.parametrize("damage", [IMAGE[:-1], IMAGE[:-1] + b"x", b""])
 def test_a_damaged_copy_is_read_from_the_bucket(remote: Bucket, cache: Path, damage: bytes) -> None:
-    stored = write(slot(remote, cache), "plan/node/3")
+    stored = write_state(slot(remote, cache), "plan/node/3", IMAGE)
     copies(cache)[0].write_bytes(damage)
     assert read(slot(remote, cache), stored) == IMAGE
     assert copies(cache)[0].read_bytes() == IMAGE
 
 
 def test_a_damaged_object_is_unreadable_all_the_same(remote: Bucket, cache: Path) -> None:
-    stored = write(slot(remote, cache), "plan/node/3")
+    stored = write_state(slot(remote, cache), "plan/node/3", IMAGE)
     for path in (*copies(cache), next((cache.parent / "bucket").rglob("*.safetensors"))):
         path.write_bytes(b"damaged")
     with pytest.raises(CheckpointUnreadable, match="damaged"):
@@ -105,7 +97,7 @@ def test_a_damaged_object_is_unreadable_all_the_same(remote: Bucket, cache: Path
 
 def test_what_is_deleted_has_no_copy(remote: Bucket, cache: Path) -> None:
     checkpoints = slot(remote, cache)
-    stored = write(checkpoints, "plan/node/3")
+    stored = write_state(checkpoints, "plan/node/3", IMAGE)
     checkpoints.delete(stored.key)
     assert copies(cache) == []
     with pytest.raises(CheckpointUnreadable, match="not there"):
@@ -123,7 +115,7 @@ def test_an_upload_that_fails_leaves_no_copy(remote: Bucket, cache: Path) -> Non
 
 
 def test_a_reader_who_gives_up_leaves_no_copy(remote: Bucket, cache: Path, tmp_path: Path) -> None:
-    stored = write(slot(remote, tmp_path / "other"), "plan/node/3")
+    stored = write_state(slot(remote, tmp_path / "other"), "plan/node/3", IMAGE)
     reading = CachedStore(remote, cache, 10**6).read(stored.key)
     next(reading)
     reading.close()  # type: ignore[attr-defined]
@@ -133,7 +125,7 @@ def test_a_reader_who_gives_up_leaves_no_copy(remote: Bucket, cache: Path, tmp_p
 def test_a_cache_that_cannot_be_written_does_no_harm(remote: Bucket, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
     checkpoints = slot(remote, tmp_path / "file")
-    stored = write(checkpoints, "plan/node/3")
+    stored = write_state(checkpoints, "plan/node/3", IMAGE)
     assert read(checkpoints, stored) == IMAGE
     checkpoints.delete(stored.key)
 
@@ -153,7 +145,7 @@ class Full:
 
 def test_a_full_disk_does_no_harm(remote: Bucket, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = slot(remote, cache.with_name("other"))
-    stored = write(other, "plan/node/3")
+    stored = write_state(other, "plan/node/3", IMAGE)
     monkeypatch.setattr(os, "write", Full(2500))
     assert read(slot(remote, cache), stored) == IMAGE
     assert copies(cache) == []
@@ -165,7 +157,7 @@ def test_what_lies_beside_the_copies_is_not_ours(remote: Bucket, cache: Path) ->
     os.utime(cache / "thesis.tex", (0, 0))
     checkpoints = slot(remote, cache, limit=len(IMAGE))
     for step in range(3):
-        write(checkpoints, f"plan/node/{step}")
+        write_state(checkpoints, f"plan/node/{step}", IMAGE)
     assert (cache / "thesis.tex").exists()
     assert len(copies(cache)) == 1
 
@@ -183,7 +175,7 @@ def test_there_are_never_more_bytes_than_may_be_and_none_is_wrong(
         here = slots[number % 2]
         if do == "write":
             image = hashlib.sha256(str(number).encode()).digest() * (size // 32 + 1)
-            stored[which] = write(here, f"plan/node/{which}", image), image
+            stored[which] = write_state(here, f"plan/node/{which}", image), image
         elif which in stored:
             assert read(here, stored[which][0]) == stored[which][1]
         assert sum(path.stat().st_size for path in copies(folder / "nvme")) <= limit
@@ -191,11 +183,11 @@ def test_there_are_never_more_bytes_than_may_be_and_none_is_wrong(
 
 def test_the_one_used_longest_ago_makes_room(remote: Bucket, cache: Path) -> None:
     checkpoints = slot(remote, cache, limit=2 * len(IMAGE))
-    first, second = (write(checkpoints, f"plan/node/{step}") for step in (1, 2))
+    first, second = (write_state(checkpoints, f"plan/node/{step}", IMAGE) for step in (1, 2))
     for number, path in enumerate(sorted(copies(cache))):
         os.utime(path, (number, number))
     read(checkpoints, first)
-    write(checkpoints, "plan/node/3")
+    write_state(checkpoints, "plan/node/3", IMAGE)
     names = {path.name for path in copies(cache)}
     assert Path(first.key).name in names
     assert Path(second.key).name not in names
@@ -203,7 +195,7 @@ def test_the_one_used_longest_ago_makes_room(remote: Bucket, cache: Path) -> Non
 
 def test_on_s3(bucket_url: str, cache: Path) -> None:
     store = open_store(bucket_url)
-    stored = write(slot(store, cache), "plan/node/3")
+    stored = write_state(slot(store, cache), "plan/node/3", IMAGE)
     assert store.stat(stored.key).size == len(IMAGE)
     store.delete(stored.key)
     assert read(slot(store, cache), stored) == IMAGE  # from the copy: the bucket was not asked

@@ -17,6 +17,7 @@ from botocore.awsrequest import AWSPreparedRequest
 from botocore.httpsession import URLLib3Session
 from faulty import FaultyStore
 from opened import opened
+from stores import write_state
 
 from app.outages import Unavailable
 from app.storage.object_store import PART, S3_OPTIONS, LocalStore, ObjectStore, S3Store, StoreUnavailable, open_store
@@ -39,14 +40,6 @@ def contents(state: State) -> bytes:
     return data
 
 
-def write(checkpoints: CheckpointStore, place: str, image: bytes, **how: Any) -> Stored:
-    state = State.from_bytes(image)
-    try:
-        return checkpoints.write(place, state, **how)
-    finally:
-        state.close()
-
-
 @pytest.mark.slow
 def test_what_was_written_is_read_with_the_hash_of_all_its_parts(store: ObjectStore) -> None:
     checkpoints, state = CheckpointStore(store), State.from_bytes(BIG)
@@ -59,7 +52,7 @@ def test_what_was_written_is_read_with_the_hash_of_all_its_parts(store: ObjectSt
 
 def test_what_is_not_there_or_not_the_same_is_unreadable(store: ObjectStore) -> None:
     checkpoints = CheckpointStore(store)
-    stored = write(checkpoints, "plan/node/3", b"state")
+    stored = write_state(checkpoints, "plan/node/3", b"state")
     with pytest.raises(CheckpointUnreadable, match="damaged"):
         checkpoints.read(stored.key, "0" * 64)
     checkpoints.delete(stored.key)
@@ -107,7 +100,7 @@ def test_an_object_that_broke_off_does_not_exist(store: ObjectStore) -> None:
 def test_what_is_there_is_listed_with_its_size_and_age(store: ObjectStore) -> None:
     assert list(store.all_keys()) == []
     before = time.time()
-    keys = {write(CheckpointStore(store), f"{plan}/node/3", b"state").key for plan in ("a", "b")}
+    keys = {write_state(CheckpointStore(store), f"{plan}/node/3", b"state").key for plan in ("a", "b")}
     assert {*store.all_keys()} == keys
     for key in keys:
         assert store.stat(key).size == 5
@@ -146,7 +139,7 @@ class ClientError(Exception):
 def test_whatever_a_client_raises_is_a_store_that_is_away(error: Exception, do: str) -> None:
     checkpoints = CheckpointStore(Broken(error))
     calls: dict[str, Callable[[], object]] = {
-        "write": lambda: write(checkpoints, "place", b"state"),
+        "write": lambda: write_state(checkpoints, "place", b"state"),
         "read": lambda: checkpoints.read("key", ""),
         "delete": lambda: checkpoints.delete("key"),
     }
@@ -183,12 +176,12 @@ def test_a_folder_that_was_deleted_beside_its_log_has_lost_what_was_in_it(tmp_pa
     """The log is there, so its disk is: to wait for the folder was to wait for ever."""
     (tmp_path / "stagetree.db").touch()
     checkpoints = CheckpointStore(LocalStore(str(tmp_path / "checkpoints")))
-    stored = write(checkpoints, "a", b"first")
+    stored = write_state(checkpoints, "a", b"first")
     shutil.rmtree(tmp_path / "checkpoints")
     with pytest.raises(CheckpointUnreadable, match="is not there"):
         checkpoints.read(stored.key, stored.sha256)
     checkpoints.delete(stored.key)
-    again = write(checkpoints, "a", b"again")
+    again = write_state(checkpoints, "a", b"again")
     assert contents(checkpoints.read(again.key, again.sha256)) == b"again"
 
 
@@ -201,12 +194,12 @@ def test_a_link_to_a_disk_that_is_not_mounted_is_away(tmp_path: Path) -> None:
 
 def test_recent_states_are_read_from_memory_up_to_so_many_bytes(tmp_path: Path) -> None:
     checkpoints = CheckpointStore(LocalStore(str(tmp_path)), memory_bytes=10)
-    first = write(checkpoints, "a", b"first")
-    second = write(checkpoints, "b", b"secnd")
+    first = write_state(checkpoints, "a", b"first")
+    second = write_state(checkpoints, "b", b"secnd")
     for path in tmp_path.iterdir():
         path.unlink()
     assert contents(checkpoints.read(first.key, first.sha256)) == b"first"  # and so it is the most recent
-    third = write(checkpoints, "c", b"third")
+    third = write_state(checkpoints, "c", b"third")
     assert contents(checkpoints.read(first.key, first.sha256)) == b"first"
     assert contents(checkpoints.read(third.key, third.sha256)) == b"third"
     with pytest.raises(CheckpointUnreadable):
@@ -231,36 +224,36 @@ def held(checkpoints: CheckpointStore, folder: Path, *states: Stored) -> list[bo
 
 def test_where_several_stages_begin_is_in_memory_for_longer(tmp_path: Path) -> None:
     checkpoints = CheckpointStore(LocalStore(str(tmp_path)), memory_bytes=10)
-    branch = write(checkpoints, "a", b"first", is_branch_point=True)
-    others = [write(checkpoints, place, b"other") for place in "bc"]
+    branch = write_state(checkpoints, "a", b"first", is_branch_point=True)
+    others = [write_state(checkpoints, place, b"other") for place in "bc"]
     assert held(checkpoints, tmp_path, branch, *others) == [True, False, True]
 
 
 def test_no_more_than_so_many_are_in_memory_however_small(tmp_path: Path) -> None:
     checkpoints = CheckpointStore(LocalStore(str(tmp_path)), memory_bytes=2**20)
-    stored = [write(checkpoints, f"{number}", b"small") for number in range(MAX_STATES + 1)]
+    stored = [write_state(checkpoints, f"{number}", b"small") for number in range(MAX_STATES + 1)]
     assert held(checkpoints, tmp_path, *stored) == [False] + MAX_STATES * [True]
 
 
 def test_what_is_too_large_for_memory_takes_nobodys_place(tmp_path: Path) -> None:
     checkpoints = CheckpointStore(LocalStore(str(tmp_path)), memory_bytes=10)
-    small = write(checkpoints, "a", b"small")
-    large = write(checkpoints, "b", b"larger than all of it")
+    small = write_state(checkpoints, "a", b"small")
+    large = write_state(checkpoints, "b", b"larger than all of it")
     assert held(checkpoints, tmp_path, small, large) == [True, False]
 
 
 def test_a_state_from_memory_outlives_its_place_there(tmp_path: Path) -> None:
     checkpoints = CheckpointStore(LocalStore(str(tmp_path)), memory_bytes=5)
-    first = write(checkpoints, "a", b"first")
+    first = write_state(checkpoints, "a", b"first")
     state = checkpoints.read(first.key, first.sha256)
-    write(checkpoints, "b", b"other")  # and the first is forgotten
+    write_state(checkpoints, "b", b"other")  # and the first is forgotten
     assert contents(state) == b"first"
 
 
 def test_where_several_stages_wait_to_begin_stays_in_memory_while_others_come_and_go(tmp_path: Path) -> None:
     checkpoints = CheckpointStore(LocalStore(str(tmp_path)), memory_bytes=3 * len(BIG))
-    trunk = write(checkpoints, "plan/trunk/3", BIG, is_branch_point=True)
-    ends = [write(checkpoints, f"plan/end/{number}", BIG) for number in range(5)]
+    trunk = write_state(checkpoints, "plan/trunk/3", BIG, is_branch_point=True)
+    ends = [write_state(checkpoints, f"plan/end/{number}", BIG) for number in range(5)]
     for path in tmp_path.rglob("*.safetensors"):
         path.unlink()
     assert contents(checkpoints.read(trunk.key, trunk.sha256)) == BIG
@@ -271,7 +264,7 @@ def test_where_several_stages_wait_to_begin_stays_in_memory_while_others_come_an
 
 def test_a_branch_point_makes_room_for_a_newer_one(tmp_path: Path) -> None:
     checkpoints = CheckpointStore(LocalStore(str(tmp_path)), memory_bytes=2 * len(BIG))
-    trunks = [write(checkpoints, f"plan/{number}/3", BIG, is_branch_point=True) for number in range(3)]
+    trunks = [write_state(checkpoints, f"plan/{number}/3", BIG, is_branch_point=True) for number in range(3)]
     for path in tmp_path.rglob("*.safetensors"):
         path.unlink()
     with pytest.raises(CheckpointUnreadable):

@@ -1,0 +1,62 @@
+"""Scripts that walk by random steps."""
+
+from __future__ import annotations
+
+from built_models import trained_to
+from stacks import Json
+
+from stagetree.runtime.model import Model
+
+HP = {"lr": {"family": "linear", "init": 0.5, "slope": -0.01}}
+
+SCRIPT = """
+import random
+import stagetree
+
+run = stagetree.attach("walk", scale=1.0)
+where = 0.0
+
+def load(state):
+    global where
+    where = state["where"]
+
+run.state(save=lambda: {"where": where}, load=load, evaluate=lambda: {"where": where})
+for step, hp in run.steps():
+    where += run.args["scale"] * hp["lr"] * random.random()
+"""
+
+TWO = {**HP, "decay": 0.1}
+
+DRAWING = """
+import numpy
+import stagetree
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Drawing(Dataset):
+    def __init__(self):
+        self.rng = numpy.random.default_rng(0)
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return float(self.rng.normal())
+
+run = stagetree.attach("walk")
+loader = DataLoader(Drawing(), batch_size=2)
+where = 0.0
+
+def load(state):
+    global where
+    where = state["where"]
+
+run.state(save=lambda: {"where": where}, load=load, evaluate=lambda: {"where": where})
+for step, hp in run.steps():
+    for batch in loader:
+        where += hp["lr"] * float(batch.sum())
+"""
+
+
+def trained(model: Model, until: int, hp: Json = HP) -> Model:
+    return trained_to(model, until, hp)
