@@ -200,9 +200,9 @@ def _report(job: Json, study: Json) -> Json:
 
 def _name_problem(report: Json, study: Json) -> None:
     """Metrics that do not include the study's own are a failure, too."""
-    from app.domain.objectives import objectives_of
+    from app.domain.objectives import read_objectives
 
-    if not report["failed"] and (problem := objectives_of(study).problem(report["metrics"], report["steps"])):
+    if not report["failed"] and (problem := read_objectives(study).problem(report["metrics"], report["steps"])):
         report["failed"] = problem["error"]
 
 

@@ -1,6 +1,6 @@
-"""The language of the product, pure: what a plan is, what may happen to it, and what is refused.
+"""The domain model, pure: the search plan, its events, and the commands that change it.
 
-Reading order: `terms` (ids, states, refusals), `schedule` (canonical pieces), `events` (what may happen), `search_plan`
-(what has happened, folded), `commands` and `decide` (what is accepted), `stage_tree` (what is left to do).
-Nothing here reads a clock, makes a random id or rolls a die: they arrive as arguments.
+Reading order: `terms` (ids, states, refusals), `schedule` (canonical pieces), `events`, `search_plan` (the folded
+events), `commands` and `decide` (accepts or refuses commands), `stage_tree` (the outstanding work).
+Clock readings and random ids are arguments.
 """

@@ -1,4 +1,4 @@
-"""What a study cost, and what it would have cost without sharing: a waterfall of training steps that adds up.
+"""The cost of a study, and its cost without sharing: a waterfall of training steps that adds up.
 
     alone - stopped_early - unfinished - shared - known + repeated + retried + lost + struck = run
 
@@ -6,9 +6,9 @@ alone          every started trial, and every repeat of it, trained alone to the
                `max_steps`. Without one, and for users' trials, it is the number of requested steps.
 stopped_early  steps beyond a trial's requested steps, once the tuner has stopped the trial or the study is completed.
                While a trial may still be extended, its remaining steps do not count as saved.
-unfinished     steps that were neither trained nor saved: those to come and, in a study that has ended, those of trials
+unfinished     steps that were neither trained nor saved: future steps and, in a study that has ended, steps of trials
                that failed, were cancelled or could have been extended.
-               `alone` minus these two is what the trials took, each counted alone: `steps_taken`.
+               `alone` minus these two is `steps_taken`: the trained steps of each trial, counted alone.
 shared         steps that several trials of the study share, counted for all but one of them.
 known          steps of the study that another study was charged for.
 repeated       steps run again because a later trial branches off where no state was kept.
@@ -57,33 +57,33 @@ class Waterfall:
 
     @property
     def steps_taken(self) -> int:
-        """The steps that the trials took so far, each trial counted alone: what the same tuner runs without sharing."""
+        """The trained steps of each trial, counted alone. The same tuner would run them without sharing."""
         return self.alone - self.stopped_early - self.unfinished
 
     @property
     def saved_by_sharing(self) -> float | None:
-        """The part of `taken` that sharing saved; None as long as nothing was trained."""
+        """The part of `steps_taken` that sharing saved; None before any training."""
         return self.steps_saved / self.steps_taken if self.steps_taken else None
 
     @property
     def steps_saved(self) -> int:
-        """The steps that sharing saved, less the ones that had to be run again for it."""
+        """The steps that sharing saved, less the steps that it caused to run again."""
         return 0 if self.has_no_result else max(0, self.shared + self.known - self.repeated - self.struck)
 
     @property
     def saved_by_stopping(self) -> float | None:
-        """The part that early stopping saved of every trial trained to the end; None as long as nothing was."""
+        """The part that early stopping saved of training every trial to the end; None before any training."""
         whole = self.steps_taken + self.stopped_early
         return self.stopped_early / whole if whole else None
 
 
 def cost(plan: SearchPlan, study: Study) -> Waterfall:
-    """What the study cost so far."""
+    """The cost of the study to date."""
     ends = [horizon(study, trial) * len(trial.runs) for trial in study.trials]
     begins = [plan.start_step(trial) * len(trial.runs) for trial in study.trials]
     served = [_steps_taken(plan, trial) for trial in study.trials]
-    over = [(end, trial) for end, trial in zip(ends, study.trials, strict=True) if _is_over(study, trial)]
-    stopped = sum(end - trial.steps * len(trial.runs) for end, trial in over)
+    ended = [(end, trial) for end, trial in zip(ends, study.trials, strict=True) if _is_over(study, trial)]
+    stopped = sum(end - trial.steps * len(trial.runs) for end, trial in ended)
     distinct = sum(_steps_reached(plan, name, end) for name, end in study.max_step_by_node.items())
     return Waterfall(
         alone=sum(ends) - sum(begins),
@@ -101,22 +101,22 @@ def cost(plan: SearchPlan, study: Study) -> Waterfall:
 
 
 ENOUGH_STEPS = 10
-"""The pace of a study is known once so many steps were run in processes that had begun before."""
+"""The fewest steps, run in processes that had started before, for an estimate of the pace of a study."""
 
 
 def seconds_per_step(study: Study) -> float:
-    """Of a slot, for a step of the study, without starts of processes, proofs and failures; 0 while too few tell."""
+    """Slot seconds per step, without process starts, verification and failures; 0 below `ENOUGH_STEPS` steps."""
     return study.paced_seconds / study.paced_steps if study.paced_steps >= ENOUGH_STEPS else 0.0
 
 
 def horizon(study: Study, trial: Trial) -> int:
-    """The steps that the trial would take if nobody stopped it; each of its repeats, where it has some."""
+    """The steps of each run of the trial if it is not stopped."""
     is_open = trial.reason.get("by") == "tuner" and trial.cooldown_of is None
     return max(trial.steps, (study.max_steps or 0) if is_open else 0)
 
 
 def last_step(plan: SearchPlan, trial: Trial) -> int:
-    """How far all of the trial came: the last of the steps asked for that was trained or measured for whomever."""
+    """The last requested step that all runs of the trial have reached, no matter which study trained it."""
     return min(_last_step(plan, run) for run in trial.single_runs())
 
 
@@ -126,30 +126,30 @@ def _last_step(plan: SearchPlan, trial: Trial) -> int:
         node = plan.nodes[name]
         if node.reached > node.start:
             furthest = max(furthest, min(end, node.reached))
-        if furthest < end:  # a stage under way may have been measured, and is not charged yet
+        if furthest < end:  # the steps of a running stage may be measured before they are charged
             furthest = max(furthest, max((step for step in node.metrics if step <= end), default=0))
     return furthest
 
 
 def recorded_steps(plan: SearchPlan, study: Study) -> int:
-    """The different steps of the study that are trained, and whose state was not lost before it was kept."""
+    """The unique steps of the study that are trained and whose state was not lost before it was saved."""
     nodes = ((plan.nodes[name], end) for name, end in study.max_step_by_node.items())
     return sum(max(0, min(end, node.trained) - node.start) for node, end in nodes)
 
 
 def _steps_taken(plan: SearchPlan, trial: Trial) -> int:
-    """The steps of the trial, of those it was asked for, that were trained: by whomever, and for whomever."""
+    """The trained steps among the trial's requested ones, no matter which study trained them."""
     return sum(_steps_reached(plan, name, end) for name, end in plan.path_ends(trial))
 
 
 def _steps_reached(plan: SearchPlan, name: NodeId, end: int) -> int:
-    """The steps of a node that were trained up to a step."""
+    """The trained steps of a node up to step `end`."""
     node = plan.nodes[name]
     return max(0, min(end, node.reached) - node.start)
 
 
 def _is_over(study: Study, trial: Trial) -> bool:
-    """Whether the tuner decided that the trial is not trained any further."""
+    """Whether the tuner has decided not to train the trial further."""
     if trial.state == TrialState.STOPPED:
         return True
     return trial.state == TrialState.COMPLETED and study.state == StudyState.COMPLETED
@@ -158,25 +158,25 @@ def _is_over(study: Study, trial: Trial) -> bool:
 # ------------------------------------------------------------------------------------------------------------ budgets
 
 BUDGETS = ("max_total_steps", "max_slot_seconds")
-"""The fields of a study that say how much may be spent on it."""
+"""The fields of a study file that limit its cost."""
 
 
 class Forecast(NamedTuple):
-    """How many trials a study will have, and how many different steps they will take."""
+    """The expected number of trials of a study, and of their unique steps."""
 
     trials: int
     steps: int
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
-    """Steps that were run for a study so far, and seconds of slots, chains under way included."""
+class BudgetUse:
+    """The steps run for a study, and its slot seconds including running chains."""
 
     steps: int = 0
     slot_seconds: float = 0.0
 
-    def over(self, spec: Mapping[str, Any]) -> str | None:
-        """The budget in a study file that is used up; None where none is."""
+    def exhausted_budget(self, spec: Mapping[str, Any]) -> str | None:
+        """The budget in a study file that is used up, if any."""
         return next(
             (
                 name
@@ -187,39 +187,44 @@ class Spent:
         )
 
 
-def spent(plan: SearchPlan, study: Study, at: float) -> Spent:
-    """Steps and seconds that a study has cost at a time. A chain costs its slots from its assignment to its end."""
+def budget_use(plan: SearchPlan, study: Study, at: float) -> BudgetUse:
+    """The budget that a study has used at a time; zero for a study without budgets.
+
+    A chain is charged for its slots from its assignment to its end.
+    """
     if not study.spec.keys() & {*BUDGETS}:
-        return Spent()
-    return Spent(study.executed, study.gpu_seconds + sum(seconds for seconds, _ in _running_chains(plan, study, at)))
+        return BudgetUse()
+    return BudgetUse(
+        study.executed, study.gpu_seconds + sum(seconds for seconds, _ in _running_chains(plan, study, at))
+    )
 
 
 def seconds_to_budget(plan: SearchPlan, study: Study, at: float) -> float:
-    """How long its chains under way can go on before its `max_slot_seconds` are used up; infinite without them."""
+    """Seconds until the running chains use up `max_slot_seconds`; infinite without that budget."""
     most = study.spec.get("max_slot_seconds")
-    if most is None:  # there may be hundreds of chains to look at
+    if most is None:  # avoids a loop over hundreds of chains
         return math.inf
     pace = sum(slots for _, slots in _running_chains(plan, study, at))
-    return max(0.0, most - spent(plan, study, at).slot_seconds) / pace if pace else math.inf
+    return max(0.0, most - budget_use(plan, study, at).slot_seconds) / pace if pace else math.inf
 
 
 def _running_chains(plan: SearchPlan, study: Study, at: float) -> Iterator[tuple[float, float]]:
-    """Of each chain that trains for the study, the seconds of slots that are not charged yet, and how many it has.
+    """For each chain that trains for the study, its uncharged slot seconds and its number of slots.
 
-    Chains that a slot trains together have a share of it each.
+    Chains in one pack have equal shares of the slot.
     """
     training = [chain for chain in plan.chains.values() if not chain.is_trained]
-    beside = Counter(chain.slot for chain in training)
+    lanes = Counter(chain.slot for chain in training)
     for chain in training:
         if chain.stages[chain.index].study == study.id:
-            slots = chain.ranks / beside[chain.slot]
+            slots = chain.ranks / lanes[chain.slot]
             yield max(0.0, (at - chain.at) * slots - chain.seconds * chain.ranks), slots
 
 
 def steps_left(plan: SearchPlan, study: Study) -> float:
-    """How many steps may still be begun for a study, beside steps under way. Infinite if any number.
+    """The steps of `max_total_steps` that no chain has run or been assigned; infinite without that budget.
 
-    Steps under way count as run, since a chain is run to its end: so a study passes its budget by no step.
+    Assigned steps count as run because a chain runs to its end. So a study never exceeds its budget.
     """
     most = study.spec.get("max_total_steps")
     if most is None:
@@ -232,13 +237,13 @@ def steps_left(plan: SearchPlan, study: Study) -> float:
 # ---------------------------------------------------------------------------------------------- the price of a choice
 
 MOST_OPTIONS = 12
-"""A field with more values than that is no choice that somebody weighs."""
+"""A field with more values is not priced as a choice."""
 
 
 def choices(plan: SearchPlan, study: Study) -> list[dict[str, Any]]:
-    """For each value of each field in which trials differ: how many have it, and the steps that only they train.
+    """For each value of each field in which trials differ: its trials, and the steps that only they train.
 
-    That is what the study would take less without that value. Empty for tuners that go by results.
+    Without that value the study would train that many steps less. Empty for tuners that decide by results.
     """
     if study.kind not in ("grid", "random", "trials"):
         return []
@@ -254,7 +259,7 @@ def choices(plan: SearchPlan, study: Study) -> list[dict[str, Any]]:
 
 
 def _fields(written: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """The values in hyper-parameters, by where they stand; lists are values."""
+    """The values in hyper-parameters by path, such as `lr.init`. Lists are values."""
     if not isinstance(written, Mapping):
         yield name, written
     elif written.get("family") == "constant":

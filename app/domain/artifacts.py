@@ -1,4 +1,4 @@
-"""The events of what training leaves behind: metrics, checkpoints, comparisons, measurements, and their deletion.
+"""The events about results of training: metrics, checkpoints, comparisons, measurements, and their deletion.
 
 See `app.domain.events` for the others.
 """
@@ -46,11 +46,11 @@ class CheckpointKept:
     size: int
     """The size of all objects."""
     intermediate: bool = False
-    """Whether it was saved inside a stage because that was cheap: a trial may branch there, or the worker die."""
+    """Whether it was saved inside a stage because that was cheap, in case a trial branches there or a worker dies."""
     parts: tuple[StoredPart, ...] = ()
     """The objects of the other ranks, if the state is divided. It is lost if one of them is."""
     looked: bool = False
-    """Whether the object also holds what the trainer held besides its state."""
+    """Whether the object also holds attributes of the trainer beside its state."""
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -93,7 +93,7 @@ class CheckpointDropped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExactnessLost:
-    """Results of a stage in `node`, from `step` on, may differ from those of a trial that is trained alone.
+    """Results of a stage in `node`, from `step` on, may differ from results of a trial that is trained alone.
 
     `reason` follows "3 stages", for example: resumed under another torch (2.13.0 after 2.12.0).
     """
@@ -104,7 +104,7 @@ class ExactnessLost:
 
 
 WITHOUT_PACK = "trained without their pack, which had failed"
-"""The reason of `ExactnessLost` for stages whose pack failed: their last bits may differ from those of packs."""
+"""The reason of `ExactnessLost` for stages whose pack failed. Training alone may give other last bits than a pack."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,9 +178,9 @@ class PackingProfiled:
     peak_bytes: dict[str, int]
     """Peak memory on the device, by lanes; empty on a CPU."""
     refusal: str = ""
-    """Why the models cannot be packed. Then nothing else is known."""
+    """Why the models cannot be packed. The other fields are then empty."""
     exact: bool = False
-    """Whether the gradients of a model in a pack of the plan's width were bitwise equal to those of the model alone."""
+    """Whether a model had bitwise equal gradients alone and in a pack of the plan's width."""
     batch: dict[str, Any] | None = None
     """The hyper-parameters that decided the batch."""
     other_draws: str = ""
@@ -208,7 +208,7 @@ class RanksProfiled:
     batch: dict[str, Any]
     """The hyper-parameters that decided the batch size."""
     refusal: str = ""
-    """Why several devices cannot train the models. Then nothing else is known."""
+    """Why several devices cannot train the models. The other fields are then empty."""
 
 
 Profile = TypeVar("Profile", PackingProfiled, RanksProfiled)

@@ -64,7 +64,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class VerificationOrder:
-    """What a chain verifies."""
+    """The comparisons that a chain must make."""
 
     kind: str
     """A `VerificationKind`."""
@@ -79,7 +79,7 @@ class VerificationOrder:
     suspects: tuple[str, ...] = ()
     """Attributes that an earlier state did not restore: the likely cause of a difference."""
     origin: ResumePoint | None = None
-    """A state on the path. It tells with which torch and device the metrics without a state were measured."""
+    """A state on the path, for the torch version and device with which metrics without a state were measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +128,7 @@ class ChainAssignment:
     keep_for_good: tuple[int, ...] = ()
     """Steps at which a study wants the state kept."""
     keep_best: tuple[BestSoFar, ...] = ()
-    """The best results so far for studies that want the state kept wherever a result beats them."""
+    """The best result of each study that keeps the state of every better one."""
 
     alone: bool = False
     """Train in a fresh process and keep nothing inside stages."""
@@ -184,7 +184,7 @@ class ChainAssignment:
         return (self.resume,) if self.resume else tuple(point for point, _ in self.mean)
 
     def ahead(self, step: int) -> Ahead:
-        """What comes after a step, according to the assignment.
+        """The next stop after a step.
 
         A trial that is trained alone, or verified as a whole, does not stop at the ends of its stages.
         """

@@ -1,4 +1,4 @@
-"""Which checkpoints may be deleted. `app.scheduling.retention` chooses which of them are.
+"""Which checkpoints may be deleted. `app.scheduling.retention` chooses among them.
 
 A checkpoint is required while a running chain begins with it, while a trial waits for steps that follow from it, and
 while it is an average, the final state of one of a study's best trials, or a state that `keep_at` asks for. It is
@@ -33,7 +33,7 @@ def decide(plan: SearchPlan, command: c.ReleaseCheckpoints | c.RecordDeleted) ->
 
 
 def _release(plan: SearchPlan, command: c.ReleaseCheckpoints) -> Iterator[e.CheckpointReleased]:
-    """Checkpoints that have come into use since they were chosen stay."""
+    """Release the chosen checkpoints, except any that are required since."""
     used = required_keys(plan) | command.assigned_keys
     for place in command.checkpoints:
         if place.key not in used and find(plan, place) is not None:
@@ -41,7 +41,7 @@ def _release(plan: SearchPlan, command: c.ReleaseCheckpoints) -> Iterator[e.Chec
 
 
 def _record_deleted(plan: SearchPlan, command: c.RecordDeleted) -> Iterator[e.Event]:
-    """Only the deletions that are not recorded yet."""
+    """Record the deletions that are not recorded yet."""
     for place in [plan.released[key] for key in command.keys if key in plan.released]:
         yield e.CheckpointDropped(node=place.node, step=place.step, key=place.key, reason="deleted")
     for place in idle_weights(plan):
@@ -61,7 +61,7 @@ def orphaned_checkpoints(plan: SearchPlan) -> Iterator[PlacedCheckpoint]:
 
 
 def checkpoints(plan: SearchPlan) -> Iterator[PlacedCheckpoint]:
-    """All checkpoints, those of a node before those of its children."""
+    """All checkpoints; a node comes before its children."""
     for node in plan.nodes.values():
         yield from (PlacedCheckpoint(node.id, step, node.checkpoints[step]) for step in sorted(node.checkpoints))
 
@@ -146,7 +146,7 @@ def steps_to_keep(plan: SearchPlan, node: NodeId, begin: int, end: int) -> list[
 
 
 def best_so_far(plan: SearchPlan, nodes: Sequence[NodeId], start: int) -> tuple[BestSoFar, ...]:
-    """The best result so far on the path to `start` in the first node, for each study that keeps best states."""
+    """The best result on the path to `start` in the first node, for each study that keeps best states."""
     found = ((study, _best_on_path(plan, study, nodes[0], start)) for study in _studies_keeping_best(plan, {*nodes}))
     return tuple(
         BestSoFar(

@@ -62,7 +62,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prioritize:
-    """Rank a trial among those of its study: stages of trials with a higher priority run first."""
+    """Rank a trial within its study: stages of trials with a higher priority run first."""
 
     trial: int
     priority: float
@@ -91,7 +91,7 @@ class AddTrial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskForTrials:
-    """Add users' trials and extend existing ones, all or none."""
+    """Add users' trials and extend existing ones, all of them or none."""
 
     study: StudyId
     actions: tuple[Start | Extend, ...]
@@ -249,7 +249,7 @@ class DeleteStudy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseCheckpoints:
-    """Release these checkpoints, except those that have come into use since they were chosen."""
+    """Release these checkpoints, except any that have come into use since they were chosen."""
 
     checkpoints: tuple[PlacedCheckpoint, ...]
     reason: str

@@ -1,9 +1,9 @@
-"""Cooldowns at rungs: short ends of a trial on which it is ranked, while the trial itself goes on from before them.
+"""Cooldowns at rungs: short branches with a falling learning rate, on whose results trials are ranked.
 
-A cooldown is a trial of its own: up to a step it has the sequences of the trial that it is branched off, its trunk, and
-then a learning rate that falls. So nothing in the plan, the scheduler or the log knows of cooldowns: equal ones have
-equal names, they are counted as they are trained, and their end states are kept as of any trial. The reason of a start
-says that a trial is a cooldown, and by that `Cooldowns` reads the history as a tuner, a sampler and a ranking see it.
+A cooldown is a trial of its own. Up to a step it has the sequences of the trial that it branches off, its trunk; then
+its learning rate falls. The trunk resumes from before the cooldown. Plan, scheduler and log treat a cooldown like any
+trial. Only the reason of its start marks it, and `Cooldowns` uses that to translate the history for tuners, samplers
+and rankings.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from stagetree.sequences import SequenceError, Wsd, first_parts, parse
 
 Json = dict[str, Any]
 
-AT = "at"
-"""In the reason of a cooldown's start: the step after which it parts from its trunk."""
+COOLDOWN_AT = "at"
+"""Key in the reason of a cooldown's start: the step after which it branches off its trunk."""
 
 
 def cooldown_hp(
     hp: Mapping[str, Any], at: int, steps: int, *, falling: Iterable[str], shape: str, final: float
 ) -> Json:
-    """The hyper-parameters of a cooldown: the first `at` steps of a trial's, then `steps` where some fall to `final`.
+    """The hyper-parameters of a cooldown: a trial's for `at` steps, then `steps` steps in which `falling` fall.
 
-    Each falls from the value that the trial would have next, as the decay of `wsd` does; one that is lower than `final`
-    stays as it is. Raises `SequenceError` where there are none, or one is no number there.
+    Each falls to `final` like the decay of `wsd`, from the value that the trial would have next. A value below `final`
+    is held. Raises `SequenceError` if `falling` is empty or a value is not a number at step `at`.
     """
     cooling = {name: parse(value).to_json() for name, value in hp.items()}
     names = list(falling)
@@ -44,37 +44,39 @@ def cooldown_hp(
 
 
 class Cooldowns:
-    """A fold over a study's history, which reads each result of a cooldown as the one that its trunk has at the rung.
+    """A fold over a study's history that turns the result of a cooldown into the result of its trunk at the rung.
 
-    Where a study has none, everything is read as it is written.
+    Without cooldowns, the history is unchanged.
     """
 
     def __init__(self, tuner: Mapping[str, Any]) -> None:
         self._has_any = tuner.get("rung_value") is not None
         self._trunks = set[int]()
-        self._of = dict[int, tuple[int, int, int]]()  # by cooldown: its trunk, the step of the rung, and its own last
+        self._cooldowns = dict[
+            int, tuple[int, int, int]
+        ]()  # by cooldown: its trunk, the step of the rung, and its own last step
 
     def read(self, event: TrialEvent) -> TrialEvent | None:
-        """The event as the tuner understands it; None for what only says how a value comes about.
+        """The event for the tuner; None if it concerns only the inside of a cooldown.
 
-        A cooldown that fails has its trunk fail, and one that a user cancels takes its trunk out of the ranking.
+        If a cooldown fails, its trunk fails. If a user cancels it, its trunk leaves the ranking.
         """
         if not self._has_any:
             return event
         if event.kind == TrialEventKind.START:
             return self._begin(event)
-        if event.trial in self._of:
-            return self._trunk_event(event, *self._of[event.trial])
+        if event.trial in self._cooldowns:
+            return self._trunk_event(event, *self._cooldowns[event.trial])
         if event.kind == TrialEventKind.RESULT and event.trial in self._trunks:
             return None
         if event.kind in (TrialEventKind.FAIL, TrialEventKind.STOP, TrialEventKind.CANCEL):
-            self._forget(event.trial)
+            self._trunks.discard(event.trial)
         return event
 
     def _begin(self, event: TrialEvent) -> TrialEvent | None:
         trunk = event.reason.get(COOLDOWN_OF)
         if trunk is not None:
-            self._of[event.trial] = trunk, event.reason[AT], event.steps
+            self._cooldowns[event.trial] = trunk, event.reason[COOLDOWN_AT], event.steps
             return None
         if event.reason.get("by") != "user":
             self._trunks.add(event.trial)
@@ -86,9 +88,5 @@ class Cooldowns:
         if trunk not in self._trunks or not (is_result or is_over):
             return None
         if is_over:
-            self._forget(trunk)
+            self._trunks.discard(trunk)
         return replace(event, trial=trunk, steps=at)
-
-    def _forget(self, trunk: int) -> None:
-        """It is ranked no more."""
-        self._trunks.discard(trunk)

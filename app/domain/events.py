@@ -166,7 +166,7 @@ class TrialStopped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialPrioritized:
-    """The tuner ranked a trial among those of its study. Higher priorities run first; the default is 0."""
+    """The tuner ranked a trial within its study. Higher priorities run first; the default is 0."""
 
     study: StudyId
     trial: int
@@ -264,7 +264,7 @@ class StageCompleted:
     peak_bytes: int = 0
     """Peak memory of torch on the first device or, on a CPU, of the process; 0 if unknown, as in packs."""
     shared_process: bool = False
-    """Whether another chain, other than those that trained its beginning, had trained in its process before."""
+    """Whether an unrelated chain had trained in its process before: not one that trained the stage's beginning."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,7 +274,7 @@ class ChainEnded:
     chain: ChainId
     outcome: ChainOutcome
     steps: int = 0
-    """Steps of the current stage that were run, as far as is known."""
+    """Steps of the current stage that were run, according to the worker's last report."""
     seconds: float = 0.0
     """Time spent on them."""
     died_alone: bool = False

@@ -49,7 +49,7 @@ def counts_for_other_trials(event: e.StageFailed) -> bool:
 
 
 def count_tries(node: Node, event: e.StageFailed, stage: e.Stage) -> int:
-    """How many tries have failed at this place so far, with any error."""
+    """The number of failed tries at this place, with any error."""
     if event.kind == FailureKind.POISON:
         return node.lost.get(stage.start, 0) + 1
     return max(1, node.count_failures(event.evaluated))
@@ -101,7 +101,7 @@ class Group:
     tries: int
     """The total of their tries."""
     where: str
-    """A condition on hyper-parameters that holds for these trials and for no other that came as far; "" for none."""
+    """A condition on hyper-parameters that holds for these trials and for no other that got further; "" for none."""
 
 
 def groups(study: Study, reached: Mapping[int, int]) -> list[Group]:

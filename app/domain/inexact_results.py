@@ -26,13 +26,13 @@ def trial_inexactness(plan: SearchPlan, trial: Trial) -> list[str]:
 
 def trial_inexactness_in(plan: SearchPlan, study: Study) -> Callable[[Trial], list[str]]:
     """A function that gives the reasons for each trial of a study."""
-    of_all, is_noted = list(inputs.input_warnings(plan, study)), any(node.not_exact for node in plan.nodes.values())
+    warnings, is_noted = list(inputs.input_warnings(plan, study)), any(node.not_exact for node in plan.nodes.values())
 
-    def of(trial: Trial) -> list[str]:
+    def reasons(trial: Trial) -> list[str]:
         stages = _sentences(plan, plan.sources(trial)) if is_noted else []
-        return [*stages, *_equal_repeats(plan, [trial]), *of_all]
+        return [*stages, *_equal_repeats(plan, [trial]), *warnings]
 
-    return of
+    return reasons
 
 
 def _equal_repeats(plan: SearchPlan, trials: Iterable[Trial]) -> Iterator[str]:
@@ -50,10 +50,5 @@ def _has_equal_repeats(plan: SearchPlan, trial: Trial) -> bool:
 
 
 def _sentences(plan: SearchPlan, ends: Iterable[tuple[NodeId, int]]) -> list[str]:
-    noted = (step_and_reason for name, end in ends for step_and_reason in _up_to(plan, name, end))
-    counts = Counter(reason for _, reason in noted)
+    counts = Counter(reason for name, end in ends for step, reason in plan.nodes[name].not_exact if step <= end)
     return [f"{count} {'stage' if count == 1 else 'stages'} {reason}" for reason, count in counts.items()]
-
-
-def _up_to(plan: SearchPlan, name: NodeId, end: int) -> Iterable[tuple[int, str]]:
-    return ((step, reason) for step, reason in plan.nodes[name].not_exact if step <= end)

@@ -18,7 +18,7 @@ from stagetree.source.undeclared_input import UndeclaredInput
 Json = dict[str, Any]
 
 
-def mark(record: Mapping[str, Any]) -> Json:
+def fingerprint(record: Mapping[str, Any]) -> Json:
     """The fingerprint of an input: its content, or else its sizes and times, or else its path."""
     if "sha256" in record:
         return {"sha256": record["sha256"]}
@@ -28,7 +28,7 @@ def mark(record: Mapping[str, Any]) -> Json:
 
 
 def is_unseen(records: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether there are inputs that no slot has looked at yet."""
+    """Whether there are inputs, and no slot has seen them yet."""
     return bool(records) and not any(name in record for record in records for name in ("stamp", "missing"))
 
 
@@ -78,21 +78,22 @@ def watched_files(plan: SearchPlan, study: Study) -> tuple[Mapping[str, Any], ..
     return (*study.inputs, *undeclared_inputs(plan, study.inputs, study.runtime_args), *written)
 
 
-ANEW = "any change of the trainer's file, or of the `version` that it sets, trains all anew"
+RETRAINING = "any change of the trainer's file, or of the `version` that it sets, trains all anew"
 
 
 def changed_text(path: str) -> str:
-    """That something which a study reads has changed, and results may be of the one before, in a sentence.
+    """A sentence that an input has changed, so shared results may belong to its earlier version.
 
-    path: as of `stagetree.source.undeclared_input`.
+    path: as in `stagetree.source.undeclared_input`.
     """
-    unnamed = UndeclaredInput(path)
-    if unnamed.is_package:
-        return f"shared results were trained with {unnamed.name} {unnamed.version}, and there is another now: {ANEW}"
+    undeclared = UndeclaredInput(path)
+    if undeclared.is_package:
+        package = f"{undeclared.name} {undeclared.version}"
+        return f"shared results were trained with {package}, and there is another now: {RETRAINING}"
     named, new = "it in `inputs`", "the new one"
-    if unnamed.is_pattern:
-        named, new = f"{unnamed.folder} in `inputs`", "the present files"
-    if unnamed.is_variable:
+    if undeclared.is_pattern:
+        named, new = f"{undeclared.folder} in `inputs`", "the present files"
+    if undeclared.is_variable:
         named = "it in `trainer_args`"
     return f"{path} has changed since shared results were trained: name {named} to train with {new}"
 
@@ -106,8 +107,8 @@ def input_warnings(plan: SearchPlan, study: Study) -> Iterator[str]:
         return
     for path in study.other_inputs:
         yield f"{path} was not the same on all slots, or at all times"
-    for other in plan.studies.values() if study.inputs else ():  # of a plan with many studies most name none
+    for other in plan.studies.values() if study.inputs else ():  # most studies have no inputs
         if other.id != study.id and not is_unseen(other.inputs):
             for mine, theirs in zip(study.inputs, other.inputs, strict=False):
-                if mark(mine) != mark(theirs):
+                if fingerprint(mine) != fingerprint(theirs):
                     yield f"{mine['path']} was another file when study {other.id} read it, and the two share training"

@@ -1,8 +1,8 @@
 """The leaderboard of a study: the rung and the rank of each trial, and its state in words.
 
-Tuners compare trials at rungs. The reason of a start or a promotion names the rung that it leads to. Ranks at a rung go
-by the result of each trial there; failed trials come last. In a study with a `rung_value`, the result at a rung is that
-of the cooldown that branches off there.
+Tuners compare trials at rungs. The reason of a start or a promotion names the rung that it leads to. A rung ranks
+trials by their result there; failed trials come last. In a study with a `rung_value`, the result at a rung is the
+result of the cooldown that branches off there.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from app.domain.cooldowns import AT, Cooldowns
+from app.domain.cooldowns import COOLDOWN_AT, Cooldowns
 from app.domain.failures import failure_text
 from app.domain.objectives import FAILED, Objectives, ResultScore
 from app.domain.pareto_fronts import best_first
@@ -96,18 +96,20 @@ class Leaderboard:
 
         Results at later rungs say more about the end, and rungs with more trials allow more comparisons.
         """
-        most = max(self._reached().values(), default=0)
-        return self._furthest(min(ENOUGH, max(FEWEST, THIRD * most), NEARLY_ALL * most))
+        most = max(self._results_by_rung().values(), default=0)
+        return self._last_rung(min(ENOUGH, max(FEWEST, THIRD * most), NEARLY_ALL * most))
 
     def importance_rung(self) -> int | None:
         """The rung to compute hyper-parameter importance at."""
-        found = self._furthest(ENOUGH)
-        return self.default_rung() if found is None else found
+        rung = self._last_rung(ENOUGH)
+        return self.default_rung() if rung is None else rung
 
-    def _furthest(self, enough: float) -> int | None:
-        return max((rung for rung, trials in self._reached().items() if trials and trials >= enough), default=None)
+    def _last_rung(self, enough: float) -> int | None:
+        return max(
+            (rung for rung, trials in self._results_by_rung().items() if trials and trials >= enough), default=None
+        )
 
-    def _reached(self) -> Counter[int]:
+    def _results_by_rung(self) -> Counter[int]:
         """How many trials have a result, by number of the rung over all brackets."""
         reached = Counter[int]()
         for rung in self.rungs.values():
@@ -115,38 +117,38 @@ class Leaderboard:
         return reached
 
 
-def standing(study: Study) -> Leaderboard:
+def build_leaderboard(study: Study) -> Leaderboard:
     """The study's leaderboard, from its history."""
-    stands, cooldowns = Leaderboard(sign(study)), Cooldowns(study.tuner)
+    board, cooldowns = Leaderboard(sign(study)), Cooldowns(study.tuner)
     for event in filter(None, map(cooldowns.read, study.history)):
         match event.kind:
             case TrialEventKind.START | TrialEventKind.PROMOTE:
-                _send(stands, event)
+                _enter_rung(board, event)
             case TrialEventKind.RESULT | TrialEventKind.FAIL:
-                _arrive(stands, event, study.metric, study.objectives)
-            case TrialEventKind.CANCEL if (rung := stands.rung(event.trial)) and event.trial not in rung.promoted:
+                _record_result(board, event, study.metric, study.objectives)
+            case TrialEventKind.CANCEL if (rung := board.rung(event.trial)) and event.trial not in rung.promoted:
                 rung.values.pop(event.trial, None)
             case TrialEventKind.STOP:
-                stands.reasons[event.trial] = event.reason
-    return stands
+                board.reasons[event.trial] = event.reason
+    return board
 
 
-def _send(stands: Leaderboard, event: TrialEvent) -> None:
+def _enter_rung(board: Leaderboard, event: TrialEvent) -> None:
     """The trial leaves its rung and must train to the next one."""
     if "finish" in event.reason:
-        stands.finishing[event.trial] = event.reason
+        board.finishing[event.trial] = event.reason
     if (number := event.reason.get("rung")) is None:
         return
-    if (left := stands.rung(event.trial)) is not None and event.kind == TrialEventKind.PROMOTE:
+    if (left := board.rung(event.trial)) is not None and event.kind == TrialEventKind.PROMOTE:
         left.promoted.add(event.trial)
     place = (int(event.reason.get("bracket", 0)), int(number))
     steps = int(event.reason.get("until", event.steps))
-    stands.rungs.setdefault(place, RungRanking(*place, steps=steps)).entered += 1
-    stands.at[event.trial] = place
+    board.rungs.setdefault(place, RungRanking(*place, steps=steps)).entered += 1
+    board.at[event.trial] = place
 
 
-def _arrive(stands: Leaderboard, event: TrialEvent, metric: str, objectives: Objectives) -> None:
-    rung = stands.rung(event.trial)
+def _record_result(board: Leaderboard, event: TrialEvent, metric: str, objectives: Objectives) -> None:
+    rung = board.rung(event.trial)
     if rung is None:
         return
     if event.kind == TrialEventKind.FAIL:
@@ -157,12 +159,12 @@ def _arrive(stands: Leaderboard, event: TrialEvent, metric: str, objectives: Obj
             rung.scores[event.trial] = objectives.score(event.metrics) or FAILED
 
 
-def prediction(trial: Trial, stands: Leaderboard) -> Mapping[str, object] | None:
+def prediction(trial: Trial, board: Leaderboard) -> Mapping[str, object] | None:
     """The tuner's last classification of a trial, with its numbers; None if it did not classify the trial.
 
     The probability and the expected time are None if the tuner's predictions have not proven right in the study.
     """
-    stopped = stands.reasons.get(trial.number, {}) if trial.state == TrialState.STOPPED else {}
+    stopped = board.reasons.get(trial.number, {}) if trial.state == TrialState.STOPPED else {}
     judged = stopped if "class" in stopped else trial.priority_reason
     if "class" not in judged:
         return None
@@ -171,43 +173,43 @@ def prediction(trial: Trial, stands: Leaderboard) -> Mapping[str, object] | None
     return shown if shown["proven"] else shown | dict.fromkeys(UNPROVEN)
 
 
-def meaning(study: Study, trial: Trial, state: str, stands: Leaderboard) -> str:
+def state_text(study: Study, trial: Trial, state: str, board: Leaderboard) -> str:
     """The trial's state in words: "waits at rung 1: rank 5 of 9"."""
-    text = _meaning(study, trial, state, stands)
+    text = _state_text(study, trial, state, board)
     parts = sorted({part["trial"] for part in trial.reason.get("average_of", ())})
-    return f"{text}, from the mean of {_trials(parts)}" if parts else text
+    return f"{text}, from the mean of {_trials_text(parts)}" if parts else text
 
 
-NAMED = 6
+MOST_NAMED = 6
 
 
-def _trials(numbers: Sequence[int]) -> str:
+def _trials_text(numbers: Sequence[int]) -> str:
     """The first few numbers, and how many more there are."""
     if len(numbers) == 1:
         return f"states of trial {numbers[0]}"
-    shown, more = ", ".join(map(str, numbers[:NAMED])), len(numbers) - NAMED
+    shown, more = ", ".join(map(str, numbers[:MOST_NAMED])), len(numbers) - MOST_NAMED
     return f"trials {shown}" + (f" and {more} more" if more > 0 else "")
 
 
-def _meaning(study: Study, trial: Trial, state: str, stands: Leaderboard) -> str:
-    rung = stands.rung(trial.number)
-    if trial.cooldown_of is not None and state in COOLING:
-        return COOLING[state].format(trial.cooldown_of, trial.reason[AT], trial.steps)
+def _state_text(study: Study, trial: Trial, state: str, board: Leaderboard) -> str:
+    rung = board.rung(trial.number)
+    if trial.cooldown_of is not None and state in COOLDOWN_TEXTS:
+        return COOLDOWN_TEXTS[state].format(trial.cooldown_of, trial.reason[COOLDOWN_AT], trial.steps)
     match state:
         case "waiting":
             return f"waits for a slot, to train to step {trial.steps}"
         case "running":
-            return f"trains to step {trial.steps}" + (f", rung {rung.number}" if rung else _class(trial))
-        case TrialState.COMPLETED if rung and _could_go_on(study, trial):
-            rested = "stayed" if study.is_final else "waits"
-            return f"{rested} at rung {rung.number}: {_rank(stands, rung, trial)}{_by(study)}{_cut(study, rung)}"
-        case TrialState.COMPLETED if _could_go_on(study, trial) and not study.is_final and _class(trial):
-            return f"suspended after step {trial.steps}{_class(trial)}"
+            return f"trains to step {trial.steps}" + (f", rung {rung.number}" if rung else _class_text(trial))
+        case TrialState.COMPLETED if rung and _can_be_extended(study, trial):
+            where = f"{'pruned' if study.is_final else 'waits'} at rung {rung.number}"
+            return f"{where}: {_rank(board, rung, trial)}{_cooldown_text(study)}{_promotions_text(study, rung)}"
+        case TrialState.COMPLETED if _can_be_extended(study, trial) and not study.is_final and _class_text(trial):
+            return f"suspended after step {trial.steps}{_class_text(trial)}"
         case TrialState.COMPLETED:
-            ranked = f", ranked{_by(study)}" if rung and _by(study) else ""
-            return f"trained to step {trial.steps}{_finished(stands.finishing.get(trial.number))}{ranked}"
+            ranked = f", ranked{_cooldown_text(study)}" if rung and _cooldown_text(study) else ""
+            return f"trained to step {trial.steps}{_finish_text(board.finishing.get(trial.number))}{ranked}"
         case TrialState.STOPPED:
-            return f"stopped after step {trial.steps}{_why(stands.reasons.get(trial.number, {}))}"
+            return f"stopped after step {trial.steps}{_reason_text(board.reasons.get(trial.number, {}))}"
         case TrialState.CANCELLED:
             return "cancelled"
         case TrialState.FAILED:
@@ -215,37 +217,37 @@ def _meaning(study: Study, trial: Trial, state: str, stands: Leaderboard) -> str
     return str(state)
 
 
-def is_waiting_at_rung(study: Study, trial: Trial, stands: Leaderboard) -> bool:
+def is_waiting_at_rung(study: Study, trial: Trial, board: Leaderboard) -> bool:
     """Whether the trial waits for a decision of its tuner, at a rung or suspended."""
-    is_judged = stands.rung(trial.number) is not None or bool(_class(trial))
-    return trial.state == TrialState.COMPLETED and is_judged and not study.is_final and _could_go_on(study, trial)
+    is_judged = board.rung(trial.number) is not None or bool(_class_text(trial))
+    return trial.state == TrialState.COMPLETED and is_judged and not study.is_final and _can_be_extended(study, trial)
 
 
-def _finished(reason: Mapping[str, object] | None) -> str:
-    """The addition for a trial that `finish_best` trained to the end."""
+def _finish_text(reason: Mapping[str, object] | None) -> str:
+    """The suffix for a trial that `finish_best` trained to the end."""
     return f" after all: rank {reason['finish']} of {reason['of']} that had ended early" if reason else ""
 
 
-def _class(trial: Trial) -> str:
+def _class_text(trial: Trial) -> str:
     """The tuner's class of the trial, if it classifies trials."""
     return f", {trial.priority_reason['class']}" if "class" in trial.priority_reason else ""
 
 
-def _could_go_on(study: Study, trial: Trial) -> bool:
+def _can_be_extended(study: Study, trial: Trial) -> bool:
     return study.max_steps is None or trial.steps < study.max_steps
 
 
-def _rank(stands: Leaderboard, rung: RungRanking, trial: Trial) -> str:
-    rank = stands.rank(trial.number)
+def _rank(board: Leaderboard, rung: RungRanking, trial: Trial) -> str:
+    rank = board.rank(trial.number)
     return f"rank {rank} of {rung.compared}" if rank else "no rank"
 
 
-def _by(study: Study) -> str:
-    """The addition for ranks by a cooldown's result instead of the trial's own."""
+def _cooldown_text(study: Study) -> str:
+    """The suffix for ranks by a cooldown's result instead of the trial's own."""
     return " by its cooldown" if "rung_value" in study.tuner else ""
 
 
-COOLING = {
+COOLDOWN_TEXTS = {
     "waiting": "waits for a slot, to cool trial {} down from step {} to {}",
     "running": "cools trial {} down from step {} to {}",
     TrialState.COMPLETED: "cooled trial {} down from step {} to {}",
@@ -253,7 +255,7 @@ COOLING = {
 """The state of a cooldown, with its trunk, its first and its last step."""
 
 
-def _cut(study: Study, rung: RungRanking) -> str:
+def _promotions_text(study: Study, rung: RungRanking) -> str:
     """How many trials were promoted, once the study is completed."""
     if study.state != StudyState.COMPLETED:
         return ""
@@ -262,32 +264,34 @@ def _cut(study: Study, rung: RungRanking) -> str:
 
 def decisions(study: Study, number: int) -> list[str]:
     """The tuner's decisions on a trial after its start, in words. Promotions without a recorded reason are left out."""
-    said = []
+    texts = []
     for event in study.history:
         if event.trial == number and event.kind == TrialEventKind.STOP:
-            said.append(f"stopped after step {event.steps}{_why(event.reason)}")
+            texts.append(f"stopped after step {event.steps}{_reason_text(event.reason)}")
         elif event.trial == number and event.kind == TrialEventKind.PROMOTE:
-            said += [f"asked for step {event.steps}{why}" for why in (_why(event.reason, goes_on=True),) if why]
-    return said
+            texts += [
+                f"asked for step {event.steps}{why}" for why in (_reason_text(event.reason, is_promotion=True),) if why
+            ]
+    return texts
 
 
-def _why(reason: Mapping[str, object], *, goes_on: bool = False) -> str:
+def _reason_text(reason: Mapping[str, object], *, is_promotion: bool = False) -> str:
     """The recorded reason for stopping or continuing a trial."""
     if ranked := rank_text(reason):
         return f": {ranked}"
     if {"best", "median"} <= reason.keys():
-        worse = "no worse" if goes_on else "worse"
+        worse = "no worse" if is_promotion else "worse"
         return f": its best {_number(reason['best'])} is {worse} than the median {_number(reason['median'])}"
-    if {"best", "best_of_all"} <= reason.keys() and not goes_on:
+    if {"best", "best_of_all"} <= reason.keys() and not is_promotion:
         return f": its best {_number(reason['best'])} is too far from the best of all, {_number(reason['best_of_all'])}"
-    if "p" in reason and not goes_on:
+    if "p" in reason and not is_promotion:
         return f": it is unlikely to reach {_number(reason.get('target', reason.get('best_of_all')))}, p {reason['p']}"
-    if "kill_threshold" in reason and not goes_on:
+    if "kill_threshold" in reason and not is_promotion:
         return f": {_number(reason['value'])} is worse than the threshold {_number(reason['kill_threshold'])}"
-    return OVER.get(str(reason.get("over")), "")
+    return END_TEXTS.get(str(reason.get("over")), "")
 
 
-OVER = {"target": ": the target is reached", "time": ": time is up"}
+END_TEXTS = {"target": ": the target is reached", "time": ": time is up"}
 
 
 def _number(value: object) -> str:

@@ -1,7 +1,7 @@
-"""What a study wants: one metric or several, and constraints; and by what its results are compared.
+"""The objectives of a study, one metric or several with constraints, and the comparison of results.
 
-A result that breaks no constraint is feasible, and better than any that does; of two that do, the better one
-breaks them by less (Deb et al. 2002, NSGA-II, §VI, constrain-domination). The order of several is in `fronts`.
+A result that breaks no constraint is feasible, and better than any that does. Of two violating results, the smaller
+total violation wins (Deb et al. 2002, NSGA-II, §VI, constrain-domination). `pareto_fronts` orders several metrics.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from stagetree.space.constraints import Constraint, read_constraint
 
 
 class ResultScore(NamedTuple):
-    """A result, less of everything being better.
+    """A result for comparison; smaller is better in each field.
 
-    violation: by how much it breaks constraints, 0 if it is feasible. losses: the metrics, each turned so that less is
-    better. Compared as tuples, scores of one metric are in the order of the best.
+    violation: the total violation of constraints, 0 if it is feasible. losses: the metrics, negated if more is better.
+    With one metric, the order of the tuples is the ranking.
     """
 
     violation: float
@@ -33,41 +33,41 @@ class ResultScore(NamedTuple):
 
 
 FAILED = ResultScore(math.inf, ())
-"""Of a trial that has no result, and will have none."""
+"""The score of a trial that failed without a result."""
 
 Scored = tuple[ResultScore, int]
-"""(score, trial): ties go to the trial that was started first."""
+"""(score, trial). Ties go to the earlier trial."""
 
 
 @dataclass(frozen=True, slots=True)
 class Objectives:
-    """goals: the metrics with 1 where less is better, -1 where more is; the first is the one that is shown alone."""
+    """goals: the metrics, each with 1 if less is better, else -1. The first is displayed if only one fits."""
 
     goals: tuple[tuple[str, int], ...]
     constraints: tuple[Constraint, ...] = ()
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is one metric without constraints: a number says it all."""
+        """Whether there is one metric and no constraint, so that one number is a complete score."""
         return len(self.goals) == 1 and not self.constraints
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """All that a result must have, in order."""
+        """The metrics that a result must have, in order."""
         bounded = (name for constraint in self.constraints for name in constraint.names)
         return tuple(dict.fromkeys((*(name for name, _ in self.goals), *bounded)))
 
     def score(self, metrics: Mapping[str, float | None]) -> ResultScore | None:
-        """Of a result; None where something is missing."""
+        """The score of a result; None if it is incomplete."""
         if self.problem(metrics, 0) is not None:
             return None
         losses = tuple(sign * float(metrics[name] or 0.0) for name, sign in self.goals)
         return ResultScore(sum((each.violation(metrics) for each in self.constraints), 0.0), losses)
 
     def problem(self, metrics: Mapping[str, float | None], step: int) -> dict[str, Any] | None:
-        """Why metrics after a step are no result, if they are none: one is missing, or a constraint has no value."""
+        """Why metrics after a step are not a result: one is missing, or a constraint has no value. None if they are."""
         for name in self.metrics:
-            if (problem := problem_of(name, metrics, step)) is not None:
+            if (problem := metric_problem(name, metrics, step)) is not None:
                 return problem
         for constraint in self.constraints:
             try:
@@ -78,8 +78,8 @@ class Objectives:
         return None
 
 
-def problem_of(name: str, metrics: Mapping[str, float | None], step: int) -> dict[str, Any] | None:
-    """Why there is no result among these metrics for a study that needs that one, if there is none."""
+def metric_problem(name: str, metrics: Mapping[str, float | None], step: int) -> dict[str, Any] | None:
+    """Why the metric `name` is missing or not finite; None if it is neither."""
     if name not in metrics:
         reported = ", ".join(sorted(metrics)) or "nothing"
         text = f"the trainer does not report {name!r}, the metric of the study; it reports {reported}"
@@ -91,8 +91,8 @@ def problem_of(name: str, metrics: Mapping[str, float | None], step: int) -> dic
     return None
 
 
-def objectives_of(spec: Mapping[str, Any]) -> Objectives:
-    """What a study file wants."""
+def read_objectives(spec: Mapping[str, Any]) -> Objectives:
+    """The objectives in a study file."""
     metrics = spec.get("metrics") or [{"name": spec.get("metric", ""), "mode": spec.get("mode", "")}]
     goals = tuple((str(each["name"]), 1 if each["mode"] == "min" else -1) for each in metrics)
     return _objectives(goals, tuple(spec.get("constraints") or ()))
@@ -100,10 +100,10 @@ def objectives_of(spec: Mapping[str, Any]) -> Objectives:
 
 @dataclass(frozen=True, slots=True)
 class BestSoFar:
-    """The best result of a trial for a study. metrics: empty where there is none.
+    """The best result of a trial for a study. metrics: empty if there is no result yet.
 
-    wants: the fields of the study file that say which is better. every, steps: when the study asks for one, the last of
-    these at the latest.
+    wants: the study file's fields of the objectives. every, steps: the study requests results at multiples of `every`
+    and at `steps`, up to the last of `steps`.
     """
 
     wants: Mapping[str, Any]
@@ -116,23 +116,23 @@ class BestSoFar:
         return cls(**{**data, "steps": tuple(data["steps"])})
 
     def is_beaten_at(self, step: int, metrics: Mapping[str, float | None]) -> bool:
-        """Whether these are better; as good ones are not, for of two results the earlier one is the best."""
-        is_asked = step in self.steps or (self.every and step % self.every == 0)
-        if not is_asked or step > max(self.steps, default=step):
+        """Whether requested metrics are better than the best ones. Ties go to the earlier result."""
+        is_requested = step in self.steps or (self.every and step % self.every == 0)
+        if not is_requested or step > max(self.steps, default=step):
             return False
-        objectives = objectives_of(self.wants)
+        objectives = read_objectives(self.wants)
         score, best = objectives.score(metrics), objectives.score(self.metrics)
         return score is not None and (best is None or score < best)
 
 
 class BestResults:
-    """The best results of a trial for several studies, while more come in."""
+    """The best results of a trial for several studies, updated with each result."""
 
     def __init__(self, best: Iterable[BestSoFar]) -> None:
         self._best = list(best)
 
     def take(self, results: Mapping[int, Mapping[str, float | None]]) -> tuple[int, ...]:
-        """The numbers of the studies for which the last of these is the best result from here on. results: by step."""
+        """Add results, given by step. Returns the indices of the studies for which the last one is the new best."""
         beaten = tuple[int, ...]()
         for step, metrics in sorted(results.items()):
             beaten = tuple(number for number, best in enumerate(self._best) if best.is_beaten_at(step, metrics))

@@ -1,6 +1,6 @@
-"""What trials wait for: results that they were asked for, and evaluations, also of steps that others train.
+"""The results and evaluations that trials wait for, also at steps that other trials train.
 
-A result that comes, and one that never will, go into the study's history here; `app.domain.evolve` says when.
+A result, or the failure to get one, is added to the study's history here. `app.domain.evolve` calls these functions.
 """
 
 from __future__ import annotations
@@ -15,87 +15,86 @@ from app.domain.search_plan import Node, SearchPlan, Study, Trial, TrialEvent
 from app.domain.terms import NodeId, TrialEventKind, TrialState
 
 
-def wait(plan: SearchPlan, node: Node, step: int, trial: Trial) -> None:
-    """The trial waits for something at a step of a node."""
+def add_waiting(plan: SearchPlan, node: Node, step: int, trial: Trial) -> None:
+    """Let the trial wait for a result or an evaluation at a step of a node."""
     node.waiting.setdefault(step, set()).add(trial.key)
     plan.touched.add(node.id)
 
 
-def wait_for(plan: SearchPlan, trial: Trial, step: int) -> None:
-    """The trial waits for the result of each of its runs at a step that has none yet."""
+def await_result(plan: SearchPlan, trial: Trial, step: int) -> None:
+    """Let the trial wait for the missing results of its runs at a step."""
     for node in plan.nodes_of(trial, step):
         if step not in node.metrics:
-            wait(plan, node, step, trial)
+            add_waiting(plan, node, step, trial)
 
 
-def waits_at(plan: SearchPlan, trial: Trial, step: int) -> bool:
-    """Whether one of its runs has still to be measured there."""
+def is_waiting_at(plan: SearchPlan, trial: Trial, step: int) -> bool:
+    """Whether one of the trial's runs is not evaluated there yet."""
     return any(trial.key in node.waiting.get(step, ()) for node in plan.nodes_of(trial, step))
 
 
-def take(plan: SearchPlan, trial: Trial, step: int) -> None:
-    """All that the trial waited for at a step is there."""
+def finish_waiting(plan: SearchPlan, trial: Trial, step: int) -> None:
+    """Take the results or evaluations of all the trial's runs at a step."""
     if step in trial.unevaluated:
         trial.unevaluated.discard(step)
-        settle(plan, trial)
+        complete_if_done(plan, trial)
     else:
         record_result(plan, trial, step)
 
 
 def await_evaluations(plan: SearchPlan, study: Study, trial: Trial, before: int) -> None:
-    """Steps past `before` on the trial's way were trained for others, and not evaluated: they are, if it is kept."""
+    """Let the trial wait for evaluations of saved states beyond `before` that other trials left without one."""
     if not study.eval_every:
         return
     for name, end in plan.path_ends(trial):
         node = plan.nodes[name]
         if node.running:
-            plan.touched.add(name)  # whoever trains there is to evaluate what is ahead
+            plan.touched.add(name)  # the chain that trains there must evaluate later steps
         for step in {*node.resumable, *node.saving} - node.metrics.keys():
             if max(before, node.start) < step <= end and step != trial.steps and is_evaluation_due(study, node, step):
                 trial.unevaluated.add(step)
-                wait(plan, node, step, trial)
+                add_waiting(plan, node, step, trial)
 
 
-def await_evaluation(plan: SearchPlan, node: Node, step: int) -> None:
-    """A state is kept now at a step that was trained without being evaluated: the studies that want that have it.
+def await_evaluation_of_state(plan: SearchPlan, node: Node, step: int) -> None:
+    """Let trials wait for the evaluation of a state that was saved without one, if their `eval_every` requests it.
 
-    It costs a look at all their trials, which is seldom: most steps are evaluated before their state is kept.
+    This loops over all trials of these studies. It is rare: most steps are evaluated before their state is saved.
     """
-    if step in node.metrics or node.alone:
+    if step in node.metrics or node.is_isolated:
         return
     for study in plan.studies.values():
         if study.is_final or study.max_step_by_node.get(node.id, 0) < step or not is_evaluation_due(study, node, step):
             continue
         for trial in study.trials:
-            goes_on = trial.state in (TrialState.ACTIVE, TrialState.COMPLETED)
-            # for what it was asked, it waits in any case
-            is_extra = trial.steps >= step and step not in trial.requested_steps
-            if goes_on and is_extra and any(each is node for each in plan.nodes_of(trial, step)):
+            may_wait = trial.state in (TrialState.ACTIVE, TrialState.COMPLETED)
+            is_extra = trial.steps >= step and step not in trial.requested_steps  # the trial waits at the latter anyway
+            if may_wait and is_extra and any(each is node for each in plan.nodes_of(trial, step)):
                 study.active += trial.state != TrialState.ACTIVE
                 trial.state = TrialState.ACTIVE
                 trial.unevaluated.add(step)
-                wait(plan, node, step, trial)
+                add_waiting(plan, node, step, trial)
 
 
 def is_evaluation_due(study: Study, node: Node, step: int) -> bool:
-    """Whether a study's `eval_every` asks for an evaluation there, and that was not tried in vain too often."""
+    """Whether `eval_every` requests an evaluation at a step, and restarts are left for it."""
     return study.evaluates(step) and node.evaluation_tries(step) <= study.max_restarts
 
 
 def record_result(plan: SearchPlan, trial: Trial, step: int) -> None:
-    """The result that the trial waited for at `step` is there."""
+    """Record the trial's result at `step`, or fail the trial if the metrics are not a result."""
     study = plan.studies[trial.study]
     if (problem := study.objectives.problem(plan.metrics(trial, step) or {}, step)) is not None:
         end_trial(plan, trial, TrialState.FAILED, problem)
         return
     study.num_results += 1
     line = TrialEvent(TrialEventKind.RESULT, trial.number, step, metrics=plan.metrics(trial, step) or {})
-    _tell(study, trial, line)
-    settle(plan, trial)
+    _add_to_history(study, trial, line)
+    complete_if_done(plan, trial)
 
 
-def settle(plan: SearchPlan, trial: Trial) -> None:
-    """The trial is completed, if everything is there that it waits for."""
+def complete_if_done(plan: SearchPlan, trial: Trial) -> None:
+    """Complete the trial if it has all results and evaluations."""
     if trial.state != TrialState.ACTIVE or trial.unevaluated:
         return
     if all(plan.metrics(trial, step) is not None for step in trial.requested_steps):
@@ -104,17 +103,17 @@ def settle(plan: SearchPlan, trial: Trial) -> None:
 
 
 def drop_evaluations(plan: SearchPlan, node: Node, step: int) -> None:
-    """There is no state to evaluate any more: nobody trains only for that."""
+    """Drop the evaluations of a state that is gone: no chain trains only for an evaluation."""
     for trial in [plan.trial(key) for key in sorted(node.waiting.get(step, ()))]:
         if step in trial.unevaluated and step not in node.checkpoints:
             drop_evaluation(plan, trial, step)
 
 
 def drop_evaluation(plan: SearchPlan, trial: Trial, step: int) -> None:
-    """The trial goes without this evaluation."""
+    """Let the trial no longer wait for this evaluation."""
     trial.unevaluated.discard(step)
     stop_waiting(plan, trial, step)
-    settle(plan, trial)
+    complete_if_done(plan, trial)
 
 
 _EVENT_OF = {
@@ -131,10 +130,10 @@ def end_trial(
     error: dict[str, Any] | None = None,
     reason: Mapping[str, Any] | None = None,
 ) -> None:
-    """The trial is over: before it has what it was asked for, or before its tuner asked for more."""
+    """End a trial as stopped, failed or cancelled."""
     trial.error = error
     line = TrialEvent(_EVENT_OF[state], trial.number, trial.steps, reason=reason or error or {})
-    _tell(plan.studies[trial.study], trial, line)
+    _add_to_history(plan.studies[trial.study], trial, line)
     if trial.state == TrialState.ACTIVE:
         plan.studies[trial.study].active -= 1
     trial.state = state
@@ -145,14 +144,14 @@ def end_trial(
         stop_waiting(plan, trial, step)
 
 
-def _tell(study: Study, trial: Trial, line: TrialEvent) -> None:
-    """The tuner hears of it, unless it heard before that the trial has failed, and has gone on without it."""
+def _add_to_history(study: Study, trial: Trial, line: TrialEvent) -> None:
+    """Add a line to the history, unless the trial is retried: its tuner has continued without it."""
     if not trial.is_retried:
         study.history.append(line)
 
 
 def stop_waiting(plan: SearchPlan, trial: Trial, step: int) -> None:
-    """The trial waits for nothing at a step any more, if it did."""
+    """Let the trial wait for nothing at a step."""
     for node in plan.nodes_of(trial, step):
         if trial.key in node.waiting.get(step, ()):
             node.waiting[step].discard(trial.key)
@@ -162,7 +161,7 @@ def stop_waiting(plan: SearchPlan, trial: Trial, step: int) -> None:
 
 
 def fail_trial(plan: SearchPlan, trial: Trial, step: int, error: dict[str, Any]) -> None:
-    """What the trial waits for at a step cannot be had. It fails once, wherever else it waits."""
+    """Fail an active trial because its result at a step failed, or drop a failed evaluation."""
     if step in trial.unevaluated:
         drop_evaluation(plan, trial, step)
     elif trial.state == TrialState.ACTIVE:
@@ -170,7 +169,7 @@ def fail_trial(plan: SearchPlan, trial: Trial, step: int, error: dict[str, Any])
 
 
 class StepRange(Protocol):
-    """Of a node, the steps (start, end]."""
+    """The steps (start, end] of a node."""
 
     @property
     def node(self) -> NodeId: ...
@@ -181,21 +180,21 @@ class StepRange(Protocol):
 
 
 def evaluations(plan: SearchPlan, node: Node, start: int, end: int) -> list[int]:
-    """The steps in (start, end], or just `start` when they are equal, after which to evaluate.
+    """The steps in (start, end] after which to evaluate; `start` alone if it equals `end`.
 
-    Those are the steps that trials wait for, and every `eval_every` of the running studies that pass here; what has
-    been evaluated already is not evaluated again, nor what a study has tried in vain as often as it may.
+    These are the steps that trials wait for, and the multiples of `eval_every` of running studies that pass the node,
+    except steps that are evaluated already or have used up a study's restarts.
     """
     due = {step for step in node.waiting if start < step <= end or start == step == end}
     for study in plan.studies.values():
         if study.is_running and node.id in study.max_step_by_node:
-            steps = _regular(study, start, min(end, study.max_step_by_node[node.id]))
+            steps = _regular_evaluations(study, start, min(end, study.max_step_by_node[node.id]))
             due.update(step for step in steps if node.evaluation_tries(step) <= study.max_restarts)
     return sorted(step for step in due if step not in node.metrics)
 
 
-def evaluations_of_each(plan: SearchPlan, parts: Sequence[StepRange]) -> Iterator[list[int]]:
-    """The evaluations of each of some parts that follow each other. A node with many of them is looked at once."""
+def evaluations_by_part(plan: SearchPlan, parts: Sequence[StepRange]) -> Iterator[list[int]]:
+    """The evaluations of each of several consecutive parts, computed once for each node."""
     for name, group in groupby(parts, key=attrgetter("node")):
         node, inside = plan.nodes[name], list(group)
         steps = evaluations(plan, node, inside[0].start, inside[-1].end)
@@ -206,6 +205,6 @@ def evaluations_of_each(plan: SearchPlan, parts: Sequence[StepRange]) -> Iterato
                 yield steps[bisect_right(steps, part.start) : bisect_right(steps, part.end)]
 
 
-def _regular(study: Study, start: int, end: int) -> Iterable[int]:
+def _regular_evaluations(study: Study, start: int, end: int) -> Iterable[int]:
     every = study.eval_every
     return range(start + every - start % every, end + 1, every) if every else ()

@@ -1,11 +1,11 @@
-"""The order of results of several metrics, the best first.
+"""The ranking of results with several metrics, best first.
 
-Of two feasible results one dominates if it is no worse in any metric and better in one. Results that none dominates are
-the front, results that only the front dominates are the next one, and so on (Deb et al. 2002, NSGA-II, §III-A): that is
-the non-dominated rank. Within a front the order is an epsilon net, as in MO-ASHA (Schmucker et al. 2021,
-arXiv:2106.12639, §3): first the best by the first metric, and then always the one that is furthest from all before it,
-so that the first k of a front are spread over it for any k. Distances are counted in parts of the front's own extent
-in each metric, so that no unit weighs more than another. Behind all fronts are the results that break a constraint.
+One feasible result dominates another if it is no worse in any metric and better in one. The non-dominated results are
+the first front, those dominated only by the first front are the second, and so on: the non-dominated rank (Deb et al.
+2002, NSGA-II, §III-A). Within a front the order is an epsilon net, as in MO-ASHA (Schmucker et al. 2021,
+arXiv:2106.12639, §3): first the best by the first metric, then always the result furthest from all before it. So for
+any k, the first k results are spread over the front. Distances are relative to the front's extent in each metric, which
+makes them independent of units. Results that violate a constraint come after all fronts.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from operator import le
 from app.domain.objectives import Scored
 
 Front = list[Scored]
-"""Of equal rank, in the order of their losses."""
+"""Results of equal rank, ordered by their losses."""
 Point = Sequence[float]
-"""Losses, in parts of a front's extent."""
+"""Losses relative to a front's extent."""
 
 
 def best_first(scored: Iterable[Scored]) -> Iterator[Scored]:
-    """The results in the order of the best: front by front, each as an epsilon net, then by violation."""
+    """The results ranked by front and, within each, as an epsilon net; infeasible ones last, by violation."""
     return ParetoRanking(scored).best_first()
 
 
 def pareto_front(scored: Iterable[Scored]) -> Front:
-    """The feasible results that none dominates, spread; none where none is feasible."""
+    """The non-dominated feasible results as an epsilon net; empty if none is feasible."""
     ranked = fronts(each for each in scored if each[0].is_feasible)
     return list(_spread(ranked[0])) if ranked else []
 
 
 class ParetoRanking:
-    """Results that come one by one, without making any front anew.
+    """An incremental ranking: a new result changes only the fronts that it affects.
 
-    fronts: the feasible ones by non-dominated rank. infeasible: the others, by violation.
+    fronts: the feasible results by non-dominated rank. infeasible: the others, by violation.
     """
 
     def __init__(self, scored: Iterable[Scored] = ()) -> None:
@@ -48,40 +48,40 @@ class ParetoRanking:
         self.infeasible = sorted(each for each in results if not each[0].is_feasible)
 
     def add(self, each: Scored) -> None:
-        """One more result. The results that it dominates go one front down, and push others (Li et al. 2014)."""
+        """Add a result. The results that it dominates move one front down, and so on (Li et al. 2014)."""
         if not each[0].is_feasible:
             insort(self.infeasible, each)
             return
-        moved, place = [each], _place(each, self.fronts)
+        moved, place = [each], _front_number(each, self.fronts)
         while moved:
             front = self.fronts[place] if place < len(self.fronts) else []
-            sunk = [other for other in front if any(_beats(one, other) for one in moved)]
+            sunk = [other for other in front if any(_dominates(one, other) for one in moved)]
             numbers = {number for _, number in sunk}
             left = [other for other in front if other[1] not in numbers]
             self.fronts[place : place + 1] = [list(merge(left, moved))]
             moved, place = sunk, place + 1
 
     def best_first(self) -> Iterator[Scored]:
-        """The results in the order of the best; the first k of them cost little where k is small."""
+        """The ranked results. The first k are cheap for a small k."""
         for front in self.fronts:
             yield from _spread(front)
         yield from self.infeasible
 
 
 def dominates(one: Sequence[float], other: Sequence[float]) -> bool:
-    """Whether losses are no worse in any metric, and better in one."""
+    """Whether one vector of losses dominates another."""
     return all(map(le, one, other)) and one != other
 
 
-def _beats(one: Scored, other: Scored) -> bool:
+def _dominates(one: Scored, other: Scored) -> bool:
     return dominates(one[0].losses, other[0].losses)
 
 
 def fronts(scored: Iterable[Scored]) -> list[Front]:
-    """Feasible results by non-dominated rank, each front in the order of its losses.
+    """Feasible results by non-dominated rank, each front ordered by losses.
 
-    By efficient non-dominated sort (Zhang et al. 2015, ENS-BS): in the order of the losses none dominates one before
-    it, so that each goes to the first front of which none dominates it. Fronts are sets of places, as bits.
+    Efficient non-dominated sort (Zhang et al. 2015, ENS-BS): in the order of losses, no result dominates an earlier
+    one, so each joins the first front without a result that dominates it. Bit sets of places represent fronts.
     """
     ordered = sorted(scored)
     ranked, members = list[Front](), list[int]()
@@ -96,20 +96,22 @@ def fronts(scored: Iterable[Scored]) -> list[Front]:
 
 
 BLOCK = 4096
-"""Sets of dominating places that are there at once: of 100,000 results they are 50 MB, where all were a gigabyte."""
+"""The number of bit sets in memory at once. For 100,000 results they take 50 MB, and all sets would take 1 GB."""
 
 
 def _dominating(ordered: Sequence[tuple[float, ...]]) -> Iterator[int]:
-    """The places that dominate each place, as bits, of losses in their order.
+    """For each place in the ordered losses, the places that dominate it, as a bit set.
 
-    They are among the places before it, and are no worse in any metric: an intersection, in which the first metric is
-    that of the order.
+    A dominating place comes earlier and is no worse in any metric. The sets of the metrics are intersected; the order
+    itself covers the first metric.
     """
     columns = list(zip(*ordered, strict=True))[1:]
     by_loss = [sorted(range(len(ordered)), key=column.__getitem__) for column in columns]
     for begin in range(0, len(ordered), BLOCK):
         end = min(begin + BLOCK, len(ordered))
-        sets = [(1 << bisect_left(ordered, losses, hi=end)) - 1 for losses in ordered[begin:end]]  # none that is equal
+        sets = [
+            (1 << bisect_left(ordered, losses, hi=end)) - 1 for losses in ordered[begin:end]
+        ]  # without equal losses
         for column, places in zip(columns, by_loss, strict=True):
             no_worse = bytearray(end // 8 + 1)
             for _, equal in groupby((place for place in places if place < end), key=column.__getitem__):
@@ -122,24 +124,24 @@ def _dominating(ordered: Sequence[tuple[float, ...]]) -> Iterator[int]:
         yield from sets
 
 
-def _place(each: Scored, ranked: list[Front]) -> int:
-    """The first front of which none dominates a result, by halving: where one front dominates it, all before it do."""
+def _front_number(each: Scored, ranked: list[Front]) -> int:
+    """The first front that does not dominate a result, by bisection: if a front dominates it, all earlier ones do."""
     return bisect_left(ranked, True, key=lambda front: not _is_dominated(each, front))
 
 
 def _is_dominated(each: Scored, front: Front) -> bool:
-    """Whether one of a front dominates a result. Of two metrics the last one before it says it alone."""
+    """Whether a result of the front dominates `each`. With two metrics, the last one before it decides."""
     before = bisect_left(front, each)
     if len(each[0].losses) <= 2:
-        return before > 0 and _beats(front[before - 1], each)
-    return any(_beats(front[place], each) for place in reversed(range(before)))
+        return before > 0 and _dominates(front[before - 1], each)
+    return any(_dominates(front[place], each) for place in reversed(range(before)))
 
 
 # ----------------------------------------------------------------------------------------------- spread over a front
 
 
 def _spread(front: Front) -> Iterator[Scored]:
-    """A front as an epsilon net, which begins with the best by the first metric."""
+    """A front in the order of an epsilon net."""
     columns = list(zip(*(score.losses for score, _ in front), strict=True))
     extents = [(max(column) - min(column)) or 1.0 for column in columns]
     points = [[loss / extent for loss, extent in zip(score.losses, extents, strict=True)] for score, _ in front]
@@ -147,11 +149,10 @@ def _spread(front: Front) -> Iterator[Scored]:
 
 
 def _spread_pair(points: Sequence[Point]) -> Iterator[int]:
-    """The places of points of two metrics, the furthest first.
+    """The places of points with two metrics, furthest first.
 
-    Along such a front one metric gets worse and the other better. So the chosen points nearest to another one are its
-    two neighbours along the front, and between two of them the furthest is where it is as far to one as to the other:
-    all is found by halving.
+    Along such a front one metric gets worse while the other gets better. So the nearest chosen points are the two
+    neighbours along the front, and the furthest point between them is equally far from both. Bisection finds it.
     """
     yield 0
     gaps = _largest_gap(points, 0, len(points))
@@ -163,11 +164,14 @@ def _spread_pair(points: Sequence[Point]) -> Iterator[int]:
 
 
 Gap = tuple[float, int, int, int]
-"""(minus how far it is, the furthest place, the places on both sides that are chosen)."""
+"""(minus the distance, the furthest place, the chosen places on both sides)."""
 
 
 def _largest_gap(points: Sequence[Point], left: int, right: int) -> list[Gap]:
-    """The furthest place between two, the first of equal ones; `right` may be behind the last. None for no place."""
+    """The furthest place between two chosen ones, the first of ties; empty if they are adjacent.
+
+    `right` is the number of points if there is no chosen place on that side.
+    """
     if right - left < 2:
         return []
 
@@ -187,18 +191,18 @@ def _largest_gap(points: Sequence[Point], left: int, right: int) -> list[Gap]:
 
 
 def _spread_points(points: Sequence[Point]) -> Iterator[int]:
-    """The places of points of any number of metrics, the furthest first, of equal ones the first place.
+    """The places of points with any number of metrics, furthest first; ties go to the earlier place.
 
-    How far a point is only gets less. So a distance from before is a bound, and is brought up to date where it is the
-    largest one: points near a chosen one wait until all is near.
+    Distances to the chosen points only shrink. So an old distance is an upper bound, and is updated only when it is the
+    largest one.
     """
     chosen: list[Point] = []
-    waiting = [(-math.inf, place, 0) for place in range(len(points))]  # (minus the bound, place, chosen ones it knows)
+    waiting = [(-math.inf, place, 0) for place in range(len(points))]  # (minus the bound, place, chosen points in it)
     while waiting:
         bound, place, compared = waiting[0]
         if compared < len(chosen):
             heapreplace(waiting, (max(bound, -_nearest(points[place], chosen[compared:])), place, len(chosen)))
-        elif -bound < NEAR and len(waiting) > MANY:
+        elif -bound < CELL_DISTANCE and len(waiting) > CELL_POINTS:
             distances = {place: min(-bound, _nearest(points[place], chosen[known:])) for bound, place, known in waiting}
             yield from _spread_by_cells(points, distances)
             return
@@ -209,21 +213,21 @@ def _spread_points(points: Sequence[Point]) -> Iterator[int]:
 
 
 def _nearest(point: Point, others: Sequence[Point]) -> float:
-    """How far the nearest of others is."""
+    """The distance to the nearest of other points."""
     return min(map(math.dist, repeat(point), others), default=math.inf)
 
 
-NEAR, MANY = 0.3, 256
-"""Cells are worth their making where the next point is so near, in parts of an extent, and so many points are left."""
+CELL_DISTANCE, CELL_POINTS = 0.3, 256
+"""Cells pay off below this distance of the next point, relative to the extent, and above this number of points."""
 
 
 def _spread_by_cells(points: Sequence[Point], distances: dict[int, float]) -> Iterator[int]:
-    """The same for the places that are left, by their distances from the chosen points.
+    """The order of the remaining places. distances: to the nearest chosen point.
 
-    None is further than the next one. So that one, when it is chosen, is nearer only to points within its distance:
-    they are looked for in cells of a grid, which is made anew when the distance has halved.
+    The next point is the furthest. Choosing it changes only the distances of points within its own distance, which the
+    cells of a grid find. The grid is rebuilt when the distance has halved.
     """
-    waiting = [(-distance, place) for place, distance in distances.items()]  # some of them from before
+    waiting = [(-distance, place) for place, distance in distances.items()]  # outdated entries are skipped
     heapify(waiting)
     size, cells = math.inf, dict[Cell, list[int]]()
     while waiting:
@@ -233,25 +237,25 @@ def _spread_by_cells(points: Sequence[Point], distances: dict[int, float]) -> It
         del distances[place]
         yield place
         if -far < size / 2:
-            size = max(-far * 1.01, LEAST_CELL)  # rounding takes no neighbour away
+            size = max(-far * 1.01, MIN_CELL)  # rounding takes no neighbour away
             cells = _cells(points, distances, size)
-        for near in _near(_cell(points[place], size), cells):
+        for near in _neighbours(_cell(points[place], size), cells):
             if near in distances and (distance := math.dist(points[near], points[place])) < distances[near]:
                 distances[near] = distance
                 heappush(waiting, (-distance, near))
 
 
-LEAST_CELL = 1e-12
-"""In parts of an extent: its number is a whole one in a float."""
+MIN_CELL = 1e-12
+"""The smallest cell relative to the extent: a float holds the numbers of such cells exactly."""
 
-AXES = 3
-"""Of how many metrics cells are, at most: each has 3 ** AXES neighbours."""
+CELL_METRICS = 3
+"""Most metrics that define the cells. A cell has 3 ** CELL_METRICS neighbours, itself included."""
 
 Cell = tuple[float, ...]
 
 
 def _cell(point: Point, size: float) -> Cell:
-    return tuple(loss // size for loss in point[:AXES])
+    return tuple(loss // size for loss in point[:CELL_METRICS])
 
 
 def _cells(points: Sequence[Point], places: Iterable[int], size: float) -> dict[Cell, list[int]]:
@@ -261,7 +265,7 @@ def _cells(points: Sequence[Point], places: Iterable[int], size: float) -> dict[
     return cells
 
 
-def _near(cell: Cell, cells: Mapping[Cell, Sequence[int]]) -> Iterator[int]:
+def _neighbours(cell: Cell, cells: Mapping[Cell, Sequence[int]]) -> Iterator[int]:
     """The places in a cell and its neighbours."""
     around = product(*((index - 1, index, index + 1) for index in cell))
     return chain.from_iterable(cells.get(each, ()) for each in around)

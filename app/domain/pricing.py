@@ -1,6 +1,6 @@
-"""The price of a trial, in steps, before anybody asks for one.
+"""The price of a trial in steps, before it is requested.
 
-All of it is reckoned from names. Trials share the nodes that have the same name, and nothing is guessed.
+It follows exactly from node ids: trials share the nodes with equal ids.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from app.domain.terms import NodeId, TrialState
 class Price:
     """The cost of a trial of `steps` steps.
 
-    shared: trained already, or asked for by other trials of the study. new: the others. again: trained once more, since
+    shared: trained already, or requested by other trials of the study. new: the others. again: trained again because
     no state is kept where the new ones begin.
     """
 
@@ -31,7 +31,7 @@ class Price:
 
 
 class NodeProgress(Protocol):
-    """How far a node was trained, the steps at which its state is kept, and those at which it was evaluated."""
+    """The last trained step of a node, and its steps with saved states and with metrics."""
 
     @property
     def reached(self) -> int: ...
@@ -41,41 +41,41 @@ class NodeProgress(Protocol):
     def metrics(self) -> Container[int]: ...
 
 
-def price(plan: SearchPlan, study: Study, ways: Sequence[Mapping[NodeId, int]], steps: int) -> Price:
-    """ways: of each repeat of the trial, the nodes that it passes, each with its start, root first."""
-    asked_for = ChainMap[NodeId, int]({}, {} if study.is_final else study.max_step_by_node)
-    total, new, again = steps * len(ways), 0, 0
-    for way in ways:
-        fresh, once_more = _price_of(plan.nodes, asked_for, way, steps)
-        new, again = new + fresh, again + once_more
-        asked_for.update(zip(way, [*list(way.values())[1:], steps], strict=True))
+def price(plan: SearchPlan, study: Study, paths: Sequence[Mapping[NodeId, int]], steps: int) -> Price:
+    """The price of a trial. paths: for each repeat, its nodes with their starts, root first."""
+    requested = ChainMap[NodeId, int]({}, {} if study.is_final else study.max_step_by_node)
+    total, new, again = steps * len(paths), 0, 0
+    for path in paths:
+        path_new, path_again = _count_steps(plan.nodes, requested, path, steps)
+        new, again = new + path_new, again + path_again
+        requested.update(zip(path, [*list(path.values())[1:], steps], strict=True))
     return Price(total, total - new, new, again)
 
 
-def _price_of(
-    nodes: Mapping[NodeId, NodeProgress], asked_for: Mapping[NodeId, int], way: Mapping[NodeId, int], steps: int
+def _count_steps(
+    nodes: Mapping[NodeId, NodeProgress], requested: Mapping[NodeId, int], path: Mapping[NodeId, int], steps: int
 ) -> tuple[int, int]:
-    """The steps that are new, and the steps that are trained once more."""
-    ends, new, resumed = [*list(way.values())[1:], steps], 0, next(iter(way.values()), 0)
+    """The new steps on a path, and the steps that are trained again."""
+    ends, new, resumed = [*list(path.values())[1:], steps], 0, next(iter(path.values()), 0)
     needed: int | None = None  # the step whose state training must begin with
     node: NodeProgress | None = None
-    for (name, start), end in zip(way.items(), ends, strict=True):
+    for (name, start), end in zip(path.items(), ends, strict=True):
         node = nodes.get(name)
         trained = start if node is None else max(start, min(end, node.reached))
-        reached = max(trained, min(end, asked_for.get(name, 0)))
+        reached = max(trained, min(end, requested.get(name, 0)))
         new += end - reached
         if needed is None and node is not None:
             resumed = max((step for step in node.resumable if step <= trained), default=resumed)
         if needed is None and trained < end:
-            needed = trained if reached == trained else resumed  # steps asked for leave their state
+            needed = trained if reached == trained else resumed  # requested steps will leave a state
     if needed is None and node is not None and steps not in node.metrics:
-        needed = steps  # which was never evaluated
+        needed = steps  # not evaluated yet
     return new, max(0, (needed or 0) - resumed)
 
 
 @dataclass(frozen=True, slots=True)
 class TrainedNode:
-    """A node, as it was at one moment."""
+    """A snapshot of a node's progress."""
 
     reached: int
     resumable: tuple[int, ...]
@@ -84,10 +84,10 @@ class TrainedNode:
 
 @dataclass(frozen=True, slots=True)
 class TrainedTree:
-    """The nodes of a plan, as a study finds them at one moment; no nodes for one whose trials share nothing.
+    """A snapshot of the nodes that a study can share; empty if its trials share nothing.
 
-    asked: the last step of each node that the study asked for. left: the steps of its `max_total_steps` that are not
-    run, and that no trial under way will take; infinite without that budget.
+    asked: the study's last requested step in each node. left: the steps of `max_total_steps` that are neither run nor
+    needed by active trials; infinite without that budget.
     """
 
     nodes: Mapping[NodeId, TrainedNode]
@@ -95,18 +95,15 @@ class TrainedTree:
     left: float = inf
 
     def price(self, hp: Mapping[str, Any], steps: int) -> int:
-        """The steps that would be trained for a trial of the study with these hyper-parameters, in JSON.
-
-        Raises `stagetree.sequences.SequenceError`.
-        """
-        return sum(_price_of(self.nodes, self.asked, schedule.path(hp, steps, ""), steps))
+        """The steps that a trial of the study would train. hp: in JSON. Raises `stagetree.sequences.SequenceError`."""
+        return sum(_count_steps(self.nodes, self.asked, schedule.path(hp, steps, ""), steps))
 
 
 EMPTY_TREE = TrainedTree({}, {})
 
 
 def trained_tree(plan: SearchPlan, study: Study) -> TrainedTree:
-    """The whole plan, as the study finds it now."""
+    """A snapshot of the plan for a study."""
     left = _steps_left(plan, study)
     if study.isolated or not study.merges:
         return replace(EMPTY_TREE, left=left)
@@ -118,8 +115,8 @@ def trained_tree(plan: SearchPlan, study: Study) -> TrainedTree:
 
 
 def _steps_left(plan: SearchPlan, study: Study) -> float:
-    """The steps of the study's budget that it has not run, and that none of its trials under way will take."""
-    if (most := study.spec.get("max_total_steps")) is None:  # there may be many trials to look at
+    """The steps of the study's budget that are neither run nor needed by its active trials."""
+    if (most := study.spec.get("max_total_steps")) is None:  # avoids a loop over many trials
         return inf
     asked = dict[NodeId, int]()
     for trial in study.trials:

@@ -1,12 +1,12 @@
 """The result of a trial: its value, and which trial is the best.
 
-Everything that displays a best trial uses this definition. Failed trials come last, whatever they had measured, since
+Everything that displays a best trial uses this definition. Failed trials come last regardless of their metrics, since
 the cause of a failure, such as a growing batch size, is part of the configuration.
 
 A trial's `last` result is the study's metric at the last requested step that has one. Its `best` is the best metric at
 the steps that the study requests; ties go to the earlier step. The study file's `value` chooses between the two. Tuners
-decide by the results that they requested, whatever `value` says, and evaluations for other studies change neither. A
-trial with cooldowns is not ranked itself: each of its cooldowns is.
+decide by the results that they requested, regardless of `value`. Evaluations for other studies change neither result.
+A trial with cooldowns is not ranked: its cooldowns are.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def rank_trials(plan: SearchPlan, study: Study) -> list[tuple[Trial, MeasuredVal
 
 
 def contenders(order: list[tuple[Trial, MeasuredValue]]) -> list[tuple[Trial, MeasuredValue]]:
-    """The ranked trials that can be the best: those that have not failed, or all if all have failed."""
+    """The ranked trials that can be the best: all that have not failed, or all if every one has failed."""
     return [each for each in order if each[0].state != RANKED_LAST] or order
 
 

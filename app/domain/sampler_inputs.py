@@ -1,4 +1,4 @@
-"""What a study's sampler is given besides its space: suggested configurations, and results of other studies."""
+"""The inputs of a study's sampler beside its space: enqueued configurations, and results of other studies."""
 
 from __future__ import annotations
 

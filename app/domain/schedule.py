@@ -31,7 +31,7 @@ class ScheduleSegment:
 
 
 def segments(hp: Mapping[str, Any]) -> Iterator[ScheduleSegment]:
-    """The segments of a trial, from the JSON of its hyper-parameters, in order; endless where a sequence never settles.
+    """The segments of a trial in order, from the JSON of its hyper-parameters; endless if a sequence never settles.
 
     Raises `stagetree.sequences.SequenceError`.
     """
@@ -43,9 +43,9 @@ def segments(hp: Mapping[str, Any]) -> Iterator[ScheduleSegment]:
 
 
 def path(hp: Mapping[str, Any], steps: int, parent: str, *, after: int = 0) -> dict[NodeId, int]:
-    """The nodes of a trial that begin before step `steps`, each with its start; only those from step `after` on.
+    """The nodes of a trial that begin in [after, steps), each with its start.
 
-    parent: of the first of them. Raises `stagetree.sequences.SequenceError`.
+    parent: the parent of the first one. Raises `stagetree.sequences.SequenceError`.
     """
     nodes: dict[NodeId, int] = {}
     for segment in segments(hp):
@@ -58,17 +58,17 @@ def path(hp: Mapping[str, Any], steps: int, parent: str, *, after: int = 0) -> d
 
 
 def path_from(hp: Mapping[str, Any], begin: int, steps: int, parent: str) -> dict[NodeId, int]:
-    """As `path`, where a node begins after step `begin` under `parent`, also where no value changes."""
+    """Like `path`, but a node begins at step `begin` under `parent` even if no value changes there."""
     forms = segment_at(hp, begin).forms
     first = node_id(parent, begin, {name: form.name for name, form in forms.items()})
     return {first: begin, **path(hp, steps, first, after=begin + 1)}
 
 
-def ahead(hp: Mapping[str, Any], steps: int, last: str) -> Iterator[tuple[NodeId, int]]:
-    """The nodes that a trial would pass after its first `steps` steps, each with the step at which it would leave it.
+def upcoming_nodes(hp: Mapping[str, Any], steps: int, last: str) -> Iterator[tuple[NodeId, int]]:
+    """The nodes that a trial would pass after `steps` steps, each with the step at which the trial would leave it.
 
-    last: the node of the last of these steps, which is the first that it would leave. Endless where a sequence never
-    settles. Raises `stagetree.sequences.SequenceError`.
+    last: the node of the last of these steps, the first one to leave. Endless if a sequence never settles. Raises
+    `stagetree.sequences.SequenceError`.
     """
     for segment in segments(hp):
         if segment.start >= steps:
@@ -77,13 +77,15 @@ def ahead(hp: Mapping[str, Any], steps: int, last: str) -> Iterator[tuple[NodeId
 
 
 def segment_at(hp: Mapping[str, Any], step: int) -> ScheduleSegment:
-    """What is in force at a step, as a segment that begins there. Raises `stagetree.sequences.SequenceError`."""
+    """The forms at a step, as a segment that begins there. Raises `stagetree.sequences.SequenceError`."""
     return ScheduleSegment(step, {name: _form_at(hp[name], step) for name in sorted(hp)})
 
 
 def _form_at(sequence: Any, step: int) -> Form:
     match sequence:
-        case {"family": "constant", "value": value, **others} if not others:  # most are, and all differ
+        case {"family": "constant", "value": value, **others} if (
+            not others
+        ):  # the common case, which a cache would not help
             return Held(value)
     pieces = takewhile(lambda piece: piece.start <= step, _TAPES(json.dumps(sequence)))
     return deque(pieces, maxlen=1)[0].form
@@ -94,9 +96,9 @@ def _changes(name: str, sequence: Any) -> Iterator[tuple[int, str, Form]]:
 
 
 class _Tape:
-    """The pieces of a sequence, computed once however often they are read: spaces repeat few sequences many times.
+    """The pieces of a sequence, computed once, because spaces repeat few sequences many times.
 
-    Only the first `KEPT` are remembered, so that few long sequences cannot fill the memory. Safe between threads.
+    Only the first `KEPT` are stored, so that long sequences cannot fill the memory. Thread-safe.
     """
 
     def __init__(self, text: str) -> None:
@@ -111,7 +113,7 @@ class _Tape:
         yield from islice(self._pieces(), KEPT, None)
 
     def _keep(self, number: int) -> bool:
-        """Whether there is a piece of that number; it is kept then."""
+        """Store the piece of that number; False if there is none."""
         with self._lock:
             if number == len(self._kept):
                 self._kept += islice(self._rest, 1)
@@ -124,4 +126,4 @@ class _Tape:
 KEPT = 64
 
 _TAPES = lru_cache(maxsize=65536)(_Tape)
-"""The tapes by text alone: a cache whose keys are tuples is gone through by the collector after each that is new."""
+"""The key is the text alone: the garbage collector would traverse a cache with tuples as keys after each new one."""

@@ -1,4 +1,4 @@
-"""Slots: how the scheduler describes them, and what the name and the kind of device of a slot say."""
+"""The scheduler's description of a slot, and functions that parse slot names and kinds of device."""
 
 from __future__ import annotations
 
@@ -63,13 +63,13 @@ def _words(text: str) -> frozenset[str]:
 
 
 class SlotDescription(Protocol):
-    """What the scheduler knows of a slot: one GPU, or one CPU process."""
+    """A slot for the scheduler: one GPU, a share of one, or one CPU process."""
 
     @property
     def name(self) -> str: ...
     @property
     def device(self) -> str:
-        """The device in words, for people."""
+        """The device in words, for display."""
 
     @property
     def host(self) -> str: ...

@@ -151,9 +151,8 @@ class ChainOutcome(Word):
     """Why a chain ended.
 
     `DONE`: all stages are trained and saved. `LOST`: the worker died. `UNDELIVERED`: a message starting a stage never
-    arrived. `STOPPED`: no trial waits for it, another study got the slot, or the worker was asked to end.
-    `INTERRUPTED`: another accident, neither the worker's death nor an error of the user's code. The stages are
-    assigned again.
+    arrived. `STOPPED`: no trial waits for it, another study got the slot, or the worker shuts down. `INTERRUPTED`:
+    another accident, neither the worker's death nor an error of the user's code. The stages are assigned again.
     """
 
     DONE = "done"
@@ -184,7 +183,7 @@ class FailureKind(Word):
 
 
 class VerificationKind(Word):
-    """What a verification compares: see `app.exactness`.
+    """The subject of a verification: see `app.exactness`.
 
     `CHECK`: a trainer's first steps, before anything of the plan is trained. `HANDOVER`: steps around a resumption,
     once with and once without it. `WHOLE`: a trial, trained again from step 0 without a break. `AUDIT`: a finished
@@ -213,7 +212,7 @@ class Verdict(Word):
 
 
 class InexactPolicy(Word):
-    """What to do if the trainer is not exact: train each trial `ALONE`, `REFUSE` the study, or `ALLOW` sharing."""
+    """The reaction to an inexact trainer: train each trial `ALONE`, `REFUSE` the study, or `ALLOW` sharing."""
 
     ALONE = "alone"
     REFUSE = "refuse"

@@ -1,4 +1,4 @@
-"""The check of a trainer before anything of its plan is trained: what it found, and what follows from that."""
+"""The results of a trainer's check, which runs before any training of its plan, and their consequences."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ from app.domain.search_plan import SearchPlan, Study, Trial
 from app.domain.terms import NodeId, VerificationKind
 
 MAX_FAILED_VERIFICATIONS = 3
-"""A proof that ended so often by an accident is not begun again: nothing waits forever."""
+"""A verification that ended by an accident this often is given up, so that nothing waits forever."""
 
 MOST_CHECKED = 2
-"""A trainer that fails at the first steps of so many of a study's trials with other values fails for all of them."""
+"""If the check fails with the values of this many trials of a study, it counts as failed for all."""
 
 
 def check_error(plan: SearchPlan, study: Study) -> Mapping[str, Any] | None:
-    """Why a study fails before anything is trained for it; None while it has values left with which to try the trainer.
+    """The error that fails a study before any of its training; None while there are values left to check.
 
-    Where the values of one trial fail, they may be to blame, and others are tried. What other studies ask for has no
-    part in it: their values may be right where these are wrong, or wrong where these are right. Once a study was
-    trained, it is the slots that fail on which the trainer was tried last: they are given nothing of it.
+    An error may be due to the values of one trial, so the check is repeated with others. Values of other studies do not
+    count. After the first training of the study, an error excludes the kind of device instead: see `check_error_on`.
     """
     if not study.checks:
         return None
@@ -31,21 +30,21 @@ def check_error(plan: SearchPlan, study: Study) -> Mapping[str, Any] | None:
 
 
 def check_error_on(plan: SearchPlan, device: str) -> str:
-    """The error with which the trainer failed on a kind of device that is given nothing for it; "" for none."""
+    """The error of the check that excludes a kind of device from the plan; "" for none."""
     if not plan.check_failures or is_checked(plan, device) or next(untried_roots(plan), None) is not None:
         return ""
     return last_line(next(reversed(plan.check_failures.values())))
 
 
 def untried_roots(plan: SearchPlan) -> Iterator[tuple[NodeId, Trial]]:
-    """Roots with whose values the trainer has not failed yet, each with a trial that has them."""
+    """Roots with values for which the check has not failed, each with a trial that has these values."""
     studies = [each for each in plan.studies.values() if each.id not in plan.unreported and not _is_tried(plan, each)]
     trials = ((root, trial_through(plan, studies, root, 1)) for root in plan.roots if root not in plan.check_failures)
     return ((root, trial) for root, trial in trials if trial is not None)
 
 
 def _is_tried(plan: SearchPlan, study: Study) -> bool:
-    """Whether the trainer has failed with enough of the study's values, or all."""
+    """Whether the check has failed with enough of the study's values, or all."""
     failed = len(_errors(plan, study))
     return failed >= MOST_CHECKED or 0 < failed == sum(_trains(study, root) for root in plan.roots)
 
@@ -55,7 +54,7 @@ def _errors(plan: SearchPlan, study: Study) -> list[Mapping[str, Any]]:
 
 
 def trial_through(plan: SearchPlan, studies: Iterable[Study], node: NodeId, step: int) -> Trial | None:
-    """A trial of one of the studies, if it runs, that trains a node up to a step: others may leave it before."""
+    """A trial of one of the studies that trains a node up to a step, if the study can be verified."""
     for study in studies:
         if study.can_be_verified and study.max_step_by_node.get(node, -1) >= step:
             for trial in study.trials:
@@ -69,12 +68,12 @@ def _trains(study: Study, root: NodeId) -> bool:
 
 
 def can_train(plan: SearchPlan, device: str) -> bool:
-    """Whether training may begin on a kind of device: the trainer has taken its first steps there, or need not."""
+    """Whether training may begin on a kind of device: its first steps passed the check, or need none."""
     return not _is_to_be_checked(plan) or any(test.device == device for test in plan.tests)
 
 
 def is_checked(plan: SearchPlan, device: str) -> bool:
-    """Whether the trainer was tried in all ways on a kind of device, or is not to be."""
+    """Whether the check is complete on a kind of device, or not required."""
     return not _is_to_be_checked(plan) or any(test.device == device and not test.goes_on for test in plan.tests)
 
 
@@ -85,6 +84,6 @@ def _is_to_be_checked(plan: SearchPlan) -> bool:
 
 
 def unread_hp(plan: SearchPlan, study: Study) -> list[str]:
-    """The hyper-parameters of a study that its trainer has read in none of the steps of a check."""
+    """The hyper-parameters of a study that its trainer did not read in any step of the check."""
     names = dict.fromkeys(name for test in plan.tests for name in test.unread)
     return [name for name in names if any(name in trial.hp for trial in study.trials)]

@@ -1,7 +1,6 @@
-"""How trials are asked for: within the limits, and by the names of the nodes that they will pass.
+"""Requests for trials: limits, and the ids of the nodes on their paths.
 
-A branch is a trial that begins as another one did: up to a step it has the sequences of that trial, so its steps up to
-there have the same names.
+A branch is a trial that has the sequences of another trial up to a step, and so shares its nodes up to there.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BranchTrial:
-    """A user's own trial, which parts from another one after step `at`; a study that is over goes on for that.
+    """Add a user's trial that branches off another one after step `at`. Reopens a study that has ended.
 
-    hp: of each hyper-parameter that changes there, its sequence from there on, whose own t is 0 there. steps: in all.
+    hp: the new sequence of each hyper-parameter that changes, with t = 0 at the branch. steps: in total.
     """
 
     study: StudyId
@@ -40,11 +39,11 @@ class BranchTrial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AverageTrials:
-    """A user's own trial, which is the mean of others; a study that is over goes on for that.
+    """Add a user's trial that begins with the mean of others. Reopens a study that has ended.
 
-    trials: their numbers. best: so many of the best instead. last: of the only one of them, so many of the last states
-    that are kept. weights: one for each state; empty for equal ones. steps: for how many in all it is trained on, if it
-    is. hp: of each hyper-parameter that changes there, its sequence from there on, as of a branch.
+    trials: their numbers. best: the number of best trials to average instead. last: the number of the last saved states
+    to average of a single trial. weights: one for each state; empty for equal ones. steps: in total, if it is trained
+    further. hp: the changed sequences from there on, as for a branch.
     """
 
     study: StudyId
@@ -59,7 +58,7 @@ class AverageTrials:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuggestConfigurations:
-    """All of these for the next places of a study's tuner, or none. Callers have looked whether its space has them."""
+    """Enqueue configurations for a study's tuner, all of them or none. Callers have checked them against its space."""
 
     study: StudyId
     configurations: tuple[Json, ...]
@@ -69,7 +68,7 @@ class SuggestConfigurations:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WithdrawSuggestion:
-    """Withdraw a suggestion whose place has not come."""
+    """Withdraw a suggestion that no trial has taken up."""
 
     study: StudyId
     suggestion: int
@@ -78,7 +77,7 @@ class WithdrawSuggestion:
 
 
 def withdraw(study: Study, command: WithdrawSuggestion) -> Iterator[SuggestionWithdrawn]:
-    """Nothing where it is withdrawn already. Raises `Unknown`, and `StateConflict` where a trial came of it."""
+    """Withdraw a suggestion. Raises `Unknown`, or `StateConflict` if a trial has taken it up."""
     number, count = command.suggestion, len(study.suggestions)
     if not 0 <= number < count:
         there = f"they are numbered from 0 to {count - 1}" if count else "nothing was suggested"
@@ -89,15 +88,10 @@ def withdraw(study: Study, command: WithdrawSuggestion) -> Iterator[SuggestionWi
         yield SuggestionWithdrawn(study=study.id, suggestion=number, at=command.at, by=command.by)
 
 
-def suggest(study: Study, command: SuggestConfigurations) -> Iterator[e.ConfigurationSuggested]:
-    """The suggestions, in their order."""
-    return suggestion_events(study.id, command.configurations, command.at, command.by)
-
-
 def suggestion_events(
     study: StudyId, configurations: Iterable[Json], at: float, by: str
 ) -> Iterator[e.ConfigurationSuggested]:
-    """The facts, of a study file too."""
+    """The events of enqueued configurations, from a command or a study file."""
     return (e.ConfigurationSuggested(study=study, hp=hp, at=at, by=by) for hp in configurations)
 
 
@@ -126,10 +120,10 @@ def branch_hp(trial: Trial, at: int, hp: Json, steps: int) -> Json:
 
 
 def data_seeds(study: Study, hp: Json, horizon: int) -> list[Json]:
-    """Of each repeat of a trial, the sequence of its seed: the study's and the next ones, from where they part.
+    """The sequence of `data_seed` for each repeat of a trial: the study's seed, then the next ones from a step on.
 
-    `from: branch` is where the last change of a hyper-parameter is in the trial's first `horizon` steps. Empty for a
-    trial that is trained once.
+    `from: branch` is the last change of a hyper-parameter in the trial's first `horizon` steps. Empty for a trial
+    without repeats.
     """
     count, begin = study.repeats
     if count == 1:
@@ -141,17 +135,17 @@ def data_seeds(study: Study, hp: Json, horizon: int) -> list[Json]:
     return [held[0], *parted] if at else held
 
 
-class Trials:
-    """The trials that one command asks for in one study, each on what the ones before led to."""
+class TrialRequests:
+    """The new and extended trials of one command in one study, each checked after the ones before it."""
 
     def __init__(self, plan: SearchPlan, study: Study, limits: Limits) -> None:
         self._plan, self._study, self._limits = plan, study, limits
         self._number = len(study.trials)
-        self._asked: dict[int, tuple[int, list[NodeId]]] = {}  # of trials extended here: the steps, and the last nodes
+        self._asked: dict[int, tuple[int, list[NodeId]]] = {}  # extended trials: steps and last nodes
         self._new: set[NodeId] = set()
 
-    def add(self, hp: Json, steps: int, reason: Json, way: dict[NodeId, int] | None = None) -> e.TrialAdded:
-        """One more trial. way: its path, where it does not begin with these values at step 0. Raises `Refused`."""
+    def add(self, hp: Json, steps: int, reason: Json, nodes: dict[NodeId, int] | None = None) -> e.TrialAdded:
+        """Add a trial. nodes: its path, unless it begins with these values at step 0. Raises `Refused`."""
         number = self._number
         if number >= self._limits.trials:
             raise Refused(f"a study may have {self._limits.trials:,} trials, and {self._study.id} has them")
@@ -160,11 +154,11 @@ class Trials:
         if not hp:
             raise Refused("hp: must name at least one hyper-parameter")
         horizon = max(steps, (self._study.max_steps or 0) if reason.get("by") == "tuner" else 0)
-        self._check(hp, horizon)  # so far its tuner may have it trained
-        seeds = self._data_seeds(hp, horizon) if way is None else []
+        self._check(hp, horizon)
+        seeds = self._data_seeds(hp, horizon) if nodes is None else []
         hps = [hp | {DATA_SEED: seed} for seed in seeds] or [hp]
         paths = [path(each, steps, self._study.root_of(number, run)) for run, each in enumerate(hps)]
-        way, *others = map(self._new_in, paths if way is None else [way])
+        nodes, *others = map(self._check_node_limit, paths if nodes is None else [nodes])
         self._number += 1
         return e.TrialAdded(
             study=self._study.id,
@@ -172,7 +166,7 @@ class Trials:
             hp=hp,
             steps=steps,
             reason=reason,
-            path=way,
+            path=nodes,
             data_seeds=seeds,
             repeats=others,
         )
@@ -183,67 +177,71 @@ class Trials:
         return data_seeds(self._study, hp, horizon)
 
     def steps(self, number: int) -> int:
-        """The most steps that a trial is asked for, with what was asked here."""
+        """The requested steps of a trial, including requests of this command."""
         return self._asked[number][0] if number in self._asked else self._study.trials[number].steps
 
     def extend(self, number: int, steps: int, reason: Json) -> e.TrialExtended:
-        """More steps of a trial there is. Raises `Refused`."""
+        """Extend an existing trial. Raises `Refused`."""
         trial = self._study.trials[number]
         before, lasts = self._asked.get(number, (trial.steps, [run.path[-1] for run in trial.runs]))
-        ways = [self._onward(run.hp, before, steps, last) for run, last in zip(trial.runs, lasts, strict=True)]
-        self._asked[number] = steps, [next(reversed(way), last) for way, last in zip(ways, lasts, strict=True)]
-        if trial.reason.get("by") != "tuner" or steps > (self._study.max_steps or 0):  # else it was when it was added
+        paths = [self._added_nodes(run.hp, before, steps, last) for run, last in zip(trial.runs, lasts, strict=True)]
+        self._asked[number] = steps, [next(reversed(nodes), last) for nodes, last in zip(paths, lasts, strict=True)]
+        if trial.reason.get("by") != "tuner" or steps > (self._study.max_steps or 0):  # else `add` checked it
             self._check(trial.hp, steps)
-        return self._longer(number, steps, reason, ways)
+        return self._extension(number, steps, reason, paths)
 
-    def _onward(self, hp: Mapping[str, Any], before: int, steps: int, last: NodeId) -> dict[NodeId, int]:
-        """The nodes of more steps; an average has none of its own."""
+    def _added_nodes(self, hp: Mapping[str, Any], before: int, steps: int, last: NodeId) -> dict[NodeId, int]:
+        """The nodes that an extension adds. An average has no steps of its own."""
         if last in self._plan.means:
             return path_from(hp, before, steps, last)
         return path(hp, steps, last, after=before)
 
-    def longer(self, number: int, hp: Json, steps: int, reason: Json, *ways: dict[NodeId, int]) -> e.TrialExtended:
-        """More steps of a trial, which pass these nodes in each of its runs. Raises `Refused`."""
+    def extend_along(
+        self, number: int, hp: Json, steps: int, reason: Json, nodes: dict[NodeId, int]
+    ) -> e.TrialExtended:
+        """Extend a trial with one run by these nodes. Raises `Refused`."""
         self._check(hp, steps)
-        return self._longer(number, steps, reason, ways)
+        return self._extension(number, steps, reason, [nodes])
 
-    def _longer(self, number: int, steps: int, reason: Json, ways: Sequence[dict[NodeId, int]]) -> e.TrialExtended:
-        way, *others = map(self._new_in, ways)
-        return e.TrialExtended(study=self._study.id, trial=number, steps=steps, reason=reason, path=way, repeats=others)
+    def _extension(self, number: int, steps: int, reason: Json, paths: Sequence[dict[NodeId, int]]) -> e.TrialExtended:
+        nodes, *rest = map(self._check_node_limit, paths)
+        return e.TrialExtended(study=self._study.id, trial=number, steps=steps, reason=reason, path=nodes, repeats=rest)
 
     def _check(self, hp: Json, steps: int) -> None:
         with refuse_sequence_errors("hp"):
             check_trial(hp, steps, self._study.eval_every, self._limits)
 
-    def _new_in(self, way: dict[NodeId, int]) -> dict[NodeId, int]:
-        self._new.update(name for name in way if name not in self._plan.nodes)
+    def _check_node_limit(self, path: dict[NodeId, int]) -> dict[NodeId, int]:
+        self._new.update(name for name in path if name not in self._plan.nodes)
         if len(self._plan.nodes) + len(self._new) > self._limits.nodes:
             raise Refused(
                 f"a search plan may have {self._limits.nodes:,} nodes, and this trial would make more: "
                 "give the study another seed or other trainer_args, and it has a plan of its own"
             )
-        return way
+        return path
 
 
 def stop_at_known_result(plan: SearchPlan, events: Iterable[e.Event]) -> Iterator[e.Event]:
-    """What a study asks for, up to a trial whose result is there already: the rest may not be wanted after that."""
+    """The events up to the first trial with a known result, after which the tuner may decide differently."""
     for event in events:
         yield event
-        if isinstance(event, e.TrialAdded | e.TrialExtended) and _is_answered(plan, event):
+        if isinstance(event, e.TrialAdded | e.TrialExtended) and _has_result(plan, event):
             return
 
 
-def _is_answered(plan: SearchPlan, event: e.TrialAdded | e.TrialExtended) -> bool:
-    """Whether what is asked for is known. A trial that was asked for just before passes new nodes."""
+def _has_result(plan: SearchPlan, event: e.TrialAdded | e.TrialExtended) -> bool:
+    """Whether the plan has the result of a requested trial, which may not be in the plan itself."""
     trials = plan.studies[event.study].trials[event.trial : event.trial + 1]
     runs = [run.path[-1:] for trial in trials for run in trial.runs]
-    ways = [[*before, *(way or ())] for before, way in zip_longest(runs, (event.path, *event.repeats), fillvalue=())]
-    return all(way and way[-1] in plan.nodes and event.steps in plan.nodes[way[-1]].metrics for way in ways)
+    paths = [
+        [*before, *(added or ())] for before, added in zip_longest(runs, (event.path, *event.repeats), fillvalue=())
+    ]
+    return all(path and path[-1] in plan.nodes and event.steps in plan.nodes[path[-1]].metrics for path in paths)
 
 
 @contextmanager
 def refuse_sequence_errors(field: str) -> Iterator[None]:
-    """What is wrong with a sequence, or too much, is refused; `field` says where."""
+    """Turn a `SequenceError` into `Refused`, with `field` before the path of the error."""
     try:
         yield
     except SequenceError as error:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from threading import Lock
 
 from app.domain.events import Json, PackingProfiled, PlanOpened, Profile, RanksProfiled
-from app.domain.evolve import collector_paused, evolve, strikes
+from app.domain.evolve import collector_paused, evolve, struck_studies
 from app.domain.search_plan import SearchPlan
 from app.domain.slots import matches_device
 from app.events.codec import UnknownEvent
@@ -56,7 +56,7 @@ class Snapshots:
             while plan.version < version:
                 limit = min(MOMENT_BATCH, version - plan.version)
                 batch = self._log.read(stream, after=plan.version, limit=limit)
-                if not batch or not strikes(each.event for each in batch) <= plan.struck:
+                if not batch or not struck_studies(each.event for each in batch) <= plan.struck:
                     return False
                 for each in batch:
                     evolve(plan, each.event)

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from threading import Lock, RLock
 
-from app.domain.evolve import collector_paused, evolve, strikes
+from app.domain.evolve import collector_paused, evolve, struck_studies
 from app.domain.search_plan import SearchPlan
 from app.events.codec import UnknownEvent
 from app.events.log import EventLog, Gap, StoredEvent
@@ -183,7 +183,7 @@ class Plans:
         folded anew.
         """
         plan, is_whole = entry.plan, False
-        if not strikes(each.event for each in recorded) <= plan.struck:
+        if not struck_studies(each.event for each in recorded) <= plan.struck:
             entry.plan = self._empty(stream)
             return
         try:

@@ -12,21 +12,22 @@ from dataclasses import dataclass, replace
 from app.domain import checkpoint_needs
 from app.domain.chain_assignment import ChainAssignment, Comparison, ResumePoint, VerificationOrder
 from app.domain.events import ExactnessTested, Stage
-from app.domain.outstanding_requests import evaluations_of_each
+from app.domain.outstanding_requests import evaluations_by_part
 from app.domain.search_plan import Node, Resumption, SearchPlan, Trial, Value, Witness, resumption_at
 from app.domain.stage_tree import Place
 from app.domain.terms import NodeId, StudyId, VerificationKind
 from app.domain.trainer_check import MAX_FAILED_VERIFICATIONS, trial_through, untried_roots
 from app.exactness import open_suspicions
 from app.scheduling.frontier import Frontier, Span
-from app.scheduling.placement import assignment_of
+from app.scheduling.placement import base_assignment
 
-PROOF_SHARE = 0.02
+VERIFICATION_SHARE = 0.02
 """The share of a study's steps that may be trained again for verification."""
 
 SMALL_SHARE, SMALL_STEPS = 0.1, 32
-"""In a small study one comparison may cost this share of the steps, up to this number: `PROOF_SHARE` would allow none.
-"""
+"""In a small study one comparison may cost this share of the steps, up to this number.
+
+`VERIFICATION_SHARE` would allow none there."""
 
 MOMENT_SECONDS, MOMENTS = 2.0, 5
 """A comparison that takes no longer is made even if it costs too many steps, up to this number for each resumption:
@@ -52,7 +53,7 @@ def next_check(plan: SearchPlan) -> Verification | None:
     if (untried := next(untried_roots(plan), None)) is None:
         return None
     root, trial = untried
-    most, study = int(PROOF_SHARE * _steps(plan)), plan.studies[trial.study]
+    most, study = int(VERIFICATION_SHARE * _steps(plan)), plan.studies[trial.study]
     metrics = study.objectives.metrics if study.metric else ()
     stage = Stage(node=root, start=0, end=min(FEW_STEPS, trial.steps), study=study.id)
     return Verification(
@@ -98,7 +99,7 @@ def _is_affordable(plan: SearchPlan, cost: int) -> bool:
     spent = sum(test.step - test.begin for test in plan.tests if test.proof == VerificationKind.HANDOVER)
     if cost <= 2 * FEW_STEPS or _is_negligible(plan, cost, spent):
         return True
-    share = max(PROOF_SHARE * steps, 4 * FEW_STEPS * len(plan.resumptions))
+    share = max(VERIFICATION_SHARE * steps, 4 * FEW_STEPS * len(plan.resumptions))
     return cost <= max(max_waiting_steps(plan), min(SMALL_SHARE * steps, SMALL_STEPS)) and spent + cost <= share
 
 
@@ -114,7 +115,7 @@ def _is_negligible(plan: SearchPlan, cost: int, spent: int) -> bool:
 
 def steps_after_resumption(plan: SearchPlan) -> int:
     """The number of steps compared after each resumption, which grows with the studies' steps."""
-    return max(FEW_STEPS, int(PROOF_SHARE * _steps(plan)) // max(1, len(plan.resumptions)))
+    return max(FEW_STEPS, int(VERIFICATION_SHARE * _steps(plan)) // max(1, len(plan.resumptions)))
 
 
 def spans_of(proof: Verification) -> list[Span]:
@@ -123,7 +124,7 @@ def spans_of(proof: Verification) -> list[Span]:
 
 def max_waiting_steps(plan: SearchPlan) -> int:
     """The number of steps that may be trained again while other work waits."""
-    return max(2 * FEW_STEPS, int(PROOF_SHARE * _steps(plan)))
+    return max(2 * FEW_STEPS, int(VERIFICATION_SHARE * _steps(plan)))
 
 
 def keep_at(frontier: Frontier, spans: Sequence[Span]) -> tuple[int, ...]:
@@ -133,10 +134,10 @@ def keep_at(frontier: Frontier, spans: Sequence[Span]) -> tuple[int, ...]:
     chain evaluates soon after a resumption, the state of that step is kept, so that metrics are compared as well.
     """
     plan = frontier.plan
-    if not plan.is_compared or plan.nodes[spans[0].node].alone:
+    if not plan.is_compared or plan.nodes[spans[0].node].is_isolated:
         return ()
     way, end, most = plan.path_to(spans[-1].node, spans[-1].end), spans[-1].end, steps_after_resumption(plan)
-    evaluated = sorted(step for steps in evaluations_of_each(plan, spans) for step in steps)
+    evaluated = sorted(step for steps in evaluations_by_part(plan, spans) for step in steps)
     parts = [spans[0].start, *(span.end for span in spans[:-1])]
     kept = set[int]()
     for step in (each for each in parts if each and not plan.is_compared_at(resumption_at(way, each))):
@@ -147,7 +148,7 @@ def keep_at(frontier: Frontier, spans: Sequence[Span]) -> tuple[int, ...]:
 
 def verification_assignment(frontier: Frontier, proof: Verification) -> ChainAssignment:
     """The assignment of a chain that runs a verification."""
-    return replace(assignment_of(frontier, proof.trial, proof.stages, proof.resume), proof=proof.order, patient=True)
+    return replace(base_assignment(frontier, proof.trial, proof.stages, proof.resume), proof=proof.order, patient=True)
 
 
 def verify_witness(plan: SearchPlan, kind: VerificationKind, witness: Witness, device: str) -> Verification | None:

@@ -31,7 +31,7 @@ def next_urgent(frontier: Frontier, device: str, slots: int = 1) -> Verification
     """
     if is_checked(frontier.plan, device):
         return next_comparison(frontier.plan, device) or next_due_trial(frontier.plan, device, slots)
-    return next_check(frontier.plan) if frontier.longest() is not None else None
+    return next_check(frontier.plan) if frontier.most_urgent_head() is not None else None
 
 
 def is_due(plan: SearchPlan, study: Study, slots: Sequence[SlotDescription]) -> bool:
@@ -110,7 +110,7 @@ def is_worth_starting(frontier: Frontier, proof: Verification) -> bool:
     training = [chain for chain in plan.chains.values() if chain.proof is None]
     is_due = proof.kind == VerificationKind.WHOLE and proof.trial.key in {trial.key for trial in due_trials(plan)}
     is_awaited = proof.kind == VerificationKind.HANDOVER or is_due or plan.studies[proof.trial.study].is_audited
-    if is_awaited or frontier.longest() is not None or not training:
+    if is_awaited or frontier.most_urgent_head() is not None or not training:
         return True
     until = min(comparison.step for comparison in proof.order.comparisons)
     spans = [replace(span, end=min(span.end, until)) for span in spans_of(proof) if span.start < until]

@@ -1,1 +1,1 @@
-"""What to run next, pure: costs from facts, outstanding work from event to event, shares of slots, placement."""
+"""Scheduling, pure: cost estimates, outstanding work, shares of slots, and placement."""

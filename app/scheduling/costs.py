@@ -1,7 +1,7 @@
-"""How long a step takes: measured, or estimated by regression.
+"""Seconds per step, measured or estimated by regression.
 
-TreeML §5.2 estimates with linear regression on profiles; ours is on the logarithms, because doubling a batch size
-multiplies a step's time and never makes it negative.
+TreeML §5.2 estimates with linear regression on profiles. Ours uses logarithms, because doubling a batch size multiplies
+a step's time, and so that estimates are never negative.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from app.domain.terms import NodeId
 Features = dict[str, float]
 
 MOST_FITTED = 1000
-"""The most nodes that the regression is fitted to, taken evenly from all that were measured."""
+"""The most nodes in the regression, taken evenly from all measured ones."""
 
 NEAR = 0.05
-"""By so much of itself an estimate may be off before it is another one."""
+"""A smaller relative change of an estimate is ignored."""
 
 
 @dataclass(frozen=True, slots=True)
 class EstimateError:
-    """How far estimates of a step's seconds are off, as a part of them: the median of `settings` that were measured.
+    """The relative error of estimates of a step's seconds: the median over `settings` measured settings.
 
-    Each is estimated from the others alone, as one is that was never trained.
+    Each setting is estimated from the others only, like one that was never trained.
     """
 
     median: float
@@ -38,10 +38,10 @@ class EstimateError:
 
 
 class Costs:
-    """Seconds a step for the nodes of one plan. Until anything is measured, every step costs one second.
+    """Seconds per step for the nodes of one plan. Before any measurement, every step costs one second.
 
-    The regression is fitted anew each time the number of stages run has doubled, so that keeping it costs little. What
-    was estimated before stands until `revise` is asked.
+    To keep it cheap, the regression is refitted only when the number of trained stages has doubled. Earlier estimates
+    stay until `revise` is called.
     """
 
     def __init__(self) -> None:
@@ -49,15 +49,15 @@ class Costs:
         self._weights: Features = {}
         self._estimates: dict[NodeId, float] = {}
         self._fitted_at = 0
-        self.error: EstimateError | None = None  # of estimates; None where too few settings were measured to tell
+        self.error: EstimateError | None = None  # None if too few settings are measured
 
     @property
     def is_fitted(self) -> bool:
-        """Whether anything was measured that estimates are made from."""
+        """Whether there are measurements to estimate from."""
         return self._fitted_at > 0
 
     def refit(self, plan: SearchPlan) -> bool:
-        """Learn from what the plan has measured; False when too little is new to bother."""
+        """Fit the regression to the plan's measurements. False if too few are new, or the fit fails."""
         if plan.stages_run < max(1, 2 * self._fitted_at):
             return False
         self._fitted_at = plan.stages_run
@@ -66,7 +66,7 @@ class Costs:
         return bool(measured) and self._fit(measured)
 
     def seconds_per_step(self, node: Node, gpu: str | None = None) -> float:
-        """The estimate for one node, on a kind of GPU; by default that on which it was trained last."""
+        """The estimate for a node on a kind of GPU, by default on the one that trained it last."""
         steps, seconds = node.rates.get(node.gpu if gpu is None else gpu, (0, 0.0))
         if steps and seconds > 0:
             return seconds / steps
@@ -78,13 +78,13 @@ class Costs:
         return self._estimate(node, gpu) if estimate is None else estimate
 
     def seconds_in_gang(self, plan: SearchPlan, node: Node, kind: str, ranks: int) -> float:
-        """The same on so many devices of a kind: as it was there, or else by how much faster they were measured."""
+        """The estimate on several devices of a kind: measured there, or scaled by their measured speed-up."""
         steps, seconds = node.paces.get((kind, ranks), (0, 0.0))
         alone = self.seconds_per_step(node, gpu_of(kind))
         return seconds / steps if steps else alone / plan.speedup_of(kind, ranks)
 
     def revise(self, node: Node) -> bool:
-        """Estimate a node anew, by what was learnt since; whether that makes a difference to anybody."""
+        """Update the estimate of a node after a new fit. Returns whether it has changed notably."""
         if node.steps_run and node.seconds > 0:
             return False
         before, now = self._estimates.get(node.id), self._estimate(node)
@@ -94,7 +94,6 @@ class Costs:
         return True
 
     def _estimate(self, node: Node, gpu: str | None = None) -> float:
-        """On a kind of GPU; by default on that where it was trained last, or on none in particular."""
         features = _features(node, node.gpu if gpu is None else gpu)
         logarithm = self._base + sum(self._weights.get(name, 0.0) * x for name, x in features.items())
         return math.exp(min(max(logarithm, -20.0), 20.0))
@@ -105,32 +104,32 @@ class Costs:
         features = [_features(node, gpu) for node, gpu, *_ in samples]
         logarithms = [math.log(seconds / steps) for *_, steps, seconds in samples]
         fitted = _regression(features, logarithms, [steps for *_, steps, _ in samples])
-        if fitted is None:  # an estimate says only what is done first: the one before serves on
+        if fitted is None:  # keep the previous fit: estimates affect only the order of work
             return False
         self._base, self._weights, off = fitted
-        self.error = EstimateError(median(_parts(off)), len(off)) if len(off) >= LEAST_SETTINGS else None
+        self.error = EstimateError(median(_relative_errors(off)), len(off)) if len(off) >= LEAST_SETTINGS else None
         return True
 
 
 LEAST_SETTINGS = 4
-"""Of fewer, the error of an estimate says nothing."""
+"""The fewest measured settings for a meaningful error of estimates."""
 
 
 def _regression(
     features: Sequence[Mapping[str, float]], logarithms: Sequence[float], counts: Sequence[int]
 ) -> tuple[float, dict[str, float], list[float]] | None:
-    """The base, and the weight of each feature, that fit one logarithm for each row of features best.
+    """The least-squares fit of one logarithm for each row of features: base, weights of features, and errors.
 
-    counts: over how many steps each is a mean, which makes it so much surer. Third, how far each would have been off,
-    had the others alone foretold it: its residual over one less its leverage, which is exact for least squares (Allen
-    1974, PRESS). None where no float can hold a solution.
+    counts: the number of steps that each logarithm averages, used as its weight. errors: of each row if it is predicted
+    only from the others, which is its residual divided by one minus its leverage, exactly for least squares (Allen
+    1974, PRESS). None if floats cannot hold the solution.
     """
-    import numpy as np  # slow to import, and seldom needed: whoever shows a study only reads estimates
+    import numpy as np  # imported here because it is slow, and displaying a study does not need it
 
     names = sorted({name for each in features for name in each})
     x = np.array([[1.0, *(each.get(name, 0.0) for name in names)] for each in features])
     root = np.sqrt(counts)
-    ridge = 1e-3 * np.eye(x.shape[1])  # and kinds of GPU differ from their mean, which stands for all others
+    ridge = 1e-3 * np.eye(x.shape[1])  # makes the base the mean over kinds of GPU, which estimates unknown kinds
     ridge[0, 0] = 0
     rows = np.vstack([x * root[:, None], ridge])
     values = np.concatenate([np.array(logarithms) * root, np.zeros(len(ridge))])
@@ -143,14 +142,14 @@ def _regression(
     return float(weights[0]), dict(zip(names, map(float, weights[1:]), strict=True)), off.tolist()
 
 
-def _parts(logarithms: Iterable[float]) -> list[float]:
-    """Of how many times too much or too little was expected, the part of itself by which that is off."""
+def _relative_errors(logarithms: Iterable[float]) -> list[float]:
+    """The relative error of each factor between estimate and measurement, given as a logarithm."""
     return [math.expm1(min(abs(each), 20.0)) for each in logarithms]
 
 
 @dataclass(frozen=True, slots=True)
 class TimedStage:
-    """Steps of a node that took a slot's kind of GPU so many seconds, between two events of the plan's log."""
+    """Steps of a node on a slot's kind of GPU, their seconds, and the positions of their first and last log event."""
 
     slot: str
     node: NodeId
@@ -162,17 +161,17 @@ class TimedStage:
 
 
 def hindsight_errors(plan: SearchPlan, stages: Sequence[TimedStage]) -> dict[str, list[float]]:
-    """By slot, how far the estimate of each of its stages was off, as a part of itself; made when the stage began.
+    """By slot, the relative error of the estimate for each of its stages at the time when the stage began.
 
-    It knows what had ended before, as the scheduler does (prequential: Dawid 1984). Stages that began before anything
-    had ended are left out. plan: as it is now; only what its nodes stand for is read.
+    As in the scheduler, an estimate uses only stages that had ended before (prequential: Dawid 1984). Stages that began
+    before any end are left out. plan: the current one; only the hyper-parameters of its nodes are read.
     """
     past, costs, expected = SearchPlan(), Costs(), dict[int, float]()
     logarithms = defaultdict[str, list[float]](list)
     ends = [(stage.ended, False, number) for number, stage in enumerate(stages)]
     for _, begins, number in sorted([*ends, *((stage.begun, True, number) for number, stage in enumerate(stages))]):
-        stage, of_now = stages[number], plan.nodes[stages[number].node]
-        node = past.nodes.setdefault(of_now.id, Node(of_now.id, of_now.parent, of_now.start, of_now.hp))
+        stage, now = stages[number], plan.nodes[stages[number].node]
+        node = past.nodes.setdefault(now.id, Node(now.id, now.parent, now.start, now.hp))
         if not begins:
             if number in expected:
                 logarithms[stage.slot].append(math.log(expected[number] * stage.steps / stage.seconds))
@@ -182,14 +181,14 @@ def hindsight_errors(plan: SearchPlan, stages: Sequence[TimedStage]) -> dict[str
             costs.refit(past)
         elif costs.is_fitted:
             expected[number] = costs.seconds_per_step(node, stage.gpu)
-    return {slot: _parts(each) for slot, each in logarithms.items()}
+    return {slot: _relative_errors(each) for slot, each in logarithms.items()}
 
 
 def _features(node: Node, gpu: str) -> Features:
-    """Logarithms of the numbers in force when the node begins, and 1 for each word ("optimizer=adam") and its GPU."""
+    """The logarithms of numbers at the node's start, and 1 for each word ("optimizer=adam") and for the GPU."""
     try:
         values = node.segment.values(node.start)
-    except ArithmeticError:  # no float can hold what a sequence comes to: whoever trains with it will say so
+    except ArithmeticError:  # a value exceeds the range of floats: training will report that
         return {}
     features: Features = {f" on {gpu}": 1.0} if gpu else {}
     for name, value in values.items():
@@ -201,7 +200,7 @@ def _features(node: Node, gpu: str) -> Features:
 
 
 def _logarithm(value: float) -> float:
-    """Of one more than its size; of what no float can hold, that of the largest one."""
+    """log(1 + |value|), limited to the range of floats."""
     try:
         size = abs(float(value))
     except OverflowError:

@@ -1,12 +1,11 @@
 """Weighted water-filling (ASHA paper, §5.3) with deficits: the slots due to each study, and how many it lacks.
 
-Priorities are classes: a study of a higher class comes first, whatever its share. Within a class the slots are divided
-by weight. A study that can use fewer, or may have no more, leaves the rest to the others, again by weight. A share is
-seldom a whole number of slots, so a study's deficit counts for it later, as in deficit round robin, and studies take
-turns.
+Priorities are classes: a study of a higher class always comes first. Within a class, slots are divided by weight. A
+study that can use fewer, or has reached its limit, leaves the rest to the others, again by weight. Shares are rarely
+whole numbers, so a study's deficit counts for it later, as in deficit round robin, and studies take turns.
 
-Policies say which outstanding stages a free slot takes. `fair_share`, the default, gives every study its share of the
-slots, and no more than it can use; within a study the most urgent path comes first, which with one study is the
+A policy chooses the outstanding stages for a free slot. `fair_share`, the default, gives every study its share of the
+slots, but no more than it can use. Within a study the most urgent path comes first; with one study, that is the
 critical path.
 """
 
@@ -29,15 +28,15 @@ from app.scheduling.packs import trials_on_a_slot
 from app.scheduling.placement import cut_to_budget
 
 LARGEST_DEFICIT = 2.0
-"""In turns on a slot: a study never lacks or owes more, so that a share nobody could give is not owed forever."""
+"""In turns on a slot. The limit keeps a share that no slot could serve from being owed forever."""
 
 LIGHTEST, HEAVIEST = 1e-300, 1e300
-"""Weights beyond these bounds count as the bound, so that sums and quotients stay finite."""
+"""Weights are limited to this range so that sums and quotients stay finite."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShareRequest:
-    """A study's request. demand: the slots that it could use now. cap: the most it may have. priority: its class."""
+    """A study's request. demand: the slots that it could use now. cap: its limit. priority: its class."""
 
     demand: float
     weight: float = 1.0
@@ -51,9 +50,9 @@ class ShareRequest:
 
 @dataclass(frozen=True, slots=True)
 class FairShare:
-    """The shares of the studies that compete for slots; empty if fewer than two do.
+    """The shares of the studies that compete for slots; empty for fewer than two.
 
-    requests: by study. due: slots, not rounded. deficit: the turns on a slot that a study had less than it was due.
+    requests: by study. due: slots, not rounded. deficit: the turns on a slot that the study has missed.
     """
 
     requests: Mapping[StudyId, ShareRequest] = field(default_factory=dict)
@@ -66,7 +65,7 @@ class FairShare:
 
 
 NO_CONTENTION = FairShare()
-"""At most one study wants slots."""
+"""The share if at most one study wants slots."""
 
 
 class FairSharing:
@@ -76,8 +75,8 @@ class FairSharing:
         self._turn_seconds = turn_seconds
         self._share, self._used, self._at = NO_CONTENTION, Counter[StudyId](), 0.0
 
-    def look(self, requests: Mapping[StudyId, ShareRequest], slots: int, now: float) -> FairShare:
-        """The shares of `slots` slots now. now: seconds of a clock that does not go back."""
+    def update(self, requests: Mapping[StudyId, ShareRequest], slots: int, now: float) -> FairShare:
+        """The shares of `slots` slots now. now: seconds of a monotonic clock."""
         deficit = self._deficits(now) if len(requests) > 1 else {}
         self._at = now
         if len(requests) < 2:
@@ -86,13 +85,13 @@ class FairSharing:
             self._share = FairShare(requests, shares(slots, requests), deficit)
         return self._share
 
-    def settle(self, used: Counter[StudyId]) -> None:
-        """The slots have been given away, and stay with their studies until the next look."""
+    def record_use(self, used: Counter[StudyId]) -> None:
+        """Record the slots of each study until the next update."""
         if self._share.due:
             self._used = used
 
     def _deficits(self, now: float) -> dict[StudyId, float]:
-        """The deficits at `now`. A study that has ceased to compete, or has just begun to, has none."""
+        """The deficits at `now`. A study that no longer competes, or has just begun to, has none."""
         before, turns = self._share, (now - self._at) / self._turn_seconds
         deficit = {
             study: before.deficit.get(study, 0.0) + turns * (due - self._used[study])
@@ -112,13 +111,13 @@ def shares(slots: int, requests: Mapping[StudyId, ShareRequest]) -> dict[StudyId
 
 
 def _fill(slots: float, requests: Mapping[StudyId, ShareRequest]) -> dict[StudyId, float]:
-    """Pour the slots in until each study has all that it can use, or all have as many slots for each unit of weight."""
+    """Water-filling: each study gets all it can use, or the same number of slots per unit of weight as the others."""
     weight = {study: min(max(request.weight, LIGHTEST), HEAVIEST) for study, request in requests.items()}
     order = sorted(requests, key=lambda study: (requests[study].most / weight[study], study))
-    rest = accumulate(weight[study] for study in reversed(order))  # the weight of each and of those after it
+    rest = accumulate(weight[study] for study in reversed(order))  # the weight of each study and all after it
     filled: dict[StudyId, float] = {}
-    for study, of in zip(order, reversed(list(rest)), strict=True):
-        filled[study] = min(requests[study].most, slots * weight[study] / of)
+    for study, total in zip(order, reversed(list(rest)), strict=True):
+        filled[study] = min(requests[study].most, slots * weight[study] / total)
         slots -= filled[study]
     return filled
 
@@ -132,7 +131,7 @@ def competitors(frontiers: Iterable[Frontier]) -> set[StudyId]:
 
 
 def share_requests(frontiers: Sequence[Frontier], slots: int) -> dict[StudyId, ShareRequest]:
-    """What the studies that compete may have of so many slots."""
+    """The requests of the competing studies for `slots` slots."""
     running, requests = slots_used(frontiers), dict[StudyId, ShareRequest]()
     for frontier in frontiers:
         for study in [frontier.plan.studies[name] for name in competitors([frontier])]:
@@ -147,7 +146,7 @@ def share_requests(frontiers: Sequence[Frontier], slots: int) -> dict[StudyId, S
 
 
 def slots_used(frontiers: Iterable[Frontier]) -> Counter[StudyId]:
-    """How many slots train for each study: all of those that a chain has."""
+    """The number of slots that train for each study, all ranks included."""
     used = Counter[StudyId]()
     for frontier in frontiers:
         used.update(frontier.plan.chains.slots_used)
@@ -155,14 +154,14 @@ def slots_used(frontiers: Iterable[Frontier]) -> Counter[StudyId]:
 
 
 MOST_WANTED = 1000
-"""More paths of a study than these are not counted."""
+"""Most paths of a study that are counted."""
 
 
 def slots_wanted(frontiers: Iterable[Frontier], tuners_want: Container[StudyId]) -> Counter[str]:
-    """How many more slots than they have the studies would keep busy now, by the kind of GPU; "" for any kind.
+    """How many more slots the studies could keep busy now, by the kind of GPU; "" for any kind.
 
-    tuners_want: the studies whose tuners would have one more trial under way. A path that two studies want is counted
-    once, and as many as are trained in a pack are one. Of the kinds that a study names, the first counts.
+    tuners_want: the studies whose tuners would start one more trial. A path of two studies is counted once, and a full
+    pack counts as one path. If a study names several kinds, the first one counts.
     """
     total = Counter[str]()
     for frontier in frontiers:
@@ -182,7 +181,7 @@ def slots_wanted(frontiers: Iterable[Frontier], tuners_want: Container[StudyId])
 
 
 def _kind_of(frontier: Frontier, study: Study, head: Place) -> str:
-    """The kind of GPU that takes what begins there: of the state's, unless the study names several, or its first."""
+    """The kind of GPU for a head: that of its state, unless the study names several kinds; else the first named."""
     before = "" if len(study.devices) > 1 else frontier.plan.gpu_at(frontier.plan.nodes[head[0]], head[1])
     return before or next(iter(study.devices), "")
 
@@ -192,24 +191,24 @@ def cap_of(study: Study) -> float:
 
 
 def slot_limits(frontier: Frontier, name: StudyId | None, slots: int, free: int) -> tuple[int, int]:
-    """How many of so many slots a study may have, and how many of the free ones now, at least one: it is its turn."""
-    assert name is not None  # what is trained is trained for somebody
+    """The most of `slots` slots that a study may have, and of the `free` ones now: at least one, as it is its turn."""
+    assert name is not None  # every path is trained for a study
     study = frontier.plan.studies[name]
     most = slots if study.max_slots is None else min(slots, study.max_slots)
     return most, max(1, min(free, most - slots_used([frontier])[name]))
 
 
 Choice = tuple[Frontier, list[Span]]
-"""Which frontier to take from, and the spans to run there in a row."""
+"""The chosen frontier, and the spans to run in a row."""
 
 PassedOver = Mapping[PlanId, Container[Place]]
-"""By plan, the heads that are not to be chosen, since no slot can take them now: as if they were not there."""
+"""By plan, the heads to ignore because no slot can take them now."""
 
 NOTHING: PassedOver = {}
 
 
 class Policy(Protocol):
-    """balance: what is due to each study, for a policy that goes by that."""
+    """balance: the shares of the studies, for a policy that uses them."""
 
     def __call__(
         self, frontiers: Sequence[Frontier], passed_over: PassedOver = NOTHING, balance: FairShare = NO_CONTENTION
@@ -222,21 +221,21 @@ Turn = tuple[float, float, float, StudyId]
 def fair_share(
     frontiers: Sequence[Frontier], passed_over: PassedOver = NOTHING, balance: FairShare = NO_CONTENTION
 ) -> Choice | None:
-    """The most urgent path of the study that lacks most of its share, in the highest class that has anything to do."""
+    """The most urgent path of the study that lacks most of its share, in the highest class with outstanding work."""
     running = slots_used(frontiers)
     waiting = [(frontier.plan.studies[study], frontier) for frontier in frontiers for study in frontier.studies()]
     for study, frontier in sorted(waiting, key=lambda each: turn(each[0], running[each[0].id], balance)):
         if running[study.id] + study.least_ranks <= cap_of(study) and steps_left(frontier.plan, study):
-            head = frontier.longest(passed_over.get(frontier.id, ()), study.id)
+            head = frontier.most_urgent_head(passed_over.get(frontier.id, ()), study.id)
             if head is not None:
                 return frontier, cut_to_budget(frontier.plan, [frontier.path(head, study.id)])[0]
     return None
 
 
 def turn(study: Study, running: int, balance: FairShare) -> Turn:
-    """Whose turn it is: of equals, the one that was submitted first.
+    """The sort key of a study: class, then lack, then time of submission.
 
-    Where nothing was reckoned yet, the one that has least for its weight.
+    Without computed shares, the study with the fewest slots for its weight comes first.
     """
     lacks = balance.need(study.id, running) if balance.due else -(running + 1) / study.weight
     return (-study.priority, -lacks, study.submitted_at, study.id)
@@ -245,19 +244,19 @@ def turn(study: Study, running: int, balance: FairShare) -> Turn:
 def critical_path(
     frontiers: Sequence[Frontier], passed_over: PassedOver = NOTHING, balance: FairShare = NO_CONTENTION
 ) -> Choice | None:
-    """The longest remaining path over all trees, as a whole, so that its model stays in memory (TreeML §4.3)."""
+    """The longest remaining path of all trees, run as a whole so that its model stays in memory (TreeML §4.3)."""
     best: tuple[Urgency, Frontier, Place] | None = None
     payer: StudyId | None = None
     for frontier in frontiers:
         for study in _payers(frontier):
-            head = frontier.longest(passed_over.get(frontier.id, ()), study)
+            head = frontier.most_urgent_head(passed_over.get(frontier.id, ()), study)
             if head is not None and (best is None or frontier.urgency(head) > best[0]):
                 best, payer = (frontier.urgency(head), frontier, head), study
     return best and (best[1], cut_to_budget(best[1].plan, [best[1].path(best[2], payer)])[0])
 
 
 def _payers(frontier: Frontier) -> list[StudyId] | list[None]:
-    """The studies that may have more steps begun; None for all of them alike, where all may."""
+    """The studies with budget left; [None] if all have."""
     studies = list(frontier.studies())
     able = [study for study in studies if steps_left(frontier.plan, frontier.plan.studies[study])]
     return [None] if len(able) == len(studies) else able

@@ -16,7 +16,7 @@ from itertools import islice
 from operator import attrgetter
 from typing import Any
 
-from app.domain.outstanding_requests import evaluations_of_each
+from app.domain.outstanding_requests import evaluations_by_part
 from app.domain.search_plan import Chain, ChainProgress, SearchPlan
 from app.domain.stage_tree import Place, UpcomingBranches
 from app.domain.terms import ChainId, NodeId, PlanId, StudyId
@@ -36,7 +36,7 @@ FRESH_SHARE = 0.02
 class Span:
     """The part of a node between two needs: a stage that is not charged to a study yet.
 
-    study: on whose behalf it was chosen.
+    study: the one that it was chosen for.
     """
 
     node: NodeId
@@ -53,17 +53,15 @@ class Frontier:
         self.progress: dict[ChainId, ChainProgress] = {}
         self._costs = costs or Costs()
         self.in_flight: InFlight = {}
-        self.unread_chains = set(
-            plan.chains
-        )  # chains whose row may say something new, by itself or for the plan as it is
+        self.unread_chains = set(plan.chains)  # chains whose row, or its meaning for the plan, may have changed
         self.demands = Demands(plan, self._costs, self.progress, self.in_flight)
         self.upcoming = UpcomingBranches(plan)
         self._nodes: list[NodeId] = []  # of the plan, each before its children
-        self._outdated = 0  # of these, how many have estimates that changed since they were looked at
-        self._estimates = MOST_ESTIMATES  # that may still be made in this look
-        self._pending = set(plan.nodes)  # nodes to be looked at again; one leaves when that is done, and not before
-        self.affected: set[ChainId] = set()  # chains of which something has changed; whoever tells them empties it
-        self.late_branches: dict[ChainId, set[int]] = {}  # steps inside their stages, unknown when they began
+        self._outdated = 0  # how many of these, from the front, may have new estimates
+        self._estimates = MOST_ESTIMATES  # left in this tick
+        self._pending = set(plan.nodes)  # nodes to update; each is removed only after its update
+        self.affected: set[ChainId] = set()  # chains with changes; the code that notifies them empties it
+        self.late_branches: dict[ChainId, set[int]] = {}  # branch steps that were unknown when a chain began
 
     @property
     def is_behind(self) -> bool:
@@ -76,9 +74,9 @@ class Frontier:
         return unread_chains
 
     def set_progress(self, chain: ChainId, progress: ChainProgress) -> None:
-        """Take in a worker's progress. Needs that it has passed unaware are outstanding after the next `refresh`.
+        """Record a worker's progress. Needs that it has passed unserved are outstanding after the next `refresh`.
 
-        Progress is not an event: it is out of date when it is written, and the resulting assignment is recorded anyway.
+        Progress is not an event: it is outdated when written, and the resulting assignment is recorded anyway.
         """
         record = self.plan.chains.get(chain)
         if record is None or record.is_trained or self.progress.get(chain) == progress:
@@ -101,13 +99,13 @@ class Frontier:
             self.in_flight[chain] = places
         self._pending.update(node for node, _ in places ^ before)
 
-    def begin_look(self) -> None:
+    def begin_tick(self) -> None:
         """Start a tick: reset its limits for work that can be deferred."""
         self._estimates = MOST_ESTIMATES
-        self.upcoming.begin_look()
+        self.upcoming.begin_tick()
 
     def refresh(self) -> None:
-        """Take in the changes of the plan since the last call. Deferred work follows in later calls."""
+        """Apply the changes of the plan since the last call. Deferred work follows in later calls."""
         self._forget_chains()
         new = islice(reversed(self.plan.nodes), len(self.plan.nodes) - len(self._nodes))
         self._nodes += reversed(list(new))
@@ -115,13 +113,13 @@ class Frontier:
             self._outdated = len(self._nodes)
         self._revise_estimates()
         self._take_in_events()
-        for name, steps in self.upcoming.read_on().items():
+        for name, steps in self.upcoming.read_new_events().items():
             self._add_late_branches(name, steps)
 
     def _forget_chains(self) -> None:
-        """What was known of chains that are over is in nobody's way: it goes when it is as much as that of the others.
+        """Drop the uploads of ended chains, which will not arrive, and the other data of ended chains.
 
-        But what they have in flight will not come.
+        The latter does no harm, so it is dropped only when it is half of all.
         """
         chains = self.plan.chains
         by_chain: tuple[dict[ChainId, Any], ...] = (self.progress, self.late_branches)
@@ -132,7 +130,7 @@ class Frontier:
             self.set_in_flight(chain, frozenset())
 
     def _revise_estimates(self) -> None:
-        """Of some nodes; children come first, so that a node is seldom looked at twice."""
+        """Revise estimates of some nodes, children first, so that few nodes are updated twice."""
         now = min(self._outdated, self._estimates)
         self._estimates -= now
         for _ in range(now):
@@ -141,10 +139,10 @@ class Frontier:
 
     def _take_in_events(self) -> None:
         touched = self._pending | self.plan.touched
-        self._pending = {name for name in touched if name in self.plan.nodes}  # the others were set aside
+        self._pending = {name for name in touched if name in self.plan.nodes}  # others belong to struck studies
         self.plan.touched.clear()
         queue = [(-self.plan.nodes[name].start, name) for name in self._pending]
-        heapq.heapify(queue)  # children begin after their parents, so each node is looked at once
+        heapq.heapify(queue)  # children begin after their parents, so each node is updated once
         while queue:
             name = heapq.heappop(queue)[1]
             node = self.plan.nodes[name]
@@ -158,17 +156,17 @@ class Frontier:
                 heapq.heappush(queue, (-self.plan.nodes[other].start, other))
 
     def _add_late_branches(self, name: NodeId, steps: set[int]) -> None:
-        """Trials would branch off a node there, as is known now: chains that come by are to keep the state."""
+        """Record new branch steps for the chains that will pass them, which must save the states there."""
         node = self.plan.nodes.get(name)
         for (chain, _), (start, end) in node.running.items() if node else ():
-            if late := steps.intersection(self.upcoming.inside(name, start, end)):
+            if late := steps.intersection(self.upcoming.branch_steps(name, start, end)):
                 self.late_branches.setdefault(chain, set()).update(late)
                 self.affected.add(chain)
 
-    # ------------------------------------------------------------------------------------------- what can be done
+    # ------------------------------------------------------------------------------------------- outstanding work
 
     def heads(self, study: StudyId | None = None) -> Iterator[Place]:
-        """Where a slot may begin, for one study or for any, in no particular order."""
+        """The heads of a study, or of all, in no particular order."""
         states = self.demands.wanted_from if study is None else self.demands.ready.get(study, ())
         for step, name in states:
             if name and _wants(self.demands.demand_at((name, step)), study):
@@ -177,20 +175,20 @@ class Frontier:
                 yield from ((child, step) for child in branch.children(study))
 
     def studies(self) -> Iterator[StudyId]:
-        """The studies for which a slot may begin something."""
+        """The studies with heads."""
         return (study for study, ready in self.demands.ready.items() if ready)
 
     def urgency(self, head: Place) -> Urgency:
         """(priority, seconds) of the most important study's most urgent path from a head."""
         return max(self._rank_urgency(study, urgency) for study, urgency in self.demands.demand_at(head).items())
 
-    def longest(self, passed_over: Container[Place] = (), study: StudyId | None = None) -> Place | None:
-        """The head with the most urgent path that is not passed over, of one study or of the most important."""
+    def most_urgent_head(self, passed_over: Container[Place] = (), study: StudyId | None = None) -> Place | None:
+        """The head with the most urgent path of a study, or of the most important study; `passed_over` are ignored."""
         if study is not None:
-            return self._longest_of(study, passed_over)
+            return self._most_urgent_of(study, passed_over)
         best: tuple[Urgency, Place] | None = None
         for each in self.demands.ready:
-            head = self._longest_of(each, passed_over)
+            head = self._most_urgent_of(each, passed_over)
             if head is not None:
                 urgency = self._rank_urgency(each, self.demands.demand_at(head)[each])
                 if best is None or urgency > best[0]:
@@ -198,9 +196,9 @@ class Frontier:
         return best and best[1]
 
     def path(self, head: Place, study: StudyId | None = None) -> list[Span]:
-        """A study's most urgent path from a head to the end, cut at every need on its way.
+        """A study's most urgent path from a head to the end, cut at every need along it.
 
-        Of equal ones, that which stays in the node for longest: whoever branches on the way can begin the sooner.
+        Among equally urgent paths, the one that stays in the node longest: stages that branch off can begin earlier.
         """
         if study is None:
             study = self._most_important(self.demands.demand_at(head))
@@ -221,30 +219,30 @@ class Frontier:
         return spans
 
     def children(self, spans: Sequence[Span]) -> list[int]:
-        """How many stages could begin where each of these ends. A node with many of them is looked at once."""
+        """The number of stages that can begin at the end of each span. The needs of each node are computed once."""
         needs = {name: self.demands.needs(self.plan.nodes[name]) for name in {span.node for span in spans}}
         return [self._children(span, needs[span.node]) for span in spans]
 
     def _children(self, span: Span, needs: Sequence[Need]) -> int:
-        """needs: of the span's node, whose cuts are in the order of their steps."""
+        """needs: of the span's node, in order of steps."""
         following = bisect_right(needs, span.end, key=attrgetter("step"))
-        goes_on = following < len(needs) and needs[following].resume_step <= span.end
+        continues = following < len(needs) and needs[following].resume_step <= span.end
         branch = self.demands.branches[span.node].get(span.end)
-        return (sum(1 for _ in branch.children()) if branch else 0) + goes_on
+        return (sum(1 for _ in branch.children()) if branch else 0) + continues
 
     def seconds(self, span: Span, gpu: str | None = None) -> float:
-        """How long it takes to train a span on one slot; gpu: its kind, where that is known."""
+        """The estimated seconds to train a span on one slot. gpu: the slot's kind, if known."""
         return (span.end - span.start) * self._costs.seconds_per_step(self.plan.nodes[span.node], gpu)
 
     def most_fresh_seconds(self, spans: Sequence[Span]) -> float | None:
-        """So long the start of a fresh process for a chain may take at most: see `ChainAssignment`."""
+        """See `ChainAssignment.most_fresh_seconds`."""
         studies = [study for study in self.plan.studies.values() if not study.is_final]
         if not self._costs.is_fitted or any(study.spec.get("fresh_processes") == "always" for study in studies):
             return None
         return FRESH_SHARE * sum(map(self.seconds, spans))
 
     def seconds_left(self, chain: Chain) -> float:
-        """How long the stage of a chain goes on that is under way, on as many slots as it has."""
+        """The estimated seconds to the end of a chain's current stage, on its slots."""
         stage = chain.stages[chain.index]
         step = max(stage.start, self.progress[chain.id].step) if chain.id in self.progress else stage.start
         if stage.node not in self.plan.nodes:
@@ -252,7 +250,7 @@ class Frontier:
         return max(0, stage.end - step) * self._seconds_a_step(chain, stage.node)
 
     def seconds_to_end(self, chain: Chain) -> float:
-        """How long a chain goes on, with all stages that it has before it."""
+        """The estimated seconds to the end of all stages of a chain."""
         if chain.is_trained:
             return 0.0
         ahead = [stage for stage in chain.stages[chain.index + 1 :] if stage.node in self.plan.nodes]
@@ -263,16 +261,16 @@ class Frontier:
         return self._costs.seconds_in_gang(self.plan, self.plan.nodes[node], chain.kind, chain.ranks)
 
     def extra_eval_steps(self, chain: Chain) -> list[int]:
-        """The steps inside the stages that a chain has before it at which someone needs more than it knew of.
+        """The steps inside a chain's remaining stages with needs that its assignment does not contain.
 
-        It should evaluate and keep its state there. Where a study that came later only wants to have them evaluated,
-        the state is kept for nothing; that is the price of one list for both.
+        The chain should evaluate and save its state there. Saving is superfluous if a later study only requests an
+        evaluation; that is the price of one list for both.
         """
         extra: set[int] = set()
         ahead = chain.stages[chain.index :]
-        needed = {name: self.demands.unkept(self.plan.nodes[name]) for name in {stage.node for stage in ahead}}
+        needed = {name: self.demands.unkept_steps(self.plan.nodes[name]) for name in {stage.node for stage in ahead}}
         passed = self.progress[chain.id].step if chain.id in self.progress else 0
-        for stage, evaluate in zip(ahead, evaluations_of_each(self.plan, ahead), strict=True):
+        for stage, evaluate in zip(ahead, evaluations_by_part(self.plan, ahead), strict=True):
             steps, start = needed[stage.node], max(stage.start, passed)
             extra.update(steps[bisect_right(steps, start) : bisect_left(steps, stage.end)])
             late = (step for step in evaluate if passed < step or passed == step == stage.end)
@@ -280,16 +278,16 @@ class Frontier:
         return sorted(extra)
 
     def _rank_urgency(self, study: StudyId, urgency: Urgency) -> Urgency:
-        """What is urgent within a study, compared with what is in others: by its priority and the time alone."""
+        """The urgency of a study's path for comparison with other studies: the study's priority and the time."""
         return (self.plan.studies[study].priority, urgency[1])
 
     def _most_important(self, urgencies: Urgencies) -> StudyId:
         return max(urgencies, key=lambda study: (self._rank_urgency(study, urgencies[study]), study))
 
-    def _longest_of(self, study: StudyId, passed_over: Container[Place]) -> Place | None:
+    def _most_urgent_of(self, study: StudyId, passed_over: Container[Place]) -> Place | None:
         ready = self.demands.ready.get(study)
         top = ready.top() if ready else None
-        first = top and self.demands.first(study, top[1])
+        first = top and self.demands.most_urgent_place(study, top[1])
         if first is None or first not in passed_over:
             return first
         others = [head for head in self.heads(study) if head not in passed_over]

@@ -1,4 +1,4 @@
-"""How many slots train a path together, and which ones. It is the opposite of packing: for more slots than paths.
+"""How many slots train a path together, and which ones: the opposite of packing, for more slots than paths.
 
 A *gang* is a set of free slots of one kind of device, on one machine if it has enough. Sharded batches give the same
 bits for any number of slots, so the number is chosen anew for each stage. If fewer paths are ready than slots are free,
@@ -32,22 +32,22 @@ PAYS = 0.6
 """Ranks are worth their slots if their speed-up is at least this share of their number."""
 
 Kind = tuple[str, str]
-"""A machine, or "" for all that can reach each other, and a kind of device."""
+"""A machine, or "" for all machines that can reach each other, and a kind of device."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """The slot that has a chain, and the slots that are lent to it."""
+    """The slot of a chain, and the slots lent to it."""
 
     leader: SlotDescription
     members: tuple[SlotDescription, ...] = ()
-    is_apart: bool = False
+    has_several_machines: bool = False
     """Whether each worker starts a rank of its own, because the leader's does not see all the devices."""
 
     @property
     def kind(self) -> str:
         """The kind under which its speed is recorded."""
-        return multi_machine_kind(self.leader.kind) if self.is_apart else self.leader.kind
+        return multi_machine_kind(self.leader.kind) if self.has_several_machines else self.leader.kind
 
     @property
     def names(self) -> frozenset[str]:
@@ -55,15 +55,15 @@ class Gang:
 
     def assignment_fields(self, new_secret: Callable[[], str]) -> dict[str, Any]:
         """The fields of an assignment that name the members and their meeting point."""
-        meeting = {"address": self.leader.address, "secret": new_secret()} if self.is_apart else None
+        meeting = {"address": self.leader.address, "secret": new_secret()} if self.has_several_machines else None
         return {"members": tuple(slot.name for slot in self.members), "meeting": meeting}
 
 
 @dataclass(frozen=True, slots=True)
 class GangPath:
-    """The slots that take a path, or the first part of it. measures: only to see how many of them would pay.
+    """The slots for a path, or for its first part. measures: they only measure how many of them pay off.
 
-    most: so many slots there are that it could have, should these have too little memory.
+    most: the number of slots that the path could get if these have too little memory.
     """
 
     frontier: Frontier
@@ -73,8 +73,8 @@ class GangPath:
     most: int = 1
 
 
-def may_have_gangs(plan: SearchPlan, span: Span) -> bool:
-    """Whether several slots may train what begins with a span."""
+def can_have_gangs(plan: SearchPlan, span: Span) -> bool:
+    """Whether several slots may train a path that begins with a span."""
     return span.study is not None and plan.studies[span.study].most_ranks > 1
 
 
@@ -83,7 +83,7 @@ def is_moldable(plan: SearchPlan, span: Span) -> bool:
     if span.study is None:
         return False
     study = plan.studies[span.study]
-    return study.least_ranks < study.most_ranks and not plan.nodes[span.node].alone
+    return study.least_ranks < study.most_ranks and not plan.nodes[span.node].is_isolated
 
 
 def is_being_checked(plan: SearchPlan) -> bool:
@@ -98,16 +98,16 @@ def paths_ready(frontiers: Iterable[Frontier], most: int) -> int:
 
 
 def least_ranks(plan: SearchPlan, spans: Sequence[Span], kind: str) -> int:
-    """The fewest slots of a kind for a path: what its study says, or what its batches need for their memory."""
+    """The fewest slots of a kind for a path, by the study file and by the memory that its batches need."""
     study = plan.studies[paying_study(spans)]
     needed = max(plan.ranks_needed(kind, batch_of(plan.nodes[span.node])) for span in spans) if plan.needs else 1
     return min(study.most_ranks, max(study.least_ranks, needed))
 
 
 def paying_study(spans: Sequence[Span]) -> StudyId:
-    """The study on whose behalf a path was chosen."""
+    """The study that a path was chosen for."""
     study = spans[0].study
-    assert study is not None  # each path is trained for somebody
+    assert study is not None  # every path is trained for a study
     return study
 
 
@@ -129,27 +129,27 @@ def room_for(study: Study, spare: int, group: int, used: int, least: int) -> int
     return max(least, 1 << (most.bit_length() - 1))
 
 
-def ranks_that_pay(profile: RanksProfiled | None, least: int, most: int) -> int:
+def worthwhile_ranks(profile: RanksProfiled | None, least: int, most: int) -> int:
     """Most ranks, up to `most`, that are worth their slots according to the measurement; else `least`."""
     measured = {} if profile is None else profile.step_seconds
-    paying = (ranks for ranks in powers(least, most) if str(ranks) in measured and pays(measured, ranks))
+    paying = (ranks for ranks in powers(least, most) if str(ranks) in measured and is_worthwhile(measured, ranks))
     return max(paying, default=least)
 
 
-def pays(step_seconds: Mapping[str, float], ranks: int) -> bool:
+def is_worthwhile(step_seconds: Mapping[str, float], ranks: int) -> bool:
     return speedup(step_seconds, ranks) >= PAYS * ranks
 
 
 def is_measured(profile: RanksProfiled | None, most: int) -> bool:
-    """Whether it was measured which ranks up to `most` pay. If some do not pay, more do not either."""
+    """Whether the measurement shows which ranks up to `most` pay off. If some number does not, larger ones do not."""
     if profile is None or profile.refusal:
         return profile is not None
     widest = max(map(int, profile.step_seconds))
-    return widest >= most or not pays(profile.step_seconds, widest)
+    return widest >= most or not is_worthwhile(profile.step_seconds, widest)
 
 
 def powers(least: int, most: int) -> Iterator[int]:
-    """The powers of two from the one to the other."""
+    """The powers of two from `least`, itself one, to `most`."""
     while least <= most:
         yield least
         least *= 2
@@ -197,7 +197,7 @@ def gather(
         rest = [slot for slot in group if slot is not leader]
         order = (not machine, model is None or leader.resident_model != model, len(group))
         if best is None or order < best[0]:
-            best = order, Gang(leader, tuple(rest[: ranks - 1]), is_apart=not machine)
+            best = order, Gang(leader, tuple(rest[: ranks - 1]), has_several_machines=not machine)
     return best and best[1]
 
 
@@ -209,23 +209,22 @@ def verification_gang(plan: SearchPlan, ranks: int, slots: Sequence[SlotDescript
     fitting = [each for each in groups if each[1] >= ranks]
     if not fitting:
         return None
-    is_apart, _, group = min(fitting, key=lambda each: each[:2])
-    return Gang(group[0], tuple(group[1:ranks]), is_apart)
+    has_several_machines, _, group = min(fitting, key=lambda each: each[:2])
+    return Gang(group[0], tuple(group[1:ranks]), has_several_machines)
 
 
 def verification_kinds(plan: SearchPlan, ranks: int, healthy: Sequence[SlotDescription]) -> list[str]:
-    """The kinds of device with enough slots for a verification by so many ranks."""
+    """The kinds of device with enough slots for a verification with `ranks` ranks."""
     kinds = group_by_kind(plan, Candidates(healthy, healthy))
     return [kind for kind, able in kinds if verification_gang(plan, ranks, able.healthy) is not None]
 
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """Slots that are held for a gang. head: where its path begins. study: on whose behalf. until: when they should all
-    be free.
+    """Slots that are held for a gang. head: the start of its path. study: the one it was chosen for.
 
-    stages: the stage that each chain on them was in, by its number, when they were reserved. verifies_on: the kind of
-    device on which they make a proof; "" where something new is trained.
+    until: the time when all should be free. stages: the index of each chain's stage at the time of the reservation.
+    verifies_on: the kind of device for a verification; "" for training.
     """
 
     plan: PlanId
@@ -284,14 +283,14 @@ def _seconds(busy: Mapping[str, Occupant], slot: SlotDescription) -> float:
     return busy[slot.name].seconds if slot.name in busy else 0.0
 
 
-def overdue(reservation: Reservation, busy: Mapping[str, Occupant]) -> set[ChainId]:
-    """The chains on reserved slots that have begun another stage since: they must leave."""
-    there = {busy[name] for name in reservation.slots if name in busy}
-    return {each.chain for each in there if each.index > reservation.stages.get(each.chain, each.index)}
+def overdue_chains(reservation: Reservation, busy: Mapping[str, Occupant]) -> set[ChainId]:
+    """The chains on reserved slots that have begun another stage since the reservation, and must stop."""
+    present = {busy[name] for name in reservation.slots if name in busy}
+    return {each.chain for each in present if each.index > reservation.stages.get(each.chain, each.index)}
 
 
 def fitting_spans(frontier: Frontier, spans: Sequence[Span], seconds: float, kind: str) -> Sequence[Span]:
-    """The first spans of a path that take at most so many seconds on a slot of that kind."""
+    """The first spans of a path that take at most `seconds` on a slot of that kind."""
     fitting = 0
     for span in spans:
         seconds -= frontier.seconds(span, gpu_of(kind))

@@ -1,4 +1,4 @@
-"""Which slot gets a chain, and the assignment that says which stages it trains and how."""
+"""The choice of a slot for a chain, and the chain's assignment."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from app.domain import checkpoint_needs, inputs
 from app.domain.accounting import steps_left
 from app.domain.chain_assignment import ChainAssignment, ResumePoint
 from app.domain.events import PlanOpened, Stage
-from app.domain.outstanding_requests import evaluations, evaluations_of_each
+from app.domain.outstanding_requests import evaluations, evaluations_by_part
 from app.domain.search_plan import Node, SearchPlan, Study, Trial
 from app.domain.slots import SlotDescription, gpu_of, matches_device, shared_gpu, verification_device
 from app.domain.terms import Refused, StudyId, TrialKey
@@ -23,15 +23,15 @@ def stages_of(plan: SearchPlan, spans: Sequence[Span]) -> tuple[Stage, ...]:
     study, _ = lead_trial(plan, spans[-1])
     return tuple(
         Stage(node=span.node, start=span.start, end=span.end, study=study, evaluate=tuple(steps))
-        for span, steps in zip(spans, evaluations_of_each(plan, spans), strict=True)
+        for span, steps in zip(spans, evaluations_by_part(plan, spans), strict=True)
     )
 
 
 def lead_trial(plan: SearchPlan, span: Span) -> TrialKey:
-    """The first waiting trial of the most important study, on whose behalf a chain that ends with `span` runs.
+    """The first waiting trial of the most important study: a chain that ends with `span` runs for this trial.
 
     All trials that share the chain's stages have the same values there. If the span was chosen for a study, the trial
-    is one of that study. Raises `Refused` if no trial waits any more.
+    belongs to that study, if possible. Raises `Refused` if no trial waits any more.
     """
     node = plan.nodes[span.node]
     if not (waiting := [*_waiting_below(plan, node, span.end, span.study)] or [*_waiting_below(plan, node, span.end)]):
@@ -82,13 +82,13 @@ def assign(
     frontier: Frontier, spans: Sequence[Span], stages: tuple[Stage, ...], intermediate_bytes: int
 ) -> ChainAssignment:
     """The assignment of a chain of these spans, which must be trained as `stages`."""
-    plan, is_alone = frontier.plan, frontier.plan.nodes[spans[0].node].alone
+    plan, is_alone = frontier.plan, frontier.plan.nodes[spans[0].node].is_isolated
     trial = plan.trial(lead_trial(plan, spans[-1]))
-    resume, mean = resume_point(plan, spans[0]), mean_of(plan, spans[0])
-    work = assignment_of(frontier, trial, stages, resume)
+    resume, mean = resume_point(plan, spans[0]), start_mean(plan, spans[0])
+    work = base_assignment(frontier, trial, stages, resume)
     return replace(
         work,
-        hp=_values(plan, trial, spans[-1]),
+        hp=_chain_hp(plan, trial, spans[-1]),
         begin=None if mean else work.begin,
         mean=mean,
         packing=plan.packing or 0,
@@ -103,22 +103,22 @@ def assign(
         patient=_is_patient(plan, trial, spans),
         most_fresh_seconds=frontier.most_fresh_seconds(spans),
         branch_points=branch_points(frontier, spans),
-        branches_inside=tuple(frontier.upcoming.inside(span.node, span.start, span.end) for span in spans),
+        branches_inside=tuple(frontier.upcoming.branch_steps(span.node, span.start, span.end) for span in spans),
     )
 
 
 def _own_evaluations(plan: SearchPlan, trial: Trial, stages: Sequence[Stage]) -> tuple[int, ...]:
-    """The evaluations that the trial would have alone, and that at the chain's end, behind which nothing is trained."""
+    """The evaluations that the trial would have alone, and the one at the chain's end, where training stops."""
     study, end = plan.studies[trial.study], stages[-1].end
     steps = (step for stage in stages for step in stage.evaluate)
     return tuple(step for step in steps if step == end or study.evaluates(step) or step in trial.requested_steps)
 
 
-def _values(plan: SearchPlan, trial: Trial, span: Span) -> Mapping[str, Any]:
-    """The hyper-parameters of a chain that ends with `span`, on behalf of a trial.
+def _chain_hp(plan: SearchPlan, trial: Trial, span: Span) -> Mapping[str, Any]:
+    """The hyper-parameters of a chain for a trial that ends with `span`.
 
-    What an average is made of may be trained again, for a trial that does not pass there. Then it has the values of one
-    that goes as far in the node: others leave it before.
+    A trial with an average may need a source trained again whose nodes it does not pass. Then the values come from
+    another trial that passes the node to the span's end.
     """
     if span.node in trial.path:
         return trial.runs[0].hp
@@ -130,11 +130,11 @@ def _values(plan: SearchPlan, trial: Trial, span: Span) -> Mapping[str, Any]:
 
 
 def _is_patient(plan: SearchPlan, trial: Trial, spans: Sequence[Span]) -> bool:
-    """Where something has failed before, or would not be tried again, a slow step must not be taken for a hang."""
+    """Whether slow steps must not count as a hang: after earlier failures, or if a failure would not be retried."""
     return not plan.studies[trial.study].max_restarts or any(plan.nodes[span.node].failures for span in spans)
 
 
-def assignment_of(
+def base_assignment(
     frontier: Frontier, trial: Trial, stages: tuple[Stage, ...], resume: ResumePoint | None
 ) -> ChainAssignment:
     """The assignment of these stages with one trial's values, from a state or from step 0."""
@@ -154,13 +154,13 @@ def assignment_of(
         hp=dict(trial.run_through(stages[-1].node).hp),
         stages=stages,
         resume=resume,
-        begin=None if resume else begin_of(plan, study),
+        begin=None if resume else initial_weights(plan, study),
         runtime_args=study.runtime_args,
         submitted_at=study.submitted_at,
     )
 
 
-def begin_of(plan: SearchPlan, study: Study) -> dict[str, Any] | None:
+def initial_weights(plan: SearchPlan, study: Study) -> dict[str, Any] | None:
     """The initial weights of a chain at step 0; None if the study has none."""
     if study.begin is None:
         return None
@@ -179,7 +179,7 @@ def resume_point(plan: SearchPlan, first: Span) -> ResumePoint | None:
     return None if node is None else _point(node, step)
 
 
-def mean_of(plan: SearchPlan, first: Span) -> tuple[tuple[ResumePoint, float], ...]:
+def start_mean(plan: SearchPlan, first: Span) -> tuple[tuple[ResumePoint, float], ...]:
     """The states and weights of the mean that a chain begins with; () without a mean."""
     if plan.nodes[first.node].is_available(first.start):
         return ()
@@ -238,8 +238,8 @@ def place(
 
     The slot must have the trainer. A slot where the user's code has failed in these nodes is avoided, even if another
     one is not free yet: its device may be broken without any self-test finding it. If the code has failed on all slots,
-    those with the fewest failures count. Among several, a slot with the model in memory comes first, then one on the
-    GPU with the fewest busy slots.
+    the slots with the fewest failures count. Among several, a slot with the model in memory comes first, then one on
+    the GPU with the fewest busy slots.
     """
     model = resume and {"plan": id, "node": resume.node, "step": resume.step}
     resident = [slot for slot in slots.free if slot.resident_model == model] if model else []
@@ -248,15 +248,15 @@ def place(
 
 
 def leaders(plan: SearchPlan, spans: Sequence[Span], slots: Candidates) -> Iterator[SlotDescription]:
-    """The free slots that may lead a chain of these spans: those with the trainer and the fewest failures."""
-    failed, free = _failures(plan, spans), takers(plan, spans, slots.free)
+    """The free slots that may lead a chain of these spans: able ones with the fewest failures."""
+    failed, free = _failures(plan, spans), able_slots(plan, spans, slots.free)
     if not failed:
         return free
-    least = min((failed[slot.name] for slot in takers(plan, spans, slots.healthy)), default=0)
+    least = min((failed[slot.name] for slot in able_slots(plan, spans, slots.healthy)), default=0)
     return (slot for slot in free if failed[slot.name] <= least)
 
 
-def takers(plan: SearchPlan, spans: Sequence[Span], slots: Iterable[SlotDescription]) -> Iterator[SlotDescription]:
+def able_slots(plan: SearchPlan, spans: Sequence[Span], slots: Iterable[SlotDescription]) -> Iterator[SlotDescription]:
     """The slots with the plan's trainer whose device may train these spans and whose host can load their state.
 
     A trial stays on the kind of GPU that trained its state, unless its study names several kinds. A state that is not
@@ -277,7 +277,7 @@ def _least_loaded(free: Iterable[SlotDescription], slots: Candidates) -> SlotDes
     for slot in free:
         first.append(slot)
         if shared_gpu(slot.name) is None:
-            break  # one that shares nothing has no neighbours: none that comes after it has fewer
+            break  # a slot with a GPU of its own has no busy neighbours, so no later one is better
     if len(first) < 2:
         return next(iter(first), None)
     idle = {slot.name for slot in slots.free}
@@ -287,15 +287,15 @@ def _least_loaded(free: Iterable[SlotDescription], slots: Candidates) -> SlotDes
 
 
 def _failures(plan: SearchPlan, spans: Sequence[Span]) -> Counter[str]:
-    """How often the user's code failed on each slot, in the nodes of a chain, since a stage of them was completed."""
+    """How often the user's code failed on each slot in the nodes of a chain, since their last completed stage."""
     failures = [plan.nodes[name].failures for name in {span.node for span in spans}]
     counts = Counter(slot for each in failures for slots in each.values() for slot in slots)
-    counts.update(slot for span in spans for slot in _could_not_evaluate(plan, span))
+    counts.update(slot for span in spans for slot in _failed_evaluation_slots(plan, span))
     return counts
 
 
-def _could_not_evaluate(plan: SearchPlan, span: Span) -> Iterator[str]:
-    """The slots on which an evaluation that is still wanted of these steps failed, once for each time."""
+def _failed_evaluation_slots(plan: SearchPlan, span: Span) -> Iterator[str]:
+    """The slots where a still outstanding evaluation of these steps failed, once for each failure."""
     node = plan.nodes[span.node]
     failed_steps = evaluations(plan, node, span.start, span.end) if node.evaluation_failures else ()
     for (step, _), slots in node.evaluation_failures.items():

@@ -1,15 +1,15 @@
-"""Which checkpoints to delete when there are too many: those that are cheapest to make again, for their size.
+"""Which checkpoints to delete when there are too many: the cheapest to train again for their size.
 
-TreeML §4.2.2 keeps the checkpoints of branch points and those inside stages in one cache and evicts by "a cost-benefit
-ratio, proposed in Nectar"; it gives no equation of its own. Nectar's (OSDI 2010, §3.4) is S * dT / (N * M): size, time
-since the last use, number of uses, and the machine time that it took to make. What is largest goes first. We know
-which trials may still resume, which is better than the time since the last use, so a checkpoint is worth
+TreeML §4.2.2 keeps checkpoints at branch points and inside stages in one cache and evicts by "a cost-benefit ratio,
+proposed in Nectar"; it gives no equation of its own. Nectar's (OSDI 2010, §3.4) is S * dT / (N * M): size, time since
+the last use, number of uses, and machine time to produce it. The largest ratio is evicted first. We know which trials
+may still resume, which is better than the time since the last use, so the value of a checkpoint is
 
     value = N * M / S
 
 M: seconds to train it again from the last remaining checkpoint before it. N: the trials that may resume from it,
-weighted by rank: the best counts as one, the last of 100 as a hundredth. S: bytes. The checkpoint of least value is
-deleted first. Its trials then count for the checkpoint before it, and its seconds for those after it.
+weighted by rank: the best counts as one, the last of 100 as a hundredth. S: bytes. The checkpoint with the smallest
+value is deleted first. Its trials then count for the checkpoint before it, and its seconds for the next ones.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from itertools import count
 
 from app.domain import checkpoint_needs, results
 from app.domain.search_plan import Node, PlacedCheckpoint, SearchPlan, Study, Trial
-from app.domain.stage_tree import branches_ahead
+from app.domain.stage_tree import upcoming_branches
 from app.domain.terms import TrialState
 from app.scheduling.costs import Costs
 
@@ -30,7 +30,7 @@ Key = str
 
 @dataclass(slots=True)
 class _Entry:
-    """A checkpoint, linked to the one before it and to those after it.
+    """A checkpoint, linked to the one before it and to the next ones.
 
     total: seconds from step 0. asked: N of the equation.
     """
@@ -38,7 +38,7 @@ class _Entry:
     kept: PlacedCheckpoint
     total: float
     before: _Entry | None = None
-    behind: dict[Key, _Entry] = field(default_factory=dict)
+    following: dict[Key, _Entry] = field(default_factory=dict)
     asked: float = 0.0
     is_gone: bool = False
 
@@ -50,27 +50,27 @@ class _Entry:
         return (self.asked * per_byte, per_byte, self.kept.step, self.kept.key)
 
 
-def dispensable(plan: SearchPlan, costs: Costs) -> Iterator[PlacedCheckpoint]:
+def deletion_order(plan: SearchPlan, costs: Costs) -> Iterator[PlacedCheckpoint]:
     """The checkpoints that may be deleted, in order of deletion."""
     entries = _entries(plan, costs)
     for study in plan.studies.values():
-        _count(plan, study, entries)
+        _add_requests(plan, study, entries)
     used = checkpoint_needs.required_keys(plan)
     yield from _cheapest_first([entry for entry in entries.values() if entry.kept.key not in used], used)
 
 
 def select_checkpoints(
-    plan: SearchPlan, costs: Costs, excess: int, most: int, but: Collection[Key] = frozenset()
+    plan: SearchPlan, costs: Costs, excess: int, most: int, excluded: Collection[Key] = frozenset()
 ) -> list[PlacedCheckpoint]:
-    """Up to `most` checkpoints that free at least `excess` bytes, if so many may be deleted.
+    """Up to `most` checkpoints that free at least `excess` bytes, if enough of them may be deleted.
 
-    but: keys of checkpoints that are already selected.
+    excluded: keys of checkpoints that are already selected.
     """
     chosen: list[PlacedCheckpoint] = []
-    for candidate in dispensable(plan, costs) if excess > 0 else ():
+    for candidate in deletion_order(plan, costs) if excess > 0 else ():
         if excess <= 0 or len(chosen) >= most:
             break
-        if candidate.key not in but:
+        if candidate.key not in excluded:
             chosen.append(candidate)
             excess -= candidate.checkpoint.size
     return chosen
@@ -79,15 +79,15 @@ def select_checkpoints(
 def _entries(plan: SearchPlan, costs: Costs) -> dict[Key, _Entry]:
     """All checkpoints, each with the one before it on its path."""
     entries: dict[Key, _Entry] = {}
-    ends: dict[str, tuple[float, _Entry | None]] = {}  # where a node begins: seconds until there, and what is kept
-    for node in plan.nodes.values():  # each is there before its children
+    ends: dict[str, tuple[float, _Entry | None]] = {}  # by node: seconds to its start, and the checkpoint before
+    for node in plan.nodes.values():  # parents come first
         total, before = _beginning(plan, node, ends, costs, entries)
         ends[node.id] = total, before
         for step in sorted(node.checkpoints):
             at = PlacedCheckpoint(node.id, step, node.checkpoints[step])
             entry = _Entry(at, total + (step - node.start) * costs.seconds_per_step(node), before)
             if before is not None:
-                before.behind[at.key] = entry
+                before.following[at.key] = entry
             entries[at.key] = before = entry
     return entries
 
@@ -106,7 +106,7 @@ def _beginning(
     return total + (node.start - parent.start) * costs.seconds_per_step(parent), before
 
 
-def _count(plan: SearchPlan, study: Study, entries: dict[Key, _Entry]) -> None:
+def _add_requests(plan: SearchPlan, study: Study, entries: dict[Key, _Entry]) -> None:
     """Add the trials of a study to the checkpoints that they would resume from."""
     if study.is_final:
         return
@@ -116,15 +116,15 @@ def _count(plan: SearchPlan, study: Study, entries: dict[Key, _Entry]) -> None:
         ranks.setdefault(trial.number if trial.cooldown_of is None else trial.cooldown_of, rank)
     for trial in study.trials:
         if trial.state in (TrialState.ACTIVE, TrialState.COMPLETED):
-            last = _last_on_its_way(plan, study, trial)
+            last = _resume_checkpoint(plan, study, trial)
             if last is not None:
                 entries[last.key].asked += 1 - ranks.get(trial.number, 0) / max(1, len(ranks))
 
 
-def _last_on_its_way(plan: SearchPlan, study: Study, trial: Trial) -> PlacedCheckpoint | None:
+def _resume_checkpoint(plan: SearchPlan, study: Study, trial: Trial) -> PlacedCheckpoint | None:
     """The checkpoint that a trial would resume from: others may have trained its path beyond its requested steps."""
     node, step = trial.path[-1], trial.steps
-    for place in branches_ahead(study, trial):
+    for place in upcoming_branches(study, trial):
         if place[0] in plan.nodes:
             node, step = place
     return next(checkpoint_needs.latest_before(plan, node, step), None)
@@ -137,22 +137,22 @@ def _cheapest_first(entries: list[_Entry], used: set[Key]) -> Iterator[PlacedChe
     while heap:
         order, _, entry = heapq.heappop(heap)
         if entry.is_gone or order != entry.order:
-            continue  # it has been entered again, with what it is worth now
+            continue  # it was pushed again with its new value
         yield entry.kept
-        for changed in _leave(entry):
+        for changed in _remove(entry):
             if changed.kept.key not in used:
                 heapq.heappush(heap, (changed.order, next(numbers), changed))
 
 
-def _leave(entry: _Entry) -> Iterator[_Entry]:
-    """Remove a checkpoint; the others whose value changes."""
+def _remove(entry: _Entry) -> Iterator[_Entry]:
+    """Remove a checkpoint. Returns the others whose value changes."""
     entry.is_gone, before = True, entry.before
-    for behind in entry.behind.values():
-        behind.before = before
-        yield behind
+    for following in entry.following.values():
+        following.before = before
+        yield following
     if before is not None:
-        del before.behind[entry.kept.key]
-        before.behind |= entry.behind
+        del before.following[entry.kept.key]
+        before.following |= entry.following
         before.asked += entry.asked
         yield before
 
@@ -172,5 +172,5 @@ def checkpoints_to_release(plan: SearchPlan, excess: int, most: int) -> list[Pla
     if excess > 0:
         costs, keys = Costs(), {entry.key for entry in chosen}
         costs.refit(plan)
-        chosen += select_checkpoints(plan, costs, excess, most - len(chosen), but=keys)
+        chosen += select_checkpoints(plan, costs, excess, most - len(chosen), excluded=keys)
     return chosen

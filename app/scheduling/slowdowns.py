@@ -1,4 +1,4 @@
-"""How much longer a step takes while other slots of the same GPU are busy, from the stages that ran there."""
+"""The slow-down of steps while other slots of the same GPU are busy, measured from the stages that ran there."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from operator import sub
 from app.domain.slots import shared_gpu
 
 MOSTLY = 0.9
-"""For so much of a stage as many slots must have been busy, for it to count as one beside that many."""
+"""The smallest part of a stage during which a number of slots was busy, for the stage to count for that number."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageTiming:
-    """A stage that had a slot from `begun_at` to `ended_at`: its steps took `seconds` up to then.
+    """A stage on a slot from `begun_at` to `ended_at`. Its steps took the last `seconds` of that time.
 
-    kind: what steps have in common that take equally long on a GPU of their own. steps: 0 where they tell nothing.
+    kind: equal for steps that take equally long on a GPU of their own. steps: 0 if the timing must not be used.
     """
 
     slot: str
@@ -32,7 +32,7 @@ class StageTiming:
 
 @dataclass(frozen=True, slots=True)
 class Slowdown:
-    """While so many slots of a GPU were busy, a step took so many times as long as on one slot alone."""
+    """While `slots` slots of a GPU were busy, a step took `times` times as long as with one busy slot."""
 
     gpu: str
     slots: int
@@ -40,12 +40,12 @@ class Slowdown:
 
     @property
     def gain(self) -> float:
-        """How many times as fast the slots get on together as one alone."""
+        """The speed-up of the slots together over one alone."""
         return self.slots / self.times
 
 
 def slowdowns(stages: Iterable[StageTiming]) -> list[Slowdown]:
-    """What stages on slots that share a GPU tell, by GPU and number of slots, where that was seen beside one alone."""
+    """The slow-downs on shared GPUs, for kinds of steps that also ran with one busy slot."""
     shared = defaultdict[str, list[StageTiming]](list)
     for stage in sorted(stages, key=lambda stage: (stage.slot, stage.begun_at)):
         if gpu := shared_gpu(stage.slot):
@@ -54,7 +54,7 @@ def slowdowns(stages: Iterable[StageTiming]) -> list[Slowdown]:
 
 
 def _gpu_slowdowns(gpu: str, stages: Sequence[StageTiming]) -> Iterator[Slowdown]:
-    """stages: by slot, and by when they began."""
+    """stages: sorted by slot and begin."""
     seconds, steps = defaultdict[tuple[Hashable, int], float](float), Counter[tuple[Hashable, int]]()
     busy_for = _occupancy(stages)
     for stage in stages:
@@ -69,15 +69,15 @@ def _gpu_slowdowns(gpu: str, stages: Sequence[StageTiming]) -> Iterator[Slowdown
 
 
 def _occupancy(stages: Sequence[StageTiming]) -> Callable[[StageTiming], int]:
-    """How many slots were busy during a stage; 0 where that changed too much for one number."""
-    edges = sorted(edge for begin, end in _spells(stages) for edge in ((begin, 1), (end, -1)))
+    """A function that gives the number of busy slots during a stage; 0 if the number changed too much."""
+    edges = sorted(edge for begin, end in _busy_intervals(stages) for edge in ((begin, 1), (end, -1)))
     times = [time for time, _ in edges]
     spans = list(zip(accumulate(change for _, change in edges[:-1]), map(sub, times[1:], times), strict=True))
     most = max(slots for slots, _ in spans)
     lasted = [list(accumulate((s * (n == slots) for slots, s in spans), initial=0.0)) for n in range(1, most + 1)]
 
     def seconds_before(moment: float, seconds: Sequence[float]) -> float:
-        """Of the seconds up to each edge, those up to a moment."""
+        """Interpolate cumulative seconds, given at each edge, at a moment."""
         at = min(max(bisect_right(times, moment), 1), len(times) - 1)
         part = (moment - times[at - 1]) / ((times[at] - times[at - 1]) or 1.0)
         return seconds[at - 1] + min(max(part, 0.0), 1.0) * (seconds[at] - seconds[at - 1])
@@ -92,8 +92,8 @@ def _occupancy(stages: Sequence[StageTiming]) -> Callable[[StageTiming], int]:
     return occupancy
 
 
-def _spells(stages: Iterable[StageTiming]) -> Iterator[tuple[float, float]]:
-    """When slots were busy without a break; a slot that trains several stages at once is busy once."""
+def _busy_intervals(stages: Iterable[StageTiming]) -> Iterator[tuple[float, float]]:
+    """The intervals in which a slot was busy without a break. Concurrent stages of a slot count once."""
     for _, group in groupby(stages, key=lambda stage: stage.slot):
         first, *others = group
         begin, end = first.begun_at, first.ended_at

@@ -1,7 +1,8 @@
-"""How many lanes the packs of a plan must have that was opened without a width, by what was measured.
+"""The number of lanes for packs in a plan that was opened without a width, chosen from measurements.
 
-Reckoned is how long the steps take that trials ask for now. Paths that begin at one step are packed up to where they
-branch, the longest first, and none joins a pack under way. What many trials share fills no pack.
+The choice minimizes the estimated time of the currently requested steps. The estimate packs paths that begin at the
+same step up to their branch points, longest first, and adds no path to a running pack. Steps that many trials share are
+one path and fill no pack.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from stagetree.limits import BATCH_SIZES, LANES, MOST_LANES
 from stagetree.spec.tuners import KINDS
 
 WORTHWHILE = 1.1
-"""So many times faster another width must be to be worth a word: times that were measured differ by themselves."""
+"""The smallest speed-up for which another width is recommended, because measured times vary."""
 
 
 def batch_sizes(node: Node, step: int) -> tuple[object, ...]:
-    """What decides, in all trainers of this kind, which samples are in the batches from a step on."""
+    """The batch sizes at a step, which decide the samples in the batches from there on."""
     values = node.segment.values(step)
     return tuple(values.get(each) for each in BATCH_SIZES)
 
@@ -29,9 +30,9 @@ Peaks = Mapping[str, Mapping[tuple[object, ...], int]]
 
 
 def peaks(plan: SearchPlan) -> Peaks:
-    """By kind of GPU and sizes of batches, the most memory that a stage had in use: see `StageCompleted`.
+    """The largest peak memory of a stage by kind of GPU and batch sizes: see `StageCompleted`.
 
-    Where the sizes are others at a stage's end than at its beginning, it is of none.
+    Stages whose batch sizes change are left out.
     """
     most = defaultdict[str, dict[tuple[object, ...], int]](dict)
     for node in (plan.nodes[name] for name in plan.measured):
@@ -42,18 +43,18 @@ def peaks(plan: SearchPlan) -> Peaks:
 
 
 def times_faster(trials: float, width: int, profile: PackingProfiled) -> float:
-    """How many times faster so many trials get on in packs of a width that was measured than one after the other.
+    """The speed-up of this many trials in packs of a measured width over one after the other, without optimizers.
 
-    Optimizers are left out. A width of 0 is one after the other.
+    A width of 0 means one after the other.
     """
     lanes = min(trials, width) if width else 1
     return lanes * profile.batch_seconds["0"] / profile.batch_seconds[str(width)]
 
 
 def better_width(trials: float, width: int, profile: PackingProfiled) -> int | None:
-    """The width with which so many trials at once get on fastest, if it pays to train them anew with another; or 0.
+    """The fastest width for this many concurrent trials, 0 for none; None if it is not worth a change from `width`.
 
-    It is for studies to come: in a plan of a width, another one gives other bits.
+    It is advice for future studies: another width gives other bits, so it needs a new plan.
     """
     best = max(map(int, profile.batch_seconds), key=lambda each: (times_faster(trials, each, profile), -each))
     gain = times_faster(trials, best, profile) / times_faster(trials, width, profile)
@@ -61,13 +62,13 @@ def better_width(trials: float, width: int, profile: PackingProfiled) -> int | N
 
 
 NEAR = 1.05
-"""Of widths that take no more than so many times as long as the fastest, the narrowest is chosen."""
+"""The narrowest width that takes at most this many times as long as the fastest is chosen."""
 
 
 def widest(plan: SearchPlan, slots: int) -> int:
-    """The most lanes that can all have a trial on one of so many slots; 0 as long as there is none.
+    """The most lanes that trials can fill on each of `slots` slots; 0 without trials.
 
-    Where a tuner may end trials, it gets fewer, which nobody can reckon with beforehand.
+    The limit is lower if a tuner may stop trials, because the number of filled lanes is then unpredictable.
     """
     kinds = (KINDS.get(study.kind) for study in plan.studies.values() if study.is_running)
     is_known = all(kind is not None and kind.trains_to_the_end for kind in kinds)
@@ -76,9 +77,9 @@ def widest(plan: SearchPlan, slots: int) -> int:
 
 
 def choose_width(plan: SearchPlan, profile: PackingProfiled, slots: int) -> tuple[int, str]:
-    """The width, 0 for none, and why: in words that follow a colon.
+    """The width, 0 for none, and the reason in words that follow a colon.
 
-    The narrowest of those near the fastest, if it is a tenth faster than none.
+    It is the narrowest width near the fastest that is a tenth faster than no packs.
     """
     if profile.refusal:
         return 0, f"trials are trained alone, since their trainer cannot be packed: {profile.refusal}"
@@ -92,7 +93,7 @@ def choose_width(plan: SearchPlan, profile: PackingProfiled, slots: int) -> tupl
 
 
 def covers(profile: PackingProfiled, width: int) -> bool:
-    """Whether it is known of all packs up to a width how they do: wider ones than were measured are no faster."""
+    """Whether the measurement covers all packs up to a width: it includes it, or wider packs were no faster."""
     *_, before, last = sorted(map(int, profile.batch_seconds))
     return last >= width or (before > 0 and _lane(profile, last) >= _lane(profile, before))
 
@@ -108,12 +109,12 @@ def batch_of(node: Node) -> Json:
 
 
 def _seconds(plan: SearchPlan, profile: PackingProfiled, slots: int) -> Mapping[int, float]:
-    """What the plan's steps take, by the width of packs; a batch a step, as the others are as many whatever the width.
+    """The estimated seconds for the plan's steps by width, with one batch per step; other costs do not depend on it.
 
-    Of what several slots do at once, that is the least without packs, and with them as much as it may take.
+    With several slots, the estimate is a lower bound without packs, and an upper bound with them.
     """
     groups, most = _groups(plan), widest(plan, slots)
-    steps = {0: max(sum(map(sum, groups)) / slots, max(_ends(plan).values(), default=0))}
+    steps = {0: max(sum(map(sum, groups)) / slots, max(_last_steps(plan).values(), default=0))}
     for width in map(int, profile.batch_seconds):
         if 0 < width <= most:
             steps[width] = sum(sum(lengths[:: slots * width]) for lengths in groups)
@@ -121,7 +122,7 @@ def _seconds(plan: SearchPlan, profile: PackingProfiled, slots: int) -> Mapping[
 
 
 def _groups(plan: SearchPlan) -> list[list[int]]:
-    """How many steps the paths have that can be packed with each other, the most first."""
+    """The lengths of paths, in groups that can be packed, longest first."""
     groups = defaultdict[object, list[int]](list)
     for node, start, end in _paths(plan):
         groups[start, batch_sizes(node, start)].append(end - start)
@@ -129,27 +130,27 @@ def _groups(plan: SearchPlan) -> list[list[int]]:
 
 
 def _paths(plan: SearchPlan) -> Iterator[tuple[Node, int, int]]:
-    """What there is to train, from where it can begin to where it branches: the first node of each part, and steps."""
-    ends = _ends(plan)
+    """The paths between branch points, each with its first node, its start and its end."""
+    ends = _last_steps(plan)
     heads = [(root, 0) for root in plan.roots if root in ends]
     while heads:
         first, start = heads.pop()
-        heirs, at = [first], start
-        while len(heirs) == 1:
-            heirs, at = _heirs(plan, ends, heirs[0], at)
+        nodes, at = [first], start
+        while len(nodes) == 1:
+            nodes, at = _continuations(plan, ends, nodes[0], at)
         yield plan.nodes[first], start, at
-        heads += [(heir, at) for heir in heirs]
+        heads += [(node, at) for node in nodes]
 
 
-def _heirs(plan: SearchPlan, ends: Mapping[NodeId, int], name: NodeId, after: int) -> tuple[list[NodeId], int]:
-    """The nodes that go on where the next children of a node begin, and that step; none at its end."""
+def _continuations(plan: SearchPlan, ends: Mapping[NodeId, int], name: NodeId, after: int) -> tuple[list[NodeId], int]:
+    """The nodes that continue at the next branch point of a node, and its step; no nodes at the node's end."""
     later = [child for child in plan.nodes[name].children if child in ends and plan.nodes[child].start > after]
     at = min((plan.nodes[child].start for child in later), default=ends[name])
     return [child for child in later if plan.nodes[child].start == at] + [name] * (ends[name] > at), at
 
 
-def _ends(plan: SearchPlan) -> Mapping[NodeId, int]:
-    """The last step that running studies ask for in each node."""
+def _last_steps(plan: SearchPlan) -> Mapping[NodeId, int]:
+    """The last step that running studies request in each node."""
     ends: dict[NodeId, int] = {}
     for study in plan.studies.values():
         if study.is_running:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
-from app.domain.leaderboard import standing
+from app.domain.leaderboard import build_leaderboard
 from app.domain.search_plan import Study, get_trial
 from app.events import StudyRecord
 from app.service.services import HttpProblem, Services
@@ -82,7 +82,7 @@ def importance(use: Services, row: StudyRecord, rung: int | Literal["end"] | Non
     with use.open_study(row, at) as (plan, study):
         columns, mode = trial_order.columns(documents.trials(plan, study)).columns, study.mode
         by_rung = _values_by_rung(study)
-        number = standing(study).importance_rung() if rung is None else rung if isinstance(rung, int) else None
+        number = build_leaderboard(study).importance_rung() if rung is None else rung if isinstance(rung, int) else None
         values = columns.get("value", [])
         if number is not None:
             values = [by_rung.get(number, {}).get(trial.number) for trial in study.trials]
@@ -92,7 +92,7 @@ def importance(use: Services, row: StudyRecord, rung: int | Literal["end"] | Non
 def _values_by_rung(study: Study) -> dict[int, dict[int, float]]:
     """The values of trials by the number of their rung, in any bracket."""
     by_rung: dict[int, dict[int, float]] = {}
-    for rung in standing(study).ladder():
+    for rung in build_leaderboard(study).ladder():
         by_rung.setdefault(rung.number, {}).update(rung.values)
     return by_rung
 

@@ -18,7 +18,7 @@ from app.domain import checkpoint_needs
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import decide
-from app.domain.inputs import mark
+from app.domain.inputs import fingerprint
 from app.domain.terms import ANONYMOUS_ADMIN, LAUNCHED, PlanId, Principal, StudyId, Unknown, plan_id
 from app.input_fingerprints import may_be_read
 from app.registry import TrainerSource
@@ -259,7 +259,7 @@ def opening_event(
         determinism=spec.determinism,
         packing=spec.lanes,
         begin=None if source is None else {"sha256": source.sha256, "state": source.origin["state"]},
-        inputs=[mark(each) for each in inputs],
+        inputs=[fingerprint(each) for each in inputs],
         project=project,
         shards=spec.shards or 0,
         parallel=f"{LAUNCHED}:{spec.ranks}"

@@ -17,7 +17,7 @@ from typing import Any
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain import results
-from app.domain.accounting import spent
+from app.domain.accounting import budget_use
 from app.domain.evolve import fold
 from app.domain.search_plan import Node, SearchPlan, Study, Trial, TrialEvent
 from app.domain.terms import ChainOutcome, NodeId, StudyId, TrialEventKind
@@ -129,7 +129,7 @@ class _Follower:
         context = context_of(self._simulator.plan, study, event)
         now = max(self._simulator.now, getattr(event, "at", None) or 0.0)
         elapsed = max(context.elapsed, now - study.submitted_at)  # few reasons record it
-        paid = spent(self._simulator.plan, study, now)
+        paid = budget_use(self._simulator.plan, study, now)
         self._driver.observe(study, replace(context, elapsed=elapsed, spent=paid))
         return _is_same(event, self._driver.next_action(), study)
 

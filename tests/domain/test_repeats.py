@@ -22,7 +22,7 @@ from app.domain.search_plan import Node
 from app.domain.terms import Refused, StudyId, TrialEventKind, TrialState
 from app.events.codec import decode, encode
 from app.scheduling.frontier import Frontier, Span
-from app.scheduling.placement import assign, assignment_of, stages_of
+from app.scheduling.placement import assign, base_assignment, stages_of
 from app.search.replay import replay
 from app.simulation.simulator import Simulator
 from stagetree.limits import LIMITS
@@ -129,7 +129,7 @@ def test_each_repeat_is_trained_by_its_own_seed() -> None:
     frontier = Frontier(story.plan)
     for number, run in enumerate(trial.runs):
         stage = e.Stage(node=run.path[-1], start=21, end=25, study=study)
-        hp = assignment_of(frontier, trial, (stage,), None).hp
+        hp = base_assignment(frontier, trial, (stage,), None).hp
         assert segment_at(hp, 21).values(21)["data_seed"] == number
 
 

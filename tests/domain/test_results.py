@@ -8,7 +8,7 @@ import pytest
 
 from app.domain import commands as c
 from app.domain import results
-from app.domain.leaderboard import Leaderboard, RungRanking, decisions, meaning, prediction, standing
+from app.domain.leaderboard import Leaderboard, RungRanking, build_leaderboard, decisions, prediction, state_text
 from app.domain.search_plan import SearchPlan, Study, TrialEvent
 from app.domain.terms import TrialEventKind, TrialState
 from app.service.views.story import story as told
@@ -105,20 +105,20 @@ def test_it_is_said_of_trials_that_failed(failed: tuple[int, ...], line: str) ->
 def test_a_trial_that_was_passed_over_waits_at_its_rung_and_then_stayed_there() -> None:
     simulated = simulator()
     study = submit(simulated, asha())
-    while len(standing(study).rungs) < 2:
+    while len(build_leaderboard(study).rungs) < 2:
         simulated.advance()
-    stands = standing(study)
-    waiting = next(trial for trial in study.trials if trial.state == "completed" and stands.at[trial.number] == (0, 0))
-    assert meaning(study, waiting, "completed", stands).startswith("waits at rung 0: rank ")
+    board = build_leaderboard(study)
+    waiting = next(trial for trial in study.trials if trial.state == "completed" and board.at[trial.number] == (0, 0))
+    assert state_text(study, waiting, "completed", board).startswith("waits at rung 0: rank ")
     simulated.run()
-    stands = standing(study)
-    ladder = stands.ladder()
+    board = build_leaderboard(study)
+    ladder = board.ladder()
     assert [rung.steps for rung in ladder] == [2, 6, 18]
     assert [len(rung.promoted) for rung in ladder] == [3, 1, 0]
     last = ladder[0].best_first(-1)[-1]
-    assert meaning(study, study.trials[last], "completed", stands) == "stayed at rung 0: rank 9 of 9, 3 promoted"
+    assert state_text(study, study.trials[last], "completed", board) == "pruned at rung 0: rank 9 of 9, 3 promoted"
     best = next(iter(ladder[2].values))
-    assert meaning(study, study.trials[best], "completed", stands) == "trained to step 18"
+    assert state_text(study, study.trials[best], "completed", board) == "trained to step 18"
 
 
 @pytest.mark.parametrize(
@@ -151,18 +151,18 @@ def test_dependence_is_asked_for_where_thirty_trials_are_though_fewer_are_shown(
 
 def ladder_of(results: list[int]) -> Leaderboard:
     """So many trials have a result at each rung."""
-    stands = Leaderboard(1)
+    board = Leaderboard(1)
     for number, trials in enumerate(results):
         values = dict.fromkeys(range(trials), 0.5)
-        stands.rungs[0, number] = RungRanking(0, number, steps=3**number, values=values)
-    return stands
+        board.rungs[0, number] = RungRanking(0, number, steps=3**number, values=values)
+    return board
 
 
 def test_each_decision_about_a_trial_has_its_reason() -> None:
     simulated = simulator()
     study = submit(simulated, asha())
     simulated.run()
-    best = next(iter(standing(study).ladder()[2].values))
+    best = next(iter(build_leaderboard(study).ladder()[2].values))
     first, last = decisions(study, best)
     assert first.startswith("asked for step 6: rank 1 of ") and last.startswith("asked for step 18: rank 1 of ")
     study = judged()
@@ -178,11 +178,11 @@ def test_each_decision_about_a_trial_has_its_reason() -> None:
 def test_a_trial_that_was_cancelled_has_no_rank() -> None:
     simulated = simulator()
     study = submit(simulated, asha())
-    while len(standing(study).rungs) < 2:
+    while len(build_leaderboard(study).rungs) < 2:
         simulated.advance()
     cancelled = next(trial for trial in study.trials if trial.state == "active")
     simulated.give(c.CancelTrial(study=study.id, trial=cancelled.number))
-    assert standing(study).rank(cancelled.number) is None
+    assert build_leaderboard(study).rank(cancelled.number) is None
 
 
 def judged(**reason: Any) -> Study:
@@ -202,16 +202,16 @@ SHOWN = {"class": "opportunistic", "p": 0.25, "expected_seconds": 12.5, "target"
 
 def test_what_a_trial_is_taken_for_is_shown_with_its_numbers() -> None:
     study = judged(**JUDGEMENT, proven=True, threshold=0.5)
-    stands = standing(study)
-    assert prediction(study.trials[0], stands) == SHOWN
-    assert meaning(study, study.trials[0], "completed", stands) == "suspended after step 5, opportunistic"
-    assert prediction(study.trials[1], stands) is None
+    board = build_leaderboard(study)
+    assert prediction(study.trials[0], board) == SHOWN
+    assert state_text(study, study.trials[0], "completed", board) == "suspended after step 5, opportunistic"
+    assert prediction(study.trials[1], board) is None
 
 
 @pytest.mark.parametrize("proven", [{"proven": False}, {}])
 def test_a_p_that_is_not_proven_is_not_shown(proven: dict[str, bool]) -> None:
     study = judged(**JUDGEMENT, **proven)
-    shown = prediction(study.trials[0], standing(study))
+    shown = prediction(study.trials[0], build_leaderboard(study))
     assert shown == SHOWN | {"proven": False, "p": None, "expected_seconds": None}
 
 
@@ -225,7 +225,7 @@ def test_a_trial_that_was_ended_as_poor_is_shown_as_that_and_one_that_ended_with
         event = TrialEvent(TrialEventKind.STOP, 0, 5, reason=reason)
         study.history.append(event)
         study.trials[0].state = TrialState.STOPPED
-        stands = standing(study)
-        shown = prediction(study.trials[0], stands)
+        board = build_leaderboard(study)
+        shown = prediction(study.trials[0], board)
         assert shown is not None and shown["class"] == category
-        assert meaning(study, study.trials[0], "stopped", stands) == f"stopped after step 5{said}"
+        assert state_text(study, study.trials[0], "stopped", board) == f"stopped after step 5{said}"

@@ -8,7 +8,7 @@ import pytest
 
 from app.domain import commands as c
 from app.domain import events as e
-from app.domain.objectives import problem_of
+from app.domain.objectives import metric_problem
 from app.domain.search_plan import MAX_LOST, Node
 from app.domain.stage_tree import build_stage_tree
 from app.domain.terms import ChainId, ChainOutcome, StateConflict, StudyId
@@ -76,7 +76,7 @@ def test_a_metric_that_is_not_reported_fails_all_who_would_wait_for_it(story: St
     ("metric", "meant"), [("acc", "val_accuracy"), ("val_acuracy", "val_accuracy"), ("val", None), ("f1", None)]
 )
 def test_a_metric_that_is_meant_is_named(metric: str, meant: str | None) -> None:
-    problem = problem_of(metric, {"val_accuracy": 0.5, "val_loss": 1.0}, 5)
+    problem = metric_problem(metric, {"val_accuracy": 0.5, "val_loss": 1.0}, 5)
     assert problem is not None
     assert problem["error"].partition("; did you mean ")[2] == (f"{meant}?" if meant else "")
 
@@ -107,10 +107,10 @@ def test_a_stage_that_loses_its_worker_too_often_is_poison(story: Story) -> None
     study = story.submit(({"h": 1}, 10), ({"h": EARLY}, 10), ({"h": 2}, 10))
     (node,) = story.path(study)
     for _ in range(MAX_LOST):
-        assert not story.plan.is_isolated(node.id, 0)
+        assert not story.plan.is_suspect(node.id, 0)
         story.give(c.LoseChain(chain=story.assign((node, 0, 10)).id, steps=3, died_alone=True))
         assert states(story, study) == ["active", "active", "active"]
-    assert story.plan.is_isolated(node.id, 0)
+    assert story.plan.is_suspect(node.id, 0)
     story.give(c.LoseChain(chain=story.assign((node, 0, 10)).id, outcome=ChainOutcome.UNDELIVERED))
     assert states(story, study) == ["active", "active", "active"], "a message that was lost is not the stage's fault"
     (failed,) = story.give(c.LoseChain(chain=story.assign((node, 0, 10)).id, died_alone=True))
@@ -135,9 +135,9 @@ def test_success_forgets_the_workers_that_were_lost(story: Story) -> None:
     (node,) = story.path(study)
     for _ in range(MAX_LOST):
         story.give(c.LoseChain(chain=story.assign((node, 0, 10)).id, steps=3, died_alone=True))
-    assert node.lost == {0: MAX_LOST} and story.plan.is_isolated(node.id, 0)
+    assert node.lost == {0: MAX_LOST} and story.plan.is_suspect(node.id, 0)
     story.finish(story.assign((node, 0, 10)))
-    assert node.lost == {} and not story.plan.is_isolated(node.id, 0)
+    assert node.lost == {} and not story.plan.is_suspect(node.id, 0)
     assert states(story, study) == ["completed"]
 
 

@@ -204,13 +204,13 @@ def test_more_loops_begin_with_those_that_there_are(open_page: Callable[..., Pag
 def test_why_a_trial_ended_is_one_click_away(open_page: Callable[..., Page], stack: Service, study: str) -> None:
     page = open_page(f"{stack.url}/#/studies/{study}/rungs")
     page.get_by_role("button", name="rank 12 ").click()
-    told = page.locator(".told").get_by_role("listitem").filter(has_text="stayed at rung 0: rank 12 of 12")
+    told = page.locator(".told").get_by_role("listitem").filter(has_text="pruned at rung 0: rank 12 of 12")
     expect(told).to_contain_text("event")
     told.get_by_role("link").click()
     wanted = page.locator(".events .wanted")
     expect(wanted).to_contain_text("starts, to step 2")
     wanted.get_by_role("link", name="trial").click()
-    expect(page.get_by_role("region", name="Why")).to_contain_text("now stayed at rung 0: rank 12 of 12, 6 promoted")
+    expect(page.get_by_role("region", name="Why")).to_contain_text("now pruned at rung 0: rank 12 of 12, 6 promoted")
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from app.domain.search_plan import Node, Study, Trial
 from app.domain.terms import Refused, StudyId, digest
 from app.scheduling.costs import Costs
 from app.scheduling.fair_share import fair_share
-from app.scheduling.retention import dispensable
+from app.scheduling.retention import deletion_order
 from app.search.replay import replay
 from stagetree.sequences import parse
 from tests.plans import POLICIES, tried
@@ -107,7 +107,7 @@ class World:
 
     def release_checkpoints(self) -> None:
         """As many as there are too many of, and now and then all that may go; some are deleted only later."""
-        chosen = list(dispensable(self.plan, Costs()))
+        chosen = list(deletion_order(self.plan, Costs()))
         if chosen and self.rng.random() < 0.3:
             some = tuple(chosen[: self.rng.choice([1, 3, len(chosen)])])
             self.try_to(c.ReleaseCheckpoints(checkpoints=some, reason="budget"))

@@ -74,7 +74,7 @@ def test_a_chain_goes_down_the_longest_path_and_evaluates_on_its_way(story: Stor
     trunk, branch = story.path(study)
     frontier = Frontier(story.plan)
     frontier.refresh()
-    assert frontier.longest() == (trunk.id, 0)
+    assert frontier.most_urgent_head() == (trunk.id, 0)
     assert stages_of(story.plan, frontier.path((trunk.id, 0))) == (
         Stage(node=trunk.id, start=0, end=4, study=study, evaluate=(3,)),
         Stage(node=branch.id, start=4, end=8, study=study, evaluate=(6, 8)),

@@ -225,7 +225,7 @@ def test_the_facts_of_a_chain_name_the_study_it_was_chosen_for(story: Story) -> 
     second = story.submit(({"h": 1}, 10))
     frontier = Frontier(story.plan)
     frontier.refresh()
-    head = frontier.longest(study=second)
+    head = frontier.most_urgent_head(study=second)
     assert head is not None
     chain = story.assign_spans(frontier.path(head, second))
     assert chain.stages[0].study == second

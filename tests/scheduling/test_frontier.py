@@ -10,7 +10,7 @@ import pytest
 from hypothesis.stateful import invariant, run_state_machine_as_test
 
 from app.domain.evolve import fold
-from app.domain.outstanding_requests import evaluations, evaluations_of_each
+from app.domain.outstanding_requests import evaluations, evaluations_by_part
 from app.domain.search_plan import Chain, Trial
 from app.domain.stage_tree import build_stage_tree
 from app.domain.terms import StudyId
@@ -24,7 +24,7 @@ from tests.scheduling.histories import Histories
 def catch_up(frontier: Frontier) -> None:
     """Until new estimates have reached all nodes."""
     for _ in range(1 + len(frontier.plan.nodes) // MOST_ESTIMATES):
-        frontier.begin_look()
+        frontier.begin_tick()
         frontier.refresh()
 
 
@@ -55,7 +55,7 @@ class History(Histories):
         best = {head: self.most_important(expected, head) for head in heads}
         for head, urgency in best.items():
             assert self.frontier.urgency(head) == pytest.approx(urgency)
-        assert (self.frontier.longest() is None) == (not heads)
+        assert (self.frontier.most_urgent_head() is None) == (not heads)
 
     def is_right_for(self, study: StudyId, expected: dict[Any, Any]) -> None:
         """What the frontier says of one study."""
@@ -66,15 +66,15 @@ class History(Histories):
             path = frontier.path(head, study)
             self.is_a_way(path, seconds, tree)
             for span, children, evaluate in zip(
-                path, frontier.children(path), evaluations_of_each(self.plan, path), strict=True
+                path, frontier.children(path), evaluations_by_part(self.plan, path), strict=True
             ):
                 is_part = span.end in self.plan.averages.get(span.node, {})  # of what is no child of one stage alone
                 assert children == follow[span.node, span.end] or span.start == span.end or is_part
                 assert evaluate == evaluations(self.plan, self.plan.nodes[span.node], span.start, span.end)
             assert lead_trial(self.plan, path[-1])[0] == study
-        longest = frontier.longest(study=study)
+        longest = frontier.most_urgent_head(study=study)
         assert longest is not None and expected[longest] == pytest.approx(max(expected.values()))
-        second = frontier.longest({longest}, study)
+        second = frontier.most_urgent_head({longest}, study)
         others = {head: urgency for head, urgency in expected.items() if head != longest}
         assert (second is None) == (not others)
         assert second is None or others[second] == pytest.approx(max(others.values()))
@@ -172,7 +172,7 @@ def test_a_look_estimates_so_many_nodes_anew_however_often_it_refreshes() -> Non
     frontier = Frontier(story.plan, costs)
     frontier.refresh()
     before = {head: frontier.urgency(head) for head in frontier.heads()}
-    frontier.begin_look()
+    frontier.begin_tick()
     story.train(story.assign((story.path(study)[0], 0, 10)), seconds=60.0)
     for _ in range(3):
         frontier.refresh()

@@ -27,17 +27,17 @@ def test_the_most_urgent_trial_of_a_study_comes_first() -> None:
     study = story.submit(({"h": 1}, 10), ({"h": 2}, 20), ({"h": 3}, 30))
     frontier = Frontier(story.plan)
     frontier.refresh()
-    assert frontier.longest() == (story.path(study, 2)[0].id, 0)
+    assert frontier.most_urgent_head() == (story.path(study, 2)[0].id, 0)
     assert prioritize(story, study, 0, 1.0) == (
         e.TrialPrioritized(study=study, trial=0, priority=1.0, reason={"why": "promising"}),
     )
     assert prioritize(story, study, 0, 1.0) == ()
     frontier.refresh()
-    assert frontier.longest() == (story.path(study, 0)[0].id, 0)
+    assert frontier.most_urgent_head() == (story.path(study, 0)[0].id, 0)
     prioritize(story, study, 0, -1.0)
     prioritize(story, study, 2, -2.0)
     frontier.refresh()
-    assert frontier.longest() == (story.path(study, 1)[0].id, 0)
+    assert frontier.most_urgent_head() == (story.path(study, 1)[0].id, 0)
     line = story.plan.studies[study].history[-1]
     assert (line.kind, line.trial, line.priority) == ("prioritize", 2, -2.0)
 
@@ -49,7 +49,7 @@ def test_it_counts_for_no_other_study() -> None:
     prioritize(story, mine, 0, 1e6)
     frontier = Frontier(story.plan)
     frontier.refresh()
-    assert frontier.longest() == (story.path(theirs)[0].id, 0)
+    assert frontier.most_urgent_head() == (story.path(theirs)[0].id, 0)
 
 
 def test_a_shared_beginning_is_as_urgent_as_the_most_urgent_trial_behind_it() -> None:

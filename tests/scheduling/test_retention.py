@@ -14,7 +14,7 @@ from app.domain import events as e
 from app.domain.search_plan import Node, PlacedCheckpoint, SearchPlan
 from app.scheduling.costs import Costs
 from app.scheduling.frontier import Frontier
-from app.scheduling.retention import dispensable, select_checkpoints
+from app.scheduling.retention import deletion_order, select_checkpoints
 from tests.plans import METRIC, Story, steps, tried
 from tests.tuners.worlds import STUDY, simulator, spec
 
@@ -30,7 +30,7 @@ class Seconds(Costs):
 
 
 def going(story: Story) -> list[tuple[str, int]]:
-    return [(kept.node, kept.step) for kept in dispensable(story.plan, Seconds())]
+    return [(kept.node, kept.step) for kept in deletion_order(story.plan, Seconds())]
 
 
 def release(story: Story, *chosen: PlacedCheckpoint) -> tuple[e.Event, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from app.domain import events as e
 from app.scheduling.fair_share import FairSharing, fair_share, share_requests, slots_used
 from app.scheduling.frontier import Frontier
-from app.scheduling.preemption import LEAST_SECONDS, Takeover, is_ripe, takeovers
+from app.scheduling.preemption import LEAST_SECONDS, Takeover, can_be_preempted, takeovers
 from tests.plans import Story
 
 LATER = 1000.0
@@ -25,7 +25,7 @@ def filled(story: Story, slots: int) -> tuple[Frontier, FairSharing]:
 
 def asked(frontier: Frontier, balancing: FairSharing, slots: int, *, now: float = LATER) -> list[Takeover]:
     frontier.refresh()
-    balance = balancing.look(share_requests([frontier], slots), slots, now)
+    balance = balancing.update(share_requests([frontier], slots), slots, now)
     return list(takeovers([frontier], balance, now, (), lambda takeover: True))
 
 
@@ -35,9 +35,9 @@ def test_half_a_slot_is_taken_after_a_turn_and_no_sooner() -> None:
     frontier, balancing = filled(story, 1)
     small = story.submit(({"h": "small"}, 10))
     assert asked(frontier, balancing, 1) == []
-    balancing.settle(slots_used([frontier]))
+    balancing.record_use(slots_used([frontier]))
     assert asked(frontier, balancing, 1, now=LATER + TURN - 1) == []
-    balancing.settle(slots_used([frontier]))
+    balancing.record_use(slots_used([frontier]))
     (found,) = asked(frontier, balancing, 1, now=LATER + TURN)
     assert (found.study, found.chain.stages[0].study) == (small, large)
 
@@ -50,7 +50,7 @@ def test_as_many_are_asked_as_are_due_and_those_that_were_asked_count() -> None:
     found = asked(frontier, balancing, 4)
     assert len(found) == 2
     stopping = {each.chain.id for each in found}
-    balance = balancing.look(share_requests([frontier], 4), 4, LATER)
+    balance = balancing.update(share_requests([frontier], 4), 4, LATER)
     assert list(takeovers([frontier], balance, LATER, stopping, lambda takeover: True)) == []
     assert slots_used([frontier]).total() == 4
 
@@ -61,7 +61,7 @@ def test_nobody_is_asked_whose_slot_could_not_be_used() -> None:
     frontier, balancing = filled(story, 2)
     story.submit(({"h": "small"}, 10), ({"h": "too"}, 10))
     frontier.refresh()
-    balance = balancing.look(share_requests([frontier], 2), 2, LATER)
+    balance = balancing.update(share_requests([frontier], 2), 2, LATER)
     assert list(takeovers([frontier], balance, LATER, (), lambda takeover: False)) == []
 
 
@@ -79,9 +79,9 @@ def test_a_chain_with_a_large_state_is_left_alone_for_longer() -> None:
     story = Story()
     study = story.submit(({"h": 1}, 1000))
     chain = story.assign((story.path(study)[0], 0, 1000))
-    assert is_ripe(story.plan, chain, LEAST_SECONDS)
-    assert not is_ripe(story.plan, chain, LEAST_SECONDS / 2)
+    assert can_be_preempted(story.plan, chain, LEAST_SECONDS)
+    assert not can_be_preempted(story.plan, chain, LEAST_SECONDS / 2)
     node = story.path(study)[0].id
     story.happen(e.CheckpointKept(node=node, step=10, key="k", sha256="", size=10**9, intermediate=True))
-    assert not is_ripe(story.plan, chain, 199.0), "ten seconds to keep and ten to load are a tenth of 200"
-    assert is_ripe(story.plan, chain, 200.0)
+    assert not can_be_preempted(story.plan, chain, 199.0), "ten seconds to keep and ten to load are a tenth of 200"
+    assert can_be_preempted(story.plan, chain, 200.0)

@@ -13,7 +13,7 @@ from app.domain.terms import NodeId, StudyId
 from app.scheduling.costs import Costs
 from app.scheduling.frontier import Frontier
 from app.scheduling.placement import assign, stages_of
-from app.scheduling.retention import dispensable
+from app.scheduling.retention import deletion_order
 from app.simulation.simulator import Simulator
 from tests.plans import METRIC, OPENED, Story
 from tests.tuners.test_every_tuner import KINDS
@@ -83,8 +83,8 @@ def test_a_trial_that_comes_after_many_others_is_known_soon() -> None:
     upcoming = UpcomingBranches(trunk.simulator.plan)
     looks = 0
     while upcoming.is_behind:
-        upcoming.begin_look()
-        upcoming.read_on()
+        upcoming.begin_tick()
+        upcoming.read_new_events()
         looks += 1
     assert looks == 1 + 252 // MOST_CHANGES
     trunk.simulator.run()
@@ -113,12 +113,12 @@ def test_a_trial_that_is_over_parts_nowhere(end: c.Command) -> None:
     trunk.add(decay(50), 2)
     trunk.add(0.1, 100)
     upcoming, [node] = UpcomingBranches(trunk.simulator.plan), list(trunk.simulator.plan.nodes)
-    assert upcoming.read_on() == {node: {50}}
-    assert upcoming.inside(node, 0, 100) == (50,)
-    assert upcoming.inside(node, 0, 50) == upcoming.inside(node, 50, 100) == ()
+    assert upcoming.read_new_events() == {node: {50}}
+    assert upcoming.branch_steps(node, 0, 100) == (50,)
+    assert upcoming.branch_steps(node, 0, 50) == upcoming.branch_steps(node, 50, 100) == ()
     trunk.simulator.give(end)
-    assert upcoming.read_on() == {}
-    assert upcoming.inside(node, 0, 100) == ()
+    assert upcoming.read_new_events() == {}
+    assert upcoming.branch_steps(node, 0, 100) == ()
 
 
 def test_a_trial_that_is_promoted_parts_where_it_is_to_part_next() -> None:
@@ -126,13 +126,13 @@ def test_a_trial_that_is_promoted_parts_where_it_is_to_part_next() -> None:
     trunk.add(decay(50, 70), 2)
     trunk.add(0.1, 100)
     upcoming, [node] = UpcomingBranches(trunk.simulator.plan), list(trunk.simulator.plan.nodes)
-    assert upcoming.read_on()[node] == {50}
-    assert upcoming.inside(node, 0, 100) == (50,)
+    assert upcoming.read_new_events()[node] == {50}
+    assert upcoming.branch_steps(node, 0, 100) == (50,)
     trunk.extend(0, 60)
     [below] = trunk.simulator.plan.nodes[node].children
-    assert upcoming.read_on() == {}, "where it parts next was foreseen"
-    assert upcoming.inside(node, 0, 100) == ()
-    assert upcoming.inside(NodeId(below), 50, 100) == (70,)
+    assert upcoming.read_new_events() == {}, "where it parts next was foreseen"
+    assert upcoming.branch_steps(node, 0, 100) == ()
+    assert upcoming.branch_steps(NodeId(below), 50, 100) == (70,)
 
 
 def test_what_a_chain_is_told_is_what_is_inside_its_stages() -> None:
@@ -140,7 +140,7 @@ def test_what_a_chain_is_told_is_what_is_inside_its_stages() -> None:
     story.submit(({"lr": decay(50)}, 2), ({"lr": 0.1}, 100))
     frontier = Frontier(story.plan)
     frontier.refresh()
-    head = frontier.longest()
+    head = frontier.most_urgent_head()
     assert head is not None
     spans = frontier.path(head)
     work = assign(frontier, spans, stages_of(story.plan, spans), 0)
@@ -155,7 +155,7 @@ def test_a_state_from_which_a_waiting_trial_would_go_on_counts_for_it() -> None:
     trunk.add(decay(52), 2)
     trunk.add(0.1, 100)
     trunk.simulator.run()
-    order = [kept.step for kept in dispensable(trunk.simulator.plan, Costs())]
+    order = [kept.step for kept in deletion_order(trunk.simulator.plan, Costs())]
     assert order.index(52) > max(order.index(step) for step in trunk.kept() if step != 52)
 
 

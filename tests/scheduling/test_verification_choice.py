@@ -15,7 +15,7 @@ from app.domain.terms import ChainId, Verdict, VerificationKind
 from app.events import SlotRecord
 from app.exactness.verification import (
     MAX_FAILED_VERIFICATIONS,
-    PROOF_SHARE,
+    VERIFICATION_SHARE,
     Verification,
     keep_at,
     max_waiting_steps,
@@ -152,20 +152,20 @@ def test_packs_are_compared_by_nobody(packing: int | None) -> None:
 
 def test_each_resumption_may_cost_two_steps_behind_it_however_small_the_study_is() -> None:
     story = Parting(is_watched=True)
-    assert PROOF_SHARE * story.it.unique < 1 and steps_after_resumption(story.plan) == 2
+    assert VERIFICATION_SHARE * story.it.unique < 1 and steps_after_resumption(story.plan) == 2
     proofs = made(story)
     assert len(proofs) == 3 and all(2 <= cost(proof) <= 4 for proof in proofs)
 
 
 def test_more_steps_are_compared_the_more_the_study_has() -> None:
     story = Parting(is_watched=True, longer=2_000)
-    assert steps_after_resumption(story.plan) == int(PROOF_SHARE * story.it.unique) // 3 > 50
+    assert steps_after_resumption(story.plan) == int(VERIFICATION_SHARE * story.it.unique) // 3 > 50
     proofs = made(story)
     assert sorted(map(resumption, proofs)) == [8, 11, 13]
     compared = max(each.order.comparisons[-1].step - resumption(each) for each in proofs)
     assert compared == steps_after_resumption(story.plan)
-    assert story.it.proof_steps <= max(PROOF_SHARE * story.it.unique, 8 * 3)
-    assert max_waiting_steps(story.plan) == int(PROOF_SHARE * story.it.unique)
+    assert story.it.proof_steps <= max(VERIFICATION_SHARE * story.it.unique, 8 * 3)
+    assert max_waiting_steps(story.plan) == int(VERIFICATION_SHARE * story.it.unique)
 
 
 def test_what_cannot_be_afforded_stays_unchecked_and_is_named() -> None:

@@ -15,7 +15,7 @@ from app.domain.accounting import cost
 from app.domain.checkpoint_needs import required_keys, states_of
 from app.domain.commands import Extend, Start
 from app.domain.cooldowns import cooldown_hp
-from app.domain.leaderboard import meaning, standing
+from app.domain.leaderboard import build_leaderboard, state_text
 from app.domain.schedule import path
 from app.domain.search_plan import Node, Study, TrialEvent
 from app.domain.terms import StudyId
@@ -232,15 +232,15 @@ def test_the_winner_is_the_cooled_state_and_it_is_kept() -> None:
 
 def test_what_is_shown_of_it() -> None:
     _, study = ran()
-    stands = standing(study)
+    board = build_leaderboard(study)
     trunk = next(trial for trial in study.trials if trial.steps == 90)
     cooldown = next(trial for trial in study.trials if trial.cooldown_of == trunk.number and trial.steps == 12)
-    assert stands.ladder()[0].values[trunk.number] == pytest.approx(0.97 - 0.0012)  # that of the cooldown
-    assert stands.rung(cooldown.number) is None
-    assert meaning(study, trunk, trunk.state, stands) == "trained to step 90, ranked by its cooldown"
-    assert meaning(study, cooldown, cooldown.state, stands) == f"cooled trial {trunk.number} down from step 10 to 12"
+    assert board.ladder()[0].values[trunk.number] == pytest.approx(0.97 - 0.0012)  # that of the cooldown
+    assert board.rung(cooldown.number) is None
+    assert state_text(study, trunk, trunk.state, board) == "trained to step 90, ranked by its cooldown"
+    assert state_text(study, cooldown, cooldown.state, board) == f"cooled trial {trunk.number} down from step 10 to 12"
     rested = next(trial for trial in study.trials if trial.steps == 10)
-    assert "by its cooldown" in meaning(study, rested, rested.state, stands)
+    assert "by its cooldown" in state_text(study, rested, rested.state, board)
 
 
 def test_the_steps_of_cooldowns_are_counted() -> None:

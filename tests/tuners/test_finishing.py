@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain import commands as c
-from app.domain.leaderboard import meaning, standing
+from app.domain.leaderboard import build_leaderboard, state_text
 from app.domain.search_plan import Study
 from app.search.replay import replay
 from app.simulation.preview import preview
@@ -127,7 +127,9 @@ def test_it_is_counted_in_the_preview_and_said_of_the_trial() -> None:
     world = simulator(spec(tuner | {"finish_best": 2}), slots=1)
     world.run()
     study = world.plan.studies[STUDY]
-    [said, *_] = [meaning(study, study.trials[number], "completed", standing(study)) for number in finished(study)]
+    [said, *_] = [
+        state_text(study, study.trials[number], "completed", build_leaderboard(study)) for number in finished(study)
+    ]
     assert said == "trained to step 100 after all: rank 1 of 12 that had ended early"
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from app.domain import events as e
 from app.domain import results
-from app.domain.leaderboard import standing
+from app.domain.leaderboard import build_leaderboard
 from app.domain.objectives import FAILED, ResultScore, Scored
 from app.domain.pareto_fronts import ParetoRanking, best_first, dominates, fronts, pareto_front
 from app.domain.search_plan import Node
@@ -140,7 +140,7 @@ def test_blocks_and_cells_change_no_order(scored: list[Scored]) -> None:
     """They begin where there are many results; here, where there are a few."""
     by_comparisons = by_hand(scored)
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in {"BLOCK": 4, "NEAR": 9.0, "MANY": 2}.items():
+        for name, value in {"BLOCK": 4, "CELL_DISTANCE": 9.0, "CELL_POINTS": 2}.items():
             patch.setattr(f"app.domain.pareto_fronts.{name}", value)
         assert [*best_first(scored)] == by_comparisons
 
@@ -236,8 +236,8 @@ def test_of_a_rung_the_front_goes_up_spread_and_what_breaks_a_constraint_last() 
     world.run()
     promoted = [line.trial for line in world.plan.studies[STUDY].history if line.kind == TrialEventKind.PROMOTE]
     assert promoted == [3, 0, 1]
-    stands = standing(world.plan.studies[STUDY])
-    assert [stands.rungs[0, 0].best_first(1)[place] for place in (0, 1, 2, 8)] == [3, 0, 1, 5]
+    board = build_leaderboard(world.plan.studies[STUDY])
+    assert [board.rungs[0, 0].best_first(1)[place] for place in (0, 1, 2, 8)] == [3, 0, 1, 5]
 
 
 def test_a_trial_that_does_not_report_what_a_constraint_needs_fails_and_says_so() -> None:

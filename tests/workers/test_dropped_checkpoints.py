@@ -19,7 +19,7 @@ from app.domain.decide import decide
 from app.events.database import Database
 from app.events.records import Write, transact
 from app.scheduling.costs import Costs
-from app.scheduling.retention import dispensable
+from app.scheduling.retention import deletion_order
 from app.workers.scheduler.retention import Retention
 from tests.plans import tried
 
@@ -39,7 +39,7 @@ def results(cluster: Cluster, seed: int, drops: Random | None) -> list[Any]:
 
 
 def drop(cluster: Cluster, rng: Random) -> None:
-    going = list(dispensable(cluster.plan, Costs()))
+    going = list(deletion_order(cluster.plan, Costs()))
     some = tuple(rng.sample(going, rng.randint(0, len(going))))
     command = c.ReleaseCheckpoints(checkpoints=some, reason="budget")
     write = Write(stream=cluster.stream, decide=lambda plan: decide(plan, command), at=cluster.clock.now())

@@ -1,6 +1,6 @@
-"""The only place that refuses: `decide(plan, command)` gives the events that follow, and changes nothing.
+"""`decide(plan, command)` returns the events that follow from a command, or refuses it. It does not change the plan.
 
-Deciding twice does no harm: what is true already yields no event.
+Commands are idempotent: one without an effect yields no event.
 """
 
 from app.domain.decide.decision import decide, price_of

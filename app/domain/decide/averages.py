@@ -1,12 +1,12 @@
-"""Averages: a node that begins with the mean of states of other nodes, evaluated and continued like any other.
+"""Averages: a node that begins with the mean of states of other nodes, evaluated and continued like any other node.
 
-Its name is a hash of these states' names and weights, so equal averages are one for all studies. It has no
-steps of its own: its only state is the mean, at the last of their steps, and what goes on from it is its children. The
-states are added up in one order, the latest first, then by name, since the order decides the last bits; the first of
-them lends the rest, such as the optimizer's state, and its trial the values that it is evaluated with.
+Its id is a hash of the averaged states and their weights, so studies share equal averages. It has no steps of its own:
+its only state is the mean, at the last step of its sources, and continued training happens in its children. Sources
+are summed in a fixed order, latest step first, then by name, because the order decides the last bits. The first source
+provides everything that is not averaged, such as the optimizer's state, and its trial the values for the evaluation.
 
-Means of weights along a trajectory, or of several runs from one trunk, are what Izmailov et al. (2018, stochastic
-weight averaging) and Wortsman et al. (2022, model soups, eq. 1 with all weights equal) evaluate.
+Izmailov et al. (2018, stochastic weight averaging) average weights along a trajectory, and Wortsman et al. (2022, model
+soups, eq. 1 with all weights equal) average several runs from one trunk.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from app.domain.pricing import Price, price
 from app.domain.schedule import path_from
 from app.domain.search_plan import SearchPlan, Study, Trial, get_trial
 from app.domain.terms import NodeId, Place, Refused, TrialState, average_id
-from app.domain.trial_requests import AverageTrials, Json, Trials, branch_hp
+from app.domain.trial_requests import AverageTrials, Json, TrialRequests, branch_hp
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A state of a trial that goes into a mean."""
+    """A state of a trial, as one term of a mean."""
 
     trial: Trial
     share: MeanShare
 
 
-def average(plan: SearchPlan, command: AverageTrials, trials: Trials) -> Iterator[e.Event]:
-    """The trial that begins with a mean, and ends with it unless more steps are asked for. Raises `Refused`."""
+def average(plan: SearchPlan, command: AverageTrials, trials: TrialRequests) -> Iterator[e.Event]:
+    """Add a trial that begins with a mean, and extend it if `steps` requests more steps. Raises `Refused`."""
     study = plan.studies[command.study]
     if study.isolated:
         raise Refused(f"each trial of study {study.id} is trained alone, and what others are made of is not kept")
@@ -52,16 +52,16 @@ def average(plan: SearchPlan, command: AverageTrials, trials: Trials) -> Iterato
     yield from reopen_if_ended(study, command.time)
     if name not in plan.means:
         yield e.AverageNamed(node=name, step=at, shares=shares)
-    of = [{"trial": each.trial.number, "step": each.share.step, "weight": each.share.weight} for each in sources]
-    added = trials.add(hp, at, {"by": "user", "average_of": of}, {name: at})
+    parts = [{"trial": each.trial.number, "step": each.share.step, "weight": each.share.weight} for each in sources]
+    added = trials.add(hp, at, {"by": "user", "average_of": parts}, {name: at})
     yield added
     if command.steps is not None:
-        way = path_from(hp, at, command.steps, name)
-        yield trials.longer(added.trial, hp, command.steps, {"by": "user"}, way)
+        nodes = path_from(hp, at, command.steps, name)
+        yield trials.extend_along(added.trial, hp, command.steps, {"by": "user"}, nodes)
 
 
 def _sources(plan: SearchPlan, study: Study, command: AverageTrials) -> Iterator[Source]:
-    """The states that are asked for, each with its weight."""
+    """The requested states with their weights."""
     places = list(_places(plan, study, command))
     weights = command.weights or (1.0,) * len(places)
     if len(weights) != len(places):
@@ -74,7 +74,7 @@ def _sources(plan: SearchPlan, study: Study, command: AverageTrials) -> Iterator
 
 
 def _places(plan: SearchPlan, study: Study, command: AverageTrials) -> Iterator[tuple[Trial, int]]:
-    """The trials that are meant, each with the step of its state."""
+    """The requested trials, each with the step of its state."""
     chosen = _choose_trials(plan, study, command)
     if command.last is None:
         yield from ((trial, _result_step(plan, study, trial)) for trial in chosen)
@@ -104,20 +104,20 @@ def _choose_trials(plan: SearchPlan, study: Study, command: AverageTrials) -> li
 
 
 def _rank_candidates(plan: SearchPlan, study: Study) -> list[tuple[Trial, results.MeasuredValue]]:
-    """The trials to choose from, the best first: no averages, which would count their parts twice."""
+    """The trials to choose from, best first. Averages are left out, since they would count their parts twice."""
     gone = (TrialState.FAILED, TrialState.CANCELLED)
     ranked = results.rank_trials(plan, study)
     return [each for each in ranked if not is_average(plan, each[0]) and each[0].state not in gone]
 
 
 def _result_step(plan: SearchPlan, study: Study, trial: Trial) -> int:
-    """The step at which the trial has its value; without a value, the last step that was asked for."""
+    """The step of the trial's value; without a value, its last requested step."""
     measured = results.result(plan, study, trial)
     return trial.steps if measured is None else measured.step
 
 
 def _merge_sources(sources: Iterable[Source]) -> list[Source]:
-    """Each state once, in the order in which they are added up. Equal weights are 1. Raises `Refused`."""
+    """The distinct states in the order of summation; equal weights become 1. Raises `Refused` for fewer than two."""
     by_place = dict[Place, Source]()
     for each in sources:
         name, step, weight = each.share
@@ -134,12 +134,12 @@ def _merge_sources(sources: Iterable[Source]) -> list[Source]:
 
 
 def is_average(plan: SearchPlan, trial: Trial) -> bool:
-    """Whether a trial begins with the mean of others."""
+    """Whether a trial begins with a mean of states."""
     return trial.path[0] in plan.means
 
 
 def branch_path(plan: SearchPlan, trial: Trial, at: int, hp: Json, steps: int) -> dict[NodeId, int] | None:
-    """The way of a branch of an average; None for one of any other trial. Raises `Refused`."""
+    """The path of a branch of an average; None for a branch of any other trial. Raises `Refused`."""
     if not is_average(plan, trial):
         return None
     begin, name = plan.start_step(trial), trial.path[0]
@@ -151,7 +151,7 @@ def branch_path(plan: SearchPlan, trial: Trial, at: int, hp: Json, steps: int) -
 def price_of(
     plan: SearchPlan, study: Study, ways: Sequence[dict[NodeId, int]], steps: int, shares: Sequence[MeanShare]
 ) -> Price:
-    """The steps that it would cost now: behind it, and for lost states that must be made again."""
+    """The price of a trial that may begin with an average: its own steps, and those to restore deleted sources."""
     spans = dict[NodeId, tuple[int, int]]()
     node = plan.nodes.get(next(iter(ways[0])))
     for share in shares if node is None or not node.resumable else ():

@@ -1,4 +1,4 @@
-"""The decision on each command: on trials, on chains of slots, and, by `studies` and `remarks`, on studies."""
+"""The decision on each command. `studies`, `averages` and `study_annotations` have those about their subjects."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from app.domain.decide.studies import reopen_event, reopen_if_ended
 from app.domain.pricing import Price
 from app.domain.search_plan import SearchPlan, Study, Trial, get_open_study, get_study, get_trial
 from app.domain.terms import FailureKind, NodeId, Refused, StateConflict, StudyState, TrialState
-from app.domain.trial_requests import Trials, branch_hp, suggest, withdraw
+from app.domain.trial_requests import TrialRequests, branch_hp, suggestion_events, withdraw
 from stagetree.limits import LIMITS, Limits
 
 EXTENDABLE = (TrialState.ACTIVE, TrialState.COMPLETED)
-"""A trial that may be trained longer."""
+"""The states in which a trial may be extended."""
 
 
-def tune(study: Study, actions: tuple[c.TunerAction, ...], trials: Trials) -> Iterator[e.Event]:
+def tune(study: Study, actions: tuple[c.TunerAction, ...], trials: TrialRequests) -> Iterator[e.Event]:
     if study.state != StudyState.RUNNING:
         return
     for action in actions:
@@ -44,14 +44,14 @@ def _may_extend(trial: Trial, steps: int) -> bool:
 
 
 def _may_prioritize(trial: Trial, action: c.Prioritize) -> bool:
-    """Whether that is news: a priority that stays what it is may have another reason."""
+    """Whether the priority or its reason changes. Raises `Refused` if the priority is not finite."""
     if not isfinite(action.priority):
         raise Refused(f"priority: must be a finite number, got {action.priority} for trial {trial.number}")
     before = (trial.priority, dict(trial.priority_reason))
     return trial.state in EXTENDABLE and before != (action.priority, dict(action.reason))
 
 
-def ask(study: Study, actions: tuple[c.Start | c.Extend, ...], trials: Trials) -> Iterator[e.Event]:
+def ask(study: Study, actions: tuple[c.Start | c.Extend, ...], trials: TrialRequests) -> Iterator[e.Event]:
     for action in actions:
         if isinstance(action, c.Start):
             yield trials.add(action.hp, action.steps, {"by": "user"})
@@ -60,7 +60,7 @@ def ask(study: Study, actions: tuple[c.Start | c.Extend, ...], trials: Trials) -
 
 
 def _users_trial(study: Study, number: int) -> Trial:
-    """A trial of which its user may ask for more."""
+    """A trial that its user may extend. Raises `StateConflict` for others."""
     trial = get_trial(study, number)
     if trial.reason.get("by") != "user":
         raise StateConflict(
@@ -71,30 +71,30 @@ def _users_trial(study: Study, number: int) -> Trial:
     return trial
 
 
-def branch(plan: SearchPlan, study: Study, command: c.BranchTrial, trials: Trials) -> Iterator[e.Event]:
-    """The trial that begins as another one did."""
-    of = get_trial(study, command.trial)
-    hp = branch_hp(of, command.at, command.hp, command.steps)
-    way = averages.branch_path(plan, of, command.at, hp, command.steps)
+def branch(plan: SearchPlan, study: Study, command: c.BranchTrial, trials: TrialRequests) -> Iterator[e.Event]:
+    """Add a trial that shares the first steps of another one."""
+    original = get_trial(study, command.trial)
+    hp = branch_hp(original, command.at, command.hp, command.steps)
+    nodes = averages.branch_path(plan, original, command.at, hp, command.steps)
     yield from reopen_if_ended(study, command.time)
-    yield trials.add(hp, command.steps, {"by": "user", "branch_of": command.trial, "at": command.at}, way)
+    yield trials.add(hp, command.steps, {"by": "user", "branch_of": command.trial, "at": command.at}, nodes)
 
 
 def price_of(plan: SearchPlan, command: c.BranchTrial | c.AverageTrials, limits: Limits) -> Price:
     """The steps that a branch or an average would cost now. Raises `Refused` as `decide` does."""
-    way, others, steps, average = dict[NodeId, int](), list[dict[NodeId, int]](), 0, None
+    path, others, steps, average = dict[NodeId, int](), list[dict[NodeId, int]](), 0, None
     for event in decide(plan, command, limits):
         match event:
             case e.AverageNamed():
                 average = event
             case e.TrialAdded() | e.TrialExtended():
-                way, others, steps = {**way, **event.path}, event.repeats, event.steps
+                path, others, steps = {**path, **event.path}, event.repeats, event.steps
     shares = average.shares if average is not None else ()
-    return averages.price_of(plan, plan.studies[command.study], [way, *others], steps, shares)
+    return averages.price_of(plan, plan.studies[command.study], [path, *others], steps, shares)
 
 
 def retry(study: Study, command: c.RetryTrial) -> Iterator[e.Event]:
-    """A failed trial is tried again, unless what it failed by is on record and would be so again."""
+    """Retry a failed trial, unless a recorded metric caused the failure: it would be the same again."""
     trial, name = get_trial(study, command.trial), f"trial {command.trial} of study {study.id}"
     kind = (trial.error or {}).get("kind")
     if trial.state != TrialState.FAILED:
@@ -110,7 +110,7 @@ def retry(study: Study, command: c.RetryTrial) -> Iterator[e.Event]:
 
 
 def cancel(study: Study, number: int) -> Iterator[e.Event]:
-    """A trial can be removed as long as its tuner may ask for more of it."""
+    """Cancel a trial that its tuner may still extend. Raises `StateConflict` for others."""
     trial = get_trial(study, number)
     if trial.state == TrialState.ACTIVE or (trial.state == TrialState.COMPLETED and not study.is_final):
         yield e.TrialCancelled(study=trial.study, trial=trial.number)
@@ -146,7 +146,7 @@ def assign(plan: SearchPlan, command: c.AssignChain) -> Iterator[e.Event]:
 
 
 def _check_new(plan: SearchPlan, command: c.AssignChain) -> None:
-    """Raises `StateConflict` where these steps are trained already, cannot be begun, or are more than may be."""
+    """Raises `StateConflict` if the steps are trained already, their start state is missing, or no budget is left."""
     first = command.stages[0]
     for stage in command.stages:
         node = plan.nodes[stage.node]
@@ -170,7 +170,7 @@ def lose(plan: SearchPlan, command: c.LoseChain) -> Iterator[e.Event]:
     if chain is None:
         return
     is_suspect = command.died_alone and not chain.is_trained and chain.proof is None
-    if is_suspect and plan.is_isolated((stage := chain.stages[chain.index]).node, stage.start):
+    if is_suspect and plan.is_suspect((stage := chain.stages[chain.index]).node, stage.start):
         times = plan.nodes[stage.node].lost[stage.start] + 1
         yield e.StageFailed(
             chain=chain.id,
@@ -192,7 +192,7 @@ def lose(plan: SearchPlan, command: c.LoseChain) -> Iterator[e.Event]:
 
 
 def decide(plan: SearchPlan, command: c.Command, limits: Limits = LIMITS) -> tuple[e.Event, ...]:
-    """The events that follow from a command. Raises `Refused` with a sentence that says why."""
+    """The events that follow from a command. Raises `Refused` with the reason in a sentence."""
     match command:
         case _ if isinstance(command, c.TrialCommand):
             return tuple(_decide_trial_command(plan, command, limits))
@@ -214,15 +214,16 @@ def _decide_trial_command(plan: SearchPlan, command: c.TrialCommand, limits: Lim
     match command:
         case c.ApplyTunerActions():
             study = get_study(plan, command.study)
-            return tune(study, command.actions, Trials(plan, study, limits))
+            return tune(study, command.actions, TrialRequests(plan, study, limits))
         case c.AddTrial():
             study = get_open_study(plan, command.study)
-            return iter([Trials(plan, study, limits).add(command.hp, command.steps, {"by": "user"})])
+            return iter([TrialRequests(plan, study, limits).add(command.hp, command.steps, {"by": "user"})])
         case c.AskForTrials():
             study = get_open_study(plan, command.study)
-            return ask(study, command.actions, Trials(plan, study, limits))
+            return ask(study, command.actions, TrialRequests(plan, study, limits))
         case c.SuggestConfigurations():
-            return suggest(get_open_study(plan, command.study), command)
+            study = get_open_study(plan, command.study)
+            return suggestion_events(study.id, command.configurations, command.at, command.by)
         case c.WithdrawSuggestion():
             return withdraw(get_study(plan, command.study), command)
         case c.CancelTrial():
@@ -231,10 +232,10 @@ def _decide_trial_command(plan: SearchPlan, command: c.TrialCommand, limits: Lim
             return retry(get_study(plan, command.study), command)
         case c.BranchTrial():
             study = get_study(plan, command.study)
-            return branch(plan, study, command, Trials(plan, study, limits))
+            return branch(plan, study, command, TrialRequests(plan, study, limits))
         case c.AverageTrials():
             study = get_study(plan, command.study)
-            return averages.average(plan, command, Trials(plan, study, limits))
+            return averages.average(plan, command, TrialRequests(plan, study, limits))
         case _:
             assert_never(command)
 

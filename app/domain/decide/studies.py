@@ -1,4 +1,4 @@
-"""How studies begin, go on, and end, and what follows when their trainer is not exact."""
+"""Decisions on the life of a study, from its submission to its end, and on trainers that are not exact."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from app.domain import checkpoint_needs
 from app.domain import commands as c
 from app.domain import events as e
-from app.domain.accounting import BUDGETS, spent
+from app.domain.accounting import BUDGETS, budget_use
 from app.domain.failures import last_line
 from app.domain.schedule import path
 from app.domain.search_plan import SearchPlan, Study, Trial, require_open
@@ -19,7 +19,7 @@ from stagetree.limits import DATA_SEED, Limits, check_size
 
 
 def isolate(plan: SearchPlan, study: Study, at: float) -> Iterator[e.Event]:
-    """Train each trial of a running study alone from here on, or end the study; nothing where the trainer is exact."""
+    """Apply the `inexact` policy of a study, unless the trainer is exact or the study has ended."""
     test = plan.first_difference
     if test is None or study.is_final or study.isolated:
         return
@@ -29,28 +29,26 @@ def isolate(plan: SearchPlan, study: Study, at: float) -> Iterator[e.Event]:
             yield e.StudyFailed(study=study.id, error=text, at=at)
         case InexactPolicy.ALONE:
             yield e.StudyIsolated(study=study.id, reason=test.difference, at=at)
-            theirs = (
-                trial for trial in study.trials if trial.reason.get("by") == "user" and not plan.start_step(trial)
-            )
-            users = [trial for trial in theirs if trial.state != TrialState.CANCELLED]
-            for number, trial in enumerate(users):
+            kept = (trial for trial in study.trials if trial.state != TrialState.CANCELLED)
+            by_users = (trial for trial in kept if trial.reason.get("by") == "user" and not plan.start_step(trial))
+            for number, trial in enumerate(by_users):
                 yield from _restart_trial(study, trial, number)
 
 
 def _restart_trial(study: Study, trial: Trial, number: int) -> Iterator[e.Event]:
-    """What a user asked for is asked for once more, but averages; a tuner begins anew by itself."""
+    """Request a user's trial again. Averages cannot be restarted, and a tuner starts its own trials anew."""
     seeds = [run.hp[DATA_SEED] for run in trial.runs] if len(trial.runs) > 1 else []
-    lasts, before = [study.root_alone(number, run) for run in range(len(trial.runs))], 0
+    ends, before = [study.isolated_root(number, run) for run in range(len(trial.runs))], 0
     for steps in trial.requested_steps:
-        ways = [path(run.hp, steps, last, after=before) for run, last in zip(trial.runs, lasts, strict=True)]
-        asked: dict[str, Any] = {"study": study.id, "trial": number, "steps": steps, "reason": {"by": "user"}}
-        asked |= {"path": ways[0], "repeats": ways[1:]}
-        yield e.TrialExtended(**asked) if before else e.TrialAdded(**asked, hp=trial.hp, data_seeds=seeds)
-        lasts, before = [next(reversed(way), last) for way, last in zip(ways, lasts, strict=True)], steps
+        paths = [path(run.hp, steps, end, after=before) for run, end in zip(trial.runs, ends, strict=True)]
+        request: dict[str, Any] = {"study": study.id, "trial": number, "steps": steps, "reason": {"by": "user"}}
+        request |= {"path": paths[0], "repeats": paths[1:]}
+        yield e.TrialExtended(**request) if before else e.TrialAdded(**request, hp=trial.hp, data_seeds=seeds)
+        ends, before = [next(reversed(nodes), end) for nodes, end in zip(paths, ends, strict=True)], steps
 
 
 def request_audit(study: Study, at: float) -> Iterator[e.Event]:
-    """Raises `StateConflict` for a study that has nothing to compare."""
+    """Start an audit. Raises `StateConflict` if the study has nothing to compare."""
     if study.isolated:
         raise StateConflict(f"each trial of study {study.id} was trained alone: there is nothing to compare")
     if study.deleted:
@@ -60,7 +58,7 @@ def request_audit(study: Study, at: float) -> Iterator[e.Event]:
 
 
 def end_audit(plan: SearchPlan, study: Study, at: float) -> Iterator[e.Event]:
-    """Say that nothing is left to compare, if no comparison is under way."""
+    """End the audit, unless a comparison is running."""
     if study.is_audited and not any(chain.proof is not None for chain in plan.chains.values()):
         yield e.AuditEnded(study=study.id, at=at)
 
@@ -120,9 +118,9 @@ def complete(study: Study, at: float) -> Iterator[e.Event]:
 
 
 def end(plan: SearchPlan, study: Study, command: c.EndStudy) -> Iterator[e.Event]:
-    """Raises `StateConflict` for a budget that is not used up."""
+    """End the study for a reason. Raises `StateConflict` if the reason is a budget that is not used up."""
     by = command.reason.get("by")
-    if by in BUDGETS and spent(plan, study, command.at).over(study.spec) != by:
+    if by in BUDGETS and budget_use(plan, study, command.at).exhausted_budget(study.spec) != by:
         raise StateConflict(f"{by} of study {study.id} is not used up yet")
     if study.is_running:
         yield e.StudyCompleted(study=study.id, at=command.at, reason=command.reason)
@@ -138,11 +136,12 @@ SIZE_FIELDS = {
     "hyperband": "loops",
     "pbt": "populations",
 }
-"""The tuners that may go on, and the field that says how far: none of their decisions would have differed."""
+"""The tuners that can continue with more trials, and their field for the number. A larger number from the start would
+not have changed any of their decisions."""
 
 
 def current_size(study: Study) -> int | None:
-    """The value of that field now; None of a tuner that cannot go on."""
+    """The value of the tuner's `SIZE_FIELDS` field; None if the tuner cannot continue."""
     field = SIZE_FIELDS.get(study.kind)
     return None if field is None else int(study.tuner.get(field, 1))
 
@@ -161,13 +160,16 @@ def reopen(study: Study, more: int, at: float, limits: Limits) -> Iterator[e.Eve
 
 
 def reopen_event(study: Study, tuner: Mapping[str, Any], at: float) -> e.StudyReopened:
-    """A study that is over goes on, without that which ended it before its tuner did."""
+    """The event that reopens a study without the limit that ended it, if one did."""
     spec = {name: value for name, value in study.spec.items() if name != study.ending.get("by")}
     return e.StudyReopened(study=study.id, spec={**spec, "tuner": dict(tuner)}, at=at)
 
 
 def reopen_if_ended(study: Study, at: float) -> Iterator[e.Event]:
-    """A user asks for more: a study ended by a budget or a limit goes on without it; a cancelled study does not."""
+    """Reopen an ended study for a user's request, without the budget or limit that ended it.
+
+    Raises `StateConflict` for a cancelled study.
+    """
     if study.state == StudyState.CANCELLED:
         raise StateConflict(f"study {study.id} was cancelled: nothing of it is trained any more")
     if study.is_final:
@@ -192,7 +194,10 @@ def fail(study: Study, error: str, at: float) -> Iterator[e.Event]:
 
 
 def check_failures(plan: SearchPlan, study: Study, at: float) -> Iterator[e.Event]:
-    """A metric that is not reported will not be for the other trials either; and a study may bear only so many."""
+    """Fail the study if its trainer failed the check, does not report the metric, or more than `max_failures` failed.
+
+    If one trial does not report the metric, no other trial will.
+    """
     if study.is_final:
         return
     if (error := check_error(plan, study)) is not None:
@@ -214,12 +219,10 @@ def check_failures(plan: SearchPlan, study: Study, at: float) -> Iterator[e.Even
 
 
 def _check_failure_message(error: Mapping[str, Any]) -> str:
-    """That the user's code fails on a trainer's first steps, and how: nothing was trained for it."""
     return f"the trainer failed when it was tried, before anything was trained: {error['error'].strip()}"
 
 
 def _failure_message(trial: Trial) -> str:
-    """What a failed trial's error ends with."""
     return f"trial {trial.number}: {last_line(trial.error)}"
 
 

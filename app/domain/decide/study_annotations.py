@@ -1,4 +1,4 @@
-"""Notes, tags and attributes of a study: remarks that change no decision."""
+"""Decisions on notes, tags and attributes of a study."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from app.domain.search_plan import Study, get_trial
 from app.domain.terms import Refused, Unknown
 
 MOST_CHARACTERS = 2_000
-"""Of a note, and of an attribute's value as JSON: a study is answered with all of them."""
+"""Limit for a note, and for an attribute's value as JSON. Every response about a study contains them all."""
 
 MOST_NOTES = 500
-"""Of a study."""
+"""Limit for a study."""
 
 MOST_LABELS = 50
-"""Tags of a study, and attributes of it."""
+"""Limit for the tags of a study, and for its attributes."""
 
 NAME = re.compile(r"[^\s,=]{1,64}")
-"""Of a tag and of an attribute: a word, since lists and filters are of words."""
+"""The name of a tag or an attribute: one word, so that names can be listed and used in filters."""
 
 
 def add_note(study: Study, command: c.AddNote) -> Iterator[e.Event]:
-    """Also of a study that is over: that is when most is known of it. Raises `Unknown` for a trial that it has not."""
+    """Add a note, also to an ended study. Raises `Unknown` if the study does not have the trial."""
     text = _text(command.text)
     if len(study.notes) >= MOST_NOTES:
         raise Refused(f"study {study.id} has {MOST_NOTES:,} notes, the most that a study may have")
@@ -36,7 +36,7 @@ def add_note(study: Study, command: c.AddNote) -> Iterator[e.Event]:
 
 
 def correct_note(study: Study, command: c.CorrectNote) -> Iterator[e.Event]:
-    """Nothing where the text is that already. Raises `Unknown` where the event added no note."""
+    """Replace the text of a note. Raises `Unknown` if the event did not add a note."""
     text = _text(command.text)
     version = command.event + study.submitted_version - 1
     number = next((at for at, note in enumerate(study.notes) if note.version == version), None)
@@ -55,7 +55,6 @@ def _text(text: str) -> str:
 
 
 def label(study: Study, command: c.LabelStudy) -> Iterator[e.Event]:
-    """Nothing where the study has these labels already."""
     for name in (*command.add, *command.remove, *command.attributes):
         _check_name(name)
     for name, value in command.attributes.items():

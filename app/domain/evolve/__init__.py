@@ -1,10 +1,10 @@
-"""What each event does to a search plan.
+"""Applies events to a search plan.
 
-`evolve` is total, silent and boring: it believes every event and changes the plan in place (whoever folds owns it).
+`evolve` accepts every event without checks and changes the plan in place. The caller owns the plan.
 """
 
 from __future__ import annotations
 
-from app.domain.evolve.folding import collector_paused, evolve, fold, strikes
+from app.domain.evolve.folding import collector_paused, evolve, fold, struck_studies
 
-__all__ = ["collector_paused", "evolve", "fold", "strikes"]
+__all__ = ["collector_paused", "evolve", "fold", "struck_studies"]

@@ -1,4 +1,4 @@
-"""A chain is assigned; its stages are completed or fail; it ends."""
+"""Events of chains: assigned, completed stages, failures, and the end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from app.domain.terms import ChainOutcome, FailureKind, TrialKey
 
 
 def assign(plan: SearchPlan, event: e.ChainAssigned) -> None:
-    """A slot is to run these stages."""
+    """Record a new chain."""
     chain = Chain(
         event.chain,
         event.slot,
@@ -34,11 +34,11 @@ def assign(plan: SearchPlan, event: e.ChainAssigned) -> None:
         node.running[event.chain, index] = (stage.start, stage.end)
         node.gpu = gpu or node.gpu
         plan.touched.add(stage.node)
-    _note_resumption(plan, event.stages)
+    _record_resumption(plan, event.stages)
 
 
-def _note_resumption(plan: SearchPlan, stages: tuple[e.Stage, ...]) -> None:
-    """Where a chain begins with a saved state, that must be compared. The mean of several states can not be."""
+def _record_resumption(plan: SearchPlan, stages: tuple[e.Stage, ...]) -> None:
+    """If a chain begins with a saved state, record that its resumption must be compared. Means cannot be compared."""
     begin, last = stages[0].start, stages[-1]
     if not begin or last.node not in plan.nodes or plan.ancestry(last.node)[0].start == begin:
         return
@@ -49,7 +49,7 @@ def _note_resumption(plan: SearchPlan, stages: tuple[e.Stage, ...]) -> None:
 
 
 def complete(plan: SearchPlan, event: e.StageCompleted) -> None:
-    """A stage was trained to its end; its checkpoint is being written."""
+    """Record a completed stage whose checkpoint is being written."""
     chain = plan.chains[event.chain]
     stage = chain.stages[event.index]
     plan.chains.move_on(chain, event.index + 1)
@@ -59,52 +59,51 @@ def complete(plan: SearchPlan, event: e.StageCompleted) -> None:
     if stage.end not in node.checkpoints:
         node.saving[stage.end] = chain.id
     _charge(plan, chain, stage, stage.end - stage.start, event.seconds)
-    _take_pace(plan.studies[stage.study], chain, event)
+    _record_pace(plan.studies[stage.study], chain, event)
     if event.peak_bytes and not chain.members:
         where = (gpu_of(chain.kind), stage.start, stage.end)
         node.peaks[where] = max(event.peak_bytes, node.peaks.get(where, 0))
     if event.shared_process:
         plan.shared.add(node.id)
     _record(node, stage.end)
-    _forgive(node, stage)
+    _clear_failures(node, stage)
     plan.touched.add(node.id)
 
 
-LONG = 60.0
-"""Seconds. Of a stage that takes so long, the start of its process is a small part."""
+LONG_STAGE = 60.0
+"""Seconds. In stages of at least this length, the start of the process is a small part."""
 
 
-def _take_pace(study: Study, chain: Chain, event: e.StageCompleted) -> None:
-    """The stage tells how long a step takes, unless most of it may be the start of a process: the slot's first one."""
+def _record_pace(study: Study, chain: Chain, event: e.StageCompleted) -> None:
+    """Add the stage to the study's pace, unless most of its time may be the start of the slot's first process."""
     stage = chain.stages[event.index]
-    if event.index > 0 or chain.slot in study.used_slots or event.seconds >= LONG:
+    if event.index > 0 or chain.slot in study.used_slots or event.seconds >= LONG_STAGE:
         study.paced_steps += stage.end - stage.start
         study.paced_seconds += event.seconds * chain.ranks
     study.used_slots.add(chain.slot)
 
 
-def _forgive(node: Node, stage: e.Stage) -> None:
-    """What went wrong in a stage is forgotten once it has gone well."""
+def _clear_failures(node: Node, stage: e.Stage) -> None:
+    """Forget failures before the end of a completed stage."""
     node.lost.pop(stage.start, None)
     node.failures = {place: slots for place, slots in node.failures.items() if place[0] >= stage.end}
 
 
 def _record(node: Node, step: int) -> None:
-    """The node is trained up to this step, and that is on record."""
     node.trained = max(node.trained, step)
 
 
 def _record_kept(node: Node, stage: e.Stage, steps: int) -> None:
-    """Of a stage that broke off after so many steps, what its last checkpoint holds is on record."""
+    """Record an interrupted stage up to its last checkpoint. steps: the ones that were run."""
     _record(node, max((at for at in node.checkpoints if at <= stage.start + steps), default=stage.start))
 
 
 def _charge(plan: SearchPlan, chain: Chain, stage: e.Stage, steps: int, seconds: float) -> None:
-    """So many steps of the stage were run, in so many seconds of each slot that the chain has."""
+    """Charge a stage to its study. steps: the ones that were run. seconds: on each of the chain's slots."""
     node, study = plan.node(stage.node), plan.studies[stage.study]
     study.executed += steps
     if node.id in plan.nodes:
-        _count_again(node, study, stage.start, stage.start + steps)
+        _count_repeated_steps(node, study, stage.start, stage.start + steps)
     node.reached = max(node.reached, stage.start + steps)
     study.gpu_seconds += seconds * chain.ranks
     if steps and not node.steps_run and node.id in plan.nodes:
@@ -117,10 +116,10 @@ def _charge(plan: SearchPlan, chain: Chain, stage: e.Stage, steps: int, seconds:
         node.paces[chain.kind, chain.ranks] = (before[0] + steps, before[1] + seconds)
 
 
-def _count_again(node: Node, study: Study, start: int, end: int) -> None:
-    """Of the steps (start, end], those that nobody had trained are first ones; why others were trained again.
+def _count_repeated_steps(node: Node, study: Study, start: int, end: int) -> None:
+    """Classify the steps (start, end]: trained for the first time, retried after an error, or lost with a worker.
 
-    What is on record was trained again because no state was kept where this stage had to begin.
+    The remaining steps are recorded ones, repeated because no state was kept where this stage had to begin.
     """
     study.first += max(0, end - max(start, node.reached))
     lost = (max(start, node.trained), min(end, node.reached))
@@ -130,10 +129,10 @@ def _count_again(node: Node, study: Study, start: int, end: int) -> None:
 
 
 def close(plan: SearchPlan, event: e.ChainEnded) -> None:
-    """A chain is over, whether it was trained or not."""
+    """End a chain, trained or not."""
     chain = plan.chains[event.chain]
     if chain.proof is not None:
-        _charge_proof(plan, chain, event)
+        _charge_verification(plan, chain, event)
     elif not chain.is_trained:
         stage = chain.stages[chain.index]
         _charge(plan, chain, stage, event.steps, event.seconds)
@@ -142,12 +141,15 @@ def close(plan: SearchPlan, event: e.ChainEnded) -> None:
             lost = plan.node(stage.node).lost
             lost[stage.start] = lost.get(stage.start, 0) + 1
     if event.outcome not in (ChainOutcome.DONE, ChainOutcome.STOPPED):
-        _await_upload(plan, chain)
+        _drop_cached_start(plan, chain)
     _release(plan, chain)
 
 
-def _await_upload(plan: SearchPlan, chain: Chain) -> None:
-    """What went wrong may have been that the state of a host was not there: others wait until it is safe."""
+def _drop_cached_start(plan: SearchPlan, chain: Chain) -> None:
+    """Forget the cached state that a failed chain began with: it may be missing on its host.
+
+    Other chains wait until the state is in the store.
+    """
     first = chain.stages[0]
     begins = plan.start_node(plan.node(first.node), first.start)
     if begins is not None and first.start in begins.cached:
@@ -155,8 +157,8 @@ def _await_upload(plan: SearchPlan, chain: Chain) -> None:
         plan.touched.add(begins.id)
 
 
-def _charge_proof(plan: SearchPlan, chain: Chain, event: e.ChainEnded) -> None:
-    """What was trained again to compare is paid for, and is no progress."""
+def _charge_verification(plan: SearchPlan, chain: Chain, event: e.ChainEnded) -> None:
+    """Charge a verification to its study. Its steps are not progress of the plan."""
     study = plan.studies[chain.stages[0].study]
     study.proof_steps += event.steps
     study.gpu_seconds += event.seconds * chain.ranks
@@ -165,7 +167,7 @@ def _charge_proof(plan: SearchPlan, chain: Chain, event: e.ChainEnded) -> None:
 
 
 def _release(plan: SearchPlan, chain: Chain) -> None:
-    """Nothing more comes from this chain: what it did not train or save is outstanding again."""
+    """Remove a chain. Its untrained stages and unsaved states are outstanding again."""
     for index, stage in enumerate(chain.stages):
         node = plan.node(stage.node)
         if node.running.pop((chain.id, index), None):
@@ -179,7 +181,7 @@ def _release(plan: SearchPlan, chain: Chain) -> None:
 
 
 def fail(plan: SearchPlan, event: e.StageFailed) -> None:
-    """The user's code failed: the stage is tried again, and the trials that have no restart left fail."""
+    """Record an error of the user's code. The stage is tried again, and trials without restarts left fail."""
     chain = plan.chains[event.chain]
     if chain.proof is not None:
         _fail_check(plan, chain, event)
@@ -194,7 +196,7 @@ def fail(plan: SearchPlan, event: e.StageFailed) -> None:
 
 
 def _fail_check(plan: SearchPlan, chain: Chain, event: e.StageFailed) -> None:
-    """A trainer was tried and failed: with these values, or for a study whose metric it does not report."""
+    """Record a failed check of the trainer: for the values of a root, or for a study whose metric is not reported."""
     error, stage = {"kind": event.kind, "step": event.step, "error": event.error}, chain.stages[0]
     if event.kind == FailureKind.METRIC:
         plan.unreported[stage.study] = error
@@ -204,7 +206,7 @@ def _fail_check(plan: SearchPlan, chain: Chain, event: e.StageFailed) -> None:
 
 
 def _fail_trials(plan: SearchPlan, node: Node, event: e.StageFailed, used: int | None, stage: e.Stage) -> None:
-    """The trials that have no restart left fail. used: the tries in this node; None where there is no other one."""
+    """Fail the trials without restarts left. used: the tries in this node; None if the error is not tried again."""
     may_count = used is not None and counts_for_other_trials(event)
     equal = plan.final_failures.get(error_location(event)) if may_count else None
     counted = used if used is None or equal is None else max(used, equal.tries)
@@ -224,17 +226,17 @@ def _fail_trials(plan: SearchPlan, node: Node, event: e.StageFailed, used: int |
 
 
 def _affected_trials(plan: SearchPlan, node: Node, event: e.StageFailed) -> Iterator[tuple[TrialKey, int]]:
-    """The trials that cannot go on, each with a step that it waits for.
+    """The trials that the failure stops, each with a step that it waits for.
 
-    An evaluation that fails stops those who asked for it: for a result of this step, or for one every so many steps.
+    A failed evaluation stops only the trials that requested it, explicitly or by `eval_every`.
     """
-    for key, step in plan.waits_after(node, event.step):
+    for key, step in plan.trials_waiting_after(node, event.step):
         if event.evaluated is None or step == event.evaluated or plan.studies[key[0]].evaluates(event.evaluated):
             yield key, step
 
 
 def _restarts_used(node: Node, event: e.StageFailed, slot: str) -> int | None:
-    """How many tries this error has cost so far; None when it is not to be tried again."""
+    """The tries that this error has used; None if it is not tried again."""
     if event.evaluated is not None:
         node.evaluation_failures.setdefault((event.evaluated, event.signature or ""), []).append(slot)
         return node.evaluation_tries(event.evaluated)

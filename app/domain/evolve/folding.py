@@ -1,4 +1,4 @@
-"""One event after another, each handed to its part of the plan; trials, whose paths grow, and with them the plan."""
+"""`fold` and `evolve`, which dispatch each event, and the events of trials, whose paths build the tree."""
 
 from __future__ import annotations
 
@@ -16,32 +16,27 @@ from stagetree.limits import DATA_SEED
 
 
 def add(plan: SearchPlan, event: e.TrialAdded) -> None:
-    """A study has one trial more."""
     study = plan.studies[event.study]
-    trial = Trial(event.study, event.trial, event.hp, event.reason, _runs(study, event))
+    hps = [event.hp | {DATA_SEED: seed} for seed in event.data_seeds] or [event.hp]
+    runs = tuple(TrialRun(hp, study.root_of(event.trial, number)) for number, hp in enumerate(hps))
+    trial = Trial(event.study, event.trial, event.hp, event.reason, runs)
     study.trials.append(trial)
     study.active += 1
     study.history.append(TrialEvent(TrialEventKind.START, event.trial, event.steps, reason=event.reason, hp=event.hp))
-    _ask(plan, trial, event)
-
-
-def _runs(study: Study, event: e.TrialAdded) -> tuple[TrialRun, ...]:
-    hps = [event.hp | {DATA_SEED: seed} for seed in event.data_seeds] or [event.hp]
-    return tuple(TrialRun(hp, study.root_of(event.trial, number)) for number, hp in enumerate(hps))
+    _request(plan, trial, event)
 
 
 def extend(plan: SearchPlan, event: e.TrialExtended) -> None:
-    """A trial is asked to train for longer."""
     line = TrialEvent(TrialEventKind.PROMOTE, event.trial, event.steps, reason=event.reason)
     plan.studies[event.study].history.append(line)
-    _ask(plan, plan.trial((event.study, event.trial)), event)
+    _request(plan, plan.trial((event.study, event.trial)), event)
 
 
-def _ask(plan: SearchPlan, trial: Trial, event: e.TrialAdded | e.TrialExtended) -> None:
-    """The trial is wanted at `steps`: its paths grow as far as that, and it waits unless the result is there."""
+def _request(plan: SearchPlan, trial: Trial, event: e.TrialAdded | e.TrialExtended) -> None:
+    """Extend the paths of a trial to `steps`. The trial waits there unless the result exists already."""
     study, steps = plan.studies[trial.study], event.steps
     for run, path in zip(trial.runs, (event.path, *event.repeats), strict=True):
-        _lengthen(plan, study, run, steps, path)
+        _extend_path(plan, study, run, steps, path)
     before = trial.requested_steps[-1] if trial.requested_steps else plan.start_step(trial)
     study.requested += (steps - before) * len(trial.runs)
     trial.requested_steps.append(steps)
@@ -52,18 +47,18 @@ def _ask(plan: SearchPlan, trial: Trial, event: e.TrialAdded | e.TrialExtended) 
     if plan.metrics(trial, steps) is not None:
         outstanding_requests.record_result(plan, trial, steps)
     else:
-        outstanding_requests.wait_for(plan, trial, steps)
+        outstanding_requests.await_result(plan, trial, steps)
 
 
-def _end(plan: SearchPlan, event: e.TrialStopped | e.TrialCancelled) -> None:
-    """The tuner or a user ends a trial."""
+def _end_trial(plan: SearchPlan, event: e.TrialStopped | e.TrialCancelled) -> None:
+    """End a trial that its tuner stopped or a user cancelled."""
     reason = event.reason if isinstance(event, e.TrialStopped) else None
     state = TrialState.CANCELLED if reason is None else TrialState.STOPPED
     outstanding_requests.end_trial(plan, plan.trial((event.study, event.trial)), state, reason=reason)
 
 
 def retry(plan: SearchPlan, trial: Trial) -> None:
-    """It waits again for all that it was asked for and has not; what went wrong on its way is forgotten."""
+    """Let a failed trial wait again for its missing results, and reset the failure counts along its path."""
     study, error = plan.studies[trial.study], trial.error or {}
     blamed = {trial.key, tuple(error.get("equal_to", ()))}
     plan.final_failures = {
@@ -77,13 +72,12 @@ def retry(plan: SearchPlan, trial: Trial) -> None:
     trial.state, trial.error, trial.is_retried = TrialState.ACTIVE, None, True
     for step in trial.requested_steps:
         if plan.metrics(trial, step) is None:
-            outstanding_requests.wait_for(plan, trial, step)
+            outstanding_requests.await_result(plan, trial, step)
     outstanding_requests.await_evaluations(plan, study, trial, 0)
-    outstanding_requests.settle(plan, trial)
+    outstanding_requests.complete_if_done(plan, trial)
 
 
 def prioritize(plan: SearchPlan, event: e.TrialPrioritized) -> None:
-    """A tuner says how urgent a trial is."""
     trial = plan.trial((event.study, event.trial))
     trial.priority, trial.priority_reason = event.priority, event.reason
     line = TrialEvent(
@@ -94,18 +88,18 @@ def prioritize(plan: SearchPlan, event: e.TrialPrioritized) -> None:
     plan.touched.update(node.id for step in steps for node in plan.nodes_of(trial, step))
 
 
-def _lengthen(plan: SearchPlan, study: Study, run: TrialRun, steps: int, path: Mapping[NodeId, int]) -> None:
+def _extend_path(plan: SearchPlan, study: Study, run: TrialRun, steps: int, path: Mapping[NodeId, int]) -> None:
     parent = run.path[-1] if run.path else None
     for name, start in path.items():
         if name not in plan.nodes:
-            _grow(plan, name, parent, start, run.hp)
-            plan.nodes[name].alone = bool(study.isolated)
+            _add_node(plan, name, parent, start, run.hp)
+            plan.nodes[name].is_isolated = bool(study.isolated)
         plan.nodes[name].trials += 1
         run.path.append(name)
         parent = name
 
 
-def _grow(plan: SearchPlan, name: NodeId, parent: NodeId | None, start: int, hp: Mapping[str, Any]) -> None:
+def _add_node(plan: SearchPlan, name: NodeId, parent: NodeId | None, start: int, hp: Mapping[str, Any]) -> None:
     node = plan.detached.pop(name, None) or Node(name, parent, start, hp)
     node.parent, node.start, node.hp = parent, start, hp
     plan.nodes[name] = node
@@ -117,8 +111,8 @@ def _grow(plan: SearchPlan, name: NodeId, parent: NodeId | None, start: int, hp:
         plan.measured.append(name)
 
 
-def _average(plan: SearchPlan, event: e.AverageNamed) -> None:
-    """A node that is not there yet will begin with the mean of other states, wherever a trial begins with it."""
+def _add_average(plan: SearchPlan, event: e.AverageNamed) -> None:
+    """Record the sources of an average. A trial that begins with it adds the node later."""
     if event.node not in plan.means:
         plan.means[event.node] = event.shares
         for share in event.shares:
@@ -134,9 +128,9 @@ def _count_unique(plan: SearchPlan, study: Study, trial: Trial) -> None:
 
 
 def fold(events: Iterable[e.Event], plan: SearchPlan | None = None) -> SearchPlan:
-    """The plan after these events; of a study that is struck among them, nothing is in a plan that begins here."""
+    """The plan after these events. A new plan leaves out the studies that are struck in them."""
     events = list(events)
-    plan = plan or SearchPlan(struck=strikes(events))
+    plan = plan or SearchPlan(struck=struck_studies(events))
     with collector_paused():
         for event in events:
             evolve(plan, event)
@@ -144,14 +138,14 @@ def fold(events: Iterable[e.Event], plan: SearchPlan | None = None) -> SearchPla
     return plan
 
 
-def strikes(events: Iterable[e.Event]) -> frozenset[StudyId]:
+def struck_studies(events: Iterable[e.Event]) -> frozenset[StudyId]:
     """The studies that are struck in these events."""
     return frozenset(event.study for event in events if isinstance(event, e.StudyStruck))
 
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Without looks for garbage inside the block: folding makes none, and looking takes most of its time."""
+    """Pause the garbage collector: folding makes no cycles, and collections would take most of the time."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -169,13 +163,13 @@ def evolve(plan: SearchPlan, event: e.Event) -> None:
         case e.PlanOpened():
             plan.opened, plan.packing = event, event.packing
         case e.AverageNamed():
-            _average(plan, event)
+            _add_average(plan, event)
         case e.TrialAdded():
             add(plan, event)
         case e.TrialExtended():
             extend(plan, event)
         case e.TrialStopped() | e.TrialCancelled():
-            _end(plan, event)
+            _end_trial(plan, event)
         case e.TrialPrioritized():
             prioritize(plan, event)
         case e.TrialRetried():
@@ -199,12 +193,12 @@ def evolve(plan: SearchPlan, event: e.Event) -> None:
         case e.ExactnessLost() | e.ExactnessTested():
             results.take_exactness(plan, event)
         case _ if isinstance(event, studies.EnvironmentEvent):
-            studies.take_environment(plan, event)
+            studies.record_environment(plan, event)
         case _:
-            studies.take(plan, event)
+            studies.record(plan, event)
 
 
 def _is_struck(plan: SearchPlan, event: e.Event) -> bool:
-    """Whether it is an event of a study that was struck: only that there is one remains of it."""
+    """Whether to skip an event because its study was struck. Only the existence of the study is kept."""
     stays = isinstance(event, e.StudySubmitted | e.StudyStruck)
     return not stays and getattr(event, "study", None) in plan.struck

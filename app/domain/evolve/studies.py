@@ -1,4 +1,4 @@
-"""A study is there, goes on, pauses or ends; and what its trials are trained with is seen."""
+"""Events of studies, from submission to end, and of the environment in which their trials are trained."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import assert_never
 
 from app.domain import events as e
 from app.domain import outstanding_requests
-from app.domain.inputs import is_unseen, mark
+from app.domain.inputs import fingerprint, is_unseen
 from app.domain.sampler_inputs import ResultsLearned, SamplerInput, SuggestionWithdrawn
 from app.domain.search_plan import Checkpoint, Note, SearchPlan, Study
 from app.domain.study_annotations import Annotation
@@ -31,8 +31,7 @@ StudyEvent = (
 )
 
 
-def take(plan: SearchPlan, event: StudyEvent) -> None:
-    """Take in what became of a study."""
+def record(plan: SearchPlan, event: StudyEvent) -> None:
     if isinstance(event, Annotation | SamplerInput):
         _annotate(plan, plan.studies[event.study], event)
         return
@@ -61,7 +60,7 @@ def take(plan: SearchPlan, event: StudyEvent) -> None:
             _isolate(plan, plan.studies[event.study], event.reason)
         case e.AuditRequested():
             plan.studies[event.study].is_audited = True
-            plan.failed_verifications.pop(VerificationKind.WHOLE, None)  # a user who asks again has it tried again
+            plan.failed_verifications.pop(VerificationKind.WHOLE, None)  # a new request resets the failures
         case e.AuditEnded():
             plan.studies[event.study].is_audited = False
         case _:
@@ -91,27 +90,27 @@ def _submit(plan: SearchPlan, event: e.StudySubmitted) -> None:
     study = Study(event.study, event.spec, event.at, version, begin=begin, inputs=event.inputs)
     study.project, study.owner, study.other_files = event.project, event.by, event.other_files
     plan.studies[event.study], plan.metric_unseen[event.study] = study, None
-    plan.check_failures = {}  # what was wrong may be mended: it is tried again
+    plan.check_failures = {}  # the error may be fixed, so each study checks again
     if begin is not None and begin["key"] not in plan.weights:
         plan.weights[begin["key"]] = Checkpoint(begin["key"], begin["sha256"], begin["size"])
         plan.kept_bytes += begin["size"]
 
 
 def _set_state(plan: SearchPlan, study: StudyId, state: StudyState) -> None:
-    """The study is in another state, and what is outstanding of it may be another."""
+    """Set the state, and mark the study's nodes as touched because their outstanding work may change."""
     plan.studies[study].state = state
     plan.touched.update(plan.studies[study].max_step_by_node)
 
 
 def _reopen(study: Study, event: e.StudyReopened) -> None:
-    """The study is not over any more; the time in between is none that it took."""
+    """Clear the study's end. The time until the reopening does not count as its time."""
     if study.finished_at is not None:
         study.idle_seconds += max(0.0, event.at - study.finished_at)
     study.spec, study.finished_at, study.ending, study.error = event.spec, None, {}, None
 
 
 def _isolate(plan: SearchPlan, study: Study, reason: str) -> None:
-    """What the study had is struck; what was run for it remains on its bill."""
+    """Reset the trials of the study. It remains charged for the steps that were run."""
     for trial in study.trials:
         for step in sorted({*trial.requested_steps, *trial.unevaluated}):
             outstanding_requests.stop_waiting(plan, trial, step)
@@ -124,7 +123,7 @@ def _isolate(plan: SearchPlan, study: Study, reason: str) -> None:
 
 
 def _finish(plan: SearchPlan, study: StudyId, state: StudyState, at: float, error: str | None = None) -> None:
-    """The study is over: nobody waits for its trials any more."""
+    """End the study, and cancel its active trials."""
     for trial in plan.studies[study].trials:
         for step in sorted(trial.unevaluated):
             outstanding_requests.drop_evaluation(plan, trial, step)
@@ -148,8 +147,7 @@ EnvironmentEvent = (
 )
 
 
-def take_environment(plan: SearchPlan, event: EnvironmentEvent) -> None:
-    """Take in what was found about it."""
+def record_environment(plan: SearchPlan, event: EnvironmentEvent) -> None:
     match event:
         case e.PackingProfiled():
             plan.profiles[event.device] = event
@@ -160,7 +158,7 @@ def take_environment(plan: SearchPlan, event: EnvironmentEvent) -> None:
         case e.NeedsMore():
             plan.needs.setdefault(event.kind, []).append(event)
         case e.InputsSeen():
-            _see_inputs(plan, event)
+            _record_inputs(plan, event)
         case e.EnvironmentSeen():
             plan.environments.setdefault(event.device, event)
         case e.WeightsDropped():
@@ -169,18 +167,17 @@ def take_environment(plan: SearchPlan, event: EnvironmentEvent) -> None:
             assert_never(event)
 
 
-def _see_inputs(plan: SearchPlan, event: e.InputsSeen) -> None:
-    """The first slot says what a study's inputs are that the server does not see; others should see the same."""
+def _record_inputs(plan: SearchPlan, event: e.InputsSeen) -> None:
+    """Record inputs that the server does not see as the first slot saw them, and any that differ on later slots."""
     study = plan.studies[event.study]
     if is_unseen(study.inputs):
         study.inputs = event.inputs
         return
     for before, now in zip(study.inputs, event.inputs, strict=True):
-        if mark(before) != mark(now) and now["path"] not in study.other_inputs:
+        if fingerprint(before) != fingerprint(now) and now["path"] not in study.other_inputs:
             study.other_inputs.append(now["path"])
 
 
 def _drop_weights(plan: SearchPlan, event: e.WeightsDropped) -> None:
-    """Nothing begins with them any more, and their object is gone."""
     if (weights := plan.weights.pop(event.key, None)) is not None:
         plan.kept_bytes -= weights.size

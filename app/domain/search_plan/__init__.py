@@ -1,7 +1,7 @@
-"""The search plan: an append-only tree of all that its studies ever asked for.
+"""The search plan: an append-only tree of everything that its studies have requested.
 
 TreeML §4.2 describes the structure: nodes with hyper-parameter functions, checkpoints, metrics and requests, and edges
-that are only ever added. `app.domain.evolve` makes it from events, and nothing else does.
+that are never removed. Only `app.domain.evolve` changes it, from events.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ class ChainProgress:
 
     step: int
     saving: frozenset[int] = frozenset()
-    """Steps inside the stage that the worker evaluates or saves, and that are not in the log yet."""
+    """Steps inside the stage that the worker evaluates or saves and that are not in the log yet."""
 
 
 Progresses = Mapping[ChainId, ChainProgress]

@@ -60,7 +60,7 @@ Failures = dict[tuple[int, str], list[str]]
 """Errors of the user's code by step and signature, each with the slots where it was raised, in order."""
 
 MOST_FAILURES = 3
-"""Different errors count together, too: this many of them as one repetition of an equal error."""
+"""This many different errors count as one repetition of an equal error."""
 
 
 MAX_LOST = 3
@@ -106,7 +106,7 @@ class Node:
     saving: dict[int, ChainId] = field(default_factory=dict)
     """Trained steps whose checkpoint is being written, with the chain that writes it."""
     cached: dict[int, CachedState] = field(default_factory=dict)
-    """Those of them that are already on a host's disk."""
+    """The states in `saving` that are already on a host's disk."""
 
     lost: dict[int, int] = field(default_factory=dict)
     """By step, how often the process of a stage that begins there died alone."""
@@ -118,8 +118,8 @@ class Node:
     """Steps whose evaluation failed with an error that had ended another trial, and the tries that this took."""
     not_exact: dict[tuple[int, str], None] = field(default_factory=dict)
     """The first inexact step of a stage and the reason, in the order of the log."""
-    alone: bool = False
-    """Whether each chain begins at step 0, so that its states are never resumed."""
+    is_isolated: bool = False
+    """Whether it belongs to an isolated trial: chains begin at step 0, and its states are never resumed."""
     resumed: dict[int, bool] = field(default_factory=dict)
     """The steps where chains that trained here resumed from a saved state; and whether one of them only evaluated that
     state, so that the result at this step depends on it."""
@@ -157,15 +157,15 @@ class Node:
     @property
     def resumable(self) -> Mapping[int, Checkpoint]:
         """The checkpoints by step that training may resume from."""
-        return _NONE if self.alone else self.checkpoints
+        return _NONE if self.is_isolated else self.checkpoints
 
     @property
     def available_steps(self) -> frozenset[int]:
         """The steps whose states a chain can begin with now, perhaps on one host only."""
-        return frozenset() if self.alone else frozenset((*self.checkpoints, *self.cached))
+        return frozenset() if self.is_isolated else frozenset((*self.checkpoints, *self.cached))
 
     def is_available(self, step: int) -> bool:
-        return not self.alone and (step in self.checkpoints or step in self.cached)
+        return not self.is_isolated and (step in self.checkpoints or step in self.cached)
 
     def state_at(self, step: int) -> Checkpoint:
         """The state at a step of `available_steps`."""
@@ -197,7 +197,7 @@ class Node:
     def covers(self, step: int, progress: Progresses = NO_PROGRESS) -> bool:
         """Whether a running stage will pass `step` here, or evaluates the state there.
 
-        It will not pass again the steps behind it. The state at its end is kept in any case.
+        It does not pass the steps behind it again. The state at its end is always kept.
         """
         return any(
             _is_covered(step, start, end, progress.get(chain)) for (chain, _), (start, end) in self.running.items()
@@ -205,7 +205,7 @@ class Node:
 
     def upcoming_states(self, progress: Progresses = NO_PROGRESS) -> Iterator[int]:
         """The steps whose states will be saved by the running stages."""
-        if self.alone:
+        if self.is_isolated:
             return
         yield from self.saving
         for (chain, _), (start, end) in self.running.items():

@@ -29,7 +29,7 @@ class SearchPlan:
     nodes: dict[NodeId, Node] = field(default_factory=dict)
     roots: list[NodeId] = field(default_factory=list)
     means: dict[NodeId, tuple[MeanShare, ...]] = field(default_factory=dict)
-    """The averaged states of each average. Such a node has no parent: only here is the tree a graph."""
+    """The averaged states of each average. These nodes have several origins and no parent."""
     averages: dict[NodeId, dict[int, list[NodeId]]] = field(default_factory=dict)
     """The inverse of `means`: the averages that each state is part of, by node and step."""
     measured: list[NodeId] = field(default_factory=list)
@@ -43,7 +43,7 @@ class SearchPlan:
     detached: dict[NodeId, Node] = field(default_factory=dict)
     """Nodes that only struck studies pass. They are not part of the tree."""
     metric_unseen: dict[StudyId, None] = field(default_factory=dict)
-    """Studies without any evaluation so far that reported their metric."""
+    """Studies whose metric has not been reported by any evaluation yet."""
 
     chains: ChainsUnderWay = field(default_factory=ChainsUnderWay)
     stages_run: int = 0
@@ -95,17 +95,17 @@ class SearchPlan:
 
     @property
     def is_compared(self) -> bool:
-        """Whether steps are trained again to be compared: not in packs."""
+        """Whether steps are trained again for comparison, which packs do not allow."""
         return self.packing == 0
 
     def node(self, name: NodeId) -> Node:
-        """The node of that name; one that only a struck study passed is not in the tree. Raises KeyError."""
+        """The node of that id, also if only struck studies pass it. Raises `KeyError`."""
         if name in self.nodes or not self.struck:
             return self.nodes[name]
         return self.detached.setdefault(name, Node(name, None, 0, {}))
 
     def gpu_at(self, node: Node, step: int) -> str:
-        """The kind of GPU on which the state where a chain begins was trained; "" for none, or an unknown one."""
+        """The kind of GPU that trained the state at which a chain begins; "" for none, or an unknown one."""
         at: Node | None = node
         if step == node.start:
             at = self.nodes.get(node.parent) if node.parent else None
@@ -114,54 +114,56 @@ class SearchPlan:
         return "" if at is None else at.gpu
 
     def speedup_of(self, kind: str, ranks: int) -> float:
-        """How many times as fast as one such device so many get on together; as many times before any profile."""
+        """The measured speed-up of several devices over one; their number before any measurement."""
         profile = self.ranks_profiles.get(kind)
         seconds = {} if profile is None or ranks == 1 else profile.step_seconds
         return speedup(seconds, ranks) if str(ranks) in seconds else float(ranks)
 
     def ranks_needed(self, kind: str, batch: Mapping[str, Any]) -> int:
-        """As few devices of a kind may train such a batch, for their memory, by what is known of smaller ones."""
+        """The fewest devices of a kind with enough memory for a batch, judging by recorded failures of smaller ones."""
         return max((2 * need.ranks for need in self.needs.get(kind, ()) if _holds(batch, need.batch)), default=1)
 
     def shares_processes(self, study: Study) -> bool:
-        """Whether a process in which another chain had trained before trained anything of the study."""
+        """Whether any stage of the study ran in a process in which another chain had trained before."""
         return any(not self.shared.isdisjoint(trial.path) for trial in study.trials if self.shared)
 
     def trial(self, key: TrialKey) -> Trial:
         return self.studies[key[0]].trials[key[1]]
 
     def resumption(self, node: NodeId, end: int, step: int) -> Resumption:
-        """What training depends on that resumes after `step` steps on the way to step `end` of a node."""
+        """The resumption after `step` steps on the path to step `end` of a node."""
         return resumption_at(self.path_to(node, end), step)
 
     def is_compared_at(self, resumption: Resumption) -> bool:
-        """Whether training that resumed there was seen to end as training without a break does."""
+        """Whether a comparison has shown that this resumption gives the same result as uninterrupted training."""
         values = self.compared.get(resumption.step)
         return values is not None and resumption.values <= values
 
     @property
     def first_difference(self) -> e.ExactnessTested | None:
-        """The first comparison that showed a difference: the trainer is not exact. None if none did."""
+        """The first comparison with a difference, which proves that the trainer is not exact; None if there is none."""
         return next((test for test in self.tests if test.difference), None)
 
     @property
     def uncompared_resumptions(self) -> list[Resumption]:
-        """The resumptions that were not compared yet, by step."""
+        """The resumptions that are not compared yet, by step."""
         return sorted((each for each in self.resumptions if not self.is_compared_at(each)), key=lambda each: each.step)
 
     def origins(self, node: Node) -> list[Place]:
-        """The states that a node begins with: its parent's, all states of its mean, or, at step 0, none."""
+        """The states that a node begins with: its parent's, all states of its mean, or none at step 0."""
         if (shares := self.means.get(node.id)) is not None:
             return [(share.node, share.step) for share in shares]
         return [] if node.parent is None else [(node.parent, node.start)]
 
     def missing_states(self, node: Node) -> list[Place]:
-        """The states among them that are not at hand."""
+        """The origins of a node whose states are not available."""
         return [(name, step) for name, step in self.origins(node) if not self.node(name).is_available(step)]
 
     def can_begin(self, node: Node, step: int) -> bool:
-        """Whether a chain may train the node from this step on: with its own state, its parent's or, at 0, none; an
-        average, with its states once they are in the store."""
+        """Whether a chain may train the node from this step on.
+
+        It needs the node's own state there or its origins'. An average needs its states in the store.
+        """
         if node.is_available(step) or step != node.start:
             return node.is_available(step)
         if node.id in self.means:
@@ -169,13 +171,13 @@ class SearchPlan:
         return not self.missing_states(node)
 
     def start_node(self, node: Node, step: int) -> Node | None:
-        """The node whose state a chain begins with that trains `node` from this step on; None for none, at 0."""
+        """The node with the state from which a chain trains `node` from this step on; None at step 0."""
         if node.is_available(step):
             return node
         return None if node.parent is None else self.nodes[node.parent]
 
     def required_host(self, node: Node, step: int) -> str:
-        """The host whose slots alone may train the node from this step on; "" for any host."""
+        """The only host whose slots can train the node from this step on; "" for any host."""
         begins = self.start_node(node, step)
         cached = begins.cached.get(step) if begins is not None else None
         return "" if cached is None else cached.host
@@ -185,8 +187,8 @@ class SearchPlan:
         noted = self.nodes[stage.node].not_exact if stage.node in self.nodes else ()
         return any(reason == e.WITHOUT_PACK and stage.start < step <= stage.end for step, reason in noted)
 
-    def is_isolated(self, node: NodeId, start: int) -> bool:
-        """Whether a stage that begins there must be trained with no other beside it: its process died too often."""
+    def is_suspect(self, node: NodeId, start: int) -> bool:
+        """Whether the process of a stage that begins there died too often, so that it must be trained alone."""
         return node in self.nodes and self.nodes[node].lost.get(start, 0) >= MAX_LOST
 
     def waiting_studies(self, node: Node, step: int) -> Iterator[Study]:
@@ -196,11 +198,11 @@ class SearchPlan:
                 yield self.studies[study]
 
     def node_of(self, trial: Trial, step: int) -> Node:
-        """The node in which the trial, by its first run, takes the last of its first `step` steps."""
+        """The node in which the trial's first run takes step number `step`."""
         return self._node_in(trial.path, step)
 
     def nodes_of(self, trial: Trial, step: int) -> list[Node]:
-        """The different nodes in which its runs take that step: one as long as they share it."""
+        """The unique nodes in which the trial's runs take that step."""
         nodes = (self._node_in(run.path, step) for run in trial.runs)
         return list({node.id: node for node in nodes}.values())
 
@@ -209,7 +211,7 @@ class SearchPlan:
         return self.nodes[path[max(0, bisect_right(starts, step - 1) - 1)]]
 
     def start_step(self, trial: Trial) -> int:
-        """The step at which the trial begins: 0 but of an average, and of what goes on from one."""
+        """The step at which the trial begins: 0, or the step of the average that it begins with."""
         return self.nodes[trial.path[0]].start
 
     def path_ends(self, trial: Trial) -> Iterator[tuple[NodeId, int]]:
@@ -219,25 +221,25 @@ class SearchPlan:
             yield from zip(run.path, ends, strict=True)
 
     def metrics_by_run(self, trial: Trial, step: int) -> list[Mapping[str, float | None]]:
-        """The metrics after `step` steps of each of the trial's runs; of runs that share the step, once."""
+        """The metrics after `step` steps of the trial's runs, once for runs that share the step."""
         return [each for node in self.nodes_of(trial, step) if (each := node.metrics.get(step)) is not None]
 
     def sources(self, trial: Trial) -> Iterator[tuple[NodeId, int]]:
-        """As `ends`, after the ways to the states that the trial is an average of."""
-        places, ways = self.origins(self.nodes[trial.path[0]]), list[tuple[NodeId, int]]()
+        """Like `path_ends`, after the paths to the states that the trial is an average of."""
+        places, ends = self.origins(self.nodes[trial.path[0]]), list[tuple[NodeId, int]]()
         while places:
-            way = self.path_to(*places.pop())
-            ways += [(node.id, end) for node, end in way]
-            places += self.origins(way[0][0])
-        return iter(dict.fromkeys((*ways[::-1], *self.path_ends(trial))))
+            path = self.path_to(*places.pop())
+            ends += [(node.id, end) for node, end in path]
+            places += self.origins(path[0][0])
+        return iter(dict.fromkeys((*ends[::-1], *self.path_ends(trial))))
 
     def metrics(self, trial: Trial, step: int) -> Mapping[str, float | None] | None:
-        """The metrics of the trial after `step` steps: the means, once all of its runs are measured there."""
+        """The mean metrics of the trial's runs after `step` steps; None until all are evaluated there."""
         measured = self.metrics_by_run(trial, step)
         return means(measured) if measured and len(measured) == len(self.nodes_of(trial, step)) else None
 
     def curve(self, trial: Trial) -> Iterator[tuple[int, Mapping[str, float | None]]]:
-        """Every evaluation on the trial's path up to the steps it was asked for, in order of steps."""
+        """The evaluations on the trial's path up to its last requested step, in order of steps."""
         for name, end in self.path_ends(next(trial.single_runs())):
             here = self.nodes[name].metrics
             for step in sorted(step for step in here if step <= end):
@@ -253,36 +255,33 @@ class SearchPlan:
         return path[::-1]
 
     def path_to(self, name: NodeId, end: int) -> list[tuple[Node, int]]:
-        """The ancestry of a node, each with the step at which the way to step `end` of that node leaves it.
+        """The ancestry of a node, each with the step at which the path to step `end` of the node leaves it.
 
-        Beyond that step, an ancestor holds what belongs to other trials."""
+        An ancestor's later steps belong to other trials.
+        """
         path = self.ancestry(name)
         return list(zip(path, [*(each.start for each in path[1:]), end], strict=True))
 
-    def trials_waiting_after(self, node: Node, step: int) -> Iterator[TrialKey]:
-        """The trials that wait for a result which takes training `node` past `step`."""
-        return (key for key, _ in self.waits_after(node, step))
-
-    def waits_after(self, node: Node, step: int) -> Iterator[tuple[TrialKey, int]]:
-        """As `trials_waiting_after`, each with the step that it waits for."""
+    def trials_waiting_after(self, node: Node, step: int) -> Iterator[tuple[TrialKey, int]]:
+        """The trials that wait for training of `node` past `step`, each with the step that it waits for."""
         for below in self.nodes_after(node, step):
             for at, keys in below.waiting.items():
                 if at > step:
                     yield from ((key, at) for key in sorted(keys))
 
     def nodes_after(self, node: Node, step: int) -> Iterator[Node]:
-        """The node and, each before its own children, all nodes below it that begin after `step`, however deep.
+        """The node and its descendants that begin after `step`, each before its children.
 
-        So do averages that wait for such a state.
+        Averages of missing states count as children.
         """
-        ways = [iter([node])]
-        while ways:
-            child = next(ways[-1], None)
+        branches = [iter([node])]
+        while branches:
+            child = next(branches[-1], None)
             if child is None:
-                ways.pop()
+                branches.pop()
             else:
                 yield child
-                ways.append(self._children_after(child, step))
+                branches.append(self._children_after(child, step))
 
     def _children_after(self, node: Node, step: int) -> Iterator[Node]:
         yield from (self.nodes[name] for name in node.children if self.nodes[name].start > step)
@@ -293,13 +292,13 @@ class SearchPlan:
 
 
 def speedup(step_seconds: Mapping[str, float], ranks: int) -> float:
-    """How many times as fast as one so many are that were measured; the fewest of all count as fast as they can be."""
+    """The measured speed-up of `ranks` devices over one. The smallest measured number counts as perfectly scaled."""
     fewest = min(map(int, step_seconds))
     return fewest * step_seconds[str(fewest)] / step_seconds[str(ranks)]
 
 
 def _holds(batch: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether a batch is as large as another one, or larger; each by the hyper-parameters that decide it."""
+    """Whether a batch is at least as large as another one, by the hyper-parameters that decide it."""
     if batch.keys() != other.keys():
         return False
     return all(value == other[name] or _is_larger(value, other[name]) for name, value in batch.items())

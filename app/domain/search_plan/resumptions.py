@@ -1,9 +1,9 @@
-"""Where training resumed from a saved state, under which kinds of values, and what can be compared there.
+"""Resumptions from saved states, the kinds of values under which they happened, and possible comparisons.
 
-A trainer whose state lacks the memory of one optimizer is exact with the others, and one that reads a value only when
-it is built is exact as long as that value never changes. So a comparison counts for the kinds of values that it was
-made under. Numbers are told apart only by whether they are 0, which mostly switches something off: otherwise each trial
-of a random search would be the only one of its kind.
+A trainer whose state lacks one optimizer's memory is exact with other optimizers. A trainer that reads a value only
+when it is built is exact while the value is constant. So a comparison counts only for the kinds of values that it was
+made with. Numbers are of one kind except 0, which often switches a feature off: otherwise each trial of a random search
+would be its own kind.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ Value = tuple[str, str]
 """The name of a hyper-parameter and a kind of value, or `CHANGED`."""
 
 NodePath = Sequence[tuple[Node, int]]
-"""Nodes from the root on, each with the step at which the way leaves it: see `SearchPlan.way`."""
+"""Nodes from the root on, each with the step at which the path leaves it: see `SearchPlan.path_to`."""
 
 CHANGED = "changed"
-"""In place of a kind: the hyper-parameter had changed before training resumed, so the state comes back under another
-value than the model began with."""
+"""Marks a hyper-parameter that had changed before training resumed, so that the state is loaded with another value
+than the model began with."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Witness:
     """A saved state that a second training can reach in another way than the first.
 
-    node, step: where both end. since: the step from which the first trained without a break. begin: the saved state
-    (0: none) from which the second starts. The later of the two is the resumption that one of them has and the other
-    has not. cost: steps of the second. draw: between 0 and 1, the same for everyone; chooses audits.
+    node, step: the end of both. since: the step from which the first trained without a break. begin: the step of the
+    saved state from which the second starts, or 0. The later of the two is a resumption that only one training has.
+    cost: steps of the second. draw: a reproducible number between 0 and 1 that samples audits.
     """
 
     cost: int
@@ -45,7 +45,7 @@ class Witness:
 
     @property
     def resumption(self) -> int:
-        """The step of the resumption that it compares."""
+        """The step of the compared resumption."""
         return max(self.since, self.begin)
 
 
@@ -57,11 +57,11 @@ class Resumption:
     values: frozenset[Value] = frozenset()
 
 
-def resumption_at(way: NodePath, step: int) -> Resumption:
-    """What resuming after `step` steps on a way depends on: the values before and after, and which changed before."""
-    around = (node for node, end in way if node.start <= step <= end)
+def resumption_at(path: NodePath, step: int) -> Resumption:
+    """The resumption after `step` steps on a path, with the kinds of values before and after, and earlier changes."""
+    around = (node for node, end in path if node.start <= step <= end)
     values = {(name, _kind(form)) for node in around for name, form in node.segment.forms.items()}
-    return Resumption(step, frozenset({*values, *_changed_values(way, step)}))
+    return Resumption(step, frozenset({*values, *_changed_values(path, step)}))
 
 
 def _kind(form: Form) -> str:
@@ -71,8 +71,8 @@ def _kind(form: Form) -> str:
     return "number" if value else "0"
 
 
-def _changed_values(way: NodePath, step: int) -> Iterator[Value]:
-    for (before, _), (node, _) in pairwise(way):
+def _changed_values(path: NodePath, step: int) -> Iterator[Value]:
+    for (before, _), (node, _) in pairwise(path):
         if node.start < step:
             forms = before.segment.forms
             yield from ((name, CHANGED) for name, form in node.segment.forms.items() if forms[name].name != form.name)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from app.domain.objectives import OBJECTIVE_FIELDS, Objectives, objectives_of
+from app.domain.objectives import OBJECTIVE_FIELDS, Objectives, read_objectives
 from app.domain.sampler_inputs import SUGGESTION, ConfigurationSuggested, ResultsLearned
 from app.domain.search_plan.trial import Note, Trial, TrialEvent
 from app.domain.terms import FINAL_STATES, InexactPolicy, NodeId, StateConflict, StudyId, StudyState, Unknown
@@ -56,13 +56,13 @@ class Study:
     executed: int = 0
     """Steps that were run for the study."""
     first: int = 0
-    """Those that were trained for the first time."""
+    """Executed steps that were trained for the first time."""
     retried: int = 0
-    """Those trained again because the user's code raised before their state was kept."""
+    """Executed steps that were trained again because the user's code raised before their state was kept."""
     lost: int = 0
-    """Those trained again because their state was lost with a worker."""
+    """Executed steps that were trained again because their state was lost with a worker."""
     struck: int = 0
-    """Those run before the study was isolated."""
+    """Executed steps before the study was isolated."""
     proof_steps: int = 0
     """Verification steps."""
     gpu_seconds: float = 0.0
@@ -106,7 +106,7 @@ class Study:
 
     @property
     def objectives(self) -> Objectives:
-        return objectives_of(self.spec)
+        return read_objectives(self.spec)
 
     @property
     def value(self) -> str:
@@ -170,10 +170,10 @@ class Study:
     def root_of(self, trial: int, run: int = 0) -> str:
         """The parent in the id of a trial's first node: empty, or the trial's own name if the study does not merge."""
         if self.isolated:
-            return self.root_alone(trial, run)
+            return self.isolated_root(trial, run)
         return "" if self.merges else f"{self.id}/{trial}{_repeat(run)}"
 
-    def root_alone(self, trial: int, run: int = 0) -> str:
+    def isolated_root(self, trial: int, run: int = 0) -> str:
         """The same for an isolated study."""
         return f"{self.id}/{trial}{_repeat(run)}/alone"
 
@@ -255,7 +255,7 @@ class Study:
 
     @property
     def keeps_best_states(self) -> bool:
-        """Whether a trial keeps its state whenever a result is its best so far.
+        """Whether a trial keeps its state after each new best result.
 
         Not with `keep_every`. Not with repeats either: no single run knows their mean. Not in isolated trials, since
         saving itself may change their results.

@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy import Connection, Integer, Row, Select, TextClause, bindparam, select, text, update
 
 from app.domain.events import Event, StudyStruck
-from app.domain.evolve import strikes
+from app.domain.evolve import struck_studies
 from app.domain.terms import StudyId
 from app.events import archive
 from app.events.codec import UnknownEvent, decode, write
@@ -157,8 +157,8 @@ class SqlLog(EventLog):
     def struck_studies(self, stream: str) -> frozenset[StudyId]:
         query = select(EVENTS).where(EVENTS.c.stream == stream, EVENTS.c.type == StudyStruck.__name__)
         with self._database.read() as session:
-            struck = strikes(each.event for each in _fetch(session, query))
-            return struck or strikes(_stored_event(each).event for each in archive.events_of(session, stream))
+            struck = struck_studies(each.event for each in _fetch(session, query))
+            return struck or struck_studies(_stored_event(each).event for each in archive.events_of(session, stream))
 
     def profiles(self) -> list[StoredEvent]:
         recorded: list[StoredEvent] = []

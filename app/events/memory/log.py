@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from app.domain.events import PackingProfiled, RanksProfiled
-from app.domain.evolve import strikes
+from app.domain.evolve import struck_studies
 from app.domain.terms import StudyId
 from app.events.log import Append, EventLog, StoredEvent, Used, VersionConflict, assign_positions
 from app.events.log.port import project
@@ -95,7 +95,7 @@ class MemoryLog(EventLog):
             return [(r.position, r.stream) for r in self._all[after : None if limit is None else after + limit]]
 
     def struck_studies(self, stream: str) -> frozenset[StudyId]:
-        return strikes(each.event for each in self.read(stream))
+        return struck_studies(each.event for each in self.read(stream))
 
     def profiles(self) -> list[StoredEvent]:
         with self._tables.lock:

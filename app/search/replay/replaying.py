@@ -8,7 +8,7 @@ from itertools import takewhile
 
 from app.domain import events as e
 from app.domain.commands import Extend, Prioritize, Start, Stop
-from app.domain.evolve import evolve, strikes
+from app.domain.evolve import evolve, struck_studies
 from app.domain.search_plan import SearchPlan, Study
 from app.domain.terms import StudyId, canonical_json
 from app.search.replay.consistency import broken_log, check
@@ -126,7 +126,7 @@ def replay(
     events: Iterator[Numbered] = takewhile(lambda numbered: at is None or numbered[0] <= at, log)
     if struck is None:
         held = list(events)
-        struck, events = strikes(event for _, event in held), iter(held)
+        struck, events = struck_studies(event for _, event in held), iter(held)
     replayed.plan.struck = struck
     for number, event in events:
         try:

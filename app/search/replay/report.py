@@ -8,7 +8,7 @@ from typing import Any
 
 from app.domain import events as e
 from app.domain import results
-from app.domain.leaderboard import RungRanking, standing
+from app.domain.leaderboard import RungRanking, build_leaderboard
 from app.domain.search_plan import SearchPlan, Study, TrialEvent
 from app.domain.terms import NodeId, StudyId, TrialEventKind
 
@@ -66,7 +66,7 @@ class Replay:
     def rungs(self) -> list[Json]:
         """The rungs at the last replayed event, each with its results, best first."""
         study = self.plan.studies[self.study]
-        ladder = [rung for rung in standing(study).ladder() if rung.values]
+        ladder = [rung for rung in build_leaderboard(study).ladder() if rung.values]
         return [_rung(rung, results.sign(study)) for rung in ladder]
 
 

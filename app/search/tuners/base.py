@@ -40,9 +40,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar
 
-from app.domain.accounting import Spent, seconds_to_budget, spent
+from app.domain.accounting import BudgetUse, budget_use, seconds_to_budget
 from app.domain.commands import Extend, Prioritize, Start, Stop
-from app.domain.objectives import FAILED, Objectives, ResultScore, objectives_of
+from app.domain.objectives import FAILED, Objectives, ResultScore, read_objectives
 from app.domain.pricing import EMPTY_TREE, TrainedTree, trained_tree
 from app.domain.search_plan import SearchPlan, Study, TrialEvent
 from app.domain.terms import TrialEventKind
@@ -88,7 +88,7 @@ class Context:
     slots: int = 1
     seconds_per_step: Callable[[int], float] = _unknown
     """Of a trial; 0 if unknown."""
-    spent: Spent = field(default_factory=Spent)
+    spent: BudgetUse = field(default_factory=BudgetUse)
     """The used part of the study's budgets."""
     seconds_left: float = math.inf
     """Until its budget of slot seconds is used up, at the current rate."""
@@ -166,7 +166,7 @@ class Tuner(ABC):
 
 
 def objectives_in(spec: StudySpec) -> Objectives:
-    return objectives_of(spec.model_dump(include={"metric", "mode", "metrics", "constraints"}))
+    return read_objectives(spec.model_dump(include={"metric", "mode", "metrics", "constraints"}))
 
 
 def context_of(plan: SearchPlan, study: Study, now: float, slots: int) -> Context:
@@ -175,7 +175,7 @@ def context_of(plan: SearchPlan, study: Study, now: float, slots: int) -> Contex
     Numbers are rounded, so that they are recorded exactly as they were used.
     """
     elapsed = round(max(0.0, now - study.submitted_at), 3)
-    paid, left = spent(plan, study, now), seconds_to_budget(plan, study, now)
+    paid, left = budget_use(plan, study, now), seconds_to_budget(plan, study, now)
     seconds = partial(_seconds_per_step, plan, study)
     return Context(elapsed, slots, seconds, paid, left, partial(trained_tree, plan, study))
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from app.domain.accounting import BUDGETS, Spent
+from app.domain.accounting import BUDGETS, BudgetUse
 from app.domain.commands import Start, TunerAction
 from app.domain.cooldowns import Cooldowns
 from app.domain.search_plan import Study, TrialEvent
@@ -73,9 +73,9 @@ class Endings:
             return {"by": "max_time", "max_time": spec.max_time}
         return None
 
-    def used_up_budget(self, spent: Spent) -> Json | None:
+    def used_up_budget(self, spent: BudgetUse) -> Json | None:
         """The budget that is used up; None if there is none."""
-        by = spent.over(self._budgets)
+        by = spent.exhausted_budget(self._budgets)
         return None if by is None else {"by": by, by: self._budgets[by]}
 
     def _has_reached_target(self) -> bool:

@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from app.domain.commands import Extend, Start, Stop
-from app.domain.cooldowns import AT, Cooldowns, cooldown_hp
+from app.domain.cooldowns import COOLDOWN_AT, Cooldowns, cooldown_hp
 from app.domain.search_plan import COOLDOWN_OF, TrialEvent
 from app.domain.terms import TrialEventKind
 from app.search.tuners.base import Context, Key, NewTrial, Next, Tuner
@@ -273,7 +273,7 @@ class Annealed(Tuner):
         """The trial that is branched off another one after step `at`."""
         value, hp, steps = self._value, self._hp[trial], self._value.steps(at)
         hp = cooldown_hp(hp, at, steps, falling=filter(value.falls, hp), shape=value.shape, final=value.final)
-        return Start(hp=hp, steps=at + steps, reason={COOLDOWN_OF: trial, AT: at})
+        return Start(hp=hp, steps=at + steps, reason={COOLDOWN_OF: trial, COOLDOWN_AT: at})
 
     def suggest(self) -> Next | None:
         return next(iter(self.suggest_many(1)), None)

@@ -16,7 +16,7 @@ from app.domain.accounting import Forecast
 from app.domain.decide.studies import SIZE_FIELDS, current_size
 from app.domain.events import Stage
 from app.domain.failures import Group, group_text, groups
-from app.domain.leaderboard import Leaderboard, decisions, meaning, prediction, standing
+from app.domain.leaderboard import Leaderboard, build_leaderboard, decisions, prediction, state_text
 from app.domain.sampler_inputs import learned_text
 from app.domain.search_plan import SearchPlan, Study
 from app.domain.terms import ChainId, ChainState, NodeId, StudyId, StudyState, TrialDisplayState, TrialState
@@ -185,16 +185,16 @@ def _payer(chain: ChainRecord) -> str:
 
 def trials(plan: SearchPlan, study: Study, after: int = 0, limit: int | None = None) -> list[Trial]:
     """The trials of a study, or up to `limit` of them from number `after` on."""
-    busy, stands, mark, front = _busy(plan), standing(study), marks(plan, study), pareto_trials(plan, study)
+    busy, board, mark, front = _busy(plan), build_leaderboard(study), marks(plan, study), pareto_trials(plan, study)
     chosen = study.trials[after : None if limit is None else after + limit]
-    return [_trial(plan, study, trial, busy, stands, mark(trial), front) for trial in chosen]
+    return [_trial(plan, study, trial, busy, board, mark(trial), front) for trial in chosen]
 
 
 def trial(plan: SearchPlan, trial: search_plan.Trial) -> TrialDetail:
     """One trial with all its details."""
     study = plan.studies[trial.study]
     mark = marks(plan, study)(trial)
-    shown = _trial(plan, study, trial, _busy(plan), standing(study), mark, pareto_trials(plan, study))
+    shown = _trial(plan, study, trial, _busy(plan), build_leaderboard(study), mark, pareto_trials(plan, study))
     more: dict[str, Any] = {"failure": Failure(**json_safe(trial.error))} if trial.error else {}
     more |= {name: part for name, part in lineage(study).items() if name == "begins"}
     if parents := trial.reason.get("average_of"):
@@ -234,16 +234,16 @@ def _trial(
     study: Study,
     trial: search_plan.Trial,
     busy: Busy,
-    stands: Leaderboard,
+    board: Leaderboard,
     mark: str,
     front: Collection[int],
 ) -> Trial:
-    state, rung, (last, best) = _state(plan, trial, busy), stands.rung(trial.number), outcomes_of(plan, study, trial)
-    text, result = json_safe(meaning(study, trial, state, stands)), best if study.spec.get("value") == "best" else last
+    state, rung, (last, best) = _state(plan, trial, busy), board.rung(trial.number), outcomes_of(plan, study, trial)
+    text, result = json_safe(state_text(study, trial, state, board)), best if study.value == "best" else last
     more = _OptionalFields()
     if (judged := judged_result(plan, study, trial)) is not None:
         more["metrics"], more["violation"], more["front"] = *judged, trial.number in front
-    if (foretold := prediction(trial, stands)) is not None:
+    if (foretold := prediction(trial, board)) is not None:
         more["prediction"] = Prediction.model_validate(foretold)
     if trial.cooldown_of is not None:
         more["cooldown_of"] = trial.cooldown_of
@@ -261,7 +261,7 @@ def _trial(
         last=last,
         best=best,
         rung=None if rung is None else rung.number,
-        rank=stands.rank(trial.number),
+        rank=board.rank(trial.number),
         hp=trial.hp,
         **more,
     )

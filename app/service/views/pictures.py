@@ -10,7 +10,7 @@ from math import isfinite
 from typing import Any, TypeVar
 
 from app.domain.accounting import horizon
-from app.domain.leaderboard import RungRanking, standing
+from app.domain.leaderboard import RungRanking, build_leaderboard
 from app.domain.results import measured_value, sign
 from app.domain.search_plan import Node, SearchPlan, Study, Trial
 from app.domain.terms import NodeId
@@ -160,8 +160,8 @@ def _forms(plan: SearchPlan, node: Node) -> dict[str, str]:
 
 def rungs(study: Study) -> Rungs:
     """Each rung with its trials, the best first and failed ones last, and the promoted ones."""
-    stands = standing(study)
-    return Rungs(items=[_rung(rung, sign(study)) for rung in stands.ladder()], telling=stands.default_rung())
+    board = build_leaderboard(study)
+    return Rungs(items=[_rung(rung, sign(study)) for rung in board.ladder()], telling=board.default_rung())
 
 
 def _rung(rung: RungRanking, sign: int) -> RankedRung:

@@ -11,7 +11,7 @@ from typing import Any
 from app.domain import accounting, results
 from app.domain.accounting import Forecast
 from app.domain.events import PackingProfiled
-from app.domain.leaderboard import RungRanking, is_waiting_at_rung, standing
+from app.domain.leaderboard import RungRanking, build_leaderboard, is_waiting_at_rung
 from app.domain.search_plan import Chain, SearchPlan, Study, Trial, TrialEvent
 from app.domain.terms import ChainId, NodeId, StudyState, TrialEventKind, TrialState
 from app.scheduling.widths import better_width, times_faster
@@ -150,17 +150,17 @@ def progress(
 ) -> Progress:
     """Trials and steps done and expected, the rungs, the running stages, and the last decision."""
     running = list(_running(plan, study, reached))
-    steps, stands = _steps(plan, study, running, expected), standing(study)
+    steps, board = _steps(plan, study, running, expected), build_leaderboard(study)
     trials = TrialsDone(
         done=sum(_is_tried(plan, trial) for trial in study.trials),
-        resting=sum(is_waiting_at_rung(study, trial, stands) for trial in study.trials),
+        resting=sum(is_waiting_at_rung(study, trial, board) for trial in study.trials),
         expected=_expected_trials(study, expected),
     )
     return Progress(
         trials=trials,
         steps=steps,
         seconds_left=_seconds_left(study, steps, len({run.slot for run in running})),
-        rungs=[_rung(rung) for rung in stands.ladder()],
+        rungs=[_rung(rung) for rung in board.ladder()],
         last=_last_decision(study),
         running=running,
     )

@@ -24,13 +24,13 @@ from app.events import RowsPort, SlotTaken, VersionConflict
 from app.exactness.verification import keep_at
 from app.scheduling.fair_share import NO_CONTENTION, Choice, FairShare, slot_limits
 from app.scheduling.frontier import Frontier, Span
-from app.scheduling.gangs import GangPath, may_have_gangs
+from app.scheduling.gangs import GangPath, can_have_gangs
 from app.scheduling.packs import (
     choose_leader,
     cut_at_branch,
-    cut_at_isolated,
-    cut_where_lanes_fill,
-    is_gathering,
+    cut_at_suspect,
+    cut_to_refill_lanes,
+    is_waiting_for_pack,
     pack_members,
 )
 from app.scheduling.placement import (
@@ -159,12 +159,12 @@ class Assignment:
         """The slots for a path; None if none can take it now."""
         frontier, spans = choice
         able = self._checked_slots(frontier, slots)
-        if may_have_gangs(frontier.plan, spans[0]):
+        if can_have_gangs(frontier.plan, spans[0]):
             gang = self.gangs.gather(choice, frontiers, able, may_widen=may_widen)
         else:
             resume = resume_point(frontier.plan, spans[0])
             slot = place(frontier.plan, frontier.id, spans, resume, self.gangs.exclude_reserved(able))
-            if slot is not None and not is_gathering(frontier, spans[0], slot.name):
+            if slot is not None and not is_waiting_for_pack(frontier, spans[0], slot.name):
                 return self._place_pack(choice, passed_over, slot, slots)
             gang = None
         if gang is None:
@@ -180,17 +180,17 @@ class Assignment:
         if self._is_undecided(frontier):
             width = widest(frontier.plan, _count_with_trainer(slots.healthy, opened))
             return Placement(frontier, [spans[:1]], slot, is_pack=True, measure=width)
-        is_alone = frontier.plan.nodes[spans[0].node].alone
+        is_alone = frontier.plan.nodes[spans[0].node].is_isolated
         if is_alone or not (self._ports.packs and frontier.plan.packing):
-            return Placement(frontier, [cut_at_isolated(frontier.plan, spans)], slot, is_pack=False)
-        if frontier.plan.is_isolated(spans[0].node, spans[0].start) or spans[0].node in frontier.plan.means:
+            return Placement(frontier, [cut_at_suspect(frontier.plan, spans)], slot, is_pack=False)
+        if frontier.plan.is_suspect(spans[0].node, spans[0].start) or spans[0].node in frontier.plan.means:
             return Placement(frontier, [spans[:1]], slot, is_pack=True)
         well, free = (_count_with_trainer(some, opened) for some in (slots.healthy, slots.free))
         most, more = slot_limits(frontier, spans[0].study, well, free)
         lead = cut_at_branch(frontier, choose_leader(frontier, spans, passed_over, most, slot))
         others = pack_members(frontier, lead, passed_over, more, slot)
         return Placement(
-            frontier, cut_where_lanes_fill(frontier, [lead, *others], passed_over, more), slot, is_pack=True
+            frontier, cut_to_refill_lanes(frontier, [lead, *others], passed_over, more), slot, is_pack=True
         )
 
     def _plans_with_trainer(self, slots: Candidates) -> list[Frontier]:

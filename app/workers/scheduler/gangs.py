@@ -22,8 +22,8 @@ from app.scheduling import gangs
 from app.scheduling.fair_share import Choice, slots_used
 from app.scheduling.frontier import Frontier, Span
 from app.scheduling.gangs import Gang, GangPath, Reservation
-from app.scheduling.packs import cut_at_branch, cut_at_isolated
-from app.scheduling.placement import Candidates, cut_to_budget, place, resume_point, takers
+from app.scheduling.packs import cut_at_branch, cut_at_suspect
+from app.scheduling.placement import Candidates, able_slots, cut_to_budget, place, resume_point
 from app.scheduling.widths import batch_of
 from app.workers.scheduler.ports import FrontierCache, Ports
 
@@ -65,7 +65,7 @@ class Gangs:
             self._reservation = None
             return
         busy = self._ports.fence.apply(frontiers, RESERVING, gangs.occupants)
-        for chain in gangs.overdue(held, busy) - self._asked:
+        for chain in gangs.overdue_chains(held, busy) - self._asked:
             self._preempt(chain, next(name for name, each in busy.items() if each.chain == chain))
 
     def _preempt(self, chain: ChainId, slot: str) -> None:
@@ -112,7 +112,7 @@ class Gangs:
                 return self._widen(frontier, choice[1], free, spare) if may_widen else None
         gathered = self._gather(frontier, spans, free)
         if gathered is None and _least_ranks(frontier, spans, slots.healthy) > 1:
-            head, able = (spans[0].node, spans[0].start), list(takers(frontier.plan, spans, slots.healthy))
+            head, able = (spans[0].node, spans[0].start), list(able_slots(frontier.plan, spans, slots.healthy))
             study = gangs.paying_study(spans)
             self._reserve(frontier, spans, able, frontiers, lambda frontier: head in frontier.heads(study))
         return gathered
@@ -157,7 +157,7 @@ class Gangs:
         mine = [slot for slot in slots.free if slot.name in held.slots]
         left = held.until - self._ports.elapsed()
         part = gangs.fitting_spans(frontier, spans, left, mine[0].kind) if mine else ()
-        if not part or plan.nodes[part[0].node].alone:
+        if not part or plan.nodes[part[0].node].is_isolated:
             return None
         enough = [slot for slot in mine if gangs.least_ranks(plan, part, slot.kind) == 1]
         return self._gather(frontier, part, Candidates(slots.healthy, enough))
@@ -173,7 +173,7 @@ class Gangs:
         """The spans of a path that form one chain; only the first span if the path may get more slots next time."""
         if charged_study(frontier, spans).most_ranks > 1 and gangs.is_moldable(frontier.plan, spans[0]):
             return spans[:1]
-        return cut_at_isolated(frontier.plan, spans)
+        return cut_at_suspect(frontier.plan, spans)
 
     def _gather(
         self, frontier: Frontier, spans: Sequence[Span], slots: Candidates, ranks: int | None = None
@@ -199,7 +199,9 @@ class Gangs:
         study = charged_study(frontier, spans)
         used, best, whole = slots_used([frontier])[study.id], (0, free), spans[:1]
         all_groups = gangs.groups_of(frontier.plan, free.healthy)
-        for (host, device), group in gangs.groups_of(frontier.plan, takers(frontier.plan, spans, free.free)).items():
+        for (host, device), group in gangs.groups_of(
+            frontier.plan, able_slots(frontier.plan, spans, free.free)
+        ).items():
             kind = device if host else multi_machine_kind(device)
             here, least = Candidates(free.healthy, group), gangs.least_ranks(frontier.plan, spans[:1], device)
             most = gangs.room_for(study, spare, len(group), used, least)
@@ -208,10 +210,10 @@ class Gangs:
                 gathered = self._gather(frontier, spans[:1], here, most)
                 if gathered is not None:
                     return replace(gathered, measures=True)
-            ranks = gangs.ranks_that_pay(profile, least, min(most, len(group)))
+            ranks = gangs.worthwhile_ranks(profile, least, min(most, len(group)))
             if ranks > max(best[0], study.least_ranks):
                 most = gangs.room_for(study, study.most_ranks, len(all_groups[host, device]), 0, least)
-                is_best = ranks >= gangs.ranks_that_pay(profile, least, most)
+                is_best = ranks >= gangs.worthwhile_ranks(profile, least, most)
                 best, whole = (ranks, here), cut_at_branch(frontier, spans) if is_best else spans[:1]
         return self._gather(frontier, whole, best[1], best[0] or None) or self._gather(frontier, spans[:1], free)
 

@@ -196,7 +196,7 @@ class FrontierCache:
         self._fence.retain(versions)
         for frontier in self._frontiers.values():
             with self._fence.guard(frontier.id, "beginning a look"):
-                frontier.begin_look()
+                frontier.begin_tick()
         for stream, version in versions.items():
             if self._is_behind(stream, version):
                 self._fence.forget_problems(stream)

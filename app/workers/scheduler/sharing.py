@@ -45,7 +45,7 @@ class Sharing:
             return NO_CONTENTION
         now, most = self._ports.elapsed(), len(slots.healthy)
         requests = self._ports.fence.apply(frontiers, REQUESTING, lambda plans: share_requests(plans, most))
-        balance = self._balancing.look(requests, most, now)
+        balance = self._balancing.update(requests, most, now)
         self._record_due({study: round(due, 2) for study, due in balance.due.items()}, now)
         return balance
 
@@ -72,7 +72,7 @@ class Sharing:
         def choose(plans: Sequence[Frontier]) -> list[Takeover]:
             return list(takeovers(plans, balance, now, stopping, lambda each: _can_take_over(each, slots)))
 
-        self._balancing.settle(self._ports.fence.apply(frontiers, REQUESTING, slots_used))
+        self._balancing.record_use(self._ports.fence.apply(frontiers, REQUESTING, slots_used))
         for takeover in self._ports.fence.apply(frontiers, "choosing what makes room", choose):
             with self._ports.fence.guard(takeover.frontier.id, "having room made for it"):
                 self._preempt(takeover)
@@ -100,7 +100,7 @@ def _can_take_over(takeover: Takeover, slots: Candidates) -> bool:
     frontier = takeover.frontier
     if frontier.plan.studies[takeover.study].least_ranks > 1:
         return False
-    head = frontier.longest(study=takeover.study)
+    head = frontier.most_urgent_head(study=takeover.study)
     slot = next((slot for slot in slots.healthy if slot.name == takeover.chain.slot), None)
     if slot is None:
         return False
@@ -193,4 +193,4 @@ def _is_wanted(plan: SearchPlan, chain: Chain) -> bool:
     stage = chain.stages[chain.index]
     beyond = stage.start if stage.end > stage.start else stage.start - 1
     waiting = plan.trials_waiting_after(plan.node(stage.node), beyond)
-    return any(plan.studies[study].is_running for study, _ in waiting)
+    return any(plan.studies[key[0]].is_running for key, _ in waiting)

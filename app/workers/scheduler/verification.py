@@ -74,7 +74,7 @@ class VerificationScheduling:
                     if not _is_being_checked(frontier.plan, able, slots):
                         proof = next_urgent(frontier, kind, len(able.healthy))
                     if proof is not None:
-                        is_urgent = proof.kind == VerificationKind.CHECK or frontier.longest() is None
+                        is_urgent = proof.kind == VerificationKind.CHECK or frontier.most_urgent_head() is None
                         slots = self._assign(frontier, proof, kind, able, slots, is_urgent=is_urgent)
         return slots
 
@@ -99,7 +99,7 @@ class VerificationScheduling:
         """
 
         def has_work(frontier: Frontier) -> bool:
-            return frontier.longest() is not None
+            return frontier.most_urgent_head() is not None
 
         is_short = not slots.free and bool(self._fence.select(self._frontiers(), VERIFYING, has_work))
         for frontier in self._frontiers():

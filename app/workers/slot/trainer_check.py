@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.domain.chain_assignment import VerificationOrder
-from app.domain.objectives import problem_of
+from app.domain.objectives import metric_problem
 from app.domain.terms import FailureKind
 from app.undeclared_inputs import record_undeclared
 from app.workers.slot.surroundings import written_records
@@ -107,7 +107,7 @@ class _Check:
         bench.train(self._steps)
         end = self._held.enter_context(closing(bench.save(look=True)))
         metrics = bench.evaluate()
-        problems = [problem_of(name, metrics, bench.step) for name in self._order.metrics]
+        problems = [metric_problem(name, metrics, bench.step) for name in self._order.metrics]
         for problem in problems:
             if problem is not None and problem["kind"] == FailureKind.METRIC:
                 raise CheckFailed(FailureKind.METRIC, problem["error"], bench.step, "metric")

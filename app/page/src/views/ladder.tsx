@@ -130,7 +130,7 @@ function Told({ study, at, rungs }: ViewProps & { rungs: RankedRung[] }) {
     <ul class="told" aria-live="polite">
       {shown.map((trial) => (
         <li key={trial}>
-          <b>trial {trial}</b>: {verdict(rungs, trial)}
+          <b>trial {trial}</b>: {verdict(rungs, trial, study.finished_at !== null)}
           {events.has(trial) && (
             <>
               , <EventLink study={study} position={events.get(trial)!} />
@@ -146,13 +146,13 @@ function EventLink({ study, position }: { study: Study; position: number }) {
   return <a href={studyLink(study.study, ["events"], { event: String(position) })}>event {position}</a>;
 }
 
-/** "stayed at rung 1: rank 7 of 12, 3 promoted"; or, where there is no further rung, that the trial came there. */
-function verdict(rungs: RankedRung[], trial: number): string {
+/** "pruned at rung 1: rank 7 of 12, 3 promoted", "waits at" in a study that has not ended, or "reached" the last rung. */
+function verdict(rungs: RankedRung[], trial: number, hasEnded: boolean): string {
   const last = rungs.filter((rung) => rung.trials.includes(trial)).at(-1)!;
   const rank = last.trials.indexOf(trial) + 1;
   const went = last.promoted.includes(trial);
   const others = `${last.promoted.length} promoted`;
   const where = `rung ${last.rung}: rank ${rank} of ${last.trials.length}`;
   if (!went && !rungs.some(({ bracket, rung }) => bracket === last.bracket && rung > last.rung)) return `reached ${where}; there is no further rung`;
-  return went ? `promoted from ${where}, one of ${last.promoted.length}` : `stayed at ${where}, ${others}`;
+  return went ? `promoted from ${where}, one of ${last.promoted.length}` : `${hasEnded ? "pruned" : "waits"} at ${where}, ${others}`;
 }
