@@ -35,7 +35,7 @@ LATE_TICKS = 4
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
-    """The application with the database, broker and trainers of `settings`, by default those of the environment.
+    """The application with the database, broker and trainers of `settings`, by default the environment's.
 
     Raises `TrainerFileError` and `TunerFileError`. The schema must exist: `stagetree up` or the migrations create it.
     """

@@ -8,7 +8,7 @@ from importlib.metadata import distribution
 
 
 def main() -> None:
-    """Run the command, whatever else is called `app` in the working folder, which `-m` puts first."""
+    """Run the command. `-m` puts the working folder first in the path, and a package `app` there must not hide ours."""
     if not sys.flags.safe_path and sys.path[:1] == [os.getcwd()]:
         del sys.path[0]
     [command] = distribution("stagetree").entry_points.select(group="console_scripts", name="stagetree")

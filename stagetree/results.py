@@ -33,7 +33,7 @@ class Results(StudyHistory):
 
     @classmethod
     async def fetch(cls, client: AsyncClient, study: str) -> Results:
-        """Fetch the results of a study so far."""
+        """Fetch the current results of a study."""
         gate = asyncio.Semaphore(_AT_ONCE)
 
         async def one(number: int) -> TrialDetail:

@@ -128,7 +128,7 @@ def _follow_audit(service: Service[Documents], study: str, timeout: float | None
 
 
 def _report_waiting_studies(service: Service[Documents], study: str, told: frozenset[str]) -> frozenset[str]:
-    """Report once why each other study in the folder waits; all studies reported so far.
+    """Report once why each other study in the folder waits; returns all reported studies.
 
     A server has slots for other studies as well, so nothing is reported then.
     """

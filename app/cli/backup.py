@@ -200,7 +200,7 @@ def _named_objects(records: SqlRecords, to: Path) -> tuple[int, list[StoredPart]
 
 
 def _copy_objects(store: ObjectStore, named: list[StoredPart], to: Path) -> list[str]:
-    """Copy the objects; the keys of those that are lost, or that a slot has just replaced by later ones."""
+    """Copy the objects; returns the keys of objects that are lost, or that a slot has just replaced by later ones."""
     missing = []
     for each in named:
         target = to / each.key

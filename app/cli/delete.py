@@ -47,7 +47,7 @@ Separate = Annotated[
 def delete(
     id: StudyId, yes: Yes = False, server: Server = None, dir: Store = None, output: Output = Format.table
 ) -> None:
-    """Delete a study that is over, and what is kept for it alone. Studies that share steps with it lose nothing.
+    """Delete a study that is over, and its states. Studies that share steps with it lose nothing.
 
     \b
     Example:  stagetree delete digits-grid-3f9c1a --yes

@@ -151,7 +151,7 @@ def _service(url: str) -> str:
 
 
 def doctor(server: Server = None, output: Output = Format.table) -> None:
-    """Check this installation: what is here, what is missing, and what to do about it.
+    """Check this installation: which parts are here, which are missing, and how to add them.
 
     \b
     Example:  stagetree doctor

@@ -62,7 +62,9 @@ def run(
 ) -> None:
     """Run a study, follow it and print its result: on this machine, unless a server is named.
 
-    What was trained is kept in .stagetree here, and the next study reuses it. `stagetree trials last` lists the trials.
+    Results and states are kept in .stagetree here, and the next study reuses them.
+
+    `stagetree trials last` lists the trials.
 
     \b
     Example:  stagetree run study.yaml --slots 2 --set tuner.max_steps=20

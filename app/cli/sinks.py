@@ -179,7 +179,7 @@ class SinkThread(threading.Thread):
                 self._is_written = True
             except NotFound:
                 self._is_written = True  # the study was deleted
-            except Exception as error:  # a sink's library may raise anything; other sinks go on
+            except Exception as error:  # a sink's library may raise anything; other sinks continue
                 is_sentence = isinstance(error, StagetreeError | OSError)
                 text = str(error) if is_sentence else f"{type(error).__name__}: {error}"
                 if text != reported and not self._ended.is_set():
@@ -271,7 +271,7 @@ class SinksThread(threading.Thread):
 def sinks(server: Server = None) -> None:
     """Write the results of studies to the sinks that their study files name, until it is stopped.
 
-    Folders are made here, and .stagetree/sinks here records what was written: restart it in the same folder.
+    Folders are made here, and .stagetree/sinks here lists the written records: restart it in the same folder.
 
     \b
     Example:  stagetree sinks --server http://gpu-box:8000

@@ -49,7 +49,7 @@ def reopen(
 
 
 def cancel(id: StudyId, server: Server = None, output: Output = Format.table) -> None:
-    """Cancel a study for good; its results so far stay.
+    """Cancel a study for good; its results stay.
 
     \b
     Example:  stagetree cancel last
@@ -64,7 +64,7 @@ def retry(
     dir: Store = None,
     output: Output = Format.table,
 ) -> None:
-    """Retry a failed trial, for all the steps that it was asked for; a study that is over is reopened for that.
+    """Retry a failed trial, for all of its requested steps; a study that is over is reopened for that.
 
     The tuner has already decided without the trial, and does not get its new results.
 

@@ -25,7 +25,7 @@ STDIN = Path("/dev/stdin")
 def load(path: Path, changes: Sequence[str], limits: Limits | None) -> StudySpec:
     """The study in a file, or in stdin for `-`, with changed fields. Raises `SpecError`.
 
-    limits: None for those of a server.
+    limits: None if a server checks its own.
     """
     from stagetree.spec import SpecError, StudySpec
     from stagetree.spec.file import change_fields, read

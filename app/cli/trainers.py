@@ -19,7 +19,7 @@ def trainers(
     ] = None,
     output: ListOutput = ListFormat.table,
 ) -> None:
-    """List the trainers of a server or, without one, those that `run` would find here.
+    """List the trainers of a server or, without one, the trainers that `run` would find here.
 
     \b
     Example:  stagetree trainers --trainers trainer.py

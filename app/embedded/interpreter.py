@@ -1,6 +1,6 @@
 """The stack's interpreter that has imported torch. It imports most, so it starts first.
 
-It starts before it is known whether there will be a stack, and hears later which trainers to import.
+It starts before the decision whether there will be a stack, and receives later which trainers to import.
 """
 
 from __future__ import annotations

@@ -192,7 +192,7 @@ def _rewrite(session: SqlSession, kinds: Sequence[str], change: Callable[[Json],
 
 
 def _purge_free_pages(database: Database) -> None:
-    """SQLite keeps overwritten data in free pages and in the write-ahead log until it is told not to."""
+    """SQLite keeps overwritten data in free pages and in the write-ahead log unless this is disabled."""
     if database.engine.dialect.name != "sqlite":
         return
     with closing(database.engine.raw_connection()) as connection:  # no transaction is begun on it

@@ -1,7 +1,7 @@
 """Plans at an earlier version, and earlier measurements of packs and ranks, from the log.
 
 A few earlier plans stay in memory and are folded on from there, so that walking forward through a log folds each event
-once. A measurement counts for all plans with the same trainer, version and arguments, whatever their seed.
+once. A measurement counts for all plans with the same trainer, version and arguments; the seed does not matter.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Snapshots:
 def packs_on_record(log: EventLog, opened: PlanOpened, batch: Json) -> dict[str, PackingProfiled]:
     """The measurements of packs by kind of device, as `profiles_on_record`.
 
-    Whether packs are exact depends on their width, so it is known for the plan's own measurements only.
+    Whether packs are exact depends on their width, so only the plan's own measurements show it.
     """
     profiles = profiles_on_record(log, opened, batch, PackingProfiled)
     return {device: replace(profile, exact=False) for device, profile in profiles.items()}

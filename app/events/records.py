@@ -142,9 +142,7 @@ def _attempt(log: EventLog, plans: Plans, write: Write, *, locked: bool, fresh: 
 
 
 def _write_optimistic(log: EventLog, plans: Plans, write: Write, fresh: bool) -> list[StoredEvent]:
-    """Decide on the plan as it is known, and append if it has not changed by then: no lock is held while the log is
-    read.
-    """
+    """Decide on the plan in memory, and append if it has not changed by then: no lock is held while the log is read."""
     with plans.holding(write.stream, fresh=fresh) as plan:
         events, version = write.decide(plan), plan.version
     if not events and write.alongside is None and write.idempotency is None:

@@ -91,7 +91,9 @@ class Installation:
     name: str
     """The first part of the keys of its checkpoints."""
     database: str | None
-    """Identifies the database: a copy has the same name and another identity. None if it cannot be known."""
+    """Identifies the database: a copy has the same name and another identity. None if the database cannot be
+    identified.
+    """
     paused_until: float | None = None
     """No checkpoint is deleted before this time, because a backup is being made."""
 
@@ -134,7 +136,7 @@ class SlotRecord:
     trainers: Mapping[str, str] = field(default_factory=dict)
     """The version of each trainer that its worker loads."""
     note: str | None = None
-    """What it waits for, or why it is in quarantine."""
+    """The reason why it waits or is in quarantine."""
     quarantined_until: float | None = None
     kind: str = ""
     """The kind of its device; "" if unknown."""
@@ -176,7 +178,7 @@ class ChainRecord:
     index: int = 0
     """The stage under way."""
     step: int = 0
-    """The last step that is known to be trained."""
+    """The last step that was reported as trained."""
     extra_eval_steps: tuple[int, ...] = ()  # this and the next three: see `ChainFlags`
     branch_steps: tuple[int, ...] = ()
     stop: bool = False

@@ -79,7 +79,7 @@ class HeadRow(SQLModel, table=True):
 
 
 class KeyRow(SQLModel, table=True):
-    """What was appended under an idempotency key."""
+    """The events appended under an idempotency key."""
 
     __tablename__ = "idempotency"
 

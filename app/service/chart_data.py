@@ -1,4 +1,4 @@
-"""The data of a study's charts and films, as plain functions like those in `app.service.queries`."""
+"""The data of a study's charts and films, as plain functions, like `app.service.queries`."""
 
 from __future__ import annotations
 

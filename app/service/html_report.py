@@ -92,7 +92,7 @@ def picture_beside(url: str, study: str) -> tuple[str, str]:
 
 
 def _preview(by_path: Mapping[str, Any], row: StudyRecord, url: str, picture: str) -> str:
-    """The title and the metadata of link previews: title, story, and the picture if `url` is known.
+    """The title and the metadata of link previews: title, story, and the picture if there is a `url`.
 
     Metadata need the picture's absolute address, and a file does not know its own.
     """

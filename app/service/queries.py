@@ -107,7 +107,7 @@ def _forecast_end(use: Services, row: StudyRecord, at: int | None) -> Forecast |
 def _past_study(
     use: Services, row: StudyRecord, at: int, expected: Forecast | None, *, with_trials: bool
 ) -> tuple[StudyAnswer, int]:
-    """The study after an event. Running stages are known then, not the steps within them."""
+    """The study after an event. The log has the running stages of that time, but not the steps within them."""
     with use.open_study(row, at) as (plan, study):
         with use.plan_history(row, plan.version) as plan_history:
             now = plan_history.times[plan.version - 1]

@@ -1,6 +1,6 @@
 """The secrets that a report for others leaves out: paths, hosts, slots, addresses and the names of people.
 
-Every string is redacted, values and names alike. Known names are those of slots, hosts, this machine, its user, and
+Every string is redacted, values and names alike. Known names come from slots, hosts, this machine, its user, and
 people in the log. Text that looks like a path or an address is hidden as well, since tracebacks and notes hold
 any text. This hides more than necessary, and leaves nothing of such a form.
 """

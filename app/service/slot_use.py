@@ -64,7 +64,7 @@ def slot_view(
 ) -> Slot:
     """A slot with its work, by the row of its chain or of the chain that it is lent to.
 
-    chains: those that the caller may see, by name. sees_all: these are all, so that the slot's note may be shown.
+    chains: the chains that the caller may see, by name. sees_all: these are all, so that the slot's note may be shown.
     """
     chain = chains.get(row.chain or "")
     is_seen = sees_all or chain is not None

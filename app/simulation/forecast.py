@@ -1,6 +1,6 @@
 """Forecasts a study's trials and steps by running it on virtual slots with random results.
 
-If a tuner stops trials early, the steps requested so far say little. Its reaction to any results says much: halving
+If a tuner stops trials early, the steps already requested say little. Its reaction to any results says much: halving
 leaves about the same number of steps whichever trials win. The random results are the same for the same study file.
 """
 

@@ -23,7 +23,7 @@ class VirtualSlot:
     def __init__(self, name: str, world: World) -> None:
         self.name, self._world = name, world
         self._lives = 0
-        self._chains: list[VirtualChain] = []  # the last one, or those of the last pack
+        self._chains: list[VirtualChain] = []  # the last one, or all of the last pack
 
     @property
     def is_idle(self) -> bool:

@@ -37,7 +37,7 @@ class World:
     """The duration and fault of a stage that begins on a slot."""
     measure: Measure
     keep_every: int | None = None
-    """Inside a stage, a checkpoint is saved every so many steps."""
+    """The interval of checkpoints inside a stage, in steps."""
     overheads: Overheads = NO_OVERHEADS
     profile: e.PackingProfiled | None = None
     """Durations of steps in packs, however full."""
@@ -179,7 +179,7 @@ class VirtualChain:
         self._wake(self._timeline.time_of(until) - self._now)
 
     def _conditions(self) -> Conditions:
-        """An intermediate checkpoint is due after `keep_every` steps, whatever its cost."""
+        """An intermediate checkpoint is due after `keep_every` steps, at any cost."""
         line, every = self._timeline, self._world.keep_every or 0
         save_seconds = every * line.step_seconds * (1 - 1e-9) if line.steps else inf
         return Conditions(self._own_seconds(), self._flags, save_seconds)

@@ -2,10 +2,10 @@
 
 The log is followed as long as the changed study makes the recorded decisions. From there on the study runs on virtual
 slots: as many as there were, with stages as long as recorded, and the same configurations in the same order. So an
-unchanged study gives no difference. Names come from content, so a result is known if any study of the plan has it. If a
-result is unknown, the last one before it on the same path replaces it; its steps count as needed, and the result as not
-known. The part of a log before the study was isolated is followed unchanged: the changed tuner begins where the real
-one began anew.
+unchanged study gives no difference. Names come from content, so a result is available if any study of the plan has it.
+If a result is unknown, the last one before it on the same path replaces it; its steps count as needed, and the result
+as not known. The part of a log before the study was isolated is followed unchanged: the changed tuner begins where the
+real one began anew.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def what_if(log: Sequence[e.Event], name: StudyId, changes: Mapping[str, Any]) -
     """Run the study with `changes` to its study file, by dotted path. Raises `stagetree.spec.SpecError`.
 
     saved: steps that the study requested and would not have. needed: steps that it would request and that were never
-    trained; a failed attempt counts as trained. not_known: unknown results among those that decided.
+    trained; a failed attempt counts as trained. not_known: the results that decisions needed and that are not recorded.
     """
     _check(changes)
     plan = fold(log)
@@ -155,7 +155,7 @@ def _is_same(event: e.Event, action: Next | End | None, study: Study) -> bool:
 
 
 class _RecordedConfigurations:
-    """The recorded configurations of a study in their order, then those of its sampler."""
+    """The recorded configurations of a study in their order, followed by its sampler's."""
 
     def __init__(self, study: Study, beyond: Sampler) -> None:
         own = (trial for trial in study.trials if trial.reason.get("by") == "tuner")
@@ -246,7 +246,7 @@ def _excess(plan: SearchPlan, study: Study, imagined: Study) -> Iterator[int]:
 
 
 def _best(recorded: RecordedResults, study: Study) -> Json | None:
-    """The best of the trials' last results, of those that were measured."""
+    """The best of the trials' last measured results."""
     last: dict[int, TrialEvent] = {}
     for line in _results(study):
         if study.objectives.score(line.metrics) is not None and recorded.has(study.trials[line.trial], line.steps):

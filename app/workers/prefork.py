@@ -5,8 +5,8 @@
 Each fork runs its command, with a log of its own, once standard input has ended. This process ends when a fork ends by
 itself. On SIGTERM it asks all workers to end and waits while one trains or saves; the API answers until then. If there
 is an API, this stack owns the database, which is migrated first; standard input is then a socket, on which one line
-reports the problem, or is empty.
-A worker of a cluster (`stagetree worker QUEUE`) imports the same modules, whatever the working folder contains.
+reports the problem, or is empty. A worker of a cluster (`stagetree worker QUEUE`) imports the same modules, even if the
+working folder contains others of these names.
 
 Runs on: the interpreter that workers are forked from; `work` on a worker's main process.
 """

@@ -45,7 +45,7 @@ class Preparation:
         self._task = executor.spawn("preparation", self._run)
 
     def take(self) -> tuple[TrainerProcess, bytes] | None:
-        """The process and its output so far, once it is ready; None if it failed or is outdated."""
+        """The process and its output, once it is ready; None if it failed or is outdated."""
         self._task.join()
         process, self._process = self._process, None
         printed = os.pread(self._printed, MAX_OUTPUT_BYTES, 0)

@@ -66,7 +66,7 @@ class Deadline:
         return max(self.floor, self.factor * self.longest if self.longest else self.first)
 
     def limit_steps(self, *, is_patient: bool) -> Deadline:
-        """Use what was learned from earlier steps. is_patient: each step may take as long as the first."""
+        """Use measurements of earlier steps. is_patient: each step may take as long as the first."""
         self.first = self.first or self.floor
         self.floor = self.first if is_patient else min(STEP_SECONDS, self.first)
         return self
@@ -294,7 +294,7 @@ class TrainerConnection:
         return _format_stack(stack)
 
     def _stack(self, begin: int = 0) -> str:
-        """The stacks that the process wrote when it crashed or was asked to."""
+        """The stacks that the process wrote when it crashed or got the signal for it."""
         return os.pread(self._stacks, LONGEST_STACK, begin).decode("utf-8", "backslashreplace")
 
 

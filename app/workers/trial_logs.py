@@ -144,7 +144,7 @@ class _Place:
 
 
 class LogSender:
-    """Sends the files STUDY/NAME/SOURCE in one slot's folder to the database, those of the slot's last worker first.
+    """Sends the files STUDY/NAME/SOURCE in one slot's folder to the database, the files of its last worker first.
 
     An outage of the database is waited for.
     """

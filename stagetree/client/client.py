@@ -77,7 +77,7 @@ class AsyncClient(MakesTrials, TakesRemarks):
         return models.Preview.from_json(await self.http.post("/studies:preview", body_of(spec), slots=slots))
 
     async def studies(self, *, limit: int = 100, state: Iterable[str] = ()) -> AsyncIterator[models.StudyListed]:
-        """All studies, newest first, or those in one of these states; `limit` of them per request."""
+        """All studies, or only the ones in the given states, newest first; `limit` of them per request."""
         async for item in self.http.pages("/studies", limit, state=list(state) or None):
             yield models.StudyListed.from_json(item)
 
@@ -207,7 +207,7 @@ class AsyncClient(MakesTrials, TakesRemarks):
         await self.http.send("DELETE", f"{API}{path_of(study)}/trials/{number}")
 
     async def events(self, study: str, after: int = 0, *, limit: int = 1000) -> AsyncIterator[models.Event]:
-        """The events of the study so far, after event number `after`."""
+        """The recorded events of the study after event number `after`."""
         async for item in self.http.pages(f"{path_of(study)}/events", limit, after=after):
             yield models.Event.from_json(item)
 
@@ -221,7 +221,7 @@ class AsyncClient(MakesTrials, TakesRemarks):
                 yield models.Event.from_json(item)
 
     async def slots(self, *, estimates: bool = False) -> list[models.Slot]:
-        """The slots, and the work of each; with `estimates`, also how far those of its stages were off."""
+        """The slots, and the work of each; with `estimates`, also the error of the estimates of its stages."""
         return [models.Slot.from_json(item) async for item in self.http.pages("/slots", estimates=estimates or None)]
 
     async def release_slot(self, slot: str) -> None:

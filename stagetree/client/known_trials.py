@@ -1,4 +1,4 @@
-"""A client's copy of a study's trials: requested configurations, and events received so far."""
+"""A client's copy of a study's trials: requested configurations, and the events received."""
 
 from __future__ import annotations
 

@@ -200,7 +200,7 @@ class Asker:
     def _strike(self) -> None:
         """The server discarded all trials and requests them again under other numbers.
 
-        Results given so far are void: a caller that asks again waits for the new ones.
+        Earlier results are void: a caller that asks again waits for the new ones.
         """
         self._is_struck = True
         self.known.take_all([])

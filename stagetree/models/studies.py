@@ -24,7 +24,7 @@ class Steps(Answer, needs=()):
 
 
 class Best(Answer, needs=("trial", "value", "steps")):
-    """The best trial so far by the study's mode; on ties the lower number."""
+    """The best trial by the study's mode, of all results; on ties the lower number."""
 
     trial: int
     value: float = Field(description="its last result or its best one, as the study's `value` says")
@@ -203,7 +203,7 @@ class StudyStory(Answer, needs=()):
 
 
 class StudyAnswer(Answer, needs=("study", "state")):
-    """A study with its results so far."""
+    """A study with its current results."""
 
     study: str
     name: str

@@ -145,7 +145,7 @@ class TrialDetail(Trial, needs=()):
 
 
 class Branch(Answer):
-    """A trial that is made of others, by branching or averaging, and its price in steps before it was asked for."""
+    """A trial that is made of others, by branching or averaging, and its price in steps before the request."""
 
     steps: int = Field(description="the steps of the trial in all")
     shared: int = Field(description="steps that are trained already, or requested by other trials")

@@ -54,7 +54,7 @@ class StudyHistory:
     def _histories(self) -> dict[int, TrialHistory]:
         histories = {trial.trial: TrialHistory() for trial in self.trials}
         for event in self.events:
-            if event.type == "StudyIsolated":  # what was before is struck: other trials bear the numbers
+            if event.type == "StudyIsolated":  # earlier events are void: the trial numbers are used again
                 histories = {trial.trial: TrialHistory() for trial in self.trials}
             if event.data.get("trial") in histories:
                 _take(histories[event.data["trial"]], event)

@@ -117,7 +117,7 @@ _LINE_SECONDS = 5.0
 
 
 class Live(Protocol):
-    """Shows a study as it stands, in place of how it stood before."""
+    """Shows the state of a study, and replaces it when it changes."""
 
     def show(self, study: StudyAnswer) -> None: ...
 

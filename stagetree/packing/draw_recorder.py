@@ -35,7 +35,7 @@ ATTENTION = "attention"
 class DrawRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A mode in which random fills depend on a tensor's shape and not on its memory layout.
 
-    model: its modules are named in the records. drawn: the draws so far, in order.
+    model: its modules are named in the records. drawn: the recorded draws, in order.
     """
 
     def __init__(self, model: nn.Module) -> None:

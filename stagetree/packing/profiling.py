@@ -39,7 +39,7 @@ class PackCost:
 @dataclass(frozen=True, slots=True)
 class Profile:
     """The cost of a step of one batch. alone: of the model by itself. packed: of full packs, by number of lanes. batch:
-    the hyper-parameters that decided the batch. is_exact: the widest pack was found to give the gradients, buffers and
+    the hyper-parameters that decided the batch. is_exact: the widest pack gave the gradients, buffers and
     optimizer steps of the model alone, bit for bit, on batches of this shape. other_draws: see `Lane.other_draws`."""
 
     alone: PackCost

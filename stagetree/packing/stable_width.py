@@ -2,7 +2,7 @@
 
 CPU kernels process a tensor in whole vectors, and the remainder at its end number by number, where sums have another
 order and functions another approximation. In a pass that remainder is in the last rows. A pass therefore has padding
-rows behind those of the lanes. Their number is searched with equal weights in every row.
+rows after the rows of the lanes. Their number is searched with equal weights in every row.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The steps of an optimizer without an update rule: its own code, run once over tensors with a row for each lane.
 
 This is valid for elementwise code, such as Lion's or a custom AdamW. `RowMode` observes the functions that it calls,
-and its first steps are compared with those for one parameter.
+and its first steps are compared with its steps for one parameter.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class TracedUpdate(UpdateRule):
         return optimizer
 
     def _verify(self, group: Mapping[str, Any], terms: Any) -> StateLayout | None:
-        """The state layout, if the first steps equal those of one parameter. Raises the errors of the code."""
+        """The state layout, if the first steps equal the steps for one parameter. Raises the errors of the code."""
         chance = torch.Generator().manual_seed(0)
         values, grads = (torch.randn(1, PROBE_SIZE, generator=chance).to(self._like) for _ in range(2))
         parameter, before = nn.Parameter(values[0].clone()), values.clone()

@@ -2,7 +2,7 @@
 
 A sequence is defined on steps t = 0, 1, 2, ... . Every family describes itself as *pieces*: from some step on, one
 elementary function (a `Form`) holds. Values are computed only from the pieces, so two families with the same piece
-give the same numbers bit for bit, and equal pieces can be found by name.
+give the same numbers bit for bit, and equal pieces have equal names.
 
 >>> lr = MultiStep(0.1, [20, 30], 0.1)
 >>> lr.at(0), lr.at(20)

@@ -67,7 +67,7 @@ class Sequence:
 
     @classmethod
     def length_field(cls) -> str | None:
-        """The name of the field that may be omitted where the trial's length is known, or None."""
+        """The name of the field that may be omitted if the trial's length is given, or None."""
         return None
 
     @classmethod

@@ -68,7 +68,7 @@ class Wsd(Sequence):
     """Warm-up, stable, decay (Hu et al. 2024, MiniCPM): up to `peak`, held until `stable_until`, down to `final`.
 
     The decay takes `decay` steps and is "linear", "cosine" (half a period) or "sqrt" (1 - sqrt, Hägele et al. 2024).
-    Where the trial's length is known, `stable_until` may be left out: the decay then ends with the trial.
+    If the trial's length is given, `stable_until` may be left out: the decay then ends with the trial.
     """
 
     family: ClassVar[str] = "wsd"

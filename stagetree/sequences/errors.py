@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class SequenceError(ValueError):
-    """An invalid sequence: `field` is the path inside it, `problem` the sentence that says what is wrong."""
+    """An invalid sequence: `field` is the path inside it, `problem` a sentence about the error."""
 
     def __init__(self, field: str, problem: str) -> None:
         super().__init__(f"{field}: {problem}" if field else problem)

@@ -104,7 +104,7 @@ def has_fraction(value: Any) -> bool:
 
 
 def needs_length(value: Any) -> bool:
-    """Whether the entry can be parsed only when the trial's length is known."""
+    """Whether parsing the entry needs the trial's length."""
     if is_fraction(value):
         return "of" not in value
     if isinstance(value, Mapping) and not is_mix(value):

@@ -114,7 +114,7 @@ class Configured:
     def address(self, name: str) -> str:
         """The address of a sink of a study file. Raises `SinkError` if the file may not use it.
 
-        Artifacts named in the study file replace those of the configured address.
+        Artifacts named in the study file replace the artifacts of the configured address.
         """
         named, artifacts = split_artifacts(name)
         if named in self.named:

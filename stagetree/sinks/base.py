@@ -129,7 +129,7 @@ class Logged(Point):
 
     @property
     def numbers(self) -> dict[str, float]:
-        """Under names that differ from those of metrics."""
+        """The values by name, with the prefix "train/", so that no name is a metric's."""
         return {f"train/{name}": value for name, value in self.metrics.items() if value is not None}
 
 

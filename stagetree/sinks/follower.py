@@ -262,7 +262,7 @@ class Follower:
         if artifact.kind == "weights":
             self._source.checkpoint(self._study, artifact.folder)
         else:
-            text = self._source.report(self._study, public=True)  # who may see the tracker may be anybody
+            text = self._source.report(self._study, public=True)  # the tracker may be public
             Path(artifact.folder, f"{self._study}.html").write_text(text, encoding="utf-8")
 
     def _write(self, position: int | None, records: Iterable[Record | StageRun]) -> None:

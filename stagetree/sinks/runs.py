@@ -57,8 +57,8 @@ class _Trial:
 class Runs:
     """Converts the events of a study to records: one point per step in the run of each trial that passes it.
 
-    written: the keys of records already written, which are skipped. is_alone: whether the trials are those of a study
-    that restarted without sharing.
+    written: the keys of records already written, which are skipped. is_alone: whether the study has restarted
+    without sharing.
     """
 
     def __init__(self, study: str, written: Set[Key]) -> None:

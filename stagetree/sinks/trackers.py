@@ -5,8 +5,8 @@ W&B's forks are not used: they need its cloud and increasing steps, while points
 Runs at W&B have derived names, so they can be resumed. The summary of a run holds the last logged point, which
 identifies a point that was logged but not noted before a kill.
 
-At MLflow, a run of the study's experiment is found by its tags. Its points are fetched once on resume, so that a point
-that was logged but not noted is not logged again.
+At MLflow, a run of the study's experiment is identified by its tags. Its points are fetched once on resume, so that a
+point that was logged but not noted is not logged again.
 """
 
 from __future__ import annotations

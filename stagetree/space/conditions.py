@@ -55,7 +55,7 @@ class Condition:
         return any(_is_equal(value, each) for each in self.wanted[name])
 
     def resolve(self, values: Mapping[str, list[Sequence] | None], owner: str) -> Condition:
-        """The condition with the values as the space writes them, where these are known.
+        """The condition with the values as the space writes them, for hyper-parameters with listed values.
 
         1 means 1 if the space has it, otherwise 1.0. Raises `SpaceError` for values that are not in the space.
         """

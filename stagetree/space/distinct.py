@@ -15,7 +15,7 @@ from stagetree.sequences import Sequence
 from stagetree.space.space import Space
 
 MOST_LISTED = 10_000
-"""Spaces with more combinations are not listed; new configurations are found only by sampling."""
+"""Spaces with more combinations are not listed; new configurations then come from sampling only."""
 
 REPEATS = 100
 """After this many repeats in a row, the remaining configurations are listed. Without a list, a repeat is accepted."""

@@ -38,7 +38,7 @@ __all__ = [
 
 
 class SpaceError(SequenceError):
-    """An invalid space: `field` is the path inside it, `problem` the sentence that says what is wrong."""
+    """An invalid space: `field` is the path inside it, `problem` a sentence about the error."""
 
 
 @dataclass(frozen=True, slots=True)

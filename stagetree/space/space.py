@@ -45,7 +45,7 @@ class Space:
     `steps` is the length of every trial, which fractions refer to; None if unknown. With `has_lengths`, the entry
     `max_steps` sets the length of each trial and is part of the configuration: see `stagetree.space.lengths`.
 
-    Raises `SpaceError` for all errors that can be found without a configuration, invalid sequences included.
+    Raises `SpaceError` for all errors that do not depend on a configuration, invalid sequences included.
     """
 
     def __init__(
@@ -174,7 +174,7 @@ class Space:
         return any(self._conditions.values())
 
     def exists(self, name: str, configuration: Mapping[str, Sequence]) -> bool:
-        """Whether a hyper-parameter exists in a configuration, given the values chosen so far."""
+        """Whether a hyper-parameter exists in a configuration, given the values that are already chosen."""
         condition = self._conditions[name]
         return condition is None or condition.holds(configuration)
 
@@ -288,7 +288,7 @@ class Space:
     def _resolve_conditions(self) -> dict[str, Condition | None]:
         """The conditions with values as the space writes them, where these are listed.
 
-        Raises `SpaceError` for a value that a hyper-parameter can never have, if that is known.
+        Raises `SpaceError` for a value that a hyper-parameter with listed values does not have.
         """
         values = {name: listed_values(name, self._patterns[name]) for name in self.parents()}
         return {name: condition and condition.resolve(values, name) for name, condition in self._conditions.items()}

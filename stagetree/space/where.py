@@ -94,7 +94,7 @@ def parse_expression(text: str) -> ast.expr:
 
 
 def _check(node: ast.AST, place: ast.expr, names: list[str], text: str, depth: int = 0) -> None:
-    """Reject invalid nodes before any value is known. `place` is the nearest expression around `node`."""
+    """Reject invalid nodes before the expression gets any values. `place` is the nearest expression around `node`."""
     if depth > _DEEPEST:
         raise WhereError(f"must be simpler: this is nested more than {_DEEPEST} deep", place)
     if not isinstance(node, _ALLOWED):

@@ -241,7 +241,7 @@ class SpecPart(SpecModel):
         except ValidationError as error:
             raise SpecError([_problem(detail, type(self)) for detail in error.errors()]) from None
 
-    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]  # within a study, the study says what is wrong
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]  # within a study, the study raises the error
 
 
 def _problem(detail: ErrorDetails, part: type[SpecPart]) -> Problem:

@@ -113,7 +113,7 @@ class Trainer(ABC):
     """The name of this trainer in study files, `trainer: digits`. Part of the search plan's identity."""
 
     caches: ClassVar[tuple[str, ...]] = ()
-    """Attributes and globals of the trainer's file that no step depends on, besides those that base classes name.
+    """Attributes and globals of the trainer's file that no step depends on, in addition to the base classes' caches.
 
     They need not be restored with the state, and are not compared.
     """

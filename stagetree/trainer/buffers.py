@@ -25,7 +25,7 @@ class ModelBuffers:
 
     def put_back(self) -> None:
         """Reset the buffers for the next shard."""
-        if self._is_first:  # unchanged so far
+        if self._is_first:  # still unchanged
             return
         with torch.no_grad():
             for name, each in self._now():

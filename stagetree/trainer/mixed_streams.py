@@ -183,7 +183,7 @@ class MixedStream:
 
     @property
     def offset(self) -> int:
-        """The number of items so far."""
+        """The number of items taken."""
         return self.mixture.seen
 
     def mix(self, value: Any) -> None:

@@ -2,7 +2,7 @@
 
 A group with a `name` may have values of its own: `lr.GROUP` is the `lr` of that group, and `lr` that of the others.
 
-Each group's multiple of the study's rate is found by calling `make_optimizer` with two values. It must not be computed
+Calling `make_optimizer` with two values shows each group's multiple of the study's rate. It must not be computed
 from the values in force: those differ between a trial and its continuation, and may be 0 in both. If `make_optimizer`
 ignores the value, as in a module written for another loop, the study's value replaces the optimizer's default, and
 groups with another value keep their multiple of the default.

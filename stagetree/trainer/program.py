@@ -84,7 +84,7 @@ class ProgramOrder:
 class Program:
     """A process that carries out an order.
 
-    step: the reported number of steps; -1 before the first report. measured: its metrics so far, by step.
+    step: the reported number of steps; -1 before the first report. measured: its reported metrics, by step.
     """
 
     def __init__(self, words: Sequence[str], order: ProgramOrder, cwd: Path) -> None:

@@ -63,8 +63,8 @@ class SampleReader:
     """Reads samples of a map-style data set, seeded by (seed, purpose, epoch, index).
 
     change: applied to each sample; its generator has the same seed. To find out whether the data draws anything, the
-    first sample is read twice with different seeds. If both are equal, samples are no longer seeded, and those of a
-    batch are read together (`__getitems__`). If a batch draws all the same, it is read again with seeds.
+    first sample is read twice with different seeds. If both are equal, samples are no longer seeded, and the samples
+    of a batch are read together (`__getitems__`). If a batch draws all the same, it is read again with seeds.
     """
 
     def __init__(self, data: Samples, seed: int, purpose: str, change: Change | None = None) -> None:

@@ -85,8 +85,8 @@ def one_mean(subject: str, value: Any) -> Tensor:
 class PartMeans:
     """Makes the gradients of a batch's parts add up to that of the mean over the whole batch.
 
-    The count of the whole batch is known after its last part. Until then parts are divided by an estimate, which keeps
-    losses near the mean for scaled half precision; the accumulated gradient is corrected at the end.
+    The count of the whole batch is complete after its last part. Until then parts are divided by an estimate, which
+    keeps losses near the mean for scaled half precision; the accumulated gradient is corrected at the end.
     """
 
     _shares: float
@@ -131,9 +131,10 @@ class PartMeans:
 class ShardMeans:
     """Makes the losses of shards add up to the mean over the whole batch; replaces `PartMeans`.
 
-    The count of the batch is known after the sum over all shards; until then a sum is divided by the batch's samples.
+    The count of the batch is complete after the sum over all shards; until then a sum is divided by the batch's
+    samples.
 
-    samples: of the whole batch. count: the counts of this shard's losses so far.
+    samples: of the whole batch. count: the counts of this shard's losses, added up.
     """
 
     def __init__(self) -> None:

@@ -42,7 +42,7 @@ class TorchTrainer(ModelTrainer):
                 return cross_entropy(self.model(images), labels)
 
     Hyper-parameters it knows: `bs` or `batch_size`, `data`, `data_seed`, `seq_len`, `optimizer` (a change makes a new
-    one), those that `build` reads, and the fields of the optimizer's parameter groups, such as `lr`, `momentum` and
+    one), the arguments of `build`, and the fields of the optimizer's parameter groups, such as `lr`, `momentum` and
     `weight_decay`. For more, override `apply`.
 
     Data is a `TensorDataset`, moved to the device once, any map-style data set, or a stream with a `state_dict`; or a

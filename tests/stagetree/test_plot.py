@@ -123,7 +123,7 @@ def test_a_notebook_shows_the_rung_tree_without_a_script(results: Results) -> No
 
 
 def test_of_what_is_not_measured_nothing_is_drawn(results: Results) -> None:
-    assert "not measured" in svg(Results(results.study, [], [], []))
+    assert "nothing is measured yet" in svg(Results(results.study, [], [], []))
 
 
 def test_slots_over_time(results: Results) -> None:

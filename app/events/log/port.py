@@ -125,7 +125,7 @@ class EventLog(ABC):
 
     @abstractmethod
     def profiles(self) -> list[StoredEvent]:
-        """The measurements of packs and ranks in all streams, in order, except those that this version cannot read."""
+        """The measurements of packs and ranks in all streams, in order, except events that this version cannot read."""
 
     @abstractmethod
     def version(self, stream: str) -> int: ...

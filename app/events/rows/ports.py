@@ -125,7 +125,7 @@ class SlotsPort(ABC):
 
     @abstractmethod
     def describe(self, name: str, owner: str, *, trainers: Mapping[str, str], note: str | None) -> None:
-        """Set the versions of the worker's trainers, and what it waits for. Raises `SlotLost`."""
+        """Set the versions of the worker's trainers, and the reason why it waits. Raises `SlotLost`."""
 
     @abstractmethod
     def empty(self, name: str, owner: str, chain: str) -> None:

@@ -1,4 +1,4 @@
-"""Predicts learning curves: the metric at later steps, from the evaluations so far and from ended trials.
+"""Predicts learning curves: the metric at later steps, from a trial's evaluations and from ended trials.
 
 Start with `model`. `curve` has curves, their scale and the shapes, `quadrature` the posterior of a single curve,
 `drift` the predictions from other curves, `learning` what ended trials teach, `prediction` the answers.

@@ -108,7 +108,7 @@ FARTHEST = 1e100
 """Values are clipped at this size, so that results stay finite."""
 _SAME = 1e-30
 MORE = 3.0
-"""The unit as a multiple of the range of a curve so far, if nothing else is known."""
+"""The unit as a multiple of the curve's range, before anything is learned from other curves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ def study_scale(mode: Mode, bounds: Bounds, values: Sequence[float]) -> Scale:
 
 
 def curve_scale(mode: Mode, bounds: Bounds, values: Sequence[float]) -> Scale:
-    """The scale of a single curve, before anything is learned from others: a unit is a few times its range so far."""
+    """The scale of a single curve, before anything is learned from others: a unit is a few times its range."""
     sign = 1.0 if mode == "max" else -1.0
     least, greatest = _limits(bounds)
     z = sign * np.clip(np.array([*values] or [0.0]), least, greatest)

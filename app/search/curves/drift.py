@@ -1,7 +1,7 @@
 """Predicts a curve by its last value plus the gains of other curves from there: a kernel density estimate.
 
 This is the strongest simple baseline for curves that are mostly flat. It has two forms: all other curves count equally,
-or by their similarity so far (the weights of Nadaraya 1964 and Watson 1964, with the width of the nearest neighbours).
+or by their similarity (the weights of Nadaraya 1964 and Watson 1964, with the width of the nearest neighbours).
 Kernels are normal, and as wide as the distance of the nearest other gains (Breiman, Meisel and Purcell 1977, "Variable
 kernel estimates").
 """
@@ -220,7 +220,7 @@ class _Answer(NamedTuple):
 
 
 def _marks(row: Row) -> tuple[float, float]:
-    """The features of similarity: the value, and the gain in the second half of the steps so far."""
+    """The features of similarity: the value, and the gain in the second half of the evaluated steps."""
     value = float(row.units[-1]) if row.curve.steps else 0.0
     return value, value - row.value(row.curve.last_step / 2)
 

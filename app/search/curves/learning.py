@@ -2,7 +2,7 @@
 
 Empirical Bayes (Robbins 1956): the weights make the ended curves likely, found by expectation maximization (Dempster,
 Laird and Rubin 1977, §4.3, for finite mixtures), as if a few more trials had weighted all nodes equally. Stacking: the
-shares of several predictions are those that would have predicted best, with each curve left out of its own prediction
+shares of several predictions maximize the accuracy on ended curves, with each curve left out of its own prediction
 (Yao, Vehtari, Simpson and Gelman 2018, "Using stacking to average Bayesian predictive distributions", §3.1). On the
 ended curves the whole is as good as the best of them.
 """
@@ -50,8 +50,7 @@ class View(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Prior:
-    """Logarithms of the nodes' weights, learned from ended curves. Those of a curve are the parts from begins[curve]
-    on.
+    """Logarithms of the nodes' weights, learned from ended curves. The parts of a curve start at begins[curve].
 
     parts: the weight of each node for each part of a curve.
     """

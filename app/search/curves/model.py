@@ -67,7 +67,7 @@ class CurveModel:
         self._learnt, self._begun = Learnt(), dict[Curve, _Begun]()
 
     def fit(self, ended: Iterable[Curve]) -> None:
-        """Learn from these curves, instead of those of an earlier call."""
+        """Learn from these curves, which replace the curves of an earlier call."""
         curves = self._select([curve for curve in ended if curve.steps])
         self._learnt, self._begun = Learnt(), {}
         if curves:
@@ -150,7 +150,7 @@ class CurveModel:
         return [(batch, step) for step in (soon, self.horizon)]
 
     def _outcomes(self, batch: Batch, step: int) -> tuple[Array, Flags]:
-        """The later values of the curves, and which curves to judge: those that got there without a bend."""
+        """The later values of the curves, and which curves to judge: the ones without a bend up to there."""
         drift, itself = self._learnt.drift, [row.itself for row in batch.rows]
         there = (drift.last_step[itself] >= step) & (batch.last_step < step)
         return drift.values(step)[itself], there & ~batch.bend_before(step)

@@ -29,7 +29,8 @@ ALONE = np.array([0.98, 0.0, 0.0, 0.02])
 WIDTHS = (0.8, 1.0, 1.25, 1.6)
 """Candidate factors of the spread of the curve alone. Before anything is learned, the first."""
 SURPRISES = np.array([0.1, 0.3, 1.0, 3.0, 10.0])
-"""Normal distributions of so many units around the last value, equally likely: what no model predicts."""
+"""A surprise is an equal mixture of normal distributions around the last value, with these standard deviations in
+units."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +152,8 @@ class FirstStep:
 
 
 class Posterior:
-    """Predictions with a row for each trial and a column for each step. Steps are absolute, values those of the metric.
+    """Predictions with a row for each trial and a column for each step. Steps are absolute, and values are in the
+    metric's scale.
 
     At a step that a trial has passed, the prediction is its measured value, interpolated linearly; `below` and
     `log_density` are for later steps only.

@@ -28,7 +28,7 @@ class DoesNotFollow(Exception):
 
 
 def check(plan: SearchPlan, event: e.Event) -> None:
-    """Check that an event can follow those of the plan. Raises `DoesNotFollow`, and LookupError for an unknown
+    """Check that an event can follow the plan's events. Raises `DoesNotFollow`, and LookupError for an unknown
     reference.
     """
     _check_fields(event)
@@ -127,7 +127,7 @@ def _is_one(value: Any, cls: Any) -> bool:
 
 
 def _check_begin(plan: SearchPlan, begin: Json) -> None:
-    """A study's initial weights are those of its plan."""
+    """A study's initial weights are its plan's."""
     if not _fits(begin["size"], int) or begin["size"] < 0 or not _fits(begin["key"], str):
         raise DoesNotFollow(f"its initial weights are {begin!r}")
     opened = plan.opened.begin if plan.opened else None
@@ -228,7 +228,7 @@ def _check_stage(plan: SearchPlan, stage: e.Stage, before: e.Stage | None, *, is
         raise DoesNotFollow(f"there is no study {stage.study}")
     if not node.start <= stage.start <= stage.end:
         raise DoesNotFollow(f"there is no stage {where}")
-    if node.id in plan.detached:  # only a struck study used it, so nothing is known about it
+    if node.id in plan.detached:  # only a struck study used it, so the plan keeps no record of it
         return
     if any(not stage.start <= step <= stage.end for step in stage.evaluate):
         raise DoesNotFollow(f"the stage {where} does not come by the steps {stage.evaluate}")

@@ -19,7 +19,7 @@ from app.search.tuners.base import context_of as context_at
 from app.search.tuners.driver import TunerDriver
 
 NOT_DERIVED = ("by", "sample", "asked", "price", "alpha")
-"""Fields of a trial's reason that are not the tuner's: who requested it, and how its configuration was found."""
+"""Fields of a trial's reason that are not the tuner's: who requested it, and how its configuration was chosen."""
 
 
 def is_decision(event: e.Event, study: StudyId) -> bool:

@@ -57,7 +57,7 @@ class Sampler(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Knowledge:
-    """What a sampler that learns knows. step: the step whose results its model uses; None for the highest of each
+    """The data of a learning sampler. step: the step whose results its model uses; None for the highest of each
     trial.
 
     results: the number of results, including those of other studies. enough: the number that a model needs.
@@ -97,7 +97,7 @@ class NonAdaptive:
 
 
 class FirstConfigurations:
-    """The configurations of the study's `first`, then those of another sampler, which learns from them too."""
+    """The configurations of the study's `first`, followed by another sampler, which learns from them too."""
 
     def __init__(self, spec: StudySpec, then: Sampler) -> None:
         self._first = [_first_proposal(spec, number) for number in range(len(spec.first))]
@@ -167,7 +167,7 @@ class Maker:
     def sample(self, number: int) -> tuple[Values | None, Configuration] | None:
         """A random configuration for proposal `number`, with its values if it lies in the space; None if none is left.
 
-        Raises `SequenceError` if none can be found.
+        Raises `SequenceError` if sampling finds none.
         """
         if self._distinct is not None and self._distinct.is_listable:
             return self._sample_remaining(self._distinct, number)

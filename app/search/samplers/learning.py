@@ -46,7 +46,7 @@ def learned_trials(events: Iterable[ResultsLearned]) -> list[Learned]:
 
 
 class NothingToLearn(Exception):
-    """A study that cannot be learned from. The message says what it must be."""
+    """A study from which the sampler cannot learn. The message states the requirement."""
 
 
 def results_for(spec: StudySpec, source: Study) -> tuple[list[Json], dict[str, int]]:

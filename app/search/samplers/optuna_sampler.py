@@ -1,14 +1,14 @@
 """TPE, CMA-ES and Gaussian processes, by Optuna's samplers: they learn from results.
 
-Optuna is told the history, and asked for one configuration at a time. A proposal is a function of the study file and of
+Optuna gets the history, and proposes one configuration at a time. A proposal is a function of the study file and of
 the history: each has a sampler of its own, seeded by the study's seed and the proposal's number, on an Optuna study
 that can be rebuilt from the history at any time. All work waits until a proposal is needed.
 
 Optuna knows trials by the study's metric at one step for all, the highest one with enough results: each rung has a
 model of its own (Falkner et al. 2018, BOHB, §3.2). With `per_rung: false` it knows the metric at the highest step that
 a trial reached, and a later result replaces an earlier one; CMA-ES, which uses each generation once, keeps the first. A
-trial without a result there is told as failed, and left out of the model. Running trials are known as such: TPE treats
-them as bad ones (a constant liar), the Gaussian process keeps away from them.
+trial without a result there is reported to Optuna as failed, and left out of the model. Running trials are reported as
+running: TPE treats them as bad ones (a constant liar), the Gaussian process keeps away from them.
 """
 
 from __future__ import annotations

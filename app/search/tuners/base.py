@@ -113,8 +113,8 @@ class Tuner(ABC):
     """
 
     eager: ClassVar[bool] = False
-    """Its actions are taken at once, because its next starts do not depend on results. Others are asked whenever a slot
-    could train one more trial."""
+    """Its actions are taken at once, because its next starts do not depend on results. Other tuners suggest an action
+    whenever a slot could train one more trial."""
     open_ended: ClassVar[bool] = False
     """Users add trials too, so a tuner that wants nothing does not end the study."""
     takes_objectives: ClassVar[bool] = False
@@ -136,7 +136,7 @@ class Tuner(ABC):
 
     @abstractmethod
     def suggest(self) -> Next | None:
-        """The next action, given what was observed; None if there is none now. Changes nothing."""
+        """The next action, given the observations; None if there is none now. Changes nothing."""
 
     def suggest_many(self, most: int) -> Sequence[Next]:
         """Up to `most` actions: each is what `suggest` returns after those before it, if nothing else happens
@@ -237,7 +237,9 @@ class NotAnAction(Exception):
 
 
 def check_action(action: Next) -> None:
-    """Raise `NotAnAction` for what is no action, or cannot be logged. `decide` checks whether the action is allowed."""
+    """Raise `NotAnAction` for an object that is no action or cannot be logged. `decide` checks whether the action is
+    allowed.
+    """
     if not isinstance(action, ACTIONS):
         raise NotAnAction(f"it must suggest an action, or None, got {action!r:.100}")
     for name in ("trial", "steps"):

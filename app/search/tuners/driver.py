@@ -263,7 +263,7 @@ class TunerDriver:
 
 @contextmanager
 def _blaming(whom: str, but: type[Exception] | tuple[()] = ()) -> Iterator[None]:
-    """Turn exceptions of a tuner or sampler, except for those in `but`, into `TunerFailed`."""
+    """Turn exceptions of a tuner or sampler, except for classes in `but`, into `TunerFailed`."""
     try:
         yield
     except MemoryError:

@@ -25,7 +25,7 @@ MOST = 64
 def bends_of(hp: Mapping[str, Any], horizon: int) -> tuple[Bend, ...]:
     """The steps before the horizon at which a hyper-parameter jumps, each with the change: "lr x 0.1".
 
-    Numbers are given by their ratio, so that equal decays are equal bends, whatever the initial values.
+    Numbers are given by their ratio, so that equal decays are equal bends for any initial values.
     """
     before = takewhile(lambda segment: segment.start < horizon, segments(hp))
     changes = (_bend(*pair) for pair in pairwise(islice(before, MOST)))
@@ -58,7 +58,8 @@ GROWTH = 1.5
 class Forecasts:
     """The curves of a study, a model that learns from them, and the ranks of trials at their steps.
 
-    The model learns from all curves, including those of stopped trials. When it is refitted follows from the history.
+    The model learns from the curves of all trials, including stopped ones. When it is refitted follows from the
+    history.
 
     bounds: the least and the greatest value of the metric. horizon: the steps of a complete trial.
     """
@@ -92,7 +93,7 @@ class Forecasts:
             self._learn()
 
     def curve(self, trial: int) -> Curve:
-        """The evaluations of a trial so far."""
+        """A trial's evaluations."""
         from app.search.curves import Curve
 
         points = sorted(self._points[trial].items())

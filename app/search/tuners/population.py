@@ -7,7 +7,7 @@ A copy is a new trial with the sequences of the copied trial up to that step and
 part by name, and resumes from the other's checkpoint without training any step twice.
 
 Generations are synchronous: all members are compared at the same step. That is the fair comparison that A.3 requires
-(members that were trained longer would win), and decisions depend on results only, whatever their order. The price is
+(members that were trained longer would win), and decisions depend on results only, not on their order. The price is
 waiting for the slowest member, for one interval at most. Idle slots train other studies meanwhile or, as in A.3,
 further populations of the same study.
 """

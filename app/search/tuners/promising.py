@@ -73,7 +73,7 @@ class Score:
 
     @property
     def base_rate_score(self) -> float:
-        """The score of predicting the share that came true, which is known only afterwards."""
+        """The score of predicting the share that came true, which is a figure in hindsight."""
         rate = self.hits / self.number if self.number else 0.0
         return rate * (1 - rate)
 
@@ -94,10 +94,10 @@ class ForecastProof:
     Each judgement claims, with a probability each, that the trial will be at the current best value (a) at its next
     boundary and (b) at its end. A claim is settled when the trial is evaluated there. p is *proven* while
 
-    1. at least 20 claims of (a) are settled, and those of (b) of at least 20 trials,
+    1. at least 20 claims of (a) are settled, and claims (b) of at least 20 trials,
     2. the Brier score of either kind is no worse than that of the last value's own verdict (it is at the mark, or
        not) and that of the base rate (the share that came true, known only afterwards),
-    3. and so, to a thousandth, are the scores of the latest of them: 20 of (a), and those of (b) of 20 trials.
+    3. and so, to a thousandth, are the scores of the latest of them: 20 of (a), and the claims (b) of 20 trials.
 
     (a) covers every trial that continues, however it was chosen, and so reveals a bias towards large gains. (b) has the
     range of p itself, but only trials that went far. The best value is often exceeded early in a study and seldom late,

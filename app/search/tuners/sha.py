@@ -64,7 +64,7 @@ class SyncBracket:
         return self.start() or self.promotion()
 
     def start(self) -> NewTrial | None:
-        """A new configuration while the bottom rung has room, whatever the results."""
+        """A new configuration while the bottom rung has room; it does not depend on results."""
         return NewTrial(steps=self.steps[0], reason={"rung": 0}) if self.entered[0] < self.width else None
 
     def starts(self, most: int) -> list[Next]:

@@ -95,9 +95,9 @@ def every(interval: int, most: int) -> list[int]:
 class AshaStopping(StoppingRule):
     """Stopping-type ASHA: a trial continues at once if it is in the top 1/eta at its rung, including itself.
 
-    There is at least one place, so the best so far continues. A failed trial counts as the worst at its rung. No trial
-    waits for the top 1/eta to widen: stopped trials stay stopped. (Not in the ASHA paper; later systems ship it under
-    that name.)
+    There is at least one place, so the best trial of a rung continues. A failed trial counts as the worst at its rung.
+    No trial waits for the top 1/eta to widen: stopped trials stay stopped. (Not in the ASHA paper; later systems ship
+    it under that name.)
     """
 
     def __init__(self, spec: StudySpec) -> None:

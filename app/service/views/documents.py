@@ -53,7 +53,7 @@ def study(
     slots: Share = UNUSED,
     with_trials: bool = True,
 ) -> StudyAnswer:
-    """A study with its results so far.
+    """A study with its results.
 
     now: the time of the query, for the duration of a running study. expected: the forecast, if there is one.
     """

@@ -33,7 +33,7 @@ def exactness(plan: SearchPlan, study: Study) -> Exactness:
 
 
 def marks(plan: SearchPlan, study: Study) -> Callable[[Trial], str]:
-    """The mark of a trial that was not compared or is known to be inexact; else ""."""
+    """The mark of a trial that was not compared or is inexact; else ""."""
     unchecked, inexact = trial_marks(plan, study), inexact_results.trial_inexactness_in(plan, study)
     return lambda trial: json_safe(_join_reasons(unchecked(trial), inexact(trial)))
 

@@ -222,7 +222,7 @@ def _paper(scene: Scene) -> tuple[Image.Image, ImageDraw.ImageDraw]:
 
 
 def _finish(pen: ImageDraw.ImageDraw, scene: Scene, frame: int) -> None:
-    """Draw the parts of one frame only: the slots so far, promotions, and the caption."""
+    """Draw the parts that belong to one frame: the slots up to then, promotions, and the caption."""
     edge = LEFT + frame / FRAMES * (WIDTH - LEFT - RIGHT)
     for each in scene.drawn:
         if each.kind == "rect" and each.points[0][0] < edge:

@@ -149,7 +149,7 @@ def _height(point: tuple[float, ...]) -> float:
 
 
 def _forms(plan: SearchPlan, node: Node) -> dict[str, str]:
-    """The forms of hyper-parameters that differ from those of the node's parent."""
+    """The forms of hyper-parameters that differ from the node's parent."""
     before = {} if node.parent is None else plan.nodes[node.parent].segment.forms
     forms = node.segment.forms
     return {name: form_text(form) for name, form in sorted(forms.items()) if form != before.get(name)}

@@ -1,7 +1,7 @@
 """The views of a search plan: its nodes, its outstanding stages, and its events.
 
-A study's events are those of its plan's stream, since its submission, about the study, its nodes, or the chains that
-train them. Positions count from the submission, which is 1. Events of other studies leave gaps.
+A study's events are the events of its plan's stream, since its submission, about the study, its nodes, or the chains
+that train them. Positions count from the submission, which is 1. Events of other studies leave gaps.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ class Assignment:
         """Give work to free slots until one of both runs out. Returns the remaining slots, without those reserved for
         gangs.
 
-        balance: what is due to each study.
+        balance: the share of slots due to each study.
         may_widen: whether a path may get more slots than it needs, because they would be idle. Raises
             `DatabaseUnavailable`.
         """

@@ -21,7 +21,7 @@ from app.outages import LostRace, Unavailable
 logger = logging.getLogger(__name__)
 
 READING = "reading its events"
-"""The work that a `PlanUnusable` holds up, wherever it is raised."""
+"""The work that is held up by a `PlanUnusable`, which any access to a plan may raise."""
 
 
 class HeldUp(Exception):
@@ -91,7 +91,7 @@ class Fence:
         return found
 
     def apply(self, plans: Sequence[Plan], doing: str, do: Callable[[Sequence[Plan]], Result]) -> Result:
-        """`do` applied to all plans together, without those for which it raises, which are held up.
+        """`do` applied to all plans together, except plans for which it raises: they are held up.
 
         `do` may be called several times, so it must have no side effects.
         """

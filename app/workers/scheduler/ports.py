@@ -146,7 +146,7 @@ class Dispatch:
             return False
         try:
             self._ports.publish(chain, stages, slot)
-        except Exception as error:  # whatever the broker's library raises; nothing is written here
+        except Exception as error:  # the broker's library may raise anything; nothing is written here
             about = {"chain": chain, "slot": slot}
             logger.warning("chain %s could not be sent to %s yet: %s", chain, slot, error, extra=about)
             self._is_away = True
@@ -213,8 +213,8 @@ class FrontierCache:
         self._ports.plans.keep(self._frontiers)
 
     def usable(self) -> list[Frontier]:
-        """All plans that are not held up, with every event read so far: a decision that loses a race reads newer
-        events.
+        """All plans that are not held up, as far as their events have been read: a decision that loses a race reads
+        newer events.
         """
         self._catch_up()
         return self._available()
@@ -263,9 +263,9 @@ def _progress(plan: SearchPlan, chain: Chain, row: ChainRecord) -> ChainProgress
 
 
 def _pending_places(plan: SearchPlan, chain: Chain, row: ChainRecord) -> frozenset[Place]:
-    """The states that the worker was asked to keep in completed stages and that are not recorded yet.
+    """The requested states in completed stages that are not recorded yet.
 
-    The next heartbeat removes from the row those that the worker had passed before it heard of them.
+    The next heartbeat removes from the row the steps that the worker had passed before it got the request.
     """
     places = ((stage, step) for stage in chain.stages[: chain.index] for step in row.extra_eval_steps)
     return frozenset(

@@ -47,7 +47,7 @@ class Reaper:
     not lost it.
 
     So a chain ends when its lease has expired and the database has answered this scheduler for a whole lease, or when
-    its worker is known to be gone. After a jump of the database's clock, as at a failover, no lease can be trusted
+    its worker has certainly ended. After a jump of the database's clock, as at a failover, no lease can be trusted
     until its worker has renewed it, so a whole lease is waited for again.
     """
 
@@ -151,7 +151,7 @@ def _loss_command(plan: SearchPlan, row: ChainRecord, cluster: Cluster, outcome:
 
 
 def _has_lost_member(row: ChainRecord, cluster: Cluster, is_patient: bool) -> bool:
-    """Whether the worker of a slot lent to the chain is gone, as far as is known now.
+    """Whether the worker of a slot lent to the chain is gone, by the rows read last.
 
     A worker that ends in order asks the chain to leave first.
     """

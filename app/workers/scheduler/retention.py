@@ -1,4 +1,4 @@
-"""Deletes checkpoints: those that no study can need, and as many others as exceed the budget.
+"""Deletes the checkpoints that no study can need, and others while they exceed the budget.
 
 Each deletion is two facts: the checkpoint is released, so that nothing begins with it any more, and then its object is
 deleted. After a crash in between, the next look finds it among the released ones. Deletion happens on its own thread, a
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 MAX_OBJECTS = 64
 """Deletions in one look."""
 MAX_PLANS = 4
-"""Changed plans that one look examines, in turn. Until all are known, nothing is deleted for the budget."""
+"""Changed plans that one look examines, in turn. Until all are examined, nothing is deleted for the budget."""
 HIGH_WATER, LOW_WATER = 0.9, 0.8
 """Shares of the budget: deletion starts above the first and stops at the second, which leaves room for states being
 written.
@@ -121,7 +121,7 @@ class Retention:
 
     @property
     def kept_bytes(self) -> int:
-        """Of the plans examined so far."""
+        """Of the plans already examined."""
         return sum(use.kept_bytes for use in self._uses.values())
 
     def chain_quota(self, plans: Mapping[str, SearchPlan], live: int, wanted: int) -> int:
@@ -306,7 +306,7 @@ def delete_object(store: ObjectStore, key: str) -> bool:
         store.delete(key)
     except FileNotFoundError:
         return True
-    except Exception as error:  # whatever the client of the store raises; nothing is written here
+    except Exception as error:  # the client of the store may raise anything; nothing is written here
         logger.warning("checkpoint %s is not deleted yet: %s: %s", key, type(error).__name__, error)
         return False
     return True

@@ -66,7 +66,7 @@ class Scheduler:
         return {**self._ports.problems.all(), **self._ports.fence.problems()}
 
     def held_up_reasons(self) -> Mapping[str, str]:
-        """The problems without those of work that only waits for slots."""
+        """The problems, except of work that only waits for slots."""
         return self._ports.fence.problems()
 
     def demand(self) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""Asks the tuners what they want next, and records it. A tuner may think for long, but blocks nothing else.
+"""Requests the tuners' next actions, and records them. A slow tuner blocks no other study.
 
 A study fails here only because its own tuner or sampler raises, or because its trials failed. Any other error holds up
 only its study.
@@ -47,11 +47,11 @@ class Tuning:
         self._ports = ports
         self._drivers: dict[str, dict[StudyId, TunerDriver]] = {}  # by plan
         self._asked: dict[str, tuple[int, int]] = {}  # by plan: the version and room of the last request
-        self._deadlines: dict[str, float] = {}  # by plan: when it is asked again without news
+        self._deadlines: dict[str, float] = {}  # by plan: the time of the next request without news
 
     def tune(self, stream: str, room: int) -> None:
         """Ask the tuners of a plan. Raises `DatabaseUnavailable`."""
-        self._asked.pop(stream, None)  # until all were asked
+        self._asked.pop(stream, None)  # until all have answered
         with self._ports.plans.holding(stream, fresh=False) as plan:
             version, running = plan.version, [study.id for study in _running(plan)]
         before = self._drivers.get(stream, {})
@@ -162,8 +162,8 @@ class Tuning:
     ) -> Callable[[SearchPlan], Sequence[Event]]:
         """The decision to apply the tuner's actions.
 
-        If the study has moved meanwhile, the tuner is asked again outside the transaction; after some attempts, inside
-        it.
+        If the study has changed meanwhile, the tuner gets another request outside the transaction; after some
+        attempts, inside it.
         """
         attempts = count(1)
 

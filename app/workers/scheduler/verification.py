@@ -92,7 +92,7 @@ class VerificationScheduling:
         return slots
 
     def make_room(self, slots: Candidates, live: Mapping[str, ChainRecord]) -> None:
-        """Stop verifications that can wait where other work is waiting, and those of finished studies.
+        """Stop verifications of finished studies, and others that can wait if other work is waiting.
 
         slots: the remaining ones after all work was assigned.
         live: the chains' rows by name. Raises `DatabaseUnavailable`.

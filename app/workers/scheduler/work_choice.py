@@ -32,7 +32,7 @@ class PackWidthChoice:
         self._ports, self._frontiers = ports, frontiers
 
     def look(self, well: Sequence[SlotDescription]) -> None:
-        """Choose wherever that is possible now. well: the slots that are well. Raises `DatabaseUnavailable`."""
+        """Choose for each plan that is ready for it. well: the healthy slots. Raises `DatabaseUnavailable`."""
         for frontier in self._frontiers.usable():
             with self._ports.fence.guard(frontier.id, "choosing how wide its packs are"):
                 if self._ports.packs and frontier.plan.packing is None and not frontier.plan.chains:

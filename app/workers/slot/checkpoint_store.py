@@ -128,7 +128,7 @@ class CheckpointStore:
     def _write(self, key: str, parts: Iterable[memoryview]) -> None:
         try:
             self._store.write(key, parts)
-        except Exception as error:  # whatever the client of the store raises
+        except Exception as error:  # the client of the store may raise anything
             raise StoreUnavailable(f"checkpoint {key} cannot be written: {_error_text(error)}") from error
 
     def _read(self, key: str, sha256: str) -> State:

@@ -38,7 +38,7 @@ class Claim:
 class Pulse:
     """A chain's progress. waits_since: when its last stage ended, if the next message has not come.
 
-    kept: the steps so far at which its state was kept.
+    kept: the steps at which its state was kept.
     """
 
     claim: Claim

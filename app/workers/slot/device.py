@@ -138,7 +138,7 @@ def kind_of(visible: str, listing: str) -> str:
 
 
 def device_kind(device: SlotDevice) -> str:
-    """The model of a slot's device, as far as it is known without initializing CUDA."""
+    """The model of a slot's device, if that can be read without initializing CUDA."""
     if device.device == "cpu" or device.visible is None:
         return "CPU"
     try:

@@ -251,7 +251,7 @@ class ChainExecution:
         return e.Evaluated(node=self.stage.node, step=self.step, metrics=metrics)
 
     def record_passed(self, measured: Mapping[int, e.Metrics]) -> list[e.Evaluated]:
-        """The metrics of steps that the model passed after it was told to stop."""
+        """The metrics of steps that the model passed after the request to stop."""
         self._best.take(measured)
         return [e.Evaluated(node=self.stage.node, step=step, metrics=each) for step, each in sorted(measured.items())]
 

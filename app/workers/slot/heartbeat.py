@@ -1,7 +1,7 @@
 """Keeps a slot's row and leases alive, reads what the scheduler wants of its chains, and kills overdue trainers.
 
 It reads values that the slot replaces as a whole, and writes `flags`, `is_taken` and a claim's `end_flag`. It continues
-whatever the database does.
+if the database fails.
 
 Runs on: the heartbeat's thread.
 """
@@ -45,7 +45,7 @@ MAX_LOST_MESSAGES = 2
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What a slot reports: the version of each trainer, and what it waits for, if anything."""
+    """The report of a slot: the version of each trainer, and the reason why it waits, if it does."""
 
     trainers: Mapping[str, str] = field(default_factory=dict)
     note: str | None = None

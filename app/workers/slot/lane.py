@@ -1,4 +1,4 @@
-"""One chain in a slot: runs its stages, and ends it correctly whatever goes wrong.
+"""One chain in a slot: runs its stages, and ends it correctly after any error.
 
 Runs on: the thread that trains; the heartbeat's reads `pulse` and `flags`.
 """
@@ -50,7 +50,7 @@ class TrainRequest:
 @dataclass(frozen=True, slots=True)
 class TrainResult:
     """step: the step that was reached.
-    inexact_reasons: why its bits may differ from those of a model trained alone, besides the model's own reasons.
+    inexact_reasons: why its bits may differ from a model trained alone, besides the model's own reasons.
     passed: the metrics of the steps that it passed.
     peak_bytes: as for `TrainedTo`.
     """

@@ -64,7 +64,7 @@ class LaneModel(Protocol):
 class LaneContext:
     """What a lane is given. seconds: the slot time that it has used.
 
-    inexact_reasons: why its bits may differ from those of a model trained alone, besides the model's own reasons.
+    inexact_reasons: why its bits may differ from a model trained alone, besides the model's own reasons.
     """
 
     claimed: Claimed

@@ -91,7 +91,7 @@ class End(RowChange):
 
 @dataclass(frozen=True, slots=True)
 class DescribeSlot(RowChange):
-    """The versions of a slot's trainers, and what it waits for; no effect if the slot has another owner."""
+    """The versions of a slot's trainers, and the reason why it waits; no effect if the slot has another owner."""
 
     slot: str
     owner: str
@@ -213,7 +213,7 @@ class FactOutbox:
         return self._thread.is_idle
 
     def drain(self, seconds: float | None = None) -> bool:
-        """Wait until all statements so far are recorded or void; whether they are in time."""
+        """Wait until all statements put before are recorded or void; whether they are in time."""
         return self._thread.drain(seconds)
 
     def close(self) -> None:

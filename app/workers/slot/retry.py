@@ -98,7 +98,7 @@ class SharedTime:
         self._payers: Collection[int] = members
 
     def seconds_of(self, member: int) -> Seconds:
-        """The seconds charged to a lane so far."""
+        """The seconds charged to a lane."""
         self._settle()
         return Seconds(self._seconds[member])
 
@@ -183,7 +183,7 @@ class WorkerThread(Generic[Item]):
             return self._items[self._under_way - 1]
 
     def drain(self, seconds: float | None = None) -> bool:
-        """Wait until all items so far are done; whether they are in time."""
+        """Wait until all items put before are done; whether they are in time."""
         with self._changed:
             return bool(self._changed.wait_for(lambda: not self._items, seconds))
 

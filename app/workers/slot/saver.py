@@ -190,7 +190,7 @@ class Saver:
     ) -> None:
         """Store a state, which belongs to the saver from here on; `on_stored` receives the result.
 
-        copy_seconds: the cost so far.
+        copy_seconds: the time that copying the state took.
         on_cached: for branch points: receives the cached state before the upload. Raises `Closing` if there was no room
             before the slot had to end.
         """
@@ -234,7 +234,7 @@ class Saver:
         self.submit(claim, delete)
 
     def drain(self, seconds: float | None = None) -> bool:
-        """Wait until all jobs so far are done; whether they are in time."""
+        """Wait until all jobs put before are done; whether they are in time."""
         return self._thread.drain(seconds)
 
     def close(self) -> None:

@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 Json = dict[str, Any]
 
 MAX_TIME_SHARE = 0.02
-"""A path is examined again only after so long that examining takes at most this share of a slot's time."""
+"""A path is examined again after an interval that keeps the time for it within this share of a slot's time."""
 
 PATTERN_FILES = 16
 """If a trainer's constructor wrote more files of one kind in a folder, it also wrote the others."""

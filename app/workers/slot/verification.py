@@ -28,7 +28,7 @@ from stagetree.runtime.inexact_reasons import UNREPEATABLE, WATCHED, is_of_metri
 
 
 class VerificationLane(Lane):
-    """One stage that trains by itself: other lanes in its process would change what is compared."""
+    """One stage that trains by itself: other lanes in its process could change the compared values."""
 
     is_between_stages = False
     keeps_nothing = True
@@ -205,7 +205,7 @@ class VerificationLane(Lane):
         return f"{text}. {metric_cause(stray) if is_of_metrics(text) else state_cause(stray)}"
 
     def _cause_in_whole(self, text: str) -> str:
-        """The suspects that were known before the trial was trained again."""
+        """The cause named by suspects from earlier comparisons."""
         if not self._order.suspects and self._order.ignored:
             return WATCHED
         return metric_cause(self._order.suspects) if is_of_metrics(text) else state_cause(self._order.suspects)
@@ -222,7 +222,7 @@ class VerificationLane(Lane):
         self._record(self._tested_fact(at, difference=difference, stray=words))
 
     def _record(self, fact: e.ExactnessTested) -> None:
-        """Record a result now, whatever happens to the rest."""
+        """Record a result now, before the rest of the verification, which may fail."""
         self._slot.outbox.put(self.claim, [fact], is_news=True)
 
 

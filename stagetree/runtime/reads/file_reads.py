@@ -3,7 +3,7 @@
 Python's audit hook reports each file that Python opens, here and in forked data-loader workers. Libraries that open
 files themselves, such as HDF5 or safetensors, mostly keep or map them, which /proc shows. For files that a library
 closes again, the folder was mostly listed before: see `FolderWatch`. A check reads only some files of a data set of
-single images, so many files with one ending are reported as a pattern, such as `/data/train/*/*.png`.
+single images. Therefore many files with one ending are reported as a pattern, such as `/data/train/*/*.png`.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def read_files() -> list[str]:
 
 
 def code_files(code: Imports) -> list[str]:
-    """The user's imported module files that no version covers, such as those of an editable install, with patterns for
+    """The user's imported module files that no version covers, such as files of an editable install, with patterns for
     many."""
     return _report([name for name in code.uncovered_files() if "/." not in name])
 
@@ -247,7 +247,7 @@ def _is_foreign(name: str, installed: tuple[str, ...]) -> bool:
 
 
 def _replace_by_patterns(names: Iterable[str]) -> Iterable[str]:
-    """Replace many files with one ending by patterns: those in a folder, and those in the subfolders of a folder."""
+    """Replace many files with one ending, in a folder or in its subfolders, by patterns."""
     names = _merge(names, _subfolder_pattern, os.path.dirname)  # with many classes, a few files were read of each
     return _merge(_merge(names, _folder_pattern, str), _subfolder_pattern, str)
 

@@ -43,7 +43,7 @@ class TunerSpec(SpecPart):
     needs_space: ClassVar[bool] = True
     """Whether the study has a space."""
     trains_to_the_end: ClassVar[bool] = False
-    """Whether every trial is trained for its full length, so that the number of parallel trials is known beforehand."""
+    """Whether every trial is trained for its full length, so that the number of parallel trials is fixed."""
     takes_objectives: ClassVar[bool] = False
     """Whether the study may have several metrics, or constraints."""
 

@@ -84,7 +84,7 @@ class CurveTuner(SamplingTuner):
 
 
 class EarlyTermTuner(CurveTuner):
-    """Predictive termination: stops a trial that is unlikely to reach the best value so far."""
+    """Predictive termination: stops a trial that is unlikely to reach the current best value."""
 
     kind: Literal["early_term"] = "early_term"
     boundary: Count = aliased("boundary", "the number of steps between decisions, at least 1", default=30)

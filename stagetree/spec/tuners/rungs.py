@@ -50,7 +50,7 @@ def bracket_sizes(trials: int, rungs: int, eta: int, brackets: int) -> list[int]
 
 
 def guaranteed_steps(trials: int, ladders: Sequence[Sequence[int]], eta: int) -> int:
-    """The steps that at least one trial of ASHA reaches, whatever the results, if none fails.
+    """The steps that at least one trial of ASHA reaches for any results, if none fails.
 
     Of n trials at a rung, at least floor(n / eta) are promoted. In one bracket that makes rung floor(log_eta(n)),
     counted from 0.

@@ -91,7 +91,7 @@ class Sharding:
     def __init__(self, shards: int, seed: int, device: str) -> None:
         self.shards, self._seed, self._device = shards, seed, device
         self.means = ShardMeans()
-        self._moving: set[str] = set()  # buffers that have changed so far; testing one waits for the device
+        self._moving: set[str] = set()  # buffers that have changed; testing one waits for the device
         self._early = EarlySums()
 
     @property
@@ -218,7 +218,7 @@ def gradient_parameters(model: nn.Module, optimizer: Optimizer) -> list[nn.Param
 
 
 class BatchInShards:
-    """A batch to learn from. spans: its shards. present: for each parameter, whether it has a gradient so far."""
+    """A batch to learn from. spans: its shards. present: for each parameter, whether it already has a gradient."""
 
     def __init__(
         self, whole: BatchSpan, spans: list[BatchSpan], parameters: list[nn.Parameter], buffers: ModelBuffers
