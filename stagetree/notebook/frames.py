@@ -1,4 +1,4 @@
-"""Studies for people and for pandas: their numbers, read once, as records and as data frames."""
+"""A study's trials as data frames, text and HTML."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class TrialHistory:
-    """When a trial was added, and had its last result or was ended, in seconds since 1970; where it stands, and why."""
+    """added, ended: in seconds since 1970; a trial ends with its last result, or when it is stopped. rung, reason: the
+    rung that it trains for or was stopped at, and the tuner's reason.
+    """
 
     added: float | None = None
     ended: float | None = None
@@ -30,7 +32,7 @@ class TrialHistory:
 
 @dataclass(frozen=True)
 class StudyHistory:
-    """A study with all its trials, their curves, what happened to them, and the nodes of the plan they pass."""
+    """A study with all its trials, their curves and events, and the nodes of the plan that they pass."""
 
     study: StudyAnswer
     trials: list[TrialDetail]
@@ -38,16 +40,14 @@ class StudyHistory:
     nodes: list[Node]
 
     def trial(self, number: int) -> TrialDetail:
-        """One of the trials, by its number."""
         return self.trials[number]
 
     def curve(self, number: int, metric: str | None = None) -> dict[int, float | None]:
-        """The values of a metric, by step; by default of the study's metric."""
+        """The values of a metric by step; by default the study's metric."""
         name = metric or self.study.metric
         return {point.step: point.metrics.get(name) for point in self.trials[number].curve}
 
     def history(self, number: int) -> TrialHistory:
-        """When a trial was added and ended, where it stands, and why."""
         return self._histories[number]
 
     @cached_property
@@ -67,7 +67,7 @@ class StudyHistory:
 
     @cached_property
     def _measured(self) -> dict[tuple[str, int], float]:
-        """When a node was measured at a step."""
+        """The times of measurements, by node and step."""
         measured = (event for event in self.events if event.type == "Evaluated")
         return {(event.data["node"], event.data["step"]): event.at for event in measured}
 
@@ -89,7 +89,7 @@ def _take(history: TrialHistory, event: Event) -> None:
 
 
 def _rung(type: str, reason: Mapping[str, Any], before: int | None) -> int | None:
-    """The rung that a trial trains for, or was stopped at; None for tuners without any."""
+    """The rung that a trial trains for or was stopped at; None for tuners without rungs."""
     if "rung" not in reason:
         return before
     return int(reason["rung"])
@@ -98,7 +98,7 @@ def _rung(type: str, reason: Mapping[str, Any], before: int | None) -> int | Non
 Json = dict[str, Any]
 
 SHOWN = 10
-"""How many trials a notebook shows."""
+"""The number of trials that a notebook shows."""
 
 
 def best(trials: Iterable[Json], mode: str) -> Json | None:
@@ -107,7 +107,9 @@ def best(trials: Iterable[Json], mode: str) -> Json | None:
 
 
 def rank_trials(trials: Iterable[Json], mode: str) -> list[Json]:
-    """The trials that have a value, the best first: feasible ones, and of these the front; failed ones last."""
+    """The trials with a value, the best first. Feasible trials come first, the Pareto front before the others, and
+    failed trials last.
+    """
     sign = -1 if mode == "max" else 1
     valued = [trial for trial in trials if trial["value"] is not None]
 
@@ -118,7 +120,7 @@ def rank_trials(trials: Iterable[Json], mode: str) -> list[Json]:
     return sorted(valued, key=place)
 
 
-# ---------------------------------------------------------------------------------------------------------- data frames
+# ----------------------------------------------------------------------------------------------------------- data frame
 
 
 def frame(results: StudyHistory, *, by_step: bool = True) -> DataFrame:
@@ -160,7 +162,7 @@ def _row(results: StudyHistory, number: int) -> dict[str, Any]:
 
 
 def flat_hp(hp: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """A configuration as names and plain values: `lr` of a constant, `lr.family`, `lr.init` and so on of others."""
+    """A configuration as names and plain values: `lr` for a constant, otherwise `lr.family`, `lr.init` and so on."""
     for name, value in hp.items():
         yield from _flat(name, parse(value, name).to_json())
 
@@ -188,16 +190,16 @@ def words(reason: Mapping[str, Any]) -> str:
 _NOT_WORDS = {"by", "rung", "sample", "asked", "bracket", "member"}
 
 
-# -------------------------------------------------------------------------------------------------------------- showing
+# -------------------------------------------------------------------------------------------------------- text and HTML
 
 
 def text(name: str, url: str, study: Json, trials: Collection[Json]) -> str:
-    """A study in a line, and its mark in another one, where it has one."""
+    """A study as one line, and a second one if it has a mark."""
     return _join_lines(name, url, study, trials) + mark_line(study.get("exactness", {}).get("mark", ""))
 
 
 def mark_line(mark: str) -> str:
-    """A line for the mark of a study; nothing where it has none."""
+    """A new line with the mark of a study; "" if it has none."""
     return f"\n* {' '.join(mark.split())}" if mark else ""
 
 
@@ -218,7 +220,7 @@ def _count(trials: int) -> str:
 
 
 def html(line: str, study: Json, trials: Collection[Json]) -> str:
-    """A study as a small table: its best trials, then others."""
+    """A study as a small table of its best trials, followed by trials without a value."""
     first = rank_trials(trials, study.get("mode", "max"))
     rows = [*first, *(trial for trial in trials if trial["value"] is None)]
     names = list(dict.fromkeys(name for trial in rows for name, _ in flat_hp(trial["hp"])))
@@ -238,7 +240,7 @@ def _html_row(trial: Json, names: Iterable[str]) -> str:
 
 
 def _value(trial: Json) -> str:
-    """A trial's value, as a mean with its deviation where it is one, and a star where it has a mark."""
+    """A trial's value (a mean with its deviation), with a star if the trial has a mark."""
     star = "*" if trial.get("exactness") and trial["value"] is not None else ""
     held = [each for each in (trial.get("last"), trial.get("best")) if each and each["value"] == trial["value"]]
     return (value_text(held[0]) if held else _short(trial["value"])) + star

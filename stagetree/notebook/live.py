@@ -1,8 +1,6 @@
-"""How a study that is waited for is shown: a line that changes in a terminal, a view in a notebook, or lines.
+"""Shows a study: its progress while a program waits for it, and the properties of `Study` and `AsyncStudy`.
 
-A study under way as a notebook's cell shows it: bars, rungs, the best trial, the last decision, and each slot.
-
-What `Study` and `AsyncStudy` show of a study: the same, as it was last heard.
+Progress is one changing line in a terminal, a table in a notebook's cell, or lines in a file.
 """
 
 from __future__ import annotations
@@ -24,13 +22,13 @@ from stagetree.notebook import frames
 from stagetree.text import FINAL, decision_text, duration, mark_word, saved_text
 
 SLOTS = 16
-"""How many slots are shown; the others are counted."""
+"""The number of slots that are shown; the others are only counted."""
 
 _CELL = "text-align:left;padding:0 1em 0 0"
 
 
 def html(study: StudyAnswer) -> str:
-    """The study as it stands."""
+    """The table of a notebook's cell: bars, rungs, the best trial, the last decision, and each slot."""
     rows = "".join(
         f'<tr><td style="{_CELL};opacity:.6">{escape(label)}</td><td style="{_CELL}">{shown}</td></tr>'
         for label, shown in _rows(study)
@@ -45,7 +43,7 @@ def _title(study: StudyAnswer) -> str:
 
 
 def _rows(study: StudyAnswer) -> Iterator[tuple[str, str]]:
-    """A label and HTML for each."""
+    """The rows of the table, each as a label and HTML."""
     progress, over = study.progress, study.state in FINAL
     if progress.trials is not None:
         failed = f" <b style='color:red'>{study.counts['failed']} failed</b>" if study.counts.get("failed") else ""
@@ -58,7 +56,7 @@ def _rows(study: StudyAnswer) -> Iterator[tuple[str, str]]:
         )
     if progress.steps is not None:
         yield (
-            "different steps",
+            "unique steps",
             _bar(progress.steps.done, progress.steps.expected, about=bool(progress.rungs) and not over),
         )
     if progress.rungs:
@@ -106,14 +104,14 @@ def _slots(running: list[UnderWay]) -> Iterator[tuple[str, str]]:
 
 
 def _served(run: UnderWay) -> str:
-    """Which trials the stage is for."""
+    """The trials that a stage is trained for."""
     if not run.trials:
         return "another study's"
     return f"trial {run.trials[0]}" if run.trial_count == 1 else f"{run.trial_count} trials share it"
 
 
 _LINE_SECONDS = 5.0
-"""Where lines cannot change, how long it is from one to the next."""
+"""The time between two lines of `Lines`."""
 
 
 class Live(Protocol):
@@ -124,7 +122,7 @@ class Live(Protocol):
     def close(self) -> None: ...
 
 
-class Nothing:
+class Hidden:
     """Shows nothing."""
 
     def show(self, study: StudyAnswer) -> None: ...
@@ -133,7 +131,7 @@ class Nothing:
 
 
 class Terminal:
-    """The last line of a terminal."""
+    """Replaces the last line of a terminal."""
 
     def show(self, study: StudyAnswer) -> None:
         width = shutil.get_terminal_size().columns - 1
@@ -144,7 +142,9 @@ class Terminal:
 
 
 class Lines:
-    """A line now and then, for files and for terminals that know no escapes; the last one is always there."""
+    """Prints a line every few seconds, for files and for terminals without escape codes. The last state is always
+    printed.
+    """
 
     def __init__(self) -> None:
         self._next, self._last, self._printed = 0.0, "", ""
@@ -165,7 +165,7 @@ class Lines:
 
 
 class Cell:
-    """A place in the output of a notebook's cell."""
+    """Replaces the output of a notebook's cell."""
 
     def __init__(self, display: Any) -> None:
         self._display, self._handle = display, None
@@ -181,10 +181,10 @@ class Cell:
 
 
 class Showing:
-    """Shows a study as long as the block lasts, where `show` is not false."""
+    """Shows a study inside a `with` block; shows nothing if `show` is false."""
 
     def __init__(self, show: bool = True) -> None:
-        self._live = _fitting() if show else Nothing()
+        self._live = _choose_display() if show else Hidden()
 
     def __enter__(self) -> Showing:
         return self
@@ -193,20 +193,20 @@ class Showing:
         self._live.close()
 
     def show(self, study: StudyAnswer) -> None:
-        """Show how it stands now. Raises `FailedStudy` where it has failed."""
+        """Show the current state. Raises `FailedStudy` if the study has failed."""
         self._live.show(study)
         if study.state == "failed":
             raise FailedStudy(study.study, study.error or "")
 
 
-def _fitting() -> Live:
+def _choose_display() -> Live:
     if display := notebook_display():
         return Cell(display)
     return Terminal() if sys.stderr.isatty() and os.environ.get("TERM") != "dumb" else Lines()
 
 
 def notebook_display() -> Any:
-    """What shows something in a notebook's cell; None where there is no notebook."""
+    """IPython's function to show something in a notebook's cell; None outside of a notebook."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython else None
     if shell is None or not hasattr(shell, "kernel"):
@@ -217,7 +217,7 @@ def notebook_display() -> Any:
 
 
 def progress_text(study: StudyAnswer) -> str:
-    """A study in a line: its state, trials, steps, failures, best trial, and the time it has taken."""
+    """A study as one line: its state, trials, steps, failures, best trial and duration."""
     parts = [f"{study.study} {study.state}"]
     if (trials := study.progress.trials) is not None:
         parts.append(f"{trials.done}{'' if trials.expected is None else f'/{trials.expected}'} trials")
@@ -232,12 +232,12 @@ def progress_text(study: StudyAnswer) -> str:
     return " · ".join([*parts, duration(study.wall_seconds)])
 
 
-_ALONE = TrialDetail.model_fields.keys() - Trial.model_fields.keys()
-"""What only an answer about one trial has."""
+_DETAIL_FIELDS = TrialDetail.model_fields.keys() - Trial.model_fields.keys()
+"""The fields that lists of trials omit."""
 
 
 class StudyView:
-    """A study as it was last fetched; `refresh` fetches it again."""
+    """The last fetched state of a study; `refresh` fetches it again."""
 
     _known: Known
 
@@ -274,16 +274,16 @@ class StudyView:
     @property
     def trials(self) -> list[Trial]:
         """Its trials, in the order of their numbers."""
-        return [_list_html(self._known.trials[number]) for number in sorted(self._known.trials)]
+        return [_list_entry(self._known.trials[number]) for number in sorted(self._known.trials)]
 
     @property
     def best(self) -> Trial | None:
         """The trial with the best value, ties to the lower number; None while no trial has one."""
         best = frames.best(self._known.trials.values(), self.mode)
-        return None if best is None else _list_html(best)
+        return None if best is None else _list_entry(best)
 
     def front(self) -> list[Trial]:
-        """With several metrics, the front, as it was last fetched; else the best trial."""
+        """The last fetched Pareto front of a study with several metrics; otherwise the best trial."""
         front = [trial for trial in self.trials if trial.front]
         return front or [best for best in (self.best,) if best is not None and not self._known.study.get("metrics")]
 
@@ -294,6 +294,6 @@ class StudyView:
         return frames.html(repr(self), self._known.study, self._known.trials.values())
 
 
-def _list_html(trial: Json) -> Trial:
-    """The trial as lists of trials have it, whichever answer told of it last."""
-    return Trial.from_json({name: value for name, value in trial.items() if name not in _ALONE})
+def _list_entry(trial: Json) -> Trial:
+    """The trial without the fields that lists of trials omit."""
+    return Trial.from_json({name: value for name, value in trial.items() if name not in _DETAIL_FIELDS})
