@@ -1,4 +1,4 @@
-"""What a chain may be told, where a test is about something else."""
+"""Plain assignments, for tests about something else."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class Late(Right):
 
 
 def study(trainer: str, name: str = "") -> Json:
-    """Three trials that part at steps 6 and 8, each of which goes on from a saved state."""
+    """Three trials that part at steps 6 and 8, each of which resumes from a saved state."""
     rates = [{"family": "multistep", "init": 0.3, "milestones": [at], "gamma": 0.5} for at in (6, 8)]
     trials = [{"hp": {"lr": rate}, "steps": 12} for rate in (0.3, *rates)]
     named = {"name": name or trainer, "trainer": trainer, "trainer_args": {"tag": name}}

@@ -45,10 +45,10 @@ more."""
 
 settings.register_profile("unhurried", parent=settings(), **UNHURRIED, **REPEATED)
 settings.load_profile("unhurried")
-if sys.dont_write_bytecode:  # containers say so; each of some hundred processes would compile what it imports again
+if sys.dont_write_bytecode:  # containers set it; each of some hundred processes would compile its imports again
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
-os.environ.setdefault("STAGETREE_PROOFS", "0")  # in stacks of tests that count what is trained; see tests/exactness
+os.environ.setdefault("STAGETREE_PROOFS", "0")  # in stacks of tests that count trained steps; see tests/exactness
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"  # its thread would ask the network, and draw where trainers draw
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a shell; whom a test starts inherits that
@@ -76,7 +76,7 @@ def requests_that_end() -> Iterator[None]:
 @pytest.fixture(autouse=True, scope="module")
 def own_trainer() -> Iterator[None]:
     """A module's `trainer.py` is not that of the next one: outside tests, a process serves one such file."""
-    for name in ("trainer", "trainer_trainer"):  # the second is of a file that was found beside the first
+    for name in ("trainer", "trainer_trainer"):  # the second is a file that was discovered beside the first
         sys.modules.pop(name, None)
     yield
 

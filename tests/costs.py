@@ -23,11 +23,11 @@ MARK = "STAGETREE_TEST_PROCESS"
 
 @dataclass
 class Spent:
-    """Seconds of processors: ours, those of our descendants, and those of daemons that carry our mark."""
+    """Processor seconds: of this process, its descendants, and the daemons that carry our mark."""
 
     mark: str = field(default_factory=lambda: uuid4().hex)
     apart: dict[tuple[int, int], float] = field(default_factory=dict)
-    """By process id and start: what those had used when they were seen last who are nobody's children any more."""
+    """By process id and start: the last seen use of processes whose parent has ended."""
 
     def __post_init__(self) -> None:
         os.environ[MARK] = self.mark
@@ -54,7 +54,7 @@ class Spent:
 
 
 def read(pid: str) -> tuple[int, tuple[int, int, float]] | None:
-    """Its parent, when it began, and what it and those of its children that ended have used; None if it is gone."""
+    """Its parent, its start, and the seconds of it and its ended children; None if it is gone."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -37,7 +37,7 @@ INDEX = """<head><link rel="stylesheet" href="./assets/index-1.css">
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is there answers the question whether it is, however busy the machine."""
+    """Health checks wait for their answers on a busy machine, too."""
     monkeypatch.setattr(health, "PATIENCE_SECONDS", 60.0)
 
 
@@ -50,7 +50,7 @@ def trainers(tmp_path: Path) -> str:
 
 @pytest.fixture
 def wake_ups() -> list[str]:
-    """One entry for each time the scheduler was told."""
+    """One entry for each message that woke the scheduler."""
     return []
 
 
@@ -106,7 +106,7 @@ def tuned(study: str, workers: Workers) -> str:
 
 @pytest.fixture
 def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder in the place of the built page."""
+    """A folder that stands for the built page."""
     monkeypatch.setattr(files, "BUILT", tmp_path)
     return tmp_path
 

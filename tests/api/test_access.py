@@ -1,4 +1,4 @@
-"""Who is let in, and what they may do: every route with every scope, projects, owners, and proxies."""
+"""Access: every route with every scope, projects, owners, and proxies."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def routes(app: FastAPI) -> Iterator[tuple[str, str, str]]:
 
 @pytest.mark.parametrize("scope", Scope)
 def test_every_route_lets_in_who_has_its_scope_and_no_other(app: FastAPI, as_: Let, study: str, scope: Scope) -> None:
-    """The study is nobody's, so whoever changes it must operate."""
+    """The study has no owner, so a change needs the scope `operate`."""
     stranger, known = as_(), as_("someone", scope)
     asked = list(routes(app))
     assert len(asked) > 40

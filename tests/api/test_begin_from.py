@@ -1,4 +1,4 @@
-"""Studies that begin from weights, and that say what they read, over REST: what is found, refused and shown."""
+"""Studies that begin from weights and name their inputs, over REST: which are found, refused and shown."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_the_content_of_the_file_is_part_of_the_plan(http: TestClient, use: Serv
     assert first["begins"]["text"] == f"begins from w.safetensors ({first['begins']['sha256'][:8]})"
     assert "begins" not in http.get(f"/studies/{plain}").json() and "key" not in first["begins"]
     kept = [key for key in use.store.all_keys() if "/begin-" in key]
-    assert len(kept) == 2  # of each content once: a study on a plan that has it uses what is there
+    assert len(kept) == 2  # of each content once: a later study on the plan uses the recorded copy
     assert "digest" not in str(first["spec"]) and first["spec"]["begin_from"] == {"file": path, "state": False}
 
 
@@ -178,7 +178,7 @@ def test_a_trunk_of_another_program_is_adopted(http: TestClient, use: Services, 
     (files / "object").write_bytes(b"".join(use.store.read(key)))
     assert load_weights(files / "object")["weight"].tolist() == [[1.0, 1.0], [1.0, 1.0]]
     other = submitted(http, begin_from={"dcp": str(folder)})["study"]
-    assert use.find(other).stream == use.find(first).stream  # the step is not what it was trained with here
+    assert use.find(other).stream == use.find(first).stream  # `step` is only shown, and no part of the plan
     path = weights(files / "w.safetensors", 1.0)
     named = submitted(http, begin_from={"file": path, "step": 10})["begins"]["text"]
     assert named.endswith(" at step 10, which another program wrote: not compared up to there")

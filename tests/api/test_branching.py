@@ -150,7 +150,7 @@ def test_an_average_that_the_trainer_cannot_take_is_refused_at_the_request(http:
 
 
 def test_averages_over_rest(http: TestClient, done: str) -> None:
-    """Its price first, then the trial with what it is the mean of; what is wrong with a body is said of its fields."""
+    """First its price, then the trial with its origins; a wrong body is refused with its fields."""
     made = http.post(f"/studies/{done}/trials:branch", json={"trial": 0, "at": 10, "hp": {"lr": 0.01}, "steps": 15})
     assert made.status_code == 201
     body = {"trials": [0, 1], "weights": [2, 1], "steps": 25}

@@ -1,4 +1,4 @@
-"""However many follow a study, what happens is read and written out once, and everybody gets all of it in order."""
+"""All followers of a study share one read and one serialization, and each gets every event in order."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_a_study_that_is_over_ends_for_those_who_are_late_and_for_those_who_come
 def test_all_are_let_go_when_the_database_is_away(
     use: Services, study: str, workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each comes back, and is told why."""
+    """Each follower returns with the reason."""
     monkeypatch.setattr(streaming, "HEARTBEAT_SECONDS", 0.05)
 
     def away(*_: object, **__: object) -> None:

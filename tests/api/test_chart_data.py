@@ -127,7 +127,7 @@ def test_importance_finds_what_the_result_depends_on() -> None:
 
 
 def test_importance_of_noise_has_a_wide_interval() -> None:
-    """It was said with as much confidence as of what mattered: 94 % for one of two that did nothing."""
+    """Noise had the same confidence as a parameter that mattered: 94 % for one of two that did nothing."""
     column = [number * 0.61803 % 1 for number in range(40)]
     noise = {
         "hp.a": [number * 0.7549 % 1 for number in range(40)],

@@ -65,7 +65,7 @@ def test_after_and_limit(http: TestClient, tuned: str) -> None:
 
 @pytest.mark.slow
 def test_positions_are_counted_in_each_study(http: TestClient, tuned: str, workers: Workers) -> None:
-    """Whatever else is in the database: the submission is 1, and what is others' leaves gaps."""
+    """The submission is event 1, and events of other studies leave gaps."""
     for trainer in ("digits", "letters"):
         other = http.post("/studies", json=changed(trainer=trainer, space={"lr": 5})).json()["study"]
         workers.tune(other)
@@ -93,7 +93,7 @@ def test_only_what_concerns_the_study(http: TestClient, tuned: str, workers: Wor
 
 
 def test_what_another_study_trained_for_it_concerns_a_study_too(http: TestClient, tuned: str, workers: Workers) -> None:
-    """From its own submission on: what was trained before did not happen to it."""
+    """Only from its own submission on: steps that were trained before are not its events."""
     early, late = (changed(space={"lr": 0.1, "bs": 64}, name=name) for name in ("early", "late"))
     early = http.post("/studies", json=early).json()["study"]
     workers.tune(early)

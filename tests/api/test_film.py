@@ -39,7 +39,7 @@ def scene(simulated: Simulator, study: Study) -> tuple[Scene, Any, PlanHistory]:
 @tried(30)
 @given(spaces(), st.integers(0, 40), st.sampled_from(["", "lose", "fail"]))
 def test_it_shows_all_that_was_measured_and_no_more(trials: list[Trial], turns: int, accident: str) -> None:
-    """At any time of a study, whatever happened: one piece of line for each measurement that has one before it."""
+    """At any time of a study: one piece of line for each measurement that has one before it."""
     simulated = simulator({3: accident} if accident else None)
     study = submit(simulated, study_of(trials, eval_every=2).to_json())
     for _ in range(turns):

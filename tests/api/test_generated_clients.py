@@ -34,7 +34,7 @@ def test_a_python_client(
     app: FastAPI, server: str, document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Study and StudySpec were dropped: two objects had one name."""
-    pictures = tmp_path / "pictures.json"  # of which it knows nothing unless it is told
+    pictures = tmp_path / "pictures.json"  # types that the generator does not know by itself
     bytes_ = {"image/svg+xml": "application/octet-stream", "image/gif": "application/octet-stream"}
     pictures.write_text(json.dumps({"content_type_overrides": bytes_}))
     command = [BIN / "openapi-python-client", "generate", "--path", document, "--meta", "none", "--fail-on-warning"]
@@ -92,7 +92,7 @@ NO_NETWORK = {"ENOTFOUND", "EAI_AGAIN", "ECONNREFUSED", "ETIMEDOUT", "EHOSTUNREA
 BROKEN_OFF = {"ECONNRESET", "ECONNECTIONTIMEOUT", "EIDLETIMEOUT", "ERESPONSETIMEOUT", "ETRANSFERTIMEOUT"}
 BUSY = {"E429", "E500", "E502", "E503", "E504"}
 UNREACHABLE = NO_NETWORK | BROKEN_OFF | BUSY
-"""What npm ends with where there is no registry to be reached; whatever else it ends with is a failure."""
+"""The exit code of npm where no registry can be reached; any other code is a failure."""
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +111,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_a_typescript_client(server: str, document: Path, node: Path) -> None:
-    """The types are strict ones: the compiler knows the fields of answers, and the program does what it says."""
+    """The types are strict: the compiler checks the fields of answers, and the program runs."""
     made = _node("node_modules/openapi-typescript/bin/cli.js", document, "-o", "api.ts", folder=node)
     assert made.returncode == 0, made.stderr
     (node / "client.ts").write_text(PROGRAM)

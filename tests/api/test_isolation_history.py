@@ -1,4 +1,4 @@
-"""What is told of a study whose trials were struck, before and after that; and of slots that train only to compare."""
+"""Answers about a study whose trials were struck, before and after that; and about slots that only compare."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ WHY = "1 of 2 leaves differ, the first is x"
 
 @pytest.fixture
 def before(tuned: str, workers: Workers, http: TestClient) -> tuple[int, dict[str, Json]]:
-    """A study with a result, and what was answered then."""
+    """A study with a result, and the answers of that time."""
     workers.finish(tuned, workers.assign(tuned, 0), {"accuracy": 0.9})
     return position(http, tuned), answers(http, tuned)
 
 
 @pytest.fixture
 def isolated(before: object, tuned: str, workers: Workers) -> str:
-    """The study once its trainer was found not to be exact: its tuner has begun anew, and one trial is trained."""
+    """The study after its trainer proved inexact: its tuner has begun anew, and one trial is trained."""
     workers.record(tuned, e.StudyIsolated(study=StudyId(tuned), reason=WHY, at=2.0))
     workers.tune(tuned)
     workers.finish(tuned, workers.assign(tuned, 1), {"accuracy": 0.4})

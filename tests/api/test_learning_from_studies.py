@@ -38,7 +38,7 @@ def source(http: TestClient, workers: Workers) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["trunks", "tpe"])
 def test_it_begins_with_what_another_found(http: TestClient, workers: Workers, source: str, sampler: str) -> None:
-    """Of five trials one is outside of its space. What it learnt is in its own events: the other study may go."""
+    """One of five trials is outside its space. Its own events hold the lessons, so the other study may be deleted."""
     fields = {"seed": 1, "learn_from": [source], "tuner": {**ASHA, "sampler": sampler}}
     said = f"its sampler begins with 4 of 5 trials of {source} with results; 1 left out: not in this study's space"
     assert http.post("/studies:preview", json=changed(space=NARROW, **fields)).json()["advice"][-1] == said

@@ -1,4 +1,4 @@
-"""However many follow the log, it is looked at once, and only those are woken whose stream moved."""
+"""One poll of the log serves all followers, and wakes only followers of streams that moved."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_everybody_is_woken_when_the_server_is_to_end() -> None:
 
 @pytest.mark.parametrize("number", [1, 100])
 def test_who_follows_a_study_in_which_nothing_happens_asks_nothing(use: Services, study: str, number: int) -> None:
-    """Of a real database: however many they are, each look of the tail is one statement, and that is all."""
+    """On a real database, each poll is one statement for any number of followers."""
     database, asked = use.records.database, list[str]()  # type: ignore[attr-defined]
 
     def note(connection: object, cursor: object, statement: str, *_: object) -> None:

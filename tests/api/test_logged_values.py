@@ -114,7 +114,7 @@ def test_rows_go_with_the_last_study_whose_trials_may_come_to_their_node(
 
 
 def submitted(http: TestClient, hp: Json, steps: int) -> str:
-    """A study with one trial, which may be asked for more."""
+    """A study with one trial that can be extended."""
     study: str = http.post("/studies", json=changed(tuner={"kind": "external"}, space=None)).json()["study"]
     assert http.post(f"/studies/{study}/trials", json={"hp": hp, "steps": steps}).status_code == 201
     return study

@@ -1,4 +1,4 @@
-"""A study as it was after each of its events: what every reading route answers about then is what it answered then."""
+"""A study as of each of its events: every reading route answers with the answer of that time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PATHS = (
     "/history",
 )
 GOES_ON = ("wall_seconds", "seconds_left", "slots", "progress", "at")
-"""What an answer of then says about the time at which it was asked."""
+"""The fields of an old answer that depend on the time of the request."""
 
 
 def answers(http: TestClient, study: str, at: int | None = None) -> dict[str, Json]:
@@ -46,7 +46,7 @@ def position(http: TestClient, study: str) -> int:
 
 @pytest.fixture
 def watched(http: TestClient, tuned: str, workers: Workers) -> dict[int, dict[str, Json]]:
-    """What was answered at several moments of a study, by the position of the last event of each."""
+    """The answers at several moments of a study, by the position of the last event of each."""
     found = {position(http, tuned): answers(http, tuned)}
     chain = workers.assign(tuned, 0)
     found[position(http, tuned)] = answers(http, tuned)
@@ -179,7 +179,7 @@ def test_what_was_struck_since_is_no_part_of_an_earlier_moment(
 def test_a_moment_that_was_looked_at_is_not_worked_out_again(
     http: TestClient, tuned: str, workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever scrubs back and forth comes to each many times, and going back means folding the log anew."""
+    """Scrubbing visits each moment many times, and going back means folding the log again."""
     workers.finish(tuned, workers.assign(tuned, 0), {"accuracy": 0.5})
     forwards = [http.get(f"/studies/{tuned}/tree?at={at}").json() for at in (2, 3, 4)]
     monkeypatch.setattr(Snapshots, "holding", lambda *_: 1 / 0)

@@ -54,7 +54,7 @@ def test_one_that_was_let_go_is_read_from_the_log(
     monkeypatch.setattr(plan_history, "KEPT", 0)
     with use.plan_histories.holding("another", 0):
         pass
-    workers.decide(done, c.CancelStudy(study=StudyId(done), at=1.0))  # folded on, and what was before is not there
+    workers.decide(done, c.CancelStudy(study=StudyId(done), at=1.0))  # folds on; the earlier history is dropped
     monkeypatch.undo()
     after = drawn(use, done)
     assert after[0]["decisions"]["kind"] == [*before[0]["decisions"]["kind"], "cancel study"]

@@ -1,4 +1,4 @@
-"""A server that starts has the plans of the newest studies before anybody asks."""
+"""A starting server folds the plans of the newest studies before the first request."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_server_that_must_end_waits_no_longer(
 def test_an_api_that_starts_before_the_migrations_waits_for_them_and_says_so(
     empty_url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in a cluster that is brought up as a whole. It is alive meanwhile, so nobody starts it again and again."""
+    """As in a cluster that comes up as a whole. The API is alive meanwhile, so no supervisor restarts it."""
     monkeypatch.setattr("app.api.application.AGAIN_SECONDS", 0.05)
     app = create_app(Settings(database_url=empty_url))
     with TestClient(app, base_url="http://localhost", client=("127.0.0.1", 1)) as http:

@@ -1,4 +1,4 @@
-"""Every refusal is a problem document with a sentence that says what is wrong."""
+"""Every refusal is a problem document with a sentence about the error."""
 
 from __future__ import annotations
 

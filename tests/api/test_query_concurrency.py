@@ -1,4 +1,4 @@
-"""Answers about whole plans are computed a few at a time, and nobody else waits for them."""
+"""Answers about whole plans are computed a few at a time, and other requests do not wait for them."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_who_asks_for_little_is_answered_while_many_wait_for_much(app: FastAPI, 
     async def play(http: httpx.AsyncClient) -> None:
         study = (await http.post("/studies", json=STUDY)).json()["study"]
         paths = [f"/studies/{study}{HEAVY[number % len(HEAVY)]}" for number in range(MORE_THAN_THREADS)]
-        with use.plans.holding(use.find(study).stream):  # as by whoever folds a large plan
+        with use.plans.holding(use.find(study).stream):  # as a request does that folds a large plan
             heavy = [asyncio.create_task(http.get(path)) for path in paths]
             for _ in range(10):
                 assert (await http.get("/studies")).status_code == 200

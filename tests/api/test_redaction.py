@@ -1,4 +1,4 @@
-"""A report for others: none of the secrets that a study holds is in it, wherever they stand."""
+"""A report for others contains none of the secrets of a study, in any field."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is drawn: another draw in every study, unless its user says from what; and what exists only if."""
+"""Samples differ between studies unless a user fixes the seed; conditional hyper-parameters."""
 
 from __future__ import annotations
 

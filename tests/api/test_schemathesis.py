@@ -38,7 +38,7 @@ NOT_ASKED = [positive_data_acceptance]
 @pytest.mark.filterwarnings("ignore")
 def test_nothing_is_found(app: FastAPI, tuned: str, workers: Workers, built_page: None) -> None:
     for found in schemathesis.openapi.from_asgi("/openapi.json", app).get_all_operations():
-        workers.look()  # or nobody has been at work for long, which is a 503
+        workers.look()  # or no scheduler was seen lately, which is a 503
         probe(found.ok(), tuned)
 
 
@@ -73,7 +73,7 @@ def _ask(case: schemathesis.Case, study: str | None) -> None:
 def test_no_token_does_more_than_its_scope(
     sqlite_url: str, trainers: str, workers: Workers, tuned: str, scope: Scope
 ) -> None:
-    """Whatever is asked, of a study that somebody else submitted, or of none."""
+    """Any request, about a study of another user or about none."""
     how = {"database_url": sqlite_url, "trainers": trainers, "broker_url": "memory://", "hosts": "test,testserver,x"}
     guarded = create_app(Settings(access="always", **how))
     token = create(guarded.state.services.records, "someone", scope, "", 1, time.time())

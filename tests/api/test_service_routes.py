@@ -57,7 +57,7 @@ def test_slots(http: TestClient, tuned: str, workers: Workers, use: Services) ->
 def test_what_a_slot_waits_for_is_said_of_the_study_and_of_the_trials_that_need_it(
     http: TestClient, tuned: str, workers: Workers, use: Services
 ) -> None:
-    """A trial was said to wait for a slot, while the only slot waited for a disk."""
+    """The trial was shown as waiting for a slot, while the only slot waited for a disk."""
     before = http.get(f"/studies/{tuned}").json()
     standing = http.get(f"/studies/{tuned}/trials/1").json()["standing"]
     chain = workers.assign(tuned, 1, "gpu1")
@@ -78,7 +78,7 @@ def test_what_a_slot_waits_for_is_said_of_the_study_and_of_the_trials_that_need_
 def test_a_study_says_that_no_slot_has_its_trainer(
     http: TestClient, tuned: str, workers: Workers, use: Services
 ) -> None:
-    """It waited without a word, where anybody looked but at the scheduler's log."""
+    """Only the scheduler's log told why it waited."""
     workers.look()
     assert "waits_for" not in http.get(f"/studies/{tuned}").json(), "the slot has not said yet what it has"
     for trainers, has in (({"digits": "2"}, "at version 2"), ({"other": "1"}, "they do not have it at any version")):
@@ -185,7 +185,7 @@ def at_work(workers: Workers) -> None:
 
 
 def not_ready(http: TestClient) -> dict[str, str]:
-    """What is wrong, by what it is wrong with."""
+    """The failed checks, by name."""
     answer = http.get("http://test/readyz")
     assert answer.status_code == 503
     assert answer.headers["content-type"] == "application/problem+json"
@@ -236,7 +236,7 @@ def test_it_is_not_ready_on_a_database_that_cannot_be_written(
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As whoever asks for it does, what does not answer is not waited for long."""
+    """A check that does not answer is not waited for long, as its callers do not wait long either."""
     monkeypatch.setattr(health, "PATIENCE_SECONDS", 1.0)
 
 
@@ -254,7 +254,7 @@ def test_it_is_not_ready_without_its_store(trainers: str, sqlite_url: str) -> No
 
 
 def test_it_is_not_ready_on_a_full_disk(sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The slots wait for room, and whoever follows a study hears why: to write nothing takes none."""
+    """The slots wait for room, and followers of a study see the reason: reading needs no room."""
     monkeypatch.setattr(health, "LEAST_FREE", 2**80)  # more than there is
     where = {"database_url": sqlite_url, "broker_url": "memory://", "checkpoints": str(tmp_path / "none" / "yet")}
     with TestClient(create_app(Settings(hosts="test", **where))) as http:
@@ -380,7 +380,7 @@ def test_demand_for_one_kind_of_gpu(http: TestClient, use: Services) -> None:
 
 
 def test_without_a_scheduler_of_late_nobody_goes_by_an_old_demand(http: TestClient, use: Services) -> None:
-    """An autoscaler that is told nothing leaves things as they are."""
+    """An autoscaler without an answer leaves the number of slots unchanged."""
     with use.records.write() as rows:
         rows.schedulers.record_tick("me", "here", 1)
     assert http.get("/demand").status_code == 503, "an older scheduler says nothing of it"

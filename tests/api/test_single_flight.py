@@ -1,4 +1,4 @@
-"""What many ask for at once is done once, and nobody is given what was before he asked."""
+"""Concurrent callers share one run, and each gets a result computed after its own request."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ Timed = tuple[float, e.Event]
 def ran(
     study: str, node: NodeId, slot: str, steps: tuple[int, int], time: tuple[float, float], peak: int = 0
 ) -> list[Timed]:
-    """A stage, as it is told at its beginning and its end."""
+    """The events at the beginning and the end of a stage."""
     chain, (begun_at, ended_at) = ChainId(f"{slot} at {time}"), time
     stage = e.Stage(node=node, start=steps[0], end=steps[1], study=StudyId(study))
     return [

@@ -101,7 +101,7 @@ def test_why_the_best_one_won(values: list[Any], fields: dict[str, Any], line: s
     ],
 )
 def test_a_tie_of_trials_of_different_lengths_names_the_shortest(steps: tuple[int, ...], end: str) -> None:
-    """Nothing was said of length: the winner took four times as many steps as another with the same value."""
+    """The story kept silent about length: the winner took four times the steps of another trial with the same value."""
     story = Story()
     study = story.submit(*(({"lr": (number + 1) / 10}, each) for number, each in enumerate(steps)))
     for trial, each in zip(story.plan.studies[study].trials, steps, strict=True):
@@ -264,7 +264,7 @@ def test_means_averages_and_cooldowns_say_what_they_are() -> None:
 
 
 def numbers_of(shown: Any) -> set[str]:
-    """All numbers that the lines may say: those of the answer."""
+    """All numbers that the lines may contain: the numbers of the answer."""
     best, story = shown["best"], shown["story"]
     found = [best["trial"], best["steps"], shown["failed"], len(shown["trials"])] if best else [shown["failed"]]
     found += [len(shown["trials"]), story["results"], story["as_far"], story["sharers"], story["shared_beginning"]]
@@ -305,7 +305,7 @@ def test_its_numbers_are_the_answers(trials: list[Trial], turns: int, accident: 
 
 
 def alike(plan: Any, one: Any, other: Any) -> int:
-    """How many steps two trials take in the same nodes, of those that are trained: one step at a time."""
+    """The trained steps that two trials take in the same nodes, counted one at a time."""
     for step in count(1):
         node = plan.node_of(one, step)
         if step > min(one.steps, other.steps) or node is not plan.node_of(other, step) or step > node.reached:

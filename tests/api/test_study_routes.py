@@ -228,7 +228,7 @@ def test_a_preview_runs_nothing(http: TestClient, use: Services, wake_ups: list[
 
 
 def test_a_preview_tells_the_time_by_what_was_measured(http: TestClient, workers: Workers) -> None:
-    """Four settings of 40 steps that took 1.5 s each: so will others of their kind, and whoever shares takes less."""
+    """Four settings of 40 steps at 1.5 s each: similar ones take as long, and sharing takes less."""
     four = changed(space={"lr": [0.1, 0.2, 0.4, 0.8], "bs": 64})
     study = http.post("/studies", json=four).json()["study"]
     workers.tune(study)
@@ -264,7 +264,7 @@ def test_the_same_key_with_another_body_or_path_is_refused(http: TestClient, stu
 
 
 def test_the_same_key_with_another_query_is_refused(http: TestClient, workers: Workers) -> None:
-    """What is asked for may stand in the query."""
+    """A request may be in the query."""
     growing = changed(space={"lr": {"uniform": [0, 1]}}, tuner={"kind": "random", "num_trials": 1, "max_steps": 40})
     study = http.post("/studies", json=growing).json()["study"]
     workers.tune(study)
@@ -372,7 +372,7 @@ def test_studies_are_filtered(http: TestClient, tuned: str) -> None:
 def test_how_far_a_study_will_go_is_reckoned_while_nobody_is_kept_from_its_plan(
     http: TestClient, use: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It takes seconds for a large one, and nobody could submit to the plan or look at it."""
+    """It takes seconds for a large study, and blocked submissions and reads of the plan."""
     tuner = {"kind": "asha", "num_trials": 9, "min_steps": 2, "max_steps": 18, "reduction_factor": 3}
     study = http.post("/studies", json=changed(tuner=tuner)).json()["study"]
     stream, reckoned = use.find(study).stream, list[int]()

@@ -272,7 +272,7 @@ SORTED_BY = [*KEYS, "hp.bs", "hp.lr", "hp.lr.init", "hp.lr.milestones"]
 @pytest.mark.slow
 @pytest.mark.parametrize("sort", [f"{sign}{key}" for key in SORTED_BY for sign in ("", "-")])
 def test_trials_are_sorted_by_every_column(http: TestClient, tuned: str, workers: Workers, sort: str) -> None:
-    """What has a value there in the order of it, then the others."""
+    """Trials with a value there first, in its order, then the others."""
     workers.finish(tuned, workers.assign(tuned, 0), {"accuracy": 0.5})
     items = http.get(f"/studies/{tuned}/trials", params={"sort": sort}).json()["items"]
     columns = http.get(f"/studies/{tuned}/trials:columns").json()["columns"]

@@ -1,4 +1,4 @@
-"""What is shown is a function of the plan: values, the best, states, forms as text."""
+"""Views are functions of the plan: values, the best trial, states, forms as text."""
 
 from __future__ import annotations
 

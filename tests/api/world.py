@@ -72,7 +72,7 @@ class Workers:
         record(self.use.log, self.stream(study), events, at=1.0, alongside=alongside)
 
     def assign(self, study: str, trial: int, slot: str = "gpu0", members: tuple[str, ...] = ()) -> ChainId:
-        """A slot is given what is left to train for a trial. members: that are lent to it, as far as events say."""
+        """Give a slot the rest of a trial. members: the slots that the events lend to it."""
         self.chains += 1
         chain, plan = ChainId(f"c{self.chains}"), self.plan(study)
         stages = tuple(self._stages(plan, plan.studies[StudyId(study)].trials[trial]))
@@ -99,7 +99,7 @@ class Workers:
             rows.chains.advance(chain, 1, index)
 
     def finish(self, study: str, chain: str, metrics: dict[str, float | None], *stored: e.CheckpointKept) -> None:
-        """The chain trains all its stages, reports the same metrics at the end of each, and keeps what is given."""
+        """Train all stages of the chain, report the same metrics at the end of each, and keep the given states."""
         events: list[e.Event] = []
         for index, stage in enumerate(self.plan(study).chains[ChainId(chain)].stages):
             kept = {"key": f"{stage.node}/{stage.end}", "sha256": "0" * 64, "size": 1}

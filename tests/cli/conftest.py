@@ -58,6 +58,6 @@ def write(tmp_path: Path) -> Callable[[Any], Path]:
 
 @pytest.fixture
 def make_store() -> Callable[..., str]:
-    """Make a store in a folder, with a study that was submitted and that nobody runs; its id."""
+    """Make a store in a folder, with a submitted study that does not run; its id."""
 
     return still_store

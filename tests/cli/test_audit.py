@@ -1,4 +1,4 @@
-"""`audit` on real slots: of a right trainer, of one whose fault nobody saw, and where nothing can be compared."""
+"""`audit` on real slots: of a right trainer, of one with a hidden fault, and where nothing can be compared."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for spec in (study("right"), study("late"), study("late", "late-again"), often):
             found = service.run(spec)
             assert found["state"] == "completed" and found["exactness"]["verdict"] == "unchecked"
-    for other in OTHERS:  # now that nobody writes there
+    for other in OTHERS:  # no process writes there any more
         shutil.copytree(folder / "kept", folder / other / "kept")
     return folder
 
@@ -166,7 +166,7 @@ def test_another_study_that_stands_still_beside_the_audit_is_named(
 def test_slots_that_could_not_train_it_are_not_even_started(
     folder: Path, stagetree: Stagetree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They would have waited for ever, for a trainer that nobody else would bring."""
+    """They would have waited for ever for a trainer that only they could bring."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "trainer.py").write_text(TRAINER.replace("2.7", "2.6"))
     said = stagetree("audit", "right", "--dir", folder / "own" / "kept", "--slots", 1)

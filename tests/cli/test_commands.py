@@ -1,4 +1,4 @@
-"""Each command against a running server: what it prints for people, and for programs."""
+"""Each command against a running server: its output for people and for programs."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_run_prints_one_document(stagetree: Stagetree, served: Service, write: W
 def test_run_says_what_would_be_shared(
     stagetree: Stagetree, served: Service, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A drawn peak shares nothing: said before anything is trained, and not where nobody wants to hear."""
+    """A sampled peak shares nothing: `run` warns before it trains, unless warnings are off."""
     monkeypatch.setattr("app.cli.study_files.COUNTING_SECONDS", PATIENCE)
     spec = grid(
         "drawn", space={"lr": {"uniform": [0.1, 0.2]}}, tuner={"kind": "random", "num_trials": 3, "max_steps": 1}
@@ -147,7 +147,7 @@ def test_trials(stagetree: Stagetree, served: Service, done: Json) -> None:
 
 
 def test_results_that_are_equal_point_to_repeats(stagetree: Stagetree, served: Service, write: Write) -> None:
-    """The first of them was said to have won, and nothing said that chance may have decided."""
+    """The first of them was shown as the winner, without a word about chance."""
     said = stagetree("run", write(trials("cli-equal", ({"mood": "fine"}, 3), ({}, 3), ({}, 2))), "--quiet")
     hint = "Equal results may be chance: `repeats` in the study file"
     assert hint in said.out and hint in stagetree("trials", "last").out
@@ -155,7 +155,7 @@ def test_results_that_are_equal_point_to_repeats(stagetree: Stagetree, served: S
 
 @pytest.mark.slow
 def test_trials_of_ones_own(stagetree: Stagetree, served: Service, write: Write) -> None:
-    """Added, trained longer, branched once the price is known, and stopped; `stagetree trials` lists them."""
+    """Added, trained longer, branched at a shown price, and stopped; `stagetree trials` lists them."""
     said = stagetree("run", write(trials("cli-branch", ({}, 8))), "-o", "json", "--quiet")
     study, hp = said.json["study"], said.json["trials"][0]["hp"]
     name, value = next(iter(hp)), next(iter(hp.values()))
@@ -236,7 +236,7 @@ def determinism() -> Iterator[None]:
 
 @pytest.mark.usefixtures("determinism")
 def test_it_is_trained_here_as_slots_do(stagetree: Stagetree, served: Service, tmp_path: Path) -> None:
-    """It went without the arguments that are no part of the plan, and was strict whatever the study was."""
+    """It ran without the arguments outside the plan, and was strict for every study."""
     journal = tmp_path / "journal"
     file = {"runtime_args": {"journal": str(journal)}, "determinism": "warn"}
     study = served.run(trials("cli-debug-args", ({}, 2), **file))["study"]

@@ -1,4 +1,4 @@
-"""`stagetree doctor`: what it finds besides what is missing."""
+"""`stagetree doctor`: what it reports besides missing parts."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def test_trainer_files(stagetree: Stagetree, write: Write, tmp_path: Path) -> No
 def test_a_trainer_file_that_lies_beside_the_study_file(
     stagetree: Stagetree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is found without being named; who names it from elsewhere is told where it is; its folder will do."""
+    """It is found by itself; a trainer named from elsewhere is answered with its path; its folder is accepted."""
     monkeypatch.chdir(tmp_path)
     folder = Path("study")
     folder.mkdir()
@@ -231,7 +231,7 @@ def test_a_folder_that_holds_no_studies(stagetree: Stagetree, tmp_path: Path) ->
 
 
 def test_nothing_was_kept_where_nothing_began(stagetree: Stagetree, write: Write, tmp_path: Path) -> None:
-    """It said that what was trained was kept, and recommended the command that had failed."""
+    """The message promised kept results, and recommended the command that had failed."""
     (tmp_path / "stagetree.db").write_bytes(b"")
     with (tmp_path / "lock").open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""What is shown of a study under way: whole lines on any terminal, and lines elsewhere."""
+"""The view of a running study: whole lines on any terminal, and plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -227,7 +227,7 @@ class NotWell:
 
 
 def test_a_study_that_stands_still_says_why() -> None:
-    """The view stood still, and so did the study, until somebody read the logs of its slots."""
+    """The view stood still, and only the logs of the slots told why the study did."""
     now, server = [0.0], NotWell()
     standstill = Standstill(server, clock=lambda: now[0])  # type: ignore[arg-type]
     on_its_way = study()

@@ -27,7 +27,7 @@ STORE = "sqlite:///.stagetree/stagetree.db"
 
 
 def _below(folder: Path) -> Iterator[Path]:
-    """The folder and all there is in it: nobody else on the machine may read it."""
+    """The folder and everything in it: other users of the machine may not read it."""
     yield folder
     yield from folder.rglob("*")
 
@@ -145,7 +145,7 @@ def test_nobody_waits_for_a_study_that_nobody_runs(
 def test_what_is_kept_can_be_deleted(
     stagetree: Stagetree, here: Path, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checkpoints down to a budget, of which the promised ones stay; then the study, and what it alone had."""
+    """Checkpoints down to a budget, but the promised ones; then the study, with everything that it alone used."""
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
 
     def stored() -> int:
@@ -157,7 +157,7 @@ def test_what_is_kept_can_be_deleted(
     assert stagetree("gc").out.startswith("0 checkpoints, 0 bytes can be deleted; all checkpoints together take ")
     said = stagetree("gc", "--budget", "1B", "--dry-run", "-o", "json").json
     assert (said["checkpoints"], said["deleted"], stored()) == (before - 1, False, before)
-    assert stagetree("gc", "--budget", "1B").code == 2  # nobody is here to be asked
+    assert stagetree("gc", "--budget", "1B").code == 2  # no user is here to confirm
     assert stagetree("gc", "--budget", "much").code == 2
     assert stagetree("gc", "--budget", "1B", "--yes").code == 0
     assert stored() == 1
@@ -195,7 +195,7 @@ def test_what_is_kept_can_be_deleted(
     assert stagetree("gc", "--yes", "-o", "json").json["checkpoints"] == 1
     assert stored() == 0
     again = stagetree("run", study, "--slots", 1, "--trainers", TOYS[0], "--no-check", "-o", "json")
-    assert again.json["best"] == ran.json["best"]  # what was measured stays on record
+    assert again.json["best"] == ran.json["best"]  # the measurements stay on record
 
 
 def test_a_study_under_way_is_not_deleted(stagetree: Stagetree, here: Path, make_store: Callable[[Path], str]) -> None:
@@ -296,7 +296,7 @@ class Brittle(Trainer):
 
 @pytest.mark.slow
 def test_a_failed_trial_is_tried_again(stagetree: Stagetree, here: Path, write: Write) -> None:
-    """Its study is over; nobody is at work here, until `run` with the same file goes on with it."""
+    """Its study is over, and no stack runs here until `run` with the same file resumes it."""
     (here / "brittle.py").write_text(BRITTLE.format(folder=here))
     (here / "broken").touch()
     spec = {"name": "brittle", "trainer": "brittle", "metric": "sum", "mode": "max", "space": {"lr": [1, 2, 3]}}
@@ -331,7 +331,7 @@ def test_a_trainer_that_was_changed_begins_a_new_study(stagetree: Stagetree, her
     study = write(spec | {"tuner": {"kind": "grid", "max_steps": 2}})
     command = "run", study, "--slots", 1, "--trainers", file, "--no-check", "-o", "json"
     before = stagetree(*command).json
-    stagetree("retry", "last", 1)  # it is open, and nobody is at work
+    stagetree("retry", "last", 1)  # it is open, without a stack
     (here / "broken").unlink()
     file.write_text(text.replace("self.sum += self.lr", "self.sum -= self.lr"))
     ran = stagetree(*command)

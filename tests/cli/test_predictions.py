@@ -1,4 +1,4 @@
-"""What is foretold of the trials of a `pop` study, as the commands show it: made-up curves, in a store nobody runs."""
+"""Predictions for the trials of a `pop` study as the commands show them: made-up curves, in a store without a stack."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ RUNS = "tensorboard:runs"
 
 
 def written(folder: Path, study: str) -> dict[str, list[Any]]:
-    """By trial's run, all that is in it, in whatever order."""
+    """All rows of each trial's run, in any order."""
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
     runs = (folder / study).glob(f"trial-*/{FILE}")
@@ -114,7 +114,7 @@ def test_a_run_has_written_all_when_it_ends(stagetree: Stagetree, here: Path) ->
 
 @pytest.fixture
 def sinks(stack: Service, here: Path) -> Iterator[tuple[StudySinks, Callable[[], list[str]]]]:
-    """Those of a process that looks when it is told to, and all that it has said."""
+    """The sinks of a process that looks on demand, and everything that they have written."""
     said = list[str]()
     found = StudySinks(stack.url, here / "positions", "*", said.append)
     yield found, lambda: said
@@ -170,7 +170,7 @@ def test_a_study_that_cannot_be_looked_at_holds_up_no_other(stack: Service, here
 
 
 def test_a_signal_that_comes_while_events_are_left_is_not_lost(tmp_path: Path) -> None:
-    """The process went on for ever: what is raised while Python collects a generator is only printed."""
+    """The process ran for ever: Python only prints errors that are raised while it collects a generator."""
 
     class Ended:
         def studies(self, limit: int) -> Iterator[Any]:
@@ -207,7 +207,7 @@ def test_a_study_that_goes_on_is_followed_again(stack: Service, here: Path, sink
 
 
 class Surprising(SinkThread):
-    """A sink whose library raises what nobody knows of, once."""
+    """A sink whose library raises an unknown error, once."""
 
     tries = 0
 

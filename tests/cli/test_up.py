@@ -96,7 +96,7 @@ def test_an_address_of_ipv6() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nobody could listen at a port that is kept")
 def test_a_port_is_kept_for_who_asks_for_it_by_its_number() -> None:
-    """Between the choice of a port and its use, seconds later, whoever asked for a free one could be given it."""
+    """Between the choice of a port and its use, seconds later, another process could be given it as a free one."""
     port, kept = reserve("127.0.0.1", 0)
     with kept, socket.socket() as another:
         with pytest.raises(OSError, match="in use"):

@@ -1,4 +1,4 @@
-"""What is typed wrong, at every command: what is wrong, where, and what would be right, in words of people."""
+"""Mistyped commands: each message has the error, its place and the correction, in plain words."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_a_file_of_another_kind(
 
 
 def _refusing(read: Callable[..., str]) -> Callable[..., str]:
-    """As `read`, for somebody who may not read `secret`: whoever tests may be root, who may read all."""
+    """Like `read`, for a user without access to `secret`: tests may run as root, who may read everything."""
 
     def read_text(path: Path, *arguments: Any, **named: Any) -> str:
         if path.name == "secret":
@@ -199,7 +199,7 @@ def test_a_folder_that_holds_no_store(stagetree: Stagetree) -> None:
 def test_a_study_is_struck_in_the_store_that_is_here(
     stagetree: Stagetree, here: Path, make_store: Callable[[Path], str]
 ) -> None:
-    """It was said that there is none."""
+    """The command reported that there is no study."""
     study = make_store(here / ".stagetree")
     assert f"{study} is struck" in stagetree("strike", study).out
 
@@ -227,7 +227,7 @@ def test_what_other_programs_call_it_is_answered(stagetree: Stagetree, line: str
 
 
 def test_neither_a_server_nor_a_store(stagetree: Stagetree, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever never started a server was told of none at 127.0.0.1:8000, and no more."""
+    """The message named a missing server at 127.0.0.1:8000, and nothing else, to users who never started one."""
     monkeypatch.setattr("stagetree.client.http.DEFAULT_URL", "http://127.0.0.1:9")
     said = stagetree("trials", "last")
     assert said.code == 69
@@ -237,7 +237,7 @@ def test_neither_a_server_nor_a_store(stagetree: Stagetree, monkeypatch: pytest.
 def test_a_change_of_a_kept_study_says_how_it_is_served(
     stagetree: Stagetree, here: Path, make_store: Callable[[Path], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After `stagetree run`, a branch was told that no server answers at a port that nobody had named."""
+    """After `stagetree run`, a branch failed with a missing server at a port that the user had never named."""
     monkeypatch.setattr("stagetree.client.http.DEFAULT_URL", "http://127.0.0.1:9")
     make_store(here / ".stagetree")
     said = stagetree("branch", "last", 0, "--at", 1, "--set", "lr=1", "--steps", 2)
@@ -276,7 +276,7 @@ def test_a_server_of_something_else(stagetree: Stagetree, page: str, command: st
 def test_a_trainer_in_a_file_beside_the_study_is_found_and_named(
     stagetree: Stagetree, here: Path, command: str
 ) -> None:
-    """Whoever had called the file other than trainer.py was told the names of examples."""
+    """With a file of another name than trainer.py, the message listed the names of examples."""
     (here / "broken.py").write_text("def")
     for name in ("mine.py", "other.py"):
         (here / name).write_text("import stagetree\nrun = stagetree.attach('mine')\n")

@@ -1,4 +1,4 @@
-"""One suite for the log and its rows, wherever they stand: in memory, in SQLite, in PostgreSQL."""
+"""One suite for the log and its rows, in memory, in SQLite, and in PostgreSQL."""
 
 from __future__ import annotations
 

@@ -24,6 +24,6 @@ def accuracies(number: int, seed: int = 0) -> Array:
 
 
 def curve(values: Array, until: int = HORIZON, bends: tuple[Bend, ...] = ()) -> Curve:
-    """What was known of a row after a step."""
+    """The known part of a row after a step."""
     number = sum(step <= until for step in STEPS)
     return Curve(STEPS[:number], tuple(map(float, values[:number])), bends)

@@ -1,4 +1,4 @@
-"""Curves bend where a sequence does: ended trials with the same sequences say how, and else nobody knows."""
+"""Curves bend where a sequence does: ended trials with the same sequences show how."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_one_ended_trial_says_a_little() -> None:
 
 
 def test_after_its_bend_a_curve_begins_anew() -> None:
-    """What it did before is no part of the shape: with the bend it is predicted well, without it is not."""
+    """The curve before the bend is no part of the shape: with the bend it is predicted well, without it badly."""
     rows = bent(30, 3, 0.3)
     with_bend, without = (
         model().predict([curve(row, 60, bends) for row in rows]).log_density([100], rows[:, -1:]).mean()

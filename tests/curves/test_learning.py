@@ -66,7 +66,7 @@ def test_a_last_value_that_is_always_right_is_trusted_and_one_that_never_is_is_n
 
 
 def test_either_verdict_is_trusted_as_it_deserves() -> None:
-    """Nobody gets there late, and whoever was there may fall back: "not yet" is right, and "reached" says nothing."""
+    """No curve arrives late, and one that arrived may fall back: "not yet" is right, and "reached" says nothing."""
     rng = np.random.default_rng(1)
     verdicts = (rng.random(800) < 0.5).astype(float)
     hits = verdicts * (rng.random(800) < 0.5)
@@ -100,7 +100,7 @@ def test_few_ended_curves_are_no_harm() -> None:
 @tried(30)
 @given(st.data())
 def test_no_curve_is_an_example_to_itself(data: st.DataObject) -> None:
-    """What the drift foretells of an ended curve is what it foretells where that one has not ended, in any company."""
+    """The drift predicts the same for an ended curve and for one that has not ended, in any company."""
     rows = [
         Row(curve(values, until=100 - 40 * (i % 3 == 2)), values[: 20 - 8 * (i % 3 == 2)], i)
         for i, values in enumerate(ENDED)
@@ -148,7 +148,7 @@ def test_a_mixture_is_what_its_components_say() -> None:
 
 
 def test_curves_that_were_stopped_teach_what_those_that_went_on_cannot() -> None:
-    """Eighty trials, of which the best half goes on at each of five boundaries: three come to the end.
+    """Eighty trials; the best half continues at each of five boundaries, so three reach the end.
 
     Those three gained more than others will: taken for examples alone they promise too much to all. With all curves as
     far as they came, each leg is told by all that made it, and the prior is that of all (Rubin 1976).

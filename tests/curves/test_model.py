@@ -248,7 +248,7 @@ def test_the_past_is_what_was_measured() -> None:
 
 
 def test_the_first_step_that_reaches_a_target() -> None:
-    """Equation 2 of the HyperDrive paper, on top of prob_reaches; what has reached it already is certain."""
+    """Equation 2 of the HyperDrive paper, on top of prob_reaches; a target that was already reached is certain."""
     posterior = ask(fitted())
     steps = list(range(45, 101, 5))
     first = posterior.expected_first_step(0.5, steps)

@@ -47,7 +47,7 @@ def test_calibrated_on_its_own_prior(number: int) -> None:
 
 
 def test_a_wrong_prior_is_noticed() -> None:
-    """The same test, of curves with noise that no node has. Else it could pass whatever it is given."""
+    """The same test on curves with noise that no node has. Else the test could pass for any prior."""
     rng, clock = np.random.default_rng(0), np.linspace(0, 1, 20)
     curves = np.array([draw(rng, clock) for _ in range(250)]) + 0.3 * rng.standard_t(1, (250, 20))
     fits = q.Fits(q.fits(tuple(clock[:12]), curves[:, :12], q.uniform()))

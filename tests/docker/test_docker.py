@@ -66,7 +66,7 @@ def docker_commands() -> dict[str, Command]:
 
 
 def arguments(command: Command) -> dict[str, Any]:
-    """The options of a celery or uvicorn command, as that program reads them, without what is different by nature."""
+    """The options of a celery or uvicorn command as that program reads them, without those that differ by nature."""
     words = command[command.index("-m") + 1 :] if command[0] == sys.executable else command
     if words[0] == "celery":
         assert words[1:4] == ["-A", "app.workers", "worker"]
@@ -136,7 +136,7 @@ def test_the_secrets_of_the_store_agree() -> None:
 
 
 def test_the_broker_asks_for_the_passwords_that_ours_have() -> None:
-    """Whoever can write to it can have a slot train."""
+    """Every client with write access can have a slot train."""
     users = dict(re.findall(r"^user (\S+) on >(\S+)", ACL, re.MULTILINE))
     assert users.keys() == {"api", "worker"} and "user default off" in ACL
     for process, user in (("x-api", "api"), ("x-scheduler", "worker"), ("x-slot", "worker")):

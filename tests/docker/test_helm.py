@@ -1,7 +1,7 @@
 """The Helm chart as it is rendered: valid objects, with the commands of docker/kubernetes.yaml.
 
-Where helm is on PATH, it lints the chart, and renders what is on file. Elsewhere only the file is looked at, which says
-of which version of the chart it is.
+Where helm is on PATH, it lints the chart and renders the stored file. Elsewhere only the stored file is tested, which
+names the version of its chart.
 """
 
 from __future__ import annotations

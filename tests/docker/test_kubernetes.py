@@ -105,7 +105,7 @@ KEDA = list(yaml.safe_load_all((ROOT / "docker" / "keda.yaml").read_text()))
 
 
 def test_keda_asks_for_a_number_that_the_api_gives_and_scales_what_there_is() -> None:
-    """Its own schemas are not among those of Kubernetes."""
+    """Kubernetes does not include the schemas of KEDA."""
     authentication, scaled = KEDA
     target = scaled["spec"]["scaleTargetRef"]
     assert any((each["kind"], each["metadata"]["name"]) == (target["kind"], target["name"]) for each in OBJECTS)

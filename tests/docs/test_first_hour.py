@@ -33,7 +33,7 @@ PATIENCE = 300
 
 @dataclass
 class Reader:
-    """Somebody who does what the pages say."""
+    """A reader who follows the pages."""
 
     folder: Path
     url: str = ADDRESS

@@ -93,7 +93,7 @@ def parts_of_a_tick() -> Iterator[str]:
 def test_the_parts_of_a_tick_are_those_of_the_page_in_their_order() -> None:
     named = [name for row in rows(section("A tick")) for name in re.findall(r"`([\w.]+)`", row[0])]
     done = list(parts_of_a_tick())
-    # the second one, where somebody was reaped
+    # the second one, where the reaper ended a chain
     assert done[:3] == ["cluster.look", "reaper.reap", "cluster.look"]
     assert named == [*done[:2], *done[3:]]
 

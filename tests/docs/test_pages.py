@@ -39,7 +39,7 @@ OTHER_VARIABLES = {
     *("STAGETREE_URL", "STAGETREE_TOKEN"),
     *("STAGETREE_TEST_COSTS", "STAGETREE_TEST_DATABASE_URL", "STAGETREE_TEST_PART"),
 }
-"""Those that are not settings of the service: of the client, and of the tests."""
+"""Variables that are no settings of the service: of the client, and of the tests."""
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 

@@ -1,4 +1,4 @@
-"""stagetree beside other tools: the page is what was kept, and all programs are given the same to do."""
+"""stagetree beside other tools: the page follows from the kept results, and all programs get the same task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the README proposes is done as it stands there, and no page has a block that nobody walks."""
+"""The steps of the README work as written, and a test runs each block of every page."""
 
 from __future__ import annotations
 

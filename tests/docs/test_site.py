@@ -1,4 +1,4 @@
-"""`make docs` builds without a warning, and what it builds needs no network."""
+"""`make docs` builds without a warning, and the built site needs no network."""
 
 from __future__ import annotations
 

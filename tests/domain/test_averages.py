@@ -1,4 +1,4 @@
-"""A node that begins with the mean of others: its name, what it waits for, what stays for it, how it replays."""
+"""A node that begins with a mean of others: its name, its inputs, which states stay for it, and its replay."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_states_that_are_gone_are_trained_again_at_the_price_that_was_said() -> 
 
 @pytest.mark.parametrize("first", [0, 1])
 def test_states_that_are_trained_again_have_the_values_of_a_trial_that_went_as_far(first: int) -> None:
-    """They had those of whoever came there first, which may have left the node at an earlier step."""
+    """They had the values of the trial that came first, which may have left the node at an earlier step."""
     ways = [{"lr": LRS[2], "bs": 4}, {"lr": 0.1, "bs": 4}]
     stays, trials = 1 - first, [{"hp": hp, "steps": 20} for hp in (ways if first == 0 else ways[::-1])]
     world = simulator(spec({"kind": "trials", "trials": trials}), slots=1)
@@ -136,7 +136,7 @@ def test_states_that_are_trained_again_have_the_values_of_a_trial_that_went_as_f
 
 @given(seed=st.integers(0, 10_000), slots=st.integers(1, 3))
 def test_whatever_is_lost_it_comes_to_an_end_and_its_states_stay_until_then(seed: int, slots: int) -> None:
-    """Workers die and states are lost; of those that are kept, none that it needs may be released."""
+    """Workers die and states are lost; no kept state that the mean needs may be released."""
     rng = Random(seed)
     world = trained(slots, faults=faults(seed, lose=0.2))
     world.give(asked(trials=(0, 1, 2), steps=rng.choice([None, 23])))

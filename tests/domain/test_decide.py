@@ -1,4 +1,4 @@
-"""What is accepted and what is refused: given a plan, when a command, then events or a sentence."""
+"""Which commands are accepted and refused: given a plan, when a command, then events or a sentence."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def test_nothing_is_removed_from_a_study_that_is_over(story: Story) -> None:
 def test_wishes_are_taken_in_order_and_numbered_on(story: Story) -> None:
     actions = (
         c.Start(hp={"h": 2}, steps=5, reason={"bracket": 1}),
-        c.Extend(trial=0, steps=10),  # it is asked for as much already
+        c.Extend(trial=0, steps=10),  # it already has a request for that step
         c.Extend(trial=0, steps=11, reason={"rung": 2}),
         c.Start(hp={"h": 3}, steps=5),
     )

@@ -1,4 +1,4 @@
-"""What a user asked for is asked for once more, as it was, when a study's trials are trained alone."""
+"""Requests of users are made once more, unchanged, when the trials of a study are trained alone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def isolated(story: Story, study: StudyId) -> Study:
 
 
 def test_a_trial_keeps_its_repeats() -> None:
-    """Each number was of one seed in the place of a mean of three."""
+    """Each number came from one seed instead of a mean of three."""
     story = Story()
     study = story.submit(({"lr": 1}, 10), repeats=3)
     before = [run.hp for run in story.trial(study).runs]

@@ -1,4 +1,4 @@
-"""Equal beginnings have equal names: what is unique is what brute force counts (law 1)."""
+"""Equal beginnings have equal names: unique steps are those of a brute-force count (law 1)."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ NUMBERS = st.floats(1e-6, 1e3)
 def test_a_decay_begins_at_its_peak_to_the_last_bit(
     peak: float, final: float, shape: str, until: int, decay: int
 ) -> None:
-    """Whatever it ends at: who holds the peak for one step more shares that step."""
+    """At any final value: a trial that holds the peak for one step more shares that step."""
     wsd = {"family": "wsd", "peak": peak, "warmup": 0, "stable_until": until, "decay": decay}
     story = Story()
     study = story.plan.studies[

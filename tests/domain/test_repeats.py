@@ -113,7 +113,7 @@ def test_a_trial_waits_for_all_of_its_repeats_and_fails_with_any() -> None:
 
 @pytest.mark.parametrize(("loss", "says"), [(0.5, True), (None, False)])
 def test_equal_repeats_are_remarked_where_they_are_numbers(loss: float | None, says: bool) -> None:
-    """Three that came to no number were told that their trainer did not read data_seed."""
+    """Three repeats without a number got the remark that their trainer did not read data_seed."""
     story = Story()
     study = story.submit(({"lr": 0.1}, 5), repeats=2)
     for node in story.plan.nodes_of(story.plan.studies[study].trials[0], 5):

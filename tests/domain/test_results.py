@@ -150,7 +150,7 @@ def test_dependence_is_asked_for_where_thirty_trials_are_though_fewer_are_shown(
 
 
 def ladder_of(results: list[int]) -> Leaderboard:
-    """So many trials have a result at each rung."""
+    """The number of trials with a result at each rung."""
     board = Leaderboard(1)
     for number, trials in enumerate(results):
         values = dict.fromkeys(range(trials), 0.5)

@@ -89,7 +89,7 @@ def test_the_same_values_at_another_step_are_another_resumption() -> None:
 
 
 def compared_but(*left_out: int, **fields: Any) -> Parting:
-    """All resumptions were compared, but those of these trials."""
+    """All resumptions were compared, except those of these trials."""
     told = Parting(**fields)
     for number in {1, 2, 3} - {*left_out}:
         told.compare(number)
@@ -124,7 +124,7 @@ def test_a_state_that_was_loaded_only_to_be_evaluated_counts_for_the_trial_that_
 
 
 def test_one_comparison_covers_its_own_step_and_no_other() -> None:
-    """Gradients are accumulated over 4 steps: what is sound at step 8 is wrong at 11 and 13, and had no mark there."""
+    """Gradients accumulate over 4 steps: sound at step 8, wrong at 11 and 13, without a mark there."""
     told = Parting()
     told.compare(1)
     assert [each.step for each in told.plan.uncompared_resumptions] == [11, 13]
@@ -186,7 +186,7 @@ def test_what_compares_no_training_behind_a_resumption_covers_none(found: Json) 
 
 
 def test_an_evaluation_of_a_state_that_is_kept_covers_no_resumption() -> None:
-    """It is told of with the step of that state as its beginning."""
+    """Its report has the step of that state as its beginning."""
     told = Parting()
     told.keep(told.leaf(1), 16)
     told.happen(

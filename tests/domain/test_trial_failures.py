@@ -1,4 +1,4 @@
-"""Who fails when something does, and who goes on."""
+"""Which trials fail with an error, and which continue."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ def test_a_trial_is_complete_when_all_that_it_was_asked_for_is_there(story: Stor
 
 
 def failing(story: Story, trials: int, **fields: Any) -> StudyId:
-    """A study of which so many trials fail, one after the other, and one goes on."""
+    """A study with this many failing trials, one after the other, and one that continues."""
     study = story.submit(*(({"h": number}, 5) for number in range(trials + 1)), **fields)
     for number in range(trials):
         chain = story.assign((story.path(study, number)[0], 0, 5))
@@ -225,7 +225,7 @@ def test_a_study_bears_so_many_failures(story: Story, failures: int, most: int |
 
 
 def test_a_study_whose_metric_is_not_reported_fails_at_the_first_evaluation(story: Story) -> None:
-    """It is evaluated on the way, before anybody waits for a result."""
+    """It is evaluated on the way, before any trial waits for a result."""
     study = story.submit(({"h": 1}, 20), ({"h": 2}, 20), metric="f1")
     story.evaluate(story.path(study)[0].id, 5)
     (failed,) = story.give(c.CheckFailures(study=study, at=9.0))

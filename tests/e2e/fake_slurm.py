@@ -75,7 +75,7 @@ def _end_group(group: int) -> None:
 
 
 def _has_come(file: Path) -> bool:
-    """Whether somebody has asked for it, once."""
+    """Whether this was requested, once."""
     try:
         file.unlink()
     except FileNotFoundError:

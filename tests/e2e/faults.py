@@ -41,14 +41,14 @@ def at_work(cluster: Cluster, study: str, slot: str | None = None) -> list[str]:
 def stop_at_work(cluster: Cluster, study: str) -> tuple[str, int]:
     """A slot in the middle of a stage of the study, and its child, stopped: so its chain cannot end by itself.
 
-    Without that, it might have by the time that somebody does something to it, and the next one not have begun.
+    Otherwise it might have ended before the test acts on it, while the next one has not begun.
     It is stopped first and looked at then, so that no machine is too slow to meet it inside a stage.
     """
 
     def stopped() -> tuple[str, int] | None:
         for slot in {run["slot"] for run in cluster.running(study)}:
             child = cluster.signal_child(slot, signal.SIGSTOP)
-            time.sleep(0.3)  # the database is through with what was sent to it before
+            time.sleep(0.3)  # the database has handled everything that was sent to it before
             if at_work(cluster, study, slot):
                 return slot, child
             os.kill(child, signal.SIGCONT)
@@ -77,7 +77,7 @@ def check_log(cluster: Cluster, study: str) -> None:
 
 
 def check_cost(cluster: Cluster, study: str) -> None:
-    """No step was trained twice, and nobody was taken for lost."""
+    """No step was trained twice, and no worker was taken for lost."""
     steps = cluster.client.study(study)["steps"]
     assert steps["executed"] == steps["unique"]
     ended = [event["data"] for event in cluster.client.events(study) if event["type"] == "ChainEnded"]

@@ -81,7 +81,7 @@ def over(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 @pytest.fixture
 def backed_up(over: tuple[Path, str], tmp_path: Path) -> tuple[Path, str]:
-    """A copy of that backup, of which a test may damage what it likes, and the study's id."""
+    """A copy of that backup that a test may damage, and the study's id."""
     folder, study = over
     for name in ("here", "kept"):
         shutil.copytree(folder / name, tmp_path / name)

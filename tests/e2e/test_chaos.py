@@ -1,4 +1,4 @@
-"""Rounds of faults on real processes, each drawn from a seed: whatever comes together, the results are the same.
+"""Rounds of faults on real processes, each drawn from a seed: any combination leaves the results unchanged.
 
 `STAGETREE_TEST_CHAOS=0:200 pytest tests/e2e/test_chaos.py` plays as many rounds of each kind as it has seeds.
 """
@@ -89,7 +89,7 @@ def scheduler(cluster: Cluster, chance: Random) -> str:
 
 
 def broker(cluster: Cluster, chance: Random) -> str:
-    """It forgets everything, at once or by being killed; or gets what is no message."""
+    """It forgets everything, at once or by a kill; or it gets messages that are not valid."""
     match chance.randrange(3):
         case 0:
             with cluster.broker() as redis:
@@ -105,7 +105,7 @@ def broker(cluster: Cluster, chance: Random) -> str:
 
 
 def network(cluster: Cluster, chance: Random) -> str:
-    """A server is away for some of those that use it, in one of the ways of networks."""
+    """A server is unavailable to some of its clients, in one of the ways of networks."""
     server, kind = chance.choice(("database", "broker", "store")), chance.choice(("refuse", "freeze"))
     names = chance.sample(sorted(cluster.networks), chance.randint(1, len(cluster.networks)))
     seconds = chance.random() * LONGEST
@@ -115,7 +115,7 @@ def network(cluster: Cluster, chance: Random) -> str:
 
 
 def connections(cluster: Cluster, chance: Random) -> str:
-    """Whatever is open breaks, with or without a word."""
+    """Open connections break, with or without a notice."""
     server, kind = chance.choice(("database", "broker", "store")), chance.choice(("forget", "reset"))
     for proxy in cluster.proxies(server):
         getattr(proxy, kind)()
@@ -195,7 +195,7 @@ def run_of(folder: Path) -> subprocess.Popen[bytes]:
 
 @pytest.fixture(scope="module")
 def calm(tmp_path_factory: pytest.TempPathFactory) -> list[Json]:
-    """What `run` comes to when nobody interrupts it."""
+    """The outcome of an uninterrupted `run`."""
     folder = tmp_path_factory.mktemp("calm")
     (folder / "study.json").write_text(json.dumps(grid("run", seconds=0.02)))
     assert run_of(folder).wait(ENOUGH) == 0
@@ -232,5 +232,5 @@ def test_a_run_that_is_ended_at_any_moment_goes_on(tmp_path: Path, calm: list[Js
     assert run.wait(ENOUGH) == 0, (tmp_path / "said").read_text(errors="replace")
     plan, found = results(tmp_path)
     assert all(each == calm for each in found)
-    assert len(found) <= 2  # whatever ended `run` after its study had ended, the next one asks for the study once more
+    assert len(found) <= 2  # if `run` was ended after its study had ended, the next run submits the study once more
     assert not plan.chains

@@ -1,4 +1,4 @@
-"""Clocks that jump by an hour, the database's or a machine's: nobody loses a lease, and nobody is waited for."""
+"""Clocks of the database or of machines that jump by an hour: no worker loses a lease, and none is waited for."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CREATE FUNCTION clock_timestamp() RETURNS timestamptz LANGUAGE sql AS
 
 @pytest.fixture
 def set_database_clock(cluster: Cluster, postgres_admin: Engine) -> Iterator[Callable[[int], None]]:
-    """Puts the clock of the database forwards by so many seconds: ours is found before PostgreSQL's own."""
+    """Puts the clock of the database forwards by some seconds: our function shadows PostgreSQL's own."""
     execute(cluster, "CREATE TABLE jump AS SELECT 0 AS seconds", SHADOW)
     begin_sessions_anew(cluster, postgres_admin, "SET search_path = public, pg_catalog")
     yield lambda seconds: execute(cluster, f"UPDATE jump SET seconds = {seconds}")
@@ -62,7 +62,7 @@ def begin_sessions_anew(cluster: Cluster, admin: Engine, change: str) -> None:
 def test_a_clock_of_the_database_that_jumps(
     cluster: Cluster, expected: list[Json], set_database_clock: Callable[[int], None]
 ) -> None:
-    """Forwards, nobody is taken for lost; backwards, a machine that is dead is not taken for alive."""
+    """Forwards, no worker is taken for lost; backwards, a dead machine is not taken for alive."""
     study, _ = begin(cluster, "database-clock", seconds=0.8)
     set_database_clock(HOUR)
     time.sleep(LOOKS)

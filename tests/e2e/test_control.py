@@ -1,4 +1,4 @@
-"""Pause, resume and cancel: what runs stops soon, what is done is kept, and nothing is trained twice."""
+"""Pause, resume and cancel: running work stops soon, finished work is kept, and nothing is trained twice."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from toys import curves, executed, grid, switch, trials
 from stagetree.client import Conflict, NotFound
 
 ENDLESS = 20_000
-"""Steps: so many take ten minutes, and nothing here waits for so long."""
+"""Steps that take ten minutes; no test waits that long."""
 
 
 @pytest.fixture
 def slow(tmp_path: Path) -> Iterator[Path]:
-    """As long as this file is there, the studies of `slowly` take seconds to go on."""
+    """While this file exists, the studies of `slowly` take seconds to continue."""
     file = tmp_path / "slow"
     file.touch()
     yield file

@@ -1,4 +1,4 @@
-"""PostgreSQL away at every moment of a chain, and for long: nothing is trained twice, and nobody is left idle."""
+"""PostgreSQL away at every moment of a chain, and for long: nothing is trained twice, and no slot stays idle."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def while_saving_and_closing(cluster: Cluster, outage: Outage, submit: Submit) -
 
 @contextmanager
 def halted(cluster: Cluster, *slots: str) -> Iterator[None]:
-    """No message reaches these slots; what they have begun goes on."""
+    """No message reaches these slots; their current work continues."""
     for slot in slots:
         os.kill(cluster.processes[slot].pid, signal.SIGSTOP)
     try:
@@ -118,7 +118,7 @@ def halted(cluster: Cluster, *slots: str) -> Iterator[None]:
 
 
 def chains(cluster: Cluster, state: ChainState) -> list[ChainRecord]:
-    """Those that are in a state."""
+    """The live chains in this state."""
     with SqlRecords(cluster.database).read() as rows:
         return [row for row in rows.chains.live() if row.state == state]
 
@@ -169,7 +169,7 @@ def test_an_outage_at_a_moment_of_a_chain_costs_no_step(
 def test_an_outage_of_half_a_minute_costs_no_step_and_leaves_no_slot_idle(
     cluster: Cluster, expected: list[Json], postgres_admin: Engine
 ) -> None:
-    """First nothing answers, then nobody is there, then it takes no writes; what was trained goes on record after."""
+    """First it freezes, then it refuses, then it is read-only; finished work goes on record afterwards."""
     study, _ = begin(cluster, "half-a-minute", seconds=0.5)
     before = len(assigned(cluster, study))
     for away in (cluster.fault("database", "freeze"), cluster.fault("database", "refuse")):

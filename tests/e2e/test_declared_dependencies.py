@@ -33,7 +33,7 @@ sys.meta_path[:] = [Fence if finder is PathFinder else finder for finder in sys.
 """
 
 TAKEN_BY_TORCH = {"optree"}
-"""Torch imports it wherever it is installed, by what its metadata say, and needs it nowhere else."""
+"""Torch imports it where it is installed, according to its metadata, and needs it nowhere else."""
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""However a stack ends, it leaves no process and no folder, and what is on record is enough to go on."""
+"""Every end of a stack leaves no process and no folder, and the records suffice to resume."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_what_a_killed_worker_wrote_and_never_said_is_found_and_deleted(running:
         running.process.communicate()
     again = subprocess.run(running.process.args, capture_output=True, text=True, timeout=MOST, check=False)
     assert json.loads(again.stdout)["state"] == "completed", again.stderr
-    assert collected(store)["orphans"] == 0  # it is too young: somebody might be about to name it
+    assert collected(store)["orphans"] == 0  # it is too young: a worker might be about to name it
     for path in folder.rglob("*.safetensors"):
         os.utime(path, (0, 0))
     there = {*folder.rglob("*.safetensors")}
@@ -169,17 +169,17 @@ def collected(store: Path) -> Json:
 
 
 def all_over(running: Command) -> None:
-    """It has killed what was left, or the kernel does: until that is done."""
+    """Wait until it, or the kernel, has killed the remaining processes."""
     wait_for("the end of all its processes", lambda: not running.family())
 
 
 def left_behind(scratch: Path) -> list[str]:
-    """Of its temporary files, all but torch's cache of what it has compiled, which the next run uses."""
+    """Its temporary files, except torch's cache of compiled code, which the next run uses."""
     return [path.name for path in scratch.iterdir() if not path.name.startswith("torchinductor_")]
 
 
 def end(running: Command, number: int, code: int, folder: Path) -> None:
-    """Send a signal; the command ends in order, and says how to go on."""
+    """Send a signal; the command ends in order, and prints how to resume."""
     assert len(running.family()) >= 5
     running.process.send_signal(number)
     out, err = running.process.communicate(timeout=MOST)

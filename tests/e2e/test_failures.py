@@ -1,4 +1,4 @@
-"""What the user's code does wrong fails the trial that did it, with its traceback, and nobody else's."""
+"""An error in the user's code fails its own trial, with its traceback, and no other trial."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KINDS = {
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """One for these alone: a slot on which so much fails is given nothing for a while."""
+    """A stack for these tests alone: a slot with many failures gets no work for a while."""
     with started(tmp_path_factory.mktemp("failures")) as service:
         yield service
 

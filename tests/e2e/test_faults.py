@@ -1,4 +1,4 @@
-"""Whatever is killed, frozen, lost or damaged: every trial ends with the results of a run without faults."""
+"""Processes killed or frozen, data lost or damaged: every trial ends with the results of a run without faults."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("whole")
 
 @pytest.mark.slow
 def test_a_killed_training_process(cluster: Cluster, expected: list[Json]) -> None:
-    """It died alone if another was there within the lease; where that ran out first, nobody can tell."""
+    """It died alone if a new process was there within the lease; a lease that ran out first hides that."""
     study, _ = begin(cluster, "child")
     slot, child = stop_at_work(cluster, study)
     os.kill(child, signal.SIGKILL)
@@ -48,7 +48,7 @@ def test_a_killed_script_goes_on_from_its_last_state(cluster: Cluster, stack: Se
 def test_a_killed_program_is_an_accident_as_that_of_a_process_is(cluster: Cluster, stack: Service) -> None:
     """It is started again from its last checkpoint; once is no evidence against the stage."""
     lr = {"family": "wsd", "peak": 0.01, "warmup": 5, "decay": {"ratio": 0.25}}
-    args = {"scale": 1.0 + os.getpid() / 1e8, "seconds": 0.1}  # by its words the program is told from others
+    args = {"scale": 1.0 + os.getpid() / 1e8, "seconds": 0.1}  # its arguments identify the program
     spec = {"name": "walk", "trainer": "walk", "trainer_args": args, "metric": "where", "mode": "min"}
     spec |= {"eval_every": 10, "space": {"max_steps": [40, 60], "lr": lr}, "tuner": {"kind": "grid"}}
     study = cluster.submit(spec)
@@ -107,7 +107,7 @@ def test_a_worker_that_comes_back_from_the_dead_is_not_heard(cluster: Cluster, e
 def test_a_broker_that_forgets_everything(cluster: Cluster, expected: list[Json]) -> None:
     study, _ = begin(cluster, "broker")
     cluster.kill("redis")
-    time.sleep(2)  # whatever is sent meanwhile is lost
+    time.sleep(2)  # messages that are sent meanwhile are lost
     cluster.start("redis")
     check(cluster, study, expected)
 

@@ -59,13 +59,13 @@ for _ in range(2):
 
 @pytest.mark.slow
 def test_a_script_without_a_guard_twice_in_one_process(tmp_path: Path) -> None:
-    """The second service goes on from the folder of the first: nothing is trained again."""
+    """The second service resumes from the folder of the first: nothing is trained again."""
     (tmp_path / "script.py").write_text(SCRIPT)
     said = subprocess.run(
         [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=180
     )
     assert said.stdout.splitlines() == ["once", "completed 6.0 6", "completed 6.0 0"]
-    assert stat.S_IMODE((tmp_path / ".stagetree").stat().st_mode) == 0o700  # nobody else on the machine sees in
+    assert stat.S_IMODE((tmp_path / ".stagetree").stat().st_mode) == 0o700  # closed to other users of the machine
 
 
 @pytest.mark.slow
@@ -122,7 +122,7 @@ def test_ctrl_c_leaves_the_service_up_and_nothing_is_left_behind(tmp_path: Path)
 
 @pytest.mark.night
 def test_a_run_that_is_killed_three_times_in_a_stage_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever has no more battery, or a machine that is taken away, has no poisoned trial."""
+    """An empty battery or a machine that is taken away does not poison a trial."""
     begun = tmp_path / "begun"
     step = f"open({str(begun)!r}, 'a').write('x'); import time; time.sleep(0.5); self.n += self.lr"
     (tmp_path / "trainer.py").write_text(TRAINER.replace("self.n += self.lr", step))

@@ -1,4 +1,4 @@
-"""Whatever is away, in whatever way and for however long: it is waited for, and every trial ends as if nothing was."""
+"""Outages of any server, in any way and of any length: they are waited for, and every trial ends as without them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LONG = 9.0
 """More than two of the cluster's leases."""
 
 MISSING = 2.0
-"""What is not there for longer than the cluster's five seconds of patience is struck, as it should be."""
+"""A state that is missing for longer than the cluster's five seconds of patience is rightly struck."""
 
 
 @pytest.mark.slow
@@ -124,7 +124,7 @@ def over(cluster: Cluster, study: str) -> bool:
 
 @pytest.mark.slow
 def test_branches_begin_on_the_host_before_the_trunk_is_in_the_store(cluster: Cluster, tmp_path: Path) -> None:
-    """The store answers nobody until all branches are trained: their state came from a disk that both slots share."""
+    """The store is frozen until all branches are trained: their state came from a disk that both slots share."""
     slots, lr = ("gpu0", "gpu1"), [switch(0.1, 0.1 + number, 4) for number in range(1, 5)]
     spec = trials("early", *(({"lr": each}, 8) for each in lr), seconds=0.05)
     spec["trainer_args"] |= {"ballast": 3 * 2**20}

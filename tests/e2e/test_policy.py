@@ -1,4 +1,4 @@
-"""One policy for what goes wrong, on real processes: an accident fails nobody, and a fault only those whose it is."""
+"""One policy for errors, on real processes: an accident fails no trial, and a fault only its own."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_device_that_a_trial_broke_is_whole_for_all_others(stack: Service) -> 
 
 @pytest.fixture(scope="module")
 def unwell(cluster: Cluster) -> Iterator[Cluster]:
-    """gpu1 is sick, and nobody waits for long for a trainer that is silent."""
+    """gpu1 is sick, and silent trainers are ended soon."""
     restart(cluster, gpu0={}, gpu1={"SICK": "1", "STAGETREE_WARM": ""}, STAGETREE_SILENCE_SECONDS="10")
     yield cluster
     restart(cluster, gpu0={}, gpu1={})
@@ -82,7 +82,7 @@ def test_a_step_that_sleeps_for_ever_is_ended_and_the_others_go_on(unwell: Clust
 
 
 def test_an_edited_helper_is_trained_anew(tmp_path: Path) -> None:
-    """The service goes on; what was trained by the old code is not taken for the new one's."""
+    """The service keeps running; results of the old code do not count for the new one."""
     (tmp_path / "trainer.py").write_text(TRAINER)
     helper = tmp_path / "steps.py"
     spec = trials("walk", ({"drift": 0.0}, 4))

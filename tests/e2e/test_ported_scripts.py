@@ -63,7 +63,7 @@ def study(
     with (folder.parent / f"{folder.name}.log").open("wb") as log:
         running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log)
         if victim:
-            if example != "ema":  # which is trained before anybody can look
+            if example != "ema":  # which ends before a look
                 wait_for("steps", lambda: "steps · best" in Path(log.name).read_text(), 600)
             kill_one(running.pid, victim)
         answer, _ = running.communicate(timeout=900)
@@ -78,7 +78,7 @@ def kill_one(owner: int, name: str) -> None:
 
 
 def processes(owner: int, name: str) -> list[int]:
-    """Those of a launcher, or of the interpreter that trainers are forked from: it has the same words."""
+    """The processes of a launcher, or of the interpreter that trainers are forked from: both have the same words."""
     named = dict[int, int]()
     for each in psutil.Process(owner).children(recursive=True):
         with suppress(psutil.Error):  # it has just ended

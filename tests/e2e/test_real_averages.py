@@ -1,4 +1,4 @@
-"""An average of real trials has the bits of a plain mean, whatever is killed, and is trained on."""
+"""An average of real trials has the bits of a plain mean after any kill, and is trained on."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_an_average_whose_process_is_killed(tmp_path: Path) -> None:
         assert stack.client.replay(name).identical
 
 
-# Repeats that slots train, as lanes of packs too: means and deviations of these trainings alone, wherever shown.
+# Repeats that slots train, as lanes of packs too: all views show the means and deviations of these trainings alone.
 
 
 WSD = {"family": "wsd", "peak": 0.1, "warmup": 1, "stable_until": 4, "decay": 3, "final": 0.01}

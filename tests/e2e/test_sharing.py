@@ -1,4 +1,4 @@
-"""Studies on one plan: whoever comes later trains only what nobody has trained, or is training."""
+"""Studies on one plan: a later study trains only steps that no other study has trained or is training."""
 
 from __future__ import annotations
 

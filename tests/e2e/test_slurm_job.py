@@ -79,7 +79,7 @@ def test_all_processes_of_a_task_are_asked_to_end_and_nothing_is_lost(
 
 @dataclass
 class Job:
-    """What `sbatch` was given, and the folder in which the cluster's doings are asked for."""
+    """The input of `sbatch`, and the folder with the state of the fake cluster."""
 
     process: subprocess.Popen[bytes]
     state: Path
@@ -91,7 +91,7 @@ class Job:
 
 @pytest.fixture
 def job(cluster: Cluster, tmp_path: Path) -> Iterator[Job]:
-    """The job that is printed for two nodes, as somebody submits it; nothing else trains."""
+    """The printed job for two nodes, submitted; nothing else trains."""
     for slot in ("gpu0", "gpu1"):
         cluster.kill(slot, signal.SIGTERM)
     commands, script = install(tmp_path / "bin"), tmp_path / "workers.sh"
@@ -122,7 +122,7 @@ def test_a_job_comes_back_after_its_time_limit_and_when_it_is_preempted_while_a_
     study, least = cluster.submit(spec), 0
 
     def steps() -> list[int]:
-        """Of both nodes, once they have gone on from where they were."""
+        """Of both nodes, after they have resumed."""
         found = [each["step"] for each in cluster.running(study) if each["slot"] in SLOTS]
         return found if len(found) == len(SLOTS) and min(found) >= least + 2 else []
 

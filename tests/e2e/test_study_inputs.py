@@ -156,7 +156,7 @@ PICTURES = NUMBERS + TRAINER.replace(
 
 @pytest.mark.slow
 def test_a_picture_that_joins_a_data_set_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Processes of the loader read it, and close what they have read."""
+    """Processes of the loader read it, and close their files."""
     monkeypatch.setenv("STAGETREE_PROOFS", "1")
     (tmp_path / "trainer.py").write_text(PICTURES)
     for number in range(20):
@@ -267,7 +267,7 @@ def test_another_version_of_a_package_that_the_trainer_imports_is_said(
 
 
 def install(site: Path, name: str, version: str) -> None:
-    """What pip writes of a package, in place of another version's."""
+    """Write a package as pip does, over another version."""
     folder = site / f"{name}.dist-info"
     folder.mkdir(exist_ok=True)
     (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
@@ -339,7 +339,7 @@ def test_a_local_server_sees_what_scripts_replace(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_tuned_example_begins_from_another_over_rest(stack: Service, tmp_path: Path) -> None:
-    """A real model: what is begun from is better after no step of note than what is not, and replays."""
+    """A real model: after a negligible step, one that begins from weights is better than one that does not."""
     digits = {"name": "pre", "trainer": "digits", "trainer_args": {"width": 8}, "metric": "val_accuracy", "mode": "max"}
     space, tuner = {"lr": 0.05, "bs": 64}, {"kind": "grid", "max_steps": 3}
     first = stack.run({**digits, "space": space, "tuner": tuner})

@@ -1,4 +1,4 @@
-"""The weights of the best trial leave the store, and are those that were measured; and a trainer can be checked."""
+"""The weights of the best trial leave the store as they were measured; and a trainer can be checked."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def test_a_worker_that_was_killed_is_started_again_at_once(cluster: Cluster) -> 
 
 @pytest.mark.slow
 def test_a_beat_that_is_dead_is_not_missed(cluster: Cluster, expected: list[Json]) -> None:
-    """Nobody wakes the scheduler for a worker that is lost: only a look that comes by itself sees it."""
+    """No worker wakes the scheduler for a lost one: only a periodic tick sees it."""
     main = psutil.Process(cluster.processes["scheduler"].pid)
     [beat] = [child for child in main.children() if "beat" in child.name() or "beat" in " ".join(child.cmdline())] or [
         main.children()[-1]

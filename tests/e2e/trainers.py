@@ -1,4 +1,4 @@
-"""Trainers of a millisecond, whose weights show every difference: in values, order, chance, and what was restored."""
+"""Trainers of a millisecond, whose weights show every difference: in values, order, randomness, and restored state."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ leaked: list[bytearray] = []
 """Never let go of, not even with the trainer that left it there."""
 
 broken = False
-"""What has happened to the device of this process, simulated: nothing works on it any more."""
+"""A simulated fault of this process's device: no operation works on it any more."""
 
 
 class Toy(Trainer):
@@ -81,7 +81,7 @@ class Toy(Trainer):
                 journal.write(f"{os.getpid()} {self.trained} {begun} {time.monotonic()}\n")
 
     def evaluate(self) -> Any:
-        torch.rand(3), random.random(), np.random.rand(2)  # evaluating may use up chance: nobody must notice
+        torch.rand(3), random.random(), np.random.rand(2)  # evaluating may draw: training must not notice
         if self.mood == "absurd":
             return "very good"
         if self.mood == "silent":

@@ -1,4 +1,4 @@
-"""A trainer whose file cannot be run: what it needs is not installed."""
+"""A trainer whose file cannot be run: its dependency is not installed."""
 
 import no_such_package  # type: ignore[import-not-found]  # noqa: F401
 

@@ -1,4 +1,4 @@
-"""Plans out of the way: read as before, changed by nobody, and back in their places."""
+"""Archived plans: read as before, changed by no writer, and restored."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from app.events import codec
 from app.events.codec import UnknownEvent, decode, encode
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "events.jsonl"
-"""One event of each type and version since 0.1.0, as written, and what it means. Lines are added, never changed."""
+"""One event of each type and version since 0.1.0, as written, and its meaning. Lines are added, never changed."""
 
 LINES = [json.loads(line) for line in GOLDEN.read_text().splitlines()]
 

@@ -1,4 +1,4 @@
-"""The door to the database: what it says when it is shut, what it undoes, and the schema behind it."""
+"""The database's port: its errors while it is away, its rollbacks, and the schema behind it."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def migrate(url: str) -> None:
 
 
 def test_whoever_comes_first_waits_for_one_who_writes_already(tmp_path: Path) -> None:
-    """SQLite would not: the file is to get another journal, and it is refused at once where somebody has its lock."""
+    """SQLite would not: a change of the journal fails at once while another connection has the lock."""
     writer = SQLITE.connect(tmp_path / "log.db", isolation_level=None, check_same_thread=False)
     writer.execute("CREATE TABLE streams (stream TEXT)")
     writer.execute("BEGIN IMMEDIATE")

@@ -1,4 +1,4 @@
-"""What is old and serves nobody goes; what is young, live or needed stays."""
+"""Old and unused rows are deleted; young, live and needed ones stay."""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ class Leases(RuleBasedStateMachine):
 
     @rule(chain=chains)
     def stop(self, chain: str) -> None:
-        """Nobody wants the chain any more."""
+        """No study wants the chain any more."""
         ended = ChainEnded(chain=chain, outcome="stopped", steps=0, seconds=0.0)
         try:
             self.state(ended, lambda rows: rows.chains.end(chain))

@@ -1,4 +1,4 @@
-"""What was measured of packs and gangs for one plan is known for others of the same trainer."""
+"""Measurements of packs and gangs for one plan serve other plans of the same trainer."""
 
 from __future__ import annotations
 

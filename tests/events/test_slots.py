@@ -153,7 +153,7 @@ def test_a_retired_slot_does_not_begin_what_it_was_given(rows: Transactions) -> 
     rows.chains.assign("c", "plan", "gpu0", WORK, TTL)
     rows.slots.retire("gpu0", "anna")
     assert rows.expired() == ["c"]
-    assert not rows.chains.get("c").stop  # whoever is told so would have begun
+    assert not rows.chains.get("c").stop  # the flag is for workers that have begun
 
 
 def test_a_retired_slot_lets_what_is_trained_be_saved(rows: Transactions, lease: Lease) -> None:
@@ -187,4 +187,4 @@ def test_forgotten_slots_leave_their_chains_to_the_tick(rows: Transactions, leas
     rows.slots.forget_all()
     assert rows.slots.all() == []
     assert rows.expired() == [lease.chain]
-    assert rows.chains.get("d") == before  # what is over stays as it was
+    assert rows.chains.get("d") == before  # ended chains stay as they were

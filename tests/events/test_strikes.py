@@ -1,4 +1,4 @@
-"""An operator strikes a study whose plan nobody can fold; the other studies on it go on as if nothing had been."""
+"""An operator strikes a study whose plan cannot be folded; the other studies on it continue as if nothing had been."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_the_plan_is_folded_without_it(records: SqlRecords, plans: Plans) -> Non
 
 
 def test_what_it_trained_is_there_for_others(records: SqlRecords, plans: Plans) -> None:
-    """Its own part of the tree too, as soon as somebody else comes by."""
+    """Its own part of the tree too, as soon as another study passes there."""
     before = plans.get(STREAM).studies[BAD].trials[0].path
     strike(records, BAD, "", 9.0)
     plan = plans.get(STREAM)

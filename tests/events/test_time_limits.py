@@ -1,4 +1,4 @@
-"""Nobody waits for ever for a database: dead connections, frozen servers, frozen writers, lost races."""
+"""No caller waits for ever for a database: dead connections, frozen servers, frozen writers, lost races."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_server_that_is_away_is_not_waited_for(far: tuple[SqlRecords, Proxy], 
 
 @pytest.mark.parametrize("fault", ["forget", "reset"])
 def test_a_connection_that_died_unseen_is_replaced(far: tuple[SqlRecords, Proxy], fault: str) -> None:
-    """The first look may still be told so, when the fault comes in its middle; the next one works."""
+    """The first query may still report the fault that came in its middle; the next one works."""
     records, proxy = far
     getattr(proxy, fault)()
     assert records.log.head() == 1

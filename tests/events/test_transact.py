@@ -1,4 +1,4 @@
-"""The only way to write: what is decided holds for the version it was decided on, and what is folded was committed."""
+"""The only way to write: a decision holds for the version it was made on, and folded events are committed ones."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def submitted(study: str) -> StudySubmitted:
 
 
 def no_pause(seconds: float) -> None:
-    """Nobody waits in a test."""
+    """Tests do not wait."""
 
 
 def write(
@@ -336,7 +336,7 @@ def test_a_commit_whose_answer_was_lost_is_found_by_its_key(database: Database, 
     log = SqlLog(database)
     lose_answers(database, monkeypatch)
     assert log.append("p", [submitted("s")], expected=0, at=1.0, key="k") == log.read("p")
-    with pytest.raises(DatabaseUnavailable):  # without a key nobody can tell
+    with pytest.raises(DatabaseUnavailable):  # without a key the outcome is unknown
         log.append("p", [submitted("t")], expected=1, at=1.0)
     assert log.head() == 2
 

@@ -1,4 +1,4 @@
-"""What is right: trials trained alone, each from step 0 and without a break, in a process of its own.
+"""The reference: trials trained alone, each from step 0 and without a break, in a process of its own.
 
 As a program it reads a job a line and answers each with a line; for each it forks. It shares nothing with the workers
 but the loop over steps, `stagetree.runtime.model`.
@@ -19,7 +19,7 @@ Curve = dict[int, dict[str, float | None]]
 
 
 class Alone:
-    """The program, and what it has answered before."""
+    """The program, and its earlier answers."""
 
     def __init__(self) -> None:
         command = [sys.executable, __file__]

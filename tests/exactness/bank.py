@@ -46,7 +46,7 @@ def sources() -> dict[str, TrainerSource]:
 
 
 def grid(trainer: str, **more: Any) -> Json:
-    """Four trials of 14 to 18 steps, which part at step 10, and two of them at 13; one ends where another goes on."""
+    """Four trials of 14 to 18 steps, which part at step 10, and two of them at 13; one ends where another continues."""
     rates = [
         (0.1, 18),
         (0.1, 14),
@@ -58,7 +58,7 @@ def grid(trainer: str, **more: Any) -> Json:
 
 
 def halving(trainer: str, **more: Any) -> Json:
-    """Four trials that are asked for 4 steps; half of them go on to 8, and one to 16."""
+    """Four trials of 4 steps; half of them continue to 8, and one to 16."""
     space = {"lr": [switch(0.1 * number, 0.3, 6) for number in range(1, 5)], "wd": [0.5]}
     tuner = {"kind": "asha", "num_trials": 4, "min_steps": 4, "max_steps": 16, "reduction_factor": 2}
     return spec(trainer, tuner=tuner, space=space, **more)
@@ -76,7 +76,7 @@ def changes(trainer: str, **more: Any) -> Json:
 
 
 def one_by_one(trainer: str, **more: Any) -> Json:
-    """Trials that share nothing; and two that part from the first one before what is left behind by it is."""
+    """Trials that share nothing; and two that part from the first one before the step that leaves something behind."""
     rates = [(0.1, 20), (0.2, 16), (switch(0.1, 0.3, 8), 16), (switch(0.1, 0.2, 9), 16), (0.4, 16)]
     trials = [{"hp": {"lr": rate, "wd": 0.5}, "steps": steps} for rate, steps in rates]
     return spec(trainer, tuner={"kind": "trials", "trials": trials}, **more)
@@ -99,7 +99,7 @@ def _listed(trainer: str, rates: Sequence[tuple[Any, int]], more: Json) -> Json:
 
 
 def rungs(trainer: str, **more: Any) -> Json:
-    """Six trials with constant rates, of which some go on from 5 steps to 10, and to 20."""
+    """Six trials with constant rates, of which some continue from 5 steps to 10, and to 20."""
     tuner = {"kind": "asha", "num_trials": 6, "min_steps": 5, "max_steps": 20, "reduction_factor": 2}
     return spec(trainer, tuner=tuner, space={"lr": [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]}, **more)
 
@@ -124,7 +124,7 @@ def spec(trainer: str, **more: Any) -> Json:
 class Held:
     """What a study shows, held against the truth.
 
-    other: values that are not those of the trial alone.
+    other: values that differ from the trial alone.
     marks: what stands beside each trial. isolated: why the study trains each trial alone.
     """
 
@@ -141,12 +141,12 @@ class Held:
 
     @property
     def in_silence(self) -> dict[int, list[str]]:
-        """Of trials without a mark, what is wrong of them."""
+        """The wrong values of trials without a mark."""
         return {number: lines for number, lines in self.other.items() if not self.marks.get(number)}
 
 
 def held(cluster: Cluster, kinds: Mapping[str, type[Any]], alone: Alone, rounds: int = 400) -> dict[str, Held]:
-    """A study for each trainer, all at once, and what they show."""
+    """A study for each trainer, all at once, and their views."""
     streams = {}
     for name, kind in kinds.items():
         study = cluster.submit(STUDIES[kind.shows_in](name))
@@ -184,12 +184,12 @@ def truth(plan: SearchPlan, study: Study, trial: Trial, alone: Alone, file: str)
 
 
 def steps_of(every: int, requested: Sequence[int]) -> list[int]:
-    """After which steps a trial is evaluated that was asked for these results."""
+    """The steps at which a trial with these requests is evaluated."""
     return sorted({*range(every, requested[-1] + 1, every), *requested})
 
 
 def differences(shown: Curve, right: Curve) -> Iterator[str]:
-    """The values that are shown, and are not what they should be."""
+    """The shown values that are wrong."""
     for step, metrics in shown.items():
         for name, value in metrics.items() if step in right else ():
             if value != right[step].get(name):

@@ -1,4 +1,4 @@
-"""The causes that may be named of each wrong trainer of the bank; of one that is not here, only what is true of all."""
+"""The causes that may be named for each wrong trainer of the bank; others may name only the common ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trainers whose evaluation leaves a trace in the state, though training comes out the same: they are told of that."""
+"""Trainers whose evaluation leaves a trace in the state, though training comes out the same: users are warned."""
 
 from __future__ import annotations
 

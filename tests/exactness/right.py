@@ -166,7 +166,7 @@ class Rollout(Small):
 
 
 class BuiltLate(Counting):
-    """What it computes with is built where it is needed first, as compiling does."""
+    """It builds its tools at the first use, as compiling does."""
 
     name = "built-late"
 
@@ -185,7 +185,7 @@ class BuiltLate(Counting):
 
 
 class Dated(Small):
-    """Knows when it was begun, for what it prints."""
+    """It keeps the time of its start, for its prints."""
 
     name = "dated"
 
@@ -349,7 +349,7 @@ class SeedsInLoad(Small):
 
 
 class DrawsInSetup(Small):
-    """Draws where a new value comes into force; what was drawn is saved."""
+    """Draws where a new value comes into force, and saves the draw."""
 
     name = "draws-in-setup"
     noise = 0.0
@@ -408,7 +408,7 @@ class Configured(Counting):
 
 
 class LiveReferences(Counting):
-    """Its state holds the very lists that training changes, and what is loaded is used as it is."""
+    """Its state holds the very lists that training changes, and a loaded state is used without a copy."""
 
     name = "live-references"
 

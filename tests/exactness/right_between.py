@@ -150,7 +150,7 @@ class OwnSampler(Counting):
 
 
 class Threads(Counting):
-    """Threads that are kept add up what does not depend on which of them does."""
+    """Kept threads add up numbers, in any order of threads."""
 
     name, shows_in = "threads", "apart"
 

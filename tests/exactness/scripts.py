@@ -58,7 +58,7 @@ Trainer = function_trainer("{name}", build, step, measure)
 
 @dataclass(frozen=True)
 class Script:
-    """step, evaluate: what is done beside. begin: what is made before the loop. is_right: whether it has no mark."""
+    """step, evaluate: extra lines there. begin: lines before the loop. is_right: whether it has no mark."""
 
     name: str
     is_right: bool = False

@@ -82,7 +82,7 @@ def test_over_rest(up: Service, alone: Alone) -> None:
 
 
 def test_packs_are_unchecked_over_rest_and_by_commands(up: Service, tmp_path: Path) -> None:
-    """Also beside trials that share no step: nobody has compared them with those trials alone."""
+    """Also beside trials that share no step: they were never compared with those trials alone."""
     how = {"trainer": "packable", "metric": "val_loss", "mode": "min", "packing": 2}
     spec = packed("in-packs", *(({"lr": rate, "bs": 4}, 4) for rate in (0.1, 0.2, 0.3)), **how)
     study, mark = up.submit(spec), "unchecked: training in packs is not compared"

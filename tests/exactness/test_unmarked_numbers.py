@@ -71,7 +71,7 @@ OTHERS_PROOF = spec(
     trainer_args={"since": 3},
     audit=0.0,
 )
-"""A trial that was trained alone proved another one, which had gone on in a used object."""
+"""A trial that was trained alone proved another one, which had resumed in a used object."""
 
 
 @example(study=OTHERS_PROOF, slots=2)
@@ -93,7 +93,7 @@ AN_EPOCHS_END_BETWEEN = spec(
     trainer_args={"every": 7},
     audit=0.0,
 )
-"""One trial went on before an epoch's end at step 7, another behind it: a step of that one proved both, to step 14."""
+"""One trial resumed before an epoch's end at step 7, another after it: a step of the latter proved both, to step 14."""
 
 
 @pytest.mark.slow

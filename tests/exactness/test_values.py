@@ -1,4 +1,4 @@
-"""What was compared under some values of the hyper-parameters proves nothing where they have others."""
+"""A comparison under some values of the hyper-parameters proves nothing for trials with other values."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def study(other: Json) -> Json:
 
 
 def after_rounds(cluster: Cluster, submitted: StudyId, alone: Alone) -> Iterator[Held]:
-    """What is shown after each round in which the long trial trains."""
+    """The view after each round in which the long trial trains."""
     while True:
         cluster.beat()
         cluster.ticker.tick()
@@ -65,7 +65,7 @@ def cluster(sqlite_url: str, tmp_path: Path) -> Iterator[Cluster]:
 
 
 def test_a_trial_with_another_optimizer_is_not_proven_by_those_with_one(cluster: Cluster, alone: Alone) -> None:
-    """Slots that have nothing else to do train it alone, and find what is wrong; until then it is marked."""
+    """Idle slots train it alone, and find the fault; until then it has a mark."""
     other = {"family": "values", "values": ["sgd", "adam"], "milestones": [10]}
     shown = list(islice(after_rounds(cluster, cluster.submit(study({"optimizer": other})), alone), 14))
     assert [each.in_silence for each in shown if each.in_silence] == []

@@ -110,7 +110,7 @@ class ShuffledOrder(Counting):
 
 
 class Unseen(Small):
-    """Draws without putting back; what is left is not saved."""
+    """Draws without replacement; the rest of the urn is not saved."""
 
     name = "unseen"
 
@@ -167,7 +167,7 @@ class MeasuringDraws(Small):
 
 
 class MeasuringReads(Counting):
-    """Measuring takes the next sample, and so training goes on from another one."""
+    """A measurement takes the next sample, so training continues from another one."""
 
     name = "measuring-reads"
 
@@ -180,7 +180,7 @@ class MeasuringReads(Counting):
 
 
 class MeasuringSums(Small):
-    """A metric that goes on with what it has measured before."""
+    """A metric that accumulates over measurements."""
 
     name = "measuring-sums"
     total, times = 0.0, 0
@@ -225,7 +225,7 @@ class SeedsAtFirst(Small):
 
 
 class Remembered(Counting):
-    """A cached function gives each epoch what it was given first in the process, by whichever trial."""
+    """A cached function repeats for each epoch the first result in the process, from any trial."""
 
     name = "remembered"
 

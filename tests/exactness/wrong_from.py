@@ -23,9 +23,9 @@ class WrongFrom(Forgetful):
 
 
 class WrongEpochs(Counting):
-    """Draws for each epoch with a generator that is not in the state, and that nobody sees, as a loader does.
+    """Draws for each epoch with a hidden generator that is not in the state, as a loader does.
 
-    Its place in the epoch is in the state, and what was drawn for it: nothing shows before the first end of an epoch
+    Its place in the epoch and the drawn order are in the state: nothing shows before the first end of an epoch
     behind a break.
     """
 
@@ -55,7 +55,7 @@ class WrongEpochs(Counting):
 
 
 class WrongOption(Small):
-    """Counts where nobody sees, and reads that with one of two optimizers only, as if the state lacked its memory."""
+    """Counts in a hidden place, and reads that with one of two optimizers only, as if the state lacked its memory."""
 
     name = "wrong-option"
     optimizer = "sgd"

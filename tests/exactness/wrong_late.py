@@ -105,7 +105,7 @@ class LateCopy(Net):
 
 
 class ReadsAtFirst(Counting):
-    """What it was built with is kept, also where another value is in force when it is loaded."""
+    """Keeps the value it was built with, also where another value is in force when the state is loaded."""
 
     name, shows_in = "reads-at-first", "apart"
     first: float | None = None
@@ -193,7 +193,7 @@ class RollsBack(Counting):
 
 
 class SmoothsLate(Counting):
-    """Measures what it has measured before, from step 9 on; that is in the state."""
+    """Measures its earlier measurements, from step 9 on; that is in the state."""
 
     name, shows_in = "smooths-late", "measured"
     held = 0.0

@@ -19,7 +19,7 @@ LATE = 12
 
 
 class Left(Counting):
-    """What they share."""
+    """The shared, sound part."""
 
     shows_in = "one-by-one"
 
@@ -131,7 +131,7 @@ def scaled(value: float) -> float:
 
 
 class Patched(Left):
-    """Puts another function in the place of one."""
+    """Replaces a function by another one."""
 
     name = "patched"
 

@@ -17,7 +17,7 @@ Y = X.prod(dim=1, keepdim=True)
 
 
 class Net(Trainer):
-    """What those with a module and an optimizer share, sound."""
+    """The shared, sound part: a module and an optimizer."""
 
     is_repeatable, shows_in = True, "grid"
 

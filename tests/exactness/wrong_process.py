@@ -194,7 +194,7 @@ class Together(Small):
 
 
 class FirstRate(Small):
-    """Goes on from the rate that it was set up with first."""
+    """Continues from the rate of its first set-up."""
 
     name = "first-rate"
     first: float | None = None

@@ -158,7 +158,7 @@ class LossScale(Small):
 
 
 class Normaliser(Small):
-    """Divides by the running spread of what it has seen, as reinforcement learning does."""
+    """Divides by the running spread of its inputs, as reinforcement learning does."""
 
     name = "normaliser"
     seen, mean, spread = 0, 0.0, 1.0
@@ -171,7 +171,7 @@ class Normaliser(Small):
 
 
 class ReplayBuffer(Small):
-    """Learns from what it has seen before, which is not in the state."""
+    """Learns from earlier samples, which are not in the state."""
 
     name = "replay-buffer"
 
@@ -296,7 +296,7 @@ class OtherKey(Counter):
 
 
 class SavingRounds(Small):
-    """Rounds its weight whenever it is asked for the state."""
+    """Rounds its weight each time the state is saved."""
 
     name = "saving-rounds"
 
@@ -306,7 +306,7 @@ class SavingRounds(Small):
 
 
 class SavingCounts(Counting):
-    """Believes that an epoch ends where it is asked for the state."""
+    """Ends an epoch each time the state is saved."""
 
     name = "saving-counts"
     epochs = 0

@@ -1,4 +1,4 @@
-"""The CIFAR-10 example reads the real format, says what is wrong with a folder, and augments by its generator alone."""
+"""The CIFAR-10 example reads the real format, names errors of a folder, and augments by its generator alone."""
 
 from __future__ import annotations
 

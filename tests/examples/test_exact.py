@@ -40,7 +40,7 @@ def drawn(file: str, folder: Path) -> str:
 
 @pytest.mark.slow
 def test_a_folder_that_a_study_names_is_only_read(tmp_path: Path) -> None:
-    """Else whoever submits a study says where the machine writes."""
+    """Otherwise a submitted study could choose where the machine writes."""
     job = check_job(
         StudySpec.from_file(EXAMPLES / "shapes/study.yaml", limits=None), str(EXAMPLES / "shapes/trainer.py"), "cpu"
     )

@@ -1,4 +1,4 @@
-"""The longer study of which-decay.md, made small: its numbers, and its soup, are those of trainings alone."""
+"""The longer study of which-decay.md, made small: its numbers, and its soup, equal trainings alone."""
 
 from __future__ import annotations
 

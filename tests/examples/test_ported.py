@@ -14,7 +14,7 @@ MOST_LINES = 15
 
 @pytest.mark.parametrize("folder", sorted(path.parent.name for path in EXAMPLES.glob("*/before.py")))
 def test_few_lines_make_a_script_a_trainer(folder: str) -> None:
-    """Lines that are new, or not what they were; blank ones, and those that only went away, are not counted."""
+    """New and changed lines; blank and deleted ones do not count."""
     before, after = ((EXAMPLES / folder / name).read_text().splitlines() for name in ("before.py", "train.py"))
     new = [line for line in ndiff(before, after) if line.startswith("+ ") and line[2:].strip()]
     assert 0 < len(new) <= MOST_LINES, "\n".join(new)
