@@ -82,7 +82,7 @@ def test_names_in_sentences_are_code(open_page: Callable[..., Page], stack: Serv
     """The page showed backticks."""
     tied = stack.run(trials("page-tied", ({"mood": "fine"}, 2), ({"mood": "calm"}, 2)))["study"]
     page = open_page(f"{stack.url}/#/studies/{tied}")
-    expect(page.locator(".story code")).to_have_text("repeats")
+    expect(page.locator(".story code")).to_have_text("mood")
     expect(page.locator(".story")).not_to_contain_text("`")
 
 
