@@ -13,7 +13,7 @@ from app.domain.events import Stage, StoredPart
 from app.domain.objectives import BestSoFar
 from app.domain.slots import multi_machine_kind
 
-Ahead = tuple[int, tuple[int, ...], tuple[int, ...]]
+NextStop = tuple[int, tuple[int, ...], tuple[int, ...]]
 """The next step whose state is needed; the evaluations up to there; and the ends of stages up to there."""
 
 LentSlots = tuple[()] | tuple[tuple[str, ...]] | tuple[tuple[str, ...], Mapping[str, str]]
@@ -183,13 +183,13 @@ class ChainAssignment:
             return (ResumePoint("", 0, self.begin["key"], self.begin["sha256"]),)
         return (self.resume,) if self.resume else tuple(point for point, _ in self.mean)
 
-    def ahead(self, step: int) -> Ahead:
+    def next_stop(self, step: int) -> NextStop:
         """The next stop after a step.
 
         A trial that is trained alone, or verified as a whole, does not stop at the ends of its stages.
         """
         if self.alone or (self.proof is not None and not self.reads):
-            return self._whole_ahead(step)
+            return self._next_stop_of_whole(step)
         number = next((n for n, stage in enumerate(self.stages) if step < stage.end), len(self.stages) - 1)
         stage, inside = self.stages[number], self.branches_inside[number : number + 1]
         stops = {*self.keep_at, *self.keep_for_good, *(inside[0] if inside else ())}
@@ -197,7 +197,7 @@ class ChainAssignment:
         stop = min((each for each in stops if step < each < stage.end), default=stage.end)
         return stop, tuple(each for each in stage.evaluate if step <= each <= stop), ()
 
-    def _whole_ahead(self, step: int) -> Ahead:
+    def _next_stop_of_whole(self, step: int) -> NextStop:
         states = [each.step for each in self.proof.comparisons if each.key] if self.proof else []
         stop = min((each for each in [*states, *self.keep_for_good] if each > step), default=self.stages[-1].end)
         evaluated = tuple(each for stage in self.stages for each in stage.evaluate if step <= each <= stop)

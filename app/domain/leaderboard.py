@@ -63,7 +63,7 @@ class RungRanking:
 
 @dataclass(slots=True)
 class Leaderboard:
-    """The rungs of a study, and the rung that each trial has reached or is on its way to."""
+    """The rungs of a study, and the rung that each trial has reached or is training for."""
 
     sign: int
     rungs: dict[Place, RungRanking] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class Leaderboard:
     _ranks: dict[Place, dict[int, int]] = field(default_factory=dict)
 
     def rung(self, trial: int) -> RungRanking | None:
-        """The rung that the trial has reached or is on its way to."""
+        """The rung that the trial has reached or is training for."""
         return self.rungs.get(self.at.get(trial, (-1, -1)))
 
     def rank(self, trial: int) -> int | None:
@@ -202,7 +202,8 @@ def _state_text(study: Study, trial: Trial, state: str, board: Leaderboard) -> s
             return f"trains to step {trial.steps}" + (f", rung {rung.number}" if rung else _class_text(trial))
         case TrialState.COMPLETED if rung and _can_be_extended(study, trial):
             where = f"{'pruned' if study.is_final else 'waits'} at rung {rung.number}"
-            return f"{where}: {_rank(board, rung, trial)}{_cooldown_text(study)}{_promotions_text(study, rung)}"
+            promoted = f", {len(rung.promoted)} promoted" if study.state == StudyState.COMPLETED else ""
+            return f"{where}: {_rank(board, rung, trial)}{_cooldown_text(study)}{promoted}"
         case TrialState.COMPLETED if _can_be_extended(study, trial) and not study.is_final and _class_text(trial):
             return f"suspended after step {trial.steps}{_class_text(trial)}"
         case TrialState.COMPLETED:
@@ -253,13 +254,6 @@ COOLDOWN_TEXTS = {
     TrialState.COMPLETED: "cooled trial {} down from step {} to {}",
 }
 """The state of a cooldown, with its trunk, its first and its last step."""
-
-
-def _promotions_text(study: Study, rung: RungRanking) -> str:
-    """How many trials were promoted, once the study is completed."""
-    if study.state != StudyState.COMPLETED:
-        return ""
-    return f", {len(rung.promoted)} promoted"
 
 
 def decisions(study: Study, number: int) -> list[str]:

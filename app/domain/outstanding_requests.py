@@ -116,7 +116,7 @@ def drop_evaluation(plan: SearchPlan, trial: Trial, step: int) -> None:
     complete_if_done(plan, trial)
 
 
-_EVENT_OF = {
+_EVENT_KINDS = {
     TrialState.STOPPED: TrialEventKind.STOP,
     TrialState.FAILED: TrialEventKind.FAIL,
     TrialState.CANCELLED: TrialEventKind.CANCEL,
@@ -132,7 +132,7 @@ def end_trial(
 ) -> None:
     """End a trial as stopped, failed or cancelled."""
     trial.error = error
-    line = TrialEvent(_EVENT_OF[state], trial.number, trial.steps, reason=reason or error or {})
+    line = TrialEvent(_EVENT_KINDS[state], trial.number, trial.steps, reason=reason or error or {})
     _add_to_history(plan.studies[trial.study], trial, line)
     if trial.state == TrialState.ACTIVE:
         plan.studies[trial.study].active -= 1

@@ -129,7 +129,7 @@ class UpcomingBranches:
     def __init__(self, plan: SearchPlan) -> None:
         self._plan = plan
         self._read: dict[StudyId, int] = {}  # how many lines of each study's history
-        self._places: dict[StudyId, dict[int, list[Place]]] = {}  # of each trial
+        self._places: dict[StudyId, dict[int, list[Place]]] = {}  # by study and trial
         self._trials: dict[NodeId, Counter[int]] = defaultdict(Counter)  # at each step of a node, how many
         self._lines = self._changes = 0  # how many may still be read
         self.begin_tick()
@@ -206,15 +206,11 @@ def _limit_changes(lines: Iterable[TrialEvent], changes: int) -> Iterator[TrialE
 
 def upcoming_branches(study: Study, trial: Trial) -> Iterator[Place]:
     """The next places at which a trial would leave the nodes on its path, if its tuner may extend it that far."""
-    most = 0 if trial.cooldown_of is not None else _max_steps(study)
+    can_be_extended = trial.cooldown_of is None and study.kind not in _FIXED
+    most = (study.max_steps or math.inf) if can_be_extended else 0
     if trial.state not in (TrialState.ACTIVE, TrialState.COMPLETED) or trial.steps >= most:
         return iter(())
     return chain.from_iterable(
         takewhile(lambda place: place[1] < most, islice(upcoming_nodes(run.hp, trial.steps, run.path[-1]), MOST_AHEAD))
         for run in trial.runs
     )
-
-
-def _max_steps(study: Study) -> float:
-    """The most steps that the tuner of a study may request; 0 if it never extends trials."""
-    return 0 if study.kind in _FIXED else study.max_steps or math.inf

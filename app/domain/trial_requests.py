@@ -123,11 +123,13 @@ def data_seeds(study: Study, hp: Json, horizon: int) -> list[Json]:
     """The sequence of `data_seed` for each repeat of a trial: the study's seed, then the next ones from a step on.
 
     `from: branch` is the last change of a hyper-parameter in the trial's first `horizon` steps. Empty for a trial
-    without repeats.
+    without repeats. Raises `Refused`.
     """
     count, begin = study.repeats
     if count == 1:
         return []
+    if DATA_SEED in hp:
+        raise Refused(f"hp.{DATA_SEED}: must be left out, since each of the study's repeats has its own")
     at = max(path(hp, horizon, "").values()) if begin == "branch" else begin
     own = study.seed
     parted: list[Json] = [{"family": "values", "values": [own, own + n], "milestones": [at]} for n in range(1, count)]
@@ -155,7 +157,7 @@ class TrialRequests:
             raise Refused("hp: must name at least one hyper-parameter")
         horizon = max(steps, (self._study.max_steps or 0) if reason.get("by") == "tuner" else 0)
         self._check(hp, horizon)
-        seeds = self._data_seeds(hp, horizon) if nodes is None else []
+        seeds = data_seeds(self._study, hp, horizon) if nodes is None else []
         hps = [hp | {DATA_SEED: seed} for seed in seeds] or [hp]
         paths = [path(each, steps, self._study.root_of(number, run)) for run, each in enumerate(hps)]
         nodes, *others = map(self._check_node_limit, paths if nodes is None else [nodes])
@@ -170,11 +172,6 @@ class TrialRequests:
             data_seeds=seeds,
             repeats=others,
         )
-
-    def _data_seeds(self, hp: Json, horizon: int) -> list[Json]:
-        if DATA_SEED in hp and self._study.repeats[0] > 1:
-            raise Refused(f"hp.{DATA_SEED}: must be left out, since each of the study's repeats has its own")
-        return data_seeds(self._study, hp, horizon)
 
     def steps(self, number: int) -> int:
         """The requested steps of a trial, including requests of this command."""

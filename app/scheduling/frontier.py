@@ -21,7 +21,7 @@ from app.domain.search_plan import Chain, ChainProgress, SearchPlan
 from app.domain.stage_tree import Place, UpcomingBranches
 from app.domain.terms import ChainId, NodeId, PlanId, StudyId
 from app.scheduling.costs import Costs
-from app.scheduling.demands import Demands, InFlight, Need, Urgencies, Urgency
+from app.scheduling.demands import Demands, InFlight, Need, Urgency
 
 UNNAMED = PlanId("")
 
@@ -119,7 +119,7 @@ class Frontier:
     def _forget_chains(self) -> None:
         """Drop the uploads of ended chains, which will not arrive, and the other data of ended chains.
 
-        The latter does no harm, so it is dropped only when it is half of all.
+        The latter does no harm, so it is dropped only when it exceeds the data of running chains.
         """
         chains = self.plan.chains
         by_chain: tuple[dict[ChainId, Any], ...] = (self.progress, self.late_branches)
@@ -169,7 +169,8 @@ class Frontier:
         """The heads of a study, or of all, in no particular order."""
         states = self.demands.wanted_from if study is None else self.demands.ready.get(study, ())
         for step, name in states:
-            if name and _wants(self.demands.demand_at((name, step)), study):
+            demand = self.demands.demand_at((name, step))
+            if name and (demand if study is None else study in demand):
                 yield (name, step)
             if branch := self.demands.branches[name].get(step):
                 yield from ((child, step) for child in branch.children(study))
@@ -201,7 +202,8 @@ class Frontier:
         Among equally urgent paths, the one that stays in the node longest: stages that branch off can begin earlier.
         """
         if study is None:
-            study = self._most_important(self.demands.demand_at(head))
+            demand = self.demands.demand_at(head)
+            study = max(demand, key=lambda each: (self._rank_urgency(each, demand[each]), each))
         spans: list[Span] = []
         place: Place | None = head
         while place is not None:
@@ -281,9 +283,6 @@ class Frontier:
         """The urgency of a study's path for comparison with other studies: the study's priority and the time."""
         return (self.plan.studies[study].priority, urgency[1])
 
-    def _most_important(self, urgencies: Urgencies) -> StudyId:
-        return max(urgencies, key=lambda study: (self._rank_urgency(study, urgencies[study]), study))
-
     def _most_urgent_of(self, study: StudyId, passed_over: Container[Place]) -> Place | None:
         ready = self.demands.ready.get(study)
         top = ready.top() if ready else None
@@ -292,7 +291,3 @@ class Frontier:
             return first
         others = [head for head in self.heads(study) if head not in passed_over]
         return max(others, key=lambda head: (self.demands.demand_at(head)[study], -head[1], head[0]), default=None)
-
-
-def _wants(urgencies: Urgencies, study: StudyId | None) -> bool:
-    return bool(urgencies) if study is None else study in urgencies

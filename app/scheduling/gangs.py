@@ -149,7 +149,7 @@ def is_measured(profile: RanksProfiled | None, most: int) -> bool:
 
 
 def powers(least: int, most: int) -> Iterator[int]:
-    """The powers of two from `least`, itself one, to `most`."""
+    """`least` and its doublings up to `most`."""
     while least <= most:
         yield least
         least *= 2

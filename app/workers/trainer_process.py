@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from app.domain.chain_assignment import Ahead
+from app.domain.chain_assignment import NextStop
 from app.workers.state import State
 from app.workers.trainer_connection import Deadline, TrainerConnection
 from app.workers.warm import CPU_SETTINGS, TrainerSettings, Warm, resident_bytes
@@ -197,7 +197,7 @@ class TrainerProcess(TrainerConnection):
         self,
         hp: Mapping[str, Any],
         until: int,
-        ahead: Callable[[int], Ahead] | None = None,
+        ahead: Callable[[int], NextStop] | None = None,
         *,
         deadline: Deadline,
         on_progress: Callable[[int], int | None] = lambda step: None,

@@ -85,7 +85,7 @@ def test_a_state_that_a_study_wants_is_kept_whatever_it_costs(alone: bool) -> No
     made.assignment = replace(made.assignment, keep_for_good=(3, 5, 9), alone=alone)
     busy = Conditions(now=0.0, save_seconds=1000.0, can_save=False)
     assert drive(made, busy) == [(3, "evaluate"), (3, "save"), (5, "save"), (9, "save")]
-    assert made.assignment.ahead(3) == (5, (3,), ())
+    assert made.assignment.next_stop(3) == (5, (3,), ())
 
 
 def test_the_state_is_kept_where_a_result_is_the_best_so_far() -> None:
@@ -111,7 +111,7 @@ def test_the_state_is_kept_where_a_result_is_the_best_so_far() -> None:
     asked = replace(NOW, flags=ChainFlags((2,)))
     better = ChainExecution("c", made.assignment)
     assert drive(better, asked, {"loss": 0.1})[:2] == [(2, "evaluate"), (2, "save")], "somebody goes on from there"
-    assert made.assignment.ahead(2) == (4, (2, 4), ()), (
+    assert made.assignment.next_stop(2) == (4, (2, 4), ()), (
         "a trainer that goes on by itself stops where its state is asked for"
     )
 

@@ -149,11 +149,11 @@ def branch_path(plan: SearchPlan, trial: Trial, at: int, hp: Json, steps: int) -
 
 
 def price_of(
-    plan: SearchPlan, study: Study, ways: Sequence[dict[NodeId, int]], steps: int, shares: Sequence[MeanShare]
+    plan: SearchPlan, study: Study, paths: Sequence[dict[NodeId, int]], steps: int, shares: Sequence[MeanShare]
 ) -> Price:
     """The price of a trial that may begin with an average: its own steps, and those to restore deleted sources."""
     spans = dict[NodeId, tuple[int, int]]()
-    node = plan.nodes.get(next(iter(ways[0])))
+    node = plan.nodes.get(next(iter(paths[0])))
     for share in shares if node is None or not node.resumable else ():
         resumed = max((each.step for each in checkpoint_needs.latest_before(plan, share.node, share.step)), default=0)
         for each, leaves in plan.path_to(share.node, share.step):
@@ -161,5 +161,5 @@ def price_of(
             if end > begin:
                 first, last = spans.get(each.id, (begin, end))
                 spans[each.id] = min(first, begin), max(last, end)
-    after = price(plan, study, ways, steps)
+    after = price(plan, study, paths, steps)
     return replace(after, again=after.again + sum(end - begin for begin, end in spans.values()))

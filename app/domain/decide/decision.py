@@ -29,18 +29,16 @@ def tune(study: Study, actions: tuple[c.TunerAction, ...], trials: TrialRequests
         match action:
             case c.Start():
                 yield trials.add(action.hp, action.steps, {"by": "tuner", **action.reason})
-            case c.Extend() if _may_extend(get_trial(study, action.trial), action.steps):
-                yield trials.extend(action.trial, action.steps, action.reason)
+            case c.Extend():
+                trial = get_trial(study, action.trial)
+                if trial.state in EXTENDABLE and action.steps > trial.steps:
+                    yield trials.extend(action.trial, action.steps, action.reason)
             case c.Stop() if get_trial(study, action.trial).state in EXTENDABLE:
                 yield e.TrialStopped(study=study.id, trial=action.trial, reason=action.reason)
             case c.Prioritize() if _may_prioritize(get_trial(study, action.trial), action):
                 yield e.TrialPrioritized(
                     study=study.id, trial=action.trial, priority=action.priority, reason=action.reason
                 )
-
-
-def _may_extend(trial: Trial, steps: int) -> bool:
-    return trial.state in EXTENDABLE and steps > trial.steps
 
 
 def _may_prioritize(trial: Trial, action: c.Prioritize) -> bool:

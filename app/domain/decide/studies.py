@@ -201,7 +201,8 @@ def check_failures(plan: SearchPlan, study: Study, at: float) -> Iterator[e.Even
     if study.is_final:
         return
     if (error := check_error(plan, study)) is not None:
-        yield e.StudyFailed(study=study.id, error=_check_failure_message(error), at=at)
+        text = f"the trainer failed when it was tried, before anything was trained: {error['error'].strip()}"
+        yield e.StudyFailed(study=study.id, error=text, at=at)
         return
     if not study.failed:
         return
@@ -216,10 +217,6 @@ def check_failures(plan: SearchPlan, study: Study, at: float) -> Iterator[e.Even
             f"{len(failed)} trials failed, more than max_failures: {study.max_failures}; {_failure_message(failed[-1])}"
         )
         yield e.StudyFailed(study=study.id, error=text, at=at)
-
-
-def _check_failure_message(error: Mapping[str, Any]) -> str:
-    return f"the trainer failed when it was tried, before anything was trained: {error['error'].strip()}"
 
 
 def _failure_message(trial: Trial) -> str:

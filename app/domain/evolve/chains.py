@@ -65,8 +65,9 @@ def complete(plan: SearchPlan, event: e.StageCompleted) -> None:
         node.peaks[where] = max(event.peak_bytes, node.peaks.get(where, 0))
     if event.shared_process:
         plan.shared.add(node.id)
-    _record(node, stage.end)
-    _clear_failures(node, stage)
+    node.trained = max(node.trained, stage.end)
+    node.lost.pop(stage.start, None)
+    node.failures = {place: slots for place, slots in node.failures.items() if place[0] >= stage.end}
     plan.touched.add(node.id)
 
 
@@ -83,19 +84,10 @@ def _record_pace(study: Study, chain: Chain, event: e.StageCompleted) -> None:
     study.used_slots.add(chain.slot)
 
 
-def _clear_failures(node: Node, stage: e.Stage) -> None:
-    """Forget failures before the end of a completed stage."""
-    node.lost.pop(stage.start, None)
-    node.failures = {place: slots for place, slots in node.failures.items() if place[0] >= stage.end}
-
-
-def _record(node: Node, step: int) -> None:
-    node.trained = max(node.trained, step)
-
-
 def _record_kept(node: Node, stage: e.Stage, steps: int) -> None:
     """Record an interrupted stage up to its last checkpoint. steps: the ones that were run."""
-    _record(node, max((at for at in node.checkpoints if at <= stage.start + steps), default=stage.start))
+    kept = max((at for at in node.checkpoints if at <= stage.start + steps), default=stage.start)
+    node.trained = max(node.trained, kept)
 
 
 def _charge(plan: SearchPlan, chain: Chain, stage: e.Stage, steps: int, seconds: float) -> None:

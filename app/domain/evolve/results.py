@@ -29,7 +29,7 @@ MOST_WITNESSES = 8
 """The cheapest witnesses to keep of each resumption. One is enough, but states of some will be deleted."""
 
 
-def chain_training(plan: SearchPlan, node: Node, step: int) -> Chain | None:
+def training_chain(plan: SearchPlan, node: Node, step: int) -> Chain | None:
     """The chain that trains the node at this step; None if none is recorded."""
     if (name := node.saving.get(step)) is not None:
         return plan.chains.get(name)
@@ -99,7 +99,7 @@ def _latest_state(plan: SearchPlan, node: Node, before: int, after: int) -> int 
     return None
 
 
-def take_metrics(plan: SearchPlan, event: e.Evaluated) -> None:
+def record_metrics(plan: SearchPlan, event: e.Evaluated) -> None:
     """Record an evaluation, and the results of the trials that waited for it."""
     node = plan.node(event.node)
     node.metrics[event.step] = event.metrics
@@ -127,7 +127,7 @@ def _check_reported_metrics(plan: SearchPlan, node: Node, study: Study, event: e
             outstanding_requests.end_trial(plan, plan.trial(key), TrialState.FAILED, problem)
 
 
-def take_exactness(plan: SearchPlan, event: e.ExactnessLost | e.ExactnessTested) -> None:
+def record_exactness(plan: SearchPlan, event: e.ExactnessLost | e.ExactnessTested) -> None:
     """Record that a stage is inexact, or that it was compared."""
     if isinstance(event, e.ExactnessTested):
         plan.tests.append(event)
@@ -142,10 +142,10 @@ TRAINED_TWICE = "ended with other bits when trained again"
 """The reason for a node with two different states of one step."""
 
 
-def take_checkpoint(plan: SearchPlan, event: e.CheckpointKept | e.CheckpointCached) -> None:
+def record_checkpoint(plan: SearchPlan, event: e.CheckpointKept | e.CheckpointCached) -> None:
     """Record a stored state, or a state that one host can use while it is uploaded."""
     node = plan.node(event.node)
-    chain = chain_training(plan, node, event.step)
+    chain = training_chain(plan, node, event.step)
     since = None if chain is None else chain.stages[0].start
     checkpoint = Checkpoint(event.key, event.sha256, event.size, since=since, parts=event.parts)
     if isinstance(event, e.CheckpointKept):

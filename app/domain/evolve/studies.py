@@ -162,7 +162,8 @@ def record_environment(plan: SearchPlan, event: EnvironmentEvent) -> None:
         case e.EnvironmentSeen():
             plan.environments.setdefault(event.device, event)
         case e.WeightsDropped():
-            _drop_weights(plan, event)
+            if (weights := plan.weights.pop(event.key, None)) is not None:
+                plan.kept_bytes -= weights.size
         case _:
             assert_never(event)
 
@@ -176,8 +177,3 @@ def _record_inputs(plan: SearchPlan, event: e.InputsSeen) -> None:
     for before, now in zip(study.inputs, event.inputs, strict=True):
         if fingerprint(before) != fingerprint(now) and now["path"] not in study.other_inputs:
             study.other_inputs.append(now["path"])
-
-
-def _drop_weights(plan: SearchPlan, event: e.WeightsDropped) -> None:
-    if (weights := plan.weights.pop(event.key, None)) is not None:
-        plan.kept_bytes -= weights.size

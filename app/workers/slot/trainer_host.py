@@ -167,7 +167,7 @@ class TrainerHost(TrainerCalls):
 
         self._prepare_next(work)
         try:
-            trained = self.call(lambda p: p.train(work.hp, until, work.ahead, deadline=deadline, on_progress=look))
+            trained = self.call(lambda p: p.train(work.hp, until, work.next_stop, deadline=deadline, on_progress=look))
         except TrainerFailed as failed:
             if failed.kind == "out_of_memory" and self._preparation is not None:
                 self._has_room[self._preparation.key] = False
