@@ -20,7 +20,7 @@ from stacks import Json
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import decide
-from app.domain.inputs import mark
+from app.domain.inputs import fingerprint
 from app.domain.search_plan import SearchPlan, Study
 from app.domain.terms import StudyId, plan_id
 from app.events.database import Database
@@ -177,7 +177,7 @@ class Cluster:
         version = self.sources[checked.trainer].version
         how: Json = {"determinism": checked.determinism, "packing": checked.lanes}
         how |= {"begin": begin and {name: begin[name] for name in ("sha256", "state")}}
-        how |= {"inputs": [mark(each) for each in inputs], "shards": checked.shards or 0}
+        how |= {"inputs": [fingerprint(each) for each in inputs], "shards": checked.shards or 0}
         how |= {"parallel": reduction_name(checked.parallel, checked.shards, checked.ranks)}
         opened = e.PlanOpened(
             trainer=checked.trainer,
