@@ -19,7 +19,7 @@ CONTEXT.set_forkserver_preload([*MODULES])
 def in_a_fork(function: Callable[..., T], *args: Any, **named: Any) -> T:
     """What a function of a module returns, or raises, in a process of its own.
 
-    What it starts itself starts as ever, and not from a server of forks of its own, which would import torch again.
+    Its own child processes start as usual, not from a fork server of their own, which would import torch again.
     """
     with ProcessPoolExecutor(1, CONTEXT, initializer=set_start_method, initargs=(None, True)) as pool:
         return pool.submit(function, *args, **named).result()

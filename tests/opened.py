@@ -1,6 +1,6 @@
 """What this process has open, to compare before and after.
 
-Not how much that is: threads of others, as those of a store's client, may close something of theirs meanwhile.
+The names and not their sizes: other threads, such as those of a store's client, may close files meanwhile.
 """
 
 from __future__ import annotations

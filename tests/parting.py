@@ -1,4 +1,4 @@
-"""A plan whose trials part at three steps and resume there, and what is told of comparisons."""
+"""A plan whose trials part at three steps and resume there, and its reports of comparisons."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from app.scheduling.frontier import Frontier, Span
 class Parting(Story):
     """A plan whose first study parts at 8, 11 and 13: a long trial, and one that resumes at each of these steps.
 
-    longer: so many steps more does each trial take. more: so many further trials of 16 steps part at 13.
+    longer: additional steps of each trial. more: the number of further trials of 16 steps that part at 13.
     is_watched: whether states are kept behind each resumption.
     """
 
@@ -69,7 +69,7 @@ class Parting(Story):
         self.happen(e.ExactnessTested(chain=ChainId("proof"), node=node, begin=begin, step=step, since=began, **how))
 
     def make(self, proof: Verification, **found: Any) -> None:
-        """A slot makes the proof, and finds that all is equal, or what is said."""
+        """A slot makes the comparison, and reports equality, or the given difference."""
         chain = ChainId(f"proof-{len(self.events)}")
         self.give(c.AssignChain(chain=chain, slot="prover", stages=proof.stages, at=0.0, proof=proof.kind))
         begin = proof.resume.step if proof.resume else 0

@@ -27,7 +27,7 @@ from stagetree.spec import StudySpec
 
 METRIC = "accuracy"
 POLICIES: dict[str, Policy] = run_path(str(Path(__file__).parents[1] / "benchmarks" / "policies.py"))["COMPARED"]
-"""Those of the service, and those that only benchmarks compare."""
+"""The policies of the service, and those that only benchmarks compare."""
 
 OPENED = e.PlanOpened(trainer="digits", trainer_version="1", trainer_args={}, seed=0)
 MORE = int(os.environ.get("STAGETREE_TEST_MORE", "1"))
@@ -35,7 +35,7 @@ MORE = int(os.environ.get("STAGETREE_TEST_MORE", "1"))
 
 
 def tried(examples: int, **options: Any) -> settings:
-    """Settings for a property: so many examples, or more where the environment asks for it."""
+    """Settings for a property: this many examples, or more where the environment asks for it."""
     return settings(
         max_examples=examples * MORE,
         deadline=None,
@@ -162,7 +162,7 @@ def spans(plan: SearchPlan, progress: Progresses = NO_PROGRESS) -> set[tuple[str
 
 
 def missing(plan: SearchPlan, progress: Progresses = NO_PROGRESS) -> set[Place]:
-    """Every step that a request of a running study takes and nobody has run or is running, found step by step."""
+    """The missing steps of requests of running studies that no slot is running, found step by step."""
     found: set[Place] = set()
     for node in plan.nodes.values():
         for step in node.waiting:

@@ -25,7 +25,7 @@ RESET = struct.pack("ii", 1, 0)
 class Link:
     """One connection through the proxy. One thread moves its bytes, and closes it when `ends` says how.
 
-    That thread waits for what comes at the first of `change`, too: at the other end it is told of changes.
+    That thread waits on the first end of `change`, too: the other end notifies it of changes.
     """
 
     client: socket.socket
@@ -49,21 +49,21 @@ class Link:
 
 
 class Proxy:
-    """`port` is where it listens. It passes everything on until it is told otherwise."""
+    """`port` is where it listens. It passes everything on until a fault is set."""
 
     def __init__(self, target: Address) -> None:
         self.target = target
         self._links: list[Link] = []
         self._flows, self._delay, self._answer, self._cut = True, 0.0, b"", 0
         self._listener: socket.socket | None = None
-        self._held = hold(("127.0.0.1", 0))  # while nobody listens, too
+        self._held = hold(("127.0.0.1", 0))  # also while no server listens
         self.port = int(self._held.getsockname()[1])
         self._listen()
 
     # ------------------------------------------------------------------------------------------------ what goes wrong
 
     def refuse(self) -> None:
-        """Nobody is there: what is open breaks, and no connection is made."""
+        """Break open connections, and accept no new ones."""
         assert self._listener is not None
         listener, self._listener = self._listener, None
         listener.shutdown(socket.SHUT_RDWR)
@@ -75,33 +75,33 @@ class Proxy:
         self._change(flows=False)
 
     def forget(self) -> None:
-        """What is open is dead for ever, and neither side is told; new connections work."""
+        """Open connections are dead for ever, without a notice to either side; new connections work."""
         for link in self._take_links():
             link.is_forgotten = True
             link.tell()
 
     def reset(self) -> None:
-        """What is open breaks at once; new connections work."""
+        """Break open connections at once; new connections work."""
         for link in self._take_links():
             link.ends = "reset"
             link.tell()
 
     def slow_down(self, seconds: float) -> None:
-        """Every piece of data takes so much longer."""
+        """Delay every piece of data by this time."""
         self._change(delay=seconds)
 
     def answer(self, text: bytes) -> None:
-        """Each request on a new connection gets this answer, instead of the server's; what is open breaks."""
+        """Answer each request on a new connection with this, instead of the server's answer; break open connections."""
         self._change(answer=text)
         self.reset()
 
     def truncate(self, after: int) -> None:
-        """A connection ends when so many bytes came back on it."""
+        """End a connection after this many bytes came back on it."""
         self._change(cut=after)
         self.reset()
 
     def heal(self) -> None:
-        """From here on all is well; what was frozen goes on."""
+        """End all faults; frozen connections continue."""
         self._change(flows=True, delay=0.0, answer=b"", cut=0)
         if self._listener is None:
             self._listen()
@@ -199,7 +199,7 @@ class Proxy:
 
 
 def hold(place: tuple[str, int]) -> socket.socket:
-    """A socket with this address, or with a free port of it for 0. Until it is closed, the port is given to nobody.
+    """A socket with this address, or with a free port of it for 0. Until it is closed, no other process gets the port.
 
     It may listen; else another one that was made in this way may, as servers are.
     """

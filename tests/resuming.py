@@ -1,4 +1,4 @@
-"""Training with a break in it, the way a runner does it: for tests that a break, wherever, changes nothing."""
+"""Training with a break in it, as a runner does it: for tests that a break at any place changes nothing."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def resume_elsewhere(case: Case, saved: Saved, folder: Path) -> Saved:
 
 
 def go_on(case: Case, folder: Path) -> None:
-    """After the break, with what was saved in the folder."""
+    """After the break, with the state that was saved in the folder."""
     with one_thread():
         saved = Saved(**torch.load(folder / "saved", weights_only=False))
         torch.save(asdict(resume(case.make(chance=123), case, saved)), folder / "resumed")

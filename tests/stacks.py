@@ -1,7 +1,7 @@
 """The service in real processes, for tests: `stack`, the embedded one, and `cluster`, started by hand as users do.
 
 Both run as long as the session. A test keeps apart from the others by a `tag` among its trainer's arguments: another
-plan, of which nobody has trained anything.
+plan, of which no study has trained anything.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Json = dict[str, Any]
 
 
 def wait_for(what: str, look: Callable[[], Any], seconds: float = PATIENCE) -> Any:
-    """The first answer of `look` that is true. It is asked for more rarely, the longer that takes."""
+    """The first true answer of `look`, which is called more rarely the longer that takes."""
     begun = time.monotonic()
     while (waited := time.monotonic() - begun) < seconds:
         if found := look():
@@ -55,7 +55,7 @@ def wait_for(what: str, look: Callable[[], Any], seconds: float = PATIENCE) -> A
 
 
 def answers(redis: Redis) -> bool:
-    """Its socket is there a moment before anybody can connect to it."""
+    """Its socket is there a moment before clients can connect to it."""
     try:
         return bool(redis.ping())
     except RedisError:
@@ -118,7 +118,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 @contextmanager
 def started(folder: Path) -> Iterator[Service]:
-    """The embedded stack with two slots, the toy trainers and those of the examples."""
+    """The embedded stack with two slots, the toy trainers and the trainers of the examples."""
     embedded = Embedded(folder, 2, TRAINERS)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("STAGETREE_INTERMEDIATE_OVERHEAD", "1")  # the toy's steps are shorter than writing a file
@@ -233,7 +233,7 @@ class Cluster(Service):
         return Redis.from_url(self.settings["STAGETREE_BROKER_URL"])
 
     def wake_scheduler(self) -> None:
-        """Ask for a tick, as whoever records something does."""
+        """Ask for a tick, as writers of the log do."""
         with Celery(broker=self.settings["STAGETREE_BROKER_URL"], set_as_current=False) as sender:
             sender.conf.broker_transport_options = {"global_keyprefix": "stagetree:"}
             sender.send_task("stagetree.tick", queue="scheduler")

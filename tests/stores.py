@@ -18,7 +18,7 @@ from app.workers.state import State
 
 
 def still_store(folder: Path, name: str = "still") -> str:
-    """Make a store in a folder, with a study that was submitted and that nobody runs; its id."""
+    """Make a store in a folder, with a submitted study that does not run; its id."""
     folder.mkdir()
     database = Database(f"sqlite:///{folder / 'stagetree.db'}")
     database.create()

@@ -1,4 +1,4 @@
-"""The garbage collector where plans are held: what is new is looked at, what is old is set aside and still freed."""
+"""The garbage collector where plans are held: it scans new objects; old ones are set aside and still freed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Thing:
 
 @pytest.fixture
 def unfrozen() -> Iterator[None]:
-    """Nothing is set aside, whatever ran before, and the collector makes no pass of its own accord.
+    """Nothing is set aside by earlier tests, and the collector makes no pass of its own accord.
 
     A server that another test left open in this process would set aside what outlives a pass that is long here.
     """

@@ -1,4 +1,4 @@
-"""What is seen of files and folders, and what counts as another one."""
+"""Fingerprints of files and folders, and the changes that they show."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is away is known by any library's error for it, and nothing else is taken for it."""
+"""Outages are recognized by the errors of all libraries, and no other error counts as one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The proxy that other tests rely on does what it says."""
+"""The proxy of other tests causes the faults that it promises."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from proxies import Proxy
 from stacks import PATIENCE
 
 SELECTABLE = 1024
-"""Descriptors beyond so many cannot be waited for by `select`."""
+"""The first descriptor that `select` cannot wait for."""
 
 
 class Echo(socketserver.BaseRequestHandler):

@@ -1,4 +1,4 @@
-"""The shape of the code: files and functions that can be read at once, and folders that say what they hold."""
+"""The shape of the code: files and functions that can be read at once, and folders that hold their subject."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LINES_OF_A_FILE = 600
 """Where one asks whether a file still has one subject."""
 
 LINES_OF_A_BODY, LINES_OF_A_FUNCTION = 40, 50
-"""Signature and docstring grow with what there is to say to those who call it."""
+"""Signature and docstring grow with the number of facts for callers."""
 
 LONG_FUNCTIONS = {"stagetree.trainer.torch_trainer:__init__": 65}
 """Longer than any other may be: its arguments are what users choose from."""
@@ -101,7 +101,7 @@ def test_files_import_few_others() -> None:
 
 
 def test_modules_that_are_named_in_strings_are_there() -> None:
-    """What is imported by name before a fork: import-linter and mypy do not see it."""
+    """Modules that are imported by name before a fork: import-linter and mypy do not see them."""
     known = {each.name for each in SOURCES}
     for path in (ROOT / "app" / "workers" / "prefork.py", ROOT / "stagetree" / "runtime" / "warm.py"):
         words = (each.value for each in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if is_text(each))
@@ -131,7 +131,7 @@ def is_private(name: object) -> bool:
 
 
 def private_names(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Where something reaches for the private part of something else, or puts another thing in its place."""
+    """Places that reach for the private part of another object, or replace it."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and is_private(node.attr) and ast.unparse(node.value) not in ("self", "cls"):
             yield node.lineno, ast.unparse(node)

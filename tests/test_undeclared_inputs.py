@@ -1,4 +1,4 @@
-"""What is seen of files, patterns and variables that no study names, and what counts as another one."""
+"""Fingerprints of undeclared files, patterns and variables, and the changes that they show."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from app.undeclared_inputs import has_changed, record_undeclared, version_of, wa
 def test_a_large_file_that_nobody_named_is_its_size_and_its_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever copied it anew would be told of other results each time."""
+    """With a hash of its times, each new copy would come with a warning about other results."""
     monkeypatch.setattr(undeclared_inputs, "SMALL", 2)
     monkeypatch.setattr(undeclared_inputs, "PART", 4)
     file = tmp_path / "a"
@@ -71,7 +71,7 @@ def test_a_variable_that_nobody_named_is_its_value_on_its_machine(monkeypatch: p
 
 
 def test_a_package_that_nobody_named_is_its_version() -> None:
-    """Its name is that of the module: PyYAML has `yaml`. Where it is missing, nothing can be said."""
+    """Its name is that of the module: PyYAML has `yaml`. A missing package has no version."""
     python, other = record_undeclared(["package:Python", "package:yaml", "package:no_such_thing"])
     assert other["stamp"] == yaml.__version__ == version_of("yaml") and not has_changed(other)
     assert not has_changed(python) and has_changed({**python, "stamp": "3.4"})

@@ -73,7 +73,7 @@ def executed(service: Service, *studies: str) -> int:
 def held(journal: Path) -> Iterator[Callable[[], None]]:
     """No step that keeps this journal ends, until they are let go: it is a pipe, and waits for a reader.
 
-    The block holds what they write meanwhile, so it ends after the study.
+    The block holds the journal's lines meanwhile, so it ends after the study.
     """
     os.mkfifo(journal)
     reading: list[int] = []

@@ -28,7 +28,7 @@ def free(rows: RowsPort, seen_within: float = TTL) -> list[str]:
 
 
 class Kept:
-    """Chains and slots as somebody has them who takes in only what has changed."""
+    """Chains and slots of a reader that takes in only changes."""
 
     def __init__(self) -> None:
         self.mark: object = None
@@ -45,7 +45,7 @@ class Kept:
                     kept[name] = row  # type: ignore[assignment]
 
     def is_right(self, rows: RowsPort) -> bool:
-        """After a look: whether it is as for somebody who reads all of it."""
+        """After a look: whether it equals a full read."""
         chains, slots = ({row.chain: row for row in rows.chains.live()}, {row.name: row for row in rows.slots.all()})
         return self.chains == chains and self.slots == slots
 

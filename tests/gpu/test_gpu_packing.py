@@ -1,4 +1,4 @@
-"""What is promised of packs is so on a GPU, too: the tests of tests/packing, with their models there."""
+"""The promises of packs hold on a GPU, too: the tests of tests/packing, with their models there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""On a GPU, too, a lane of a pack ends with the same bits in any place and whoever its neighbours are."""
+"""On a GPU, too, a lane of a pack ends with the same bits in any place and beside any neighbours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that trains on a GPU, as slots start one: what it sees and saves, and what becomes of its accidents."""
+"""A process that trains on a GPU, as slots start one: what it sees and saves, and how its accidents end."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_share_has_no_more_than_its_part_of_the_memory(warm: Warm) -> None:
 
 
 def test_a_state_is_copied_as_it_was_whatever_is_computed_before_and_after() -> None:
-    """The side stream waits for what was asked for before, and what comes after does not reach the copy."""
+    """The side stream waits for earlier work, and later work does not reach the copy."""
     buffers, numbers = Buffers("cuda:0"), torch.ones(2048, 2048, device="cuda")
     for round_ in range(3):
         for _ in range(50):

@@ -1,4 +1,4 @@
-"""On a GPU, `strict`: what was broken off ends as what was not, to the bit. Runs on any torch of the range."""
+"""On a GPU, `strict`: interrupted training ends with the bits of uninterrupted training. For any torch of the range."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_what_has_no_deterministic_form_is_refused_by_its_name(tmp_path: Path) -
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("name", ["convolving", "attention"])
 def test_a_step_does_not_wait_for_the_device(name: str, precision: str) -> None:
-    """It is given work while it computes; who waits after each batch leaves it idle before the next."""
+    """It gets work while it computes; a wait after each batch leaves it idle before the next."""
     trainer = made(name, seed=0, device="cuda:0", precision=precision, clip_grad_norm=1.0, batches_per_step=3)
     trainer.setup({"lr": 0.01, "bs": 16})
     trainer.train()  # kernels are chosen, and memory is had

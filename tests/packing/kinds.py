@@ -146,7 +146,7 @@ IMAGES = ("convolving", "channelled", "grouped")
 
 
 def samples(net: str) -> tuple[Tensor, Tensor]:
-    """What is read and what is to be said of it."""
+    """A sample and its label."""
     chance = torch.Generator().manual_seed(3)
     if net in LETTERS:
         return torch.randint(11, (SAMPLES, 6), generator=chance), torch.randint(11, (SAMPLES, 6), generator=chance)

@@ -27,7 +27,7 @@ DROPPED = 0.3 if DEVICE == "cpu" else 0.0
 """By dropout: a GPU drops others in a pack than alone, which tests/gpu know."""
 
 NEAR = 1e-12 if torch.__version__ >= "2.12" else 1e-10
-"""Rounding of double precision is so far at most; with torch 2.6 there was more."""
+"""The largest rounding error of double precision so far; with torch 2.6 it was larger."""
 
 on_a_cpu = pytest.mark.skipif(DEVICE != "cpu", reason="so it is on a CPU")
 
@@ -88,7 +88,7 @@ def alone(hp: Hp, steps: int, kind: type[TorchTrainer] = Tiny, **args: Any) -> M
 
 
 def packed(pack: PackedModels, hps: Mapping[int, Hp], steps: int) -> Failed:
-    """Train these models of a pack, which are there, for so many steps; those that failed."""
+    """Train these models of a pack for some steps; return the failed ones."""
     timelines, failed = {number: HpTimeline(hp) for number, hp in hps.items()}, Failed()
     for _ in range(steps):
         failed |= pack.advance({number: timelines[number] for number in timelines if number not in failed})
@@ -221,7 +221,7 @@ class Greedy(Tiny):
 
 
 def is_packed(loss: Tensor) -> bool:
-    """Whether it stands for those of several models: only such a one cannot be asked for its value."""
+    """Whether the tensor stands for several models: only such a one cannot be asked for its value."""
     try:
         loss.item()
     except RuntimeError:

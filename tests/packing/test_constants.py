@@ -1,4 +1,4 @@
-"""What does not learn is held once for all lanes: eight adapters need one base. Unless a trainer may write into it."""
+"""Frozen tensors are held once for all lanes: eight adapters need one base, unless a trainer may write into it."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_models_of_other_constants_are_in_packs_of_their_own() -> None:
 
 
 class Teaching(Adapting):
-    """What does not learn follows what does, by code of its own."""
+    """Its own code makes the frozen part follow the trained one."""
 
     name = "teaching"
 
@@ -125,7 +125,7 @@ def test_what_a_trainer_writes_itself_is_each_lanes_own() -> None:
 
 
 class Counting(Adapting):
-    """Its loss writes into what does not learn."""
+    """Its loss writes into a frozen tensor."""
 
     name = "counting"
 
@@ -174,7 +174,7 @@ class Coarse(nn.Module):
 
 
 class OnCoarse(Tiny):
-    """A deep one. error: by so much of it is the result of a layer another in a pack."""
+    """A deep model. error: the relative difference of a layer's result in a pack."""
 
     name = "on-coarse"
 
@@ -212,7 +212,7 @@ def test_only_constants_of_fewer_digits_are_widened_for_a_comparison(base: torch
 
 
 class Casting(Coarse):
-    """It takes what it reads to bf16, whatever its weights are in."""
+    """It casts its inputs to bf16, with weights of any type."""
 
     def forward(self, numbers: Tensor) -> Tensor:
         product: Tensor = self.base(numbers.bfloat16())

@@ -1,4 +1,4 @@
-"""Dropout that draws other numbers in a pack than alone is packed, and said; what is wrong by more than that is not."""
+"""Dropout that draws other numbers in a pack than alone is packed, with a notice; larger errors are refused."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_draws_that_are_those_of_the_model_alone_are_not_said_to_differ(net: str
 
 
 def test_only_the_draws_differ(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without any, a packed transformer layer is what it is alone."""
+    """Without dropout, a packed transformer layer equals the one alone."""
     with_dropout = NETS["encoding"]
     assert apart_from_alone("encoding") > 1e-4 or torch.__version__ < "2.7"  # which draws the same, as it happens
     monkeypatch.setitem(NETS, "encoding", lambda: undropped(with_dropout()))
@@ -133,7 +133,7 @@ def test_attention_that_drops_is_taken_apart_wherever_it_is_called() -> None:
 
 
 def test_attention_that_drops_has_the_digits_that_autocast_gives_it_alone() -> None:
-    """Met on an H100: autocast was asked for its parts, and the gradient of one is not there in bf16."""
+    """Met on an H100: autocast decomposed it, and one part has no gradient in bf16."""
     numbers = torch.randn(3, 2, 4, 5, 8, device=DEVICE)
 
     def attention(numbers: Tensor) -> Tensor:
@@ -168,7 +168,7 @@ class Larger(nn.Module):
 def test_a_loss_that_is_wrong_by_hundredths_is_refused_with_the_name_of_the_module(
     monkeypatch: pytest.MonkeyPatch, numbers: dict[str, str], by: float
 ) -> None:
-    """In bf16, what was wrong by less than a tenth was packed."""
+    """In bf16, errors below a tenth were packed."""
     monkeypatch.setitem(NETS, "larger", lambda: nn.Sequential(nn.Linear(6, 9), Larger(by), nn.Linear(9, 10)))
     unpackable_reason, profile = looked_at(net="larger", **numbers)
     assert profile is None

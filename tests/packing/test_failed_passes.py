@@ -1,4 +1,4 @@
-"""A pass that fails is nobody's failure yet: a lane ends only if it fails by itself, and the others do not notice."""
+"""A failed pass blames no lane yet: a lane ends only if it fails by itself, and the others do not notice."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class Failing(Tiny):
 
 
 def failing(pack: PackedModels, number: int, calls: int, **how: Any) -> None:
-    """From here on a model's loss fails after so many calls."""
+    """From here on a model's loss fails after this many calls."""
     error = torch.OutOfMemoryError("no memory for that")
     pack[number].trainer.mood.update({"calls": 0, "fails_after": calls, "error": error, **how})  # type: ignore[attr-defined]
 
 
 def started(hps: dict[int, Any], **how: Any) -> PackedModels:
-    """After a first step, in which it was found that they can be packed."""
+    """After a first step, which showed that they can be packed."""
     pack = fresh(WIDTH, hps, Failing, **how)
     assert not packed(pack, hps, 1)
     return pack

@@ -38,7 +38,7 @@ DECAY = {"family": "multistep", "init": 0.2, "milestones": [1, 3], "gamma": 0.1}
 
 @st.composite
 def hyperparameters(draw: Any) -> dict[str, Any]:
-    """Those of a neighbour, which may be bad for it."""
+    """Hyper-parameters of a neighbour, which may be bad for it."""
     hp = {"lr": draw(RATES | st.just(DECAY)), "bs": draw(st.sampled_from([4, 4, 4, 7]))}
     hp |= draw(st.sampled_from([{}, {"data_seed": 0}, {"data_seed": 1}]))
     if draw(st.booleans()):

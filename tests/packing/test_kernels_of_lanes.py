@@ -18,7 +18,7 @@ HPS = {number: {"lr": 0.1 / (1 + number), "bs": 6} for number in range(3)}
 
 
 class Frozen(nn.BatchNorm2d):
-    """It normalizes by what it was given, also while others learn."""
+    """It normalizes by its given statistics, also while others learn."""
 
     def train(self, mode: bool = True) -> Frozen:
         super().train(False)

@@ -1,4 +1,4 @@
-"""What a packed step asks of a device: about as many operations as one model's, however many lanes; and no wait."""
+"""The operations of a packed step on a device: about as many as for one model, for any number of lanes; and no wait."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def as_a_gpu_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 MORE = 15
-"""So many operations may a packed step have more than one of the model alone."""
+"""The most operations that a packed step may have beyond a step of the model alone."""
 
 READS = "_local_scalar_dense"
 """Alone a counter of steps is read, which is on the host: that is nothing of the device's."""
@@ -42,7 +42,7 @@ OPTIMIZERS: dict[str, Any] = {
     "sgd": lambda net: SGD(net.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4, foreach=True),
     "adam": lambda net: Adam(net.parameters(), lr=0.01, foreach=True),
     "adamw": lambda net: AdamW(net.parameters(), lr=0.01, foreach=True),
-    "rmsprop": lambda net: RMSprop(net.parameters(), lr=0.01, momentum=0.9),  # by its own code, as those of users
+    "rmsprop": lambda net: RMSprop(net.parameters(), lr=0.01, momentum=0.9),  # its own code, as users write it
 }
 """Alone they change all parameters at once, as they do on a GPU, but for the last one."""
 

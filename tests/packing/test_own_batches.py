@@ -82,7 +82,7 @@ class Pair:
 
 
 class Hidden(Tiny):
-    """Its batches are of a kind in which nobody finds the tensors."""
+    """Its batches are of a type whose tensors cannot be found."""
 
     name = "hidden"
 

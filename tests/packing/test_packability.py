@@ -1,4 +1,4 @@
-"""What cannot be packed is found before the first step, and said in a sentence."""
+"""Models that cannot be packed are found before the first step, and refused in a sentence."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Remembers(Tiny):
 
 
 class Elsewhere(Tiny):
-    """Its loss has a hold on parameters that a pass cannot put others in the place of."""
+    """Its loss holds parameters that a pass cannot replace."""
 
     def __init__(self, **args: Any) -> None:
         super().__init__(**args)

@@ -21,7 +21,7 @@ from stagetree.trainer.tensors import map_tensors
 
 WIDTH = 4
 ROUNDING = 1e-7
-"""By so much do results in double precision differ at most: nine digits are left for optimizers to magnify the last."""
+"""The largest difference of results in double precision: nine digits are left for optimizers to magnify the last."""
 
 
 def in_double(kind: type[TorchTrainer]) -> type[TorchTrainer]:
@@ -132,7 +132,7 @@ def test_what_packs_cost_is_measured_for_all_powers_of_two_up_to_their_width() -
 def test_what_is_measured_is_the_whole_step_and_nothing_is_changed(
     monkeypatch: pytest.MonkeyPatch, optimizer: str, step: str, behind: int
 ) -> None:
-    """That of the optimizer, too, which with some grows with the lanes, however many rows a processor needs."""
+    """The optimizer's step, too: with some it grows with the lanes, for any number of rows that a processor needs."""
     monkeypatch.setattr("stagetree.packing.profiling.stable_width", lambda *_: StableWidth(4 + behind, 4, exact=True))
     counts = list[int]()
 

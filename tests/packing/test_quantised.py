@@ -22,7 +22,7 @@ HPS = {number: {**STEADY, "lr": 0.05 / (1 + number)} for number in range(WIDTH)}
 
 
 class Dequantised(torch.autograd.Function):
-    """As those of libraries, it is not written for `vmap`."""
+    """Like layers of libraries, it is not written for `vmap`."""
 
     @staticmethod
     def forward(ctx: Any, numbers: Tensor, levels: Tensor, scale: Tensor) -> Tensor:

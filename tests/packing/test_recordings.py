@@ -33,7 +33,7 @@ CPU = torch.device("cpu")
 
 
 class Recorder:
-    """Its recordings do with tensors what the pass did when it was recorded, whatever the host has come to."""
+    """Its recordings repeat the tensor operations of the recorded pass, whatever the host has come to since."""
 
     def __init__(self, scale: list[float]) -> None:
         self.made, self.played, self._scale = 0, 0, scale
@@ -71,7 +71,7 @@ def test_a_pass_is_recorded_once_and_compared_ever_less_often() -> None:
         assert recordings.result("key", compute, batch).gradients["weight"].equal(batch * 2)
     assert (recorder.made, recorder.played) == (1, CHECK_EVERY)
     powers = CHECK_EVERY.bit_length()
-    assert len(calls) == WARMUP_PASSES + 1 + powers  # of which one is what was recorded
+    assert len(calls) == WARMUP_PASSES + 1 + powers  # one of them is the recorded pass
 
 
 @pytest.mark.parametrize("late", [0, 2, 100])

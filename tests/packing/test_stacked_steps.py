@@ -1,4 +1,4 @@
-"""The steps of many optimizers by one expression are those that torch's make, and their state is theirs."""
+"""Steps of many optimizers by one expression equal those of torch, and so does their state."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WIDTH = 5
 RATES = st.sampled_from([1e-3, 0.1, 1.0])
 DECAYS = st.sampled_from([0.0, 0.01, 0.5])
 NEAR = {torch.float64: 1e-13, torch.float32: 3e-6}
-"""By so much of the largest number may those of five steps differ: two operations may be one in torch's."""
+"""The largest relative difference after five steps: torch may fuse two operations."""
 
 
 class Lion(Optimizer):
@@ -113,7 +113,7 @@ class Grouped(Lion):
 
 
 class Tabled(Lion):
-    """It has a tensor besides what it remembers."""
+    """It has a tensor besides its moments."""
 
     def __init__(self, params: Any, lr: float) -> None:
         super().__init__(params, lr)

@@ -1,4 +1,4 @@
-"""What tests in browsers have in common: what is expected to be told, and what to do where there is no browser."""
+"""Common parts of tests in browsers: expected messages, and how tests are skipped without a browser."""
 
 from __future__ import annotations
 

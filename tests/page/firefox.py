@@ -68,7 +68,7 @@ class Firefox:
             time.sleep(0.05)
 
     def picture(self) -> str:
-        """Of what is seen, as PNG in base64."""
+        """The visible page, as PNG in base64."""
         return str(self.command("browsingContext.captureScreenshot", context=self._window)["data"])
 
 

@@ -1,6 +1,6 @@
 """Everything on a page that can be pressed, by its place, its kind and its name; and ways to see what it did.
 
-What is found is what a browser can act on: links, buttons and fields, and whatever a script gave something to do.
+Elements that a browser can act on are found: links, buttons and fields, and all with a listener of a script.
 """
 
 from __future__ import annotations
@@ -104,11 +104,11 @@ class Found:
 
 
 Deed = Callable[[Page, Found], None]
-"""Presses something, and fails unless it does what it should."""
+"""Press an element, and fail unless it does its work."""
 
 
 def things(page: Page, studies: Sequence[str]) -> dict[Thing, Found]:
-    """Whatever is there to press, the first of each kind; only that of a dialog, where one is open."""
+    """All elements to press, the first of each kind; only those of a dialog, where one is open."""
     there: dict[Thing, Found] = {}
     for each in page.evaluate(FIND):
         place, name = (alike(each[field], studies) for field in ("place", "name"))
@@ -118,7 +118,7 @@ def things(page: Page, studies: Sequence[str]) -> dict[Thing, Found]:
 
 
 def all_things(page: Page, studies: Sequence[str]) -> dict[Thing, Found]:
-    """When no more come: what was asked for of the server is there, however slow the server is."""
+    """The elements once no more appear: by then even a slow server has answered."""
     there = things(page, studies)
     for _ in range(MOST_LOOKS):
         page.wait_for_timeout(CALM_MILLISECONDS)
@@ -130,7 +130,7 @@ def all_things(page: Page, studies: Sequence[str]) -> dict[Thing, Found]:
 
 
 def found_again(page: Page, thing: Thing, studies: Sequence[str]) -> Found:
-    """Fails where it does not come. A drawing is made anew when more of what it needs has come."""
+    """Fails where it does not come. A drawing is made anew when more of its data has come."""
     look = all_things if thing.role in ("div", "img") else things
     for _ in range(MOST_LOOKS):
         if found := look(page, studies).get(thing):
@@ -146,13 +146,13 @@ def alike(text: str, studies: Sequence[str]) -> str:
 
 
 def look_at(page: Page, hash: str) -> None:
-    """A view as it is when it is opened: what was pressed on it before is forgotten."""
+    """A freshly opened view: earlier presses are forgotten."""
     turn_to(page, f"#/slots?{next(NUMBERS)}")
     turn_to(page, hash)
     page.wait_for_function(IS_SETTLED)
 
 
-# ------------------------------------------------------------------------------------------------------ what it must do
+# ------------------------------------------------------------------------------------------------------------ duties
 
 
 def press(page: Page, found: Found) -> None:
@@ -193,7 +193,7 @@ def dragged(*places: tuple[float, float]) -> Deed:
 
 
 def hovered(x: float, y: float) -> Deed:
-    """The pointer at a place, as parts of the width and the height, until what it tells has been drawn."""
+    """Hold the pointer at a place, in parts of width and height, until its text has been drawn."""
 
     def do(page: Page, found: Found) -> None:
         box = found.locator.bounding_box()

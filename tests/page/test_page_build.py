@@ -1,4 +1,4 @@
-"""The build of the page: what is committed, and what happens where it cannot be built."""
+"""The build of the page: the committed files, and the message where it cannot be built."""
 
 from __future__ import annotations
 

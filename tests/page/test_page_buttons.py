@@ -1,4 +1,4 @@
-"""Whatever each view shows to press is pressed, and its effect looked at. What no table here knows fails the test."""
+"""Every element of each view is pressed, and its effect tested. An element that no table here knows fails the test."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def external(stack: Service, name: str) -> str:
 
 @pytest.fixture
 def page(browser: Browser, errors: list[str], stack: Service) -> Iterator[Page]:
-    """That marks whatever hears clicks, may use the clipboard, and complains of nothing."""
+    """A page that marks all listeners, may use the clipboard, and fails on errors."""
     context = browser.new_context(viewport={"width": 1280, "height": 800})
     context.grant_permissions(["clipboard-read", "clipboard-write"], origin=stack.url)
     context.add_init_script(LISTEN)
@@ -383,7 +383,7 @@ def deed_of(name: str, href: str, ids: list[str]) -> Deed | None:
 
 
 def problem(page: Page, address: str, thing: Thing, ids: list[str], deed: Deed | None) -> dict[str, str]:
-    """By what it is of; nothing where it does what it should."""
+    """The problem with its kind; nothing where it does its work."""
     if deed is None:
         return {str(thing): "is in no table: say what it does"}
     for is_last in (False, True):
@@ -392,7 +392,7 @@ def problem(page: Page, address: str, thing: Thing, ids: list[str], deed: Deed |
             deed(page, found_again(page, thing, ids))
             return {}
         except (AssertionError, PlaywrightError) as error:
-            # A first time-out may be of what was made anew while it was pressed, as news of the study came.
+            # A first time-out may come from an element that was replaced by news of the study while it was pressed.
             if is_last or not isinstance(error, PlaywrightTimeout):
                 return {str(thing): f"{address}: {error}"[:400]}
     return {}
@@ -405,7 +405,7 @@ def test_where_there_are_no_weights_none_are_offered(page: Page, studies: Json) 
 
 
 def answered(page: Page, address: str, button: str, verb: str, said: str, **fields: str) -> None:
-    """The dialog behind a button is filled in and confirmed, and says what it did."""
+    """The dialog behind a button is filled in and confirmed, and reports its effect."""
     look_at(page, address)
     page.get_by_role("button", name=button, exact=True).click()
     dialog = page.get_by_role("dialog")
@@ -429,7 +429,7 @@ def test_acts_that_no_other_test_confirms(page: Page, stack: Service, studies: J
 
 
 def test_older_studies_and_a_part_that_failed_are_asked_for_again(page: Page, stack: Service, studies: Json) -> None:
-    """What is shown only of more than fifty studies, and where an answer is not what it should be."""
+    """Elements of lists with more than fifty studies, and of views after a broken answer."""
     listed = {"items": [stack.client.studies().__next__().to_json()], "next_cursor": "more"}
     page.route("**/studies?limit=*", lambda route: route.fulfill(json=listed))
     look_at(page, "#/")

@@ -1,4 +1,4 @@
-"""What is known of a study's exactness, on the page: marks beside numbers, and an audit on demand."""
+"""A study's exactness on the page: marks beside numbers, and an audit on demand."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_what_an_audit_finds_stands_beside_each_number(
 def test_an_audit_says_on_the_page_what_it_waits_for(
     open_page: Callable[..., Page], up: Service, folder: Path, named: Callable[[str], str]
 ) -> None:
-    """The trainer's file is not what it was when the study was trained."""
+    """The trainer's file has changed since the study was trained."""
     (folder / "trainer.py").write_text(TRAINER.replace("2.7", "2.6"))
     wait_for("the other trainer", lambda: is_changed(up, named("waiting")))
     page = open_page(f"{up.url}/#/studies/{named('waiting')}")

@@ -1,4 +1,4 @@
-"""The film of a study on the page: played, stepped through, saved, and still for whoever wants no motion."""
+"""The film of a study on the page: played, stepped through, saved, and still for users who want no motion."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def test_a_lost_server_is_said_and_the_page_goes_on_when_it_is_back(
 def test_how_a_study_ended_is_shown_without_waiting_for_the_next_look(
     open_page: Callable[..., Page], stack: Service
 ) -> None:
-    """What takes the server long is asked for seldom; here time stands still, so it would not be asked for again."""
+    """Slow answers are requested seldom; here time stands still, so there would be no further request."""
     study = stack.submit(trials("page-ended", ({}, 4000), seconds=0.05))
     page = open_page("about:blank")
     page.clock.install()

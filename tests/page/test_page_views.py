@@ -189,7 +189,7 @@ def test_more_trials_are_offered_where_the_tuner_can_go_on(
 
 @pytest.mark.slow
 def test_more_loops_begin_with_those_that_there_are(open_page: Callable[..., Page], stack: Service) -> None:
-    """Two were offered, whatever the study had, and refused."""
+    """Two were offered for every study, and refused."""
     tuner = {"kind": "hyperband", "max_steps": 2, "reduction_factor": 2, "loops": 3, "sampling_seed": 1}
     page = open_page(
         f"{stack.url}/#/studies/{stack.run(grid('page-loops', tuner=tuner | {'distinct': False}))['study']}"

@@ -64,7 +64,7 @@ def socket() -> Iterator[str]:
 
 
 def test_what_is_no_message_is_dropped_and_the_next_one_arrives(socket: str) -> None:
-    get_transport_cls("redis")  # somebody was quicker
+    get_transport_cls("redis")  # another worker was quicker
     install()
     url, received = f"redis+socket://{socket}", list[object]()
     with Connection(url, transport_options=transport_options(PATIENCE)) as connection:

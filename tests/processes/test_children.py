@@ -1,4 +1,4 @@
-"""Children of the embedded stack: they end whatever their parent was interrupted in."""
+"""Children of the embedded stack end, wherever their parent was interrupted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from app.embedded.machine import kill
 
 
 class Interrupted(subprocess.Popen[bytes]):
-    """A child whose parent got a Ctrl-C while it looked at it: whoever waits for its lock waits for ever."""
+    """A child whose parent got a Ctrl-C while it looked at it: a caller that waits for its lock waits for ever."""
 
     def wait(self, timeout: float | None = None) -> Any:
         raise AssertionError("this would wait for ever")

@@ -1,4 +1,4 @@
-"""A process that was asked to end does, and its forks know without anything between them."""
+"""A process that gets a signal to end does so, and its forks notice without any channel between them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_fork_knows_that_its_worker_is_to_end() -> None:
 
 
 def test_a_stack_that_was_not_started_can_be_stopped(tmp_path: Path) -> None:
-    """Who is interrupted while it starts stops what there is."""
+    """An interrupt during the start stops all started processes."""
     for folder in (tmp_path / "not there", tmp_path):
         Embedded(folder, 1, ()).stop()
     Database(f"sqlite:///{tmp_path / 'stagetree.db'}").engine.connect().close()  # a file without tables
@@ -69,7 +69,7 @@ DEAF = "import signal, time; signal.signal(signal.SIGTERM, lambda *_: None); pri
 
 @pytest.mark.slow
 def test_a_stack_ends_when_nothing_is_left_to_save(tmp_path: Path) -> None:
-    """It waited for Celery's own end, two seconds, after a proof that nobody needed any more was stopped."""
+    """It waited for Celery's own end, two seconds, after an unneeded comparison was stopped."""
     assert in_a_fork(ended, Deaf, tmp_path, is_in_use=True, is_saved=True) == (0, True, True)
 
 
@@ -80,19 +80,19 @@ def test_a_stack_at_whose_slots_nothing_is_trained_ends_at_once(tmp_path: Path) 
 
 @pytest.mark.slow
 def test_the_api_is_there_until_the_workers_have_ended(tmp_path: Path) -> None:
-    """Who waits for what they save sees it on the page."""
+    """The page shows the saving for which users wait."""
     assert in_a_fork(ended, Sleeping, tmp_path, is_in_use=True) == (0, True, False)
 
 
 class Sleeping(Prefork):
-    """Its forks do nothing, until they are asked to end."""
+    """Its forks do nothing, until they get the signal."""
 
     def _fork(self, name: str, command: object) -> int:
         return subprocess.Popen(["sleep", "60"]).pid
 
 
 class Deaf(Prefork):
-    """Its forks do nothing, and are asked in vain to end."""
+    """Its forks do nothing, and ignore the signal."""
 
     def _fork(self, name: str, command: object) -> int:
         fork = subprocess.Popen([sys.executable, "-c", DEAF], stdout=subprocess.PIPE)
@@ -175,7 +175,7 @@ def test_what_a_killed_stack_has_left_running_is_ended_by_the_next(
     monkeypatch.setattr(Path, "stat", processes_vanish)
     living, dead = Scratch(), tmp_path / "stagetree-dead"
     dead.mkdir()
-    (dead / "alive").touch()  # and nobody has locked it
+    (dead / "alive").touch()  # and no process has locked it
     stray, other = (
         subprocess.Popen(["sleep", "600"], env={"STAGETREE_STACK": str(folder)}, start_new_session=True)
         for folder in (dead, living.path)

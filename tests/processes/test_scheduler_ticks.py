@@ -1,4 +1,4 @@
-"""The scheduler looks when told, and by itself when nobody tells it."""
+"""The scheduler ticks when woken, and by itself when no message comes."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ def test_a_worker_elsewhere_that_is_silent_is_waited_for_and_replaced(
     become("cpu0")
     assert tasks.worker.ownership is not None
     with records.write() as rows:
-        assert tasks.worker.ownership.take(rows, "cpu")  # at once: it was seen that nobody else has it
+        assert tasks.worker.ownership.take(rows, "cpu")  # at once: the slot was seen to be free
 
 
 def test_a_database_that_is_away_is_not_waited_for(monkeypatch: Monkeypatch) -> None:

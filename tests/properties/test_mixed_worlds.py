@@ -178,7 +178,7 @@ def nothing_begins_with_what_is_gone(world: World) -> None:
 
 
 def results_are_its_own(world: World, study: Study) -> None:
-    """Every result that the tuner was told is that of the trial's own values; so is every point of its curve."""
+    """Every result that the tuner got is of the trial's own values; so is every point of its curve."""
     for line in study.history:
         if line.kind == "result":
             assert line.metrics == result(values_of(study.trials[line.trial], line.steps))

@@ -1,4 +1,4 @@
-"""Population based training against the ASHA paper, A.3: at every decision, who is next and whom it may copy."""
+"""Population based training against the ASHA paper, A.3: at every decision, the next trial and its possible parents."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.tuners.worlds import unlucky
 
 PBT = {"kind": "pbt", "population_size": 10, "ready_steps": 3, "max_steps": 12}
 Decision = tuple[str, int, int, frozenset[int]]
-"""(start | promote | stop, trial or -1, steps or 0, those of whom a new trial may be a copy)"""
+"""(start | promote | stop, trial or -1, steps or 0, the trials that a new one may copy)"""
 
 
 class Naive:

@@ -1,6 +1,6 @@
 """Tuners against the papers: at every recorded decision, the plainest reading of the algorithm is asked what is next.
 
-The naive tuners know nothing of ours: they read the lines of the history anew at each decision and sort what they find.
+The naive tuners know nothing of ours: they read the history anew at each decision and sort its lines.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Seen:
 
 
 def read(history: list[TrialEvent], *, forget: bool = True) -> Seen:
-    """`forget`: cancelled trials do not count, where they have not gone on."""
+    """`forget`: cancelled trials do not count, unless they have continued."""
     seen = Seen(0, {}, {}, [], set(), set())
     for line in history:
         match line.kind:
@@ -76,7 +76,7 @@ def rungs(tuner: dict[str, Any]) -> list[int]:
 
 
 def asha(history: list[TrialEvent], tuner: dict[str, Any]) -> Decision | None:
-    """get_job of Algorithm 2: from the top rung down, the best of the top 1/eta that has not gone on."""
+    """get_job of Algorithm 2: from the top rung down, the best of the top 1/eta that was not promoted."""
     seen, ladder = read(history), rungs(tuner)
     for lower, upper in reversed(list(pairwise(ladder))):
         ranked = sorted(seen.arrived.get(lower, []))
@@ -87,7 +87,7 @@ def asha(history: list[TrialEvent], tuner: dict[str, Any]) -> Decision | None:
 
 
 def sha(history: list[TrialEvent], tuner: dict[str, Any]) -> Decision | None:
-    """Algorithm 1: n_i = floor(n / eta^i) of the complete rung i - 1 go on together."""
+    """Algorithm 1: n_i = floor(n / eta^i) of the complete rung i - 1 are promoted together."""
     seen, ladder = read(history), rungs(tuner)
     if seen.started < tuner["num_trials"]:
         return ("start", -1, ladder[0])
@@ -106,7 +106,7 @@ def arrived(seen: Seen, trial: int) -> bool:
 
 
 def one_by_one(verdict: Callable[[Seen, int, int, dict[str, Any]], bool]) -> Naive:
-    """A stopping rule: who came to a decision point is judged by what was known then, the first to come first."""
+    """A stopping rule: a trial at a decision point is judged by the results of that time, the first to come first."""
 
     def naive(history: list[TrialEvent], tuner: dict[str, Any]) -> Decision | None:
         points = tuner["points"]

@@ -1,4 +1,4 @@
-"""A trainer that adds up parts by shard, and has a mishap in one rank when it is told to."""
+"""A trainer that adds up parts by shard, and has a mishap in one rank on demand."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stagetree import Trainer
 
 class Added(Trainer):
     """mishap: `kill`, `stop`, `raise`, `memory` or `loop`, in rank `who`, when `call` is called. needs: as few ranks
-    have the memory for a batch of 64; half of that will do for one of 32. forgets: whether rank 1 adds what is in no
+    have the memory for a batch of 64; half of that suffices for 32. forgets: whether rank 1 adds a value that is in no
     state. once: a file that tells that the mishap has been."""
 
     name = "added"

@@ -23,7 +23,7 @@ def warm() -> Iterator[Warm]:
 
 @pytest.fixture
 def start(warm: Warm) -> Iterator[Start]:
-    """So many ranks; one is a process alone. All of them end with the test."""
+    """This many ranks; one is a process alone. All of them end with the test."""
     started: list[TrainerProcess] = []
 
     def start(ranks: int, **settings: Any) -> TrainerProcess:

@@ -59,7 +59,7 @@ class Early(TorchTrainer):
         hidden = torch.relu(self.model.first(x))
         if self._sometimes and self.sent % 3 == 1:
             hidden = hidden + self.model.rare(hidden)
-        for _ in range(self.sent if self._again else 0):  # gradients that come before those of the loss
+        for _ in range(self.sent if self._again else 0):  # gradients that precede the gradients of the loss
             self.model.last(self.model.middle(hidden.detach())).mean().backward()
         return mse_loss(self.model.last(torch.relu(self.model.middle(hidden))), y)
 

@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 class InDdp(InShards):
-    """forgets_to_warm_up: whether it goes on from a state with no pass before."""
+    """forgets_to_warm_up: whether it resumes from a state with no pass before."""
 
     name = "in_ddp"
 

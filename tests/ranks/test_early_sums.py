@@ -1,4 +1,4 @@
-"""Sums that begin during the last backward pass have the bits of those that begin after it, whatever a model does."""
+"""Sums that begin during the last backward pass have the bits of sums that begin after it, for any model."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class Bench:
         return process
 
     def train(self, way: Way, parallel: str = "fsdp", **args: Any) -> tuple[str, Any]:
-        """The hash of the state put together, and the metrics, after stages on so many ranks, until that step."""
+        """The hash of the joined state, and the metrics, after stages on these numbers of ranks, until that step."""
         state, step = State.from_bytes(b""), 0
         for ranks, until in way:
             process = self.begin(ranks, parallel, **args)

@@ -126,7 +126,7 @@ def test_a_rank_of_another_machine_has_the_same_bits_also_once_more(
 
 @pytest.mark.slow
 def test_divided_states_go_to_another_machine_and_come_back_in_parts(warm: Warm, door: RankListener) -> None:
-    """And one process goes on from them with the same bits."""
+    """And one process resumes from them with the same bits."""
     hp, how = {"lr": 0.01, "bs": 30}, {"deadline": PATIENT, "shards": 4, "parallel": "fsdp"}
     machine, saved = Machine(door.address, "in_shards"), State.from_bytes(b"")
     with TrainerProcess.start(warm) as one:

@@ -42,7 +42,7 @@ class Bench:
         return process
 
     def train(self, args: dict[str, Any], hp: Any, way: list[tuple[int, int]], shards: int = 4) -> tuple[str, Any]:
-        """The hash of the state, and the metrics, after stages on so many ranks, until that step."""
+        """The hash of the state, and the metrics, after stages on these numbers of ranks, until that step."""
         state, step = State.from_bytes(b""), 0
         for ranks, until in way:
             process = self.begin(ranks, args, shards)
@@ -118,7 +118,7 @@ def test_whatever_is_trained_on_whatever_ranks_has_the_bits_of_one(
 
 
 def gradients(**args: Any) -> dict[str, Tensor]:
-    """After a batch of 37 samples, without anything that depends on who is beside whom."""
+    """After a batch of 37 samples, without anything that depends on the neighbours of a sample."""
     torch.manual_seed(0)
     trainer = InShards(seed=0, device="cpu", norm="layer", dropout=0.0, clip=None, **args)
     trainer.transform_batch = lambda batch, generator: batch  # type: ignore[method-assign]

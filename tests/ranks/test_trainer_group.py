@@ -93,7 +93,7 @@ def test_shards_are_those_of_the_study(start: Start) -> None:
 
 @pytest.mark.slow
 def test_a_group_stops_together_wherever_it_is_told_to(start: Start) -> None:
-    """The ranks are at different places of a step when it is said, a hundred times over."""
+    """The ranks are at different places of a step when the signal comes, a hundred times over."""
     group, dice, step = built(start(2)), random.Random(0), 0
     for _ in range(100):
         at = time.monotonic() + dice.uniform(0.0, 0.01)

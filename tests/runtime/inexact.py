@@ -85,7 +85,7 @@ class ForgotTrain(Exact):
 
 
 class Persistent(ForgotTrain):
-    """Its `train` begins in training mode, whatever was before."""
+    """Its `train` begins in training mode, after any mode."""
 
     name = "persistent"
     persistent = True

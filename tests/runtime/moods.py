@@ -1,4 +1,4 @@
-"""A process with the moody trainer in it, in one call; and whether it, and what it started, is gone."""
+"""A process with the moody trainer in it, in one call; and whether it, and its own children, are gone."""
 
 from __future__ import annotations
 

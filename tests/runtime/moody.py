@@ -1,4 +1,4 @@
-"""A trainer that does what its hyper-parameter `mood` says, each of which a real one has done to somebody."""
+"""A trainer that does what its hyper-parameter `mood` names, each of which a real trainer has done once."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Numbers(Dataset[torch.Tensor]):
 class Moody(Trainer):
     """size: bytes of its state. workers: of a DataLoader that every step reads through; context: how they are begun.
 
-    journal: a file that gets the ids of these workers, and of what it forks, and "done" when nothing more will come.
+    journal: a file that gets the ids of these workers, and of its forks, and "done" when nothing more will come.
     """
 
     name = "moody"
@@ -92,7 +92,7 @@ class Moody(Trainer):
         threading.Event().wait()
 
     def end_a_fork(self) -> None:
-        """As a pool does: its workers are asked, and waited for."""
+        """As a pool does: it asks its workers to end, and waits for them."""
         fork = get_context("fork").Process(target=threading.Event().wait)
         fork.start()
         fork.terminate()

@@ -1,4 +1,4 @@
-"""Memory for checkpoints is used again, and never while anybody may read what is in it."""
+"""Memory for checkpoints is used again, and never while a reader may use its content."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Determinism is a choice that goes with the plan: an error, a warning that is told, or nothing."""
+"""Determinism is a choice that belongs to the plan: an error, a warning with the result, or nothing."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ STATE = leaves({"trainer": {"net": {"0.weight": torch.zeros(1)}, "count": 1, "op
 
 
 def test_what_is_in_the_state_is_no_cause() -> None:
-    """A script was told that `where`, which it saves, is not in the state: its number had followed from the fault."""
+    """The message named `where`, which the script saves: its number had only followed from the fault."""
     names = ["self.count", "count (a global of train.py)", "self.opt.param_groups", "self.net._modules", "self.sched"]
     assert causes(names, STATE) == ["self.sched"]
 

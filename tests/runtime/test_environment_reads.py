@@ -41,7 +41,7 @@ print(json.dumps(variables.variables_read()))
 def test_what_the_trainer_asks_for_is_told_unless_it_is_the_machines_or_secret(
     tmp_path: Path, how: str, told: list[str]
 ) -> None:
-    """Whoever reads all of them passes them on."""
+    """A read of all variables only passes them on."""
     (tmp_path / "mine.py").write_text(TRAINER)
     many = {**os.environ, "THERE": "1", **{f"A_{number}": "1" for number in range(20)}}
     command = [sys.executable, "-c", READ, str(tmp_path), how]

@@ -1,4 +1,4 @@
-"""Whose fault an error is, and what of it is told."""
+"""Whose fault an error is, and which part of it is reported."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stagetree.runtime.model import HpTimeline, Model
 
 
 def wrapped(error: BaseException, *, in_sight: bool = True) -> BaseException:
-    """The error that somebody raises who catches another one."""
+    """The error of code that catches another one."""
     try:
         try:
             raise error

@@ -105,7 +105,7 @@ print(json.dumps(sorted(reading.data_files())))
 
 
 def told_of(names: Sequence[Path], workers: int, written: Path | str = "-") -> list[str]:
-    """What a process with so many workers of a data loader is said to read, when it reads these and writes one."""
+    """The reported reads of a process with some workers of a data loader that reads these files and writes one."""
     for name in names:
         name.parent.mkdir(parents=True, exist_ok=True)
         name.write_text("1")

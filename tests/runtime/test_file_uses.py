@@ -1,4 +1,4 @@
-"""The files that a trainer's process opens while it trains, as the slot is told of them."""
+"""The files that a trainer's process opens while it trains, as its slot hears of them."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_what_another_program_has_written_for_it_is_its_own(tmp_path: Path) -> N
 
 
 def test_a_module_that_no_version_covers_is_told_each_time(tmp_path: Path) -> None:
-    """A process that serves several chains goes on with it."""
+    """A process that serves several chains keeps it."""
     (tmp_path / "helper.py").write_text("x = 1\n")
     for _ in range(2):  # the second time Python reads its own copy, which it has written meanwhile
         first, second = told(tmp_path, f"import helper\n{TAKE}{TAKE}")

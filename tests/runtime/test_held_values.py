@@ -1,4 +1,4 @@
-"""What a trainer holds beside its state is seen wherever it is kept, in bounded time, and none of its code is run."""
+"""Values beside a trainer's state are seen in any place, in bounded time, and none of its code is run."""
 
 from __future__ import annotations
 
@@ -268,7 +268,7 @@ def test_what_is_made_in_the_same_way_looks_alike(kind: str) -> None:
 
 
 def test_several_iterators_are_told_apart() -> None:
-    """What was made in order to look at the first lies where that for the second lies then."""
+    """Objects that are made to look at the first may lie at the addresses of those for the second."""
     one = SimpleNamespace(it=[itertools.count(1), itertools.count(2), iter([1, 2]), iter([3, 4])])
     other = SimpleNamespace(it=[itertools.count(1), itertools.count(5), iter([1, 2]), iter([3, 9])])
     assert differing_names(digest_held_values(one, []), digest_held_values(other, [])) == ["self.it"]
@@ -365,7 +365,7 @@ def test_a_generator_in_a_librarys_object_is_seen() -> None:
     assert differing_names(before, digest_held_values(trainer, []))[0] == "self.loader.dataset"
 
 
-# ------------------------------------------------------------------------------------------------ what is left out
+# ------------------------------------------------------------------------------------------------ left out
 
 
 def test_a_trainer_names_what_does_not_matter() -> None:
@@ -405,7 +405,7 @@ def test_tensors_of_the_state_are_not_looked_at_again_but_their_gradients_are() 
 
 
 def test_generators_are_seen_where_the_state_is_made_of_copies() -> None:
-    """What is made in order to look may lie where a copy lay that the state had."""
+    """Objects that are made to look may lie where a copy lay that the state had."""
     trainer = SimpleNamespace(rngs=[torch.Generator().manual_seed(n) for n in range(8)])
     trainer.state_dict = lambda: {str(n): torch.zeros(5056, dtype=torch.uint8) for n in range(64)}
     before = digest_held_values(trainer, [])
@@ -493,7 +493,7 @@ def never(self: Any, *_: Any) -> Any:
 
 
 class Guarded:
-    """Whatever is called of it fails the test."""
+    """Every call of it fails the test."""
 
     def __init__(self) -> None:
         self.count = 0

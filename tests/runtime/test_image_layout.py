@@ -1,4 +1,4 @@
-"""Where the tensors of a state lie: what was read is aligned like what torch computes, so kernels add up alike."""
+"""The place of tensors in a state: loaded tensors are aligned like torch's own, so kernels add up alike."""
 
 from __future__ import annotations
 

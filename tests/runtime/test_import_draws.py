@@ -83,7 +83,7 @@ def test_whatever_finds_and_loads_a_module_does_so_as_before(monkeypatch: pytest
 
 @pytest.fixture
 def build(start: Start, tmp_path: Path, deadline: Deadline, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Any]:
-    """Trains a step of one more trainer in one process: what it drew."""
+    """Train a step of one more trainer in one process; its random numbers."""
     name = f"drawing_{tmp_path.name.replace('-', '_')}"
     files = {f"{name}.py": OUTER.format(name=name), f"{name}_inner.py": DRAWING, f"{name}_later.py": DRAWING}
     for file, text in {**files, "trainer.py": TRAINER.format(name=name)}.items():

@@ -1,4 +1,4 @@
-"""However a trainer, its slot or the warm interpreter ends, somebody hears of it and nothing is left behind."""
+"""Every end of a trainer, its slot or the warm interpreter is noticed, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_who_cannot_begin_is_ended(warm: Warm, start: Start) -> None:
 
 @pytest.mark.slow
 def test_who_does_not_hear_is_told_its_new_end_once(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Told it at each look, the connection would be full before it is known that the trainer hangs."""
+    """With a message at each look, the connection would be full before the slot sees that the trainer hangs."""
     monkeypatch.setattr("app.workers.trainer_connection.POLL_SECONDS", 0.0)
     with pytest.raises(TrainerFailed, match="last command: train"):
         train(moody(start()), 9, "hold_the_gil", deadline=Deadline(1.0), on_progress=lambda step: 5)

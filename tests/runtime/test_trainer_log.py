@@ -20,7 +20,7 @@ ONE = HpTimeline({"lr": 1.0})
 
 
 class OnADevice:
-    """A value that counts how often somebody waits for it."""
+    """A value that counts how often a reader waits for it."""
 
     waits = 0
 

@@ -131,7 +131,7 @@ def test_a_state_is_larger_than_any_buffer(start: Start, deadline: Deadline) -> 
     process, other = (moody(start(), size=size) for _ in range(2))
     train(process, 3)
     state = process.save(deadline=deadline)
-    train(process, 4)  # what was saved does not change any more
+    train(process, 4)  # the saved bytes do not change any more
     assert state.size > size
     other.load(state, {"mood": "fine"}, 3, deadline=deadline)
     assert other.evaluate(deadline=deadline)["weight"] == 3
@@ -265,7 +265,7 @@ def test_going_on_under_other_circumstances_leaves_a_line_in_the_log(
 def test_going_on_with_another_package_leaves_a_line_in_the_log(
     start: Start, deadline: Deadline, tmp_path: Path
 ) -> None:
-    """Of those that the trainer imports."""
+    """Of the packages that the trainer imports."""
     text = f"import json, sys\nsys.path.append({str(tmp_path / 'packages')!r})\nimport layers\n"
     (tmp_path / "trainer.py").write_text(text + Path(TOY).read_text().replace("from __future__ import annotations", ""))
     (tmp_path / "packages").mkdir()

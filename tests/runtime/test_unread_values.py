@@ -1,4 +1,4 @@
-"""Which hyper-parameters a class reads: one that its `setup` never reads changes nothing, and nobody noticed."""
+"""The hyper-parameters that a class reads: one that its `setup` never reads changes nothing, which is easily missed."""
 
 from __future__ import annotations
 

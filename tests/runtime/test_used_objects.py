@@ -1,4 +1,4 @@
-"""A state that is loaded into an object which has trained another trial goes on as in a fresh one."""
+"""A state that is loaded into an object which has trained another trial continues as in a fresh one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Users' files as they are: neighbours of any name, packages, and names that somebody else has already."""
+"""Users' files as they are: neighbours of any name, packages, and names that are taken already."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Mine(Trainer):
 
 
 def write(folder: Path, path: str, imports: str) -> str:
-    """A trainer whose metric is four times what it imports as VALUE."""
+    """A trainer whose metric is four times the imported VALUE."""
     return write_text(folder, path, TRAINER.format(imports=imports))
 
 

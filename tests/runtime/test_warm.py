@@ -126,7 +126,7 @@ def test_an_interpreter_ends_with_its_owner_but_not_before_the_trainers(start: S
 
 @pytest.mark.slow
 def test_the_trainers_of_an_interpreter_may_be_told_later(start: Start, tmp_path: Path) -> None:
-    """It imports torch meanwhile; what it has printed by then is in the log that it is told of."""
+    """It imports torch meanwhile, and prints it into the log that it gets later."""
     (tmp_path / "trainer.py").write_text("def make():\n    from sklearn.datasets import load_digits\n")
     with (tmp_path / "early").open("a+b") as early, (tmp_path / "log").open("ab") as log:
         interpreter, owner = launch(str(tmp_path / "warm"), early, [TOLD], env={"PYTHONVERBOSE": "1"})
@@ -297,7 +297,7 @@ def test_a_machines_interpreter_that_hangs_up_each_time_is_said(tmp_path: Path) 
 def test_trainers_get_nothing_that_the_service_is_set_up_with() -> None:
     """A trainer's error that quoted its environment showed the database's password to all who may look."""
     given = {"PATH": "/bin", "STAGETREE_DATABASE_URL": "postgresql://u:secret@db/x", "HF_TOKEN": "t", "DATA": "/data"}
-    found = {**given, "STAGETREE_STACK": "/tmp/stagetree-x"}  # by which the next stack finds what they left behind
+    found = {**given, "STAGETREE_STACK": "/tmp/stagetree-x"}  # by which the next stack finds its remains
     keep_for_trainers(found)
     assert found == {"PATH": "/bin", "HF_TOKEN": "t", "DATA": "/data", "STAGETREE_STACK": "/tmp/stagetree-x"}
     found = {**given, "STAGETREE_TRAINER_ENV": "HF_*, NONE"}

@@ -1,4 +1,4 @@
-"""Files of weights, whoever wrote them."""
+"""Files of weights, of any writer."""
 
 from __future__ import annotations
 

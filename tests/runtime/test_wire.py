@@ -1,4 +1,4 @@
-"""Messages arrive whole, in order, with the files that belong to them; and nobody waits for ever."""
+"""Messages arrive whole, in order, with the files that belong to them; and no reader waits for ever."""
 
 from __future__ import annotations
 

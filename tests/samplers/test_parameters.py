@@ -1,4 +1,4 @@
-"""What is free in a space, by name, and configurations built from values for it."""
+"""The free parameters of a space, by name, and configurations built from values for them."""
 
 from __future__ import annotations
 

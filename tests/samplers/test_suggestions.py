@@ -78,7 +78,7 @@ TOLD = st.lists(PART | WHOLE, max_size=3, unique_by=str)
 @given(told=TOLD, later=TOLD, gone=st.sets(st.integers(0, 5)), sampler=st.sampled_from(["random", "grid"]))
 @settings(max_examples=25, phases=[Phase.explicit, Phase.generate])
 def test_nothing_is_drawn_that_was_suggested(told: list[Any], later: list[Any], gone: set[int], sampler: str) -> None:
-    """A listed space is gone through once, whatever is suggested and withdrawn when, and the log replays."""
+    """A listed space is gone through once, with suggestions made and withdrawn at any time, and the log replays."""
     world = simulator(spec({**asha(sampler), "distinct": True}, space=LISTED, suggestions=told), slots=1)
     world.advance()
     world.advance()

@@ -1,4 +1,4 @@
-"""The search that knows the tree: its prices are what is trained, its model is what its papers say, and it replays."""
+"""The sampler that knows the tree: its prices equal trained steps, its model follows its papers, and it replays."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SPACE["lr"]["shape"] = {"choice": ["linear", "sqrt"]}
 
 @pytest.fixture(autouse=True)
 def few_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is tested here does not hang on how many are looked at."""
+    """These tests do not depend on the number of candidates."""
     for name, number in {"FRESH": 12, "BRANCHES": 12, "NEIGHBOURS": 6}.items():
         monkeypatch.setattr(trunks, name, number)
 
@@ -51,7 +51,7 @@ def spec(**fields: Any) -> StudySpec:
 
 
 def loss(node: Node, step: int) -> e.Metrics:
-    """Least at a decay of 6, whatever else."""
+    """Least at a decay of 6, for any other values."""
     return {"loss": abs(node.hp["lr"]["decay"] - 6) / 10 + node.hp["wd"]["value"] / 1e3 + 1 / step}
 
 
@@ -68,7 +68,7 @@ decays = st.fixed_dictionaries({"decay": st.integers(1, 18), "shape": st.sampled
 @settings(max_examples=20)
 @given(before=st.lists(decays, min_size=1, max_size=3), then=decays, keep=st.sampled_from([None, 1, 5]))
 def test_the_price_of_a_trial_is_what_is_trained_for_it(before: list[Any], then: Any, keep: int | None) -> None:
-    """By the name of each node, whatever was kept."""
+    """By the name of each node, with any checkpoints."""
 
     def hp(fields: dict[str, Any]) -> dict[str, Any]:
         return {"lr": parse({**WSD, **fields, "stable_until": 20 - fields["decay"]}).to_json()}
@@ -162,7 +162,7 @@ def test_a_space_that_is_used_up_has_no_more() -> None:
 
 
 def told(*outcomes: float | None) -> trunks.TrunkSampler:
-    """A sampler whose trials came to these losses; None for those that failed."""
+    """A sampler whose trials had these losses; None for failed ones."""
     sampler = SAMPLERS["trunks"](spec())
     assert isinstance(sampler, trunks.TrunkSampler)
     for number, outcome in enumerate(outcomes):
@@ -243,7 +243,7 @@ def test_lengths_tell_what_matters_from_what_does_not() -> None:
 
 
 def test_of_values_that_could_be_the_reason_it_is_the_one_that_changes_more() -> None:
-    """They change together in what was seen, so that only the part of a trial that each changes tells them apart."""
+    """They changed together in the results, so only the part of a trial that each changes tells them apart."""
     seen = np.repeat(np.random.default_rng(0).random((6, 1)), 2, axis=1)
     process = gaussian.fit_process(seen, np.sin(6 * seen[:, 0]), np.array([0, 1]), np.array([1.0, 0.2]))
     assert process.lengths[0] < process.lengths[1] / 2

@@ -1,4 +1,4 @@
-"""A scheduler on records of any kind, slots that somebody plays, and accidents exactly where a test wants them."""
+"""A scheduler on records of any kind, slots that a test plays, and accidents exactly where a test wants them."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class _AccidentalLog:
 
 
 def times(number: int, error: Exception) -> Callable[..., None]:
-    """Raises the error so many times."""
+    """Raises the error this many times."""
     left = iter(range(number))
 
     def accident(*_: object) -> None:
@@ -197,7 +197,7 @@ class Scene:
         return self.claim()[0]
 
     def beat(self, chain: str, step: int, *kept: int) -> None:
-        """The chain's worker says how far it is, and which of the steps it was asked for it has kept."""
+        """The chain's worker reports its step, and which requested steps it has kept."""
         with self.records.write() as rows:
             rows.chains.heartbeat(chain, 1, LEASE, step, kept)
 
@@ -265,7 +265,7 @@ class Scene:
 
 
 def scene(hosts: Json, kind: str = "H200", *, reached: bool = False, **ports: Any) -> Scene:
-    """So many slots of each machine. reached: whether they reach each other. ports: as of `Scene`."""
+    """This many slots of each machine. reached: whether they reach each other. ports: as of `Scene`."""
     made = Scene(slots=0, **ports)
     for host, slots in hosts.items():
         for number in range(slots):

@@ -1,4 +1,4 @@
-"""What is not a study's fault ends no study: the database, other writers, other plans."""
+"""An accident outside a study ends no study: of the database, other writers, other plans."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ASHA = {"kind": "asha", "num_trials": 9, "min_steps": 1, "max_steps": 4, "reduct
 
 
 def test_a_database_that_is_away_at_any_moment_of_a_tick() -> None:
-    """Whatever of a tick was done stands; what was not, the next tick does."""
+    """The finished part of a tick stands; the next tick does the rest."""
     calm = Scene(slots=2)
     calm.submit(ASHA)
     calm.run()
@@ -44,7 +44,7 @@ def _once(writes: object) -> None:
 
 
 def test_a_race_is_lost_and_only_what_is_new_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A history of a thousand lines is not read again because somebody was faster once."""
+    """A history of a thousand lines is not read again because another writer was faster once."""
     seen: list[int] = []
     observe = Asha.observe
     monkeypatch.setattr(Asha, "observe", lambda self, event: (seen.append(event.trial), observe(self, event))[1])

@@ -1,4 +1,4 @@
-"""An audit on demand has no blind spot: whatever was made behind a hand-over is compared with training from step 0."""
+"""An audit on demand has no blind spot: every state behind a hand-over is compared with training from step 0."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def audit(workers: ToyWorkers) -> None:
 
 
 def forget(workers: ToyWorkers, share: float) -> None:
-    """Delete some of the states, of those that may be."""
+    """Delete some of the states that may be deleted."""
     kept = [
         each for each in checkpoint_needs.checkpoints(workers.scene.plan()) if hash((each.key, 7)) % 100 < 100 * share
     ]

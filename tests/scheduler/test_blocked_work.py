@@ -1,4 +1,4 @@
-"""What holds something up is said once, as long as it does."""
+"""The reason for blocked work is logged once, as long as it holds."""
 
 from __future__ import annotations
 

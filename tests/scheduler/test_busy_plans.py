@@ -18,7 +18,7 @@ PLANS = [f"plan{number}" for number in range(2 * MAX_PLANS + 1)]
 
 
 class Store:
-    """Deletes whatever it is told to."""
+    """Deletes every given key."""
 
     def delete(self, key: str) -> None:
         pass

@@ -1,4 +1,4 @@
-"""Which checkpoints are deleted, in which order, and what is not looked at for it."""
+"""Which checkpoints are deleted, in which order, and which plans are not read for it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from app.workers.scheduler.retention import MAX_OBJECTS, MAX_PLANS, Retention
 
 
 class Store:
-    """Says what was deleted; what it raises before that is what a store's client raises."""
+    """Lists deleted keys; its hook raises the errors of a store's client."""
 
     def __init__(self) -> None:
         self.deleted: list[str] = []
@@ -64,7 +64,7 @@ class Deleting:
         self.scene.give(c.DeleteStudy(study=StudyId(name), at=self.scene.at), plan=plan or name)
 
     def begin(self, name: str, trained: int) -> None:
-        """A study that takes more trials, of which so many are trained, and the last is to be trained on."""
+        """A study that takes more trials; this many are trained, and the last one is to be trained on."""
         self.scene.submit({"kind": "external"}, name, name, keep_best=0)
         self.ask(name, *((float(number), 4) for number in range(trained)))
         self.scene.run()
@@ -240,7 +240,7 @@ def test_what_is_garbage_and_dispensable_is_chosen_once() -> None:
 
 
 def test_garbage_frees_its_bytes_once() -> None:
-    """Whatever may go is chosen where all of it must, though some of it goes anyway."""
+    """All that may go must go, though some of it goes anyway."""
     world = Deleting(budget=0)
     world.train("gone", trials=6, plan="plan")
     world.train("stays", trials=3, plan="plan")

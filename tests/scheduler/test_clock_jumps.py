@@ -1,4 +1,4 @@
-"""A clock of the database that jumps: nobody who lives loses a lease, and nobody is waited for any longer."""
+"""A clock of the database that jumps: no living worker loses a lease, and no dead one is waited for longer."""
 
 from __future__ import annotations
 

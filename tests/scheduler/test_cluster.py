@@ -56,7 +56,7 @@ def test_what_is_kept_from_look_to_look_is_what_all_rows_say(happens: list[tuple
 
 
 def test_after_the_database_was_away_and_once_in_a_lease_all_is_read_again() -> None:
-    """Another server may have taken over that has not seen the last of what was written."""
+    """Another server may have taken over that has not seen the last writes."""
     scene = Scene(slots=2)
     kept = Cluster(scene.ports())
     with scene.records.write() as rows:

@@ -1,4 +1,4 @@
-"""One study can never stop another: whatever is raised in the work of one, all others go on as without it."""
+"""One study can never stop another: after any error in the work of one, all others continue as without it."""
 
 from __future__ import annotations
 

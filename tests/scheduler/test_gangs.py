@@ -1,4 +1,4 @@
-"""Several slots for one path: who gets them, what they wait for, and what becomes of a gang that loses a slot."""
+"""Several slots for one path: which slots, their waits, and the end of a gang that loses a slot."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_a_worker_that_the_broker_did_not_take_the_invitation_of_is_invited_agai
     assert (at.messages, at.invited) == ([("chain0", 1, "a-gpu0")], [("chain0", "b-gpu0")])
 
 
-# ------------------------------------------------------------------------------------------------ what it waits for
+# ------------------------------------------------------------------------------------------------ waiting
 
 
 def held(at: Scene, ranks: int = 2) -> None:
@@ -220,7 +220,7 @@ def test_where_paths_are_as_many_as_slots_each_has_one() -> None:
     assert gangs(at) == [("a-gpu0",), ("a-gpu1",)]
 
 
-# ------------------------------------------------------------------------------------------------ what has no room
+# ------------------------------------------------------------------------------------------------ memory
 
 NEEDS = e.NeedsMore(node="n", step=0, kind="H200", ranks=2, batch={"bs": 64})  # type: ignore[arg-type]
 
@@ -237,7 +237,7 @@ def test_a_batch_as_large_as_one_that_had_no_room_has_more_slots(size: int, rank
     with at.records.read() as rows:
         row = rows.chains.get("chain0")
     assert row is not None and isinstance(row.assignment, ChainAssignment)
-    assert row.assignment.most_ranks == 4  # more than the machine has would be asked for in vain
+    assert row.assignment.most_ranks == 4  # a gang larger than the machine would wait in vain
 
 
 def test_what_needs_more_than_there_is_waits_and_says_so() -> None:

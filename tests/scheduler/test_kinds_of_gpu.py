@@ -1,4 +1,4 @@
-"""Which kinds of GPU train a study: those that it names, and within a trial one, unless it names several."""
+"""The kinds of GPU that train a study: the named ones, and one kind within a trial, unless it names several."""
 
 from __future__ import annotations
 

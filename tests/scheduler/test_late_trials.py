@@ -1,4 +1,4 @@
-"""A trial that comes while a worker is in the middle of what it needs."""
+"""A trial that comes while a worker trains the steps that it needs."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ HALVES: Any = {"family": "values", "values": [0.1, 0.2], "milestones": [4]}
 
 
 def on_the_way(*asked: int) -> Scene:
-    """A worker that has trained the trunk to step 4 and goes on behind a branch; it was asked to keep these steps."""
+    """A worker that has trained the trunk to step 4 and continues behind a branch, asked to keep these steps."""
     scene = Scene(slots=2)
     listed = [{"hp": {"lr": lr}, "steps": steps} for lr, steps in ((0.1, 4), (HALVES, 8))]
     scene.submit({"kind": "trials", "trials": listed})

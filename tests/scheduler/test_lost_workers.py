@@ -1,4 +1,4 @@
-"""Who is really lost, and who only interrupted or never begun."""
+"""Workers that are lost, and workers that were only interrupted or never began."""
 
 from __future__ import annotations
 
@@ -205,13 +205,13 @@ def test_a_stack_that_was_killed_and_started_again_does_not_speak_against_its_st
 
 
 def test_after_the_database_was_away_nobody_is_lost_for_a_lease() -> None:
-    """Nobody could renew a lease; whoever lives does so as soon as the database answers."""
+    """No worker could renew a lease; living ones do so as soon as the database answers."""
     scene = Scene(slots=2)
     chain = scene.running()
     scene.at += LEASE
     scene.records.before_read = times(1, AWAY)
     scene.scheduler.tick()
-    scene.at += 5 * LEASE  # so long it was away
+    scene.at += 5 * LEASE  # the length of the outage
     scene.scheduler.tick()
     assert scene.outcomes() == []
     scene.touch("gpu0")
@@ -236,7 +236,7 @@ def test_who_is_silent_for_a_lease_after_that_is_lost() -> None:
 
 
 def test_a_database_that_takes_nothing_is_away() -> None:
-    """It can be read, as on a standby: nobody could renew a lease, and whoever lives does so afterwards."""
+    """It can be read, as on a standby: no worker could renew a lease, and living ones do so afterwards."""
     accidents = [lambda: None]
     scene = Scene(slots=2, show=lambda: accidents[0]())
     chain = scene.running()
@@ -265,7 +265,7 @@ def test_a_chain_that_nobody_claimed_goes_to_another_slot() -> None:
 
 
 def hears(scene: Scene, *slots: str) -> None:
-    """The workers of these slots begin what was sent to them, and beat; the others hear nothing."""
+    """The workers of these slots begin their messages, and beat; the others hear nothing."""
     with scene.records.write() as rows:
         for row in rows.chains.live():
             if row.slot in slots and row.state == "ready":

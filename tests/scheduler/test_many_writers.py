@@ -1,4 +1,4 @@
-"""Thousands of trials on a plan that four slots write to all the time: they come in, and nobody starves.
+"""Thousands of trials on a plan that four slots write to all the time: they come in, and no writer starves.
 
 In memory and on SQLite the slots are threads, on PostgreSQL processes of their own.
 """
@@ -23,10 +23,10 @@ from app.events.records import Records, SqlRecords
 
 SLOTS = 4
 TRIALS_OF_A_TICK = 200
-"""So many come in at the least, in the mean of all ticks."""
+"""The least number of trials that come in, in the mean of all ticks."""
 
 EVERY_SECONDS = 0.005
-"""A slot reports a fact so often: far more often than any does, and less often than it could."""
+"""Seconds between facts of a slot: far more often than real ones, and less often than possible."""
 
 JOIN_SECONDS = 300.0
 """Four processes that import all this on half a core took 50 to begin."""

@@ -1,4 +1,4 @@
-"""Of what lies in the store, only that goes which nobody can name any more, whoever does what meanwhile."""
+"""Only objects that no process can name any more are deleted from the store, whatever others do meanwhile."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class World(Scene):
         super().__init__(slots=0)
         self.store = Store()
         self.submit(ONE)
-        self.scheduler.tick()  # it adds the trial, and gives nobody a chain
+        self.scheduler.tick()  # it adds the trial, and assigns no chain
         for worker in range(SLOTS):
             self.register(f"gpu{worker}")
         (self.node,) = self.plan().nodes

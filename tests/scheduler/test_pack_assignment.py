@@ -1,4 +1,4 @@
-"""Which chains a slot is given together, and what it is told about them."""
+"""Which chains a slot gets together, and their messages."""
 
 from __future__ import annotations
 

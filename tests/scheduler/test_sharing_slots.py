@@ -1,4 +1,4 @@
-"""Which slots are asked to make room: those that the waiting study could use."""
+"""Only slots that the waiting study could use are asked to make room."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_free_slot_whose_chain_could_not_be_put_on_record_yet_is_as_good_as_ta
     made = scene()
     made.at -= LEAST_SECONDS + 1
     made.submit(name="small", plan="other")
-    made.scheduler.tick()  # too early for anybody to be asked
+    made.scheduler.tick()  # too early to take a slot back
     made.at += LEAST_SECONDS + 1
     made.register("gpu2")
 
@@ -150,4 +150,4 @@ def test_what_is_due_is_shown_when_it_changes_and_not_more_often_than_each_secon
     assert due(made) == {"large": 1.0, "small": 1.0, "third": None} != first
     made.give(c.CancelStudy(study=StudyId("small"), at=made.at), plan="other")
     made.scheduler.tick()
-    assert {*due(made).values()} == {None}  # at once: nobody competes any more
+    assert {*due(made).values()} == {None}  # at once: no other study competes any more

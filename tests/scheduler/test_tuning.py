@@ -1,4 +1,4 @@
-"""When tuners are asked, and by whom their studies are tuned."""
+"""When tuners decide, and by which scheduler their studies are tuned."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_a_study_that_fails_too_much_is_given_nothing_more_in_the_same_tick() ->
 
 
 def test_a_study_that_moves_all_the_time_is_tuned_all_the_same() -> None:
-    """A user adds trials between any two attempts: some of them lost, it is decided while nobody can be faster."""
+    """A user adds trials between any two attempts: after some lost races, the scheduler decides under a lock."""
     scene = Scene()
     scene.submit({**FOUR, "num_trials": 40})
     moves = iter(range(100))
@@ -188,7 +188,7 @@ def test_a_study_that_is_paused_when_its_time_is_over_is_not_ended() -> None:
 
 
 def reopened(scene: Scene, **fields: Any) -> Callable[[], None]:
-    """Somebody else has ended the study, and gone on with it as another one."""
+    """Another process has ended the study, and reopened it as another one."""
 
     def happen() -> None:
         over = e.StudyCompleted(study=STUDY, at=scene.at)
@@ -231,7 +231,7 @@ def test_trials_for_idle_slots_are_put_on_record_at_once() -> None:
 
 
 def test_a_trial_whose_result_is_there_is_ranked_before_the_next_one_is_begun() -> None:
-    """As if each was asked for alone, so that the promotions follow from the log."""
+    """As if each was requested alone, so that the promotions follow from the log."""
     asha = {"kind": "asha", "num_trials": 6, "min_steps": 2, "max_steps": 8, "reduction_factor": 2}
     scene = Scene(slots=4)
     scene.submit(asha)

@@ -1,4 +1,4 @@
-"""What a tick cannot do is said or left to the next one; the rest of the tick is done."""
+"""Work that a tick cannot do is logged or left to the next one; the rest of the tick is done."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_a_plan_that_was_never_opened_holds_up_nobody() -> None:
 
 
 def test_a_message_that_the_broker_did_not_take_again_is_not_counted_as_sent() -> None:
-    """Whoever was to send it again is gone: another scheduler does so at once."""
+    """The process that was to send it again is gone: another scheduler does so at once."""
     messages, refuse = list[str](), list[bool]()
 
     def publish(chain: str, stages: int, slot: str) -> None:
@@ -187,7 +187,7 @@ def test_a_chain_that_is_trained_while_the_tuners_are_asked_is_told_nothing_any_
 
 
 def test_a_plan_that_cannot_be_folded_any_more_is_given_no_slot() -> None:
-    """It was known before, and its work would come first."""
+    """It could be read before, and its work would come first."""
     scene = Scene(slots=0)
     scene.submit(trials(100), "lame", "lame")
     scene.scheduler.tick()
@@ -199,7 +199,7 @@ def test_a_plan_that_cannot_be_folded_any_more_is_given_no_slot() -> None:
 
 
 def test_a_plan_of_which_a_study_was_struck_is_looked_at_anew() -> None:
-    """What was known of its work before is that of another plan."""
+    """The earlier view of its work belongs to another plan."""
     scene = Scene(slots=0)
     scene.submit(ONE, "bad")
     scene.scheduler.tick()
@@ -222,7 +222,7 @@ def lame_and_sound(accident: Callable[[Scene], object]) -> Scene:
 
 
 def test_races_that_the_tuners_of_a_plan_lose_hold_up_that_plan_alone() -> None:
-    scene = lame_and_sound(times(1000, LOST_RACE))  # more often than anybody tries
+    scene = lame_and_sound(times(1000, LOST_RACE))  # more often than the scheduler tries
     scene.records.before_write = lambda append: None
     scene.run()
     assert scene.study("lame", "lame").state == "completed"
@@ -251,7 +251,7 @@ def test_a_plan_that_breaks_while_its_tuners_are_asked_holds_up_itself_alone() -
 
 
 class Reluctant(Plans):
-    """Plans that are read, so often, in vain: after what is new was taken in, if it is."""
+    """Plans whose first reads fail, after they took in the new events."""
 
     refusals = 0
 

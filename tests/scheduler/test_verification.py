@@ -1,4 +1,4 @@
-"""Hand-overs are proven, and what is not proven says so: the scheduler's and the plan's side, with toy workers."""
+"""Hand-overs are compared, and others have a mark: the scheduler's and the plan's side, with toy workers."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_other_slots_of_the_device_wait_for_that() -> None:
 
 
 def in_the_middle_of_a_check(slots: int, tuner: Json, **how: Any) -> tuple[ToyWorkers, str]:
-    """The trainer has taken its first steps, and what they ended with is compared now; the check's chain."""
+    """The trainer has taken its first steps, and their end is compared now; the check's chain."""
     workers = proving(slots=slots, **how)
     workers.scene.submit(tuner)
     workers.scene.scheduler.tick()
@@ -168,7 +168,7 @@ ONE_RATE: Json = {"kind": "trials", "trials": [{"hp": {"lr": 1.0}, "steps": 4}]}
 
 
 def test_a_study_with_other_values_than_a_failed_one_does_not_wait_for_those() -> None:
-    """It waited for ever: the values of the study before had not been tried since, and nobody asked for them."""
+    """It waited for ever: the values of the study before had not been tried since, and no study requested them."""
     workers = proving(check_error="KeyError: 'dropout'")
     workers.scene.submit(ONE_RATE, metric="acc")
     workers.run()
@@ -273,7 +273,7 @@ def test_a_study_that_shares_much_ends_with_a_whole_trial_also_with_one_slot() -
 
 
 def beside_a_long_trial(steps: int, slots: int) -> ToyWorkers:
-    """Everything else was trained, while a trial of so many steps that shares nothing is still under way."""
+    """Everything else was trained, while a trial of this many steps that shares nothing is still under way."""
     workers = proving(slots=slots)
     tuner = ladder(4, 6, 8)
     tuner["trials"].append({"hp": {"lr": 1.1}, "steps": steps})
@@ -477,7 +477,7 @@ def test_a_right_trainer_is_never_isolated(ends: list[int], late: int, slots: in
 
 @pytest.mark.parametrize("tuner", [ASHA, ladder(4, 6, 8), ladder(6, 8, 4)], ids=["asha", "ladder", "a ladder's middle"])
 def test_a_finished_study_is_proven_when_a_user_asks(tuner: Json) -> None:
-    """Each trial from step 0 without a break, whatever of the others was compared: a fault may be in one of them."""
+    """Each trial from step 0 without a break, also next to compared ones: a fault may be in one of them."""
     workers = proving()
     space = {"space": {"lr": {"uniform": [0.1, 1.0]}}} if tuner is ASHA else {}
     workers.scene.submit(tuner, audit=0, **space)
@@ -519,7 +519,7 @@ def test_a_study_that_is_reopened_goes_on_alone_where_its_trainer_was_found_out_
 
 
 def test_an_audit_ends_where_proofs_are_switched_off() -> None:
-    """They may be switched off after it was asked for: nobody waits for ever."""
+    """They may be switched off after the request: no user waits for ever."""
     workers = proving()
     workers.scene.submit(ladder(4, 6, 8), audit=0)
     workers.run()

@@ -103,7 +103,7 @@ def test_the_assignment_says_for_whom_it_runs() -> None:
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("kind", ["random", "asha"])
 def test_beside_a_sound_slot_a_sick_one_fails_no_trial(seed: int, kind: str) -> None:
-    """In virtual time: on gpu0 the user's code raises, whatever it is given."""
+    """In virtual time: on gpu0 the user's code raises for all work."""
     tuner = {"kind": kind, "num_trials": 12, "max_steps": 8} | ({"min_steps": 1} if kind == "asha" else {})
 
     def measure(node: Node, step: int) -> e.Metrics:
@@ -190,7 +190,7 @@ def test_a_branch_begins_on_the_same_host_while_its_state_is_on_its_way() -> Non
     assert given[0].resume.is_cached and given[0].resume.key == "k"
     scene.record(chain, [state(e.CheckpointKept, trunk)], proof=None)
     scene.scheduler.tick()
-    assert scene.slots_of() == ["gpu0", "gpu2", "gpu1"]  # where it is in the store, anybody may have it
+    assert scene.slots_of() == ["gpu0", "gpu2", "gpu1"]  # in the store it is there for all machines
     assert not scene.plan().nodes[trunk.node].cached
 
 

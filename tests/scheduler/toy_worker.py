@@ -18,7 +18,7 @@ from app.domain.terms import ChainId, FailureKind, NodeId, VerificationKind
 class ToyModel:
     """x grows by lr a step, and by twice that once `count` has come to `late`.
 
-    forgets: whether `count` is missing in the state. every: so many steps are an epoch, which has a factor drawn
+    forgets: whether `count` is missing in the state. every: the steps of an epoch, which has a factor drawn
     by a generator that is missing in the state; 0 for none. A checkpoint is what `saved` gives.
     """
 
@@ -84,7 +84,7 @@ class ToyWorkers:
         raise AssertionError("it does not come to an end")
 
     def work(self) -> None:
-        """The oldest message's chain is done, whatever it is for."""
+        """Do the chain of the oldest message, of any purpose."""
         self.finish(self.scene.claim()[0])
 
     def finish(self, chain: str, **shown: str) -> None:

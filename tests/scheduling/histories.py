@@ -1,4 +1,4 @@
-"""Whatever may come to be in the log of a plan: what users, tuners and slots do, in any order."""
+"""All that may come to be in the log of a plan: actions of users, tuners and slots, in any order."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def trials() -> st.SearchStrategy[list[tuple[dict[str, Any], int]]]:
 
 
 class Histories(RuleBasedStateMachine):
-    """Whatever may come to be in the log."""
+    """All that may come to be in the log."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -164,7 +164,7 @@ class Histories(RuleBasedStateMachine):
     @rule(data=st.data(), saving=st.booleans())
     @precondition(lambda self: self.training())
     def report_progress(self, data: st.DataObject, saving: bool) -> None:
-        """A heartbeat says how far a stage is; some of what it passed may be on its way."""
+        """A heartbeat reports the step of a stage; some states that it passed may be on their way."""
         chain = data.draw(self.one(self.training()))
         stage, known = chain.stages[chain.index], self.frontier.progress.get(chain.id, ChainProgress(0))
         step = data.draw(st.integers(max(stage.start, min(known.step, stage.end)), stage.end))

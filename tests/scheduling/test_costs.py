@@ -1,4 +1,4 @@
-"""What a step costs: measured, or estimated from what was measured elsewhere."""
+"""The cost of a step: measured, or estimated from measurements elsewhere."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def test_steps_cost_what_they_took_on_the_kind_where_they_go_on() -> None:
         stage = e.Stage(node=node.id, start=10 * number, end=10 * number + 10, study=study)
         chain = ChainId(f"on {kind}")
         story.happen(e.ChainAssigned(chain=chain, slot="gpu0", stages=(stage,), at=0.0, kind=kind))
-        assert costs.seconds_per_step(node) == (2.0 if number else 1.0)  # nothing is known of this kind yet
+        assert costs.seconds_per_step(node) == (2.0 if number else 1.0)  # no measurement of this kind yet
         story.happen(e.StageCompleted(chain=chain, index=0, seconds=seconds))
         story.keep(node.id, stage.end)
         assert costs.seconds_per_step(node) == seconds / 10
     assert costs.seconds_per_step(node, "NVIDIA A100") == 2.0
     assert costs.seconds_in_gang(story.plan, node, "NVIDIA A100, a share of 2", 1) == 2.0
-    assert costs.seconds_per_step(node, "NVIDIA L4") == 1.5  # of all that is known
+    assert costs.seconds_per_step(node, "NVIDIA L4") == 1.5  # over all measurements
     frontier, rest = Frontier(story.plan, costs), [Span(node.id, 20, 40, study)]
     assert fitting_spans(frontier, rest, 30.0, "NVIDIA H100") == rest, (
         "held slots take what ends in time on their own kind"
@@ -147,7 +147,7 @@ def test_of_few_settings_the_error_of_estimates_is_not_told() -> None:
 
 
 def timed(story: Story, rows: list[tuple[int, float, int, int]]) -> list[TimedStage]:
-    """Stages of ten steps: of a batch size, in seconds a step, begun with one event and ended so many later."""
+    """Stages of ten steps. rows: the batch size, seconds a step, the event of the beginning, and events until the end."""
     stages = list[TimedStage]()
     for bs, seconds, begun, events in rows:
         (node,) = story.path(story.submit(({"bs": bs}, 10)))

@@ -1,4 +1,4 @@
-"""Shares by hand and by random worlds: what each study is due, and what it has."""
+"""Shares by hand and by random worlds: the due share of each study, and its slots."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Slots:
             self.frontier.refresh()
 
     def finish_one(self) -> None:
-        """The next chain ends; how many slots each study had until then, and what it was due, is noted."""
+        """The next chain ends; each study's slots until then, and its due share, are noted."""
         due = shares(self.slots, share_requests([self.frontier], self.slots))
         first = min(self.ends, key=lambda chain: self.ends[chain])
         end = self.ends.pop(first)
@@ -105,7 +105,7 @@ class Slots:
         self.frontier.refresh()
 
     def check_window(self) -> None:
-        """Over the last 20 stages nobody had 5 % of the slots more or less than was due."""
+        """Over the last 20 stages no study had 5 % of the slots more or less than was due."""
         if len(self.held) > 20:
             self.held.popleft()
         time = sum(each[0] for each in self.held)

@@ -27,7 +27,7 @@ def test_it_is_near_what_an_asha_study_came_to(trials: int) -> None:
 
 @pytest.mark.parametrize("kind", ["asha", "sha"])
 def test_a_large_study_is_forecast_from_some_of_its_trials(kind: str) -> None:
-    """Somebody waits for it: a page showed nothing for a minute, of a study of 10,000 trials under halving."""
+    """A page showed nothing for a minute, for a study of 10,000 trials under halving."""
     tuner = {"kind": kind, "num_trials": 10_000, "min_steps": 2, "max_steps": 18, "reduction_factor": 3}
     found = forecast(asha(space=SPACE, tuner=tuner))
     assert found is not None

@@ -68,7 +68,7 @@ class History(Histories):
             for span, children, evaluate in zip(
                 path, frontier.children(path), evaluations_by_part(self.plan, path), strict=True
             ):
-                is_part = span.end in self.plan.averages.get(span.node, {})  # of what is no child of one stage alone
+                is_part = span.end in self.plan.averages.get(span.node, {})  # it has several parents
                 assert children == follow[span.node, span.end] or span.start == span.end or is_part
                 assert evaluate == evaluations(self.plan, self.plan.nodes[span.node], span.start, span.end)
             assert lead_trial(self.plan, path[-1])[0] == study
@@ -117,7 +117,7 @@ class History(Histories):
         return step in node.checkpoints or step in node.saving
 
     def is_a_way(self, path: list[Span], seconds: float, tree: set[Any]) -> None:
-        """Stages of the tree, one after the other, that take at least so long."""
+        """Stages of the tree, one after the other, that take at least this long."""
         for before, after in pairwise(path):
             assert before.end == after.start
         assert all((span.node, span.start, span.end) in tree for span in path)
@@ -127,7 +127,7 @@ class History(Histories):
         assert took >= seconds - 1e-6 or path[-1].end in averages, "what follows an average is another chain's"
 
     def teardown(self) -> None:
-        """Whatever happened: the log says it all, wherever it is cut, and if all goes well now, all comes to an end."""
+        """After any history: the log is complete, can be cut anywhere, and without further faults everything ends."""
         self.story.drain(self.frontier)
         for study in self.plan.studies.values():
             assert study.state != "running" or study.active == 0

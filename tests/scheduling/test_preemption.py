@@ -1,4 +1,4 @@
-"""Who gets whose slot, when, and what it costs, on virtual slots; `test_takeovers` has the same by hand."""
+"""Which study gets whose slot, when, and at which cost, on virtual slots; `test_takeovers` has the same by hand."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def _check_window(
     ),
 )
 def test_slots_do_not_go_to_and_fro(seed: int, slots: int, arrivals: list[tuple[int, int, int, float]]) -> None:
-    """Everything ends, nothing is trained twice, and whoever is stopped had its slot for a while."""
+    """Everything ends, nothing is trained twice, and a stopped chain had its slot for a while."""
     world = World(slots, seed)
     for number, (at, trials, steps, priority) in enumerate(sorted(arrivals)):
         world.simulator.run_until(at)
@@ -215,7 +215,7 @@ def test_slots_do_not_go_to_and_fro(seed: int, slots: int, arrivals: list[tuple[
 @tried(15)
 @given(seed=st.integers(0, 10**6), slots=st.integers(2, 8), studies=st.integers(2, 4))
 def test_no_study_waits_while_another_has_more_than_its_share(seed: int, slots: int, studies: int) -> None:
-    """Where there is a whole slot for each study, whoever comes has it as soon as a chain may be stopped at all."""
+    """Where there is a slot for each study, a new one has it as soon as a chain may be stopped at all."""
     world = World(slots := max(slots, studies), seed)
     for number in range(studies):
         study = world.submit(StudyId(f"study-{number}"), 9, 10_000)

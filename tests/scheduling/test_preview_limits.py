@@ -1,4 +1,4 @@
-"""A preview is bounded in time and work, whatever study it is of."""
+"""A preview of any study is bounded in time and work."""
 
 from __future__ import annotations
 

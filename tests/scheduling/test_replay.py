@@ -1,4 +1,4 @@
-"""Replay finds every decision again, and finds out when one was tampered with; what-if only looks up what is known."""
+"""Replay derives every decision again, and detects tampering; what-if only looks up recorded results."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_changed_decision_is_found(world: Simulator, kind: type) -> None:
 
 
 def test_a_changed_result_is_found(world: Simulator) -> None:
-    """The best trial of the bottom rung is said to have been the worst: it would not have been promoted."""
+    """The log calls the best trial of the bottom rung the worst: it would not have been promoted."""
     first = next(event for event in world.events if isinstance(event, e.TrialExtended))
     node = world.plan.node_of(world.plan.studies[STUDY].trials[first.trial], 1).id
 
@@ -86,7 +86,7 @@ def test_a_changed_result_is_found(world: Simulator) -> None:
 
 
 def test_what_users_ask_for_is_what_it_is() -> None:
-    """The tuner of docs/sdk.md, after HyperDrive's Figure 5.3: the same trial is asked for more, by its user."""
+    """The tuner of docs/sdk.md, after HyperDrive's Figure 5.3: the user extends the same trial."""
     world = simulator(spec({"kind": "external"}))
     world.give(c.AddTrial(study=STUDY, hp={"lr": 0.1}, steps=5))
     world.run()
@@ -151,7 +151,7 @@ def calm(tuner: dict[str, Any] = ASHA, **options: Any) -> Simulator:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_what_if_nothing_changes_makes_no_difference(seed: int) -> None:
-    """However many slots there were, and however long each stage took."""
+    """For any number of slots, and any length of stages."""
     world = calm(slots=8, seconds=stragglers(seed), faults=faults(seed, fail=0.03, lose=0.05))
     found = what_if(world.events, STUDY, {})
     study = world.plan.studies[STUDY]
@@ -168,7 +168,7 @@ def test_what_if_fewer_go_on() -> None:
 
 
 def test_what_if_it_goes_where_nobody_has_been() -> None:
-    """A grid of 5 steps, in which a sequence changes at step 6, is imagined longer: what is not known fails nothing."""
+    """A grid of 5 steps, in which a sequence changes at step 6, is imagined longer: an unknown result fails nothing."""
     late = {"family": "values", "values": [0.1, 0.01], "milestones": [6]}
     world = simulator(spec({"kind": "grid", "max_steps": 5}, space={"lr": [late, 0.1, 0.2]}))
     world.run()

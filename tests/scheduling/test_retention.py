@@ -204,7 +204,7 @@ def test_what_a_study_wants_kept_stays_until_it_is_deleted(data: st.DataObject) 
     lengths = [rng.randint(1, 12) for _ in hps]
     study = story.submit(*zip(hps, lengths, strict=True), keep_best=0, **{k: v for k, v in fields.items() if v})
     story.drain(Frontier(story.plan))
-    for kept in story.plan.nodes.values():  # as its chains are told to
+    for kept in story.plan.nodes.values():  # as its chains have orders to
         for step in checkpoint_needs.steps_to_keep(story.plan, kept.id, kept.start, 12):
             story.keep(kept.id, step)
     wanted = {*fields["keep_at"], *range(fields["keep_every"] or 99, 13, fields["keep_every"] or 99)}

@@ -1,4 +1,4 @@
-"""Which trials are trained together, by what is known of the device, and what that does to a study in virtual time."""
+"""Which trials are trained together, by measurements of the device, and the effect on a study in virtual time."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_where_a_pass_takes_no_longer_than_a_trial_packs_are_never_slower(trials
 def test_a_pass_takes_as_long_whoever_else_is_in_it_and_its_seconds_are_shared(
     trials: list[Trial], slots: int, width: int, pass_times: float
 ) -> None:
-    """A full pack takes no longer than one of a single lane: nobody waits for a companion."""
+    """A full pack takes no longer than one of a single lane: no trial waits for a companion."""
     spec = study_of(trials).to_json()
     as_fast, slower = submitted(spec, width, slots), submitted(spec, width, slots, pass_times)
     assert slower.run() == pytest.approx(pass_times * as_fast.run())
@@ -195,7 +195,7 @@ def test_lanes_that_are_free_in_mid_pack_are_filled_by_siblings_that_part_there(
 
 
 def test_a_pack_does_not_end_for_siblings_that_would_fill_no_free_lane() -> None:
-    """Nine paths go on at step 10, which are two packs of eight, as they are without an end there."""
+    """Nine paths continue at step 10, which are two packs of eight, as they are without an end there."""
     others = [trial(0.1 * number, 8, 30) for number in range(1, 8)]
     siblings = [parting(0.9, 0.1 * number, 10, 30) for number in (3, 4)]
     simulated = submitted(study_of([*others, *siblings]).to_json(), 8, 1)
@@ -235,7 +235,7 @@ def test_a_rung_is_a_pack() -> None:
     """Of Hyperband on one slot, by hand, with batches of one size.
 
     Packs of 8 begin with 4 + 6 + 12 + 27 trials of 27, 9, 3 and 1 steps: that takes 27 + 9 + 3 and four times 1. Nine
-    go on to step 3: 2 + 2; seven to step 9: 6; four to step 27: 18.
+    continue to step 3: 2 + 2; seven to step 9: 6; four to step 27: 18.
     """
     simulated = searched("hyperband", 8, 1, 0, sizes=(8,))
     assert simulated.now == 71 and study(simulated).executed == 357

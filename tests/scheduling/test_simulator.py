@@ -1,4 +1,4 @@
-"""A study in virtual time: what is run, and for how long."""
+"""A study in virtual time: which stages run, and for how long."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_the_more_important_study_goes_first() -> None:
 
 @pytest.mark.parametrize(("policy", "makespan"), [("critical_path", 40.0), ("breadth_first", 50.0)])
 def test_the_critical_path_goes_first(policy: str, makespan: float) -> None:
-    """Breadth first begins with what is nearest to the root, and is left with the longest trial at the end."""
+    """Breadth first begins near the root, and is left with the longest trial at the end."""
     simulated = simulator(2, policy)
     long = {"family": "values", "values": [0, 1], "milestones": [10]}
     submit(simulated, [({"h": long}, 40), *(({"h": number}, 10) for number in range(2, 6))])

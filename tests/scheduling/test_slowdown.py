@@ -96,7 +96,7 @@ def test_slots_of_other_gpus_and_of_none_are_no_neighbours() -> None:
 
 
 def test_a_stage_that_tells_nothing_of_its_steps_keeps_its_slot_busy() -> None:
-    """It failed, or is under way: beside it nobody is alone."""
+    """It failed, or is under way: no stage beside it is alone."""
     assert slowdowns([ALONE, ran("gpu0b", 0, 30, steps=0), *BESIDE]) == []
 
 

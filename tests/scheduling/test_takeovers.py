@@ -1,4 +1,4 @@
-"""Which chain is asked to leave its slot, and for whom, by hand."""
+"""Which chain leaves its slot for another study, by hand."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A log that was cut, moved or edited, wherever that is: replay says in a sentence what does not follow.
+"""A log that was cut, moved or edited at any place: replay reports in a sentence what does not follow.
 
-A name, a time or a cost may be any other that could be true: nothing is derived from it. Everything else is found out.
+A name, a time or a cost may have any other plausible value: nothing is derived from it. Everything else is detected.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ DERIVED = {
     "ChainEnded": ("chain",),
     "Evaluated": ("node",),
 }
-"""The fields of which any change is found, where the event is about the study or all its trials."""
+"""The fields of which any change is detected, where the event is about the study or all its trials."""
 
 NEEDED = ("PlanOpened", "StudySubmitted", "TrialAdded", "TrialExtended", "TrialStopped", "ChainAssigned", "Evaluated")
-"""The events whose absence is found, whatever comes after them."""
+"""The events whose absence is detected, before any other events."""
 
 
 @cache
@@ -132,7 +132,7 @@ def test_whatever_event_is_missing(number: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(4))
 def test_wherever_it_is_cut(number: int) -> None:
-    """What is left of its end is no whole log; what is left of its beginning is one as it was then."""
+    """Without its beginning it is no whole log; without its end it is the log of that time."""
     log = world(number).events
     for place in range(1, len(log)):
         assert read(log[:place]).difference is None

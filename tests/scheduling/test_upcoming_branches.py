@@ -1,4 +1,4 @@
-"""The state is kept in passing where known trials would branch off, though nobody has asked for more of them yet."""
+"""States are kept in passing where known trials would branch off, before they are requested for longer."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_trial_that_comes_while_the_trunk_runs_is_told_to_it() -> None:
 
 
 def test_a_trial_that_comes_after_many_others_is_known_soon() -> None:
-    """Of so many, the first look reads a part; the others are told to the trunk while it runs."""
+    """The first look reads a part of so many trials; the trunk hears of the others while it runs."""
     trunk = Trunk(keeps_branches=True, turn_seconds=10.0)
     trunk.add(0.1, 400)
     for number in range(250):
@@ -150,7 +150,7 @@ def test_what_a_chain_is_told_is_what_is_inside_its_stages() -> None:
 
 
 def test_a_state_from_which_a_waiting_trial_would_go_on_counts_for_it() -> None:
-    """Of two states of a trunk that cost the same, that goes first from which nobody would go on."""
+    """Of two states of a trunk with the same cost, the one that no trial would resume from goes first."""
     trunk = Trunk(keep_every=10)
     trunk.add(decay(52), 2)
     trunk.add(0.1, 100)
@@ -162,7 +162,7 @@ def test_a_state_from_which_a_waiting_trial_would_go_on_counts_for_it() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["asha", "hyperband", "async_hyperband"])
 def test_less_is_trained_twice(kind: str) -> None:
-    """On one slot; what is left are trials that were not known when others passed the place where they part."""
+    """On one slot; the rest are trials that were unknown when others passed the place where they part."""
     assert 2 * twice(kind, keeps_branches=True) <= twice(kind, keeps_branches=False)
 
 

@@ -56,7 +56,7 @@ def _named(event: Any) -> str:
 
 
 def test_what_comes_before_the_scheduler_looks_is_taken_in_together() -> None:
-    """The first result alone lets a new trial begin; both together let the better one go on."""
+    """The first result alone lets a new trial begin; both together promote the better one."""
     assert decisions(Overheads())[2:4] == ["start 2", "promote 1"]
     assert decisions(Overheads(look=0.1))[2:4] == ["promote 1", "start 2"]
 

@@ -21,7 +21,7 @@ class Killed(Exception):
 
 
 class Killing:
-    """A sink whose process is killed after so many writes, when nothing is noted of the last one."""
+    """A sink whose process is killed after this many writes, when the last one is not noted yet."""
 
     def __init__(self, sink: Sink, writes: int) -> None:
         self.folder: Path = sink.folder
@@ -114,7 +114,7 @@ def busy_study() -> list[Json]:
 
 
 def isolated_study() -> list[Json]:
-    """The same study once its trainer was found not to be exact: its trials begin anew, alone."""
+    """The same study after its trainer proved inexact: its trials begin anew, alone."""
     return events(
         *((each["type"], each["data"]) for each in busy_study()[1:6]),
         ("StudyIsolated", {"study": STUDY, "reason": "x differs", "at": 7.0}),

@@ -24,7 +24,7 @@ WEIGHTS, REPORT = f"{STUDY}-trial-1-step-40.safetensors", f"{STUDY}.html"
 class Kept(Scripted):
     """A study whose best trial is the second one, if it has one.
 
-    gone: why its weights are not kept. fetched: how often they were asked for.
+    gone: why its weights are not kept. fetched: the number of requests for them.
     """
 
     gone, has_best, fetched, finished_at = "", True, 0, 99.0
@@ -73,7 +73,7 @@ def test_mlflow_gets_them_in_the_run_of_the_best_trial(uri: str) -> None:
         "trial 1": {f"weights/{WEIGHTS}": b"weights", f"report/{REPORT}": report},
     }
     assert (source.fetched, said) == (1, [])
-    source.finished_at = 100.0  # it went on, and is over again
+    source.finished_at = 100.0  # it resumed, and is over again
     follow(source, STUDY, [open_sink(f"mlflow:{uri}?artifacts=report")])
     assert artifacts(uri)["trial 1"][f"report/{REPORT}"].endswith(b"100.0")
 

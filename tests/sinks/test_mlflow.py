@@ -32,7 +32,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def read(uri: str) -> dict[str, Any]:
-    """By run: where it measured what, the parameters, what is said of sharing, and how it ended."""
+    """By run: its measurements and parameters, its words about sharing, and its end."""
     client = MlflowClient(tracking_uri=uri)
     runs = client.search_runs([client.get_experiment_by_name(STUDY).experiment_id])
     return {
@@ -87,7 +87,7 @@ def test_what_was_struck_is_not_mixed_with_the_trials_that_are_trained_alone(sto
 
 
 def test_a_mark_goes_when_the_rest_was_compared(store: str) -> None:
-    """An audit after the study's end: what is followed again has nothing to be said of it any more."""
+    """An audit after the study's end: rows that are followed again lose their marks."""
     follow(Scripted(busy_study(), exactness="unchecked: it resumed"), STUDY, [open_sink(f"mlflow:{store}")])
     assert read(store)["trial 0"]["exactness"] == "unchecked: it resumed"
     follow(Scripted(busy_study()), STUDY, [open_sink(f"mlflow:{store}")])

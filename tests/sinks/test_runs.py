@@ -1,4 +1,4 @@
-"""In whose run a measurement is written, and what is said of sharing."""
+"""The run that gets a measurement, and its words about sharing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.sinks.scripted import STUDY, A, B, C, Scripted, added, busy_study, ev
 
 
 class Listing:
-    """A sink that lists what it is given."""
+    """A sink that lists its rows."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.records = folder, list[Record]()
@@ -99,7 +99,7 @@ def test_several_sinks_each_go_on_where_they_were(tmp_path: Path) -> None:
 
 
 def test_what_a_trial_has_now_is_not_written_for_one_that_was_struck(tmp_path: Path) -> None:
-    """Another study was first on the plan, so trials are asked for what it measured: they are the new ones now."""
+    """Another study was first on the plan, so its trials have the measurements: they are the new ones now."""
 
     class Anew(Scripted):
         def trial(self, study: str, number: int) -> Json:

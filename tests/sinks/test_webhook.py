@@ -1,4 +1,4 @@
-"""A webhook that a real server takes: what is posted, when, once, and what becomes of a server that is away."""
+"""A webhook on a real server: what is posted, when, once, and the effect of an outage of that server."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OVER = RUNNING | {"state": "completed", "best": BEST, "finished_at": 99.0, "endi
 
 
 class Looks:
-    """A study as it stands at each look; the clock goes on by `seconds` between them."""
+    """A study at each look; the clock advances by `seconds` between them."""
 
     def __init__(self, *looks: Json, seconds: float = 5.0) -> None:
         self._looks, self._seconds, self.now = iter(looks), seconds, 1000.0
@@ -46,7 +46,7 @@ class Looks:
 
 
 class Server(ThreadingHTTPServer):
-    """Keeps what is posted; answers with `status`."""
+    """Keeps the posted bodies; answers with `status`."""
 
     posted: list[Json]
     status: int
@@ -77,10 +77,10 @@ def server() -> Iterator[Server]:
 
 
 def tell(server: Server, folder: Path, looks: Looks) -> list[tuple[str, str]]:
-    """What is posted of a study."""
+    """The posts about a study."""
     hook = Webhook(f"http://127.0.0.1:{server.server_port}/secret", folder, looks.sleep, lambda: looks.now)
     before = len(server.posted)
-    follow(looks, STUDY, [hook])  # type: ignore[arg-type]  # it is asked for nothing else
+    follow(looks, STUDY, [hook])  # type: ignore[arg-type]  # the sink uses nothing else
     return [(each["event"], each["text"]) for each in server.posted[before:]]
 
 

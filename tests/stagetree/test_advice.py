@@ -68,7 +68,7 @@ def test_the_best_step_of_a_trial_wants_its_state_kept() -> None:
 
 
 def test_it_counts_the_trials_that_the_tuner_will_begin() -> None:
-    """Of `hyperband`, whose trials are those of its brackets, it said 64."""
+    """For `hyperband`, whose brackets define the trials, it was 64."""
     tuner = {"kind": "hyperband", "min_steps": 2, "max_steps": 18, "eta": 3}
     [said] = advice(spec({"lr": uniform(0.1, 1)}, tuner=tuner))
     assert said.endswith("17 trials then have 4 beginnings to train, not 17")
@@ -132,7 +132,7 @@ LISTED = {"lr": choice([0.1, 0.2]), "bs": choice([16, 32, 64, 128])}
     ],
 )
 def test_a_rule_that_could_end_nobody(tuner: dict[str, Any], fields: dict[str, Any], points: int) -> None:
-    """What it lacks is said, and with what is proposed instead nothing is left to say."""
+    """The advice names the missing field, and with its proposal nothing is left to advise."""
     study = spec(LISTED, tuner=CURVES | tuner, **fields)
     [said] = advice(study)
     assert f"from 4 evaluations on, and a trial has {points} when it is last asked about, so none would end" in said
@@ -148,7 +148,7 @@ def test_rules_with_enough_evaluations() -> None:
         assert advice(spec(LISTED, tuner=CURVES | tuner)) == []
 
 
-# ------------------------------------------------------------------------------------------------ what is never reached
+# ------------------------------------------------------------------------------------------------ never reached
 
 NEWCOMER = {"kind": "asha", "num_trials": 12, "min_steps": 1, "max_steps": 100, "eta": 3}
 
@@ -226,7 +226,7 @@ HALVING = st.one_of(
 @tried(20)
 @given(tuner=HALVING, seed=st.integers(0, 10**6), slots=st.integers(1, 4))
 def test_what_it_foretells_is_what_happens(tuner: dict[str, Any], seed: int, slots: int) -> None:
-    """Exactly, where the first is the best and so on; no less, whatever the results and the slots."""
+    """Exactly, where the first is the best and so on; no less, for any results and slots."""
     study = spec({"lr": uniform(0.1, 1), "few": choice([1, 2])}, tuner=tuner | {"distinct": True})
     foretold = reachable_steps(study)
     assert foretold is not None and preview(study, slots=1)["critical_path_steps"] == foretold
@@ -249,7 +249,7 @@ RUNGS = {"kind": "asha", "num_trials": 27, "min_steps": 4, "max_steps": 36, "red
 
 
 def test_a_rung_before_trials_differ_promotes_by_chance() -> None:
-    """A third of equal trials went on, and nobody was told."""
+    """A third of equal trials was promoted, without a warning."""
     late = {"lr": choice([MULTISTEP | {"milestones": [at]} for at in range(10, 60)])}
     [said] = advice(spec(late, tuner=RUNGS))
     found = re.fullmatch(
@@ -266,7 +266,7 @@ def test_a_rung_before_trials_differ_promotes_by_chance() -> None:
 
 @pytest.mark.parametrize("kind", ["asha", "sha", "hyperband", "async_hyperband"])
 def test_a_rung_inside_a_warm_up_says_little(kind: str) -> None:
-    """The trials that warm up fastest were promoted, and nobody was told."""
+    """The trials that warm up fastest were promoted, without a warning."""
     lr = {"family": "warmup", "steps": choice([3, 6, 8]), "then": decaying(choice([0.1, 0.2]))}
     tuner = {"kind": kind, "max_steps": 32, "eta": 2, **({"num_trials": 40} if kind != "hyperband" else {})}
     [said] = [each for each in advice(spec({"lr": lr}, tuner=tuner | {"min_steps": 4})) if "warms up" in each]

@@ -36,7 +36,7 @@ def test_whoever_waits_may_end_it() -> None:
 
 
 def test_the_global_generator_is_left_alone() -> None:
-    """It may be that of a trainer in the same process, which must come to the same numbers whoever is faster."""
+    """It may be that of a trainer in the same process, whose numbers must not depend on a race."""
     before = random.getstate()
     Backoff(1.0, 5.0).seconds(1)
     assert random.getstate() == before

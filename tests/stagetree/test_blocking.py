@@ -59,7 +59,7 @@ def test_whoever_is_interrupted_while_waiting_ends_the_call(server: str) -> None
 
 @pytest.mark.parametrize("is_told", [True, False])
 def test_an_interrupt_while_a_call_starts_ends_it(server: str, monkeypatch: pytest.MonkeyPatch, is_told: bool) -> None:
-    """It comes after the loop was told of the call and before the caller knows, or before either."""
+    """It comes after the loop got the call and before the caller knows, or before either."""
     with Study.create(FIELDS, url=server) as study:
         real, calls = BlockingPortal.start_task_soon, list[Any]()
 

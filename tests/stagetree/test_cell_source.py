@@ -1,4 +1,4 @@
-"""The source of trainers in cells and scripts: what is written runs by itself, and is named by its content."""
+"""The source of trainers in cells and scripts: it runs by itself, and its content names it."""
 
 from __future__ import annotations
 

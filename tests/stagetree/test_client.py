@@ -1,4 +1,4 @@
-"""The client against a small real server: each test says what the server answers, and looks at what it was asked."""
+"""The client against a small real server: each test sets the answer, and looks at the request."""
 
 from __future__ import annotations
 
@@ -389,7 +389,7 @@ def test_trying_again_has_an_end(server: Server, client: Client) -> None:
 
 
 def test_pauses_leave_the_global_generator_alone() -> None:
-    """It may be that of a trainer, which must come to the same numbers whatever a server does."""
+    """It may be that of a trainer, whose numbers must not depend on a server."""
     before = random.getstate()
     assert http.pause_after(3) > 0
     assert random.getstate() == before

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 
 def one_step(trainer: Reading, **hp: Any) -> list[Tensor]:
-    """By how much each parameter moves in the first step, but for those that a scaled loss has too large values in."""
+    """The change of each parameter in the first step, without those whose scaled loss has too large values."""
     trainer.setup({"lr": 1.0, "bs": 8, **hp})
     before = [each.detach().clone() for each in trainer.model.parameters()]
     while all(torch.equal(*each) for each in zip(trainer.model.parameters(), before, strict=True)):

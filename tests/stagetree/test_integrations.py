@@ -1,4 +1,4 @@
-"""Modules of other frameworks go on to the bit, also in a fresh process."""
+"""Modules of other frameworks resume to the bit, also in a fresh process."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Lora(HFTrainer):
         from peft import LoraConfig, get_peft_model
         from transformers import LlamaConfig, LlamaForCausalLM
 
-        torch.manual_seed(seed)  # what is frozen is in no checkpoint
+        torch.manual_seed(seed)  # frozen parameters are in no checkpoint
         sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
         model = LlamaForCausalLM(LlamaConfig(vocab_size=50, num_key_value_heads=2, **sizes))
         adapted = get_peft_model(model, LoraConfig(r=2, lora_dropout=0.1, target_modules=["q_proj", "v_proj"]))

@@ -1,4 +1,4 @@
-"""A study whose trials are struck and trained alone, from the client: what is waited for comes."""
+"""A study whose trials are struck and trained alone, from the client: awaited results come."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def test_what_was_answered_before_is_asked_for_anew(server: str, workers: 
         await asked(study, 1)
         await train(workers, study, 0, 0.99)
         assert (await first).value == 0.99
-        kept = asyncio.ensure_future(study.eval({"lr": 0.25}, 4))  # somebody listens
+        kept = asyncio.ensure_future(study.eval({"lr": 0.25}, 4))  # a client listens
         await asked(study, 2)
         await asyncio.to_thread(isolate, workers, study.id)
         await until(lambda: all(trial.value is None for trial in study.trials))

@@ -169,7 +169,7 @@ READING = SCRIPT.replace("LAUNCH", "python").replace(', "pid": os.getpid()', "")
 
 
 def test_what_no_process_has_read_is_known(build: Build) -> None:
-    """Of a script in one process it was, and here nobody was asked."""
+    """It worked for a script in one process, but not here."""
     model = build("python")
     until, unread = HpTimeline({**HP, "decay": 0.1}), model.trainer.unread  # type: ignore[attr-defined]
     while model.step < 3:

@@ -203,7 +203,7 @@ def test_one_cycle_may_end_with_the_trial() -> None:
     assert asked(spec) == [({"lr": OneCycle(0.1, 15, 35).to_json()}, 50)]
 
 
-# ------------------------------------------------------------------------------------------------ what people are told
+# ------------------------------------------------------------------------------------------------ messages
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ def data() -> TensorDataset:
 
 
 def curriculum() -> Any:
-    """Anneals by `global_step`, changes a dropout by `current_epoch`, freezes by epoch, and says what it has seen."""
+    """Anneals by `global_step`, changes a dropout by `current_epoch`, freezes by epoch, and prints its inputs."""
     from lightning import LightningModule
     from torchmetrics.classification import MulticlassF1Score
 

@@ -121,7 +121,7 @@ steps = st.lists(st.tuples(st.sampled_from(MIXES), st.integers(1, 9)), min_size=
 def test_a_split_equals_the_whole(
     of: type[Mixed], kind: str, plan: list[tuple[Any, int]], broken: int, how: dict[str, Any]
 ) -> None:
-    """Whatever is mixed, and how large batches are: in another object, and in one that was elsewhere."""
+    """For any mix and sizes of batches: in another object, and in one that was at another place."""
     data, sizes = [each for each, _ in plan], [max(size, 2 if how else 1) for _, size in plan]
     broken = min(broken, len(plan) - 1)
     with one_thread():
@@ -163,7 +163,7 @@ def test_any_samples_in_a_row_have_the_shares(weights: dict[str, int], seen: int
 
 
 def test_a_pass_over_a_stream_gives_each_of_its_samples() -> None:
-    """And the order of a stream does not depend on what it is mixed with."""
+    """And the order of a stream does not depend on the others in the mix."""
     orders = []
     for mixed in ("web", MIXES[2], MIXES[3]):
         trainer = Mixed()

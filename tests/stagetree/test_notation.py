@@ -152,7 +152,7 @@ def test_what_cannot_be_meant(written: Any, problem: str) -> None:
 
 
 def test_a_sequence_without_its_family_is_told_which_have_its_fields() -> None:
-    """It was asked whether it was a mix of streams."""
+    """The message proposed a mix of streams."""
     with pytest.raises(SequenceError, match=r"^x\.family: is missing: exponential has these fields$"):
         Space({"x": {"init": 0.1, "gamma": 0.9}})
 

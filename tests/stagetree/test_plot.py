@@ -1,4 +1,4 @@
-"""Pictures of a study: what is drawn is what the results say."""
+"""Pictures of a study draw its results."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def trial(number: int, values: dict[int, float], path: list[str], **fields: Any)
 
 @pytest.fixture
 def results() -> Results:
-    """Three trials that share the first four steps, one of them failed; two go on to step 8."""
+    """Three trials that share the first four steps, one of them failed; two continue to step 8."""
     study = StudyAnswer(study="mine", state="completed", metric="acc", mode="max", submitted_at=100.0)
     constant = [{"family": "constant", "value": value} for value in (64, 64, 128)]
     rates = [{"family": "exponential", "init": 0.1, "gamma": gamma} for gamma in (0.9, 0.8, 0.9)]

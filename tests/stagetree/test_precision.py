@@ -1,4 +1,4 @@
-"""Precision, averages, compiling and shapes: all of it goes on to the bit."""
+"""Precision, averages, compiling and shapes: all of it resumes to the bit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from stagetree import TorchTrainer
 
 
 def split_and_whole(make: Any, values: list[dict[str, Any]], broken: int) -> tuple[Any, Any]:
-    """The state after all steps without a break, and with one, after which another object goes on."""
+    """The state after all steps without a break, and with one, after which another object continues."""
 
     def run(trainer: TorchTrainer, steps: range) -> TorchTrainer:
         for step in steps:
@@ -70,7 +70,7 @@ def test_the_scale_of_losses_is_in_the_state() -> None:
     trainer.loss = lambda batch: trainer.model(batch).sum() * float("inf")  # type: ignore[method-assign]
     before = trainer.model[0].weight.detach().clone()
     trainer.train()
-    assert trainer.state_dict()["scaler"]["scale"] == 2.0**15  # half of what it begins with
+    assert trainer.state_dict()["scaler"]["scale"] == 2.0**15  # half of its first value
     assert torch.equal(trainer.model[0].weight, before)
 
 
@@ -126,7 +126,7 @@ def test_an_object_of_another_shape_takes_a_state() -> None:
 
 
 class HalfFrozen(Shaped):
-    """What is frozen is in no state: it must be the same whenever it is built."""
+    """Frozen parameters are in no state: they must be the same in each build."""
 
     def build(self, hp: dict[str, Any]) -> nn.Module:
         model = super().build(hp)

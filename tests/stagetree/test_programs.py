@@ -1,4 +1,4 @@
-"""Trainers that are programs: called once for each stage, and exact however the runner goes on, stops and looks."""
+"""Trainers that are programs: called once for each stage, and exact over resumes, stops and looks of the runner."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def where(model: Model) -> float:
 
 
 def starts(capfd: pytest.CaptureFixture[str]) -> list[tuple[int, int]]:
-    """From where to where each program was asked to train; each start is a line of the trial's log."""
+    """The steps of each start of a program; each start is a line of the trial's log."""
     lines = (line.split() for line in capfd.readouterr().out.splitlines() if line.startswith("--- python"))
     return [(int(words[6]), int(words[7])) for words in lines]
 
@@ -190,7 +190,7 @@ def test_what_was_measured_on_the_way_to_its_checkpoint_is_told(build: Build) ->
 def test_a_program_that_would_go_too_far_is_stopped_and_another_goes_on(
     build: Build, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """It is told so before it comes there, so that no step is trained twice."""
+    """The program hears of its new end before it comes there, so that no step is trained twice."""
     model = build(seconds=0.05)
     train(model, 1, stop=LAST, evaluate=(1,))
     train(model, 11)

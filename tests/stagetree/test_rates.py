@@ -42,7 +42,7 @@ def grouped(groups: Any, *, changes: tuple[dict[str, Any], ...] = ()) -> list[tu
 def test_rates_that_differ_by_group_are_scaled(groups: Any, wanted: list[tuple[float, float]]) -> None:
     assert grouped(groups) == [pytest.approx(each) for each in wanted]
     again = ({"lr": 0.3}, {"lr": 0.01})
-    assert grouped(groups, changes=again) == grouped(groups)  # the same to the bit, whatever came between
+    assert grouped(groups, changes=again) == grouped(groups)  # the same to the bit, after any values between
 
 
 @pytest.mark.parametrize(

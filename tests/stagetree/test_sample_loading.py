@@ -77,7 +77,7 @@ CHANGES = [{"lr": 0.1, "bs": 4, "strength": 0.0}, {}, {"bs": 7}, {"strength": 2.
 
 
 def trained(first: int, last: int, state: Any = None, **how: Any) -> Reading:
-    """From `first` to `last`, going on from a state and a generator."""
+    """From `first` to `last`, resumed from a state and a generator."""
     seed_generators(1)
     trainer = Reading(**how)
     if state is not None:
@@ -222,7 +222,7 @@ def test_an_order_of_ones_own() -> None:
     assert not any((batch[:, 0] == 0).any() for batch in trainer.seen)
 
 
-# The order, and what is drawn ----------------------------------------------------------------------------------------
+# The order, and draws -------------------------------------------------------------------------------------------------
 
 
 @settings(max_examples=50, deadline=None)
@@ -256,7 +256,7 @@ def test_a_small_data_set_has_the_order_that_it_always_had() -> None:
 
 
 class Many:
-    """So many that a permutation would take 8 GiB."""
+    """So large that a permutation would take 8 GiB."""
 
     def __len__(self) -> int:
         return 2**30

@@ -1,4 +1,4 @@
-"""`stagetree check` of scripts: faults are found, and are named in the words of a script."""
+"""`stagetree check` of scripts finds faults, and names them in the words of a script."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def held(model: Model) -> dict[str, str]:
 
 
 def stray(model: Model) -> list[str]:
-    """What does not come back with the state of step 2, once the model was trained further."""
+    """The values that do not return with the state of step 2, once the model was trained further."""
     trained(model, 2)
     middle, before = image(model), held(model)
     trained(model, 5).load(state_format.unpack(middle), HpTimeline(HP), 2)

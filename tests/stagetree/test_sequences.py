@@ -271,7 +271,7 @@ def test_a_part_that_skips_is_where_its_sequence_would_be(sequence: Sequence, sk
 @given(sequences(), st.integers(1, 30))
 @tried(200)
 def test_parts_that_go_on_are_the_whole(sequence: Sequence, cut: int) -> None:
-    """Piece by piece, whatever the place of the cut: equal parts have equal names."""
+    """Piece by piece, for any place of the cut: equal parts have equal names."""
     parts = Piecewise([Part(sequence, steps=cut), Part(sequence, skip=cut)])
     for whole, joined in zip(islice(sequence.pieces(), 50), parts.pieces(), strict=False):
         assert (whole.start, whole.form.name) == (joined.start, joined.form.name)

@@ -71,7 +71,7 @@ def test_samples_lie_in_their_distributions(seed: int, number: int) -> None:
 
 
 def test_samples_are_these_for_ever() -> None:
-    """A study that is replayed, on whatever Python, must draw what it drew. These numbers must never change."""
+    """A replayed study must draw the same values on any Python. These numbers must never change."""
     entries = {"lr": {"loguniform": [1e-4, 1e-1]}, "bs": {"randint": [1, 1000]}, "opt": ["adam", "sgd", "lion"]}
     drawn = [[sequence.at(0) for sequence in Space(entries).sample(3, number).values()] for number in range(3)]
     assert [values[1:] for values in drawn] == GOLDEN

@@ -309,7 +309,7 @@ def test_errors_name_the_field_and_say_what_would_be_right(study: Any, field: st
     ],
 )
 def test_a_list_inside_a_sequence_is_answered_with_a_choice(tuner: Any, sequence: Any, hint: str) -> None:
-    """It was said to be no number; a list of shapes ended in a TypeError."""
+    """The message spoke of a missing number; a list of shapes ended in a TypeError."""
     with pytest.raises(SpecError, match=re.escape(f"inside a sequence a choice is written {hint}")):
         StudySpec.from_dict(GRID | {"space": {"lr": sequence}, "tuner": tuner})
 

@@ -84,7 +84,7 @@ SIZES = [3, 3, 5, 2, 7, 4]
 
 
 def trained(trainer: Streaming, first: int, last: int, state: Any = None, sizes: Any = SIZES) -> Streaming:
-    """From `first` to `last`, going on from a state and a generator; measured and saved after each step."""
+    """From `first` to `last`, resumed from a state and a generator; measured and saved after each step."""
     seed_generators(1)
     trainer.setup({"bs": sizes[max(first - 1, 0)]} if sizes else {})
     if state is not None:
@@ -203,7 +203,7 @@ def test_models_that_stream_are_not_packed() -> None:
         require_packable(trained(Streaming(), 0, 1))
 
 
-# What is out there ----------------------------------------------------------------------------------------------------
+# Data sets of other libraries ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

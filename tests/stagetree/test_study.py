@@ -40,7 +40,7 @@ async def train(workers: Workers, study: AsyncStudy, trial: int, value: float | 
 
 @contextlib.contextmanager
 def working(workers: Workers, study: str) -> Iterator[None]:
-    """A slot that trains whatever is asked for: accuracy is lr times the steps."""
+    """A slot that trains every request: accuracy is lr times the steps."""
     stopping = threading.Event()
 
     def work() -> None:
@@ -68,7 +68,7 @@ async def until(look: Callable[[], bool]) -> None:
 
 
 async def asked(study: AsyncStudy, trials: int) -> None:
-    """Wait until the server has so many trials."""
+    """Wait until the server has this many trials."""
     async with asyncio.timeout(60):
         while len(await trials_of(study)) < trials:
             await asyncio.sleep(0.01)
@@ -81,7 +81,7 @@ async def trials_of(study: AsyncStudy) -> list[Trial]:
 
 
 class Counting(httpx2.AsyncHTTPTransport):
-    """Counts what is asked of the server, by the ends of paths."""
+    """Counts requests to the server, by the ends of paths."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -249,7 +249,7 @@ async def test_what_the_studys_own_tuner_has_tried_is_asked_for_anew(server: str
 
 
 class Faulty(httpx2.AsyncHTTPTransport):
-    """The first two streams are cut, one of them before it begins, and the first batch is answered by nobody."""
+    """The first two streams are cut, one of them before it begins, and the first batch gets no answer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -323,7 +323,7 @@ async def test_waiting_for_the_end(server: str, workers: Workers, capsys: pytest
 
 @pytest.mark.parametrize("show", [True, False])
 async def test_waiting_for_a_study_that_fails_raises_its_reason(server: str, workers: Workers, show: bool) -> None:
-    """It returned, and `best` was None: a program went on without a word."""
+    """It returned, and `best` was None: a program continued without an error."""
     async with await AsyncStudy.create(changed(), url=server) as study:
         waiting = asyncio.ensure_future(study.wait(show=show))
         await asyncio.to_thread(

@@ -17,7 +17,7 @@ class Shown(StudyView):
 
 
 def test_the_best_trial_is_the_same_before_and_after_a_refresh() -> None:
-    """What was asked for by itself had a curve, a path and steps asked for, until the next refresh."""
+    """A single request brought a curve, a path and requested steps, until the next refresh."""
     alone, listed = Shown(examples.TRIAL_DETAIL), Shown(examples.TRIAL_DETAIL, examples.TRIAL)
     assert alone.best is not None and alone.best == listed.best
     assert alone.best.to_json() == examples.TRIAL

@@ -68,7 +68,7 @@ def test_parts_of_a_batch_weigh_by_what_the_whole_batch_counts() -> None:
     for size in (1, 2, 4):
         assert distance(whole, trained(Language, micro_batch_size=size)) < 1e-13
     assert distance(whole, trained(Means)) == 0.0
-    assert distance(whole, trained(Means, micro_batch_size=2)) > 1e-4  # what it was
+    assert distance(whole, trained(Means, micro_batch_size=2)) > 1e-4  # its former value
 
 
 def test_clipping_sees_the_gradient_of_the_whole_batch() -> None:

@@ -62,7 +62,7 @@ def tiny(**args: Any) -> Tiny:
     return trainer
 
 
-# Going on ------------------------------------------------------------------------------------------------------------
+# Resuming -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("in_memory", [True, False])
@@ -150,7 +150,7 @@ def test_a_data_seed_decides_order_and_noise() -> None:
 
 
 class Windows(Tiny):
-    """Samples of six positions; what is learned from is noted."""
+    """Samples of six positions; the learned ones are noted."""
 
     name = "windows"
 
@@ -170,7 +170,7 @@ class Windows(Tiny):
 
 @pytest.mark.slow
 def test_the_length_of_sequences_changes_on_the_way(tmp_path: Path) -> None:
-    """Through a break; the place in the data, labels and what is evaluated are as without."""
+    """Through a break; the place in the data, labels and metrics are as without."""
     hp = {"lr": 0.1, "bs": 4, "seq_len": {"family": "values", "values": [2, 6, 4], "milestones": [2, 4]}}
     check_resumes(Case(__file__, "Windows", {"batches_per_step": 2}, hp, broken=3, steps=6), tmp_path)
     trainer = Windows(seed=0, device="cpu", batches_per_step=1)

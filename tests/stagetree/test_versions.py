@@ -99,7 +99,7 @@ def test_names_count_where_there_are_several() -> None:
 
 
 def test_a_single_file_keeps_the_version_it_always_had() -> None:
-    """So that the plans of trainers without helpers go on."""
+    """So that the plans of trainers without helpers continue."""
     assert version_of({"trainer.py": b"class T: pass\n"}) == "2f9ce96062b742ad"
 
 
@@ -113,7 +113,7 @@ def test_a_file_that_is_not_python_says_so(tmp_path: Path, name: str) -> None:
 
 
 def test_what_is_imported_is_what_was_read(tmp_path: Path) -> None:
-    """Whatever becomes of the files in between: edited, or gone."""
+    """Also when the files are edited or deleted in between."""
     path = write(tmp_path, trainer="import net\nVALUE = net.value()", net="def value():\n    return 1")
     change = "open(net, 'w').write('def value(): return 2')\nimport os; os.remove(path)\n"
     code = IMPORT + change + "module = imports.module(); found = [module.VALUE, module.__name__, module.__file__]"
@@ -154,7 +154,7 @@ except ValueError:
 
 
 def test_it_tells_what_is_not_covered(tmp_path: Path) -> None:
-    """Modules whose names are computed, and those in other folders, such as packages that are installed in place."""
+    """Modules with computed names, and modules in other folders, such as editable installs."""
     hidden = f"import importlib, sys\nsys.path.append({str(tmp_path / 'src')!r})\nimport library.model, torch, yaml\n"
     hidden += "hidden = importlib.import_module('hid' + 'den')"
     path = write(tmp_path / "here", trainer=hidden, hidden="")

@@ -1,4 +1,4 @@
-"""The weights of a checkpoint load with plain safetensors into a plain module, and are what was measured."""
+"""The weights of a checkpoint load with plain safetensors into a plain module, and have the measured metric."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_weights_loaded_into_the_model_are_what_evaluate_measures(before: str) -
 
 
 def test_in_a_run_only_the_first_weights_set_the_average() -> None:
-    """A trainer may load others for a while, to measure them: what is averaged must not depend on evaluation."""
+    """A trainer may load others for a while, to measure them: the average must not depend on evaluation."""
     trainer = Model(Tiny(seed=0, device="cpu", average_decay=0.9), "cpu").trainer
     trainer.setup({"lr": 0.1, "bs": 4})
     trainer.model.load_state_dict(zeros := {name: 0 * each for name, each in trainer.model.state_dict().items()})

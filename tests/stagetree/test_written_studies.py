@@ -1,4 +1,4 @@
-"""Studies as they are written in Python, and what they are called there."""
+"""Studies as they are written in Python, and their names there."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FIELDS: dict[str, Any] = {"name": "mine", "trainer": "digits", "metric": "accura
 
 
 def test_a_study_is_opened_by_its_name(server: str) -> None:
-    """It was said that there is no study of that name."""
+    """The message was that there is no study of that name."""
     with Study.create(FIELDS, url=server), Study.create(FIELDS, url=server) as newer:
         for meant in ("mine", newer.id, "last"):
             with Study.open(meant, url=server) as found:

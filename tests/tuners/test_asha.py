@@ -17,7 +17,7 @@ INF = math.inf
 
 
 def wanted(table: Table) -> tuple[str, int] | None:
-    """What is wanted next, granted: ("promote", trial) or ("start", trial)."""
+    """The next granted action: ("promote", trial) or ("start", trial)."""
     return None if table.ask() is None else table.log[-1][:2]
 
 
@@ -43,7 +43,7 @@ def test_a_late_result_changes_who_is_in_the_top_third() -> None:
 
 
 def test_top_third_in_full() -> None:
-    """The same, to the end of the story: who is promoted after each result, and why."""
+    """The same, to the end of the story: which trial is promoted after each result, and why."""
     table = Table(THREE)
     for _ in range(9):
         table.ask()
@@ -69,7 +69,7 @@ def test_top_third_in_full() -> None:
     action = table.ask()
     assert action == Extend(trial=7, steps=9, reason={"rung": 2, "rank": 1, "cut": 1, "of": 3, "loss": 0.05})
     table.result(7, 0.04)
-    assert table.ask() is None  # nobody goes beyond the top rung
+    assert table.ask() is None  # no promotion from the top rung
 
 
 def test_equal_results_go_to_the_trial_that_was_started_first() -> None:

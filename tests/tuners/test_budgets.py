@@ -32,7 +32,7 @@ def ladder(slots: int = 2, **fields: Any) -> Simulator:
 @pytest.mark.slow
 @given(budget=st.integers(1, 60), slots=st.integers(1, 3), alone=st.booleans())
 def test_no_step_more_than_its_budget(budget: int, slots: int, alone: bool) -> None:
-    """As the same study without one, up to there: to the step, whatever is under way on other slots."""
+    """As the same study without a budget, up to there: to the step, with any work under way on other slots."""
     whole = ladder(slots, merge=not alone).plan.studies[STUDY]
     world = ladder(slots, merge=not alone, max_total_steps=budget)
     study = world.plan.studies[STUDY]
@@ -82,7 +82,7 @@ def test_others_go_on_with_what_a_study_has_no_steps_left_for() -> None:
 
 
 def test_seconds_of_slots_are_up_though_nothing_happens() -> None:
-    """Two slots spend twice as much. What is under way is let go, and a tick comes by itself."""
+    """Two slots spend twice as much. Running chains are stopped, and a tick comes by itself."""
     scene = Scene(slots=2)
     study = scene.submit({"kind": "external"}, max_slot_seconds=60.0)
     for value in (1, 2):

@@ -113,7 +113,7 @@ def test_a_trial_is_ranked_by_its_cooldown_and_goes_on_from_before_it() -> None:
     table = Table(COOLED)
     for _ in range(3):
         assert isinstance(table.ask(), NewTrial)
-    for trial, loss in enumerate((0.1, 0.5, 0.6)):  # by these, trial 0 would go on
+    for trial, loss in enumerate((0.1, 0.5, 0.6)):  # by these, trial 0 would be promoted
         table.result(trial, loss)
     for trunk in range(3):
         action = table.ask()
@@ -161,7 +161,7 @@ def test_a_failed_cooldown_is_the_worst_and_a_cancelled_one_does_not_count() -> 
     peak=st.sampled_from([0.1, 3, 1e-3]),
 )
 def test_a_cooldown_of_a_constant_rate_is_the_decay_of_wsd(at: int, steps: int, shape: str, peak: float) -> None:
-    """By name: whoever wrote such a schedule shares it."""
+    """By name: a study with such a schedule shares it."""
     made = cooldown_hp({"lr": peak, "bs": 8}, at, steps, falling=["lr"], shape=shape, final=0)
     wsd = {"family": "wsd", "peak": peak, "warmup": 0, "stable_until": at, "decay": steps, "shape": shape}
     end = at + steps
@@ -244,7 +244,7 @@ def test_what_is_shown_of_it() -> None:
 
 
 def test_the_steps_of_cooldowns_are_counted() -> None:
-    """Nine of 2 steps, three of 3, one of 9; the first of these is still as in the trunk, if that goes on."""
+    """Nine of 2 steps, three of 3, one of 9; the first of these is still as in the trunk, if that continues."""
     plan, study = ran()
     assert study.executed == study.unique == 9 * 10 + 3 * 20 + 60 + 9 * 2 + 3 * 3 + 9 - 3 - 1
     costs = cost(plan, study)
@@ -296,7 +296,7 @@ def test_a_cooldown_does_not_go_on_when_its_trunk_is_cancelled_and_nothing_waits
     assert study.state == "completed" and study.trials[0].requested_steps == [10]
 
 
-# --------------------------------------------------------------------------------------------------------- what is said
+# --------------------------------------------------------------------------------------------------------- messages
 
 
 @pytest.mark.parametrize(

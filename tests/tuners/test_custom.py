@@ -1,4 +1,4 @@
-"""Tuners from files: what the page builds passes the suite, and what is wrong with others is said."""
+"""Tuners from files: the page's tuner passes the suite, and errors of others are reported."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_the_study_of_the_page_is_run_by_it_and_replayed(halving: str) -> None:
 
 @pytest.mark.slow
 def test_the_policy_of_hyperdrive_passes_the_suite_and_goes_by_its_labels(tmp_path: Path) -> None:
-    """Once everybody has had a turn, who goes on is the best of those that wait, and was labelled the most urgent."""
+    """Once every trial has had a turn, the next one is the best that waits, and was labelled the most urgent."""
     path = file(tmp_path, PAGE["leader_first.py"], "leader_first.py")
     assert CliRunner().invoke(cli, ["check-tuner", path]).exit_code == 0
     register([path])

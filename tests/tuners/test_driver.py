@@ -56,7 +56,7 @@ def test_trials_for_idle_slots_are_started_at_once_as_if_one_by_one(tuner: dict[
 
 
 def test_an_eager_tuner_starts_many_at_once_and_promotes_one_by_one() -> None:
-    """A promotion may find its result at once, and so change what is wanted after it."""
+    """A promotion may find its result at once, and so change the next wishes."""
     world = simulator(spec({"kind": "sha", "num_trials": 8, "min_steps": 1, "max_steps": 4, "reduction_factor": 2}))
     study = world.plan.studies[STUDY]
     assert len(observing(study).suggest(1)) == 8

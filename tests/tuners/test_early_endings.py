@@ -46,7 +46,7 @@ def results(world: Simulator) -> list[float]:
 @EVERY
 @drawn(ending=st.sampled_from(list(ENDINGS)), seed=SEEDS, slots=st.sampled_from([1, 3]), fail=st.sampled_from([0, 0.2]))
 def test_every_tuner_ends(tuner: dict[str, Any], ending: str, seed: int, slots: int, fail: float) -> None:
-    """With whatever luck: every decision is derived again, the end as well, and nothing comes after it."""
+    """With any luck: every decision is derived again, the end as well, and nothing comes after it."""
     world = run(study_of(tuner, "apart", **ENDINGS[ending]), seed, slots=slots, fail=fail)
     study = check(world, tuner)
     if study.ending:
@@ -119,7 +119,7 @@ def test_reopened_it_goes_on_without_what_ended_it() -> None:
 
 
 def test_what_another_study_found_counts_result_by_result() -> None:
-    """A grid asks for all of it at once. Where that is known already, it ends with the result that ends it."""
+    """A grid asks for all of it at once. Where the results exist already, it ends with the one that ends it."""
     tuner, space = {"kind": "grid", "max_steps": 2}, {"lr": [number / 10 for number in range(1, 13)]}
     world = simulator(spec(tuner, space=space), slots=1, name=StudyId("before"))
     world.run()

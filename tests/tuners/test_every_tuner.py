@@ -1,4 +1,4 @@
-"""What every tuner must do, whatever its results and its luck: run on virtual slots, in virtual time."""
+"""The duties of every tuner, for any results and luck: run on virtual slots, in virtual time."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ FITTING = {"pop", "pop: target", "asha: predicted"}
 
 
 def drawn(**given_by: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Examples of a property of every tuner: fewer of those that fit curves."""
+    """Examples of a property of every tuner: fewer for tuners that fit curves."""
 
     def decorate(law: Callable[..., None]) -> Callable[..., None]:
         few, many = (tried(examples)(given(**given_by)(law)) for examples in (1, 3))
@@ -163,7 +163,7 @@ def test_without_bad_luck_no_step_is_run_twice(tuner: dict[str, Any], space: str
     study = check(world, tuner)
     assert study.state == "completed"
     assert study.executed <= study.unique <= study.requested
-    assert study.executed == study.unique or "target" in tuner  # it ends in the middle of what was asked for
+    assert study.executed == study.unique or "target" in tuner  # it ends in the middle of a request
 
 
 @EVERY

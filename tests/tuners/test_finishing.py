@@ -1,4 +1,4 @@
-"""`finish_best`: at the end, the best of those that ended early are trained to max_steps."""
+"""`finish_best`: at the end, the best trials that ended early are trained to max_steps."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_the_best_are_trained_to_the_end(tuner: dict[str, Any], seed: int, most:
 @tried(5)
 @given(seed=st.integers(0, 10**6))
 def test_it_changes_nothing_before_the_end(tuner: dict[str, Any], seed: int) -> None:
-    """On one slot, the tuner's own decisions are what they are without; but some trials are stopped later, or not."""
+    """On one slot, the tuner decides as without it; but some trials are stopped later, or not."""
 
     def decided(fields: dict[str, Any]) -> list[Any]:
         world = simulator(spec(tuner | {"max_steps": MOST} | fields), slots=1, measure=losses(seed))
@@ -105,7 +105,7 @@ def test_reopened_it_finishes_the_best_once_more(kind: str) -> None:
 
 
 def test_by_the_best_result_where_the_study_says_so() -> None:
-    """With `value: best`, a trial that became worse counts by what it had been."""
+    """With `value: best`, a trial that became worse counts by its best result."""
 
     def measure(node: Any, step: int) -> dict[str, float | None]:
         number = node.segment.forms["x"].at(0)

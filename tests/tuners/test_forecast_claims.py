@@ -26,8 +26,8 @@ def judged(trial: int, step: int, p: float, **others: Any) -> TrialEvent:
 
 
 def proof(trials: int, p_if: tuple[float, float], rate: float = 0.5) -> ForecastProof:
-    """Trials below the mark are judged at step 5; some come to it by step 10, their end. p_if: of those that do not,
-    and of those that do."""
+    """Trials below the mark are judged at step 5; some reach it by step 10, their end. p_if: of those that fail to,
+    and of the others."""
     found, rng = ForecastProof("accuracy", -1.0, END), Random(3)
     for trial in range(trials):
         rises = rng.random() < rate
@@ -62,7 +62,7 @@ def test_a_few_claims_prove_nothing() -> None:
 
 
 def comes_to_a_stop(p: float) -> ForecastProof:
-    """Of 40 trials every second one comes to the mark, as was said; then of 20 none does, of whom p was said."""
+    """Of 40 trials every second one reaches the mark, as predicted; then none of 20 does, for which p was predicted."""
     found = ForecastProof("accuracy", -1.0, END)
     for trial in range(60):
         rises = trial < 40 and bool(trial % 2)
@@ -73,13 +73,13 @@ def comes_to_a_stop(p: float) -> ForecastProof:
 
 
 def test_what_was_right_about_the_first_marks_proves_nothing_of_those_of_now() -> None:
-    """The best value of the time rises: by and by nobody comes there any more, and p must have seen that."""
+    """The best value of the time rises: by and by no trial reaches it any more, and p must have seen that."""
     assert not comes_to_a_stop(0.1).is_given
     assert comes_to_a_stop(0.01).is_given, "as good as the verdict: nobody"
 
 
 def test_the_last_value_s_own_verdict_is_to_be_beaten() -> None:
-    """Who is at the mark stays there, who is not comes never: then a p that is less sure than that is worth nothing."""
+    """Trials at the mark stay there, others never reach it: then a p that is less sure than that is worth nothing."""
     found = ForecastProof("accuracy", -1.0, END)
     for trial in range(40):
         value = 0.6 if trial % 2 else 0.4

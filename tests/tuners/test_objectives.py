@@ -152,7 +152,7 @@ def test_a_long_front_is_cheap(size: int) -> None:
 
 
 def calls_for(count: int, size: int) -> int:
-    """So many functions are called to put a front in order."""
+    """The number of function calls that put a Pareto front in order."""
     rng = Random(1)
     losses = [tuple(rng.random() for _ in range(size - 1)) for _ in range(count)]
     scored = [(ResultScore(0.0, (*each, -sum(each))), number) for number, each in enumerate(losses)]
@@ -175,7 +175,7 @@ def test_one_metric_is_in_the_order_of_the_best(scored: list[Scored]) -> None:
 
 
 def history(tuner: dict[str, Any], **fields: Any) -> list[tuple[Any, ...]]:
-    """Who was started, promoted and evaluated, in the order of the log."""
+    """Starts, promotions and evaluations, in the order of the log."""
     world = simulator(spec(tuner, **fields), measure=measure)
     world.run()
     return [(line.kind, line.trial, line.steps) for line in world.plan.studies[STUDY].history]
@@ -208,7 +208,7 @@ def test_decisions_on_several_metrics_and_constraints_can_be_derived_again(kind:
 
 
 def test_of_a_rung_the_front_goes_up_spread_and_what_breaks_a_constraint_last() -> None:
-    """Nine trials, three go up: both ends of the front, and what is furthest from them."""
+    """Nine trials, three are promoted: both ends of the front, and the trial furthest from them."""
     tuner = {"kind": "sha", "num_trials": 9, "min_steps": 1, "max_steps": 3, "reduction_factor": 3}
     rows = [
         (0.9, 0.1),

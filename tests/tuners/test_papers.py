@@ -44,7 +44,7 @@ def test_figure_1(kind: str, bracket: int, table: list[tuple[int, int, int]]) ->
     there are none where each result is better than those before.
     """
     study = spec({"kind": kind, "early_stopping_rate": bracket, **FIGURE_1})
-    falling = simulator(study, slots=1, measure=lambda node, step: {"loss": 1.0})  # ties: the first trials go on
+    falling = simulator(study, slots=1, measure=lambda node, step: {"loss": 1.0})  # ties: the first trials are promoted
     falling.run()
     found = falling.plan.studies[STUDY]
     assert [(trials_at(found, steps), steps, trials_at(found, steps) * steps) for _, steps, _ in table] == table

@@ -1,4 +1,4 @@
-"""Population based training: selection as in the ASHA paper, A.3, and how the copies share what was trained."""
+"""Population based training: selection as in the ASHA paper, A.3, and how the copies share trained steps."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TEN = {"kind": "pbt", "population_size": 10, "ready_steps": 5, "max_steps": 15}
 
 
 def generation(table: Table, losses: dict[int, float | None]) -> list[Any]:
-    """What is wanted after these results; None is a failure."""
+    """The wishes after these results; None is a failure."""
     for trial, loss in losses.items():
         assert table.tuner.suggest() is None, "the generation is not complete"
         table.fail(trial) if loss is None else table.result(trial, loss)
@@ -33,7 +33,7 @@ def generation(table: Table, losses: dict[int, float | None]) -> list[Any]:
 
 
 def kinds(actions: list[Any]) -> dict[str, list[int]]:
-    """The trials that go on and those that are stopped, and whom the new ones copy."""
+    """The continued and the stopped trials, and the parents of the new ones."""
     found: dict[str, list[int]] = {"on": [], "stop": [], "copy of": []}
     for action in actions:
         match action:
@@ -212,7 +212,7 @@ def test_a_value_nearby(event: Any, value: Any, possible: set[Any]) -> None:
 
 
 def test_an_option_is_the_one_that_the_value_can_come_from() -> None:
-    """3.7 was taken for a whole number between 1 and 10, and its neighbour for what it came from."""
+    """3.7 was taken for a whole number between 1 and 10, and its neighbour for its origin."""
     options = read_entry({"choice": [{"randint": [1, 10]}, {"uniform": [0.5, 9.5]}]})
     found = [perturb(options, 3.7, Random(seed), [1.2]) for seed in range(20)]
     assert all(isinstance(value, int) for value in found)

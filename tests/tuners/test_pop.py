@@ -58,7 +58,7 @@ def play(
     space: dict[str, Any] | None = None,
     **options: Any,
 ) -> Simulator:
-    """The study from beginning to end; checked, and replayed. Who asks for the same gets the same, to look at."""
+    """The study from beginning to end; checked, and replayed. Equal calls share one read-only result."""
     return _played(json.dumps({**tuner, "sampler": "grid"}), eval_every, json.dumps(space or SPACE), **options)
 
 
@@ -219,7 +219,7 @@ def test_every_trial_has_its_first_boundary_before_an_opportunistic_one_has_its_
 @pytest.mark.parametrize("slots", [night(1), 2, night(5)])
 @pytest.mark.parametrize("order_by", ["rank", "p"])
 def test_turns_go_to_the_first_in_order_and_among_equals_to_the_best(slots: int, order_by: str) -> None:
-    """Of those that wait: by rank or by p; of equal ones the last value counts, so nobody is chosen blindly."""
+    """By rank or by p among waiting trials; for equal ones the last value counts, so no choice is blind."""
     shuffled = {"end": [ENDS[5 * number % 12] for number in range(12)]}
     found = run(POP | {"target": 0.99, "lower_bound": 0, "order_by": order_by}, slots=slots, space=shuffled)
     opportunistic, training, values = dict[int, float](), set[int](), dict[int, float]()
@@ -248,7 +248,7 @@ def test_turns_go_to_the_first_in_order_and_among_equals_to_the_best(slots: int,
 
 @pytest.mark.slow
 def test_without_proof_p_ends_nobody() -> None:
-    """Nobody seems to get there: that may be so, or the model does not know what curves come to here."""
+    """No trial seems to get there: that may be so, or the model does not fit the curves here."""
     found = run(POP | {"target": 0.99}, slots=2)
     stops = [event for event in found.history if event.kind == TrialEventKind.STOP]
     assert all(event.reason["proven"] for event in stops)
@@ -284,7 +284,7 @@ def test_keep_top_of_1_ends_nobody() -> None:
 
 @pytest.mark.slow
 def test_the_order_of_ranks_needs_no_unit() -> None:
-    """Bounds clip, and say nothing of who goes on."""
+    """Bounds clip, and do not decide promotions."""
     asked = [
         [(event.kind, event.trial, event.steps) for event in run(POP | {"target": 0.84, "bounds": bounds}).history]
         for bounds in ([0, 1], [-1000, 1000], [None, None])
@@ -295,13 +295,13 @@ def test_the_order_of_ranks_needs_no_unit() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("slots", [night(1), 3])
 def test_no_opportunistic_trial_waits_for_ever(slots: int) -> None:
-    """Whoever is likelier comes to its end, or is likelier no more."""
+    """A likelier trial comes to its end, or is likelier no more."""
     found = run(POP | {"target": 0.99, "lower_bound": 0}, slots=slots)
     assert {trial.steps for trial in found.trials} == {20}
 
 
 def test_promising_trials_have_slots_of_their_own() -> None:
-    """Nobody else begins or resumes while a promising trial waits and its pool has a slot."""
+    """No other trial begins or resumes while a promising trial waits and its pool has a slot."""
     found = run(POP | {"target": 0.84})
     training, promising, own = set[int](), set[int](), 0
     for event in found.history:

@@ -1,4 +1,4 @@
-"""Studies that are over and go on: whatever was decided before stands, and follows from the history as before."""
+"""Reopened studies: earlier decisions stand, and follow from the history as before."""
 
 from __future__ import annotations
 

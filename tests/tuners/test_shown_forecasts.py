@@ -86,7 +86,7 @@ def test_the_p_that_is_shown_is_no_worse_than_the_last_value(least: float) -> No
 @pytest.mark.parametrize("ended", [0, 2, 5, 10, 30])
 @pytest.mark.parametrize("name", RECORDED)
 def test_where_few_have_ended(name: str, ended: int) -> None:
-    """Two thirds of the trials are a study in which so many came to the end; p is of the others."""
+    """Two thirds of the trials are a study in which that many came to the end; p is of the others."""
     workload = recorded(name)
     values = np.array([[np.nan, *(trace.value(step) for step in range(1, 41))] for trace in workload.traces], float)
     curves = values if workload.mode == "max" else np.exp(-values)

@@ -1,4 +1,4 @@
-"""Trials that are watched on the way: ASHA by what is foretold, and hopeless trials that end under any tuner."""
+"""Trials that are watched on the way: ASHA by predictions, and hopeless trials that end under any tuner."""
 
 from __future__ import annotations
 

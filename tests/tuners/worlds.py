@@ -101,7 +101,7 @@ CALM: dict[str, Any] = {"seconds": one_second_a_step, "faults": no_fault}
 
 
 class Table:
-    """A tuner alone on a table, told what happens line by line. `log` is what it decided, in order."""
+    """A tuner alone on a table, which hears events line by line. `log` lists its decisions, in order."""
 
     def __init__(self, tuner: dict[str, Any], **fields: Any) -> None:
         self.tuner: Tuner = tuner_of(spec(tuner, **fields))
@@ -109,7 +109,7 @@ class Table:
         self.gone = set[int]()
 
     def ask(self) -> Next | None:
-        """What is wanted, granted at once."""
+        """The next wishes, granted at once."""
         action = self.tuner.suggest()
         assert action == self.tuner.suggest(), "asking changes nothing"
         if action is not None:
@@ -145,7 +145,7 @@ def promotions(study: Study) -> list[tuple[int, int]]:
 
 
 def trials_at(study: Study, steps: int) -> int:
-    """How many trials were asked to train for so many steps, or came by there."""
+    """The number of trials that were asked to train for these steps, or passed there."""
     return sum(steps in trial.requested_steps for trial in study.trials)
 
 

@@ -1,4 +1,4 @@
-"""Trainers of one number, which is what they train: one can begin from weights, the other cannot."""
+"""Trainers of one number: one can begin from weights, the other cannot."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Beginner(Trainer):
         self.lr = hp["lr"]
 
     def begin(self, weights: dict[str, Any]) -> None:
-        self.weight = weights["weight"].clone() + 0 * torch.rand(1)  # whoever begins may draw
+        self.weight = weights["weight"].clone() + 0 * torch.rand(1)  # `begin` may draw
 
     def train(self) -> None:
         self.momentum = 0.5 * self.momentum + self.lr

@@ -43,7 +43,7 @@ SETTLE_SECONDS = 60.0
 
 
 class SlotOwner:
-    """Takes a slot from whoever has it, as the process does that comes after one that is gone."""
+    """Takes a slot from its owner, as the next process does after a dead one."""
 
     kind, host = "cpu", "here"
 
@@ -65,7 +65,7 @@ class SlotOwner:
 class Cluster:
     """`messages` wait until `deliver` is called. `script`: see `InProcess`, with the slot's name in front.
 
-    start: a real process that trains, in the place of `InProcess`; of a gang, with the names of its members. room:
+    start: a real process that trains, instead of `InProcess`; of a gang, with the names of its members. room:
     bytes for intermediate checkpoints. proofs: whether trainers are tried first, and hand-overs compared.
     """
 
@@ -96,7 +96,7 @@ class Cluster:
         self.slot_records = dict[str, FaultyRecords]()
         self.retiring: set[str] = set()
         self.latest = dict[str, str]()
-        self.told = 0  # how often the scheduler was told of something
+        self.told = 0  # the number of messages to the scheduler
         self.retention: Retention | None = None
         self.ticker = self.make_ticker()
         self.slots = {name: self.make_slot(name) for name in (f"gpu{number}" for number in range(slots))}
@@ -136,7 +136,7 @@ class Cluster:
             logs=self.folder / "logs",
             clock=self.clock.now,
             wall_clock=self.clock.now,
-            wait=lambda seconds: self.clock.wait(seconds),  # looked up each time: a test may put another in its place
+            wait=lambda seconds: self.clock.wait(seconds),  # looked up each time: a test may replace it
         )
         slot = Slot(SlotOwner(name, self.latest), "the CPU", around, replace(self.limits, **limits))
         slot.heartbeat.round()
@@ -171,7 +171,7 @@ class Cluster:
     # ------------------------------------------------------------------------------------------------ studies
 
     def submit(self, spec: Json, begin: Json | None = None, inputs: Sequence[Json] = ()) -> StudyId:
-        """begin, inputs: as of `StudySubmitted`; the key of what it begins with is made here, and written there."""
+        """begin, inputs: as of `StudySubmitted`; the key of its initial weights is made here, and written there."""
         checked = StudySpec.from_dict(spec)
         args, study = dict(checked.trainer_args), StudyId(uuid4().hex[:8])
         version = self.sources[checked.trainer].version
@@ -266,7 +266,7 @@ class Cluster:
         self.settle()
 
     def run(self, study: StudyId, rounds: int = 60) -> Study:
-        """Rounds until the study is over, which must be after so many of them."""
+        """Rounds until the study is over, which must be within this many."""
         for _ in range(rounds):
             self.round()
             if self.study(study).is_final:

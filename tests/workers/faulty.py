@@ -16,7 +16,7 @@ from app.storage.object_store import LocalStore
 
 
 class Clock:
-    """Of everybody, databases included. It goes on when somebody waits, and when a test says so."""
+    """The clock of all parts, databases included. It advances when a part waits, and when a test moves it."""
 
     def __init__(self) -> None:
         self._now, self._lock = 1_000_000.0, RLock()
@@ -98,7 +98,7 @@ class FaultyRecords:
 
 
 class FaultyStore(LocalStore):
-    """hooks: called before each read or write, with the key; what they raise is what the store's client raises."""
+    """hooks: called before each read or write, with the key; they raise the errors of the store's client."""
 
     def __init__(self, root: str) -> None:
         super().__init__(root)

@@ -22,7 +22,7 @@ from stagetree.trainer.ranks import group
 class InProcess:
     """What a trainer's process does, in this one. `script` holds what a test wants to happen.
 
-    It is called with what is done and the step at which; what it raises is what the process raises. `machine` and
+    It is called with the action and its step; its errors are those of the process. `machine` and
     `not_exact` are what the test says that they are.
     """
 

@@ -24,7 +24,7 @@ FILES = {
     for path in FOLDER.glob("*.py")
     if path.name not in OTHERS and not any(lock in path.read_text() for lock in LOCKS)
 }
-"""Whoever comes at a line at which a lock is held would wait for it: those files are left out."""
+"""Code at a line at which a lock is held would wait for it: those files are left out."""
 
 Line = tuple[str, int]
 """A file of the slot, and the number of a line in it."""
@@ -34,7 +34,7 @@ Line = tuple[str, int]
 def at_each_line(cluster: Cluster, do: Callable[[Line, int], None], slot: str = "gpu0") -> Iterator[None]:
     """do: called with each line of the slot's that this thread is about to execute, and how often it came to it.
 
-    What it raises is raised there. It is not called inside a transaction, which others would wait for.
+    Its errors are raised there. It is not called inside a transaction, which others would wait for.
     """
     seen, transactions = Counter[Line](), [0]
     records = cluster.slot_records[slot]

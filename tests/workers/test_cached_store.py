@@ -23,7 +23,7 @@ IMAGE = bytes(range(256)) * 40
 
 
 class Bucket(LocalStore):
-    """As one elsewhere: its objects are no files of this machine. It counts what is read."""
+    """A remote store: its objects are no files of this machine. It counts reads."""
 
     def __init__(self, root: str) -> None:
         super().__init__(root)
@@ -131,7 +131,7 @@ def test_a_cache_that_cannot_be_written_does_no_harm(remote: Bucket, tmp_path: P
 
 
 class Full:
-    """As `os.write` where the disk has room for only so many bytes."""
+    """Like `os.write` where the disk has room for a limited number of bytes."""
 
     def __init__(self, room: int) -> None:
         self.room, self.write = room, os.write

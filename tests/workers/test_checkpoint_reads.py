@@ -25,7 +25,7 @@ STRIKE = 30.0
 
 
 class Reading:
-    """A store that raises one error after the other, each time it is asked, and gives the state at last."""
+    """A store that raises one error after the other, and returns the state at last."""
 
     def __init__(self, *errors: Exception) -> None:
         self.clock, self.notes, self.said = Clock(), SlotStatus(), list[str | None]()

@@ -73,7 +73,7 @@ def test_a_state_in_parts_is_all_of_them_or_nothing(tmp_path: Path) -> None:
     store.before_write = lose_the_second
     with pytest.raises(StoreUnavailable, match="away"):
         checkpoints.write("plan/node/3", state)
-    assert list(store.all_keys()) == []  # nobody would know of what was written before
+    assert list(store.all_keys()) == []  # earlier parts would be unknown to every process
     store.before_write = lambda key: None
     stored = checkpoints.write("plan/node/3", state)
     assert {stored.key, *(part.key for part in stored.parts)} == {*store.all_keys()}
@@ -110,7 +110,7 @@ def test_what_is_there_is_listed_with_its_size_and_age(store: ObjectStore) -> No
 
 
 class Broken:
-    """A store whose client raises what it likes."""
+    """A store whose client raises any error."""
 
     prefix = ""
 
@@ -382,7 +382,7 @@ def test_a_part_that_does_not_get_through_is_carried_by_s3fs(
     tried.clear()
     reader = S3Store(bucket_url)
     assert b"".join(reader.read("key")) == TWO
-    assert 1 <= len(tried) <= 2  # those that had begun when the first of them failed
+    assert 1 <= len(tried) <= 2  # the parts that had begun when the first of them failed
     tried.clear()
     assert b"".join(reader.read("key")) == TWO
     assert not tried

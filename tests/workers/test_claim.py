@@ -1,4 +1,4 @@
-"""Whoever did not hear the answer to its claim asks again, and takes only what is its own."""
+"""A worker without an answer to its claim asks again, and takes only its own chains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is next in a chain, as a pure function of what happened."""
+"""The next step of a chain, as a pure function of its history."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def execution(
 
 
 def drive(made: ChainExecution, outside: Conditions = NOW, metrics: e.Metrics | None = None) -> list[Any]:
-    """What it asks for until the stage is complete, as pairs of the step and what is done there."""
+    """Its requests until the stage is complete, as pairs of the step and the action."""
     done: list[Any] = []
     made.begin(outside.now)
     for _ in range(100):
@@ -117,7 +117,7 @@ def test_the_state_is_kept_where_a_result_is_the_best_so_far() -> None:
 
 
 def test_the_state_is_kept_where_known_trials_would_branch_off() -> None:
-    """In the stage under way, and only where there is room for it; what is at the end is kept in any case."""
+    """In the stage under way, and only where there is room for it; the end is kept in any case."""
     made = execution(stage(0, 9, 6), stage(9, 20), intermediate_bytes=1, branches=((4, 6, 9), (12,)))
     assert drive(made) == [(4, "intermediate"), (6, "evaluate"), (6, "intermediate"), (9, "save")]
     made.complete_stage(0.0)
@@ -229,7 +229,7 @@ def test_an_intermediate_is_due_when_its_cost_is_the_share_it_may_be(now: float,
 
 
 def test_no_intermediate_is_due_before_the_first_step_and_after_the_last() -> None:
-    """Loading may have taken long: who is stopped before it has begun would be stopped for ever."""
+    """Loading may have taken long: a chain that is stopped before it has begun would be stopped for ever."""
     late = Conditions(now=1e6, save_seconds=1.0)
     made = execution(stage(0, 9), overhead=0.01, intermediate_bytes=1)
     made.begin(0.0)

@@ -29,7 +29,7 @@ LEASE = 60.0
 
 
 class Anna:
-    """Has gpu0, or takes it from nobody."""
+    """Has gpu0, or takes it while it is free."""
 
     slot, owner = "gpu0", "anna"
 
@@ -158,7 +158,7 @@ def send(beating: Beating, chain: str = "c") -> None:
 
 
 def test_a_worker_to_which_no_message_comes_ends(beating: Beating) -> None:
-    """It looked alive for ever, and every study that was given to it stood still. What it did before is over."""
+    """It looked alive for ever, and every study on it stood still. Its work before that is over."""
     beating.begin("before").end_flag.set()
     beating.end("before")
     send(beating)

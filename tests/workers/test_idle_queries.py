@@ -18,7 +18,7 @@ from app.workers.slot.heartbeat import FLAG_SECONDS
 
 @contextmanager
 def statements(database: Database) -> Iterator[list[str]]:
-    """What the database is asked within the block."""
+    """The statements that the database gets within the block."""
     asked = list[str]()
 
     def note(connection: object, cursor: object, statement: str, *_: object) -> None:

@@ -1,4 +1,4 @@
-"""Checkpoints inside a stage: by time, the newest, those that are missed most, and no more bytes than were given."""
+"""Checkpoints inside a stage: by time, the newest, the most useful, and within the byte limit."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SIZE = 18_500
 
 
 def long_stage(database: Database, tmp_path: Path, seconds: float, room: int, overhead: float = 0.01) -> Cluster:
-    """One stage of 12 steps, each of so many seconds; keeping one costs next to nothing here."""
+    """One stage of 12 steps, each of this many seconds; keeping one costs next to nothing here."""
     cluster = Cluster(database, tmp_path, overhead=overhead, room=room)
 
     def script(slot: str, process: object, what: str, step: int) -> None:
@@ -101,7 +101,7 @@ def test_a_worker_that_dies_in_a_long_stage_costs_what_came_after_the_last_one(
 
 
 def left(room: int, steps: int, branches: tuple[int, ...] = (), needed: int | None = None) -> list[int]:
-    """What is left of one checkpoint after each step of a stage, where there is room for so many."""
+    """The kept steps after each step of a stage, where there is room for this many."""
     kept: list[IntermediateState] = []
     for step in range(1, steps + 1):
         fact = e.CheckpointKept(node=NodeId("n"), step=step, key=str(step), sha256="", size=1, intermediate=True)
@@ -144,7 +144,7 @@ def ask(cluster: Cluster, study: StudyId, *actions: c.Start | c.Extend) -> None:
 
 
 def test_a_slot_keeps_the_state_where_a_waiting_trial_will_part(database: Database, tmp_path: Path) -> None:
-    """Though none is kept for accidents; asked for more, the trial goes on from there."""
+    """Though none is kept for accidents; a longer request resumes the trial from there."""
     cluster = long_stage(database, tmp_path, seconds=1.0, room=2**20, overhead=0.0)
     study = cluster.submit(EXTERNAL)
     ask(cluster, study, c.Start(hp={"lr": switch(0.1, 0.2, 6)}, steps=2), c.Start(hp={"lr": 0.1}, steps=9))

@@ -1,4 +1,4 @@
-"""A process that keeps more and more memory is told from one that is large."""
+"""A process whose memory grows is told from one that is large."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MIB = 2**20
     ("stages", "has_grown"),
     [
         ([300], False),
-        ([300, 900], False),  # what is loaded when it is first needed
+        ([300, 900], False),  # loaded at its first use
         ([300, 900, 950, 900], False),
         ([300, 900, 990], False),
         ([300, 300, 390], True),

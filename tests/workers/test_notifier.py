@@ -16,7 +16,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def telling() -> tuple[Notifier, list[int], Flag]:
-    """A notifier in the middle of its first word, what it told, and what lets it end a word."""
+    """A notifier in the middle of its first message, its messages, and the event that lets it end one."""
     told, may_end = list[int](), Flag()
 
     def tell() -> None:

@@ -25,7 +25,7 @@ def fact(index: int, seconds: float = 1.0) -> e.StageCompleted:
 
 @dataclass(frozen=True)
 class Noting(RowChange):
-    """Whoever asks may state it. note: is called when they do."""
+    """States every fact. note: is called then."""
 
     note: Callable[[], object] = lambda: None
 
@@ -89,7 +89,7 @@ def test_a_mistake_of_ours_leaves_no_hole_in_what_is_stated_about_a_chain(
 
 
 class Told:
-    """An outbox over records, and how often the scheduler was told."""
+    """An outbox over records, and the number of messages to the scheduler."""
 
     def __init__(self, records: MemoryRecords) -> None:
         self.records, self.nudges, self.commits = records, 0, list[str]()

@@ -1,4 +1,4 @@
-"""Two databases on one bucket: neither deletes what the other wrote, and a copy of a database has to say what it is."""
+"""Two databases on one bucket: neither deletes objects of the other, and a copied database must be declared."""
 
 from __future__ import annotations
 

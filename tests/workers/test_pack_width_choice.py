@@ -1,4 +1,4 @@
-"""A slot measures how packs do before anything is trained, and by that the width is chosen, whatever goes wrong."""
+"""A slot measures packs before anything is trained, and chooses the width by that, through any error."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def spec(trainer: str = "tiny", count: int = 4, **fields: Any) -> Json:
 
 @pytest.fixture
 def measuring(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """What comes of measuring, in turn: seconds by width, or what is raised. Then what a trainer's process says."""
+    """The results of measurements, in turn: seconds by width, or errors. Then a trainer's process takes over."""
     outcomes: list[object] = []
     real = TrainerProcess.measure
 

@@ -1,4 +1,4 @@
-"""What is done every so often, and once for all who wake it at the same time."""
+"""Periodic work, done once for all callers that wake it at the same time."""
 
 from __future__ import annotations
 

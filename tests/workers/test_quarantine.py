@@ -1,4 +1,4 @@
-"""Whether it is the slot or what it was given: another slot must have trained since what failed on this one."""
+"""Whether the slot or its work is to blame: another slot must have trained since what failed on this one."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ STAGE = stage()
 def test_only_what_failed_here_and_another_slot_has_trained_since_speaks_against_a_slot(
     completed_on: str | None, failed: str, after: int, is_the_slots_fault: bool
 ) -> None:
-    """Its own last success may go on record after its first failure; of a chain long over nothing is known any more.
+    """Its own last success may go on record after its first failure; the records of an old chain are gone.
 
     Where most configurations of a search raise, sound slots were in quarantine, one after the other.
     """

@@ -66,7 +66,7 @@ def test_what_cannot_be_deleted_is_left_to_the_scheduler(caplog: pytest.LogCaptu
 
 
 class Slow(Refusing):
-    """A store that takes nothing so many times."""
+    """A store that takes nothing this many times."""
 
     prefix = ""
 
@@ -94,7 +94,7 @@ def test_a_store_that_is_away_is_waited_for_and_that_is_said_once(caplog: pytest
 
 
 class Timed(Refusing):
-    """A store that takes a state in so many seconds, by a clock of its own; or fails after so many, if below 0."""
+    """A store that takes a state in some seconds, by a clock of its own; or fails after that time, if below 0."""
 
     def __init__(self, seconds: list[float]) -> None:
         self.now, self._seconds = 0.0, iter(seconds)
@@ -107,7 +107,7 @@ class Timed(Refusing):
 
 
 def cost_after(store: Timed, states: int, copy_seconds: float = 0.0) -> float:
-    """What keeping a state is said to cost, once so many were kept."""
+    """The estimated cost of keeping a state, once some were kept."""
 
     def wait(seconds: float) -> None:
         store.now += seconds
@@ -174,7 +174,7 @@ def test_what_comes_behind_the_end_of_its_chain_is_not_done() -> None:
 
 
 class Room:
-    """So many bytes, and an outbox and a saver that do at once what they are given."""
+    """A limit in bytes, and an outbox and a saver that do their work at once."""
 
     def __init__(self, limit: int) -> None:
         self.records, self.is_away = MemoryRecords(lambda: 0.0), False
@@ -266,7 +266,7 @@ def test_while_that_is_not_known_all_stay() -> None:
 
 
 def test_where_there_is_no_room_the_newest_stays_until_the_end_of_its_stage_is_kept() -> None:
-    """Nothing was kept once a plan had spent what it may: an accident cost the whole stage."""
+    """Nothing was kept once a plan had spent its budget: an accident cost the whole stage."""
     room = Room(1)
     for step in range(1, 4):
         room.keep(step)

@@ -1,4 +1,4 @@
-"""A worker that is to end does so within its grace, in whatever state it is and whatever is away."""
+"""A worker that gets a signal ends within its grace, in any state and during any outage."""
 
 from __future__ import annotations
 

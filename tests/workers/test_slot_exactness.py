@@ -1,4 +1,4 @@
-"""What may make a result differ in its last bits is a fact, and whoever asks for the result is told."""
+"""A reason for a difference in the last bits is a fact, and is shown with the result."""
 
 from __future__ import annotations
 

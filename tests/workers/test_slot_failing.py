@@ -1,4 +1,4 @@
-"""What the user's code does wrong is tried again before it counts; what is not its fault never counts."""
+"""Errors of the user's code are retried before they count; other errors never count."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_a_fault_of_ours_that_never_ends_ends_the_trial(cluster: Cluster) -> Non
 
 
 def sick(cluster: Cluster, slot: str) -> None:
-    """Whatever is trained on that slot fails at once."""
+    """All work on that slot fails at once."""
 
     def script(name: str, process: InProcess, what: str, step: int) -> None:
         if name == slot and what == "train":
@@ -156,7 +156,7 @@ def test_a_slot_that_passes_its_test_is_back_at_once_the_first_time(database: Da
 
 
 SICK = 3
-"""So many failures on one slot put it in quarantine, if others get on."""
+"""The number of failures on one slot that puts it in quarantine, if others succeed."""
 
 
 def beside_a_sound_one(database: Database, tmp_path: Path, what_else: Callable[[Cluster, str], None]) -> Cluster:
@@ -221,7 +221,7 @@ def test_whether_others_get_on_is_not_guessed_while_the_database_is_away(databas
 
 
 def test_the_only_slot_is_never_in_quarantine_for_what_fails_on_it(cluster: Cluster) -> None:
-    """Nobody else gets on, so it may well be the trials."""
+    """No other slot succeeds, so the trials may be at fault."""
     sick(cluster, "gpu0")
     done = cluster.run(cluster.submit(spec(*(({"lr": lr / 100}, 4) for lr in range(1, 6)))))
     assert {trial.state for trial in done.trials} == {"failed"}

@@ -1,4 +1,4 @@
-"""Whatever a heartbeat or an accident comes between, the results are those of an undisturbed run."""
+"""A heartbeat or an accident between any two lines leaves the results of an undisturbed run."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Bench:
         return self.cluster.submit({**named, "eval_every": 1, "tuner": {"kind": "trials", "trials": trials}})
 
     def restart(self) -> None:
-        """The slot's process is another one; what it had on its way is on record."""
+        """The slot's process is a new one; the states on their way are on record."""
         self.kill_trainer()
         self.cluster.settle()
         self.cluster.messages.clear()

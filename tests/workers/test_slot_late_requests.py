@@ -1,4 +1,4 @@
-"""A request for a step that a trunk under way has passed: another slot begins at once, whatever was believed before."""
+"""A request for a step that a running trunk has passed: another slot begins at once, whatever was expected before."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def pair(database: Database, tmp_path: Path) -> Iterator[Cluster]:
 
 
 def deliver_to(cluster: Cluster, slot: str) -> int:
-    """Hand over what is for a slot now; how many messages that were."""
+    """Hand over the slot's messages; their number."""
     for number in range(1000):
         waiting = [message for message in cluster.messages if message[2] == slot]
         if not waiting:
@@ -57,7 +57,7 @@ def test_what_was_passed_is_begun_by_the_other_slot_while_the_trunk_goes_on(pair
 
 
 def test_the_row_says_at_which_stage_its_worker_is(pair: Cluster) -> None:
-    """A trunk of three stages: what was passed in the last of them is not waited for either."""
+    """A trunk of three stages: steps that were passed in the last of them are not waited for either."""
     trunk, found = pair.submit(spec(({"lr": switch(0.1, 0.2, 2)}, 3), ({"lr": switch(0.1, 0.2, 2)}, 20))), list[str]()
 
     def ask() -> None:
@@ -79,7 +79,7 @@ def test_a_step_that_was_passed_before_the_slot_heard_of_it_is_not_waited_for(pa
     trunk, found = pair.submit(TRUNK), list[str]()
 
     def ask() -> None:
-        """At step 10, while the slot's row still says 0: the trunk is asked for step 5 in passing, in vain."""
+        """At step 10, while the slot's row still shows 0: the trunk is asked for step 5 in passing, in vain."""
         late = pair.submit(spec(({}, 5)))
         pair.ticker.tick()
         assert deliver_to(pair, "gpu1") == 0, "it is believed to be ahead"

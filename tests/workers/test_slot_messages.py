@@ -1,4 +1,4 @@
-"""Messages are hints, and fences are proofs: whatever comes twice, late or from a worker that is gone does no harm."""
+"""Messages are hints, and fences are proofs: messages that come twice, late or from a dead worker do no harm."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_chain_that_was_lost_between_two_stages_begins_none(cluster: Cluster) 
 
 
 def test_a_stage_that_only_evaluates_is_not_the_end_of_its_chain(cluster: Cluster) -> None:
-    """There is no state to be kept at its end, with which the last words about a chain would go on record."""
+    """There is no state to keep at its end, with which the end of a chain would go on record."""
     cluster.run(cluster.submit(BRANCHES))
     study = cluster.submit(spec(({}, 4), ({}, 8)))
     cluster.ticker.tick()
@@ -204,7 +204,7 @@ def test_steps_that_someone_asks_for_on_the_way_are_evaluated_and_kept(cluster: 
 
 
 def test_a_model_is_not_used_for_other_names_of_hyper_parameters(cluster: Cluster) -> None:
-    """What was set cannot be taken back: the toy would keep the momentum of the trial before."""
+    """A set value cannot be taken back: the toy would keep the momentum of the trial before."""
     alone = cluster.submit(spec(({}, 3), merge=False))
     expected = cluster.values(cluster.run(alone).id)
     cluster.run(cluster.submit(spec(({"momentum": 0.9}, 3), trainer_args={"tag": "b"})))
@@ -213,7 +213,7 @@ def test_a_model_is_not_used_for_other_names_of_hyper_parameters(cluster: Cluste
 
 
 def test_what_is_given_for_the_run_alone_makes_no_other_plan(cluster: Cluster, tmp_path: Path) -> None:
-    """Where the data lies, or how many processes read it, changes no result; what was trained so serves all."""
+    """The place of the data, or the number of reading processes, changes no result; the trained steps serve all."""
     first = cluster.run(cluster.submit(spec(({}, 4), runtime_args={"seconds": 0.0})))
     journal = tmp_path / "journal"
     second = cluster.run(cluster.submit(spec(({}, 6), runtime_args={"journal": str(journal)})))

@@ -1,4 +1,4 @@
-"""Outages of one kind each, on real databases; tests.world has those that come at any moment and together."""
+"""Outages of one kind each, on real databases; tests/world has outages at any moment and together."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ SIBLINGS = [({"lr": switch(0.1, rate, 2)}, steps) for rate, steps in zip(RATES, 
 
 
 def has_room(cluster: Cluster, study: StudyId, width: int = 4) -> StudyId:
-    """The study, on a device of which it is known that a full pack takes no longer than one trial."""
+    """The study, on a device where a full pack takes no longer than one trial."""
     profile = e.PackingProfiled(device="the CPU", batch_seconds={"0": 1.0, str(width): 1.0}, peak_bytes={})
     transact(cluster.log, cluster.plans, Write(stream=cluster.stream, decide=lambda plan: [profile], at=0.0))
     return study
@@ -93,7 +93,7 @@ def test_siblings_are_trained_together_to_the_results_that_they_have_alone(
     assert packed.executed == packed.unique == alone.unique == 10
     assert "trained one after the other" not in caplog.text
     assert not cluster.events(e.ExactnessLost)
-    assert cluster.processes["gpu0"] == before + 2  # that of what they share, and that of the pack
+    assert cluster.processes["gpu0"] == before + 2  # one for the shared steps, and one for the pack
     assert cluster.idle()
 
 
@@ -130,7 +130,7 @@ def test_a_lane_that_fails_ends_alone(cluster: Cluster) -> None:
     (failure,) = cluster.events(e.StageFailed)
     assert "too much" in failure.error
     assert {event.outcome for event in cluster.events(e.ChainEnded)} == {"done"}
-    assert cluster.processes["gpu0"] == 2  # that of what they share, and that of the pack
+    assert cluster.processes["gpu0"] == 2  # one for the shared steps, and one for the pack
     assert cluster.idle()
 
 
@@ -243,7 +243,7 @@ def test_how_packs_do_on_a_device_is_measured_once(cluster: Cluster) -> None:
 def test_it_is_told_where_a_pack_draws_other_random_numbers(
     cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It was refused, with a reason that was not so; in bf16 it was packed, and nobody was told."""
+    """It was refused, with a wrong reason; in bf16 it was packed, without a notice."""
     study = cluster.run(cluster.submit(spec(*SIBLINGS, trainer="turned"))).id
     (profile,) = cluster.events(e.PackingProfiled)
     assert (profile.refusal, profile.other_draws) == ("", "2")
@@ -292,7 +292,7 @@ def test_a_replay_decides_the_same(cluster: Cluster) -> None:
 
 
 class Doomed:
-    """A process that trains, to which this happens when a pack of so many lanes is to be trained."""
+    """A process that raises this error when a pack of this many lanes is to be trained."""
 
     def __init__(self, process: TrainerProcess, lanes: int, end: BaseException) -> None:
         self._process, self._lanes, self._end = process, lanes, end

@@ -26,7 +26,7 @@ def test_patience_waits_longer_each_time_and_for_ever() -> None:
 def test_patience_ends_when_the_slot_does() -> None:
     patience = RetryPolicy()
     tries = patience.attempts()
-    assert next(tries) == 1  # whatever it is, it is tried once
+    assert next(tries) == 1  # any call is tried once
     patience.close()
     with pytest.raises(Closing):
         next(tries)

@@ -1,4 +1,4 @@
-"""A study on several slots: any number of ranks gives the same checkpoints, whatever happens to one of them."""
+"""A study on several slots: any number of ranks gives the same checkpoints, through a mishap in any of them."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def test_what_has_no_room_on_all_devices_there_are_is_a_failure(make: Make) -> N
 
 @pytest.mark.slow
 def test_more_devices_are_no_help_to_shards(make: Make) -> None:
-    """Of a batch in shards, a device has one at a time, however many devices there are."""
+    """Of a batch in shards, a device has one at a time, for any number of devices."""
     cluster = make()
     ranks = {"least": 1, "most": 2}
     done = cluster.run(cluster.submit(study(ranks, (HP, 3), (HP | {"lr": 0.1}, 3), max_restarts=0, hungry=True)))
@@ -355,7 +355,7 @@ def test_a_lost_part_is_a_lost_checkpoint(make: Make) -> None:
         cluster.store.delete(kept.parts[0].key)
     for name, slot in cluster.slots.items():
         slot.close()
-        cluster.slots[name] = cluster.make_slot(name)  # what it had in memory is gone
+        cluster.slots[name] = cluster.make_slot(name)  # its states in memory are gone
     longer = [(hp, steps + 3) for hp, steps in TRIALS]
     again = cluster.run(cluster.submit(study(2, *longer, parallel="fsdp")))
     dropped = {event.key for event in cluster.events(e.CheckpointDropped)}

@@ -151,7 +151,7 @@ def test_packs_begin_with_them_too(sqlite_url: str, tmp_path: Path, warm: Warm) 
     database.dispose()
 
 
-# ------------------------------------------------------------------------------------------------------- what is kept
+# ------------------------------------------------------------------------------------------------------- kept weights
 
 
 def test_the_weights_stay_while_a_study_needs_them_and_go_with_the_last(cluster: Cluster) -> None:
@@ -281,7 +281,7 @@ def test_what_only_workers_see_is_recorded_by_them_and_compared(cluster: Cluster
     cluster.run(again)
     assert f"{data} was another file when study {study} read it" in told(cluster, again)[0]
     silent = cluster.submit(spec(({"lr": 0.7}, 2), trainer="beginner"), inputs=[{"path": str(data)}])
-    cluster.run(silent)  # nothing is trained, and so nobody looks
+    cluster.run(silent)  # nothing is trained, and so no slot looks
     assert cluster.study(silent).executed == 0 and "was not looked at" in told(cluster, silent)[0]
 
 

@@ -1,4 +1,4 @@
-"""A store that is away, lies or forgets costs time; only what is truly gone is struck, and trained again."""
+"""A store that is away, lies or forgets costs time; only lost states are struck, and trained again."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def missing(key: str) -> None:
 
 
 def ill_for(cluster: Cluster, seconds: float, illness: Callable[[str], None]) -> Callable[[str], None]:
-    """From its first use on, for so long."""
+    """From its first use on, for this many seconds."""
     ends_at: list[float] = []
 
     def hook(key: str) -> None:
@@ -248,7 +248,7 @@ def test_the_scheduler_hears_at_once_of_a_step_that_was_asked_for_on_the_way(clu
 def test_a_trained_chain_waits_for_the_store_and_for_no_message(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For longer than a lease, which its heartbeat renews. What is on record by then does not take the rest with it."""
+    """For longer than a lease, which its heartbeat renews. Facts that go on record by then leave the rest waiting."""
     monkeypatch.setattr("app.workers.slot.outbox.COALESCE_SECONDS", 0.0)
     may_go_on, study = Flag(), cluster.submit(spec(({}, 2)))
 

@@ -63,7 +63,7 @@ def found(cluster: Cluster, proof: str = "") -> list[e.ExactnessTested]:
 
 
 def is_identical(cluster: Cluster, study: StudyId) -> bool:
-    """Whether the log says again what it said."""
+    """Whether replay derives the same log."""
     recorded = cluster.log.read(cluster.stream, limit=100_000)
     return replay([(each.version, each.event) for each in recorded], study).identical
 

@@ -131,7 +131,7 @@ def cycled(lr: float, steps: int) -> float:
 
 
 def test_nothing_of_another_trial_is_left_in_a_process(real: Cluster, tmp_path: Path) -> None:
-    """An iterator at the top of the file went on from trial to trial: no look at what training leaves knew it."""
+    """An iterator at the top of the file carried over from trial to trial, and no look at the process knew it."""
     (tmp_path / "cycling.py").write_text(CYCLE)
     real.sources["cycling"] = TrainerSource(str(tmp_path / "cycling.py"), "1")
     study = real.submit({**spec(*(({"lr": lr}, 5) for lr in (0.1, 0.2, 0.3))), "trainer": "cycling"})

@@ -1,4 +1,4 @@
-"""The store stays under its budget while a study goes on, and whatever is asked for later is there, or made again."""
+"""The store stays under its budget while a study runs, and later requests find their states, or train them again."""
 
 from __future__ import annotations
 
@@ -87,14 +87,14 @@ def test_the_store_stays_under_the_budget_and_no_result_is_another(database: Dat
 
 @pytest.mark.slow
 def test_slots_wait_until_there_is_room_for_what_they_write(database: Database, tmp_path: Path) -> None:
-    """Also where checkpoints are deleted so late that somebody waits for it."""
+    """Also where checkpoints are deleted so late that a slot waits for it."""
     budget, cluster = 10 * SIZE, Cluster(database, tmp_path, slots=2)
     deleting = cluster.retention = retention(cluster, budget)
     study, waited = cluster.submit(asha()), 0
     for number in range(200):
         cluster.round()
         assert bytes_of(cluster) <= budget
-        if deleting.has_waiting_slots or number < 2:  # by then it is known how large a state is
+        if deleting.has_waiting_slots or number < 2:  # by then the size of a state is known
             waited += deleting.has_waiting_slots
             while not deleting.look().is_done:
                 pass
@@ -126,7 +126,7 @@ def test_what_was_deleted_is_made_again_when_it_is_asked_for(cluster: Cluster) -
     assert len(stored(cluster)) == 1  # that of the best of the first study
     longer = cluster.submit(spec(({}, 8), ({"lr": 0.2}, 8), keep_best=0))
     cluster.run(longer)
-    assert cluster.study(longer).executed == 16  # nothing was left to go on from
+    assert cluster.study(longer).executed == 16  # no state was left to resume from
     assert cluster.values(longer) == wanted
 
 

@@ -59,7 +59,7 @@ def test_the_next_stage_goes_on_where_the_one_before_ended() -> None:
 
 
 def test_a_chain_goes_on_with_the_code_that_it_began_with() -> None:
-    """It is in memory, so nobody needs its files any more; only the next chain does."""
+    """The code is in memory, so its files are not needed any more; only the next chain reads them."""
     sources = {"toy": TrainerSource(TOY, "1")}
     trainer = TrainerHost(lambda: InProcess(lambda *_: None), lambda: sources, 60.0, lambda: 0.0)
     train(trainer, 0)
@@ -72,7 +72,7 @@ def test_a_chain_goes_on_with_the_code_that_it_began_with() -> None:
 
 @pytest.mark.parametrize("place", [None, ("p", "n", 1), ("p", "m", 2), ("q", "n", 2)])
 def test_a_later_stage_is_not_trained_from_anywhere_else(place: tuple[str, str, int] | None) -> None:
-    """Else its metrics would be those of other steps, under its node's name."""
+    """Otherwise its metrics would be those of other steps, under its node's name."""
     trainer = host()
     train(trainer, 0)
     if place:
@@ -202,7 +202,7 @@ def test_a_process_has_no_template_twice_where_it_can_have_none(caplog: pytest.L
 
 
 def used_processes(most: float | None, seconds: float = 3.0) -> tuple[list[bool], int]:
-    """Whether each of three chains shared its process, whose start takes so long; and how many were started."""
+    """Whether each of three chains shared its process, which takes this long to start; and the number of starts."""
     now, started = [0.0], list[InProcess]()
 
     def pass_time(process: InProcess, what: str, step: int) -> None:
@@ -252,7 +252,7 @@ def test_a_process_in_which_something_was_left_is_not_shared() -> None:
 def test_a_chain_is_told_how_long_a_fresh_process_may_take(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, fresh: str
 ) -> None:
-    """2 % of the time that it is expected to take, once that is known; with `always` it has one in any case."""
+    """2 % of the expected time, once there is one; with `always` it has a fresh process in any case."""
     told = list[tuple[int, float | None]]()
     begin = TrainerHost.begin
 

@@ -1,4 +1,4 @@
-"""What trainers print is bounded, and says what was left out."""
+"""The output of trainers is bounded, and names its omissions."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_the_file_of_the_stage_under_way_is_kept_short(tmp_path: Path) -> None:
 
 
 class Table:
-    """Keeps what is sent, as the database does; `away`: so many calls find it away."""
+    """Keeps the sent rows, as the database does; `away`: the number of calls that find it away."""
 
     def __init__(self) -> None:
         self.texts = dict[tuple[str, str, str], bytes]()
@@ -89,7 +89,7 @@ class Table:
 
 
 class Idle(Threads):
-    """Of what is done beside the test, the first is left out: what would send again and again."""
+    """Of the threads beside the test, the first is left out: it would send again and again."""
 
     def __init__(self) -> None:
         self.spawned = 0

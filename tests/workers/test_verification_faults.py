@@ -1,4 +1,4 @@
-"""What goes wrong while steps are trained again costs time, and never a trial; what cannot be compared is said."""
+"""Faults while steps are trained again cost time, and never a trial; states without a comparison have a mark."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Archivist:
         self.is_done = True
 
     def _until_done(self, me: Member, what: str, do: Callable[[], bool]) -> None:
-        """Again where the database did not answer, or something goes on in the plan."""
+        """Again where the database did not answer, or the plan is active."""
         while True:
             try:
                 me.records.ask(what)

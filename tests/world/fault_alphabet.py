@@ -90,13 +90,13 @@ MOST = {
     "host is lost": 2,
     "everything is killed": 2,
 }
-"""What happens at most so often: more of it is held against the trial, as it should be, or would take for ever."""
+"""The most times that a fault happens: more would count against the trial, rightly, or take for ever."""
 
 
 class Faults:
     """chosen: names of `RATES`. until: when the last one may happen. share: of the rates, how often they happen.
 
-    told: what has happened, and when. kill_at: the process that passes this crash point first is killed there.
+    told: past faults, and their times. kill_at: the process that passes this crash point first is killed there.
     moments: the crash points that were passed by processes that come back.
     """
 
@@ -114,7 +114,7 @@ class Faults:
         return name in self._chosen
 
     def strikes(self, name: str, about: str, place: str = "") -> bool:
-        """Whether it happens. about, place: what is told then; put together only if it does."""
+        """Whether it happens. about, place: the line that is noted then; put together only if it does."""
         if name not in self._chosen or self._time.now > self.until or self.counts[name] >= MOST.get(name, 10**9):
             return False
         if self._time.chance.random() >= self._share * RATES[name]:
@@ -188,6 +188,6 @@ class Effects:
 
 def chosen(chance: Random) -> list[str]:
     """Half of the faults, more or less: with all of them at once, one hides the other (swarm testing). In every fourth
-    history only those that must cost nothing."""
+    history only the faults that must cost nothing."""
     share, some = chance.random(), RATES if chance.random() < 0.75 else FREE
     return [name for name in RATES if name in some and chance.random() < share]

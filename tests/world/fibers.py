@@ -1,7 +1,7 @@
 """Virtual time, and an executor for the processes of a simulated world: one thing at a time, in the order of a seed.
 
-What a process does beside its tasks are fibers. One of them goes on until it waits for something; then that goes on
-which is due next, and of those that are due at one moment any, by chance. So one seed is one history.
+The threads of a process are fibers, beside its tasks. One of them runs until it waits; then the one runs
+that is due next, and among several that are due at one moment a random one. So one seed is one history.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from app.workers.threads import ConditionVariable, Executor, Flag, Task
 
 
 class Killed(BaseException):
-    """The process of a fiber was killed: nothing that it still does is seen by anybody."""
+    """The process of a fiber was killed: its further actions have no effect."""
 
 
 class Time:
-    """now: virtual seconds. `run` lets the fibers go on; a fiber calls all the others."""
+    """now: virtual seconds. `run` lets the fibers run; a fiber calls all the others."""
 
     def __init__(self, chance: Random) -> None:
         self.now, self.chance = 0.0, chance
@@ -42,12 +42,12 @@ class Time:
         self.now = max(self.now, until)
 
     def wake(self, fiber: Fiber, after: float = 0.0) -> None:
-        """It goes on then, unless something wakes it sooner."""
+        """It continues then, unless something wakes it sooner."""
         self._numbers += 1
         heapq.heappush(self._due, (self.now + after, self.chance.random(), self._numbers, fiber, fiber.turn))
 
     def wait(self, seconds: float | None) -> None:
-        """This fiber waits until it is woken, or for so long. Raises `Killed`."""
+        """This fiber waits until it is woken, or for this long. Raises `Killed`."""
         me = getcurrent()
         assert isinstance(me, Fiber), "only a fiber can wait"
         process = me.process
@@ -77,12 +77,12 @@ class Process:
                 self.time.wake(fiber)
 
     def pause(self, seconds: float) -> None:
-        """As SIGSTOP: whatever comes meanwhile, it goes on later."""
+        """As SIGSTOP: it continues later, through all other events."""
         self.paused_until = self.time.now + seconds
 
 
 class Fiber(greenlet):
-    """One thing that a process does. turn: how often it has gone on, so that an old appointment wakes nobody."""
+    """One thread of a process. turn: how often it has run, so that an old appointment wakes no fiber."""
 
     def __init__(self, process: Process, name: str, do: Callable[[], None]) -> None:
         super().__init__(self._run_it)
@@ -169,7 +169,7 @@ class _Condition:
         return True
 
     def __exit__(self, *raised: object) -> None:
-        """Nobody else went on within the block but where it waited."""
+        """No other fiber ran within the block except where it waited."""
 
     def wait(self, timeout: float | None = None) -> bool:
         before = self._notes
@@ -184,7 +184,7 @@ class _Condition:
 
 
 class Fibers(Executor):
-    """Those of one process."""
+    """The fibers of one process."""
 
     def __init__(self, process: Process) -> None:
         self._process, self._time = process, process.time

@@ -45,7 +45,7 @@ def fences(patch: pytest.MonkeyPatch) -> None:
 
 
 def keys_of_facts(patch: pytest.MonkeyPatch) -> None:
-    """What was recorded, though no answer came, is recorded again."""
+    """Facts without an answer are recorded again."""
     write = MemoryLog.write
 
     def without_key(self: MemoryLog, append: Append) -> Any:
@@ -66,7 +66,7 @@ def keys_of_requests(patch: pytest.MonkeyPatch) -> None:
 
 
 def versions_of_streams(patch: pytest.MonkeyPatch) -> None:
-    """What was decided on an old plan is recorded."""
+    """Decisions on an old plan are recorded."""
     write = MemoryLog.write
     patch.setattr(MemoryLog, "write", lambda self, append: write(self, replace(append, expected=None)))
 
@@ -81,7 +81,7 @@ def hashes_of_checkpoints(patch: pytest.MonkeyPatch) -> None:
 
 
 def leases(patch: pytest.MonkeyPatch) -> None:
-    """Nobody ends the chains of the dead."""
+    """The chains of dead workers are never ended."""
     patch.setattr(Reaper, "reap", lambda self, seen: False)
 
 
@@ -101,7 +101,7 @@ def facts_that_wait(patch: pytest.MonkeyPatch) -> None:
 
 
 def checkpoints_in_use(patch: pytest.MonkeyPatch) -> None:
-    """What somebody waits for is deleted like the rest."""
+    """Checkpoints for which trials wait are deleted like the rest."""
     patch.setattr(checkpoint_needs, "required_keys", lambda plan: set())
 
 
@@ -124,7 +124,7 @@ def crashes_of_packs(patch: pytest.MonkeyPatch) -> None:
 
 
 def marks_without_pack(patch: pytest.MonkeyPatch) -> None:
-    """Those that are trained without their pack do not say so."""
+    """Trials that are trained without their pack have no mark."""
 
     def unmarked(*given: Any) -> LaneContext:
         return LaneContext(*given[:4])
@@ -133,7 +133,7 @@ def marks_without_pack(patch: pytest.MonkeyPatch) -> None:
 
 
 def lanes_that_nobody_has(patch: pytest.MonkeyPatch) -> None:
-    """Who has a pack to itself is trained alone."""
+    """A lane that has a pack to itself is trained alone."""
     advance = PackedModels.advance
 
     def alone(self: PackedModels, timelines: Mapping[int, HpTimeline]) -> Failed:
@@ -152,7 +152,7 @@ def room_for_others(patch: pytest.MonkeyPatch) -> None:
 
 
 def processes_of_packs(patch: pytest.MonkeyPatch) -> None:
-    """Nobody looks whether the process of a pack is the one in which a lane is."""
+    """The process of a pack is never compared with the process of its lane."""
     patch.setattr(models.PackedModel, "is_alive", True)
 
 

@@ -17,12 +17,12 @@ from tests.world.surroundings import folder_of_world
 from tests.world.system import LEASE, World
 
 LEASES = 12
-"""So many leases after that, all must be over."""
+"""Leases after that, by the end of which all must be over."""
 
 
 @dataclass(eq=False)
 class Violation(Exception):
-    """What did not hold in the history of a seed, with what had happened."""
+    """A broken rule in the history of a seed, with its events."""
 
     seed: int
     sentence: str
@@ -33,20 +33,20 @@ class Violation(Exception):
 
 
 def faults_of(seed: int) -> list[str]:
-    """Those that a seed chooses; none that is held against a trial where nothing of it is tried again."""
+    """The faults that a seed chooses; without retries, none that count against a trial."""
     chance = Random(seed)
     never = HELD if any(spec.get("max_restarts") == 0 for spec in setting(chance).studies) else set()
     return [fault for fault in chosen(chance) if fault not in never]
 
 
 def play(seed: int, faults: Sequence[str] | None = None, kill_at: str = "") -> World:
-    """The history of a seed. faults: instead of those that it chooses. kill_at: as in `Faults`. Raises `Violation`."""
+    """The history of a seed. faults: instead of the seed's own. kill_at: as in `Faults`. Raises `Violation`."""
     chance = Random(seed)
     return _played(seed, chance, setting(chance), faults_of(seed) if faults is None else faults, kill_at)
 
 
 def play_long(seed: int, hours: float) -> World:
-    """A history of so many hours, with faults of all kinds. Raises `Violation`."""
+    """A history of some hours, with faults of all kinds. Raises `Violation`."""
     return _played(seed, Random(seed), long_setting(hours), list(RATES))
 
 
@@ -57,7 +57,7 @@ def _played(seed: int, chance: Random, its: Setting, wrong: Sequence[str], kill_
         try:
             _play(world)
             check(world, said)
-        except Exception as broken:  # also what a part of the world raises and nobody expects
+        except Exception as broken:  # also unexpected errors of a part of the world
             raise Violation(
                 seed, str(broken) or repr(broken), (f"faults: {', '.join(wrong)}", str(its), *world.faults.told)
             ) from broken
@@ -85,7 +85,7 @@ def _play(world: World) -> None:
 
 @contextmanager
 def names(chance: Random) -> Iterator[None]:
-    """What is named by chance, is by that of this world."""
+    """Random names follow from the chance of that world."""
 
     def uuid() -> UUID:
         return UUID(int=chance.getrandbits(128))
@@ -107,7 +107,7 @@ class _Errors(logging.Handler):
 
 @contextmanager
 def errors() -> Iterator[list[str]]:
-    """What is logged as an error: of each, it is a mistake of ours."""
+    """The logged errors: each is a bug of ours."""
     handler, root = _Errors(), logging.getLogger()
     root.addHandler(handler)
     try:

@@ -52,7 +52,7 @@ class Member(Process):
         self.time.wait(seconds)
 
     def rest(self, seconds: float) -> None:
-        """Out of the way of others for about so long. The chance in `seconds` is not of this world."""
+        """Out of the way of others for about this long. The chance in `seconds` is not of this world."""
         self.time.wait(float(self.time.chance.expovariate(1 / RACE_SECONDS)))
 
     @property
@@ -62,7 +62,7 @@ class Member(Process):
 
 
 class Lock:
-    """Of a slot on its machine, as `SlotLock`: who has it knows that whoever had it before is dead."""
+    """The lock of a slot on its machine, like `SlotLock`: its owner knows that the previous one is dead."""
 
     def __init__(self, slot: str) -> None:
         self.id = f"lock-of-{slot}"

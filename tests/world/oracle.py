@@ -28,14 +28,14 @@ from tests.world.system import World
 LOOK = 5.0
 
 NEAR = 1e-4
-"""As near are the metrics of models in single precision that were packed to those of the same that were not."""
+"""The largest relative difference between metrics of packed and unpacked models in single precision."""
 
 Metrics = Mapping[str, float | None]
 Place = tuple[NodeId, int]
 
 
 def check(world: World, said: list[str]) -> None:
-    """Raises AssertionError with what does not hold."""
+    """Raises AssertionError with the broken rule."""
     assert not said, f"errors were logged: {said}"
     for number, spec in enumerate(world.setting.studies):
         _check_results(world, number, spec)
@@ -84,12 +84,12 @@ def _agree(found: Metrics, right: Metrics, *, near: bool) -> bool:
 
 
 def _may_want_what_is_deleted(its: Setting) -> int:
-    """Whether somebody may come to want a checkpoint for which nobody waited when the budget was at its end."""
+    """Whether a trial may later need a checkpoint for which none waited when the budget was at its end."""
     return int(its.budget is not None and (len(its.studies) > 1 or its.studies[0]["tuner"]["kind"] != "grid"))
 
 
 def _check_facts(events: list[e.Event]) -> None:
-    """What can be so once is said once."""
+    """Facts that can be true once are recorded once."""
     said = [
         *((each.chain, each.index) for each in events if isinstance(each, e.StageCompleted)),
         *((each.chain,) for each in events if isinstance(each, e.ChainEnded)),
@@ -128,7 +128,7 @@ def _check_objects(world: World) -> None:
 
 
 def _check_rest(world: World) -> None:
-    """Nothing goes on for ever, and nobody is left out."""
+    """Every chain ends, and every slot is free."""
     with world.database.records.read() as rows:
         live, slots = list(rows.chains.live()), list(rows.slots.all())
     assert not live, f"chains live on: {standing(world)}"
@@ -156,7 +156,7 @@ def expected(spec: str, averages: tuple[Average, ...] = ()) -> list[Result]:
 
 @cache
 def _of_averages(spec: str) -> dict[Average, Result]:
-    """The result of each average that may be asked for: none depends on which others are, nor on their order."""
+    """The result of each possible average: none depends on the others, nor on their order."""
     return dict(zip(AVERAGES, _calm(json.loads(spec), AVERAGES)[-len(AVERAGES) :], strict=True))
 
 
@@ -203,7 +203,7 @@ class Result:
 
 
 def results(world: World, number: int) -> list[Result]:
-    """Those of a study."""
+    """The results of a study."""
     plan = world.plan(number)
     return [Result(trial.state, trial.steps, dict(plan.curve(trial))) for trial in world.study(number).trials]
 

@@ -120,7 +120,7 @@ class WorldRecords:
 
 
 class WorldLog:
-    """An `EventLog`. Reading takes no time: nobody else goes on while a plan is held."""
+    """An `EventLog`. Reading takes no time: no other fiber runs while a plan is held."""
 
     append, scan = EventLog.append, EventLog.scan
 
@@ -151,7 +151,7 @@ class WorldBroker(Server):
         self._flags: dict[str, Any] = {}
 
     def serve(self, queue: str, flag: Any) -> None:
-        """Whoever takes from a queue now waits for that flag."""
+        """The worker on a queue now waits for that flag."""
         self._flags[queue] = flag
         if self._queues.get(queue):
             flag.set()

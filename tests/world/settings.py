@@ -1,4 +1,4 @@
-"""The studies of a simulated world, and in what it is made: all that a seed chooses but the faults."""
+"""The studies and the shape of a simulated world: all choices of a seed but the faults."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Setting:
     faults_until: seconds after which nothing goes wrong any more. faults_share: of their rates, how often they happen.
     most_steps: what one fault may cost.
     gaps: seconds before each study is submitted. whims: what its user does with each: `wait`, `pause` or `cancel`.
-    averages: which ones of its trials are asked for. archives: whether old plans are archived and brought back, which a
+    averages: which of its trials are averaged. archives: whether old plans are archived and brought back, which a
     real database does.
     """
 
@@ -108,7 +108,7 @@ def ranked(ranks: Any, name: str = "one to four", **more: Any) -> Json:
 def setting(chance: Random) -> Setting:
     its = studies(chance)
     drawn = replace(_drawn(chance, its), studies=its)
-    wishes = Random(repr(drawn))  # what was chosen before there were any is as it was
+    wishes = Random(repr(drawn))  # earlier choices of a seed stay the same
     averages = tuple(
         _averages(wishes) if _has_averages(spec, whim) and wishes.random() < 0.5 else ()
         for spec, whim in zip(its, drawn.whims, strict=True)
@@ -123,7 +123,7 @@ def _has_averages(spec: Json, whim: str) -> bool:
 
 
 AVERAGES = (Average((0, 3)), Average((1, 2, 5)), Average((6, 7), steps=15), Average((0, 3), steps=14))
-"""Of some leaves. What is named twice is one node."""
+"""Averages of some leaves. A leaf that is named twice is one node."""
 
 
 def _averages(chance: Random) -> tuple[Average, ...]:
@@ -151,7 +151,7 @@ def _drawn(chance: Random, its: tuple[Json, ...]) -> Setting:
 
 
 def long_setting(hours: float) -> Setting:
-    """One study that keeps three slots at work for so long, with some faults a minute."""
+    """One study that keeps three slots at work for this long, with some faults a minute."""
     slots = 3
     steps = 12 * int(hours * 3600 * slots / STEP / UNIQUE_STEPS)
     return Setting(
@@ -168,7 +168,7 @@ def long_setting(hours: float) -> Setting:
 
 
 def scaled(spec: Json, factor: int) -> Json:
-    """The same study with each of its steps as so many."""
+    """The same study with each of its steps as several."""
     lengths = {"max_steps", "period", "eval_every"}
 
     def longer(value: Any, name: str = "") -> Any:

@@ -1,7 +1,7 @@
 """A simulated world: schedulers, workers and APIs of one installation, which are killed and come back.
 
 Scheduler, slot, heartbeat, outbox, saver, notifier, claim, ownership and retention are the real ones. What trains is
-the real model, in the worker's process. A database, a store and a broker stand for those that a network would lead to.
+the real model, in the worker's process. A database, a store and a broker simulate the ones on a network.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class World:
         start()
 
     def note_death(self, member: Member) -> None:
-        """Another process comes in its place."""
+        """Another process replaces it."""
         self.deaths += not member.name.startswith("api")
         if not member.is_fork_alone:
             self._owners.pop(member.name, None)
@@ -244,7 +244,7 @@ class World:
     # ------------------------------------------------------------------------------------------------ how it stands
 
     def end(self) -> None:
-        """All of it: what has a descriptor lets it go."""
+        """Close all parts with descriptors."""
         self.gangs = self._gangs()
         self.setting = Setting()
         self._starts = {name: lambda: None for name in self._starts}
@@ -257,7 +257,7 @@ class World:
         self.database.records.close()
 
     def plan(self, number: int) -> SearchPlan:
-        """As the log has it. It is asked for all the time, and read where there was a write since."""
+        """The plan of the log. It is needed all the time, and read after each write."""
         stream, writes = self.users.streams[number], self.database.writes
         is_known = self._read_at.get(stream) == writes
         with self._plans.holding(stream, fresh=not is_known) as plan:
@@ -283,6 +283,6 @@ class World:
         return self.archivist.is_done and self.users.are_content() and self.has_ended()
 
     def has_ended(self) -> bool:
-        """Whether all studies have, as far as is known: an average lets one go on."""
+        """Whether all studies have ended, by the current plan: an average reopens one."""
         every = range(len(self.setting.studies))
         return all(number in self.users.submitted and self.study(number).is_final for number in every)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tests.world.members import Member
 
 PASS = 1.2
-"""What a pass of a pack takes, however many lanes it has, beside one of a model alone."""
+"""Seconds of a packed pass with any number of lanes, relative to one of a model alone."""
 
 BATCH = 0.001
 """Seconds of one alone."""

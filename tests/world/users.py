@@ -1,7 +1,7 @@
-"""Those who ask something of a simulated world, and the APIs that they ask: several front doors of one database.
+"""The users of a simulated world, and the APIs that they call: several servers of one database.
 
-A command has a key. Whoever hears no answer asks again, by whichever door, and an impatient one asks at both at once:
-it must be done once, and all who ask are told the same.
+A command has a key. A user without an answer asks again, through any API, and an impatient one asks at both at once:
+it must be done once, and all callers get the same answer.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 
 PATIENCE = 20.0
-"""So long an answer is waited for."""
+"""The longest wait for an answer, in seconds."""
 
 AGAIN = 1.0
-"""Before it is asked again."""
+"""Seconds before the next attempt."""
 
 
 class Request:
-    """A command on its way. answer: what was recorded; None where there was nothing to do any more."""
+    """A command on its way. answer: the recorded one; None where there was nothing to do any more."""
 
     def __init__(self, key: str, make: Callable[[], Write], done: Flag) -> None:
         self.key, self.make, self.done = key, make, done
@@ -55,7 +55,7 @@ class Doors:
         self.answers: dict[str, Sequence[StoredEvent]] = {}
 
     def serve(self, me: Member) -> None:
-        """Be the API of that name. What was asked of the one before it is lost with it."""
+        """Be the API of that name. Open requests of the one before it are lost."""
         waiting, asked = deque[Request](), me.fibers_of.flag()
         self._waiting[me.name], self._flags[me.name] = waiting, asked
         plans = Plans(me.records.log, clock=self._world.time.clock)
@@ -67,7 +67,7 @@ class Doors:
                 me.fibers_of.spawn("request", lambda request=request: self._answer(me, plans, request))  # type: ignore[misc]
 
     def ask(self, door: str, request: Request) -> None:
-        """Nobody hears it where that one is away."""
+        """The request is lost while that API is down."""
         if door in self._flags:
             self._waiting[door].append(request)
             self._flags[door].set()
@@ -79,7 +79,7 @@ class Doors:
         except StateConflict:
             recorded = None
         except (DatabaseUnavailable, VersionConflict):
-            return  # as an error is: it is asked again
+            return  # like an error: the user asks again
         me.effects.moment("after a command")
         if self._world.faults.strikes("client's answer is lost", f"{me.name}, {request.key}"):
             return
@@ -104,11 +104,11 @@ class Users:
         self.wanting = sum(map(bool, world.setting.averages))
 
     def are_content(self) -> bool:
-        """Whether all averages were asked for and taken."""
+        """Whether all averages were requested and taken."""
         return not self.wanting
 
     def submit_all(self, me: Member) -> None:
-        """Each after its time, until it is known that it was taken."""
+        """Each after its time, until its acceptance is known."""
         world = self._world
         for number, spec in enumerate(world.setting.studies):
             world.time.wait(world.setting.gaps[number])
