@@ -198,8 +198,8 @@ def look(browser: Browser, url: str, name: str, theme: str) -> None:
         height = min(MOST_PIXELS, page.evaluate("document.documentElement.scrollHeight"))
         page.set_viewport_size({"width": size["width"], "height": height})
     if name == "all-submit":
-        page.get_by_role("button", name="What would it cost?").click()
-        expect(page.get_by_text("different steps")).to_be_visible()
+        page.get_by_role("button", name="Preview cost").click()
+        expect(page.get_by_text("unique steps")).to_be_visible()
     page.wait_for_timeout(300)  # what is drawn on canvases is drawn in the next frame
     page.screenshot(path=INTO / f"{theme}-{name}.png")
     context.close()

@@ -82,7 +82,7 @@ def test_what_the_glossary_rules_out_is_found() -> None:
 
 def test_what_users_see_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = {(file, text.strip()) for file, _, text in [*guide_lines(), *interface_lines()]}
-    assert ("app/page/src/views/acts.tsx", "<p>It resumes where it was.</p>") in lines
+    assert ("app/page/src/views/study_actions.tsx", "<p>It resumes from its last state.</p>") in lines
     assert any(file == "app/cli/study_actions.py" and "Resume a paused study" in text for file, text in lines)
     page = tmp_path / "docs" / "long.md"
     (tmp_path / "docs" / "tuners").mkdir(parents=True)

@@ -258,7 +258,7 @@ def asks(title: str) -> Deed:
         page.on("request", lambda request: sent.append(request.method))
         found.locator.click()
         dialog = page.get_by_role("dialog", name=re.compile(title))
-        dialog.get_by_role("button", name="Leave it").click()
+        dialog.get_by_role("button", name="Back").click()
         expect(dialog).to_have_count(0)
         assert not {"POST", "DELETE", "PUT"} & set(sent)
 

@@ -48,7 +48,7 @@ FIELDS = {
 HYPERBAND = {"kind": "hyperband", "max_steps": 4, "reduction_factor": 2, "sampling_seed": 1, "distinct": False}
 WAITING = {"kind": "asha", "num_trials": 20, "min_steps": 4000, "max_steps": 4000}
 TREE = "shared beginnings as thick lines. Arrow keys go from the best trial on."
-BARS = "the more trials share a bar, the higher it is. Click a node to see what is below it."
+BARS = "the more trials share a bar, the higher it is. Click a node to see its subtree."
 ZOOM_KEYS = "Plus and minus zoom, arrows move, # shows all."
 
 
@@ -264,7 +264,7 @@ EFFECTS: dict[str, Deed] = {
     " | a | Skip to content": skips,
     "Main | select | Colours": darkens,
     "Main | a | API": answers,
-    "Head | button | Add a trial": asks("Add a trial of your own"),
+    "Head | button | Add a trial": asks("Add a trial"),
     "Head | button | Audit": asks("Audit the study"),
     "Head | button | Cancel": asks("Cancel the study"),
     "Head | button | Complete": asks("Complete the study"),
@@ -277,7 +277,7 @@ EFFECTS: dict[str, Deed] = {
     "Head | a | Save as file": REPORT,
     "Head | a | Save for others": REPORT,
     "Best trial | a | Weights": WEIGHTS,
-    "Best trial | button | Copy the Python code that loads them": copies,
+    "Best trial | button | Copy Python code to load them": copies,
     "Best measurement so far | button | time": leads(""),
     "Best measurement so far | button | slot time": redraws("by=slots"),
     "Pareto front | select | x axis": redraws("frontX="),
@@ -296,8 +296,8 @@ EFFECTS: dict[str, Deed] = {
     "Rung tree | select | metric": leads("scale=linear"),
     "Rung tree | checkbox | log steps": redraws("x=linear"),
     "Rung tree | checkbox | all values": leads("y=all"),
-    "Chosen | button | clear": leads("/[a-z-]+$"),
-    "Chosen | button | Remove trial # from the chosen ones": leads("trials=1$"),
+    "Selected trials | button | clear": leads("/[a-z-]+$"),
+    "Selected trials | button | Remove trial # from the selection": leads("trials=1$"),
     "# trials | search | Filter": shows("main h2", "6 of 12 trials", by=written("rung>=1")),
     "# trials | summary | Columns": picks_columns,
     "# trials | button | CSV": saves(".csv", b"trial,"),
@@ -316,7 +316,7 @@ EFFECTS: dict[str, Deed] = {
     "Rung ladder | select | bracket": leads("bracket="),
     "What if | text | Field of the study file": types("tuner.min_steps"),
     "What if | text | had been": types("4"),
-    "What if | button | Work it out": shows("[role=status]", "It would have asked"),
+    "What if | button | Simulate": shows("[role=status]", "The tuner would have requested"),
     f"# nodes, # of them shared | img | The tree by steps: # nodes; {BARS}": opens_below,
     "Slots over time | checkbox | hide idle times": leads("idle=shown"),
     "Slots over time | button | Chrome trace": saves(".trace.json", b"traceEvents"),
@@ -324,7 +324,7 @@ EFFECTS: dict[str, Deed] = {
     f"Slots over time | img | # slots over time, # stages. {ZOOM_KEYS}": zooms_and_opens_events,
     "Parallel coordinates | select | result at": redraws("rung="),
     "Parallel coordinates | div | ": redraws("brush=", by=dragged((0.0375, 0.3), (0.0375, 0.7))),
-    "Parallel coordinates | button | choose them": leads("trials=[0-9]"),
+    "Parallel coordinates | button | select them": leads("trials=[0-9]"),
     "Parallel coordinates | button | clear all": leads("relations$"),
     "Sequences by shape | select | Hyper-parameter": redraws("shape="),
     "Sequences by shape | checkbox | log": redraws("shapeY=log"),
@@ -344,17 +344,17 @@ EFFECTS: dict[str, Deed] = {
     "Trial # | a | Weights": WEIGHTS,
     "Trial # | button | Note": asks("A note about"),
     "Trial # | button | Cancel this trial": asks("Cancel trial"),
-    "What it logged | button | show": shows("main button", "again"),
-    "What it printed | button | show": shows("main button", "again"),
+    "Logged metrics | button | show": shows("main button", "again"),
+    "Output | button | show": shows("main button", "again"),
     "Suggestions | button | Suggest": asks("Suggest a configuration"),
     "Suggestions | button | Withdraw suggestion #": asks("Withdraw suggestion"),
-    "Proposed so far | group | The last proposals": takes_the_focus,
+    "Recent proposals | group | The last proposals": takes_the_focus,
     "Studies | search | Find a study": leads("q=", by=written("buttons")),
     "Studies | checkbox | Choose STUDY": leads("studies="),
     "Studies | button | Clear": leads("(?<=#/)$"),
     "New study | textarea | Study file, YAML or JSON": types("name: a"),
     "New study | number | slots": types("3"),
-    "New study | button | What would it cost?": shows("main", "different steps"),
+    "New study | button | Preview cost": shows("main", "unique steps"),
     "New study | button | Submit": submits,
     "Best score so far | button | slot time": leads(""),
     "Best score so far | button | time": redraws("by=time"),
@@ -419,7 +419,7 @@ def answered(page: Page, address: str, button: str, verb: str, said: str, **fiel
 
 def test_acts_that_no_other_test_confirms(page: Page, stack: Service, studies: Json) -> None:
     asked, short = external(stack, "buttons-complete"), {"min_steps": 2, "max_steps": 2, "distinct": False}
-    answered(page, f"#/studies/{asked}", "Complete", "Complete", "Nothing more is asked for. The study is completed.")
+    answered(page, f"#/studies/{asked}", "Complete", "Complete", "It accepts no more trials. The study is completed.")
     assert stack.client.study(asked)["state"] == "completed"
     few = str(stack.run(grid("buttons-few", tuner=ASHA | short | {"num_trials": 2}))["study"])
     answered(page, f"#/studies/{few}", "Reopen", "Reopen", "will have 3 trials", wanted="3")

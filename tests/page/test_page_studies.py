@@ -29,7 +29,7 @@ def test_studies_are_found_chosen_and_compared(open_page: Callable[..., Page], s
     page.get_by_role("searchbox", name="Find a study").fill("page-compared state:completed")
     expect(page.get_by_role("checkbox")).to_have_count(2)
     page.get_by_role("checkbox", name=f"Choose {first['study']}").check()
-    expect(page.get_by_text("choose another one to compare them")).to_be_visible()
+    expect(page.get_by_text("select another study to compare")).to_be_visible()
     page.get_by_role("checkbox", name=f"Choose {second['study']}").check()
     page.get_by_role("link", name="Compare them").click()
     expect(page.get_by_role("heading", name="2 studies")).to_be_visible()
@@ -38,8 +38,8 @@ def test_studies_are_found_chosen_and_compared(open_page: Callable[..., Page], s
     expect(page.get_by_role("img", name="Best score of 2 studies against slots")).to_be_visible()
     assert second["cost"]["known"] == first["cost"]["run"] and complaints(page, axe) == []
     turn_to(page, f"#/compare?studies={first['study']},{other}")
-    expect(page.get_by_text("No two of them share a search plan")).to_be_visible()
-    page.get_by_role("link", name="choose others").click()
+    expect(page.get_by_text("No two of these studies share a search plan")).to_be_visible()
+    page.get_by_role("link", name="select others").click()
     expect(page).to_have_url(re.compile(f"studies={first['study']}"))
     page.get_by_role("searchbox", name="Find a study").fill("nothing-of-this-name")
     expect(page.get_by_text("studies matches")).to_be_visible()
@@ -67,12 +67,12 @@ def test_the_front_and_an_average_are_shown_on_the_page_and_in_a_report(
         turn_to(page, f"#/studies/{name}")
         told = page.get_by_role("region", name="Pareto front")
         expect(told).to_contain_text(f"◆ {len(front)} on the front")
-        expect(told).to_contain_text("0 break score <= 1e9")
+        expect(told).to_contain_text("0 violate score <= 1e9")
         expect(told.get_by_role("link", name=f"trial {front[0]['trial']}", exact=True)).to_be_visible()
-        expect(page.get_by_text("◆ the mean of the states that dotted lines come from")).to_be_visible()
+        expect(page.get_by_text("◆ mean of the states at the dotted lines")).to_be_visible()
         turn_to(page, f"#/studies/{name}/trials/8")
         expect(page.get_by_role("region", name="Trial 8")).to_contain_text(
-            "It begins with the mean of trial 0 at step 12"
+            "It starts from the mean of trial 0 at step 12"
         )
     turn_to(page, f"#/studies/{name}")
     assert complaints(page, axe) == []
@@ -99,15 +99,17 @@ def test_what_a_sampler_proposed_and_would_propose(open_page: Callable[..., Page
     expect(told).to_contain_text("6 of 6 trials have begun.")
     page.locator(".acts").get_by_role("button", name="Reopen").click()
     expect(page.get_by_role("dialog")).to_contain_text("Trials in all")
-    page.get_by_role("button", name="Leave it").click()
-    expect(page.get_by_role("region", name="Suggestions")).to_contain_text("No more are taken: it is over.")
-    expect(page.get_by_role("region", name="Proposed so far")).to_contain_text("Suggestion 0")
-    expect(page.get_by_role("region", name="Proposed so far")).to_contain_text("Priced at")
+    page.get_by_role("button", name="Back").click()
+    expect(page.get_by_role("region", name="Suggestions")).to_contain_text(
+        "No more suggestions are accepted: it is over."
+    )
+    expect(page.get_by_role("region", name="Recent proposals")).to_contain_text("Suggestion 0")
+    expect(page.get_by_role("region", name="Recent proposals")).to_contain_text("Priced at")
     expect(page.get_by_role("button", name="Suggest")).to_have_count(0)
     assert complaints(page, axe) == []
     turn_to(page, f"#/studies/{study}/sampler?at=2")
     expect(told).to_contain_text("draws at random until it has 4 results, and has 0 results")
-    expect(page.get_by_role("region", name="Proposed so far")).to_contain_text("No trial has begun.")
+    expect(page.get_by_role("region", name="Recent proposals")).to_contain_text("No trial has started.")
 
 
 @pytest.mark.slow
@@ -116,7 +118,7 @@ def test_a_suggestion_is_made_and_withdrawn(open_page: Callable[..., Page], stac
     stack.client.pause(study)
     page = open_page(f"{stack.url}/#/studies/{study}/sampler", width=360)
     suggestions = page.get_by_role("region", name="Suggestions")
-    expect(suggestions).to_contain_text("Nothing was suggested.")
+    expect(suggestions).to_contain_text("No suggestions.")
     suggestions.get_by_role("button", name="Suggest").click()
     dialog = page.get_by_role("dialog")
     dialog.get_by_label("Values").fill("lr = 7")
@@ -124,16 +126,16 @@ def test_a_suggestion_is_made_and_withdrawn(open_page: Callable[..., Page], stac
     expect(dialog.get_by_role("alert")).to_contain_text("suggestions[0].lr must be a number from 0.001 to 1")
     dialog.get_by_label("Values").fill("lr = 0.125\nmomentum = 0.9")
     dialog.get_by_role("button", name="Suggest it").click()
-    expect(dialog).to_contain_text("It is suggestion 0")
+    expect(dialog).to_contain_text("Saved as suggestion 0")
     dialog.get_by_role("button", name="Close").click()
-    expect(suggestions).to_contain_text("waits for the next place")
+    expect(suggestions).to_contain_text("queued")
     assert stack.client.suggestions(study)[0]["hp"] == {"lr": 0.125, "momentum": 0.9}
     expect(page.get_by_role("region", name="Next proposal")).to_contain_text("Suggestion 0")
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert complaints(page, axe) == []
     suggestions.get_by_role("button", name="Withdraw suggestion 0").click()
     dialog.get_by_role("button", name="Withdraw it").click()
-    expect(dialog).to_contain_text("it does not become a trial")
+    expect(dialog).to_contain_text("will not become a trial")
     dialog.get_by_role("button", name="Close").click()
     expect(suggestions).to_contain_text("withdrawn")
     stack.client.cancel(study)

@@ -146,9 +146,9 @@ def test_with_and_without_sharing_are_on_one_clock(open_page: Callable[..., Page
     cost = stack.client.study(study)["cost"]
     page = open_page(f"{stack.url}/#/studies/{study}")
     both = page.get_by_role("region", name="With and without sharing")
-    expect(both.get_by_role("img", name=f"With sharing, as it was: {cost['run']} steps")).to_be_visible()
-    expect(both.get_by_role("img", name=f"Without, computed: {cost['taken']} steps")).to_be_visible()
-    expect(both).to_contain_text("steps that 6 need, trained once")  # it was always eight
+    expect(both.get_by_role("img", name=f"With sharing (measured): {cost['run']} steps")).to_be_visible()
+    expect(both.get_by_role("img", name=f"Without sharing (computed): {cost['taken']} steps")).to_be_visible()
+    expect(both).to_contain_text("steps that 6 trials share, trained once")  # it was always eight
 
 
 @pytest.mark.slow
@@ -169,7 +169,7 @@ def test_the_copied_python_loads_the_weights(
     """It named a method that there was not, and no server."""
     page = open_page(f"{stack.url}/#/studies/{study}")
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    page.get_by_role("button", name="Copy the Python").click()
+    page.get_by_role("button", name="Copy Python code").click()
     expect(page.get_by_role("button", name="Copied")).to_be_visible()
     code = page.evaluate("navigator.clipboard.readText()")
     subprocess.run([sys.executable, "-c", f"{code}print(file)"], cwd=tmp_path, check=True)
@@ -220,7 +220,7 @@ def test_the_rung_tree_is_told_by_arrow_keys(open_page: Callable[..., Page], sta
     page.get_by_role("img", name="Rung tree").press("ArrowRight")
     expect(page.locator(".tip")).to_contain_text(f"trial {best}")
     page.get_by_role("img", name="Rung tree").press("Enter")
-    expect(page.get_by_role("region", name="Chosen")).to_contain_text(f"trial {best}")
+    expect(page.get_by_role("region", name="Selected trials")).to_contain_text(f"trial {best}")
     expect(page).to_have_url(re.compile(f"trials={best}"))
 
 
@@ -301,7 +301,7 @@ def test_dragging_along_an_axis_chooses_trials(open_page: Callable[..., Page], s
     drawing.drag_to(drawing, source_position={"x": 46, "y": 30}, target_position={"x": 46, "y": box["height"] / 2})
     expect(page.get_by_text("12 of 12 trials match")).to_have_count(0)
     expect(page).to_have_url(re.compile(r"brush=(hp|shape)\."))
-    page.get_by_role("button", name="choose them").click()
+    page.get_by_role("button", name="select them").click()
     expect(page).to_have_url(re.compile("trials="))
     page.reload()
     expect(page.get_by_text("12 of 12 trials match")).to_have_count(0)
@@ -357,7 +357,7 @@ def test_what_another_tuner_would_have_decided(open_page: Callable[..., Page], s
     panel = page.get_by_role("region", name="What if")
     panel.get_by_label("had been").fill("4")
     panel.get_by_role("button").click()
-    expect(panel.get_by_role("status")).to_contain_text("It would have asked 12 trials")
+    expect(panel.get_by_role("status")).to_contain_text(re.compile(r"would have requested [\d,]+ steps of 12 trials"))
     panel.get_by_label("had been").fill("none")
     panel.get_by_role("button").click()
     expect(panel.get_by_role("alert")).to_contain_text("reduction_factor")
@@ -368,7 +368,7 @@ def test_a_study_without_rungs_has_nothing_to_choose_there(open_page: Callable[.
     """It said to choose a trial, and asked what a factor that it does not have would have changed."""
     page = open_page(f"{stack.url}/#/studies/{stack.run(grid('page-no-rungs'))['study']}/rungs")
     expect(page.get_by_text("The tuner grid has no rungs")).to_be_visible()
-    expect(page.get_by_text("Choose a trial")).to_have_count(0)
+    expect(page.get_by_text("Select a trial")).to_have_count(0)
     expect(page.get_by_role("region", name="What if")).to_have_count(0)
 
 

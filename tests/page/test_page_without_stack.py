@@ -59,7 +59,7 @@ def test_slots_that_are_gone_are_said_to_be_of_a_stack_that_ended(
 ) -> None:
     """They were listed as lost, as if something had gone wrong."""
     page = open_page(f"{opened[0]}/#/slots")
-    expect(page.get_by_text("No worker is at work")).to_be_visible()
+    expect(page.get_by_text("No worker is running")).to_be_visible()
 
 
 @pytest.mark.slow

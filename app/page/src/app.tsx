@@ -1,11 +1,11 @@
-/** The page: what is always there, and the view that its address names. */
+/** The root component: the top bar, and the view that the address names. */
 import type { ComponentChildren } from "preact";
 import { useEffect } from "preact/hooks";
-import { isReport, isTokenNeeded, mayChange, savedStudy } from "./data.ts";
-import { AwayNote } from "./parts/badge.tsx";
-import { Guarded } from "./parts/panel.tsx";
+import { isReport, isTokenNeeded, canWrite, savedStudyId } from "./data.ts";
+import { ConnectionAlert } from "./parts/badge.tsx";
+import { ErrorBoundary } from "./parts/panel.tsx";
 import { formatRoute, route } from "./route.ts";
-import { choice, choose, type Choice } from "./theme.ts";
+import { themeChoice, setTheme, type ThemeChoice } from "./theme.ts";
 import { AllSlots } from "./views/all_slots.tsx";
 import { SignIn } from "./views/sign_in.tsx";
 import { Studies } from "./views/studies.tsx";
@@ -14,16 +14,16 @@ import { StudyPage } from "./views/study.tsx";
 import { Submit } from "./views/submit.tsx";
 
 export function App() {
-  useEffect(() => choose(choice.value), []);
+  useEffect(() => setTheme(themeChoice.value), []);
   return (
     <>
       <a class="skip" href="#content" onClick={skip}>
         Skip to content
       </a>
       <Top />
-      <AwayNote />
+      <ConnectionAlert />
       <main id="content" tabIndex={-1}>
-        <Guarded key={route.value.path.slice(0, 2).join("/")}>{view(route.value.path)}</Guarded>
+        <ErrorBoundary key={route.value.path.slice(0, 2).join("/")}>{view(route.value.path)}</ErrorBoundary>
       </main>
     </>
   );
@@ -36,7 +36,7 @@ function skip(event: Event): void {
 
 function view([room, study, ...rest]: string[]): ComponentChildren {
   if (isTokenNeeded.value) return <SignIn />;
-  if (isReport && !study) return <StudyPage study={savedStudy()} view={[]} />;
+  if (isReport && !study) return <StudyPage study={savedStudyId()} view={[]} />;
   if (room === "studies" && study) return <StudyPage key={study} study={study} view={rest} />;
   if (room === "slots") return <AllSlots />;
   if (room === "submit") return <Submit />;
@@ -46,7 +46,7 @@ function view([room, study, ...rest]: string[]): ComponentChildren {
 
 function Top() {
   const [room = "studies"] = route.value.path;
-  const here = (name: string) => (room === name ? { "aria-current": "page" as const } : {});
+  const currentPage = (name: string) => (room === name ? { "aria-current": "page" as const } : {});
   return (
     <nav class="top" aria-label="Main">
       <a class="name" href={formatRoute([])}>
@@ -58,22 +58,22 @@ function Top() {
       </a>
       {!isReport && (
         <>
-          <a href={formatRoute([])} {...here("studies")}>
+          <a href={formatRoute([])} {...currentPage("studies")}>
             Studies
           </a>
-          <a href={formatRoute(["slots"])} {...here("slots")}>
+          <a href={formatRoute(["slots"])} {...currentPage("slots")}>
             Slots
           </a>
-          {mayChange.value && (
-            <a href={formatRoute(["submit"])} {...here("submit")}>
+          {canWrite.value && (
+            <a href={formatRoute(["submit"])} {...currentPage("submit")}>
               New study
             </a>
           )}
         </>
       )}
       <span class="space" />
-      {!isReport && !mayChange.value && (
-        <span class="quiet" title="You can look at everything here, and change nothing">
+      {!isReport && !canWrite.value && (
+        <span class="quiet" title="You can view everything here but change nothing">
           read only
         </span>
       )}
@@ -87,7 +87,7 @@ function Theme() {
   return (
     <label class="theme">
       <span class="hidden">Colours</span>
-      <select value={choice.value} onChange={(event) => choose(event.currentTarget.value as Choice)}>
+      <select value={themeChoice.value} onChange={(event) => setTheme(event.currentTarget.value as ThemeChoice)}>
         <option value="auto">system theme</option>
         <option value="light">light theme</option>
         <option value="dark">dark theme</option>

@@ -1,15 +1,15 @@
-/** What the server says, asked for once for all who show it, and again when something happened. */
+/** A cache of server responses by path. Components share one request, and changes of the study trigger new requests. */
 import { effect, signal, type Signal } from "@preact/signals";
 import { useEffect, useMemo } from "preact/hooks";
 import type { Problem } from "./types.ts";
 
 export interface Answer<T> {
   data: T | null;
-  error: Trouble | null;
+  error: RequestError | null;
 }
 
-/** Why there is no answer: `status` is 0 where nobody answered, -1 where the answer could not be read. */
-export class Trouble extends Error {
+/** A failed request. `status` is 0 without a response, and -1 for a response that is not valid JSON. */
+export class RequestError extends Error {
   readonly status: number;
   constructor(status: number, message: string) {
     super(message);
@@ -19,53 +19,52 @@ export class Trouble extends Error {
 
 interface Entry {
   state: Signal<Answer<unknown>>;
-  users: number;
-  /** What is over will not change: it is asked for once. */
-  isOver: boolean;
-  asking: boolean;
-  again: boolean;
+  subscribers: number;
+  /** The response will not change, such as that of an ended study. It is requested once. */
+  isImmutable: boolean;
+  isLoading: boolean;
+  isRequestedAgain: boolean;
   failures: number;
-  /** When it was asked for last, and how long the answer took, in milliseconds. */
-  askedAt: number;
-  took: number;
-  /** When it is asked for again. */
-  timer: Timer;
-  /** When it is forgotten, since nobody shows it. */
-  leaving: Timer;
+  /** By `performance.now()`. */
+  requestedAt: number;
+  /** Duration of the last request. */
+  milliseconds: number;
+  refreshTimer: Timer;
+  /** Runs while there are no subscribers. */
+  evictionTimer: Timer;
 }
 
 type Timer = ReturnType<typeof setTimeout> | undefined;
 
-const MOST_SECONDS = 30;
-/** An answer that took so long is asked for again after so many times as long. */
-const REST = 5;
-/** Milliseconds that an answer is kept after it was last shown. */
-const KEPT = 10_000;
+const MAX_RETRY_SECONDS = 30;
+/** Minimum time between two requests of a path, as a multiple of the duration of the last request. */
+const REFRESH_PAUSE_FACTOR = 5;
+/** How long a response stays cached after its last subscriber has left. */
+const KEEP_MILLISECONDS = 10_000;
 const entries = new Map<string, Entry>();
 
-/** The moment since which the server did not answer; null while it does. */
-export const awaySince = signal<number | null>(null);
+/** Timestamp of the first failed request in a row, in milliseconds; null while the server responds. */
+export const unreachableSince = signal<number | null>(null);
 
-/** Whether the server refused to answer without a token. */
+/** Whether the server responded with 401. */
 export const isTokenNeeded = signal(false);
 
-/** Whether whoever looks may change something here: their token may be for reading, or the server only shows a store. */
-export const mayChange = signal(true);
+/** False for a token with read scope, and for a server that opened a store read only. */
+export const canWrite = signal(true);
 
-/** Counts what happened; whoever shows something that may have changed asks again. */
-export const happened = signal(0);
+/** Counts changes of the data. Each increment refreshes the subscribed paths. */
+export const changeCount = signal(0);
 
-/** The answers of a page that was saved as one file: by path. */
-const saved: Record<string, unknown> | null = readSaved();
-export const isReport = saved !== null;
+/** The responses of a saved report, by path; null on a live page. */
+const savedAnswers: Record<string, unknown> | null = readSavedAnswers();
+export const isReport = savedAnswers !== null;
 
-/** The study that a saved report is about. */
-export function savedStudy(): string {
-  const path = Object.keys(saved ?? {}).find((each) => each.startsWith("studies/")) ?? "";
+export function savedStudyId(): string {
+  const path = Object.keys(savedAnswers ?? {}).find((each) => each.startsWith("studies/")) ?? "";
   return decodeURIComponent(path.slice("studies/".length).split("?")[0]!);
 }
 
-function readSaved(): Record<string, unknown> | null {
+function readSavedAnswers(): Record<string, unknown> | null {
   const text = globalThis.document?.getElementById("answers")?.textContent;
   return text ? (JSON.parse(text) as Record<string, unknown>) : null;
 }
@@ -74,7 +73,7 @@ export function address(path: string): string {
   return new URL(`api/v1/${path}`, document.baseURI.split("#")[0]).toString();
 }
 
-/** The events behind a position, of those that are in the file. */
+/** A page of events from the saved report, for a request of `/events`. */
 function savedEvents(saved: Record<string, unknown>, path: string): unknown {
   const [, after] = /\/events\?after=(\d+)/.exec(path) ?? [];
   if (after === undefined) return null;
@@ -83,151 +82,150 @@ function savedEvents(saved: Record<string, unknown>, path: string): unknown {
   return { items: items.filter((event) => event.position > Number(after) && event.position <= Number(after) + limit), next_cursor: null };
 }
 
-/** Ask once. Throws `Trouble`. */
-export async function ask<T>(path: string, init: RequestInit = {}): Promise<T> {
-  if (saved) {
-    if (path in saved) return saved[path] as T;
-    const part = savedEvents(saved, path);
+/** Send one request, without the cache. Throws `RequestError`. */
+export async function request<T>(path: string, init: RequestInit = {}): Promise<T> {
+  if (savedAnswers) {
+    if (path in savedAnswers) return savedAnswers[path] as T;
+    const part = savedEvents(savedAnswers, path);
     if (part) return part as T;
-    throw new Trouble(404, "This is not part of the saved report.");
+    throw new RequestError(404, "This is not part of the saved report.");
   }
   let answer: Response;
   try {
     answer = await fetch(address(path), { ...init, headers: { Accept: "application/json", ...init.headers } });
   } catch {
-    awaySince.value ??= Date.now();
-    throw new Trouble(0, "The server does not answer.");
+    unreachableSince.value ??= Date.now();
+    throw new RequestError(0, "The server does not respond.");
   }
-  awaySince.value = answer.status === 503 || answer.status === 502 ? (awaySince.value ?? Date.now()) : null;
+  unreachableSince.value = answer.status === 503 || answer.status === 502 ? (unreachableSince.value ?? Date.now()) : null;
   if (answer.status === 401) isTokenNeeded.value = true;
-  mayChange.value = answer.headers.get("Stagetree-Scope") !== "read";
+  canWrite.value = answer.headers.get("Stagetree-Scope") !== "read";
   const text = await answer.text();
   let body: unknown;
   try {
     body = answer.headers.get("Content-Type") === "image/svg+xml" ? text : text ? JSON.parse(text) : null;
   } catch {
-    throw new Trouble(answer.ok ? -1 : answer.status, `The server's answer to ${path} could not be read.`);
+    throw new RequestError(answer.ok ? -1 : answer.status, `The server's response to ${path} could not be read.`);
   }
-  if (!answer.ok) throw new Trouble(answer.status, sentenceOf(body as Problem | null) ?? answer.statusText);
+  if (!answer.ok) throw new RequestError(answer.status, problemMessage(body as Problem | null) ?? answer.statusText);
   return body as T;
 }
 
-/** What is wrong with which field, where a refusal says so; or else its sentence. */
-function sentenceOf(problem: Problem | null): string | undefined {
+/** The errors by field if the server listed them, or else the detail of the problem. */
+function problemMessage(problem: Problem | null): string | undefined {
   const fields = (problem?.errors ?? []).map((each) => `${each.field} ${each.problem}`.trim());
   return fields.length ? `${fields.join(". ")}.` : problem?.detail;
 }
 
-/** Ask for something to be done. */
-export function tell<T>(method: string, path: string, body?: unknown): Promise<T> {
+/** Send a request that changes data. A POST has an idempotency key. */
+export function send<T>(method: string, path: string, body?: unknown): Promise<T> {
   const key = crypto.randomUUID?.() ?? `${Date.now()}-${Math.random()}`;
   const headers: Record<string, string> = method === "POST" ? { "Idempotency-Key": key } : {};
   if (body !== undefined) headers["Content-Type"] = "application/json";
   const content = body === undefined ? {} : { body: JSON.stringify(body) };
-  return ask<T>(path, { method, headers, ...content });
+  return request<T>(path, { method, headers, ...content });
 }
 
-/** The answer to a path, kept up to date while it is shown. `null`: nothing is asked yet. */
-export function useAnswer<T>(path: string | null, isOver = false): Answer<T> {
-  const entry = useMemo(() => (path === null ? null : entryOf(path)), [path]);
+/** The response to a path, kept up to date while the component is mounted. Without a path there is no request. */
+export function useAnswer<T>(path: string | null, isImmutable = false): Answer<T> {
+  const entry = useMemo(() => (path === null ? null : cacheEntry(path)), [path]);
   useEffect(() => {
     if (path === null || entry === null) return;
-    return show(path, entry, isOver);
-  }, [path, entry, isOver]);
+    return subscribe(path, entry, isImmutable);
+  }, [path, entry, isImmutable]);
   return (entry?.state.value ?? { data: null, error: null }) as Answer<T>;
 }
 
-/** What is known of a path; the same for all who show it. */
-export function entryOf(path: string): Entry {
+export function cacheEntry(path: string): Entry {
   let entry = entries.get(path);
   if (!entry) {
     const state = signal<Answer<unknown>>({ data: null, error: null });
-    const timers = { timer: undefined, leaving: undefined };
-    entry = { state, users: 0, isOver: false, asking: false, again: false, failures: 0, askedAt: 0, took: 0, ...timers };
+    const timers = { refreshTimer: undefined, evictionTimer: undefined };
+    entry = { state, subscribers: 0, isImmutable: false, isLoading: false, isRequestedAgain: false, failures: 0, requestedAt: 0, milliseconds: 0, ...timers };
     entries.set(path, entry);
   }
   return entry;
 }
 
-/** Keep it up to date from now on. Call what comes back to stop; the answer stays for a while, for who comes back to it. */
-export function show(path: string, entry: Entry, isOver: boolean): () => void {
-  clearTimeout(entry.leaving);
+/** Keep an entry up to date. Returns the function that unsubscribes; the entry is evicted `KEEP_MILLISECONDS` later. */
+export function subscribe(path: string, entry: Entry, isImmutable: boolean): () => void {
+  clearTimeout(entry.evictionTimer);
   entries.set(path, entry);
-  entry.users += 1;
-  entry.isOver = isOver;
+  entry.subscribers += 1;
+  entry.isImmutable = isImmutable;
   void refresh(path, entry);
-  return () => leave(path, entry);
+  return () => unsubscribe(path, entry);
 }
 
-function leave(path: string, entry: Entry): void {
-  entry.users -= 1;
-  if (entry.users) return;
-  clearTimeout(entry.leaving);
-  entry.leaving = setTimeout(() => {
-    clearTimeout(entry.timer);
+function unsubscribe(path: string, entry: Entry): void {
+  entry.subscribers -= 1;
+  if (entry.subscribers) return;
+  clearTimeout(entry.evictionTimer);
+  entry.evictionTimer = setTimeout(() => {
+    clearTimeout(entry.refreshTimer);
     entries.delete(path);
-  }, KEPT);
+  }, KEEP_MILLISECONDS);
 }
 
-/** In place of the time that was set before: two timers would ask twice. */
-function askLater(path: string, entry: Entry, milliseconds: number): void {
-  clearTimeout(entry.timer);
-  entry.timer = setTimeout(() => void refresh(path, entry), milliseconds);
+/** Replaces an earlier timer, because two timers would send two requests. */
+function refreshLater(path: string, entry: Entry, milliseconds: number): void {
+  clearTimeout(entry.refreshTimer);
+  entry.refreshTimer = setTimeout(() => void refresh(path, entry), milliseconds);
 }
 
 async function refresh(path: string, entry: Entry): Promise<void> {
-  if (entry.asking) {
-    entry.again = true;
+  if (entry.isLoading) {
+    entry.isRequestedAgain = true;
     return;
   }
-  entry.asking = true;
-  clearTimeout(entry.timer);
-  entry.askedAt = performance.now();
+  entry.isLoading = true;
+  clearTimeout(entry.refreshTimer);
+  entry.requestedAt = performance.now();
   try {
-    const data = await ask<unknown>(path);
-    entry.took = performance.now() - entry.askedAt;
+    const data = await request<unknown>(path);
+    entry.milliseconds = performance.now() - entry.requestedAt;
     entry.failures = 0;
     entry.state.value = { data, error: null };
   } catch (error) {
-    entry.state.value = { data: entry.state.value.data, error: error as Trouble };
+    entry.state.value = { data: entry.state.value.data, error: error as RequestError };
     entry.failures += 1;
-    const isFinal = (error as Trouble).status >= 400 && (error as Trouble).status < 500;
-    const seconds = Math.min(MOST_SECONDS, 2 ** (entry.failures - 1));
-    if (!isFinal && entry.users) askLater(path, entry, seconds * 1000);
+    const isFinal = (error as RequestError).status >= 400 && (error as RequestError).status < 500;
+    const seconds = Math.min(MAX_RETRY_SECONDS, 2 ** (entry.failures - 1));
+    if (!isFinal && entry.subscribers) refreshLater(path, entry, seconds * 1000);
   } finally {
-    entry.asking = false;
+    entry.isLoading = false;
   }
-  if (entry.again) {
-    entry.again = false;
+  if (entry.isRequestedAgain) {
+    entry.isRequestedAgain = false;
     void refresh(path, entry);
   }
 }
 
-/** Ask again now for everything that is shown, such as after something was done. Moments that are over stay. */
+/** Refresh all subscribed paths now. Responses for a past event (`at=`) do not change. */
 export function refreshAll(): void {
   for (const [path, entry] of entries) {
-    if (entry.users && !/[?&]at=/.test(path)) void refresh(path, entry);
+    if (entry.subscribers && !/[?&]at=/.test(path)) void refresh(path, entry);
   }
 }
 
-/** The same when something happened; what takes the server long is asked for less often. */
-function refreshInTime(): void {
+/** Refresh all subscribed paths that may have changed. Slow requests are repeated less often. */
+function refreshChanged(): void {
   for (const [path, entry] of entries) {
-    if (!entry.users || /[?&]at=/.test(path) || (entry.isOver && entry.state.value.data)) continue;
-    const wait = entry.askedAt + entry.took * REST - performance.now();
+    if (!entry.subscribers || /[?&]at=/.test(path) || (entry.isImmutable && entry.state.value.data)) continue;
+    const wait = entry.requestedAt + entry.milliseconds * REFRESH_PAUSE_FACTOR - performance.now();
     if (wait <= 0) void refresh(path, entry);
-    else askLater(path, entry, wait);
+    else refreshLater(path, entry, wait);
   }
 }
 
 if (!isReport) {
   effect(() => {
-    if (happened.value) refreshInTime();
+    if (changeCount.value) refreshChanged();
   });
 }
 
-/** The path of something about a study, at a moment. */
-export function about(study: string, what: string, at: number | null, query: Record<string, string> = {}): string {
-  const given = new URLSearchParams(at === null ? query : { ...query, at: String(at) }).toString();
-  return `studies/${encodeURIComponent(study)}${what}${given ? `?${given}` : ""}`;
+/** The path of a resource of a study, as it was after event `at`. */
+export function studyPath(study: string, part: string, at: number | null, query: Record<string, string> = {}): string {
+  const search = new URLSearchParams(at === null ? query : { ...query, at: String(at) }).toString();
+  return `studies/${encodeURIComponent(study)}${part}${search ? `?${search}` : ""}`;
 }

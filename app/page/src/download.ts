@@ -1,4 +1,4 @@
-/** Give the user a file that was made here. */
+/** Save generated text as a file. */
 export function download(name: string, text: string, kind: string): void {
   const link = document.createElement("a");
   link.href = URL.createObjectURL(new Blob([text], { type: kind }));

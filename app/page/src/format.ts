@@ -1,4 +1,4 @@
-/** Numbers, times and states for people. */
+/** Numbers, times and states as text. */
 
 const MINUS = "−";
 
@@ -10,19 +10,19 @@ export function number(value: number | null | undefined, digits = 4): string {
   return text.replace(/\.?0+(?=e)/, "").replace("e+", "e").replace("-", MINUS);
 }
 
-/** On an axis, where there is room for five digits. */
-export function onAxis(value: number): string {
+/** A tick label, of at most five digits. */
+export function axisNumber(value: number): string {
   return Math.abs(value) >= 1e5 ? value.toExponential(2).replace(/\.?0+(?=e)/, "").replace("e+", "e").replace("-", MINUS) : number(value);
 }
 
-/** Beside a mean of repeats, their deviation and how many they are: ± 0.0012 (3). */
-export function spread(result: { deviation?: number | null; repeats?: number } | null | undefined): string {
+/** The standard deviation and the count of repeats, as in "± 0.0012 (3)"; "" for a single run. */
+export function deviationText(result: { deviation?: number | null; repeats?: number } | null | undefined): string {
   return typeof result?.deviation === "number" ? `± ${number(result.deviation, 2)} (${result.repeats})` : "";
 }
 
-/** A result in six digits, with its deviation where it is a mean. */
-export function result(found: { value: number; deviation?: number | null; repeats?: number }): string {
-  return `${number(found.value, 6)} ${spread(found)}`.trim();
+/** A result in six digits, with the deviation of its repeats. */
+export function resultText(result: { value: number; deviation?: number | null; repeats?: number }): string {
+  return `${number(result.value, 6)} ${deviationText(result)}`.trim();
 }
 
 export function count(value: number): string {
@@ -33,11 +33,11 @@ export function plural(value: number, word: string, words = `${word}s`): string 
   return `${count(value)} ${value === 1 ? word : words}`;
 }
 
-export function percent(share: number | null | undefined): string {
-  return share === null || share === undefined ? "–" : `${(share * 100).toFixed(share && share < 0.1 ? 1 : 0)} %`;
+export function percent(ratio: number | null | undefined): string {
+  return ratio === null || ratio === undefined ? "–" : `${(ratio * 100).toFixed(ratio && ratio < 0.1 ? 1 : 0)} %`;
 }
 
-/** A part of a whole, of which only all is 100 % and only nothing is 0 %. */
+/** A share in percent, rounded to 1 to 99 unless it is exactly 0 or 1. */
 export function share(part: number | null | undefined): string {
   if (part === null || part === undefined) return "–";
   return `${part === 0 || part === 1 ? 100 * part : Math.min(99, Math.max(1, Math.round(100 * part)))} %`;
@@ -53,23 +53,23 @@ export function duration(seconds: number): string {
   return hours ? `${hours}:${two(minutes)}:${two(rest)}` : `${minutes}:${two(rest)}`;
 }
 
-export function ago(milliseconds: number): string {
+export function ageText(milliseconds: number): string {
   const seconds = Math.round(milliseconds / 1000);
   if (seconds < 60) return `${seconds} s`;
   if (seconds < 3600) return `${Math.round(seconds / 60)} min`;
   return seconds < 172800 ? `${Math.round(seconds / 3600)} h` : `${Math.round(seconds / 86400)} d`;
 }
 
-/** A moment as date and time of day, the date left out where it is today. */
-export function time(unix: number | null | undefined): string {
+/** Date and time of day; the date is omitted for today. */
+export function timeText(unix: number | null | undefined): string {
   if (!unix) return "–";
   const when = new Date(unix * 1000);
   const clock = when.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
   return when.toDateString() === new Date().toDateString() ? clock : `${when.toLocaleDateString()} ${clock}`;
 }
 
-/** A shape for each state, so that nothing depends on colour alone. */
-export const MARKS: Record<string, string> = {
+/** A symbol for each trial state, so that states do not depend on colour alone. */
+export const STATE_SYMBOLS: Record<string, string> = {
   running: "◐",
   waiting: "○",
   paused: "Ⅱ",
@@ -79,16 +79,16 @@ export const MARKS: Record<string, string> = {
   cancelled: "–",
 };
 
-/** What a cell holds: numbers short, text as it is, nothing as a dash. */
-export function cell(value: unknown): string {
+/** The text of a table cell; "–" for no value. */
+export function cellText(value: unknown): string {
   if (value === null || value === undefined || value === "") return "–";
   return typeof value === "number" ? number(value) : String(value);
 }
 
 const SIGNS = ["*", "†", "‡", "§", "¶"];
 
-/** A sign for each of the sentences that stand beside numbers, in their order: one sign never has two meanings. */
-export function signsOf(texts: (string | null | undefined)[]): Map<string, string> {
-  const different = [...new Set(texts.map((text) => text ?? ""))].filter(Boolean);
-  return new Map(different.map((text, index) => [text, SIGNS[index % SIGNS.length]!.repeat(1 + Math.floor(index / SIGNS.length))]));
+/** One footnote sign for each distinct text, in the order of the texts. */
+export function footnoteSigns(texts: (string | null | undefined)[]): Map<string, string> {
+  const unique = [...new Set(texts.map((text) => text ?? ""))].filter(Boolean);
+  return new Map(unique.map((text, index) => [text, SIGNS[index % SIGNS.length]!.repeat(1 + Math.floor(index / SIGNS.length))]));
 }

@@ -1,140 +1,140 @@
-/** What happens in a study, as it happens. All pages of a browser share one stream, and one of them holds it. */
+/** Live events of a study. All tabs of a browser share one event stream, which one of them holds open. */
 import { signal } from "@preact/signals";
-import { about, address, ask, happened, refreshAll, type Trouble } from "./data.ts";
+import { studyPath, address, request, changeCount, refreshAll, type RequestError } from "./data.ts";
 import type { LoggedEvent, Study } from "./types.ts";
 
 type Freshness = "connecting" | "live" | "lost" | "over" | "deleted";
 
 export const freshness = signal<Freshness>("connecting");
-export const lastHeard = signal<number>(Date.now());
+export const lastMessageAt = signal<number>(Date.now());
 export const lastEvents = signal<LoggedEvent[]>([]);
 
-const SHOWN = 12;
-const GATHER_MILLISECONDS = 2000;
-const HIDDEN_MILLISECONDS = 10_000;
-const MOST_SECONDS = 30;
-const OVER_SECONDS = 15;
+const MAX_SHOWN_EVENTS = 12;
+const REFRESH_MILLISECONDS = 2000;
+const HIDDEN_REFRESH_MILLISECONDS = 10_000;
+const MAX_RETRY_SECONDS = 30;
+const ENDED_RETRY_SECONDS = 15;
 
-interface Said {
+interface StreamMessage {
   freshness: Freshness;
   events: LoggedEvent[];
 }
 
-/** Follow a study from behind an event on. Returns how to stop. isOver: it was, when it was last asked for. */
-export function follow(study: string, after: number, isOver: boolean): () => void {
-  if (!isOver) gather(); // what is shown was asked for before `after` was known: what happened in between, no stream says
+/** Follow the events of a study after a position. Returns the function that stops. `hasEnded`: by the last response. */
+export function followStudy(study: string, after: number, hasEnded: boolean): () => void {
+  if (!hasEnded) scheduleRefresh(); // for events between the last responses and `after`, which the stream does not repeat
   const channel = new BroadcastChannel(`stagetree ${address("")} ${study}`);
-  const stopping = new AbortController();
+  const abort = new AbortController();
   lastEvents.value = [];
   freshness.value = "connecting";
-  const listen = (said: Said) => {
-    // how it ended is shown at once, however long answers took before
-    if (said.freshness === "over" && !isOver) refreshAll();
-    isOver ||= said.freshness === "over";
-    hear(said);
+  const handle = (message: StreamMessage) => {
+    // the final state is requested at once, even if requests are slow
+    if (message.freshness === "over" && !hasEnded) refreshAll();
+    hasEnded ||= message.freshness === "over";
+    applyMessage(message);
   };
-  channel.onmessage = (message: MessageEvent<Said>) => listen(message.data);
-  const say = (said: Said) => {
-    if (stopping.signal.aborted) return;
-    channel.postMessage(said);
-    listen(said);
+  channel.onmessage = (event: MessageEvent<StreamMessage>) => handle(event.data);
+  const publish = (message: StreamMessage) => {
+    if (abort.signal.aborted) return;
+    channel.postMessage(message);
+    handle(message);
   };
-  const lead = () => hold(study, after, say, stopping.signal);
+  const leadStream = () => holdStream(study, after, publish, abort.signal);
   if (navigator.locks) {
     const name = `stagetree ${address("")} ${study}`;
-    navigator.locks.request(name, { signal: stopping.signal }, lead).catch(() => undefined);
+    navigator.locks.request(name, { signal: abort.signal }, leadStream).catch(() => undefined);
   } else {
-    void lead();
+    void leadStream();
   }
   return () => {
-    stopping.abort();
+    abort.abort();
     channel.close();
   };
 }
 
-let gathering: ReturnType<typeof setTimeout> | undefined;
+let refreshTimer: ReturnType<typeof setTimeout> | undefined;
 
-function hear(said: Said): void {
-  // whoever shows something asks, and says what is wrong: that nobody answers, or that the study is gone
-  const isBad = said.freshness === "lost" || said.freshness === "deleted";
-  if (isBad && freshness.value !== said.freshness) refreshAll();
-  freshness.value = said.freshness;
-  lastHeard.value = Date.now();
-  if (!said.events.length) return;
-  lastEvents.value = [...said.events.reverse(), ...lastEvents.value].slice(0, SHOWN);
-  gather();
+function applyMessage(message: StreamMessage): void {
+  // the new requests fail, and views show why
+  const isUnavailable = message.freshness === "lost" || message.freshness === "deleted";
+  if (isUnavailable && freshness.value !== message.freshness) refreshAll();
+  freshness.value = message.freshness;
+  lastMessageAt.value = Date.now();
+  if (!message.events.length) return;
+  lastEvents.value = [...message.events.reverse(), ...lastEvents.value].slice(0, MAX_SHOWN_EVENTS);
+  scheduleRefresh();
 }
 
-/** Have what is shown asked for again, once for all that happens within a while. */
-function gather(): void {
-  gathering ??= setTimeout(
+/** Refresh the subscribed paths soon, once for all events until then. */
+function scheduleRefresh(): void {
+  refreshTimer ??= setTimeout(
     () => {
-      gathering = undefined;
-      happened.value += 1;
+      refreshTimer = undefined;
+      changeCount.value += 1;
     },
-    document.hidden ? HIDDEN_MILLISECONDS : GATHER_MILLISECONDS,
+    document.hidden ? HIDDEN_REFRESH_MILLISECONDS : REFRESH_MILLISECONDS,
   );
 }
 
-/** Hold the stream until the page or the study goes: one that broke comes back by itself, one that was refused after a while. */
-async function hold(study: string, after: number, say: (said: Said) => void, stopping: AbortSignal): Promise<void> {
-  for (let failures = 0; !stopping.aborted; failures += 1) {
+/** Keep the stream open until the abort, or until the study is deleted. The browser reconnects a broken stream; a refused one is opened again after a pause. */
+async function holdStream(study: string, after: number, publish: (message: StreamMessage) => void, signal: AbortSignal): Promise<void> {
+  for (let failures = 0; !signal.aborted; failures += 1) {
     const began = Date.now();
-    after = await read(study, after, say, stopping);
+    after = await readStream(study, after, publish, signal);
     if (freshness.value === "deleted") return;
-    const isOver = freshness.value === "over";
-    if (isOver || Date.now() - began > MOST_SECONDS * 1000) failures = 0;
-    await pause((isOver ? OVER_SECONDS : Math.min(MOST_SECONDS, 2 ** failures)) * 1000, stopping);
+    const hasEnded = freshness.value === "over";
+    if (hasEnded || Date.now() - began > MAX_RETRY_SECONDS * 1000) failures = 0;
+    await sleep((hasEnded ? ENDED_RETRY_SECONDS : Math.min(MAX_RETRY_SECONDS, 2 ** failures)) * 1000, signal);
   }
 }
 
-/** One stream, to its end. Returns the position of the last event that it gave. */
-function read(study: string, after: number, say: (said: Said) => void, stopping: AbortSignal): Promise<number> {
+/** Read one stream to its end. Returns the position of its last event. */
+function readStream(study: string, after: number, publish: (message: StreamMessage) => void, signal: AbortSignal): Promise<number> {
   return new Promise((resolve) => {
-    const source = new EventSource(address(about(study, "/events", null, { after: String(after) })));
-    let isOver = false;
+    const source = new EventSource(address(studyPath(study, "/events", null, { after: String(after) })));
+    let hasEnded = false;
     const end = () => {
       source.close();
       resolve(after);
     };
-    stopping.addEventListener("abort", end, { once: true });
-    source.onopen = () => say({ freshness: "live", events: [] });
+    signal.addEventListener("abort", end, { once: true });
+    source.onopen = () => publish({ freshness: "live", events: [] });
     source.onmessage = (message: MessageEvent<string>) => {
       after = Number(message.lastEventId) || after;
-      say({ freshness: "live", events: [JSON.parse(message.data) as LoggedEvent] });
+      publish({ freshness: "live", events: [JSON.parse(message.data) as LoggedEvent] });
     };
     source.addEventListener("end", (message: MessageEvent<string>) => {
-      isOver = true;
+      hasEnded = true;
       const { state } = JSON.parse(message.data) as { state: string };
-      say({ freshness: state === "deleted" ? "deleted" : "over", events: [] });
+      publish({ freshness: state === "deleted" ? "deleted" : "over", events: [] });
       end();
     });
     source.onerror = () => {
-      if (isOver) return;
+      if (hasEnded) return;
       if (source.readyState === EventSource.CLOSED) {
-        void refused(study).then((freshness) => {
-          say({ freshness, events: [] });
+        void checkRefusal(study).then((freshness) => {
+          publish({ freshness, events: [] });
           end();
         });
       } else {
-        say({ freshness: "lost", events: [] });
+        publish({ freshness: "lost", events: [] });
       }
     };
   });
 }
 
-/** What a refused stream means: that nothing more will come, that the study is gone, or that something is wrong. */
-async function refused(study: string): Promise<Freshness> {
+/** Why a stream was refused: the study has ended, was deleted, or the connection is lost. */
+async function checkRefusal(study: string): Promise<Freshness> {
   try {
-    return (await ask<Study>(about(study, "", null, { trials: "false" }))).finished_at ? "over" : "lost";
+    return (await request<Study>(studyPath(study, "", null, { trials: "false" }))).finished_at ? "over" : "lost";
   } catch (error) {
-    return (error as Trouble).status === 404 ? "deleted" : "lost";
+    return (error as RequestError).status === 404 ? "deleted" : "lost";
   }
 }
 
-function pause(milliseconds: number, stopping: AbortSignal): Promise<void> {
+function sleep(milliseconds: number, signal: AbortSignal): Promise<void> {
   return new Promise((resolve) => {
     const timer = setTimeout(resolve, milliseconds);
-    stopping.addEventListener("abort", () => (clearTimeout(timer), resolve()), { once: true });
+    signal.addEventListener("abort", () => (clearTimeout(timer), resolve()), { once: true });
   });
 }

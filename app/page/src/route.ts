@@ -1,4 +1,4 @@
-/** Where the page is: everything it shows is in the part of its address behind the #, so every view can be linked to. */
+/** The route: the part of the address behind the # holds the view and all its settings, so every view can be linked to. */
 import { computed, signal } from "@preact/signals";
 
 type Query = Record<string, string>;
@@ -28,13 +28,13 @@ globalThis.addEventListener?.("hashchange", () => {
   route.value = parseRoute(location.hash);
 });
 
-/** The position of the event after which the study is looked at; null for now. */
+/** The position of the event after which the study is shown; null for its latest state. */
 export const moment = computed<number | null>(() => {
   const at = Number(route.value.query["at"]);
   return Number.isInteger(at) && at > 0 ? at : null;
 });
 
-/** Change what is behind the ?, and leave no step in the browser's history while something is dragged. */
+/** Change parameters of the query. With `replace` the change adds no entry to the browser's history. */
 export function setQuery(changes: Query, { replace = true } = {}): void {
   const hash = formatRoute(route.value.path, { ...route.value.query, ...changes });
   if (replace) {
@@ -45,20 +45,19 @@ export function setQuery(changes: Query, { replace = true } = {}): void {
   }
 }
 
-/** A view of a study, at the moment that is looked at now and with the trials that are chosen. */
+/** The address of a view of a study. Links within a study keep the moment and the selected trials. */
 export function studyLink(study: string, view: string[] = [], query: Query = {}): string {
   const { at = "", trials = "" } = route.value.query;
   const same = route.value.path[1] === study;
   return formatRoute(["studies", study, ...view], { ...(same ? { at, trials } : {}), ...query });
 }
 
-/** The numbers of the trials that are chosen. */
-export const chosen = computed<number[]>(() =>
+export const selectedTrials = computed<number[]>(() =>
   (route.value.query["trials"] ?? "").split(",").filter(Boolean).map(Number).filter(Number.isInteger),
 );
 
-export function toggleChosen(trial: number): void {
-  const now = chosen.value;
+export function toggleTrial(trial: number): void {
+  const now = selectedTrials.value;
   const next = now.includes(trial) ? now.filter((each) => each !== trial) : [...now, trial];
   setQuery({ trials: next.join(",") });
 }

@@ -1,14 +1,14 @@
-/** The token of the page: the server keeps it in a cookie that no script can read. */
+/** Sign-in by token. The server stores the token in an HttpOnly cookie. */
 import { address, isTokenNeeded, refreshAll } from "./data.ts";
 import { formatRoute, parseRoute, route } from "./route.ts";
 
-/** Hand a token to the server. Returns why it was refused, or "" where it was not. */
+/** Send a token to the server. Returns the error message, or "". */
 export async function signIn(token: string): Promise<string> {
   let answer: Response;
   try {
     answer = await fetch(address("session"), { method: "POST", headers: { Authorization: `Bearer ${token.trim()}` } });
   } catch {
-    return "The server does not answer.";
+    return "The server does not respond.";
   }
   if (!answer.ok) return ((await answer.json()) as { detail: string }).detail;
   isTokenNeeded.value = false;
@@ -16,7 +16,7 @@ export async function signIn(token: string): Promise<string> {
   return "";
 }
 
-/** Take the token out of an address that ends with #token=..., so that it is neither shown nor bookmarked. */
+/** Sign in with the token of an address that ends with #token=..., and remove it from the address and the history. */
 export async function signInByAddress(): Promise<void> {
   const [, token] = /^#\/?token=(.+)$/.exec(location.hash) ?? [];
   if (token === undefined) return;

@@ -1,30 +1,30 @@
-/** Light or dark, and the colours of what is drawn on canvases. */
+/** The light and dark theme, and the colours of canvas drawings. */
 import { computed, signal } from "@preact/signals";
 
-export type Choice = "auto" | "light" | "dark";
+export type ThemeChoice = "auto" | "light" | "dark";
 
 const media = globalThis.matchMedia?.("(prefers-color-scheme: dark)");
 const systemIsDark = signal(media?.matches ?? false);
 media?.addEventListener("change", (event) => (systemIsDark.value = event.matches));
 
-export const choice = signal<Choice>(read());
-export const isDark = computed(() => (choice.value === "auto" ? systemIsDark.value : choice.value === "dark"));
+export const themeChoice = signal<ThemeChoice>(readTheme());
+export const isDark = computed(() => (themeChoice.value === "auto" ? systemIsDark.value : themeChoice.value === "dark"));
 
-function read(): Choice {
+function readTheme(): ThemeChoice {
   try {
-    return (localStorage.getItem("stagetree theme") as Choice | null) ?? "auto";
+    return (localStorage.getItem("stagetree theme") as ThemeChoice | null) ?? "auto";
   } catch {
     return "auto";
   }
 }
 
-export function choose(next: Choice): void {
-  choice.value = next;
+export function setTheme(next: ThemeChoice): void {
+  themeChoice.value = next;
   document.documentElement.style.colorScheme = next === "auto" ? "light dark" : next;
   try {
     localStorage.setItem("stagetree theme", next);
   } catch {
-    // a page in a frame may have no storage: the choice holds as long as the page
+    // a page in a frame may have no storage: the choice is lost on reload
   }
 }
 
@@ -66,16 +66,16 @@ const DARK: Palette = {
 
 export const palette = computed<Palette>(() => (isDark.value ? DARK : LIGHT));
 
-/** Okabe and Ito's colours, which the colour-blind can tell apart; the one for each theme is legible on its paper. */
+/** Okabe and Ito's palette for colour-blind readers, adapted to each background. */
 const SERIES_LIGHT = ["#0072b2", "#d55e00", "#007f5f", "#a8497f", "#8a6d00", "#3a8fc4", "#5c6570", "#1d2126"];
 const SERIES_DARK = ["#56b4e9", "#ff8a4c", "#2fc49b", "#e39cc4", "#e6c229", "#8fb8de", "#a0a9b4", "#e6e9ed"];
 
-export function series(index: number): string {
+export function seriesColour(index: number): string {
   const colours = isDark.value ? SERIES_DARK : SERIES_LIGHT;
   return colours[index % colours.length]!;
 }
 
-/** Low to high: dark blue over teal to yellow, turned round on dark paper, so that more is always further from it. */
+/** From low to high: dark blue, teal, yellow. On a dark background high values are the brightest. */
 const SCALE = ["#2b3a8c", "#2b6a9f", "#2a8f95", "#57ad70", "#b0bd3c"];
 const SCALE_DARK = ["#4f63d6", "#4393d8", "#3dbdb8", "#86d67f", "#f2e55c"];
 

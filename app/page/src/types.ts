@@ -1,4 +1,4 @@
-/** The API's answers, by the names that its OpenAPI document gives them. */
+/** The types of API responses, generated from the OpenAPI document. */
 import type { components } from "./api";
 
 type Schemas = components["schemas"];
@@ -33,12 +33,11 @@ export type Suggestion = Schemas["Suggestion"];
 export type Suggestions = Schemas["Suggestions"];
 export type Importance = Schemas["Importance"];
 
-/** How many trials a study has so far, in whatever state. */
 export function trialCount({ counts }: Study): number {
   return Object.values(counts).reduce((sum, each) => sum + each, 0);
 }
 
-/** The result that a study judges a trial by: its best measurement, or its last one. */
+/** The result of a trial by the study's `value`: its best or its last measurement. */
 export function resultOf({ value }: Study, trial: { best: Result | null; last: Result | null }): Result | null {
   return value === "best" ? trial.best : trial.last;
 }

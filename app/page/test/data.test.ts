@@ -1,10 +1,10 @@
-/** What is kept of a server's answers, and for how long: asked of a real server, on a clock that the test turns. */
+/** The response cache, against a real server and with a mocked clock. */
 import assert from "node:assert/strict";
 import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
 import { after, before, beforeEach, mock, test } from "node:test";
 import { setImmediate as turn } from "node:timers/promises";
-import { entryOf, happened, show } from "../src/data.ts";
+import { cacheEntry, changeCount, subscribe } from "../src/data.ts";
 
 const asked: string[] = [];
 let isAway = false;
@@ -35,56 +35,56 @@ async function until(isTrue: () => boolean): Promise<void> {
   while (!isTrue()) await turn();
 }
 
-/** Show it until it is answered. */
+/** Subscribe, and wait for the response. */
 async function visit(path: string): Promise<() => void> {
-  const entry = entryOf(path);
+  const entry = cacheEntry(path);
   const before = entry.state.value;
-  const stop = show(path, entry, false);
-  await until(() => entry.state.value !== before && !entry.asking);
+  const stop = subscribe(path, entry, false);
+  await until(() => entry.state.value !== before && !entry.isLoading);
   return stop;
 }
 
-test("an answer is kept ten seconds from the last look, and not from an earlier one", async () => {
-  const entry = entryOf("kept");
+test("a response is evicted ten seconds after its last subscriber left", async () => {
+  const entry = cacheEntry("kept");
   (await visit("kept"))();
   mock.timers.tick(5_000);
   (await visit("kept"))();
   mock.timers.tick(9_000);
-  assert.equal(entryOf("kept"), entry);
+  assert.equal(cacheEntry("kept"), entry);
   mock.timers.tick(1_000);
-  assert.notEqual(entryOf("kept"), entry);
+  assert.notEqual(cacheEntry("kept"), entry);
 });
 
-test("who comes back within that time keeps it", async () => {
-  const entry = entryOf("back");
+test("a new subscriber within that time prevents the eviction", async () => {
+  const entry = cacheEntry("back");
   (await visit("back"))();
   mock.timers.tick(5_000);
   const stop = await visit("back");
   mock.timers.tick(20_000);
-  assert.equal(entryOf("back"), entry);
+  assert.equal(cacheEntry("back"), entry);
   stop();
 });
 
-test("an answer that was forgotten in between is kept up to date again", async () => {
-  const entry = entryOf("late");
+test("an evicted response is cached again", async () => {
+  const entry = cacheEntry("late");
   (await visit("late"))();
   mock.timers.tick(20_000);
-  const stop = show("late", entry, false);
-  await until(() => !entry.asking);
-  assert.equal(entryOf("late"), entry);
+  const stop = subscribe("late", entry, false);
+  await until(() => !entry.isLoading);
+  assert.equal(cacheEntry("late"), entry);
   stop();
 });
 
-test("a failure leaves no earlier timer behind, which would ask once more", async () => {
+test("a failure clears the earlier timer, which would send one more request", async () => {
   isAway = true;
-  const entry = entryOf("twice");
-  const stop = show("twice", entry, false);
-  entry.took = 1_000;
-  happened.value += 1;
+  const entry = cacheEntry("twice");
+  const stop = subscribe("twice", entry, false);
+  entry.milliseconds = 1_000;
+  changeCount.value += 1;
   for (const [failures, wait] of [[1, 1_000], [2, 2_000], [3, 2_500]] as const) {
-    await until(() => entry.failures === failures && !entry.asking);
+    await until(() => entry.failures === failures && !entry.isLoading);
     mock.timers.tick(wait);
   }
-  assert.equal(entry.asking, false);
+  assert.equal(entry.isLoading, false);
   stop();
 });

@@ -1,10 +1,10 @@
-/** Where things are drawn, for many random trees: nothing is lost, nothing is drawn twice. */
+/** Layouts of random trees, scales, and painting on a recording canvas. */
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { onAxis } from "../src/format.ts";
-import { icicle, savedBy } from "../src/layout/icicle.ts";
-import { commonValues, curveOf, isOn, pathFrom, pathOf, rungTree, wayOf, withMeans } from "../src/layout/rung_tree.ts";
-import { logarithmic, logTicks, robust, robustByLog, spansOrders, steps, ticks, timeTicks } from "../src/layout/scales.ts";
+import { axisNumber } from "../src/format.ts";
+import { icicle, savedSteps } from "../src/layout/icicle.ts";
+import { commonValues, trialCurve, isOnPath, nodePath, trialPath, rungTree, pathEnds, meanAndRepeatTrees } from "../src/layout/rung_tree.ts";
+import { logScale, logTicks, robustRange, robustLogRange, spansOrdersOfMagnitude, stepScale, ticks, timeTicks } from "../src/layout/scales.ts";
 import { drawEnds, drawLines } from "../src/parts/rung_tree_painting.ts";
 import type { Tree } from "../src/types.ts";
 import { randomTree } from "./trees.ts";
@@ -14,31 +14,31 @@ const SEEDS = Array.from({ length: 60 }, (_, seed) => seed);
 for (const seed of SEEDS) {
   const tree = randomTree(seed);
 
-  test(`rung tree ${seed}: every measurement is on a line, and as many trials as pass it`, () => {
+  test(`rung tree ${seed}: each measurement is on a line with the right number of trials`, () => {
     const { segments, ends } = rungTree(tree);
     tree.nodes.steps.forEach((measured, node) => {
       measured.forEach((step, index) => {
         const value = tree.nodes.values[node]![index]!;
-        const passing = tree.trials.steps.filter((until, trial) => until >= step && pathOf(tree, trial).includes(node) && leaves(trial, node) >= step).length;
+        const passing = tree.trials.steps.filter((until, trial) => until >= step && trialPath(tree, trial).includes(node) && leaves(trial, node) >= step).length;
         const found = segments.find((each) => each.node === node && each.x1 === step && each.y1 === value);
         assert.equal(found?.trials ?? 0, passing);
       });
     });
     tree.trials.node.forEach((_, trial) => {
-      const way = segments.filter((each) => isOn(wayOf(tree, [trial]), each));
-      assert.ok(way.every((each) => each.x1 <= tree.trials.steps[trial]! && leaves(trial, each.node) >= each.x1));
+      const path = segments.filter((each) => isOnPath(pathEnds(tree, [trial]), each));
+      assert.ok(path.every((each) => each.x1 <= tree.trials.steps[trial]! && leaves(trial, each.node) >= each.x1));
     });
     for (const end of ends) assert.ok(end.step <= tree.trials.steps[end.trial]!);
     for (const each of segments) assert.ok(each.x0 <= each.x1 && each.trials > 0);
     for (const each of segments) {
-      const way = pathFrom(tree, each.node);
+      const way = nodePath(tree, each.node);
       const ends = way.map((_, index) => (index ? tree.nodes.start[way[index - 1]!]! : each.x0));
       const isMeasured = way.some((node, index) => tree.nodes.steps[node]!.some((step) => step <= ends[index]!));
-      assert.equal(each.isGuess, !isMeasured, "a line is solid from the first measurement on");
+      assert.equal(each.isEstimate, !isMeasured, "segments are estimates only before the first measurement");
     }
   });
 
-  test(`rung tree ${seed}: between two measurements a line is straight, whoever leaves it`, () => {
+  test(`rung tree ${seed}: a line is straight between two measurements, also where trials leave it`, () => {
     const { segments } = rungTree(tree);
     tree.nodes.steps.forEach((measured, node) => {
       const values = tree.nodes.values[node]!;
@@ -52,61 +52,61 @@ for (const seed of SEEDS) {
     });
   });
 
-  test(`icicle ${seed}: bars cover every step of every trial once`, () => {
+  test(`icicle ${seed}: bars cover each step of each trial once`, () => {
     const { bars, height } = icicle(tree, -1);
     assert.equal(height, tree.trials.node.length);
     const area = bars.reduce((sum, bar) => sum + (bar.x1 - bar.x0) * (bar.y1 - bar.y0), 0);
     assert.equal(area, tree.trials.steps.reduce((sum, each) => sum + each, 0));
     const unique = tree.nodes.end.reduce((sum, end, node) => sum + end - tree.nodes.start[node]!, 0);
-    assert.equal(bars.reduce((sum, bar) => sum + savedBy(tree, bar), 0), area - unique);
+    assert.equal(bars.reduce((sum, bar) => sum + savedSteps(tree, bar), 0), area - unique);
     bars.forEach((bar, index) => bars.slice(index + 1).forEach((other) => assert.ok(bar.x1 <= other.x0 || other.x1 <= bar.x0 || bar.y1 <= other.y0 || other.y1 <= bar.y0)));
   });
 
-  test(`colours ${seed}: a node has the value that all its trials have`, () => {
+  test(`colours ${seed}: a node has the common value of its trials`, () => {
     const values = tree.trials.node.map((_, trial) => (trial % 3 ? "a" : "b"));
     commonValues(tree, values).forEach((value, node) => {
-      const passing = new Set(values.filter((_, trial) => pathOf(tree, trial).includes(node)));
+      const passing = new Set(values.filter((_, trial) => trialPath(tree, trial).includes(node)));
       assert.equal(value, passing.size === 1 ? [...passing][0] : undefined);
     });
   });
 
   function leaves(trial: number, node: number): number {
-    const path = pathOf(tree, trial);
+    const path = trialPath(tree, trial);
     const next = path[path.indexOf(node) - 1];
     return next === undefined ? tree.trials.steps[trial]! : tree.nodes.start[next]!;
   }
 }
 
-test("a loss that spans orders of magnitude is by its logarithm, with round numbers", () => {
-  assert.ok(spansOrders([0.001, 5]) && !spansOrders([0.5, 5]) && !spansOrders([-1, 1000]));
+test("values over orders of magnitude have a logarithmic scale with round ticks", () => {
+  assert.ok(spansOrdersOfMagnitude([0.001, 5]) && !spansOrdersOfMagnitude([0.5, 5]) && !spansOrdersOfMagnitude([-1, 1000]));
   assert.deepEqual(logTicks([0.004, 30], 5), [0.01, 0.1, 1, 10]);
   assert.deepEqual(logTicks([0.09, 2.1], 5), [0.1, 0.2, 0.5, 1, 2]);
-  const scale = logarithmic([1, 100], [0, 10]);
+  const scale = logScale([1, 100], [0, 10]);
   assert.deepEqual([1, 10, 100].map((value) => Math.round(scale(value) * 1000) / 1000), [0, 5, 10]);
 });
 
-test("one bad trial does not press the others flat", () => {
+test("one outlier does not flatten the range", () => {
   const values = [...Array.from({ length: 30 }, (_, index) => 0.9 + index / 1000), 0.1];
-  const [low, high] = robust(values);
+  const [low, high] = robustRange(values);
   assert.ok(low > 0.85 && high < 1);
-  assert.ok(robust(values, true)[0] < 0.1);
+  assert.ok(robustRange(values, true)[0] < 0.1);
 });
 
-test("the best trial is always in the drawing, however far it is ahead", () => {
+test("the best trial is always in the range", () => {
   const values = [...Array.from({ length: 200 }, (_, index) => 1 + index / 200), 0.01, 50];
-  for (const range of [robust, robustByLog]) {
+  for (const range of [robustRange, robustLogRange]) {
     const [low, high] = range(values, false, "min");
     assert.ok(low <= 0.01 && high < 10, `${range.name} ${low} ${high}`);
     assert.ok(range(values, false, "max")[1] >= 50);
   }
 });
 
-test("large numbers have room beside an axis", () => {
-  assert.deepEqual([0.25, 10_000, 1e6, 2.5e11, -1e5].map(onAxis), ["0.25", "10,000", "1e6", "2.5e11", "−1e5"]);
+test("large numbers are short on an axis", () => {
+  assert.deepEqual([0.25, 10_000, 1e6, 2.5e11, -1e5].map(axisNumber), ["0.25", "10,000", "1e6", "2.5e11", "−1e5"]);
 });
 
-test("scales begin and end where they should, and ticks are round", () => {
-  const scale = steps(32, [0, 100], true);
+test("scales map their ends, and ticks are round", () => {
+  const scale = stepScale(32, [0, 100], true);
   assert.deepEqual([scale(0), scale(32)], [0, 100]);
   assert.deepEqual(ticks([0, 1], 5), [0, 0.2, 0.4, 0.6, 0.8, 1]);
   assert.deepEqual(ticks([3, 3], 5), [3]);
@@ -114,37 +114,37 @@ test("scales begin and end where they should, and ticks are round", () => {
   assert.deepEqual(timeTicks([0, 7200], 4), [0, 1800, 3600, 5400, 7200]);
 });
 
-/** A canvas that only takes down how often each of its functions is called, and with what. */
+/** A canvas context that records its calls. */
 function canvas(): { context: CanvasRenderingContext2D; calls: [string, ...unknown[]][] } {
   const calls: [string, ...unknown[]][] = [];
   const context = new Proxy({}, { get: (_, name) => (...given: unknown[]) => (calls.push([String(name), ...given]), 0), set: () => true });
   return { context: context as CanvasRenderingContext2D, calls };
 }
 
-test("the best trial has its star where its result is, and trains on beyond that", () => {
+test("the star of the best trial is at its result, and its end further on", () => {
   const end = { trial: 2, step: 14, value: 0.98, state: "running", node: 0 };
   const marks = { x: Number, y: Number, ink: {}, marked: [], colours: null, states: [], most: 1, best: { trial: 2, step: 8, value: 0.99, text: "0.99" } };
-  const said = (step: number) => {
+  const texts = (step: number) => {
     const { context, calls } = canvas();
     drawEnds(context, [{ ...end, step }], marks as unknown as Parameters<typeof drawEnds>[2]);
     return calls.filter(([name]) => name === "fillText").map(([, text, x]) => [text, x]);
   };
-  assert.deepEqual(said(14), [["◐", 14], ["trial 2: 0.99", 8 - 12], ["★", 8]]);
-  assert.deepEqual(said(8), [["trial 2: 0.99", 8 - 12], ["★", 8]]);
+  assert.deepEqual(texts(14), [["◐", 14], ["trial 2: 0.99", 8 - 12], ["★", 8]]);
+  assert.deepEqual(texts(8), [["trial 2: 0.99", 8 - 12], ["★", 8]]);
 });
 
-test("among many trials only the way of the best has a line before its first measurement", () => {
-  const segment = { node: 0, x0: 0, y0: 1, x1: 1, y1: 1, trials: 1, isGuess: true };
-  const drawn = (all: number, won: Map<number, number>) => {
+test("among many trials only the path of the best has a line before its first measurement", () => {
+  const segment = { node: 0, x0: 0, y0: 1, x1: 1, y1: 1, trials: 1, isEstimate: true };
+  const drawn = (all: number, bestPath: Map<number, number>) => {
     const { context, calls } = canvas();
-    const lines = { x: Number, y: Number, ink: {}, colours: null, lit: new Map(), won, all, thickest: 1 };
+    const lines = { x: Number, y: Number, ink: {}, colours: null, markedPath: new Map(), bestPath, all, thickest: 1 };
     drawLines(context, [segment], lines as unknown as Parameters<typeof drawLines>[2]);
     return calls.filter(([name]) => name === "stroke").length;
   };
   assert.deepEqual([drawn(100, new Map()), drawn(1000, new Map()), drawn(1000, new Map([[0, 1]]))], [1, 0, 1]);
 });
 
-/** One trial of two repeats that part at step 4, the second with nodes of its own from there on. */
+/** One trial of two repeats, which branch at step 4. */
 const REPEATED = {
   count: 3,
   nodes: {
@@ -164,22 +164,22 @@ const REPEATED = {
   trials: { node: [1], steps: [8], state: ["completed"], average_of: [[]], repeats: [[2]] },
 } as Tree;
 
-test("of repeats the mean is drawn, with its deviation, above each of them", () => {
-  const { means, repeats } = withMeans(REPEATED);
+test("the mean of repeats is drawn with its deviation, and each repeat by itself", () => {
+  const { means, repeats } = meanAndRepeatTrees(REPEATED);
   const { segments, ends } = rungTree(means);
   assert.deepEqual(ends, [{ trial: 0, step: 8, value: 0.2, state: "completed", node: 1, deviation: 0.14 }]);
   assert.deepEqual(segments.map((each) => [each.node, each.x1, each.y1, each.trials]), [[0, 4, 0.5, 1], [1, 8, 0.2, 1]]);
   const single = rungTree(repeats!).segments.map((each) => [each.node, each.x1, each.y1]);
   assert.deepEqual(single, [[0, 4, 0.5], [1, 8, 0.1], [2, 6, 0.4], [2, 8, 0.3]]);
-  assert.equal(withMeans(randomTree(1)).repeats, null);
+  assert.equal(meanAndRepeatTrees(randomTree(1)).repeats, null);
 });
 
-test("the curve of a trial with repeats is that of the mean", () => {
-  assert.deepEqual(curveOf(withMeans(REPEATED).means, 0), { x: [4, 8], y: [0.5, 0.2] });
+test("the curve of a trial with repeats is the mean curve", () => {
+  assert.deepEqual(trialCurve(meanAndRepeatTrees(REPEATED).means, 0), { x: [4, 8], y: [0.5, 0.2] });
 });
 
-test("in the tree every repeat of a trial has its row, and what they share is one bar", () => {
-  const { bars, height } = icicle(withMeans(REPEATED).repeats!, -1);
+test("in the icicle each repeat has a row, and shared steps are one bar", () => {
+  const { bars, height } = icicle(meanAndRepeatTrees(REPEATED).repeats!, -1);
   assert.equal(height, 2);
   assert.deepEqual(bars.map((bar) => [bar.node, bar.x0, bar.x1, bar.trials]).sort(), [[0, 0, 4, 2], [1, 4, 8, 1], [2, 4, 8, 1]]);
 });

@@ -1,4 +1,4 @@
-/** Imports go one way: views draw with parts, parts with layouts, and no file imports itself by way of others. */
+/** The layers of the page: views import parts, parts import layouts, and there are no import cycles. */
 import assert from "node:assert/strict";
 import { readdirSync, readFileSync } from "node:fs";
 import { dirname, join, normalize } from "node:path";
@@ -16,35 +16,35 @@ const imports = new Map(
   }),
 );
 
-function circle(file: string, path: string[] = [], done = new Set<string>()): string[] | null {
+function findCycle(file: string, path: string[] = [], done = new Set<string>()): string[] | null {
   if (path.includes(file)) return [...path.slice(path.indexOf(file)), file];
   if (done.has(file)) return null;
   for (const next of imports.get(file) ?? []) {
-    const found = circle(next, [...path, file], done);
+    const found = findCycle(next, [...path, file], done);
     if (found) return found;
   }
   done.add(file);
   return null;
 }
 
-test("every import is of a file that is there", () => {
+test("each import is of an existing file", () => {
   assert.ok(imports.get("views/study.tsx")!.length > 10);
   const missing = [...imports.values()].flat().filter((path) => /\.tsx?$/.test(path) && !path.endsWith(".d.ts") && !imports.has(path));
   assert.deepEqual(missing, []);
 });
 
-test("no files import each other in a circle", () => {
-  assert.deepEqual(files.map((file) => circle(file)).filter(Boolean), []);
+test("there are no import cycles", () => {
+  assert.deepEqual(files.map((file) => findCycle(file)).filter(Boolean), []);
 });
 
-test("layouts import no parts, and parts no views", () => {
+test("layouts do not import parts, and parts do not import views", () => {
   const upwards = (folder: string, above: string[]) =>
     files.filter((file) => file.startsWith(folder) && imports.get(file)!.some((path) => above.some((each) => path.startsWith(each))));
   assert.deepEqual(upwards("layout/", ["parts/", "views/"]), []);
   assert.deepEqual(upwards("parts/", ["views/"]), []);
 });
 
-test("every style sheet is one of those that style.css puts in order", () => {
+test("style.css imports each style sheet", () => {
   const listed = [...readFileSync(join(SRC, "style.css"), "utf8").matchAll(/@import "\.\/([^"]+)"/g)].map(([, path]) => path!);
   assert.deepEqual([...listed, "style.css"].sort(), all.filter((name) => name.endsWith(".css")).sort());
 });

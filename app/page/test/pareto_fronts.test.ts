@@ -1,9 +1,9 @@
-/** The front of two metrics as an edge, and averages as what they are in both trees. */
+/** The Pareto front and its border, and averages in both trees. */
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { bestRows } from "../src/layout/filter.ts";
 import { frontDots, staircase } from "../src/layout/pareto_front.ts";
-import { meansOf } from "../src/layout/icicle.ts";
+import { averageMarks } from "../src/layout/icicle.ts";
 import { rungTree } from "../src/layout/rung_tree.ts";
 import { Table } from "../src/table.ts";
 import type { Columns, Tree } from "../src/types.ts";
@@ -18,26 +18,26 @@ const TABLE = new Table({
   },
 } as unknown as Columns);
 
-test("each trial with a result is a dot, and one that breaks a constraint is on no front", () => {
+test("each trial with a result is a dot, and an infeasible trial is not on the front", () => {
   const kinds = frontDots(TABLE, "loss", "memory").map((dot) => dot.kind);
-  assert.deepEqual(kinds, ["front", "front", "front", "behind", "broken"]);
+  assert.deepEqual(kinds, ["front", "front", "front", "dominated", "infeasible"]);
 });
 
-test("next to the best are only trials that could have won: no trunk of a cooldown, none that breaks a constraint", () => {
+test("the runners-up exclude trunks of cooldowns and infeasible trials", () => {
   const columns = { value: [0.5, 0.1, 0.3, 0.2, null, 0.4], cooldown_of: [null, null, 1, null, null, null], violation: [0, 0, 0, 0.5, null, 0] };
   const table = new Table({ count: 6, columns } as unknown as Columns);
   assert.deepEqual(bestRows(table, "min"), [2, 5, 0]);
   assert.deepEqual(bestRows(table, "max"), [0, 5, 2]);
 });
 
-test("the edge goes from one trial of the front to the next, along the axes only", () => {
+test("the border connects neighbours of the front by lines parallel to the axes", () => {
   const edge = staircase(frontDots(TABLE, "loss", "memory"), true, true);
   assert.deepEqual(edge, [[1, 3], [2, 3], [2, 2], [3, 2], [3, 1]]);
   const turned = staircase(frontDots(TABLE, "loss", "memory"), false, false);
   assert.deepEqual(turned, [...edge.filter((_, index) => index % 2 === 0)].reverse().flatMap(([x, y], index, all) => (index ? [[x, all[index - 1]![1]], [x, y]] : [[x, y]])));
 });
 
-/** Two trials, and the mean of their states at steps 4 and 6, which is trained on to 9. */
+/** Two trials, and a third that continues from the mean of their states at steps 4 and 6 to step 9. */
 const TREE = {
   count: 4,
   nodes: {
@@ -56,8 +56,8 @@ const TREE = {
   trials: { node: [0, 1, 3], steps: [4, 6, 9], state: ["completed", "completed", "completed"], average_of: [[], [], [[1, 6], [0, 4]]] },
 } as unknown as Tree;
 
-test("an average is a node that several states lead to", () => {
-  assert.deepEqual(meansOf(TREE, TREE), [{ step: 6, y0: 2, y1: 3, of: [0, 1] }]);
+test("an average is a node with links from several states", () => {
+  assert.deepEqual(averageMarks(TREE, TREE), [{ step: 6, y0: 2, y1: 3, trials: [0, 1] }]);
   assert.deepEqual(rungTree(TREE).links, [
     { trial: 2, x0: 6, y0: 0.6, x1: 6, y1: 0.3 },
     { trial: 2, x0: 4, y0: 0.4, x1: 6, y1: 0.3 },

@@ -1,8 +1,8 @@
-/** Trees for tests: random ones, with what the server would say of them. */
+/** Random trees in the format of the API. */
 import type { Tree } from "../src/types.ts";
 
-/** A stream of numbers from 0 to 1 that is the same each time. */
-export function chance(seed: number): () => number {
+/** A seeded generator of numbers from 0 to 1. */
+export function seededRandom(seed: number): () => number {
   let state = seed + 1;
   return () => {
     state = (state * 48271) % 2147483647;
@@ -10,9 +10,9 @@ export function chance(seed: number): () => number {
   };
 }
 
-/** So many trials that part now and then, measured now and then. */
+/** Trials with random branches and measurements. */
 export function randomTree(seed: number, trials = 20): Tree {
-  const random = chance(seed);
+  const random = seededRandom(seed);
   const nodes = { id: [] as string[], parent: [] as number[], start: [] as number[] };
   const add = (parent: number, start: number) => nodes.id.push(`n${nodes.id.length}`) && (nodes.parent.push(parent), nodes.start.push(start), nodes.id.length - 1);
   add(-1, 0);
@@ -24,10 +24,10 @@ export function randomTree(seed: number, trials = 20): Tree {
     leaf.push(node);
     steps.push(nodes.start[node]! + 1 + Math.floor(random() * 10));
   }
-  return completed(nodes, leaf, steps, random);
+  return toTree(nodes, leaf, steps, random);
 }
 
-function completed(nodes: { id: string[]; parent: number[]; start: number[] }, leaf: number[], steps: number[], random: () => number): Tree {
+function toTree(nodes: { id: string[]; parent: number[]; start: number[] }, leaf: number[], steps: number[], random: () => number): Tree {
   const passing = nodes.id.map(() => 0);
   const end = [...nodes.start];
   leaf.forEach((last, trial) => {

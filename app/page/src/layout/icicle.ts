@@ -1,50 +1,51 @@
-/** The tree by steps: each node as high as it has trials there, lower where some have left, its children beside it. */
+/** Icicle layout of the search plan: x is the step, and the height of a node is the number of its trials at that step. */
 import type { Tree } from "../types.ts";
-import { childrenOf, pathOf } from "./rung_tree.ts";
+import { childLists, trialPath } from "./rung_tree.ts";
 
 export interface Bar {
   node: number;
-  /** Steps, and trials counted from above. */
+  /** x in steps, y in trials from the top. */
   x0: number;
   x1: number;
   y0: number;
   y1: number;
-  /** How many trials take these steps. */
   trials: number;
+  /** Whether the bar is the first one of its node. */
   isFirst: boolean;
 }
 
-/** A node without steps: the mean of several states, and the trials that they are of. */
-export interface Mean {
+/** Where a trial begins with the mean of several states: a node without steps. */
+export interface AverageMark {
   step: number;
-  /** Trials counted from above. */
+  /** In trials from the top. */
   y0: number;
   y1: number;
-  of: number[];
+  /** The averaged trials. */
+  trials: number[];
 }
 
-/** Where averages begin, in a drawing of the whole tree. drawn: the same tree, as it is counted there. */
-export function meansOf(tree: Tree, drawn: Tree): Mean[] {
+/** The averages in a drawing of the whole tree. `drawn` is the tree with the trial counts of the drawing. */
+export function averageMarks(tree: Tree, drawn: Tree): AverageMark[] {
   const { trials } = tree;
   const { nodes } = drawn;
-  const of = new Map<number, number[]>();
+  const sources = new Map<number, number[]>();
   (trials.average_of ?? []).forEach((parts, trial) => {
-    if (parts.length) of.set(pathOf(tree, trial).at(-1)!, [...new Set(parts.map(([part]) => part!))].sort((a, b) => a - b));
+    if (parts.length) sources.set(trialPath(tree, trial).at(-1)!, [...new Set(parts.map(([part]) => part!))].sort((a, b) => a - b));
   });
   let y = 0;
   return nodes.parent.flatMap((parent, node) => {
     if (parent >= 0) return [];
     const y0 = y;
     y += nodes.trials[node]!;
-    return of.has(node) ? [{ step: nodes.start[node]!, y0, y1: y, of: of.get(node)! }] : [];
+    return sources.has(node) ? [{ step: nodes.start[node]!, y0, y1: y, trials: sources.get(node)! }] : [];
   });
 }
 
-/** What is drawn of the part of the tree below `root`; below -1, all of it. */
+/** The bars of the subtree below `root`; a root of -1 is the whole tree. */
 export function icicle(tree: Tree, root: number): { bars: Bar[]; height: number; from: number; to: number } {
   const { nodes } = tree;
-  const children = childrenOf(nodes.parent);
-  const leaving = leavingOf(tree);
+  const children = childLists(nodes.parent);
+  const leaving = trialEnds(tree);
   const bars: Bar[] = [];
   let to = 1;
   const place = (top: [number, number][]): number => {
@@ -54,7 +55,7 @@ export function icicle(tree: Tree, root: number): { bars: Bar[]; height: number;
       const [node, y] = stack.pop()!;
       height = Math.max(height, y + nodes.trials[node]!);
       to = Math.max(to, nodes.end[node]!);
-      const parts = exits(node);
+      const parts = nodeExits(node);
       let [from, left] = [nodes.start[node]!, nodes.trials[node]!];
       for (const part of [...parts].reverse()) {
         if (part.step > from) {
@@ -67,8 +68,8 @@ export function icicle(tree: Tree, root: number): { bars: Bar[]; height: number;
     }
     return height;
   };
-  /** Who leaves a node where, those that stay longest first. */
-  const exits = (node: number) => {
+  /** The steps at which trials leave a node, to a child or for good; the last first. */
+  const nodeExits = (node: number) => {
     const below = children[node]!.map((child) => ({ step: nodes.start[child]!, trials: nodes.trials[child]!, child }));
     const ends = leaving[node]!.map(([step, trials]) => ({ step, trials, child: -1 }));
     return [...below, ...ends].sort((a, b) => b.step - a.step || b.trials - a.trials);
@@ -82,8 +83,8 @@ export function icicle(tree: Tree, root: number): { bars: Bar[]; height: number;
   return { bars, height: place(roots), from: 0, to };
 }
 
-/** For each node, at which steps how many trials end in it. */
-function leavingOf({ count, trials }: Tree): [number, number][][] {
+/** For each node the steps at which trials end in it, each with the number of trials. */
+function trialEnds({ count, trials }: Tree): [number, number][][] {
   const found = Array.from({ length: count }, () => new Map<number, number>());
   trials.node.forEach((node, trial) => {
     const step = trials.steps[trial]!;
@@ -92,8 +93,8 @@ function leavingOf({ count, trials }: Tree): [number, number][][] {
   return found.map((ends) => [...ends]);
 }
 
-/** The steps that sharing a bar saved: all but one of its trials took none of them. */
-export function savedBy(tree: Tree, bar: Bar): number {
+/** The steps saved by sharing a bar: its trained steps for all trials but one. */
+export function savedSteps(tree: Tree, bar: Bar): number {
   const trained = Math.max(0, Math.min(bar.x1, tree.nodes.trained[bar.node]!) - bar.x0);
   return (bar.trials - 1) * trained;
 }

@@ -1,32 +1,32 @@
-/** The rows of a rung ladder, and the edges between them. */
+/** The rows of the rung ladder, and the edges between its columns. */
 import type { RankedRung } from "../types.ts";
 
 export const ROW = 24;
 export const WIDTH = 200;
-/** So many trials of a rung are shown in full; of more, the best, those around the cut, and those that are chosen. */
-export const MOST = 60;
-const AROUND = 12;
+/** A rung with more trials shows the best, the trials around the cut, and the selected ones. */
+export const MAX_FULL_ROWS = 60;
+const ROWS_AROUND_CUT = 12;
 
 export type Row =
-  | { kind: "trial"; trial: number; rank: number; value: number | null; isPromoted: boolean; fate: string }
+  | { kind: "trial"; trial: number; rank: number; value: number | null; isPromoted: boolean; decision: string }
   | { kind: "cut"; text: string }
   | { kind: "more"; hidden: number };
 
-/** isLast: nobody can be promoted from it, the winner included, or nobody was yet. */
-export function rowsOf(rung: RankedRung, chosen: number[], isLast = false): Row[] {
+/** The rows of one rung. From the last rung no trial can be promoted, so its rows have no decision. */
+export function ladderRows(rung: RankedRung, selected: number[], isLast = false): Row[] {
   const promoted = new Set(rung.promoted);
-  const cut = lastOf(rung.trials, promoted);
+  const cut = lastIndex(rung.trials, promoted);
   const rows: Row[] = [];
   let hidden = 0;
   rung.trials.forEach((trial, index) => {
-    const isNear = index < MOST / 2 || Math.abs(index - cut) <= AROUND || chosen.includes(trial);
-    if (rung.trials.length > MOST && !isNear) hidden += 1;
+    const isNear = index < MAX_FULL_ROWS / 2 || Math.abs(index - cut) <= ROWS_AROUND_CUT || selected.includes(trial);
+    if (rung.trials.length > MAX_FULL_ROWS && !isNear) hidden += 1;
     else {
       if (hidden) rows.push({ kind: "more", hidden });
       hidden = 0;
       const [value, isPromoted] = [rung.values[index] ?? null, promoted.has(trial)];
-      const fate = isPromoted ? "promoted" : isLast || value === null ? "" : "not promoted";
-      rows.push({ kind: "trial", trial, rank: index + 1, value, isPromoted, fate });
+      const decision = isPromoted ? "promoted" : isLast || value === null ? "" : "not promoted";
+      rows.push({ kind: "trial", trial, rank: index + 1, value, isPromoted, decision });
     }
     if (index === cut && promoted.size) {
       if (hidden) rows.push({ kind: "more", hidden });
@@ -38,7 +38,7 @@ export function rowsOf(rung: RankedRung, chosen: number[], isLast = false): Row[
   return rows;
 }
 
-function lastOf(trials: number[], wanted: Set<number>): number {
+function lastIndex(trials: number[], wanted: Set<number>): number {
   return trials.reduce((last, trial, index) => (wanted.has(trial) ? index : last), -1);
 }
 
@@ -48,8 +48,8 @@ interface Edge {
   path: string;
 }
 
-/** From where a trial stands in a rung to where it stands in the next. */
-export function edges(columns: Row[][]): Edge[] {
+/** Curves from the row of each trial in a rung to its row in the next rung. */
+export function ladderEdges(columns: Row[][]): Edge[] {
   const places = columns.map((rows) => new Map(rows.flatMap((row, index) => (row.kind === "trial" ? [[row.trial, index] as const] : []))));
   return places.slice(1).flatMap((after, number) =>
     [...after].flatMap(([trial, to]) => {

@@ -1,8 +1,8 @@
-/** The Pareto front on two metrics: where each trial lies, and whether it is on the front. */
+/** The Pareto front as points of two metrics. */
 import type { Table } from "../table.ts";
 import type { Study } from "../types.ts";
 
-type Kind = "front" | "behind" | "broken";
+type Kind = "front" | "dominated" | "infeasible";
 
 export interface FrontDot {
   trial: number;
@@ -13,15 +13,15 @@ export interface FrontDot {
 
 const METRIC = "metrics.";
 
-/** The metrics of a study, then those of its constraints. */
-export function measured(study: Study, table: Table): string[] {
+/** The metrics of the objectives, then the metrics of the constraints. */
+export function metricNames(study: Study, table: Table): string[] {
   const goals = study.metrics.map((each) => each["name"]!);
   const there = Object.keys(table.columns).filter((name) => name.startsWith(METRIC)).map((name) => name.slice(METRIC.length));
   return [...goals, ...there.filter((name) => !goals.includes(name))];
 }
 
-/** Whether lower is better; null for a metric that only a constraint uses. */
-export function isLessBetter(study: Study, metric: string): boolean | null {
+/** Null for a metric that only a constraint uses. */
+export function isLowerBetter(study: Study, metric: string): boolean | null {
   const goal = study.metrics.find((each) => each["name"] === metric);
   if (goal) return goal["mode"] === "min";
   return metric === study.metric ? study.mode === "min" : null;
@@ -34,14 +34,14 @@ export function frontDots(table: Table, x: string, y: string): FrontDot[] {
   return xs.flatMap((value, trial) => {
     const other = ys[trial];
     if (typeof value !== "number" || typeof other !== "number") return [];
-    const kind: Kind = Number(violation[trial]) > 0 ? "broken" : front[trial] === true ? "front" : "behind";
+    const kind: Kind = Number(violation[trial]) > 0 ? "infeasible" : front[trial] === true ? "front" : "dominated";
     return [{ trial, x: value, y: other, kind }];
   });
 }
 
-/** The edge of what the front of two metrics dominates, from its best in x to its best in y. */
-export function staircase(dots: FrontDot[], isLessX: boolean, isLessY: boolean): [number, number][] {
-  const front = dots.filter((dot) => dot.kind === "front").sort((a, b) => (isLessX ? a.x - b.x : b.x - a.x) || (isLessY ? a.y - b.y : b.y - a.y));
+/** The border of the region that the front dominates, as a staircase from the best in x to the best in y. */
+export function staircase(dots: FrontDot[], isLowerX: boolean, isLowerY: boolean): [number, number][] {
+  const front = dots.filter((dot) => dot.kind === "front").sort((a, b) => (isLowerX ? a.x - b.x : b.x - a.x) || (isLowerY ? a.y - b.y : b.y - a.y));
   const edge: [number, number][] = [];
   for (const dot of front) {
     const before = edge.at(-1);

@@ -1,34 +1,33 @@
-/** From what is measured to where it is drawn. */
+/** Scales from values to pixels, ranges of values, and ticks. */
 
-/** A span from which on values are shown by their logarithm. */
-const ORDERS = 30;
+/** Values whose highest is more than this multiple of the lowest are shown on a logarithmic scale. */
+const LOG_RATIO = 30;
 
 export type Scale = (value: number) => number;
 
-/** Straight, from [low, high] to [from, to]. */
-export function linear([low, high]: [number, number], [from, to]: [number, number]): Scale {
+export function linearScale([low, high]: [number, number], [from, to]: [number, number]): Scale {
   const span = high - low || 1;
   return (value) => from + ((value - low) / span) * (to - from);
 }
 
-/** By the logarithm of what follows step 0, which has a place of its own at the beginning. */
-export function steps(most: number, range: [number, number], isLog: boolean): Scale {
-  if (!isLog) return linear([0, Math.max(1, most)], range);
-  const scale = linear([0, Math.log2(1 + Math.max(1, most))], range);
+/** Logarithmic scales use log2(1 + step), which has a place for step 0. */
+export function stepScale(most: number, range: [number, number], isLog: boolean): Scale {
+  if (!isLog) return linearScale([0, Math.max(1, most)], range);
+  const scale = linearScale([0, Math.log2(1 + Math.max(1, most))], range);
   return (step) => scale(Math.log2(1 + Math.max(0, step)));
 }
 
-/** The same by the logarithm of the values, which are above 0. */
-export function robustByLog(values: number[], isWhole = false, mode = ""): [number, number] {
-  const [low, high] = robust(values.map(Math.log), isWhole, mode);
+/** `robustRange` of the logarithms. All values must be positive. */
+export function robustLogRange(values: number[], isWhole = false, mode = ""): [number, number] {
+  const [low, high] = robustRange(values.map(Math.log), isWhole, mode);
   return [Math.exp(low), Math.exp(high)];
 }
 
 /**
- * The range in which nearly all values lie: one bad trial must not press the others flat. mode: `min` or `max`, which end
- * is the better one: it is always seen, however few came there.
+ * The range of nearly all values, so that one bad trial does not flatten the others. The better end, by the mode `min` or
+ * `max`, is always in the range. `isWhole` keeps all values.
  */
-export function robust(values: number[], isWhole = false, mode = ""): [number, number] {
+export function robustRange(values: number[], isWhole = false, mode = ""): [number, number] {
   const known = values.filter(Number.isFinite).sort((a, b) => a - b);
   if (known.length === 0) return [0, 1];
   const quantile = (share: number) => known[Math.min(known.length - 1, Math.floor(share * known.length))]!;
@@ -43,19 +42,18 @@ export function robust(values: number[], isWhole = false, mode = ""): [number, n
   return [low - pad, high + pad];
 }
 
-/** Whether values are shown by their logarithm where nobody chose: all are above 0, and they span orders of magnitude. */
-export function spansOrders(values: number[]): boolean {
+/** Whether a logarithmic scale is the default: all values are positive and span orders of magnitude. */
+export function spansOrdersOfMagnitude(values: number[]): boolean {
   const [low, high] = [values.reduce((a, b) => Math.min(a, b), Infinity), values.reduce((a, b) => Math.max(a, b), -Infinity)];
-  return low > 0 && high / low > ORDERS;
+  return low > 0 && high / low > LOG_RATIO;
 }
 
-/** By the logarithm, from [low, high] to [from, to]. */
-export function logarithmic([low, high]: [number, number], range: [number, number]): Scale {
-  const scale = linear([Math.log(low), Math.log(high)], range);
+export function logScale([low, high]: [number, number], range: [number, number]): Scale {
+  const scale = linearScale([Math.log(low), Math.log(high)], range);
   return (value) => scale(Math.log(Math.max(value, low / 2)));
 }
 
-/** 1, 2 and 5 of each power of ten in a range above 0; of many powers, only the powers. */
+/** 1, 2 and 5 times the powers of ten in the range; over many powers, the powers alone. */
 export function logTicks([low, high]: [number, number], wanted: number): number[] {
   const powers = Array.from({ length: Math.ceil(Math.log10(high)) - Math.floor(Math.log10(low)) + 1 }, (_, index) => 10 ** (Math.floor(Math.log10(low)) + index));
   const all = powers.flatMap((power) => [1, 2, 5].map((factor) => Number((factor * power).toPrecision(3))));
@@ -64,7 +62,7 @@ export function logTicks([low, high]: [number, number], wanted: number): number[
   return found.filter(inside);
 }
 
-/** Round numbers in a range, about so many. */
+/** About `wanted` round numbers in the range. */
 export function ticks([low, high]: [number, number], wanted: number): number[] {
   const span = high - low;
   if (!(span > 0)) return [low];
@@ -73,13 +71,13 @@ export function ticks([low, high]: [number, number], wanted: number): number[] {
   return multiples([low, high], [1, 2, 5, 10].map((factor) => factor * power).find((each) => each >= rough) ?? power);
 }
 
-/** Whole numbers that an axis of training steps goes by. */
+/** Tick distances of an axis of training steps. */
 export const WHOLE_STEPS = Array.from({ length: 10 }, (_, power) => [1, 2, 5].map((factor) => factor * 10 ** power)).flat();
 
-/** Steps of time that people count by, in seconds. */
+/** Tick distances of a time axis, in seconds. */
 export const TIME_STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400];
 
-/** Round times in a range of seconds, about so many. */
+/** About `wanted` round times in a range of seconds. */
 export function timeTicks([low, high]: [number, number], wanted: number): number[] {
   const rough = (high - low) / Math.max(1, wanted);
   const day = TIME_STEPS.at(-1)!;
@@ -92,7 +90,7 @@ function multiples([low, high]: [number, number], step: number): number[] {
   return found;
 }
 
-/** Steps to mark on an axis: powers of two where it is logarithmic. */
+/** Ticks of a step axis. A logarithmic axis has powers of 4, or of 10 above 4096 steps. */
 export function stepTicks(most: number, isLog: boolean): number[] {
   if (!isLog) return ticks([0, most], 6).filter(Number.isInteger);
   const found: number[] = [];

@@ -1,26 +1,27 @@
-/** What slots did over time: lanes, times without those in which nobody did anything, and a trace for other tools. */
+/** Slots over time: lanes, a time axis without idle times, and the export as a trace. */
 import type { Timeline } from "../types.ts";
 
-export interface Collapse {
-  /** Pieces of time that are shown, in order, each with where it begins on the shown axis, in seconds. */
+export interface TimeAxis {
+  /** The shown intervals of time in order; `shown` is the start of each on the axis, in seconds. */
   pieces: { from: number; to: number; shown: number }[];
   length: number;
 }
 
+/** Width of a hidden idle time, as a share of the busy time. */
 const GAP_SHARE = 0.02;
 
-/** The slots that train a stage: the one that leads, and those that are lent to it. */
-export function slotsOf({ spans }: Timeline, index: number): string[] {
+/** The slots that train a stage: the leader, and the slots lent to it. */
+export function stageSlots({ spans }: Timeline, index: number): string[] {
   return [spans.slot[index]!, ...spans.members[index]!];
 }
 
-/** The lanes by name, as people count: gpu2 before gpu10. */
-export function lanes({ spans }: Timeline): string[] {
+/** The slot names in numeric order: gpu2 before gpu10. */
+export function laneNames({ spans }: Timeline): string[] {
   return [...new Set([...spans.slot, ...spans.members.flat()])].sort((a, b) => a.localeCompare(b, undefined, { numeric: true }));
 }
 
-/** An axis of time; if `isCollapsed`, long times in which no slot trained are a small gap each. */
-export function axis({ spans, at }: Timeline, isCollapsed: boolean): Collapse {
+/** If `isCollapsed`, each long idle time becomes a small gap. */
+export function timeAxis({ spans, at }: Timeline, isCollapsed: boolean): TimeAxis {
   const times = spans.begun_at.map((from, index): [number, number] => [from, spans.ended_at[index] ?? at]);
   times.sort((a, b) => a[0] - b[0]);
   const busy: [number, number][] = [];
@@ -31,7 +32,7 @@ export function axis({ spans, at }: Timeline, isCollapsed: boolean): Collapse {
   }
   const total = busy.reduce((sum, [from, to]) => sum + to - from, 0);
   const gap = Math.max(total * GAP_SHARE, 1e-3);
-  const pieces: Collapse["pieces"] = [];
+  const pieces: TimeAxis["pieces"] = [];
   let shown = 0;
   for (const [from, to] of busy) {
     const last = pieces.at(-1);
@@ -44,38 +45,37 @@ export function axis({ spans, at }: Timeline, isCollapsed: boolean): Collapse {
   return { pieces, length: Math.max(shown, 1e-3) };
 }
 
-/** Where a time lies on the shown axis. */
-export function place({ pieces }: Collapse, time: number): number {
+export function axisPosition({ pieces }: TimeAxis, time: number): number {
   let piece = pieces[0];
   for (const each of pieces) if (each.from <= time) piece = each;
   if (!piece) return 0;
   return piece.shown + Math.min(Math.max(0, time - piece.from), piece.to - piece.from);
 }
 
-/** How much of the time from the first stage to the last a slot trained. */
+/** The share of the time from the first stage to the last in which a slot trained. */
 export function busyShare(timeline: Timeline, slot: string): number {
   const { spans, at } = timeline;
   const all = spans.begun_at.map((from, index) => [from, spans.ended_at[index] ?? at] as const);
   if (all.length === 0) return 0;
   const begin = all.reduce((least, [from]) => Math.min(least, from), Infinity);
   const end = all.reduce((most, [, to]) => Math.max(most, to), 0);
-  const own = all.filter((_, index) => slotsOf(timeline, index).includes(slot)).reduce((sum, [from, to]) => sum + to - from, 0);
+  const own = all.filter((_, index) => stageSlots(timeline, index).includes(slot)).reduce((sum, [from, to]) => sum + to - from, 0);
   return end > begin ? Math.min(1, own / (end - begin)) : 1;
 }
 
-/** The timeline in the format of Chrome's tracing, which Perfetto reads. */
+/** The timeline in Chrome's trace event format, which Perfetto reads. */
 export function chromeTrace(timeline: Timeline, study: string): string {
   const { spans, marks } = timeline;
   const begin = Math.min(...spans.begun_at);
   const micro = (time: number) => Math.round((time - begin) * 1e6);
-  const names = lanes(timeline);
+  const names = laneNames(timeline);
   const tid = (slot: string) => names.indexOf(slot) + 1;
   const events = [
     ...names.map((name) => ({ ph: "M", name: "thread_name", pid: 1, tid: tid(name), args: { name } })),
     ...spans.slot.flatMap((_, index) =>
-      slotsOf(timeline, index).map((slot) => ({
+      stageSlots(timeline, index).map((slot) => ({
         ph: "X",
-        name: `${spans.proof[index] ? "proof, " : ""}steps ${spans.start[index]}–${spans.end[index]}`,
+        name: `${spans.proof[index] ? "verification, " : ""}steps ${spans.start[index]}–${spans.end[index]}`,
         cat: spans.outcome[index],
         pid: 1,
         tid: tid(slot),

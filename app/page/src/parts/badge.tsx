@@ -1,11 +1,11 @@
-/** How fresh what is shown is. */
+/** The connection state: live, lost, ended, or a saved or past state. */
 import { useEffect, useState } from "preact/hooks";
-import { awaySince, isReport } from "../data.ts";
-import { ago } from "../format.ts";
-import { freshness, lastHeard } from "../live.ts";
+import { unreachableSince, isReport } from "../data.ts";
+import { ageText } from "../format.ts";
+import { freshness, lastMessageAt } from "../live.ts";
 import { moment } from "../route.ts";
 
-const WORDS = { connecting: "○ connecting", live: "● live", lost: "△ connection lost", over: "■ over", deleted: "■ deleted" };
+const BADGE_TEXTS = { connecting: "○ connecting", live: "● live", lost: "△ connection lost", over: "■ ended", deleted: "■ deleted" };
 
 export function Badge() {
   const [now, setNow] = useState(Date.now());
@@ -15,21 +15,21 @@ export function Badge() {
   }, []);
   if (isReport) return <span class="badge">■ saved report</span>;
   if (moment.value !== null) return <span class="badge past">◷ event {moment.value}</span>;
-  const state = awaySince.value === null ? freshness.value : "lost";
-  const since = state === "live" ? `, last event ${ago(Math.max(0, now - lastHeard.value))} ago` : "";
+  const state = unreachableSince.value === null ? freshness.value : "lost";
+  const since = state === "live" ? `, last event ${ageText(Math.max(0, now - lastMessageAt.value))} ago` : "";
   return (
-    <span class={`badge ${state}`} title={`${WORDS[state].slice(2)}${since}`}>
-      {WORDS[state]}
+    <span class={`badge ${state}`} title={`${BADGE_TEXTS[state].slice(2)}${since}`}>
+      {BADGE_TEXTS[state]}
     </span>
   );
 }
 
-export function AwayNote() {
-  if (awaySince.value === null) return null;
-  const since = new Date(awaySince.value).toLocaleTimeString([], { hour12: false });
+export function ConnectionAlert() {
+  if (unreachableSince.value === null) return null;
+  const since = new Date(unreachableSince.value).toLocaleTimeString([], { hour12: false });
   return (
     <p class="away" role="alert">
-      The server has not answered since {since}. You see its last answers; the page keeps trying.
+      The server has not responded since {since}. The page shows the last data and keeps trying.
     </p>
   );
 }

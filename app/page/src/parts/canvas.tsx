@@ -1,4 +1,4 @@
-/** A drawing that fills its place, sharp on every screen, and is drawn again when the place, the theme or its data change. */
+/** A canvas in device pixels that fills its container. It is redrawn when its size, the theme or `draw` change. */
 import { useEffect, useRef, useState } from "preact/hooks";
 import { palette, type Palette } from "../theme.ts";
 
@@ -69,7 +69,7 @@ function useWidth(canvas: { current: HTMLCanvasElement | null }): number {
   return width;
 }
 
-/** What is said about the place under the pointer, beside it. */
+/** A tooltip beside the pointer. */
 export function Tip({ x, y, width, children }: { x: number; y: number; width: number; children: preact.ComponentChildren }) {
   const side = x > width / 2 ? { right: `${Math.max(0, width - x + 12)}px` } : { left: `${x + 12}px` };
   return (
@@ -79,8 +79,8 @@ export function Tip({ x, y, width, children }: { x: number; y: number; width: nu
   );
 }
 
-/** The text, or as much of its beginning as fits. */
-export function shortened(context: CanvasRenderingContext2D, text: string, width: number): string {
+/** Cut a text to a width in pixels. */
+export function shortenText(context: CanvasRenderingContext2D, text: string, width: number): string {
   if (context.measureText(text).width <= width) return text;
   const letters = Math.floor((text.length * width) / context.measureText(text).width) - 1;
   return letters > 0 ? `${text.slice(0, letters)}…` : "";

@@ -1,29 +1,29 @@
-/** A button that copies text, and says so. */
+/** A button that copies text to the clipboard and confirms it. */
 import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
 
-const SAID_MILLISECONDS = 2000;
+const MESSAGE_MILLISECONDS = 2000;
 
 export function CopyButton({ text, children }: { text: string; children: ComponentChildren }) {
-  const [said, setSaid] = useState("");
+  const [message, setMessage] = useState("");
   const copy = async () => {
     const copied = await copyText(text);
-    setSaid(copied ? "Copied" : "The browser does not allow copying");
-    setTimeout(() => setSaid(""), SAID_MILLISECONDS);
+    setMessage(copied ? "Copied" : "The browser does not allow copying");
+    setTimeout(() => setMessage(""), MESSAGE_MILLISECONDS);
   };
   return (
     <>
       <button onClick={() => void copy()} title={text}>
-        {said || children}
+        {message || children}
       </button>
       <span role="status" class="hidden">
-        {said}
+        {message}
       </span>
     </>
   );
 }
 
-/** Whether it is in the clipboard now: a page that came over plain HTTP from another machine has none. */
+/** Whether the text was copied. Pages over plain HTTP have no clipboard, except on localhost. */
 async function copyText(text: string): Promise<boolean> {
   try {
     await navigator.clipboard.writeText(text);

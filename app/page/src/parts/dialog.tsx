@@ -1,52 +1,52 @@
-/** A question before something is done, and what came of it. */
+/** A confirmation dialog, which shows the result of its action. */
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
-import { refreshAll, type Trouble } from "../data.ts";
+import { refreshAll, type RequestError } from "../data.ts";
 
 interface Props {
   title: string;
   verb: string;
-  isGrave?: boolean;
+  isDestructive?: boolean;
   children: ComponentChildren;
-  /** Does it, and says in a sentence what it did. */
+  /** Performs the action. Returns the message to show. */
   act: (form: FormData) => Promise<string>;
   close: () => void;
 }
 
-export function Dialog({ title, verb, isGrave, children, act, close }: Props) {
+export function Dialog({ title, verb, isDestructive, children, act, close }: Props) {
   const dialog = useRef<HTMLDialogElement>(null);
-  const [said, setSaid] = useState<{ text: string; isBad: boolean } | null>(null);
+  const [result, setResult] = useState<{ text: string; isError: boolean } | null>(null);
   const [busy, setBusy] = useState(false);
   useEffect(() => dialog.current?.showModal(), []);
   const submit = async (event: SubmitEvent) => {
     event.preventDefault();
     setBusy(true);
     try {
-      setSaid({ text: await act(new FormData(event.target as HTMLFormElement)), isBad: false });
+      setResult({ text: await act(new FormData(event.target as HTMLFormElement)), isError: false });
       refreshAll();
     } catch (error) {
-      setSaid({ text: (error as Trouble).message, isBad: true });
+      setResult({ text: (error as RequestError).message, isError: true });
     } finally {
       setBusy(false);
     }
   };
-  const isDone = said !== null && !said.isBad;
+  const isDone = result !== null && !result.isError;
   return (
     <dialog ref={dialog} onClose={close} aria-label={title}>
       <form onSubmit={submit}>
         <h2>{title}</h2>
         {!isDone && children}
-        {said && (
-          <p class={said.isBad ? "trouble" : "done"} role={said.isBad ? "alert" : "status"}>
-            {said.text}
+        {result && (
+          <p class={result.isError ? "trouble" : "done"} role={result.isError ? "alert" : "status"}>
+            {result.text}
           </p>
         )}
         <div class="buttons">
           <button type="button" onClick={() => dialog.current?.close()}>
-            {isDone ? "Close" : "Leave it"}
+            {isDone ? "Close" : "Back"}
           </button>
           {!isDone && (
-            <button class={isGrave ? "grave" : "main"} disabled={busy}>
+            <button class={isDestructive ? "grave" : "main"} disabled={busy}>
               {verb}
             </button>
           )}

@@ -1,6 +1,6 @@
-/** A part of the page: with a heading, and with what went wrong in it kept to itself. */
+/** Panels, each with a heading and an error boundary. */
 import { Component, type ComponentChildren } from "preact";
-import { refreshAll, type Answer, type Trouble } from "../data.ts";
+import { refreshAll, type Answer, type RequestError } from "../data.ts";
 
 interface Props {
   title?: string;
@@ -18,20 +18,20 @@ export function Panel({ title, aside, children, class: name = "" }: Props) {
           {aside && <div class="aside">{aside}</div>}
         </header>
       )}
-      <Guarded>{children}</Guarded>
+      <ErrorBoundary>{children}</ErrorBoundary>
     </section>
   );
 }
 
-interface Failure {
+interface ErrorState {
   error: Error | null;
-  /** What failed. What is given later is tried again, such as when another answer has come. */
+  /** The children that failed. Different children are rendered again. */
   children: ComponentChildren;
 }
 
-/** What fails inside is said in its place; everything around it goes on. */
-export class Guarded extends Component<{ children: ComponentChildren }, Failure> {
-  override state: Failure = { error: null, children: null };
+/** Shows an error of its children, so that the rest of the page stays usable. */
+export class ErrorBoundary extends Component<{ children: ComponentChildren }, ErrorState> {
+  override state: ErrorState = { error: null, children: null };
 
   override componentDidCatch(error: Error): void {
     this.setState({ error, children: this.props.children });
@@ -54,21 +54,21 @@ interface LoadedProps<T> {
   children: (data: T) => ComponentChildren;
 }
 
-/** What the server answered; until then that it is asked, and what went wrong above what it answered last. */
+/** Renders a response: a placeholder before the first one, and an error above the last data. */
 export function Loaded<T>({ answer, children }: LoadedProps<T>) {
   const { data, error } = answer;
   return (
     <>
-      {error && <TroubleNote error={error} isOld={data !== null} />}
-      {data !== null ? <Guarded>{children(data)}</Guarded> : !error && <p class="quiet">Loading …</p>}
+      {error && <ErrorNote error={error} hasData={data !== null} />}
+      {data !== null ? <ErrorBoundary>{children(data)}</ErrorBoundary> : !error && <p class="quiet">Loading …</p>}
     </>
   );
 }
 
-export function TroubleNote({ error, isOld }: { error: Trouble; isOld: boolean }) {
+export function ErrorNote({ error, hasData }: { error: RequestError; hasData: boolean }) {
   return (
     <p class="trouble" role="alert">
-      {error.message} {isOld && "You see its last answer."}
+      {error.message} {hasData && "The last data are shown."}
     </p>
   );
 }

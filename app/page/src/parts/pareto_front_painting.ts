@@ -1,7 +1,7 @@
-/** Paints a Pareto front: axes, its edge, and one mark per trial. */
-import { onAxis } from "../format.ts";
+/** Paints a Pareto front: axes, its border, and one mark per trial. */
+import { axisNumber } from "../format.ts";
 import type { FrontDot } from "../layout/pareto_front.ts";
-import { linear, logarithmic, logTicks, robust, robustByLog, spansOrders, ticks, type Scale } from "../layout/scales.ts";
+import { linearScale, logScale, logTicks, robustRange, robustLogRange, spansOrdersOfMagnitude, ticks, type Scale } from "../layout/scales.ts";
 import type { Palette } from "../theme.ts";
 import type { Size } from "./canvas.tsx";
 
@@ -15,11 +15,11 @@ interface PaintedAxis {
 export interface ParetoPicture {
   dots: FrontDot[];
   edge: [number, number][];
-  axes: readonly { text: string; isLess: boolean | null }[];
+  axes: readonly { text: string; isLower: boolean | null }[];
   near: number | null;
 }
 
-/** Scales that show the whole front and nearly all trials. Outliers are moved to the border. */
+/** Scales that show the whole front and nearly all trials. Outliers are clamped to the edge of the plot. */
 export function frontScales(dots: FrontDot[], { width, height }: Size): [PaintedAxis, PaintedAxis] {
   const front = dots.filter((dot) => dot.kind === "front");
   const across = axis(dots.map((dot) => dot.x), front.map((dot) => dot.x), [LEFT, width - RIGHT], Math.max(2, width / 110));
@@ -27,10 +27,10 @@ export function frontScales(dots: FrontDot[], { width, height }: Size): [Painted
 }
 
 function axis(values: number[], front: number[], range: [number, number], wanted: number): PaintedAxis {
-  const isLog = spansOrders(values);
-  const [a, b] = isLog ? robustByLog(values) : robust(values);
+  const isLog = spansOrdersOfMagnitude(values);
+  const [a, b] = isLog ? robustLogRange(values) : robustRange(values);
   const [low, high] = [Math.min(a, ...front), Math.max(b, ...front)];
-  const scale = (isLog ? logarithmic : linear)([low, high], range);
+  const scale = (isLog ? logScale : linearScale)([low, high], range);
   return { place: (value) => scale(Math.min(high, Math.max(low, value))), ticks: (isLog ? logTicks : ticks)([low, high], wanted) };
 }
 
@@ -42,7 +42,7 @@ export function paintFront(context: CanvasRenderingContext2D, size: Size, ink: P
   context.beginPath();
   shown.edge.forEach(([a, b], index) => context[index ? "lineTo" : "moveTo"](x.place(a), y.place(b)));
   context.stroke();
-  for (const kind of ["behind", "broken", "front"] as const) {
+  for (const kind of ["dominated", "infeasible", "front"] as const) {
     for (const dot of shown.dots) if (dot.kind === kind) mark(context, ink, kind, x.place(dot.x), y.place(dot.y), dot.trial === shown.near);
   }
 }
@@ -55,12 +55,12 @@ function paintAxes(context: CanvasRenderingContext2D, { width, height }: Size, i
   context.textAlign = "right";
   for (const tick of y.ticks) {
     line(context, LEFT, y.place(tick), width - RIGHT, y.place(tick));
-    context.fillText(onAxis(tick), LEFT - 8, y.place(tick));
+    context.fillText(axisNumber(tick), LEFT - 8, y.place(tick));
   }
   context.textAlign = "center";
   for (const tick of x.ticks) {
     line(context, x.place(tick), TOP, x.place(tick), height - BOTTOM);
-    context.fillText(onAxis(tick), x.place(tick), height - BOTTOM + 12);
+    context.fillText(axisNumber(tick), x.place(tick), height - BOTTOM + 12);
   }
   context.fillText(axes[0]!.text, (LEFT + width - RIGHT) / 2, height - 8);
   context.textAlign = "left";
@@ -74,7 +74,7 @@ function line(context: CanvasRenderingContext2D, x0: number, y0: number, x1: num
   context.stroke();
 }
 
-/** A diamond on the front, a ring behind it, a cross where a constraint is broken: shapes, not colours alone. */
+/** A diamond for a trial on the front, a ring for a dominated one, a cross for a violated constraint. */
 function mark(context: CanvasRenderingContext2D, ink: Palette, kind: FrontDot["kind"], x: number, y: number, isNear: boolean): void {
   const size = isNear ? 7 : 4.5;
   context.beginPath();
@@ -84,9 +84,9 @@ function mark(context: CanvasRenderingContext2D, ink: Palette, kind: FrontDot["k
     context.fill();
     return;
   }
-  context.strokeStyle = kind === "broken" ? ink.bad : ink.soft;
+  context.strokeStyle = kind === "infeasible" ? ink.bad : ink.soft;
   context.lineWidth = 1.3;
-  if (kind === "behind") context.arc(x, y, size - 1, 0, 7);
+  if (kind === "dominated") context.arc(x, y, size - 1, 0, 7);
   else for (const turn of [1, -1]) [context.moveTo(x - size + 1, y - turn * (size - 1)), context.lineTo(x + size - 1, y + turn * (size - 1))];
   context.stroke();
 }

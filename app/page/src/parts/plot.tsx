@@ -1,4 +1,4 @@
-/** Lines over steps or time, by uPlot. */
+/** Line plots over steps or time, with uPlot. */
 import { useEffect, useRef } from "preact/hooks";
 import uPlot from "uplot";
 import { duration, number } from "../format.ts";
@@ -23,12 +23,12 @@ interface Props {
   isLogX?: boolean;
   isLogY?: boolean;
   marks?: { x: number; text: string }[];
-  /** The x axis is of seconds. */
+  /** x is in seconds. */
   isTime?: boolean;
   range?: [number, number] | null;
-  /** Where the x axis begins at the latest. */
+  /** Largest start of the x axis. */
   from?: number;
-  /** Told of the line under the pointer, with a point of it. */
+  /** Called with the line and the point under the pointer. */
   onNear?: (line: number | null, x: number | null, y: number | null) => void;
   onPick?: (line: number) => void;
 }
@@ -38,7 +38,7 @@ export function Plot(props: Props) {
   const colours = palette.value;
   useEffect(() => {
     const element = place.current!;
-    const plot = new uPlot(options(props, element.clientWidth), data(props.lines), element);
+    const plot = new uPlot(plotOptions(props, element.clientWidth), alignLines(props.lines), element);
     const observer = new ResizeObserver(() => plot.setSize({ width: element.clientWidth, height: props.height }));
     observer.observe(element);
     return () => (observer.disconnect(), plot.destroy());
@@ -46,13 +46,13 @@ export function Plot(props: Props) {
   return <div ref={place} class="plot" role="img" aria-label={props.label} style={{ minHeight: `${props.height}px` }} />;
 }
 
-/** uPlot wants one list of x for all lines. */
-export function data(lines: Line[]): uPlot.AlignedData {
+/** uPlot requires the same x values for all lines. */
+export function alignLines(lines: Line[]): uPlot.AlignedData {
   if (lines.length === 0) return [[], []];
   return uPlot.join(lines.map((line) => [line.x, line.y]));
 }
 
-function options(props: Props, width: number): uPlot.Options {
+function plotOptions(props: Props, width: number): uPlot.Options {
   const { soft, line: grid } = palette.value;
   const axis: uPlot.Axis = { stroke: soft, grid: { stroke: grid, width: 1 }, ticks: { show: false }, font: "12px system-ui" };
   const format = props.isTime ? duration : number;
@@ -70,12 +70,12 @@ function options(props: Props, width: number): uPlot.Options {
       { ...axis, label: props.xLabel, labelSize: 18, labelFont: "12px system-ui", size: 34, incrs: props.isTime ? TIME_STEPS : WHOLE_STEPS, values: (_, all) => all.map((x) => (x === null ? "" : format(x))) },
       { ...axis, size: 58, values: (_, all) => all.map((y) => (y === null ? "" : number(y))) },
     ],
-    series: [{}, ...seriesOf(props.lines)],
-    hooks: { draw: [(plot) => rule(plot, props.marks ?? [])], setSeries: [], ready: [(plot) => listen(plot, props)] },
+    series: [{}, ...lineSeries(props.lines)],
+    hooks: { draw: [(plot) => drawMarks(plot, props.marks ?? [])], setSeries: [], ready: [(plot) => reportNearest(plot, props)] },
   };
 }
 
-function seriesOf(lines: Line[]): uPlot.Series[] {
+function lineSeries(lines: Line[]): uPlot.Series[] {
   const stepped = uPlot.paths.stepped!({ align: 1 });
   if (lines.length === 0) return [{ show: false }];
   return lines.map((line) => ({
@@ -89,8 +89,8 @@ function seriesOf(lines: Line[]): uPlot.Series[] {
   }));
 }
 
-/** Upright lines, such as rungs; those whose names would overlap have none. */
-function rule(plot: uPlot, marks: { x: number; text: string }[]): void {
+/** Vertical lines, such as rungs. A name that would overlap the one before is left out. */
+function drawMarks(plot: uPlot, marks: { x: number; text: string }[]): void {
   const { ctx: context, bbox } = plot;
   context.save();
   context.strokeStyle = palette.value.faint;
@@ -116,7 +116,7 @@ function rule(plot: uPlot, marks: { x: number; text: string }[]): void {
   context.restore();
 }
 
-function listen(plot: uPlot, props: Props): void {
+function reportNearest(plot: uPlot, props: Props): void {
   let near: number | null = null;
   plot.hooks.setSeries = [(_, index) => void (near = index ?? null)];
   plot.hooks.setCursor = [

@@ -1,21 +1,21 @@
-/** Thousands of rows, of which only those in sight are there: as few elements, filled anew as they come into sight. */
+/** A virtual table: a fixed pool of row elements shows the visible part of thousands of rows. */
 import { batch, computed, signal, type Signal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
 import { memo } from "preact/compat";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 
 const ROW_PIXELS = 30;
-const BEYOND = 6;
+const EXTRA_ROWS = 6;
 const GAP_REM = 0.9;
 const SCROLLBAR_PIXELS = 16;
 
 interface Props {
   count: number;
   label: string;
-  /** Of each column, in rem. */
+  /** Column widths in rem. */
   widths: number[];
   head: ComponentChildren;
-  /** What is in a row. It is asked for once for each element, and follows the number of the row that the element shows. */
+  /** Renders a row once for each element of the pool. The signal is the index of the row that the element shows. */
   row: (index: Signal<number>) => ComponentChildren;
 }
 
@@ -29,10 +29,10 @@ export function Rows({ count, label, widths, head, row }: Props) {
     observer.observe(element);
     return () => observer.disconnect();
   }, []);
-  const size = Math.min(count, Math.ceil(height / ROW_PIXELS) + 2 * BEYOND);
+  const size = Math.min(count, Math.ceil(height / ROW_PIXELS) + 2 * EXTRA_ROWS);
   const pool = useMemo(() => Array.from({ length: size }, (_, index) => signal(index)), [size]);
   const show = () => {
-    const first = Math.floor((box.current?.scrollTop ?? 0) / ROW_PIXELS) - BEYOND;
+    const first = Math.floor((box.current?.scrollTop ?? 0) / ROW_PIXELS) - EXTRA_ROWS;
     const from = Math.max(0, Math.min(count - size, first));
     batch(() => {
       for (let index = from; index < from + size; index += 1) pool[index % size]!.value = index;
@@ -62,7 +62,7 @@ export function Rows({ count, label, widths, head, row }: Props) {
         </div>
       </div>
       <div role="rowgroup" class="body" style={{ height: `${count * ROW_PIXELS}px` }}>
-        {inOrder(pool).map((index) => (
+        {sortByRow(pool).map((index) => (
           <Row key={pool.indexOf(index)} index={index} row={row} />
         ))}
       </div>
@@ -70,8 +70,8 @@ export function Rows({ count, label, widths, head, row }: Props) {
   );
 }
 
-/** As they are read and reached by Tab; while the table moves they may be in another order. */
-function inOrder(pool: Signal<number>[]): Signal<number>[] {
+/** In the order of screen readers and Tab. While the table scrolls, the DOM order may differ. */
+function sortByRow(pool: Signal<number>[]): Signal<number>[] {
   return [...pool].sort((a, b) => a.peek() - b.peek());
 }
 

@@ -1,31 +1,29 @@
-/** How the rung tree is painted: its axes, its lines, their ends, and what of them is under the pointer. */
-import { MARKS, onAxis } from "../format.ts";
-import { commonValues, isOn, type End, type Link, type Segment } from "../layout/rung_tree.ts";
-import { linear, logarithmic, logTicks, steps as stepScale, stepTicks, ticks, type Scale } from "../layout/scales.ts";
-import { scale as colourScale, series, type Palette } from "../theme.ts";
+/** Paints the rung tree: axes, lines and ends. Finds the line or the end under the pointer. */
+import { STATE_SYMBOLS, axisNumber } from "../format.ts";
+import { commonValues, isOnPath, type End, type Link, type Segment } from "../layout/rung_tree.ts";
+import { linearScale, logScale, logTicks, stepScale, stepTicks, ticks, type Scale } from "../layout/scales.ts";
+import { scale as colourScale, seriesColour, type Palette } from "../theme.ts";
 import type { Tree } from "../types.ts";
 import type { Size } from "./canvas.tsx";
 
 const [LEFT, RIGHT, TOP, BOTTOM] = [52, 16, 20, 26];
 const REACH_PIXELS = 14;
-/** More trials are drawn as a density, and their ends as dots. */
-const MANY = 200;
-/** Before the first measurement trials are known to be together, but not where: a thin broken line, where there are not many. */
-const GUESS = [2, 4];
+/** With more trials, lines are fainter and ends are dots. */
+const DENSITY_LIMIT = 200;
+/** Line dash before the first measurement, where the value is only estimated. */
+const ESTIMATE_DASH = [2, 4];
 
 export interface Frame {
-  /** The lowest and the highest value that is shown. */
+  /** The lowest and the highest shown value. */
   domain: [number, number];
   /** The last step. */
   most: number;
   isLog: boolean;
-  /** Whether the metric is by its logarithm. */
   isLogY: boolean;
 }
 
-/** From a step and from a value to where they are drawn. */
-export function scalesOf({ domain, most, isLog, isLogY }: Frame, size: Size): [Scale, Scale] {
-  const y = (isLogY ? logarithmic : linear)(domain, [size.height - BOTTOM, TOP]);
+export function treeScales({ domain, most, isLog, isLogY }: Frame, size: Size): [Scale, Scale] {
+  const y = (isLogY ? logScale : linearScale)(domain, [size.height - BOTTOM, TOP]);
   return [stepScale(most, [LEFT, size.width - RIGHT], isLog), (value) => Math.max(TOP - 4, Math.min(size.height - BOTTOM - 2, y(value)))];
 }
 
@@ -33,28 +31,28 @@ interface Lines {
   x: Scale;
   y: Scale;
   ink: Palette;
-  /** By node; nothing for the plain drawing. */
+  /** By node; null for the plain drawing. */
   colours: (string | undefined)[] | null;
-  /** On the way of a trial that is marked, and of the best one. */
-  lit: Map<number, number>;
-  won: Map<number, number>;
-  /** How many trials there are: of many, each line is fainter, so that what is seen is where most of them lie. */
+  /** The nodes of the marked trials and of the best trial. */
+  markedPath: Map<number, number>;
+  bestPath: Map<number, number>;
+  /** The number of trials. The more there are, the fainter the lines, so that the drawing shows their density. */
   all: number;
   /** The most trials on one line. */
   thickest: number;
 }
 
-export function drawLines(context: CanvasRenderingContext2D, segments: Segment[], { x, y, ink, colours, lit, won, all, thickest }: Lines): void {
+export function drawLines(context: CanvasRenderingContext2D, segments: Segment[], { x, y, ink, colours, markedPath, bestPath, all, thickest }: Lines): void {
   const wide = Math.log2(1 + thickest);
-  const plain = 0.6 * Math.sqrt(Math.min(1, MANY / all));
+  const plain = 0.6 * Math.sqrt(Math.min(1, DENSITY_LIMIT / all));
   context.lineCap = "round";
-  for (const segment of order(segments, won)) {
-    const isWon = isOn(won, segment);
-    if (segment.isGuess && all > MANY && !isWon && !isOn(lit, segment)) continue;
+  for (const segment of orderByBest(segments, bestPath)) {
+    const isWon = isOnPath(bestPath, segment);
+    if (segment.isEstimate && all > DENSITY_LIMIT && !isWon && !isOnPath(markedPath, segment)) continue;
     context.strokeStyle = colours?.[segment.node] ?? (isWon ? ink.accent : ink.soft);
-    context.globalAlpha = lit.size && !isOn(lit, segment) ? 0.14 : isWon ? 0.95 : colours ? plain / 0.63 : plain;
-    context.lineWidth = segment.isGuess ? 1 : 1 + (Math.log2(segment.trials) / wide) * 11;
-    context.setLineDash(segment.isGuess ? GUESS : []);
+    context.globalAlpha = markedPath.size && !isOnPath(markedPath, segment) ? 0.14 : isWon ? 0.95 : colours ? plain / 0.63 : plain;
+    context.lineWidth = segment.isEstimate ? 1 : 1 + (Math.log2(segment.trials) / wide) * 11;
+    context.setLineDash(segment.isEstimate ? ESTIMATE_DASH : []);
     context.beginPath();
     context.moveTo(x(segment.x0), y(segment.y0));
     context.lineTo(x(segment.x1), y(segment.y1));
@@ -63,12 +61,12 @@ export function drawLines(context: CanvasRenderingContext2D, segments: Segment[]
   context.setLineDash([]);
 }
 
-/** Each repeat of a trial by itself: a thin line, below that of the mean. */
+/** Thin lines for single repeats, below the lines of the means. */
 export function drawRepeats(context: CanvasRenderingContext2D, segments: Segment[], { x, y, ink }: { x: Scale; y: Scale; ink: Palette }): void {
   context.globalAlpha = 0.45;
   context.strokeStyle = ink.soft;
   context.lineWidth = 0.8;
-  for (const segment of segments.filter((each) => !each.isGuess)) {
+  for (const segment of segments.filter((each) => !each.isEstimate)) {
     context.beginPath();
     context.moveTo(x(segment.x0), y(segment.y0));
     context.lineTo(x(segment.x1), y(segment.y1));
@@ -76,7 +74,7 @@ export function drawRepeats(context: CanvasRenderingContext2D, segments: Segment
   }
 }
 
-/** Averages: a thin broken line from each state to the mean, which is a diamond. */
+/** A dotted line from each averaged state to the mean, which is a diamond. */
 export function drawLinks(context: CanvasRenderingContext2D, links: Link[], { x, y, ink }: { x: Scale; y: Scale; ink: Palette }): void {
   context.globalAlpha = 0.9;
   context.strokeStyle = context.fillStyle = ink.warm;
@@ -94,12 +92,12 @@ export function drawLinks(context: CanvasRenderingContext2D, links: Link[], { x,
   for (const link of new Map(links.map((each) => [each.trial, each])).values()) context.fillText("◆", x(link.x1), y(link.y1) + 1);
 }
 
-/** The way of the best trial is drawn last, above the others. */
-function order(segments: Segment[], won: Map<number, number>): Segment[] {
-  return [...segments.filter((each) => !isOn(won, each)), ...segments.filter((each) => isOn(won, each))];
+/** The path of the best trial comes last, so that it is drawn on top. */
+function orderByBest(segments: Segment[], bestPath: Map<number, number>): Segment[] {
+  return [...segments.filter((each) => !isOnPath(bestPath, each)), ...segments.filter((each) => isOnPath(bestPath, each))];
 }
 
-/** The colour of what all trials through a node have in common. */
+/** The colour of the value that all trials of a node share. */
 export function nodeColours(tree: Tree, values: unknown[]): (string | undefined)[] {
   const common = commonValues(tree, values);
   const numbers = values.filter((value): value is number => typeof value === "number");
@@ -111,7 +109,7 @@ export function nodeColours(tree: Tree, values: unknown[]): (string | undefined)
   return common.map((value) => {
     if (value === undefined || value === null) return undefined;
     if (isNumeric && typeof value === "number") return colourScale((place(value) - place(low)) / (place(high) - place(low) || 1));
-    return series(kinds.indexOf(String(value)));
+    return seriesColour(kinds.indexOf(String(value)));
   });
 }
 
@@ -139,11 +137,11 @@ function drawValues(context: CanvasRenderingContext2D, size: Size, ink: Palette,
     context.moveTo(LEFT, y(value));
     context.lineTo(size.width - RIGHT, y(value));
     context.stroke();
-    context.fillText(onAxis(value), LEFT - 8, y(value));
+    context.fillText(axisNumber(value), LEFT - 8, y(value));
   }
 }
 
-/** The steps of rungs, and others where these leave room. */
+/** The steps of the rungs, and round steps between them. */
 function drawSteps(context: CanvasRenderingContext2D, size: Size, ink: Palette, { x, most, isLog, rungs }: Axes): void {
   const line = size.height - BOTTOM + 14;
   context.textAlign = "center";
@@ -155,7 +153,7 @@ function drawSteps(context: CanvasRenderingContext2D, size: Size, ink: Palette, 
   }
 }
 
-/** An upright line for each rung, and above them the metric and those of their names that find room. */
+/** A vertical line for each rung, and above the lines the metric and the names that fit. */
 function drawRungs(context: CanvasRenderingContext2D, size: Size, ink: Palette, { x, metric, rungs }: Axes): void {
   context.strokeStyle = ink.faint;
   context.fillStyle = ink.soft;
@@ -189,7 +187,7 @@ interface Marks {
   best: Best | null;
 }
 
-/** The best trial, and where it has its result: a trial that trains on is beyond that. text: the result in words. */
+/** The best trial and its result, which may be before its last step. */
 export interface Best {
   trial: number;
   step: number;
@@ -201,7 +199,7 @@ export function drawEnds(context: CanvasRenderingContext2D, ends: End[], marks: 
   const { x, y, ink, marked, colours, states, best } = marks;
   context.textAlign = "center";
   context.font = "11px system-ui, sans-serif";
-  const isDot = marks.most > MANY;
+  const isDot = marks.most > DENSITY_LIMIT;
   for (const end of ends) {
     const state = states[end.trial] ?? end.state;
     const isBest = end.trial === best?.trial;
@@ -210,7 +208,7 @@ export function drawEnds(context: CanvasRenderingContext2D, ends: End[], marks: 
     if (end.deviation && !isDot) drawDeviation(context, x(end.step), y(end.value - end.deviation), y(end.value + end.deviation));
     if (isBest && end.step === best.step) continue;
     if (isDot && !marked.includes(end.trial)) context.fillRect(x(end.step) - 1, y(end.value) - 1, 2, 2);
-    else context.fillText(MARKS[state] ?? "●", x(end.step), y(end.value) + 1);
+    else context.fillText(STATE_SYMBOLS[state] ?? "●", x(end.step), y(end.value) + 1);
   }
   if (!best) return;
   context.globalAlpha = 1;
@@ -218,14 +216,14 @@ export function drawEnds(context: CanvasRenderingContext2D, ends: End[], marks: 
   drawBest(context, x(best.step), y(best.value), `trial ${best.trial}: ${best.text}`, ink);
 }
 
-/** From one deviation below a mean to one above it. */
+/** An error bar of one standard deviation on each side. */
 function drawDeviation(context: CanvasRenderingContext2D, x: number, low: number, high: number): void {
   for (const [width, from, to] of [[1.5, low, high], [7, low - 0.75, low + 0.75], [7, high - 0.75, high + 0.75]] as const) {
     context.fillRect(x - width / 2, Math.min(from, to), width, Math.abs(to - from));
   }
 }
 
-/** The best trial by name, on paper of its own, so that it can be read above whatever ends there, below the names of rungs. */
+/** The star and the label of the best trial, with an outline that keeps the text legible. */
 function drawBest(context: CanvasRenderingContext2D, x: number, y: number, text: string, ink: Palette): void {
   context.font = "600 12px system-ui, sans-serif";
   context.textAlign = "right";
@@ -245,8 +243,8 @@ export interface Near {
   segment?: Segment;
 }
 
-/** What is under the pointer: the end of a trial before a line. */
-export function nearest(drawing: { ends: End[]; segments: Segment[] }, [x, y]: [Scale, Scale], px: number, py: number): Near | null {
+/** The end, or else the line, near the pointer. */
+export function findNearest(drawing: { ends: End[]; segments: Segment[] }, [x, y]: [Scale, Scale], px: number, py: number): Near | null {
   let [best, found]: [number, Near | null] = [REACH_PIXELS, null];
   for (const end of drawing.ends) {
     const away = Math.hypot(x(end.step) - px, y(end.value) - py);

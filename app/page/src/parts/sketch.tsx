@@ -1,10 +1,10 @@
-/** A hyper-parameter over the steps: a small picture, with its values in words. */
+/** A sparkline of a hyper-parameter over the steps, with its schedule as text. */
 import type { Schedule } from "../types.ts";
 
 const [WIDTH, HEIGHT] = [160, 26];
 
 export function Sketch({ schedule, marks }: { schedule: Schedule; marks: number[] }) {
-  const heights = levels(schedule.values);
+  const heights = valueLevels(schedule.values);
   const last = schedule.steps.at(-1) ?? 0;
   const x = (step: number) => 2 + (last ? (step / last) * (WIDTH - 4) : 0);
   const y = (share: number) => HEIGHT - 4 - share * (HEIGHT - 8);
@@ -26,8 +26,8 @@ export function Sketch({ schedule, marks }: { schedule: Schedule; marks: number[
   );
 }
 
-/** Where each value is drawn, from 0 to 1; what is no number stands on a level of its own. */
-function levels(values: unknown[]): number[] {
+/** Heights from 0 to 1. Values that are not numbers have one level each. */
+function valueLevels(values: unknown[]): number[] {
   const numbers = values.every((value) => typeof value === "number")
     ? (values as number[])
     : values.map((value) => [...new Set(values.map(String))].indexOf(String(value)));

@@ -1,24 +1,23 @@
-/** How slots over time are painted: their names, their stages, what was measured and kept, and the times. */
+/** Paints slots over time: names, stages, ticks for evaluations and checkpoints, and the time axis. */
 import { duration, percent } from "../format.ts";
 import { timeTicks } from "../layout/scales.ts";
-import { busyShare, slotsOf, type Collapse } from "../layout/timeline.ts";
+import { busyShare, stageSlots, type TimeAxis } from "../layout/timeline.ts";
 import { scale as colourScale, type Palette } from "../theme.ts";
 import type { Timeline } from "../types.ts";
 import type { Size } from "./canvas.tsx";
-import { roomFor } from "./room.ts";
+import { fitHeight } from "./fit_height.ts";
 
-/** Where lanes begin: behind their names, below the times. */
+/** Left and top edge of the lanes. */
 export const [NAME, TOP] = [92, 22];
 
-/** How high a lane is: fewer have more room. */
-export function laneOf(slots: number): number {
-  return Math.max(30, Math.min(72, Math.round(roomFor(420, 480) / Math.max(1, slots))));
+export function laneHeight(slots: number): number {
+  return Math.max(30, Math.min(72, Math.round(fitHeight(420, 480) / Math.max(1, slots))));
 }
 
-interface Drawn {
+interface SlotsDrawing {
   timeline: Timeline;
   names: string[];
-  shown: Collapse;
+  shown: TimeAxis;
   trials: Map<string, number>;
   from: number;
   to: number;
@@ -26,7 +25,7 @@ interface Drawn {
   x: (at: number) => number;
 }
 
-export function paint(context: CanvasRenderingContext2D, size: Size, ink: Palette, drawn: Drawn): void {
+export function paint(context: CanvasRenderingContext2D, size: Size, ink: Palette, drawn: SlotsDrawing): void {
   context.textBaseline = "middle";
   drawNames(context, size, ink, drawn);
   context.save();
@@ -39,9 +38,9 @@ export function paint(context: CanvasRenderingContext2D, size: Size, ink: Palett
   context.restore();
 }
 
-/** Each slot with how much of the time it trained, before the lane that is its. */
-function drawNames(context: CanvasRenderingContext2D, size: Size, ink: Palette, { timeline, names }: Drawn): void {
-  const lane = laneOf(names.length);
+/** The name of each slot and its busy share. */
+function drawNames(context: CanvasRenderingContext2D, size: Size, ink: Palette, { timeline, names }: SlotsDrawing): void {
+  const lane = laneHeight(names.length);
   names.forEach((name, row) => {
     const y = TOP + row * lane;
     context.fillStyle = ink.line;
@@ -55,21 +54,21 @@ function drawNames(context: CanvasRenderingContext2D, size: Size, ink: Palette, 
   });
 }
 
-/** By how many trials share a stage, always the same: one is light, and twice as many are a step darker. */
-export function sharedColour(trials: number): string {
+/** The colour for a number of sharing trials: light for one, and one step darker for each doubling. */
+export function sharingColour(trials: number): string {
   return colourScale(0.75 - 0.15 * Math.min(5, Math.log2(trials)));
 }
 
-function drawSpans(context: CanvasRenderingContext2D, size: Size, ink: Palette, { timeline, names, trials, x }: Drawn): void {
+function drawSpans(context: CanvasRenderingContext2D, size: Size, ink: Palette, { timeline, names, trials, x }: SlotsDrawing): void {
   const { spans, at } = timeline;
-  const lane = laneOf(names.length);
-  const all = spans.slot.flatMap((_, index) => slotsOf(timeline, index).map((slot) => [slot, index] as const));
+  const lane = laneHeight(names.length);
+  const all = spans.slot.flatMap((_, index) => stageSlots(timeline, index).map((slot) => [slot, index] as const));
   all.forEach(([slot, index]) => {
     const [left, right] = [x(spans.begun_at[index]!), x(spans.ended_at[index] ?? at)];
     if (right < NAME || left > size.width) return;
     const [y, width] = [TOP + names.indexOf(slot) * lane + 4, Math.max(1, right - left - 0.5)];
     const isProof = spans.proof[index] !== null;
-    context.fillStyle = spans.own[index] ? sharedColour(trials.get(spans.node[index]!) ?? 1) : ink.faint;
+    context.fillStyle = spans.own[index] ? sharingColour(trials.get(spans.node[index]!) ?? 1) : ink.faint;
     if (isProof) frame(context, ink, left, y, width, lane - 10);
     else context.fillRect(left, y, width, lane - 10);
     if (!spans.own[index] && !isProof) hatch(context, ink, left, y, width, lane);
@@ -80,10 +79,10 @@ function drawSpans(context: CanvasRenderingContext2D, size: Size, ink: Palette, 
   });
 }
 
-/** What was measured above its lane, what was kept below. */
-function drawMarks(context: CanvasRenderingContext2D, ink: Palette, { timeline, names, x }: Drawn): void {
+/** Ticks: evaluations at the top of the lane, checkpoints at the bottom. */
+function drawMarks(context: CanvasRenderingContext2D, ink: Palette, { timeline, names, x }: SlotsDrawing): void {
   const { spans, marks } = timeline;
-  const lane = laneOf(names.length);
+  const lane = laneHeight(names.length);
   context.fillStyle = ink.ink;
   marks.at.forEach((at, index) => {
     const y = TOP + names.indexOf(spans.slot[marks.span[index]!]!) * lane;
@@ -91,7 +90,7 @@ function drawMarks(context: CanvasRenderingContext2D, ink: Palette, { timeline, 
   });
 }
 
-/** A stage that was trained again only to compare: a dashed frame that is empty. */
+/** A dashed frame for a stage that was trained for verification. */
 function frame(context: CanvasRenderingContext2D, ink: Palette, left: number, top: number, width: number, height: number): void {
   context.save();
   context.strokeStyle = ink.soft;
@@ -117,8 +116,8 @@ function hatch(context: CanvasRenderingContext2D, ink: Palette, left: number, to
   context.restore();
 }
 
-/** Round times since the submission, when each piece begins and, where idle time was left out, a broken line. */
-function drawTimes(context: CanvasRenderingContext2D, size: Size, ink: Palette, { begin, x, from, to, shown }: Drawn): void {
+/** Times since the submission, and a dashed line at each hidden idle time. */
+function drawTimes(context: CanvasRenderingContext2D, size: Size, ink: Palette, { begin, x, from, to, shown }: SlotsDrawing): void {
   let free = NAME;
   const spacing = (to - from) / (size.width / 110);
   shown.pieces.forEach((piece, index) => {

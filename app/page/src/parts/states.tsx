@@ -1,26 +1,26 @@
-/** A state as a shape and a word, and the mark beside a number that was not compared or may be wrong. */
-import { MARKS } from "../format.ts";
+/** States with their symbols, and footnotes for results that are unverified or may be wrong. */
+import { STATE_SYMBOLS } from "../format.ts";
 
 export function State({ state }: { state: string }) {
   return (
     <span class={`state ${state}`}>
-      <span aria-hidden="true">{MARKS[state] ?? "·"}</span> {state}
+      <span aria-hidden="true">{STATE_SYMBOLS[state] ?? "·"}</span> {state}
     </span>
   );
 }
 
-interface Marked {
-  /** The sign of each sentence: see `signsOf`. */
+interface Signs {
+  /** Sign by text, from `footnoteSigns`. */
   signs: Map<string, string>;
 }
 
-/** Behind a number that has a mark: a sign, whose sentence `Footnotes` shows nearby. */
-export function Mark({ text, signs }: Marked & { text: string | null | undefined }) {
+/** The footnote sign beside a number. */
+export function Mark({ text, signs }: Signs & { text: string | null | undefined }) {
   return text ? <abbr title={text}>{signs.get(text) ?? "*"}</abbr> : null;
 }
 
-/** What the signs mean, for all to read: on a touch screen there is no hovering. */
-export function Footnotes({ signs }: Marked) {
+/** The footnote texts. Touch screens have no tooltips. */
+export function Footnotes({ signs }: Signs) {
   return (
     <>
       {[...signs].map(([text, sign]) => (

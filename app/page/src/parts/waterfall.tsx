@@ -1,4 +1,4 @@
-/** What a study would have cost, what it did not have to pay, and what it paid: in steps. */
+/** The cost of a study in steps: without savings, the savings, and the steps run. */
 import { count, plural, share } from "../format.ts";
 import type { Study } from "../types.ts";
 
@@ -10,17 +10,16 @@ export interface Bar {
   kind: "total" | "saved" | "plain" | "again" | "run";
 }
 
-/** Why steps are repeated where each trial is trained alone. */
-const ALONE = "the trainer is not exact, so a longer trial begins anew";
+const ISOLATED_REASON = "the trainer is not exact, so a longer trial starts from step 0";
 
-/** The bars, from what training alone would take down to what was run; those of no steps are left out. */
-export function bars(cost: Study["cost"], isIsolated = false): Bar[] {
+/** The bars from "alone" to "run". Bars of zero steps are left out. */
+export function costBars(cost: Study["cost"], isIsolated = false): Bar[] {
   const parts: [string, string, number, Bar["kind"]][] = [
     ["stopped early", "steps that the tuner decided not to train", -cost.stopped_early, "saved"],
     ["unfinished", "steps that are neither trained nor saved", -cost.unfinished, "plain"],
     ["shared", "steps that several trials need, trained once", -cost.shared, "saved"],
     ["known", "steps that another study had trained", -cost.known, "saved"],
-    ["repeated", `trained again, because ${isIsolated ? ALONE : "a later trial branches where no state was kept"}`, cost.repeated, "again"],
+    ["repeated", `trained again, because ${isIsolated ? ISOLATED_REASON : "a later trial branches where no checkpoint was kept"}`, cost.repeated, "again"],
     ["retried", "trained again after errors of the trainer", cost.retried, "again"],
     ["lost", "trained again because a worker was lost", cost.lost, "again"],
     ["struck", "trained again because the trainer is not exact", cost.struck, "again"],
@@ -31,7 +30,7 @@ export function bars(cost: Study["cost"], isIsolated = false): Bar[] {
     if (steps) rows.push({ name, title, steps, from: Math.min(level, level + steps), kind });
     level += steps;
   }
-  return [...rows, { name: "run", title: "steps that slots trained for it", steps: cost.run, from: 0, kind: "run" }];
+  return [...rows, { name: "run", title: "steps that slots trained for this study", steps: cost.run, from: 0, kind: "run" }];
 }
 
 export function Waterfall({ study }: { study: Study }) {
@@ -42,7 +41,7 @@ export function Waterfall({ study }: { study: Study }) {
       <table class="waterfall">
         <caption class="hidden">The cost of the study with and without savings</caption>
         <tbody>
-          {bars(study.cost, isIsolated).map((bar) => (
+          {costBars(study.cost, isIsolated).map((bar) => (
             <tr key={bar.name} class={bar.kind}>
               <th scope="row" title={bar.title}>
                 {bar.name}
@@ -60,36 +59,36 @@ export function Waterfall({ study }: { study: Study }) {
       <Savings cost={study.cost} />
       {study.exactness.proof_steps > 0 && (
         <p class="quiet">
-          {plural(study.exactness.proof_steps, "step")} trained again, only to compare: in the slot time, and not among those run.
+          +{plural(study.exactness.proof_steps, "verification step")}: included in the slot time, not in the steps run.
         </p>
       )}
       {study.cost.repeated > 0 && (
         <p class="quiet">
-          {plural(study.cost.repeated, "step")} repeated: {isIsolated ? ALONE : "a later trial branches where no state was kept, and was trained from the state before it"}.
+          {plural(study.cost.repeated, "step")} repeated: {isIsolated ? ISOLATED_REASON : "a later trial branches where no checkpoint was kept, and resumed from the checkpoint before"}.
         </p>
       )}
       {study.cost.retried > 0 && (
-        <p class="quiet">{plural(study.cost.retried, "step")} retried after errors: the trainer raised before their state was kept.</p>
+        <p class="quiet">{plural(study.cost.retried, "step")} retried after errors of the trainer, from the last checkpoint.</p>
       )}
       {study.cost.lost > 0 && <p class="quiet">{plural(study.cost.lost, "step")} trained again because a worker was lost.</p>}
     </>
   );
 }
 
-/** What sharing saved and what early stopping did: each has its own baseline, so they are two numbers. */
+/** The savings by sharing and by early stopping. They have different baselines and do not add up. */
 function Savings({ cost }: { cost: Study["cost"] }) {
   return (
     <>
       {cost.spared > 0 && (
         <p class="quiet">
           <strong class="saved">{share(cost.saved_by_sharing)} saved by sharing</strong>: {count(cost.spared)} of the {count(cost.taken)} steps that the trials took,
-          each counted alone{cost.repeated + cost.struck > 0 && ", less the ones that were run again for it"}
+          each counted alone{cost.repeated + cost.struck > 0 && ", minus the repeated steps"}
         </p>
       )}
       {cost.stopped_early > 0 && (
         <p class="quiet">
           <strong class="saved">{share(cost.saved_by_stopping)} saved by early stopping</strong>: {count(cost.stopped_early)} of{" "}
-          {count(cost.taken + cost.stopped_early)} steps that it takes to train every trial to its end
+          {count(cost.taken + cost.stopped_early)} steps of training every trial to its end
         </p>
       )}
     </>

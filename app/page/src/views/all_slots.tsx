@@ -1,21 +1,21 @@
-/** The slots of the whole service: what each does, and whether its worker is there. */
+/** The slots of the whole service, with their workers, stages and states. */
 import { useEffect } from "preact/hooks";
-import { happened, mayChange, useAnswer } from "../data.ts";
-import { ago, percent, plural, time } from "../format.ts";
+import { changeCount, canWrite, useAnswer } from "../data.ts";
+import { ageText, percent, plural, timeText } from "../format.ts";
 import { Loaded, Panel } from "../parts/panel.tsx";
 import { formatRoute } from "../route.ts";
 import type { Slot, SlotPage } from "../types.ts";
 
-const LOOK_AGAIN_MILLISECONDS = 3000;
+const REFRESH_MILLISECONDS = 3000;
 const MARKS: Record<string, string> = { idle: "○", busy: "◐", lent: "◑", quarantined: "△", lost: "✕" };
 
 export function AllSlots() {
   const answer = useAnswer<SlotPage>("slots?limit=1000");
-  const estimates = useAnswer<SlotPage>("slots?limit=1000&estimates=true"); // which may take longer
+  const estimates = useAnswer<SlotPage>("slots?limit=1000&estimates=true"); // computing estimates may take longer
   const errors = new Map(estimates.data?.items.map((slot) => [slot.name, slot.estimate_error]));
   useEffect(() => {
     document.title = "Slots · stagetree";
-    const timer = setInterval(() => !document.hidden && (happened.value += 1), LOOK_AGAIN_MILLISECONDS);
+    const timer = setInterval(() => !document.hidden && (changeCount.value += 1), REFRESH_MILLISECONDS);
     return () => clearInterval(timer);
   }, []);
   return (
@@ -24,14 +24,14 @@ export function AllSlots() {
         {({ items }) =>
           items.length === 0 ? (
             <p class="quiet">
-              {mayChange.value
+              {canWrite.value
                 ? "No worker has registered yet. Start one with “stagetree up”, or with “stagetree worker gpu0” on a machine of a cluster."
-                : "No worker is at work: this store is only looked at. “stagetree up” on it starts some."}
+                : "No worker is running: this store is open read only. “stagetree up” on it starts workers."}
             </p>
           ) : (
             <div class="scroll">
               {items.every((slot) => slot.state === "lost") && (
-                <p class="quiet">No worker is at work: each of these was last heard of when its stack ended. “stagetree up” on this store starts new ones.</p>
+                <p class="quiet">No worker is running: the stack of these slots has ended. “stagetree up” on this store starts new workers.</p>
               )}
               <table class="list">
                 <thead>
@@ -40,10 +40,10 @@ export function AllSlots() {
                     <th>State</th>
                     <th>Device</th>
                     <th>Host</th>
-                    <th>Trains</th>
+                    <th>Stage</th>
                     <th>Study</th>
                     <th>Trainers</th>
-                    <th title="How far the estimates of its stages were off, the median">Estimates off</th>
+                    <th title="The median error of the time estimates of its stages">Estimate error</th>
                     <th>Last heartbeat</th>
                   </tr>
                 </thead>
@@ -71,7 +71,7 @@ function Row({ slot, error }: { slot: Slot; error: Slot["estimate_error"] | unde
           <span aria-hidden="true">{MARKS[slot.state]}</span> {slot.state}
         </span>
         {slot.note && <p class="quiet">{slot.note}</p>}
-        {slot.quarantined_until && <p class="quiet">until {time(slot.quarantined_until)}</p>}
+        {slot.quarantined_until && <p class="quiet">until {timeText(slot.quarantined_until)}</p>}
       </td>
       <td>{slot.device}</td>
       <td>{slot.host}</td>
@@ -89,8 +89,8 @@ function Row({ slot, error }: { slot: Slot; error: Slot["estimate_error"] | unde
       </td>
       <td>{study ? <a href={formatRoute(["studies", study])}>{study}</a> : "–"}</td>
       <td class="words">{Object.keys(slot.trainers).join(", ") || "–"}</td>
-      <td>{error ? `${error.error < 1 ? percent(error.error) : "more than itself"}, ${plural(error.stages, "stage")}` : "–"}</td>
-      <td>{ago(Math.max(0, Date.now() - slot.seen_at * 1000))} ago</td>
+      <td>{error ? `${error.error < 1 ? percent(error.error) : "over 100 %"}, ${plural(error.stages, "stage")}` : "–"}</td>
+      <td>{ageText(Math.max(0, Date.now() - slot.seen_at * 1000))} ago</td>
     </tr>
   );
 }

@@ -1,53 +1,53 @@
-/** Some trials beside each other: what differs, what they share, and their curves. */
+/** The comparison of selected trials: differences, shared steps, learning curves and schedules. */
 import { useMemo } from "preact/hooks";
-import { about, useAnswer } from "../data.ts";
-import { cell, number } from "../format.ts";
-import { pathOf, withMeans } from "../layout/rung_tree.ts";
+import { studyPath, useAnswer } from "../data.ts";
+import { cellText, number } from "../format.ts";
+import { trialPath, meanAndRepeatTrees } from "../layout/rung_tree.ts";
 import { Loaded, Panel } from "../parts/panel.tsx";
 import { Plot } from "../parts/plot.tsx";
-import { chosen, studyLink } from "../route.ts";
-import { titleOf, useTable, type Table } from "../table.ts";
-import { palette, series } from "../theme.ts";
+import { selectedTrials, studyLink } from "../route.ts";
+import { columnTitle, useTable, type Table } from "../table.ts";
+import { palette, seriesColour } from "../theme.ts";
 import type { Tree } from "../types.ts";
-import { line } from "./curves.tsx";
-import { Pictures } from "./overview.tsx";
+import { curveLine } from "./curves.tsx";
+import { ScheduleSketches } from "./overview.tsx";
 import type { ViewProps } from "./props.ts";
 
 const FACTS = ["state", "value", "last.deviation", "last.repeats", "best.value", "best.step", "last.step", "rung", "rank", "trained", "standing"];
 
 export function Compare({ study, at }: ViewProps) {
   const table = useTable(study.study, at);
-  const tree = useAnswer<Tree>(about(study.study, "/tree", at));
-  const trials = chosen.value;
+  const tree = useAnswer<Tree>(studyPath(study.study, "/tree", at));
+  const trials = selectedTrials.value;
   const lines = useMemo(
-    () => (tree.data ? trials.filter((trial) => trial < tree.data!.trials.node.length).map((trial, index) => ({ ...line(withMeans(tree.data!).means, trial, index, null), width: 2 })) : []),
+    () => (tree.data ? trials.filter((trial) => trial < tree.data!.trials.node.length).map((trial, index) => ({ ...curveLine(meanAndRepeatTrees(tree.data!).means, trial, index, null), width: 2 })) : []),
     [tree.data, trials, palette.value],
   );
   if (trials.length < 2) {
     return (
       <p class="quiet">
-        Choose two trials or more in the <a href={studyLink(study.study, ["trials"])}>table</a>.
+        Select two or more trials in the <a href={studyLink(study.study, ["trials"])}>table</a>.
       </p>
     );
   }
   return (
     <Loaded answer={table}>
       {(data) => {
-        const there = trials.filter((trial) => trial < data.count);
+        const existing = trials.filter((trial) => trial < data.count);
         return (
           <>
-            <Panel title={`${there.length} trials`} aside={<span>{tree.data && sharedText(tree.data, there)}</span>}>
-              <Facts study={study.study} table={data} trials={there} />
+            <Panel title={`${existing.length} trials`} aside={<span>{tree.data && sharedText(tree.data, existing)}</span>}>
+              <Facts study={study.study} table={data} trials={existing} />
             </Panel>
             <Panel title="Curves">
-              <Plot label={`${study.metric} of the chosen trials`} height={280} lines={lines} xLabel="step" />
+              <Plot label={`${study.metric} of the selected trials`} height={280} lines={lines} xLabel="step" />
             </Panel>
             <Panel title="Schedules">
               <div class="columns">
-                {there.map((trial) => (
+                {existing.map((trial) => (
                   <section key={trial}>
                     <h3>trial {trial}</h3>
-                    <Pictures study={study.study} trial={trial} marks={[]} />
+                    <ScheduleSketches study={study.study} trial={trial} marks={[]} />
                   </section>
                 ))}
               </div>
@@ -59,7 +59,7 @@ export function Compare({ study, at }: ViewProps) {
   );
 }
 
-/** A column for each trial: how it stands, and the hyper-parameters in which they differ. */
+/** One column per trial, with its state and the hyper-parameters that differ. */
 function Facts({ study, table, trials }: { study: string; table: Table; trials: number[] }) {
   const varied = table.hyperparameters.filter((name) => new Set(trials.map((trial) => table.get(trial, name))).size > 1);
   return (
@@ -70,7 +70,7 @@ function Facts({ study, table, trials }: { study: string; table: Table; trials: 
             <th />
             {trials.map((trial, index) => (
               <th key={trial}>
-                <span style={{ color: series(index) }} aria-hidden="true">
+                <span style={{ color: seriesColour(index) }} aria-hidden="true">
                   ━
                 </span>{" "}
                 <a href={studyLink(study, ["trials", String(trial)])}>{trial}</a>
@@ -81,9 +81,9 @@ function Facts({ study, table, trials }: { study: string; table: Table; trials: 
         <tbody>
           {[...FACTS, ...varied].map((name) => (
             <tr key={name}>
-              <th scope="row">{titleOf(name)}</th>
+              <th scope="row">{columnTitle(name)}</th>
               {trials.map((trial) => (
-                <td key={trial}>{cell(table.get(trial, name))}</td>
+                <td key={trial}>{cellText(table.get(trial, name))}</td>
               ))}
             </tr>
           ))}
@@ -93,9 +93,9 @@ function Facts({ study, table, trials }: { study: string; table: Table; trials: 
   );
 }
 
-/** Up to which step all of them are one training. */
+/** The step up to which all trials share their training. */
 function sharedSteps(tree: Tree, trials: number[]): number {
-  const paths = trials.map((trial) => pathOf(tree, trial).reverse());
+  const paths = trials.map((trial) => trialPath(tree, trial).reverse());
   const first = paths[0] ?? [];
   let same = 0;
   while (same < first.length && paths.every((path) => path[same] === first[same])) same += 1;

@@ -1,9 +1,9 @@
-/** What happened, event by event: a window on the log, with the payload of each. */
+/** A window of the event log, with the payload of each event. */
 import { useEffect, useMemo, useRef } from "preact/hooks";
-import { about, isReport, useAnswer } from "../data.ts";
+import { studyPath, isReport, useAnswer } from "../data.ts";
 import { download } from "../download.ts";
-import { time } from "../format.ts";
-import { sentence } from "../layout/sentences.ts";
+import { timeText } from "../format.ts";
+import { eventText } from "../layout/sentences.ts";
 import { Loaded, Panel } from "../parts/panel.tsx";
 import { route, setQuery, studyLink } from "../route.ts";
 import type { EventPage, History, LoggedEvent } from "../types.ts";
@@ -12,11 +12,11 @@ import type { ViewProps } from "./props.ts";
 const WINDOW = 500;
 
 export function Events({ study, at }: ViewProps) {
-  const { data: history } = useAnswer<History>(about(study.study, "/history", null));
+  const { data: history } = useAnswer<History>(studyPath(study.study, "/history", null));
   const head = at ?? history?.position ?? null;
-  const wanted = Number(route.value.query["event"]) || null;
-  const from = Number(route.value.query["from"]) || (wanted ? Math.max(0, wanted - WINDOW / 2) : head === null ? null : Math.max(0, head - WINDOW));
-  const path = from === null ? null : about(study.study, "/events", null, { after: String(from), limit: String(WINDOW) });
+  const linkedEvent = Number(route.value.query["event"]) || null;
+  const from = Number(route.value.query["from"]) || (linkedEvent ? Math.max(0, linkedEvent - WINDOW / 2) : head === null ? null : Math.max(0, head - WINDOW));
+  const path = from === null ? null : studyPath(study.study, "/events", null, { after: String(from), limit: String(WINDOW) });
   const answer = useAnswer<EventPage>(path);
   const text = (route.value.query["q"] ?? "").toLowerCase();
   const kind = route.value.query["type"] ?? "";
@@ -24,7 +24,7 @@ export function Events({ study, at }: ViewProps) {
     <>
       <input type="search" class="filter" aria-label="Find in events" placeholder="trial 3, gpu0, Evaluated …" value={text} onInput={(event) => setQuery({ q: event.currentTarget.value })} />
       <KindPicker items={answer.data?.items ?? []} kind={kind} />
-      {answer.data && <button onClick={() => download(`${study.study}.events.jsonl`, lines(answer.data!.items), "application/x-ndjson")}>JSONL</button>}
+      {answer.data && <button onClick={() => download(`${study.study}.events.jsonl`, toJsonLines(answer.data!.items), "application/x-ndjson")}>JSONL</button>}
     </>
   );
   return (
@@ -44,8 +44,8 @@ export function Events({ study, at }: ViewProps) {
       </p>
       <Loaded answer={answer}>
         {(page) => {
-          const items = page.items.filter((event) => (at === null || event.position <= at) && (!kind || event.type === kind) && fits(event, text));
-          return <List study={study.study} items={items.reverse()} wanted={wanted} />;
+          const items = page.items.filter((event) => (at === null || event.position <= at) && (!kind || event.type === kind) && matchesText(event, text));
+          return <List study={study.study} items={items.reverse()} linkedEvent={linkedEvent} />;
         }}
       </Loaded>
     </Panel>
@@ -69,39 +69,39 @@ function KindPicker({ items, kind }: { items: LoggedEvent[]; kind: string }) {
   );
 }
 
-function fits(event: LoggedEvent, text: string): boolean {
-  return !text || `${event.position} ${event.type} ${sentence(event)} ${JSON.stringify(event.data)}`.toLowerCase().includes(text);
+function matchesText(event: LoggedEvent, text: string): boolean {
+  return !text || `${event.position} ${event.type} ${eventText(event)} ${JSON.stringify(event.data)}`.toLowerCase().includes(text);
 }
 
-function lines(items: LoggedEvent[]): string {
+function toJsonLines(items: LoggedEvent[]): string {
   return items.map((event) => `${JSON.stringify(event)}\n`).join("");
 }
 
-function List({ study, items, wanted }: { study: string; items: LoggedEvent[]; wanted: number | null }) {
+function List({ study, items, linkedEvent }: { study: string; items: LoggedEvent[]; linkedEvent: number | null }) {
   if (items.length === 0) return <p class="quiet">No event matches.</p>;
   return (
     <ol class="events">
       {items.map((event) => (
-        <Item key={event.position} study={study} event={event} isWanted={event.position === wanted} />
+        <Item key={event.position} study={study} event={event} isLinked={event.position === linkedEvent} />
       ))}
     </ol>
   );
 }
 
-function Item({ study, event, isWanted }: { study: string; event: LoggedEvent; isWanted: boolean }) {
+function Item({ study, event, isLinked }: { study: string; event: LoggedEvent; isLinked: boolean }) {
   const row = useRef<HTMLLIElement>(null);
   useEffect(() => {
-    if (isWanted) row.current?.scrollIntoView({ block: "center" });
-  }, [isWanted]);
+    if (isLinked) row.current?.scrollIntoView({ block: "center" });
+  }, [isLinked]);
   const trial = (event.data as { trial?: number }).trial;
   return (
-    <li ref={row} class={isWanted ? "wanted" : ""}>
-      <details open={isWanted}>
+    <li ref={row} class={isLinked ? "wanted" : ""}>
+      <details open={isLinked}>
         <summary>
           <span class="n">{event.position}</span>
-          <time>{time(event.at)}</time>
+          <time>{timeText(event.at)}</time>
           <span>
-            {sentence(event)}
+            {eventText(event)}
             {event.by && <span class="quiet">, by {event.by}</span>}
           </span>
         </summary>

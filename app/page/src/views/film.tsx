@@ -1,15 +1,15 @@
-/** How the study came about: the rung tree grows in ten seconds, with the slots below. The server draws it, frame by frame. */
+/** The film of the study: the rung tree grows in ten seconds, with the slots below. The server renders the frames as one SVG. */
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { about, address, isReport, useAnswer } from "../data.ts";
+import { studyPath, address, isReport, useAnswer } from "../data.ts";
 import { download } from "../download.ts";
 import { Loaded, Panel } from "../parts/panel.tsx";
 import { studyLink } from "../route.ts";
 import type { ViewProps } from "./props.ts";
 
-const stillness = globalThis.matchMedia?.("(prefers-reduced-motion: reduce)");
+const reducedMotion = globalThis.matchMedia?.("(prefers-reduced-motion: reduce)");
 
 export function Film({ study, at }: ViewProps) {
-  const answer = useAnswer<string>(about(study.study, "/film", at));
+  const answer = useAnswer<string>(studyPath(study.study, "/film", at));
   const name = encodeURIComponent(study.study);
   const aside = answer.data && (
     <>
@@ -29,7 +29,7 @@ export function Film({ study, at }: ViewProps) {
   );
 }
 
-/** The parts of a film: what appears at a frame, and what goes again; and what hides the slots until time has passed. */
+/** A parsed film. Each group is visible from `frame` until `until`; the cover slides off the slots over time. */
 interface Picture {
   svg: Element;
   groups: { element: Element; frame: number; until: number }[];
@@ -38,8 +38,8 @@ interface Picture {
   seconds: number;
 }
 
-function read(text: string): Picture {
-  const plain = text.replace(/<style>[^]*?<\/style>/, ""); // the page has colours of its own, and allows no others
+function parseFilm(text: string): Picture {
+  const plain = text.replace(/<style>[^]*?<\/style>/, ""); // the page has its own colours, and its content security policy blocks inline styles
   const svg = new DOMParser().parseFromString(plain, "image/svg+xml").documentElement;
   const groups = [...svg.querySelectorAll("[data-frame]")].map((element) => ({
     element,
@@ -50,8 +50,7 @@ function read(text: string): Picture {
   return { svg, groups, cover: svg.querySelector(".cover"), frames: attribute("data-frames"), seconds: attribute("data-seconds") };
 }
 
-/** What is seen at a frame; at the last one, all of it. */
-function show({ groups, cover, frames }: Picture, frame: number): void {
+function showFrame({ groups, cover, frames }: Picture, frame: number): void {
   for (const { element, frame: from, until } of groups) element.setAttribute("visibility", from <= frame && frame < until ? "visible" : "hidden");
   cover?.setAttribute("transform", `translate(${(Number(cover.getAttribute("data-slide")) * frame) / frames})`);
   cover?.setAttribute("visibility", frame < frames ? "visible" : "hidden");
@@ -61,13 +60,13 @@ function Player({ text }: { text: string }) {
   const [playing, setPlaying] = useState(false);
   const [frame, setFrame] = useState(Infinity);
   const held = useRef(text);
-  if (!playing) held.current = text; // a study that goes on has a new film all the time
-  const picture = useMemo(() => read(held.current), [held.current]);
+  if (!playing) held.current = text; // a running study has a new film after each refresh
+  const picture = useMemo(() => parseFilm(held.current), [held.current]);
   const place = useRef<HTMLDivElement>(null);
   const now = Math.min(frame, picture.frames);
   const moments = useMemo(() => [...new Set(picture.groups.map((each) => each.frame))].sort((a, b) => a - b), [picture]);
   useEffect(() => place.current?.replaceChildren(picture.svg), [picture]);
-  useEffect(() => show(picture, now), [picture, now]);
+  useEffect(() => showFrame(picture, now), [picture, now]);
   useEffect(() => {
     if (!playing) return undefined;
     const [begin, from] = [performance.now(), now];
@@ -87,7 +86,7 @@ function Player({ text }: { text: string }) {
   return (
     <>
       <div class="buttons film-keys">
-        {!stillness?.matches && (
+        {!reducedMotion?.matches && (
           <button class="main" onClick={play}>
             {playing ? "Ⅱ Pause" : "▶ Play"}
           </button>
@@ -110,8 +109,8 @@ function Player({ text }: { text: string }) {
       </div>
       <div class="film" ref={place} />
       <p class="quiet key">
-        The more trials share a line, the thicker it is. Ring: a promotion · ● the end of a trial · ✕ stopped or failed · ★ best. Below, what each slot trained, in colour
-        where several trials share it; idle times are left out.
+        The more trials share a line, the thicker it is. Ring: a promotion · ● end of a trial · ✕ stopped or failed · ★ best. Below are the stages of each slot, in colour
+        where several trials share them; idle times are left out.
       </p>
     </>
   );

@@ -1,20 +1,20 @@
-/** The rung ladder: a column a rung, its trials by rank, the line between those that went on and those that did not. */
+/** The rung ladder: a column for each rung, its trials by rank, and the cut between the promoted trials and the others. */
 import { useMemo } from "preact/hooks";
-import { about, useAnswer } from "../data.ts";
-import { MARKS, number, plural } from "../format.ts";
-import { edges, rowsOf, ROW, WIDTH, type Row } from "../layout/ladder.ts";
+import { studyPath, useAnswer } from "../data.ts";
+import { STATE_SYMBOLS, number, plural } from "../format.ts";
+import { ladderEdges, ladderRows, ROW, WIDTH, type Row } from "../layout/ladder.ts";
 import { lastDecisions } from "../layout/rungs.ts";
 import { Loaded, Panel } from "../parts/panel.tsx";
-import { chosen, route, setQuery, studyLink, toggleChosen } from "../route.ts";
+import { selectedTrials, route, setQuery, studyLink, toggleTrial } from "../route.ts";
 import { useTable, type Table } from "../table.ts";
 import type { History, RankedRung, Rungs, Study } from "../types.ts";
-import { Chosen } from "./chosen.tsx";
+import { SelectedTrials } from "./selected_trials.tsx";
 import type { ViewProps } from "./props.ts";
 import { WhatIf } from "./what_if.tsx";
 
 export function Ladder(props: ViewProps) {
   const { study, at } = props;
-  const answer = useAnswer<Rungs>(about(study.study, "/rungs", at));
+  const answer = useAnswer<Rungs>(studyPath(study.study, "/rungs", at));
   const brackets = [...new Set((answer.data?.items ?? []).map((rung) => rung.bracket))];
   const bracket = Number(route.value.query["bracket"] ?? brackets[0] ?? 0);
   const aside = brackets.length > 1 && (
@@ -35,13 +35,13 @@ export function Ladder(props: ViewProps) {
         <Loaded answer={answer}>
           {({ items }) => {
             const rungs = items.filter((rung) => rung.bracket === bracket);
-            if (rungs.length === 0) return <p class="quiet">The tuner {study.tuner} has no rungs. The table of trials says why each of them ended.</p>;
+            if (rungs.length === 0) return <p class="quiet">The tuner {study.tuner} has no rungs. The table of trials shows why each trial ended.</p>;
             return <Columns {...props} rungs={rungs} />;
           }}
         </Loaded>
       </Panel>
-      <Told {...props} rungs={answer.data?.items ?? []} />
-      <Chosen {...props} />
+      <Decisions {...props} rungs={answer.data?.items ?? []} />
+      <SelectedTrials {...props} />
       {answer.data?.items?.length !== 0 && <WhatIf {...props} />}
     </>
   );
@@ -49,7 +49,7 @@ export function Ladder(props: ViewProps) {
 
 function Columns({ study, at, rungs }: ViewProps & { rungs: RankedRung[] }) {
   const table = useTable(study.study, at);
-  const columns = useMemo(() => rungs.map((rung, column) => rowsOf(rung, chosen.value, column === rungs.length - 1)), [rungs, chosen.value]);
+  const columns = useMemo(() => rungs.map((rung, column) => ladderRows(rung, selectedTrials.value, column === rungs.length - 1)), [rungs, selectedTrials.value]);
   const height = Math.max(...columns.map((rows) => rows.length)) * ROW + 8;
   return (
     <div class="scroll">
@@ -66,8 +66,8 @@ function Columns({ study, at, rungs }: ViewProps & { rungs: RankedRung[] }) {
         </div>
         <div class="ladder-body" style={{ height: `${height}px` }}>
           <svg width={rungs.length * WIDTH} height={height} aria-hidden="true">
-            {edges(columns).map((edge) => (
-              <path key={edge.key} class={chosen.value.includes(edge.trial) ? "lit" : ""} d={edge.path} />
+            {ladderEdges(columns).map((edge) => (
+              <path key={edge.key} class={selectedTrials.value.includes(edge.trial) ? "lit" : ""} d={edge.path} />
             ))}
           </svg>
           {columns.map((rows, column) =>
@@ -95,42 +95,42 @@ function Cell({ row, x, y, table }: { row: Row; x: number; y: number; table: Tab
       </div>
     );
   }
-  const isChosen = chosen.value.includes(row.trial);
+  const isSelected = selectedTrials.value.includes(row.trial);
   return (
     <button
-      class={`ladder-row ${row.isPromoted ? "on" : ""} ${isChosen ? "chosen" : ""}`}
+      class={`ladder-row ${row.isPromoted ? "on" : ""} ${isSelected ? "chosen" : ""}`}
       style={style}
-      aria-pressed={isChosen}
+      aria-pressed={isSelected}
       title={String(table?.get(row.trial, "standing") ?? "")}
-      onClick={() => toggleChosen(row.trial)}
+      onClick={() => toggleTrial(row.trial)}
     >
       <span class="quiet">
         <span class="hidden">rank </span>
         {row.rank}
       </span>
       <span>
-        {row.isPromoted ? "▸" : row.value === null ? "▲" : MARKS[String(table?.get(row.trial, "state"))]} {row.trial}
+        {row.isPromoted ? "▸" : row.value === null ? "▲" : STATE_SYMBOLS[String(table?.get(row.trial, "state"))]} {row.trial}
       </span>
       <span class="n">
         {row.value === null ? "failed" : number(row.value)}
-        {row.fate && <span class="hidden"> {row.fate}</span>}
+        {row.decision && <span class="hidden"> {row.decision}</span>}
       </span>
     </button>
   );
 }
 
-/** Why each of the chosen trials is where it is, in a sentence with the event that decided it. */
-function Told({ study, at, rungs }: ViewProps & { rungs: RankedRung[] }) {
-  const history = useAnswer<History>(about(study.study, "/history", at));
+/** The last decision about each selected trial, with its event. */
+function Decisions({ study, at, rungs }: ViewProps & { rungs: RankedRung[] }) {
+  const history = useAnswer<History>(studyPath(study.study, "/history", at));
   const events = useMemo(() => lastDecisions(history.data), [history.data]);
-  const shown = chosen.value.filter((trial) => rungs.some((rung) => rung.trials.includes(trial)));
+  const shown = selectedTrials.value.filter((trial) => rungs.some((rung) => rung.trials.includes(trial)));
   if (rungs.length === 0) return null;
-  if (shown.length === 0) return <p class="quiet told">Choose a trial to read why it was or was not promoted.</p>;
+  if (shown.length === 0) return <p class="quiet told">Select a trial to see why it was or was not promoted.</p>;
   return (
     <ul class="told" aria-live="polite">
       {shown.map((trial) => (
         <li key={trial}>
-          <b>trial {trial}</b>: {verdict(rungs, trial, study.finished_at !== null)}
+          <b>trial {trial}</b>: {decisionText(study, rungs, trial)}
           {events.has(trial) && (
             <>
               , <EventLink study={study} position={events.get(trial)!} />
@@ -147,12 +147,13 @@ function EventLink({ study, position }: { study: Study; position: number }) {
 }
 
 /** "pruned at rung 1: rank 7 of 12, 3 promoted", "waits at" in a study that has not ended, or "reached" the last rung. */
-function verdict(rungs: RankedRung[], trial: number, hasEnded: boolean): string {
+function decisionText({ finished_at }: Study, rungs: RankedRung[], trial: number): string {
   const last = rungs.filter((rung) => rung.trials.includes(trial)).at(-1)!;
   const rank = last.trials.indexOf(trial) + 1;
-  const went = last.promoted.includes(trial);
+  const isPromoted = last.promoted.includes(trial);
   const others = `${last.promoted.length} promoted`;
   const where = `rung ${last.rung}: rank ${rank} of ${last.trials.length}`;
-  if (!went && !rungs.some(({ bracket, rung }) => bracket === last.bracket && rung > last.rung)) return `reached ${where}; there is no further rung`;
-  return went ? `promoted from ${where}, one of ${last.promoted.length}` : `${hasEnded ? "pruned" : "waits"} at ${where}, ${others}`;
+  if (!isPromoted && !rungs.some(({ bracket, rung }) => bracket === last.bracket && rung > last.rung)) return `reached ${where}; there is no further rung`;
+  if (isPromoted) return `promoted from ${where}, one of ${last.promoted.length}`;
+  return `${finished_at === null ? "waits" : "pruned"} at ${where}, ${others}`;
 }

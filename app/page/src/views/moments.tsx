@@ -1,24 +1,24 @@
-/** Two moments of a study beside each other: what is different. */
+/** The differences between two moments of a study. */
 import { useMemo } from "preact/hooks";
-import { about, useAnswer } from "../data.ts";
-import { cell, count, duration, number, plural, share } from "../format.ts";
+import { studyPath, useAnswer } from "../data.ts";
+import { cellText, count, duration, number, plural, share } from "../format.ts";
 import { Loaded, Panel } from "../parts/panel.tsx";
 import { route, setQuery, studyLink } from "../route.ts";
 import { useTable, type Table } from "../table.ts";
 import { trialCount, type History, type Study } from "../types.ts";
 import type { ViewProps } from "./props.ts";
 
-const LOOKED_AT = ["state", "rung", "rank", "value", "steps", "trained"];
-const MOST = 200;
+const COMPARED_COLUMNS = ["state", "rung", "rank", "value", "steps", "trained"];
+const MAX_CHANGES = 200;
 
 export function Moments({ study }: ViewProps) {
   const name = study.study;
-  const history = useAnswer<History>(about(name, "/history", null));
+  const history = useAnswer<History>(studyPath(name, "/history", null));
   const head = history.data?.position ?? 1;
   const a = Number(route.value.query["a"]) || 1;
   const b = Number(route.value.query["b"]) || null;
-  const first = useAnswer<Study>(about(name, "", a, { trials: "false" }));
-  const second = useAnswer<Study>(about(name, "", b, { trials: "false" }));
+  const first = useAnswer<Study>(studyPath(name, "", a, { trials: "false" }));
+  const second = useAnswer<Study>(studyPath(name, "", b, { trials: "false" }));
   const [before, after] = [useTable(name, a), useTable(name, b)];
   const field = (key: string, value: number | null) => (
     <label>
@@ -47,7 +47,7 @@ export function Moments({ study }: ViewProps) {
                       <tr key={label} class={value === other ? "" : "changed"}>
                         <th scope="row">{label}</th>
                         <td class="n">{value}</td>
-                        <td class="n">{value === other ? <span class="quiet">the same</span> : <b>{other}</b>}</td>
+                        <td class="n">{value === other ? <span class="quiet">unchanged</span> : <b>{other}</b>}</td>
                       </tr>
                     );
                   })}
@@ -57,7 +57,7 @@ export function Moments({ study }: ViewProps) {
           </Loaded>
         )}
       </Loaded>
-      {before.data && after.data && <Changed study={name} before={before.data} after={after.data} />}
+      {before.data && after.data && <ChangedTrials study={name} before={before.data} after={after.data} />}
     </Panel>
   );
 }
@@ -76,33 +76,33 @@ function facts(study: Study): [string, string][] {
   ];
 }
 
-function Changed({ study, before, after }: { study: string; before: Table; after: Table }) {
-  const rows = useMemo(() => changes(before, after), [before, after]);
+function ChangedTrials({ study, before, after }: { study: string; before: Table; after: Table }) {
+  const rows = useMemo(() => trialChanges(before, after), [before, after]);
   return (
     <>
       <h3>{plural(rows.length, "trial")} changed</h3>
       <ul class="told">
-        {rows.slice(0, MOST).map(({ trial, text }) => (
+        {rows.slice(0, MAX_CHANGES).map(({ trial, text }) => (
           <li key={trial}>
             <a href={studyLink(study, ["trials", String(trial)])}>trial {trial}</a> {text}
           </li>
         ))}
       </ul>
-      {rows.length > MOST && <p class="quiet">and {rows.length - MOST} more</p>}
+      {rows.length > MAX_CHANGES && <p class="quiet">and {rows.length - MAX_CHANGES} more</p>}
     </>
   );
 }
 
-/** What is different about each trial between two moments, in words; those that are the same are left out. */
-export function changes(before: Table, after: Table): { trial: number; text: string }[] {
+/** The changes of each changed trial, as text. */
+export function trialChanges(before: Table, after: Table): { trial: number; text: string }[] {
   const all: { trial: number; text: string }[] = [];
   for (let trial = 0; trial < after.count; trial += 1) {
     if (trial >= before.count) {
-      all.push({ trial, text: `is new: ${cell(after.get(trial, "standing"))}` });
+      all.push({ trial, text: `is new: ${cellText(after.get(trial, "standing"))}` });
       continue;
     }
-    const different = LOOKED_AT.filter((name) => before.get(trial, name) !== after.get(trial, name));
-    const words = different.map((name) => `${name} ${cell(before.get(trial, name))} → ${cell(after.get(trial, name))}`);
+    const changed = COMPARED_COLUMNS.filter((name) => before.get(trial, name) !== after.get(trial, name));
+    const words = changed.map((name) => `${name} ${cellText(before.get(trial, name))} → ${cellText(after.get(trial, name))}`);
     if (words.length) all.push({ trial, text: words.join(", ") });
   }
   return all;

@@ -1,9 +1,9 @@
-/** What won, what it cost, how it came about, and what happens now. */
+/** The overview of a study: the best trial, the cost, the rung tree, and the current activity. */
 import { useMemo } from "preact/hooks";
-import { about, address, isReport, useAnswer } from "../data.ts";
-import { count, duration, number, percent, plural, signsOf, spread, time } from "../format.ts";
+import { studyPath, address, isReport, useAnswer } from "../data.ts";
+import { count, duration, number, percent, plural, footnoteSigns, deviationText, timeText } from "../format.ts";
 import { bestRows } from "../layout/filter.ts";
-import { sentence } from "../layout/sentences.ts";
+import { eventText } from "../layout/sentences.ts";
 import { lastEvents } from "../live.ts";
 import { CopyButton } from "../parts/copy.tsx";
 import { FailedTrials } from "../parts/failures.tsx";
@@ -12,7 +12,7 @@ import { Plot, type Line } from "../parts/plot.tsx";
 import { Sketch } from "../parts/sketch.tsx";
 import { Footnotes, Mark } from "../parts/states.tsx";
 import { Waterfall } from "../parts/waterfall.tsx";
-import { Words } from "../parts/words.tsx";
+import { CodeText } from "../parts/code_text.tsx";
 import { route, setQuery, studyLink } from "../route.ts";
 import { useTable } from "../table.ts";
 import { palette } from "../theme.ts";
@@ -29,11 +29,11 @@ export function Overview({ study, at }: ViewProps) {
       <p class="story">
         {study.story.lines.map((line) => (
           <span key={line}>
-            <Words text={line} />{" "}
+            <CodeText text={line} />{" "}
           </span>
         ))}
       </p>
-      <Winner study={study} at={at} />
+      <BestTrial study={study} at={at} />
       <Panel title="Cost, in steps" aside={<span>{duration(study.gpu_seconds)} of slot time</span>}>
         <Waterfall study={study} />
       </Panel>
@@ -43,12 +43,12 @@ export function Overview({ study, at }: ViewProps) {
       <RungTreeCard study={study} at={at} />
       <Notes study={study.study} notes={study.notes} />
       <BestOverTime study={study} at={at} />
-      <Now study={study} at={at} />
+      <Activity study={study} at={at} />
     </div>
   );
 }
 
-function Winner({ study, at }: ViewProps) {
+function BestTrial({ study, at }: ViewProps) {
   const best = study.best;
   if (!best) {
     return (
@@ -58,7 +58,7 @@ function Winner({ study, at }: ViewProps) {
     );
   }
   const link = studyLink(study.study, ["trials", String(best.trial)]);
-  const signs = signsOf([best.exactness]);
+  const signs = footnoteSigns([best.exactness]);
   return (
     <Panel title="Best trial" aside={<a href={link}>trial {best.trial}</a>}>
       <p class="value">
@@ -66,7 +66,7 @@ function Winner({ study, at }: ViewProps) {
           {number(best.value, 6)}
           <Mark text={best.exactness} signs={signs} />
         </strong>{" "}
-        <span class="quiet">{spread(resultOf(study, best))}</span> <span>{study.metric}</span>
+        <span class="quiet">{deviationText(resultOf(study, best))}</span> <span>{study.metric}</span>
       </p>
       <p class="quiet">
         {rankText(study)}, after {plural(best.steps, "step")}
@@ -77,23 +77,22 @@ function Winner({ study, at }: ViewProps) {
         )}
       </p>
       <Footnotes signs={signs} />
-      <Pictures study={study.study} trial={best.trial} marks={[best.best?.step, best.last?.step]} />
+      <ScheduleSketches study={study.study} trial={best.trial} marks={[best.best?.step, best.last?.step]} />
       {(study.metrics ?? []).length < 2 && <RunnersUp study={study} at={at} />}
-      {!isReport && <Take study={study.study} trial={best.trial} repeats={resultOf(study, best)?.repeats ?? 1} />}
+      {!isReport && <Downloads study={study.study} trial={best.trial} repeats={resultOf(study, best)?.repeats ?? 1} />}
     </Panel>
   );
 }
 
-/** What the best trial is the best of, counted as the story above counts. */
+/** The number of compared trials, the same as in the story above. */
 function rankText({ metrics, metric, value, story }: Study): string {
   const trials = plural(story.results, "trial with a result", "trials with a result");
   if ((metrics ?? []).length > 1) return `the best by ${metric} on the front, of ${trials}`;
   return `the best of ${trials}, by the ${value} measurement of each`;
 }
 
-/** Each hyper-parameter drawn over the steps. */
-export function Pictures({ study, trial, marks }: { study: string; trial: number; marks: (number | undefined)[] }) {
-  const answer = useAnswer<Schedules>(about(study, `/trials/${trial}/schedules`, null));
+export function ScheduleSketches({ study, trial, marks }: { study: string; trial: number; marks: (number | undefined)[] }) {
+  const answer = useAnswer<Schedules>(studyPath(study, `/trials/${trial}/schedules`, null));
   return (
     <Loaded answer={answer}>
       {({ items }) => (
@@ -107,7 +106,7 @@ export function Pictures({ study, trial, marks }: { study: string; trial: number
   );
 }
 
-function Take({ study, trial, repeats }: { study: string; trial: number; repeats: number }) {
+function Downloads({ study, trial, repeats }: { study: string; trial: number; repeats: number }) {
   const weights = address(`studies/${encodeURIComponent(study)}/checkpoint?trial=${trial}`);
   const server = address("").replace(/\/api\/v1\/$/, "");
   const code = `import stagetree\nfrom safetensors.torch import load_file\n\nfile = stagetree.Study.open("${study}", url="${server}").checkpoint("weights", trial=${trial})\nweights = load_file(file)  # for load_state_dict of the model\n`;
@@ -116,22 +115,22 @@ function Take({ study, trial, repeats }: { study: string; trial: number; repeats
       <a class="button main" href={weights} download>
         Weights
       </a>
-      <CopyButton text={code}>Copy the Python code that loads them</CopyButton>
-      {repeats > 1 && <span class="quiet">weights of the first of its {repeats} repeats</span>}
+      <CopyButton text={code}>Copy Python code to load them</CopyButton>
+      {repeats > 1 && <span class="quiet">weights of the first of {repeats} repeats</span>}
     </p>
   );
 }
 
-const NEXT_BEST = 4;
+const MAX_RUNNERS_UP = 4;
 
 function RunnersUp({ study, at }: ViewProps) {
   const { data: table } = useTable(study.study, at);
   const others = useMemo(() => (table ? bestRows(table, study.mode) : []), [table, study.mode]).filter((trial) => trial !== study.best?.trial);
   if (!table || others.length === 0) return null;
   const place = study.value === "best" ? "best" : "last";
-  const shown = others.slice(0, NEXT_BEST);
+  const shown = others.slice(0, MAX_RUNNERS_UP);
   const markOf = (trial: number) => table.get(trial, "exactness") as string | null;
-  const signs = signsOf([study.best?.exactness, ...shown.map(markOf)]);
+  const signs = footnoteSigns([study.best?.exactness, ...shown.map(markOf)]);
   const more = new Map([...signs].filter(([text]) => text !== study.best?.exactness));
   return (
     <>
@@ -143,7 +142,7 @@ function RunnersUp({ study, at }: ViewProps) {
             <span class="whole">
               <a href={studyLink(study.study, ["trials", String(trial)])}>{trial}</a>: {number(table.get(trial, "value") as number)}
               <Mark text={markOf(trial)} signs={signs} />
-              <span class="quiet"> {spread({ deviation: table.get(trial, `${place}.deviation`) as number | null, repeats: Number(table.get(trial, `${place}.repeats`)) })}</span>
+              <span class="quiet"> {deviationText({ deviation: table.get(trial, `${place}.deviation`) as number | null, repeats: Number(table.get(trial, `${place}.repeats`)) })}</span>
             </span>
           </span>
         ))}
@@ -154,7 +153,7 @@ function RunnersUp({ study, at }: ViewProps) {
 }
 
 function BestOverTime({ study, at }: ViewProps) {
-  const answer = useAnswer<History>(about(study.study, "/history", at));
+  const answer = useAnswer<History>(studyPath(study.study, "/history", at));
   const by = route.value.query["by"] === "slots" ? "slots" : "time";
   const aside = (
     <span class="choice" role="group" aria-label="Against">
@@ -197,12 +196,12 @@ function BestPlot({ study, history, by }: { study: Study; history: History; by: 
   );
 }
 
-function Now({ study, at }: ViewProps) {
+function Activity({ study, at }: ViewProps) {
   const running = study.progress.running;
   const recent: LoggedEvent[] = at === null ? lastEvents.value : [];
   return (
-    <Panel title={study.finished_at ? "How it ended" : "Now"} aside={<span>{percentDone(study)}</span>}>
-      {running.length === 0 && <p class="quiet">{idle(study)}</p>}
+    <Panel title={study.finished_at ? "End" : "Activity"} aside={<span>{progressText(study)}</span>}>
+      {running.length === 0 && <p class="quiet">{idleText(study)}</p>}
       <ul class="running">
         {running.map((stage) => (
           <li key={stage.slot + stage.node}>
@@ -219,7 +218,7 @@ function Now({ study, at }: ViewProps) {
         <ol class="recent">
           {recent.slice(0, 6).map((event) => (
             <li key={event.position}>
-              <a href={studyLink(study.study, ["events"], { event: String(event.position) })}>{event.position}</a> {sentence(event)}
+              <a href={studyLink(study.study, ["events"], { event: String(event.position) })}>{event.position}</a> {eventText(event)}
             </li>
           ))}
         </ol>
@@ -228,14 +227,14 @@ function Now({ study, at }: ViewProps) {
   );
 }
 
-function percentDone(study: Study): string {
+function progressText(study: Study): string {
   const { done, expected } = study.progress.steps;
   const hasBegun = Object.values(study.counts).some(Boolean);
   const about = study.progress.rungs.length || !hasBegun ? "about " : "";
-  return study.finished_at ? time(study.finished_at) : `${percent(expected ? done / expected : null)} of ${about}${count(expected)} different steps`;
+  return study.finished_at ? timeText(study.finished_at) : `${percent(expected ? done / expected : null)} of ${about}${count(expected)} unique steps`;
 }
 
-function idle(study: Study): string {
+function idleText(study: Study): string {
   if (study.finished_at) return study.ending ? `Ended early: ${study.ending}.` : `The study is ${study.state}.`;
   return study.state === "paused" ? "The study is paused." : "No slot is training for it now.";
 }

@@ -1,7 +1,7 @@
-/** The Pareto front among all trials, as a plot of two metrics and a table. */
+/** The Pareto front, as a plot of two metrics and a table. */
 import { useCallback, useMemo, useState } from "preact/hooks";
-import { count, number, signsOf } from "../format.ts";
-import { frontDots, isLessBetter, measured, staircase, type FrontDot } from "../layout/pareto_front.ts";
+import { count, number, footnoteSigns } from "../format.ts";
+import { frontDots, isLowerBetter, metricNames, staircase, type FrontDot } from "../layout/pareto_front.ts";
 import { Canvas, Tip } from "../parts/canvas.tsx";
 import { frontScales, paintFront } from "../parts/pareto_front_painting.ts";
 import { Loaded, Panel } from "../parts/panel.tsx";
@@ -14,14 +14,14 @@ import type { ViewProps } from "./props.ts";
 
 const [HEIGHT, NEAR, MAX_ROWS] = [320, 14, 12];
 
-/** Empty for a study with one metric and no constraints. */
+/** Null for a study with one metric and no constraints. */
 export function FrontCard({ study, at }: ViewProps) {
   return study.metrics || study.constraints ? <Card study={study} at={at} /> : null;
 }
 
 function Card({ study, at }: ViewProps) {
   const table = useTable(study.study, at);
-  const names = table.data ? measured(study, table.data) : [];
+  const names = table.data ? metricNames(study, table.data) : [];
   const { frontX, frontY } = route.value.query;
   const x = names.find((name) => name === frontX) ?? names[0] ?? "";
   const y = names.find((name) => name === frontY) ?? names.find((name) => name !== x) ?? x;
@@ -60,10 +60,10 @@ interface ParetoPlotProps {
 
 function ParetoPlot({ study, table, x, y }: ParetoPlotProps) {
   const dots = useMemo(() => frontDots(table, x, y), [table, x, y]);
-  const axes = useMemo(() => [axisOf(study, x), axisOf(study, y)] as const, [study.metrics, study.mode, x, y]);
+  const axes = useMemo(() => [describeAxis(study, x), describeAxis(study, y)] as const, [study.metrics, study.mode, x, y]);
   const edge = useMemo(() => {
-    const isWhole = study.metrics.length === 2 && axes.every(({ isLess }) => isLess !== null);
-    return isWhole ? staircase(dots, axes[0].isLess!, axes[1].isLess!) : [];
+    const hasBorder = study.metrics.length === 2 && axes.every(({ isLower }) => isLower !== null);
+    return hasBorder ? staircase(dots, axes[0].isLower!, axes[1].isLower!) : [];
   }, [dots, axes, study.metrics.length]);
   const [near, setNear] = useState<{ dot: FrontDot; x: number; y: number; width: number } | null>(null);
   const draw = useCallback(
@@ -72,7 +72,7 @@ function ParetoPlot({ study, table, x, y }: ParetoPlotProps) {
   );
   const look = (left: number, top: number, event: PointerEvent) => {
     const width = (event.currentTarget as HTMLElement).clientWidth;
-    const dot = nearest(dots, frontScales(dots, { width, height: HEIGHT }), left, top);
+    const dot = findNearest(dots, frontScales(dots, { width, height: HEIGHT }), left, top);
     setNear(dot && { dot, x: left, y: top, width });
   };
   const open = () => near && (location.hash = studyLink(study.study, ["trials", String(near.dot.trial)]));
@@ -82,7 +82,7 @@ function ParetoPlot({ study, table, x, y }: ParetoPlotProps) {
         <Canvas height={HEIGHT} draw={draw} label={`${y} against ${x} of ${dots.length} trials`} onPoint={look} onLeave={() => setNear(null)} onPick={open} />
         {near && (
           <Tip x={near.x} y={near.y} width={near.width}>
-            <b>trial {near.dot.trial}</b> {WORDS[near.dot.kind]}
+            <b>trial {near.dot.trial}</b> {KIND_TEXTS[near.dot.kind]}
             <p>
               {x} {number(near.dot.x)}, {y} {number(near.dot.y)}
             </p>
@@ -95,14 +95,14 @@ function ParetoPlot({ study, table, x, y }: ParetoPlotProps) {
   );
 }
 
-const WORDS = { front: "on the front", behind: "dominated by another trial", broken: "breaks a constraint" };
+const KIND_TEXTS = { front: "on the front", dominated: "dominated by another trial", infeasible: "violates a constraint" };
 
-function axisOf(study: Study, name: string) {
-  const isLess = isLessBetter(study, name);
-  return { name, isLess, text: isLess === null ? name : `${name}, ${isLess ? "lower" : "higher"} is better` };
+function describeAxis(study: Study, name: string) {
+  const isLower = isLowerBetter(study, name);
+  return { name, isLower, text: isLower === null ? name : `${name}, ${isLower ? "lower" : "higher"} is better` };
 }
 
-function nearest(dots: FrontDot[], [x, y]: ReturnType<typeof frontScales>, left: number, top: number): FrontDot | null {
+function findNearest(dots: FrontDot[], [x, y]: ReturnType<typeof frontScales>, left: number, top: number): FrontDot | null {
   let [closest, least]: [FrontDot | null, number] = [null, NEAR];
   for (const dot of dots) {
     const away = Math.hypot(x.place(dot.x) - left, y.place(dot.y) - top);
@@ -112,27 +112,27 @@ function nearest(dots: FrontDot[], [x, y]: ReturnType<typeof frontScales>, left:
 }
 
 function Legend({ study, dots }: { study: Study; dots: FrontDot[] }) {
-  const many = (kind: FrontDot["kind"]) => dots.filter((dot) => dot.kind === kind).length;
+  const countOf = (kind: FrontDot["kind"]) => count(dots.filter((dot) => dot.kind === kind).length);
   return (
     <p class="quiet legend">
       <span>
-        <b class="front-mark">◆</b> {count(many("front"))} on the front
+        <b class="front-mark">◆</b> {countOf("front")} on the front
       </span>
-      <span>○ {count(many("behind"))} dominated</span>
+      <span>○ {countOf("dominated")} dominated</span>
       {study.constraints.length > 0 && (
         <span>
-          <b class="bad">✕</b> {count(many("broken"))} break {study.constraints.join(" or ")}
+          <b class="bad">✕</b> {countOf("infeasible")} violate {study.constraints.join(" or ")}
         </span>
       )}
     </p>
   );
 }
 
-/** The trials of the front, well spread ones first. */
+/** The trials of the front. The server orders them by spread. */
 function FrontTable({ study }: { study: Study }) {
   const names = study.metrics.map((each) => each["name"]!);
   const shown = study.front.slice(0, MAX_ROWS);
-  const signs = signsOf(shown.map((each) => each.exactness));
+  const signs = footnoteSigns(shown.map((each) => each.exactness));
   return (
     <div class="scroll">
       <table class="list">

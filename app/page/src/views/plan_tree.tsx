@@ -1,14 +1,14 @@
-/** The tree: what is shared by whom, what runs, what is done and kept, and what that saved. */
+/** The search plan as an icicle: shared steps, running stages, checkpoints, and the savings by sharing. */
 import { useCallback, useMemo, useState } from "preact/hooks";
-import { about, useAnswer } from "../data.ts";
+import { studyPath, useAnswer } from "../data.ts";
 import { count, plural } from "../format.ts";
-import { icicle, meansOf, savedBy, type Bar } from "../layout/icicle.ts";
-import { pathFrom, runsOf, withMeans } from "../layout/rung_tree.ts";
-import { linear, ticks } from "../layout/scales.ts";
+import { icicle, averageMarks, savedSteps, type Bar } from "../layout/icicle.ts";
+import { nodePath, repeatNodes, meanAndRepeatTrees } from "../layout/rung_tree.ts";
+import { linearScale, ticks } from "../layout/scales.ts";
 import { Canvas, Tip, type Size } from "../parts/canvas.tsx";
 import { Loaded, Panel } from "../parts/panel.tsx";
-import { roomFor } from "../parts/room.ts";
-import { chosen, route, setQuery } from "../route.ts";
+import { fitHeight } from "../parts/fit_height.ts";
+import { selectedTrials, route, setQuery } from "../route.ts";
 import type { Palette } from "../theme.ts";
 import type { Tree } from "../types.ts";
 import type { ViewProps } from "./props.ts";
@@ -16,32 +16,32 @@ import type { ViewProps } from "./props.ts";
 const [TOP, LEFT, RIGHT] = [22, 8, 8];
 
 export function PlanTree({ study, at }: ViewProps) {
-  const answer = useAnswer<Tree>(about(study.study, "/tree", at));
+  const answer = useAnswer<Tree>(studyPath(study.study, "/tree", at));
   return (
-    <Loaded answer={answer}>{(tree) => (tree.count ? <Drawn tree={tree} /> : <p class="quiet">No trial has been asked for yet.</p>)}</Loaded>
+    <Loaded answer={answer}>{(tree) => (tree.count ? <IcicleChart tree={tree} /> : <p class="quiet">The study has no trials yet.</p>)}</Loaded>
   );
 }
 
-function Drawn({ tree: whole }: { tree: Tree }) {
-  const repeats = useMemo(() => withMeans(whole).repeats, [whole]);
+function IcicleChart({ tree: whole }: { tree: Tree }) {
+  const repeats = useMemo(() => meanAndRepeatTrees(whole).repeats, [whole]);
   const tree = repeats ?? whole;
   const named = route.value.query["node"];
   const unit = repeats ? "repeat" : "trial";
   const root = named ? tree.nodes.id.indexOf(named) : -1;
   const layout = useMemo(() => icicle(tree, root), [tree, root]);
-  const height = Math.max(280, Math.min(roomFor(720, 330), 30 + layout.height * 22));
-  const lit = useMemo(() => new Set(chosen.value.flatMap((trial) => runsOf(whole, trial).flatMap((node) => pathFrom(whole, node)))), [whole, chosen.value]);
+  const height = Math.max(280, Math.min(fitHeight(720, 330), 30 + layout.height * 22));
+  const marked = useMemo(() => new Set(selectedTrials.value.flatMap((trial) => repeatNodes(whole, trial).flatMap((node) => nodePath(whole, node)))), [whole, selectedTrials.value]);
   const [place, setPlace] = useState<{ x: number; y: number; width: number; bar: Bar } | null>(null);
   const [size, setSize] = useState<Size>({ width: 1, height });
   const draw = useCallback(
     (context: CanvasRenderingContext2D, drawn: Size, ink: Palette) => {
       setSize(drawn);
-      paint(context, drawn, ink, { whole, tree, unit }, layout, lit);
+      paint(context, drawn, ink, { whole, tree, unit }, layout, marked);
     },
-    [whole, tree, unit, layout, lit],
+    [whole, tree, unit, layout, marked],
   );
   const find = (px: number, py: number) => {
-    const [step, row] = [unscale(px, layout, size), ((py - TOP) / (size.height - TOP)) * layout.height];
+    const [step, row] = [stepAtPixel(px, layout, size), ((py - TOP) / (size.height - TOP)) * layout.height];
     return layout.bars.find((bar) => bar.x0 <= step && step < bar.x1 && bar.y0 <= row && row < bar.y1);
   };
   const shared = tree.nodes.id.filter((_, node) => tree.nodes.trials[node]! > 1).length;
@@ -52,7 +52,7 @@ function Drawn({ tree: whole }: { tree: Tree }) {
         <Canvas
           height={height}
           draw={draw}
-          label={`The tree by steps: ${tree.count} nodes; the more ${unit}s share a bar, the higher it is. Click a node to see what is below it.`}
+          label={`The tree by steps: ${tree.count} nodes; the more ${unit}s share a bar, the higher it is. Click a node to see its subtree.`}
           onPoint={(x, y) => {
             const bar = find(x, y);
             setPlace(bar ? { x, y, width: size.width, bar } : null);
@@ -66,34 +66,36 @@ function Drawn({ tree: whole }: { tree: Tree }) {
         />
         {place && (
           <Tip x={place.x} y={place.y} width={place.width}>
-            <About tree={tree} bar={place.bar} unit={unit} />
+            <BarTip tree={tree} bar={place.bar} unit={unit} />
           </Tip>
         )}
       </div>
       <p class="quiet key">
-        <span class="swatch done" /> trained, one {unit} · <span class="swatch shared" /> trained, shared · <span class="swatch running" /> trains now ·{" "}
-        <span class="swatch open" /> still to do · <b>|</b> checkpoint. Click a bar to see what is below it, press Escape to see all.
+        <span class="swatch done" /> trained, one {unit} · <span class="swatch shared" /> trained, shared · <span class="swatch running" /> running ·{" "}
+        <span class="swatch open" /> pending · <b>|</b> checkpoint. Click a bar to see its subtree; press Escape to see the whole tree.
       </p>
     </Panel>
   );
 }
 
-/** whole: as the server has it. tree: with how many trials, or repeats of trials, pass each node. unit: what is counted. */
-interface Counted {
+interface CountedTree {
+  /** As sent by the server. */
   whole: Tree;
+  /** With the number of units through each node. */
   tree: Tree;
+  /** "trial" or "repeat". */
   unit: string;
 }
 
 type Layout = ReturnType<typeof icicle>;
 
-function unscale(px: number, layout: Layout, size: Size): number {
+function stepAtPixel(px: number, layout: Layout, size: Size): number {
   return layout.from + ((px - LEFT) / (size.width - LEFT - RIGHT)) * (layout.to - layout.from);
 }
 
-function paint(context: CanvasRenderingContext2D, size: Size, ink: Palette, { whole, tree, unit }: Counted, layout: Layout, lit: Set<number>): void {
-  const x = linear([layout.from, layout.to], [LEFT, size.width - RIGHT]);
-  const y = linear([0, layout.height], [TOP, size.height]);
+function paint(context: CanvasRenderingContext2D, size: Size, ink: Palette, { whole, tree, unit }: CountedTree, layout: Layout, marked: Set<number>): void {
+  const x = linearScale([layout.from, layout.to], [LEFT, size.width - RIGHT]);
+  const y = linearScale([0, layout.height], [TOP, size.height]);
   context.textBaseline = "middle";
   context.textAlign = "center";
   context.fillStyle = ink.soft;
@@ -102,7 +104,7 @@ function paint(context: CanvasRenderingContext2D, size: Size, ink: Palette, { wh
     const trained = tree.nodes.trained[bar.node]!;
     const gap = y(bar.y1) - y(bar.y0) > 4 ? 1 : 0;
     const rect = (from: number, to: number) => context.fillRect(x(from), y(bar.y0), Math.max(0.5, x(to) - x(from) - gap), y(bar.y1) - y(bar.y0) - gap);
-    context.globalAlpha = lit.size && !lit.has(bar.node) ? 0.25 : 1;
+    context.globalAlpha = marked.size && !marked.has(bar.node) ? 0.25 : 1;
     context.fillStyle = ink.line;
     rect(bar.x0, bar.x1);
     context.fillStyle = bar.trials > 1 ? ink.accent : ink.faint;
@@ -111,35 +113,35 @@ function paint(context: CanvasRenderingContext2D, size: Size, ink: Palette, { wh
     for (const [from, to] of tree.nodes.running[bar.node]!) if (to! > bar.x0 && from! < bar.x1) rect(Math.max(from!, bar.x0), Math.min(to!, bar.x1));
     context.fillStyle = ink.ink;
     for (const step of tree.nodes.checkpoints[bar.node]!) if (step > bar.x0 && step <= bar.x1) context.fillRect(x(step) - 3, y(bar.y0), 2, Math.min(4, y(bar.y1) - y(bar.y0) - gap));
-    write(context, ink, tree, unit, bar, x(bar.x0), x(bar.x1) - x(bar.x0), y(bar.y0), y(bar.y1));
+    drawBarText(context, ink, tree, unit, bar, x(bar.x0), x(bar.x1) - x(bar.x0), y(bar.y0), y(bar.y1));
   }
   context.globalAlpha = 1;
-  if (layout.from === 0) for (const mean of meansOf(whole, tree)) writeMean(context, ink, mean.of, x(mean.step), y(mean.y0), y(mean.y1));
+  if (layout.from === 0) for (const mean of averageMarks(whole, tree)) drawAverage(context, ink, mean.trials, x(mean.step), y(mean.y0), y(mean.y1));
 }
 
-/** An average has no steps: a diamond where it begins, with the trials that it is the mean of before it. */
-function writeMean(context: CanvasRenderingContext2D, ink: Palette, of: number[], x: number, top: number, bottom: number): void {
+/** An average has no steps: a diamond where it begins, and to its left the averaged trials. */
+function drawAverage(context: CanvasRenderingContext2D, ink: Palette, of: number[], x: number, top: number, bottom: number): void {
   const middle = (top + bottom) / 2;
   context.fillStyle = ink.warm;
   context.textAlign = "right";
   context.fillText("◆", x + 4, middle);
   context.fillStyle = ink.ink;
-  context.fillText(fitting(context, [`mean of ${of.length > 1 ? "trials" : "states of trial"} ${of.join(", ")}`], x - 16), x - 10, middle);
+  context.fillText(fitText(context, [`mean of ${of.length > 1 ? "trials" : "states of trial"} ${of.join(", ")}`], x - 16), x - 10, middle);
 }
 
-function write(context: CanvasRenderingContext2D, ink: Palette, tree: Tree, unit: string, bar: Bar, left: number, width: number, top: number, bottom: number): void {
+function drawBarText(context: CanvasRenderingContext2D, ink: Palette, tree: Tree, unit: string, bar: Bar, left: number, width: number, top: number, bottom: number): void {
   const { trials, isFirst } = bar;
   const forms = Object.entries(isFirst ? (tree.forms[bar.node] ?? {}) : {}).map(([name, form]) => `${name} ${form}`);
   const all = [trials > 1 ? plural(trials, unit) : "", ...forms].filter(Boolean).join(" · ");
-  const text = fitting(context, [all, ...(trials > 1 ? [plural(trials, unit), String(trials)] : [])], width - 9);
+  const text = fitText(context, [all, ...(trials > 1 ? [plural(trials, unit), String(trials)] : [])], width - 9);
   if (bottom - top < 13 || !text) return;
   context.textAlign = "left";
   context.fillStyle = trials > 1 && tree.nodes.trained[bar.node]! > bar.x0 ? ink.paper : ink.ink;
   context.fillText(text, left + 5, (top + bottom) / 2);
 }
 
-/** The first of the texts that fits, or else as much of the last as does, unless that is next to nothing. */
-function fitting(context: CanvasRenderingContext2D, texts: string[], width: number): string {
+/** The first text that fits, or else the shortened last one; "" if only a few letters would fit. */
+function fitText(context: CanvasRenderingContext2D, texts: string[], width: number): string {
   const whole = texts.find((text) => context.measureText(text).width <= width);
   if (whole !== undefined) return whole;
   const last = texts.at(-1)!;
@@ -147,10 +149,10 @@ function fitting(context: CanvasRenderingContext2D, texts: string[], width: numb
   return letters > 3 ? `${last.slice(0, letters)}…` : "";
 }
 
-function About({ tree, bar, unit }: { tree: Tree; bar: Bar; unit: string }) {
+function BarTip({ tree, bar, unit }: { tree: Tree; bar: Bar; unit: string }) {
   const { nodes } = tree;
   const { node } = bar;
-  const saved = savedBy(tree, bar);
+  const saved = savedSteps(tree, bar);
   return (
     <>
       <b>
@@ -160,7 +162,7 @@ function About({ tree, bar, unit }: { tree: Tree; bar: Bar; unit: string }) {
       {saved > 0 && <p>shared: {plural(saved, "step")} saved</p>}
       <p>
         {nodes.trained[node]! > nodes.start[node]! ? `trained to step ${nodes.trained[node]}` : "not trained yet"}
-        {nodes.running[node]!.map(([from, to]) => `; trains ${from} to ${to} now`)}
+        {nodes.running[node]!.map(([from, to]) => `; training steps ${from} to ${to}`)}
       </p>
       {nodes.checkpoints[node]!.length > 0 && <p>checkpoints: {nodes.checkpoints[node]!.slice(0, 8).join(", ")}</p>}
       {Object.entries(tree.forms[node] ?? {}).map(([name, form]) => (

@@ -1,7 +1,7 @@
 import type { Study } from "../types.ts";
 
-/** Every view of a study takes the study, and the event after which it is looked at; null for now. */
 export interface ViewProps {
   study: Study;
+  /** The event after which the study is shown; null for its latest state. */
   at: number | null;
 }

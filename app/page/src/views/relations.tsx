@@ -1,10 +1,10 @@
-/** What has to do with the result: parallel coordinates with brushing, slices, importance, and sequences by shape. */
+/** Hyper-parameters and results: parallel coordinates with brushing, importance, sequences by shape, and slices. */
 import { useMemo } from "preact/hooks";
-import { about, isReport, useAnswer } from "../data.ts";
+import { studyPath, isReport, useAnswer } from "../data.ts";
 import { count, number, percent } from "../format.ts";
-import { axisOf } from "../layout/parallel.ts";
-import { basis, END, opening, rungNames } from "../layout/rungs.ts";
-import { robust } from "../layout/scales.ts";
+import { createAxis } from "../layout/parallel.ts";
+import { basisText, TRIAL_END, defaultRung, rungNames } from "../layout/rungs.ts";
+import { robustRange } from "../layout/scales.ts";
 import { Loaded, Panel } from "../parts/panel.tsx";
 import { Parallel } from "../parts/parallel_canvas.tsx";
 import { route, setQuery } from "../route.ts";
@@ -14,40 +14,40 @@ import { Shapes } from "./shapes.tsx";
 import { Slices } from "./slices.tsx";
 import type { ViewProps } from "./props.ts";
 
-/** More different schedules are no axis: their fields are. */
-const MOST_KINDS = 12;
+/** With more distinct schedules, their fields are the axes. */
+const MAX_KINDS = 12;
 
-/** Tuners that train each trial as long as it says. */
-const OF_ALL_LENGTHS = new Set(["grid", "random", "trials"]);
+/** Tuners that train each trial to its own number of steps. */
+const FIXED_LENGTH_TUNERS = new Set(["grid", "random", "trials"]);
 
 export function Relations(props: ViewProps) {
   const table = useTable(props.study.study, props.at);
   return (
     <Loaded answer={table}>
-      {(data) => (data.varied.length ? <Related {...props} table={data} /> : <p class="quiet">All trials have the same hyper-parameters.</p>)}
+      {(data) => (data.varyingParameters.length ? <RelationPanels {...props} table={data} /> : <p class="quiet">All trials have the same hyper-parameters.</p>)}
     </Loaded>
   );
 }
 
-function Related({ study, at, table }: ViewProps & { table: Table }) {
-  const rungs = useAnswer<Rungs>(about(study.study, "/rungs", at));
-  const chosen = route.value.query["rung"];
-  const rung = chosen ?? opening(rungs.data);
-  const importance = useAnswer<Importance>(rungs.data && about(study.study, "/importance", at, isReport || !chosen ? {} : { rung }));
-  const values = useMemo(() => resultsAt(table, rungs.data, rung), [table, rungs.data, rung]);
-  const shares = useMemo(() => sharesOf(table, importance.data), [table, importance.data]);
+function RelationPanels({ study, at, table }: ViewProps & { table: Table }) {
+  const rungs = useAnswer<Rungs>(studyPath(study.study, "/rungs", at));
+  const selectedRung = route.value.query["rung"];
+  const rung = selectedRung ?? defaultRung(rungs.data);
+  const importance = useAnswer<Importance>(rungs.data && studyPath(study.study, "/importance", at, isReport || !selectedRung ? {} : { rung }));
+  const values = useMemo(() => rungResults(table, rungs.data, rung), [table, rungs.data, rung]);
+  const shares = useMemo(() => importanceByAxis(table, importance.data), [table, importance.data]);
   const names = useMemo(() => axisNames(table, study.tuner).sort((a, b) => (shares.get(b) ?? 0) - (shares.get(a) ?? 0)).slice(0, 10), [table, shares, study.tuner]);
   const axes = useMemo(() => {
-    const [low, high] = robust(values.filter((value): value is number => value !== null), false, study.mode);
+    const [low, high] = robustRange(values.filter((value): value is number => value !== null), false, study.mode);
     const shown = values.map((value) => (value === null ? null : Math.min(high, Math.max(low, value))));
-    return [...names.map((name) => axisOf(name, table.column(name), text)), axisOf(study.metric, shown, text)];
+    return [...names.map((name) => createAxis(name, table.column(name), tickText)), createAxis(study.metric, shown, tickText)];
   }, [names, table, values, study.metric, study.mode]);
   const named = rungNames(rungs.data);
   const aside = named.length > 1 && (
     <label>
       result at{" "}
       <select value={rung} onChange={(event) => setQuery({ rung: event.currentTarget.value })}>
-        <option value={END}>the trial's end</option>
+        <option value={TRIAL_END}>the trial's end</option>
         {named.map(({ rung: each, name }) => (
           <option key={each} value={each}>
             {name}
@@ -59,7 +59,7 @@ function Related({ study, at, table }: ViewProps & { table: Table }) {
   return (
     <>
       <Panel title="Parallel coordinates" aside={aside}>
-        <p class="quiet">{basis(values, rung)}</p>
+        <p class="quiet">{basisText(values, rung)}</p>
         <Parallel axes={axes} count={table.count} mode={study.mode} shares={shares} />
       </Panel>
       <div class="overview">
@@ -71,7 +71,7 @@ function Related({ study, at, table }: ViewProps & { table: Table }) {
         </Panel>
       </div>
       <Panel title="Slices">
-        <p class="quiet">{basis(values, rung)}</p>
+        <p class="quiet">{basisText(values, rung)}</p>
         <Slices axes={axes} />
       </Panel>
     </>
@@ -79,35 +79,35 @@ function Related({ study, at, table }: ViewProps & { table: Table }) {
 }
 
 /**
- * An axis for each hyper-parameter: of its schedules, where there are few of them; or else of each of their fields. And
- * of lengths, where the space draws them and no tuner decides on them by results.
+ * One axis for each hyper-parameter, or for each field of its schedules if there are many. The number of steps is an axis
+ * too, unless the tuner decides it by results.
  */
 function axisNames(table: Table, tuner: string): string[] {
   const names = table.parameters.flatMap((name) => {
-    const isFew = name.startsWith("hp.") || new Set(table.column(name)).size <= MOST_KINDS;
-    return isFew ? [name] : table.fieldsOf(name);
+    const isFew = name.startsWith("hp.") || new Set(table.column(name)).size <= MAX_KINDS;
+    return isFew ? [name] : table.scheduleFields(name);
   });
-  return OF_ALL_LENGTHS.has(tuner) && new Set(table.column("steps")).size > 1 ? [...names, "steps"] : names;
+  return FIXED_LENGTH_TUNERS.has(tuner) && new Set(table.column("steps")).size > 1 ? [...names, "steps"] : names;
 }
 
-/** By the name of an axis; the share of a schedule is that of all its fields. */
-function sharesOf(table: Table, data: Importance | null): Map<string, number> {
+/** The importance of a schedule is the sum over its fields. */
+function importanceByAxis(table: Table, data: Importance | null): Map<string, number> {
   const shares = new Map<string, number>();
   for (const { name, importance } of data?.items ?? []) {
     shares.set(name, importance);
-    const shape = table.shapeOf(name);
+    const shape = table.scheduleColumn(name);
     if (shape) shares.set(shape, (shares.get(shape) ?? 0) + importance);
   }
   return shares;
 }
 
-function text(value: unknown): string {
+function tickText(value: unknown): string {
   return typeof value === "number" ? number(value, 3) : String(value);
 }
 
-/** The result of each trial: its value, or what it had at a rung. */
-function resultsAt(table: Table, rungs: Rungs | null, rung: string): (number | null)[] {
-  if (rung === END) return table.column("value") as (number | null)[];
+/** The result of each trial at a rung, or at its end. */
+function rungResults(table: Table, rungs: Rungs | null, rung: string): (number | null)[] {
+  if (rung === TRIAL_END) return table.column("value") as (number | null)[];
   const results: (number | null)[] = Array(table.count).fill(null);
   for (const item of rungs?.items ?? []) {
     if (String(item.rung) === rung) item.trials.forEach((trial, index) => (results[trial] = item.values[index] ?? null));

@@ -1,38 +1,38 @@
-/** Why that one: the rung tree, with what there is to choose about it. */
+/** The rung tree, with its controls and its legend. */
 import { useMemo } from "preact/hooks";
-import { about, useAnswer } from "../data.ts";
-import { number, plural, spread } from "../format.ts";
+import { studyPath, useAnswer } from "../data.ts";
+import { number, plural, deviationText } from "../format.ts";
 import { lastDecisions, rungLines } from "../layout/rungs.ts";
 import type { End } from "../layout/rung_tree.ts";
 import { Loaded, Panel } from "../parts/panel.tsx";
-import { roomFor } from "../parts/room.ts";
+import { fitHeight } from "../parts/fit_height.ts";
 import { RungTreeCanvas } from "../parts/rung_tree_canvas.tsx";
 import type { Best } from "../parts/rung_tree_painting.ts";
-import { chosen, route, setQuery, studyLink, toggleChosen } from "../route.ts";
-import { titleOf, useTable, type Table } from "../table.ts";
+import { selectedTrials, route, setQuery, studyLink, toggleTrial } from "../route.ts";
+import { columnTitle, useTable, type Table } from "../table.ts";
 import { resultOf, type History, type Rungs, type Study, type Tree } from "../types.ts";
-import { Chosen } from "./chosen.tsx";
+import { SelectedTrials } from "./selected_trials.tsx";
 import type { ViewProps } from "./props.ts";
 
 export function RungTreeView(props: ViewProps) {
   return (
     <>
       <Panel title="Rung tree" aside={<Controls {...props} />}>
-        <Drawn {...props} height={roomFor(320, 330)} />
-        <Key {...props} />
-        <p class="quiet key">Click the end of a line, or choose it with the arrow keys and Enter, to keep it marked.</p>
+        <RungTreeDrawing {...props} height={fitHeight(320, 330)} />
+        <Legend {...props} />
+        <p class="quiet key">Click the end of a line, or use the arrow keys and Enter, to select its trial.</p>
       </Panel>
-      <Chosen {...props} />
+      <SelectedTrials {...props} />
     </>
   );
 }
 
-/** The same, small, for the overview. */
+/** The small rung tree of the overview. */
 export function RungTreeCard(props: ViewProps) {
   return (
     <Panel title="Rung tree" class="wide" aside={<Links {...props} />}>
-      <Drawn {...props} height={roomFor(300, 150, 0.5)} />
-      <Key {...props} />
+      <RungTreeDrawing {...props} height={fitHeight(300, 150, 0.5)} />
+      <Legend {...props} />
     </Panel>
   );
 }
@@ -45,13 +45,13 @@ function Links({ study }: ViewProps) {
   );
 }
 
-function Key({ study, at }: ViewProps) {
-  const tree = useAnswer<Tree>(about(study.study, "/tree", at));
+function Legend({ study, at }: ViewProps) {
+  const tree = useAnswer<Tree>(studyPath(study.study, "/tree", at));
   return (
     <p class="quiet key">
-      The more trials share a line, the thicker it is; dashed before the first measurement. ★ best · ● trained · ✕ stopped · ▲ failed · ◐ trains · ○ waits
+      The more trials share a line, the thicker it is; dashed before the first measurement. ★ best · ● trained · ✕ stopped · ▲ failed · ◐ running · ○ waiting
       {tree.data?.trials.repeats?.some((each) => each.length) && " · thin lines: each repeat · error bars: their standard deviation"}
-      {tree.data?.trials.average_of?.some((parts) => parts.length) && " · ◆ the mean of the states that dotted lines come from"}
+      {tree.data?.trials.average_of?.some((parts) => parts.length) && " · ◆ mean of the states at the dotted lines"}
     </p>
   );
 }
@@ -66,9 +66,9 @@ function Controls({ study, at }: ViewProps) {
         colour{" "}
         <select value={query["colour"] ?? ""} onChange={(event) => setQuery({ colour: event.currentTarget.value })}>
           <option value="">the best trial</option>
-          {(data ? [...new Set([...data.parameters, ...data.varied])] : []).map((name) => (
+          {(data ? [...new Set([...data.parameters, ...data.varyingParameters])] : []).map((name) => (
             <option key={name} value={name}>
-              {titleOf(name)}
+              {columnTitle(name)}
             </option>
           ))}
         </select>
@@ -92,20 +92,20 @@ function Controls({ study, at }: ViewProps) {
   );
 }
 
-function Drawn({ study, at, height }: ViewProps & { height: number }) {
-  const tree = useAnswer<Tree>(about(study.study, "/tree", at));
+function RungTreeDrawing({ study, at, height }: ViewProps & { height: number }) {
+  const tree = useAnswer<Tree>(studyPath(study.study, "/tree", at));
   const table = useTable(study.study, at);
-  const rungs = useAnswer<Rungs>(about(study.study, "/rungs", at));
-  const history = useAnswer<History>(about(study.study, "/history", at));
+  const rungs = useAnswer<Rungs>(studyPath(study.study, "/rungs", at));
+  const history = useAnswer<History>(studyPath(study.study, "/history", at));
   const lines = useMemo(() => rungLines(rungs.data?.items ?? []), [rungs.data]);
   const ends = useMemo(() => lastDecisions(history.data), [history.data]);
-  const best = useMemo(() => bestOf(study), [study]);
+  const best = useMemo(() => bestResult(study), [study]);
   const { colour, x, y, scale } = route.value.query;
   return (
     <Loaded answer={tree}>
       {(data) =>
         data.nodes.steps.every((steps) => steps.length === 0) ? (
-          <p class="quiet">Nothing is measured yet. {plural(data.trials.node.length, "trial")} asked for.</p>
+          <p class="quiet">No measurements yet. {plural(data.trials.node.length, "trial")} requested.</p>
         ) : (
           <RungTreeCanvas
             tree={data}
@@ -114,14 +114,14 @@ function Drawn({ study, at, height }: ViewProps & { height: number }) {
             height={height}
             rungs={lines}
             best={best}
-            chosen={chosen.value}
+            selected={selectedTrials.value}
             isLog={x !== "linear"}
             isWhole={y === "all"}
             isLogY={scale ? scale === "log" : null}
             values={colour && table.data ? table.data.column(colour) : null}
             states={(table.data?.column("state") as string[] | undefined) ?? data.trials.state}
-            tell={(end) => <EndTold end={end} study={study} table={table.data} event={ends.get(end.trial)} />}
-            pick={toggleChosen}
+            describeEnd={(end) => <EndTip end={end} study={study} table={table.data} event={ends.get(end.trial)} />}
+            toggle={toggleTrial}
           />
         )
       }
@@ -129,13 +129,12 @@ function Drawn({ study, at, height }: ViewProps & { height: number }) {
   );
 }
 
-/** Where the best trial has its result, with its deviation where it was trained several times. */
-function bestOf(study: Study): Best | null {
+function bestResult(study: Study): Best | null {
   const result = study.best && resultOf(study, study.best);
-  return result && { trial: study.best!.trial, step: result.step, value: result.value, text: `${number(result.value)} ${spread(result)}`.trim() };
+  return result && { trial: study.best!.trial, step: result.step, value: result.value, text: `${number(result.value)} ${deviationText(result)}`.trim() };
 }
 
-function EndTold({ end, study, table, event }: { end: End; study: Study; table: Table | null; event: number | undefined }) {
+function EndTip({ end, study, table, event }: { end: End; study: Study; table: Table | null; event: number | undefined }) {
   const isMean = Number(table?.get(end.trial, "last.repeats") ?? 1) > 1;
   return (
     <>

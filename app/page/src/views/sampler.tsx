@@ -1,56 +1,55 @@
-/** Where new configurations come from: what the sampler knows, what it proposes and why, and what people suggest to it. */
+/** The sampler of a study: its state, its proposals with reasons, and the suggestions of users. */
 import { useState, type Dispatch, type StateUpdater } from "preact/hooks";
-import { about, isReport, mayChange, tell, useAnswer } from "../data.ts";
-import { cell, count, plural, time } from "../format.ts";
-import { reason } from "../layout/sentences.ts";
-import { attributesIn } from "../layout/studies.ts";
+import { studyPath, isReport, canWrite, send, useAnswer } from "../data.ts";
+import { cellText, count, plural, timeText } from "../format.ts";
+import { reasonText } from "../layout/sentences.ts";
+import { parseAttributes } from "../layout/studies.ts";
 import { Dialog } from "../parts/dialog.tsx";
 import { Loaded, Panel } from "../parts/panel.tsx";
 import { studyLink } from "../route.ts";
-import { titleOf, useTable, type Table } from "../table.ts";
+import { columnTitle, useTable, type Table } from "../table.ts";
 import type { History, SamplerState, Suggestion, Suggestions } from "../types.ts";
 import type { ViewProps } from "./props.ts";
 
-const MOST_PROPOSALS = 12;
+const MAX_PROPOSALS = 12;
 
 type Reason = Record<string, unknown>;
 
 export function Sampler({ study, at }: ViewProps) {
-  const state = useAnswer<SamplerState>(about(study.study, "/sampler", at));
+  const state = useAnswer<SamplerState>(studyPath(study.study, "/sampler", at));
   return (
     <div class="overview">
       <Panel title="Sampler" aside={state.data?.sampler && <b>{state.data.sampler}</b>}>
-        <Loaded answer={state}>{({ text }) => <ul>{text.map((each) => <li key={each}>{capital(each)}.</li>)}</ul>}</Loaded>
+        <Loaded answer={state}>{({ text }) => <ul>{text.map((each) => <li key={each}>{capitalize(each)}.</li>)}</ul>}</Loaded>
       </Panel>
       <Panel title="Next proposal">
-        <Loaded answer={state}>{({ next }) => (next ? <Proposed hp={next.hp} why={next.reason} /> : <p class="quiet">None.</p>)}</Loaded>
+        <Loaded answer={state}>{({ next }) => (next ? <Proposal hp={next.hp} why={next.reason} /> : <p class="quiet">None.</p>)}</Loaded>
       </Panel>
-      <Suggested study={study} at={at} refuses={state.data?.refuses ?? null} names={namesOf(state.data)} />
+      <SuggestionsPanel study={study} at={at} refuses={state.data?.refuses ?? null} names={parameterNames(state.data)} />
       <Proposals study={study} at={at} />
     </div>
   );
 }
 
-/** How values of the space are named, as far as the next proposal tells. */
-function namesOf(state: SamplerState | null): string[] {
+/** The names of hyper-parameters, from the next proposal. */
+function parameterNames(state: SamplerState | null): string[] {
   return Object.keys((state?.next?.reason["sample"] as Reason | undefined) ?? state?.next?.hp ?? {});
 }
 
-/** A configuration as the sampler chose it, and why. */
-function Proposed({ hp, why }: { hp: Reason; why: Reason }) {
-  const told = told_of(why);
+function Proposal({ hp, why }: { hp: Reason; why: Reason }) {
+  const reason = proposalReason(why);
   return (
     <>
       <Values values={hp} />
-      {told && <p class="quiet">{capital(told)}.</p>}
+      {reason && <p class="quiet">{capitalize(reason)}.</p>}
     </>
   );
 }
 
-/** The rung where a trial begins is that of all others: it says nothing of why. */
-function told_of(why: Reason): string {
+/** Why a configuration was proposed. All trials begin at the same rung, so the text omits it. */
+function proposalReason(why: Reason): string {
   const price = typeof why["price"] === "number" ? `priced at ${plural(why["price"], "new step")}` : "";
-  return [reason({ ...why, rung: undefined }), price].filter(Boolean).join(", ");
+  return [reasonText({ ...why, rung: undefined }), price].filter(Boolean).join(", ");
 }
 
 function Values({ values }: { values: Reason }) {
@@ -59,45 +58,45 @@ function Values({ values }: { values: Reason }) {
       {Object.entries(values).map(([name, value]) => (
         <div key={name}>
           <dt>{name}</dt>
-          <dd>{shown(value)}</dd>
+          <dd>{valueText(value)}</dd>
         </div>
       ))}
     </dl>
   );
 }
 
-interface SuggestedProps extends ViewProps {
-  /** Why no more are taken; null while that is not known. */
+interface SuggestionsPanelProps extends ViewProps {
+  /** Why the study accepts no more suggestions; "" if it does; null before the response. */
   refuses: string | null;
   names: string[];
 }
 
-function Suggested({ study, at, refuses, names }: SuggestedProps) {
-  const answer = useAnswer<Suggestions>(about(study.study, "/suggestions", at));
+function SuggestionsPanel({ study, at, refuses, names }: SuggestionsPanelProps) {
+  const answer = useAnswer<Suggestions>(studyPath(study.study, "/suggestions", at));
   const [asked, setAsked] = useState<Suggestion | "new" | null>(null);
-  const canChange = mayChange.value && !isReport && at === null;
+  const canChange = canWrite.value && !isReport && at === null;
   const close = () => setAsked(null);
   const path = `studies/${encodeURIComponent(study.study)}/suggestions`;
   const aside = canChange && refuses === "" && <button onClick={() => setAsked("new")}>Suggest</button>;
   return (
     <Panel title="Suggestions" class="wide" aside={aside}>
       <Loaded answer={answer}>
-        {({ items }) => (items.length ? <Listed study={study.study} items={items} ask={canChange ? setAsked : null} /> : <p class="quiet">Nothing was suggested.</p>)}
+        {({ items }) => (items.length ? <SuggestionList study={study.study} items={items} ask={canChange ? setAsked : null} /> : <p class="quiet">No suggestions.</p>)}
       </Loaded>
-      {refuses && <p class="quiet">No more are taken: {refuses}.</p>}
-      {asked === "new" && <Suggest path={path} example={names.slice(0, 2).map((name) => `${name} = …`).join("\n")} close={close} />}
-      {asked !== null && asked !== "new" && <Withdraw path={path} suggestion={asked} close={close} />}
+      {refuses && <p class="quiet">No more suggestions are accepted: {refuses}.</p>}
+      {asked === "new" && <SuggestForm path={path} example={names.slice(0, 2).map((name) => `${name} = …`).join("\n")} close={close} />}
+      {asked !== null && asked !== "new" && <WithdrawForm path={path} suggestion={asked} close={close} />}
     </Panel>
   );
 }
 
-interface ListedProps {
+interface SuggestionListProps {
   study: string;
   items: Suggestion[];
   ask: Dispatch<StateUpdater<Suggestion | "new" | null>> | null;
 }
 
-function Listed({ study, items, ask }: ListedProps) {
+function SuggestionList({ study, items, ask }: SuggestionListProps) {
   return (
     <ol class="suggestions" start={0}>
       {items.map((each) => (
@@ -106,9 +105,9 @@ function Listed({ study, items, ask }: ListedProps) {
           <Values values={each.hp} />
           <span class="quiet">
             {each.by && `${each.by}, `}
-            {time(each.at)}
+            {timeText(each.at)}
           </span>
-          <Standing study={study} suggestion={each} />
+          <SuggestionState study={study} suggestion={each} />
           {ask && isWaiting(each) && (
             <button class="small" onClick={() => ask(each)} aria-label={`Withdraw suggestion ${each.suggestion}`}>
               Withdraw
@@ -124,25 +123,25 @@ function isWaiting({ trial, withdrawn_at }: Suggestion): boolean {
   return trial === null && typeof withdrawn_at !== "number";
 }
 
-function Standing({ study, suggestion: { trial, withdrawn_at } }: { study: string; suggestion: Suggestion }) {
-  if (typeof withdrawn_at === "number") return <span class="quiet">withdrawn {time(withdrawn_at)}</span>;
-  if (trial === null) return <span>waits for the next place</span>;
+function SuggestionState({ study, suggestion: { trial, withdrawn_at } }: { study: string; suggestion: Suggestion }) {
+  if (typeof withdrawn_at === "number") return <span class="quiet">withdrawn {timeText(withdrawn_at)}</span>;
+  if (trial === null) return <span>queued</span>;
   return (
     <span>
-      is <a href={studyLink(study, ["trials", String(trial)])}>trial {trial}</a>
+      became <a href={studyLink(study, ["trials", String(trial)])}>trial {trial}</a>
     </span>
   );
 }
 
-interface AskedProps {
+interface FormProps {
   path: string;
   close: () => void;
 }
 
-function Suggest({ path, example, close }: AskedProps & { example: string }) {
+function SuggestForm({ path, example, close }: FormProps & { example: string }) {
   const act = async (form: FormData) => {
-    const made = await tell<Suggestions>("POST", path, { suggestions: [attributesIn(String(form.get("values")))] });
-    return `It is suggestion ${made.items[0]!.suggestion}, and becomes one of the next trials of the tuner.`;
+    const made = await send<Suggestions>("POST", path, { suggestions: [parseAttributes(String(form.get("values")))] });
+    return `Saved as suggestion ${made.items[0]!.suggestion}. It becomes one of the next trials of the tuner.`;
   };
   return (
     <Dialog title="Suggest a configuration" verb="Suggest it" close={close} act={act}>
@@ -150,40 +149,40 @@ function Suggest({ path, example, close }: AskedProps & { example: string }) {
         Values, one per line: name = value
         <textarea name="values" rows={6} spellcheck={false} required placeholder={example} />
       </label>
-      <p class="quiet">A name is a hyper-parameter, or a field of one, such as lr.init. The sampler chooses what is left out.</p>
+      <p class="quiet">A name is a hyper-parameter, or a field of one, such as lr.init. The sampler chooses the other values.</p>
     </Dialog>
   );
 }
 
-function Withdraw({ path, suggestion, close }: AskedProps & { suggestion: Suggestion }) {
+function WithdrawForm({ path, suggestion, close }: FormProps & { suggestion: Suggestion }) {
   const act = async () => {
-    await tell("DELETE", `${path}/${suggestion.suggestion}`);
-    return `Suggestion ${suggestion.suggestion} is withdrawn: it does not become a trial.`;
+    await send("DELETE", `${path}/${suggestion.suggestion}`);
+    return `Suggestion ${suggestion.suggestion} is withdrawn and will not become a trial.`;
   };
   return (
-    <Dialog title={`Withdraw suggestion ${suggestion.suggestion}?`} verb="Withdraw it" isGrave close={close} act={act}>
+    <Dialog title={`Withdraw suggestion ${suggestion.suggestion}?`} verb="Withdraw it" isDestructive close={close} act={act}>
       <Values values={suggestion.hp} />
-      <p class="quiet">It does not become a trial, and another configuration takes its place.</p>
+      <p class="quiet">It will not become a trial. The sampler proposes another configuration instead.</p>
     </Dialog>
   );
 }
 
-/** The last trials that the tuner began, each with what was chosen for it and why. */
+/** The last trials that the tuner started, with their configurations and reasons. */
 function Proposals({ study, at }: ViewProps) {
-  const history = useAnswer<History>(about(study.study, "/history", at));
+  const history = useAnswer<History>(studyPath(study.study, "/history", at));
   const table = useTable(study.study, at);
   return (
-    <Panel title="Proposed so far" class="wide">
+    <Panel title="Recent proposals" class="wide">
       <Loaded answer={history}>
         {({ decisions }) => {
           const starts = decisions.kind.map((kind, index) => (kind === "start" ? index : -1)).filter((index) => index >= 0);
-          if (starts.length === 0) return <p class="quiet">No trial has begun.</p>;
-          const last = starts.slice(-MOST_PROPOSALS).reverse();
-          const proposals = last.map((index) => ({ trial: decisions.trial[index]!, why: told_of(decisions.reason[index] as Reason) }));
+          if (starts.length === 0) return <p class="quiet">No trial has started.</p>;
+          const last = starts.slice(-MAX_PROPOSALS).reverse();
+          const proposals = last.map((index) => ({ trial: decisions.trial[index]!, why: proposalReason(decisions.reason[index] as Reason) }));
           return (
             <>
-              <Loaded answer={table}>{(data) => <Rows study={study.study} table={data} proposals={proposals} />}</Loaded>
-              {starts.length > MOST_PROPOSALS && <p class="quiet">The last {MOST_PROPOSALS} of {count(starts.length)}.</p>}
+              <Loaded answer={table}>{(data) => <ProposalsTable study={study.study} table={data} proposals={proposals} />}</Loaded>
+              {starts.length > MAX_PROPOSALS && <p class="quiet">Showing the last {MAX_PROPOSALS} of {count(starts.length)}.</p>}
             </>
           );
         }}
@@ -198,14 +197,14 @@ interface RowsProps {
   proposals: { trial: number; why: string }[];
 }
 
-function Rows({ study, table, proposals }: RowsProps) {
-  const isTold = proposals.some(({ why }) => why);
+function ProposalsTable({ study, table, proposals }: RowsProps) {
+  const hasReasons = proposals.some(({ why }) => why);
   return (
     <div class="scroll" tabIndex={0} role="group" aria-label="The last proposals">
       <table class="list">
         <thead>
           <tr>
-            {["trial", ...table.parameters.map(titleOf), ...(isTold ? ["why"] : [])].map((name) => (
+            {["trial", ...table.parameters.map(columnTitle), ...(hasReasons ? ["why"] : [])].map((name) => (
               <th key={name}>{name}</th>
             ))}
           </tr>
@@ -217,9 +216,9 @@ function Rows({ study, table, proposals }: RowsProps) {
                 <a href={studyLink(study, ["trials", String(trial)])}>{trial}</a>
               </td>
               {table.parameters.map((name) => (
-                <td key={name}>{cell(table.get(trial, name))}</td>
+                <td key={name}>{cellText(table.get(trial, name))}</td>
               ))}
-              {isTold && <td class="words">{capital(why) || "–"}</td>}
+              {hasReasons && <td class="words">{capitalize(why) || "–"}</td>}
             </tr>
           ))}
         </tbody>
@@ -228,14 +227,14 @@ function Rows({ study, table, proposals }: RowsProps) {
   );
 }
 
-/** A value, or a sequence as its family with its fields. */
-function shown(value: unknown): string {
-  if (typeof value !== "object" || value === null || !("family" in value)) return typeof value === "object" ? JSON.stringify(value) : cell(value);
+/** A value; a schedule as its family and fields. */
+function valueText(value: unknown): string {
+  if (typeof value !== "object" || value === null || !("family" in value)) return typeof value === "object" ? JSON.stringify(value) : cellText(value);
   const { family, ...fields } = value as Reason;
-  if (family === "constant") return cell(fields["value"]);
-  return [family, ...Object.entries(fields).map(([name, field]) => `${name} ${shown(field)}`)].join(" ");
+  if (family === "constant") return cellText(fields["value"]);
+  return [family, ...Object.entries(fields).map(([name, field]) => `${name} ${valueText(field)}`)].join(" ");
 }
 
-function capital(text: string): string {
+function capitalize(text: string): string {
   return text.charAt(0).toUpperCase() + text.slice(1);
 }

@@ -1,6 +1,6 @@
-/** The study's log as a line: move along it, and everything shown is as it was then. */
+/** Time travel: a slider over the event log. All views show the study as it was after the selected event. */
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { count, time } from "../format.ts";
+import { count, timeText } from "../format.ts";
 import { Canvas } from "../parts/canvas.tsx";
 import { moment, route, setQuery, studyLink } from "../route.ts";
 import type { Palette } from "../theme.ts";
@@ -24,14 +24,14 @@ export function Scrubber({ history }: { history: History }) {
     }, SETTLE_MILLISECONDS);
   };
   useEffect(() => () => clearTimeout(timer.current), []);
-  const [isWanted, setWanted] = useState(false);
+  const [isOpen, setOpen] = useState(false);
   const positions = useMemo(() => [...new Set(history.decisions.position)].sort((a, b) => a - b), [history]);
   const before = positions.filter((each) => each < at).at(-1) ?? 1;
   const after = positions.find((each) => each > at) ?? head;
-  if (!isPast && !isWanted) {
+  if (!isPast && !isOpen) {
     return (
       <section class="scrubber closed" aria-label="Moment">
-        <button class="plain" onClick={() => setWanted(true)} title="Move along the study's log to see everything as it was then">
+        <button class="plain" onClick={() => setOpen(true)} title="Show the study as it was after an earlier event">
           Time travel
         </button>
         <output>now, event {count(head)}</output>
@@ -47,10 +47,10 @@ export function Scrubber({ history }: { history: History }) {
         <button onClick={() => go(after)} title="next decision" aria-label="Next decision">
           ▸
         </button>
-        <button onClick={() => (setWanted(false), setQuery({ at: "" }))}>Now</button>
+        <button onClick={() => (setOpen(false), setQuery({ at: "" }))}>Now</button>
       </div>
       <div class="track">
-        <Decisions history={history} head={head} />
+        <DecisionMarks history={history} head={head} />
         <input
           type="range"
           min={1}
@@ -64,7 +64,7 @@ export function Scrubber({ history }: { history: History }) {
       <output>
         {isPast ? (
           <>
-            <b>event {count(at)}</b> of {count(head)} · {time(timeOf(history, at))} · read only ·{" "}
+            <b>event {count(at)}</b> of {count(head)} · {timeText(eventTime(history, at))} · read only ·{" "}
             <a href={studyLink(route.value.path[1]!, ["moments"], { a: String(at), at: "" })}>compare with now</a>
           </>
         ) : (
@@ -75,8 +75,8 @@ export function Scrubber({ history }: { history: History }) {
   );
 }
 
-/** When an event happened, about: between the two nearest that are known. */
-function timeOf(history: History, position: number): number {
+/** The approximate time of an event, interpolated between known times. */
+function eventTime(history: History, position: number): number {
   const times = history.times;
   const after = times.findIndex(([each]) => each! >= position);
   if (after <= 0) return times[Math.max(0, after)]?.[1] ?? history.at;
@@ -84,7 +84,7 @@ function timeOf(history: History, position: number): number {
   return t0 + ((t1 - t0) * (position - p0)) / Math.max(1, p1 - p0);
 }
 
-function Decisions({ history, head }: { history: History; head: number }) {
+function DecisionMarks({ history, head }: { history: History; head: number }) {
   const draw = useMemo(
     () => (context: CanvasRenderingContext2D, { width, height }: { width: number; height: number }, colours: Palette) => {
       const { position, kind } = history.decisions;

@@ -1,4 +1,4 @@
-/** Shown in the place of a view where the server needs a token. */
+/** The sign-in form, shown instead of a view if the server requires a token. */
 import { useState } from "preact/hooks";
 import { Panel } from "../parts/panel.tsx";
 import { signIn } from "../session.ts";
@@ -13,7 +13,7 @@ export function SignIn() {
   }
 
   return (
-    <Panel title="This server needs a token">
+    <Panel title="This server requires a token">
       <form class="sign-in" onSubmit={(event) => void submit(event)}>
         <label>
           Token{" "}
@@ -24,7 +24,7 @@ export function SignIn() {
         </button>
         {problem && <p class="bad" role="alert">{problem}</p>}
         <p>
-          Make one where the server runs: <code>stagetree token create NAME</code>. <code>stagetree up --host</code> prints an address with one.
+          Create one on the server with <code>stagetree token create NAME</code>. <code>stagetree up --host</code> prints an address with a token.
         </p>
       </form>
     </Panel>

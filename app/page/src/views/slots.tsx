@@ -1,13 +1,13 @@
-/** Slots over time: a lane for each, with the stages that it trained, what was measured and kept, and what was lost. */
+/** Slots over time: a lane for each slot with its stages, evaluations, checkpoints and failures. */
 import type { ComponentChildren } from "preact";
 import { useCallback, useMemo, useState } from "preact/hooks";
-import { about, useAnswer } from "../data.ts";
+import { studyPath, useAnswer } from "../data.ts";
 import { download } from "../download.ts";
-import { duration, time } from "../format.ts";
-import { axis, chromeTrace, lanes, place, slotsOf } from "../layout/timeline.ts";
+import { duration, timeText } from "../format.ts";
+import { timeAxis, chromeTrace, laneNames, axisPosition, stageSlots } from "../layout/timeline.ts";
 import { Canvas, Tip, type Size } from "../parts/canvas.tsx";
 import { Loaded, Panel } from "../parts/panel.tsx";
-import { laneOf, NAME, paint, sharedColour, TOP } from "../parts/slots_painting.ts";
+import { laneHeight, NAME, paint, sharingColour, TOP } from "../parts/slots_painting.ts";
 import { route, setQuery, studyLink } from "../route.ts";
 import { isDark, type Palette } from "../theme.ts";
 import type { Study, Timeline, Tree } from "../types.ts";
@@ -16,8 +16,8 @@ import type { ViewProps } from "./props.ts";
 type Range = [number, number];
 
 export function SlotsView({ study, at }: ViewProps) {
-  const answer = useAnswer<Timeline>(about(study.study, "/timeline", at));
-  const tree = useAnswer<Tree>(about(study.study, "/tree", at));
+  const answer = useAnswer<Timeline>(studyPath(study.study, "/timeline", at));
+  const tree = useAnswer<Tree>(studyPath(study.study, "/tree", at));
   const isCollapsed = route.value.query["idle"] !== "shown";
   const aside = (
     <>
@@ -46,15 +46,15 @@ interface LanesProps {
 }
 
 function Lanes({ study, timeline, tree, isCollapsed }: LanesProps) {
-  const names = useMemo(() => lanes(timeline), [timeline]);
-  const shown = useMemo(() => axis(timeline, isCollapsed), [timeline, isCollapsed]);
+  const names = useMemo(() => laneNames(timeline), [timeline]);
+  const shown = useMemo(() => timeAxis(timeline, isCollapsed), [timeline, isCollapsed]);
   const trials = useMemo(() => new Map((tree?.nodes.id ?? []).map((id, node) => [id, tree!.nodes.trials[node]!])), [tree]);
-  const view = useRange(shown.length);
+  const view = useZoom(shown.length);
   const [from, to] = view.range;
   const [over, setOver] = useState<{ x: number; y: number; span: number } | null>(null);
   const [size, setSize] = useState<Size>({ width: 600, height: 100 });
-  const lane = laneOf(names.length);
-  const scale = (width: number) => (at: number) => NAME + ((place(shown, at) - from) / (to - from)) * (width - NAME - 4);
+  const lane = laneHeight(names.length);
+  const scale = (width: number) => (at: number) => NAME + ((axisPosition(shown, at) - from) / (to - from)) * (width - NAME - 4);
   const draw = useCallback(
     (context: CanvasRenderingContext2D, drawn: Size, ink: Palette) => {
       setSize(drawn);
@@ -92,19 +92,19 @@ function Lanes({ study, timeline, tree, isCollapsed }: LanesProps) {
         />
         {over && (
           <Tip x={over.x} y={over.y} width={size.width}>
-            <Told timeline={timeline} span={over.span} trials={trials} />
+            <StageTip timeline={timeline} span={over.span} trials={trials} />
           </Tip>
         )}
       </div>
-      <Buttons view={view}>
-        <SharedKey most={Math.max(1, ...timeline.spans.node.map((node) => trials.get(node) ?? 1))} key={String(isDark.value)} />
-      </Buttons>
+      <ZoomButtons view={view}>
+        <SharingLegend most={Math.max(1, ...timeline.spans.node.map((node) => trials.get(node) ?? 1))} key={String(isDark.value)} />
+      </ZoomButtons>
     </>
   );
 }
 
-/** The part of the shown axis that is looked at, and how to look at another. */
-function useRange(length: number) {
+/** The visible range of the time axis, with zooming and panning. */
+function useZoom(length: number) {
   const [zoomed, setRange] = useState<Range | null>(null);
   const range = zoomed ?? [0, length];
   const [from, to] = range;
@@ -122,7 +122,7 @@ function useRange(length: number) {
     setRange([start, start + (to - from)]);
   };
   const all = () => setRange(null);
-  /** What a key does; false if that is nothing. */
+  /** Returns whether the key was handled. */
   const key = (name: string): boolean => {
     const keys: Record<string, () => void> = { "+": () => zoom(0.6), "=": () => zoom(0.6), "-": () => zoom(1.6), "0": all, ArrowLeft: () => move(-0.2), ArrowRight: () => move(0.2) };
     keys[name]?.();
@@ -131,7 +131,7 @@ function useRange(length: number) {
   return { range, isAll: zoomed === null, zoom, move, all, key };
 }
 
-function Buttons({ view, children }: { view: ReturnType<typeof useRange>; children: ComponentChildren }) {
+function ZoomButtons({ view, children }: { view: ReturnType<typeof useZoom>; children: ComponentChildren }) {
   return (
     <p class="buttons">
       <button onClick={() => view.zoom(0.6)}>zoom in</button>
@@ -148,24 +148,24 @@ function Buttons({ view, children }: { view: ReturnType<typeof useRange>; childr
         all
       </button>
       <span class="quiet key">
-        {children} · hatched: another study's · dashed: a proof, trained again only to compare · red cross: failed or lost · tick above: evaluation, below: checkpoint. Click a
-        stage for its event; Ctrl and the wheel zoom.
+        {children} · hatched: another study's · dashed: verification · red cross: failed or lost · tick above: evaluation, below: checkpoint. Click a
+        stage for its event; zoom with Ctrl and the wheel.
       </span>
     </p>
   );
 }
 
-/** The number of the stage that the slot trained at a place, -1 for none; a short one is two pixels wide. */
+/** The index of the stage of a slot at a pixel, or -1. A stage is at least two pixels wide. */
 function spanAt(timeline: Timeline, slot: string | undefined, px: number, x: (at: number) => number): number {
   const { spans, at } = timeline;
   return spans.slot.findLastIndex((_, index) => {
     const left = x(spans.begun_at[index]!);
-    return slotsOf(timeline, index).includes(slot ?? "") && left - 1 <= px && px <= Math.max(x(spans.ended_at[index] ?? at), left + 2);
+    return stageSlots(timeline, index).includes(slot ?? "") && left - 1 <= px && px <= Math.max(x(spans.ended_at[index] ?? at), left + 2);
   });
 }
 
-/** The colours of one trial, of two, and so on, as far as there are such stages. */
-function SharedKey({ most }: { most: number }) {
+/** The colours by number of sharing trials, up to the most shared stage. */
+function SharingLegend({ most }: { most: number }) {
   const steps = [1, 2, 4, 8, 16, 32].filter((each) => each < 2 * most);
   return (
     <span class="key">
@@ -173,9 +173,9 @@ function SharedKey({ most }: { most: number }) {
       {steps.map((each, index) => (
         <span key={each}>
           <svg width="12" height="12" aria-hidden="true">
-            <rect width="12" height="12" fill={sharedColour(each)} />
+            <rect width="12" height="12" fill={sharingColour(each)} />
           </svg>{" "}
-          {each === 32 ? "32 and more" : each}
+          {each === 32 ? "32 or more" : each}
           {index + 1 < steps.length ? " · " : most === 1 ? " trial" : " trials"}
         </span>
       ))}
@@ -183,17 +183,17 @@ function SharedKey({ most }: { most: number }) {
   );
 }
 
-function Told({ timeline, span, trials }: { timeline: Timeline; span: number; trials: Map<string, number> }) {
+function StageTip({ timeline, span, trials }: { timeline: Timeline; span: number; trials: Map<string, number> }) {
   const { spans } = timeline;
   const took = (spans.ended_at[span] ?? timeline.at) - spans.begun_at[span]!;
   const shared = trials.get(spans.node[span]!);
   return (
     <>
-      <b>{slotsOf(timeline, span).join(", ")}</b> steps {spans.start[span]} to {spans.end[span]}, {spans.outcome[span]}
+      <b>{stageSlots(timeline, span).join(", ")}</b> steps {spans.start[span]} to {spans.end[span]}, {spans.outcome[span]}
       <p>
-        {time(spans.begun_at[span])}, took {duration(took)}
+        {timeText(spans.begun_at[span])}, took {duration(took)}
       </p>
-      {spans.proof[span] && <p>a proof ({spans.proof[span]}): trained again, only to compare</p>}
+      {spans.proof[span] && <p>verification ({spans.proof[span]}): trained again to compare</p>}
       <p hidden={spans.proof[span] !== null}>{spans.own[span] ? (shared && shared > 1 ? `for ${shared} trials at once` : "for one trial") : "charged to another study"}</p>
       <p class="quiet">
         event {spans.begun[span]}

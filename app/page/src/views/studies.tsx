@@ -1,47 +1,47 @@
-/** All studies, newest first, each with its best result and what sharing saved. */
+/** The list of studies, newest first, with their best results and savings. */
 import { useEffect, useState } from "preact/hooks";
-import { about, address, happened, mayChange, useAnswer } from "../data.ts";
-import { duration, number, share, signsOf, time } from "../format.ts";
-import { chosenStudies, isMeant } from "../layout/studies.ts";
+import { studyPath, address, changeCount, canWrite, useAnswer } from "../data.ts";
+import { duration, number, share, footnoteSigns, timeText } from "../format.ts";
+import { parseStudyIds, matchesWords } from "../layout/studies.ts";
 import { Loaded, Panel } from "../parts/panel.tsx";
 import { State, Mark } from "../parts/states.tsx";
 import { formatRoute, route, setQuery } from "../route.ts";
 import type { Listed, Study, StudyPage } from "../types.ts";
 import { Tags } from "./labels.tsx";
-import { MOST_COMPARED } from "./studies_compared.tsx";
+import { MAX_COMPARED } from "./studies_compared.tsx";
 
-const LOOK_AGAIN_MILLISECONDS = 5000;
-const PAGE = 50;
-/** Studies among which words are looked for. */
-const SEARCHED = 1000;
+const REFRESH_MILLISECONDS = 5000;
+const PAGE_SIZE = 50;
+/** How many of the newest studies a search covers. */
+const MAX_SEARCHED = 1000;
 
 export function Studies() {
-  const [limit, setLimit] = useState(PAGE);
-  const wanted = route.value.query["q"] ?? "";
-  const answer = useAnswer<StudyPage>(`studies?limit=${wanted ? SEARCHED : limit}`);
+  const [limit, setLimit] = useState(PAGE_SIZE);
+  const words = route.value.query["q"] ?? "";
+  const answer = useAnswer<StudyPage>(`studies?limit=${words ? MAX_SEARCHED : limit}`);
   useEffect(() => {
     document.title = "stagetree";
-    const timer = setInterval(() => !document.hidden && (happened.value += 1), LOOK_AGAIN_MILLISECONDS);
+    const timer = setInterval(() => !document.hidden && (changeCount.value += 1), REFRESH_MILLISECONDS);
     return () => clearInterval(timer);
   }, []);
   return (
     <Panel title="Studies" class="wide" aside={<Search />}>
       <Loaded answer={answer}>
         {(page) => {
-          const meant = page.items.filter((item) => isMeant(item, wanted));
-          const items = meant.slice(0, limit);
-          const isMore = meant.length > items.length || page.next_cursor !== null;
+          const matching = page.items.filter((item) => matchesWords(item, words));
+          const items = matching.slice(0, limit);
+          const hasMore = matching.length > items.length || page.next_cursor !== null;
           if (page.items.length === 0) return <Empty />;
           return (
             <>
-              <Chosen />
-              {items.length === 0 && <p class="quiet">None of the newest {page.items.length} studies matches “{wanted}”.</p>}
+              <Selection />
+              {items.length === 0 && <p class="quiet">None of the newest {page.items.length} studies matches “{words}”.</p>}
               <div class="scroll">
                 <table class="list">
                   <thead>
                     <tr>
                       <th>
-                        <span class="hidden">chosen</span>
+                        <span class="hidden">selected</span>
                       </th>
                       <th>Study</th>
                       <th>State</th>
@@ -49,10 +49,10 @@ export function Studies() {
                       <th class="n">Best</th>
                       <th class="n">Trials</th>
                       <th class="n">Steps run</th>
-                      <th class="n" title="of the steps that the trials took, each counted alone">
+                      <th class="n" title="of the steps of all trials, each counted alone">
                         Saved by sharing
                       </th>
-                      <th class="n" title="of all trials trained to the end">
+                      <th class="n" title="of the steps of training every trial to its end">
                         by early stopping
                       </th>
                       <th class="n">Slot time</th>
@@ -66,8 +66,8 @@ export function Studies() {
                   </tbody>
                 </table>
               </div>
-              <p class="quiet">* behind a result: it was not compared, or may be wrong; the study's page says why.</p>
-              {isMore && <button onClick={() => setLimit(limit + PAGE)}>Older studies</button>}
+              <p class="quiet">* marks a result that is unverified or may be wrong; the study's page explains why.</p>
+              {hasMore && <button onClick={() => setLimit(limit + PAGE_SIZE)}>Older studies</button>}
             </>
           );
         }}
@@ -76,23 +76,22 @@ export function Studies() {
   );
 }
 
-function chosenNow(): string[] {
-  return chosenStudies(route.value.query["studies"], MOST_COMPARED);
+function selectedIds(): string[] {
+  return parseStudyIds(route.value.query["studies"], MAX_COMPARED);
 }
 
-function toggle(study: string): void {
-  const now = chosenNow();
+function toggleStudy(study: string): void {
+  const now = selectedIds();
   setQuery({ studies: (now.includes(study) ? now.filter((each) => each !== study) : [...now, study]).join(",") });
 }
 
-/** What can be done with those that are chosen. */
-function Chosen() {
-  const now = chosenNow();
+function Selection() {
+  const now = selectedIds();
   if (now.length === 0) return null;
   return (
     <p class="buttons" role="status">
-      <span>{now.length === MOST_COMPARED ? `${now.length} chosen, the most that can be compared` : `${now.length} chosen`}</span>
-      {now.length > 1 ? <a class="button main" href={formatRoute(["compare"], { studies: now.join(",") })}>Compare them</a> : <span class="quiet">choose another one to compare them</span>}
+      <span>{now.length === MAX_COMPARED ? `${now.length} selected, the maximum` : `${now.length} selected`}</span>
+      {now.length > 1 ? <a class="button main" href={formatRoute(["compare"], { studies: now.join(",") })}>Compare them</a> : <span class="quiet">select another study to compare</span>}
       <button onClick={() => setQuery({ studies: "" })}>Clear</button>
     </p>
   );
@@ -114,11 +113,11 @@ function Search() {
 
 function Row({ item }: { item: Listed }) {
   const isOver = !["running", "paused"].includes(item.state);
-  const { data } = useAnswer<Study>(about(item.study, "", null, { trials: "false" }), isOver);
+  const { data } = useAnswer<Study>(studyPath(item.study, "", null, { trials: "false" }), isOver);
   return (
     <tr>
       <td>
-        <input type="checkbox" checked={chosenNow().includes(item.study)} aria-label={`Choose ${item.study}`} onChange={() => toggle(item.study)} />
+        <input type="checkbox" checked={selectedIds().includes(item.study)} aria-label={`Choose ${item.study}`} onChange={() => toggleStudy(item.study)} />
       </td>
       <th scope="row">
         <a href={formatRoute(["studies", item.study])}>{item.study}</a>
@@ -141,7 +140,7 @@ function Row({ item }: { item: Listed }) {
       <td>{data?.tuner ?? "…"}</td>
       <td class="n">
         {data?.best ? number(data.best.value) : "–"}
-        {data?.best && <Mark text={data.best.exactness} signs={signsOf([data.best.exactness])} />}
+        {data?.best && <Mark text={data.best.exactness} signs={footnoteSigns([data.best.exactness])} />}
         {data && (
           <p class="quiet" title={data.mode === "min" ? "lower is better" : "higher is better"}>
             {data.metric} <span aria-hidden="true">{data.mode === "min" ? "↓" : "↑"}</span>
@@ -153,14 +152,14 @@ function Row({ item }: { item: Listed }) {
       <td class="n strong">{data ? share(data.cost.saved_by_sharing) : "…"}</td>
       <td class="n strong">{data ? share(data.cost.saved_by_stopping) : "…"}</td>
       <td class="n">{data ? duration(data.gpu_seconds) : "…"}</td>
-      <td>{time(item.submitted_at)}</td>
+      <td>{timeText(item.submitted_at)}</td>
     </tr>
   );
 }
 
 function Empty() {
   const server = address("").replace(/\/api\/v1\/$/, "");
-  if (!mayChange.value) return <p class="empty">There are no studies here.</p>;
+  if (!canWrite.value) return <p class="empty">There are no studies here.</p>;
   return (
     <div class="empty">
       <p>There are no studies yet. In a terminal, submit a study file to this server:</p>

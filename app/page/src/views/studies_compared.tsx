@@ -1,22 +1,22 @@
-/** Some studies beside each other: how soon each came to its best, what it cost, and what they share. */
+/** The comparison of studies: best results over time, cost, and shared search plans. */
 import { useEffect, useMemo } from "preact/hooks";
-import { about, useAnswer, type Answer } from "../data.ts";
-import { count, duration, number, share, signsOf, spread } from "../format.ts";
-import { chosenStudies, sharedPlans } from "../layout/studies.ts";
+import { studyPath, useAnswer, type Answer } from "../data.ts";
+import { count, duration, number, share, footnoteSigns, deviationText } from "../format.ts";
+import { parseStudyIds, planLetters } from "../layout/studies.ts";
 import { Panel } from "../parts/panel.tsx";
 import { Plot, type Line } from "../parts/plot.tsx";
 import { Footnotes, State, Mark } from "../parts/states.tsx";
 import { formatRoute, route, setQuery, studyLink } from "../route.ts";
-import { palette, series } from "../theme.ts";
+import { palette, seriesColour } from "../theme.ts";
 import { resultOf, type History, type Listed, type Study, type StudyPage } from "../types.ts";
 
-export const MOST_COMPARED = 8;
-/** Studies of a list that is asked for to find their plans. */
-const LISTED = 1000;
-/** Lines are told apart without colours, too. */
+export const MAX_COMPARED = 8;
+/** How many studies to list, to find the search plans of the compared ones. */
+const MAX_LISTED = 1000;
+/** Line dashes, so that lines do not differ by colour alone. */
 const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3], [14, 5], [4, 4], [1, 5], [12, 3, 3, 3, 3, 3]];
 
-interface Compared {
+interface ComparedStudy {
   name: string;
   study: Study | null;
   history: History | null;
@@ -25,24 +25,24 @@ interface Compared {
 }
 
 export function ComparedStudies() {
-  const names = chosenStudies(route.value.query["studies"], MOST_COMPARED);
+  const names = parseStudyIds(route.value.query["studies"], MAX_COMPARED);
   useEffect(() => void (document.title = "Studies compared · stagetree"), []);
-  const back = <a href={formatRoute([], { studies: names.join(",") })}>choose others</a>;
+  const back = <a href={formatRoute([], { studies: names.join(",") })}>select others</a>;
   if (names.length < 2) {
     return (
       <Panel title="Studies compared" class="wide" aside={back}>
-        <p class="quiet">Choose two studies or more in the list.</p>
+        <p class="quiet">Select two or more studies in the list.</p>
       </Panel>
     );
   }
-  return <Beside key={names.join()} names={names} />;
+  return <Comparison key={names.join()} names={names} />;
 }
 
-function Beside({ names }: { names: string[] }) {
-  const { data: page } = useAnswer<StudyPage>(`studies?limit=${LISTED}`);
-  const studies = names.map((name) => useAnswer<Study>(about(name, "", null, { trials: "false" }))); // as many in each call
-  const histories = names.map((name) => useAnswer<History>(about(name, "/history", null)));
-  const all = names.map<Compared>((name, index) => ({
+function Comparison({ names }: { names: string[] }) {
+  const { data: page } = useAnswer<StudyPage>(`studies?limit=${MAX_LISTED}`);
+  const studies = names.map((name) => useAnswer<Study>(studyPath(name, "", null, { trials: "false" }))); // the same number of hooks in each render, by the key
+  const histories = names.map((name) => useAnswer<History>(studyPath(name, "/history", null)));
+  const all = names.map<ComparedStudy>((name, index) => ({
     name,
     study: studies[index]!.data,
     history: histories[index]!.data,
@@ -52,7 +52,7 @@ function Beside({ names }: { names: string[] }) {
   const metrics = [...new Set(all.flatMap(({ study }) => (study ? [study.metric] : [])))];
   return (
     <>
-      <Panel title={`${names.length} studies`} class="wide" aside={<a href={formatRoute([], { studies: names.join(",") })}>choose others</a>}>
+      <Panel title={`${names.length} studies`} class="wide" aside={<a href={formatRoute([], { studies: names.join(",") })}>select others</a>}>
         <Facts all={all} />
       </Panel>
       {metrics.map((metric) => (
@@ -62,9 +62,9 @@ function Beside({ names }: { names: string[] }) {
   );
 }
 
-function Facts({ all }: { all: Compared[] }) {
-  const plans = sharedPlans(all.map(({ name, listed }) => listed?.plan ?? name));
-  const signs = signsOf(all.map(({ study }) => study?.best?.exactness));
+function Facts({ all }: { all: ComparedStudy[] }) {
+  const plans = planLetters(all.map(({ name, listed }) => listed?.plan ?? name));
+  const signs = footnoteSigns(all.map(({ study }) => study?.best?.exactness));
   return (
     <>
       <div class="scroll">
@@ -93,14 +93,14 @@ function Facts({ all }: { all: Compared[] }) {
       </div>
       <Footnotes signs={signs} />
       <p class="quiet">
-        {plans.some(Boolean) ? "Studies with the same letter share a search plan: what one has trained, the others reuse. " : "No two of them share a search plan: trainer, arguments, data or seed differ. "}
-        “Reused” are steps that another study had trained.
+        {plans.some(Boolean) ? "Studies with the same letter share a search plan: steps that one has trained, the others reuse. " : "No two of these studies share a search plan: trainer, arguments, data or seed differ. "}
+        “Reused” counts steps that another study trained.
       </p>
     </>
   );
 }
 
-interface RowProps extends Compared {
+interface RowProps extends ComparedStudy {
   index: number;
   plan: string;
   signs: Map<string, string>;
@@ -111,7 +111,7 @@ function Row({ name, study, error, index, plan, signs }: RowProps) {
   return (
     <tr>
       <th scope="row">
-        <Sample index={index} /> <a href={studyLink(name)}>{name}</a>
+        <LineSample index={index} /> <a href={studyLink(name)}>{name}</a>
         {error && <p class="trouble">{error}</p>}
       </th>
       <td>{study && <State state={study.state} />}</td>
@@ -121,7 +121,7 @@ function Row({ name, study, error, index, plan, signs }: RowProps) {
         {best && <Mark text={best.exactness} signs={signs} />}
         {study && (
           <p class="quiet">
-            {best && spread(resultOf(study, best))} {study.metric} {study.mode === "min" ? "↓" : "↑"}
+            {best && deviationText(resultOf(study, best))} {study.metric} {study.mode === "min" ? "↓" : "↑"}
           </p>
         )}
       </td>
@@ -131,23 +131,22 @@ function Row({ name, study, error, index, plan, signs }: RowProps) {
       <td class="n strong">{study ? share(study.cost.saved_by_sharing) : "…"}</td>
       <td class="n strong">{study ? share(study.cost.saved_by_stopping) : "…"}</td>
       <td class="n">{study ? duration(study.gpu_seconds) : "…"}</td>
-      <td>{plan || "its own"}</td>
+      <td>{plan || "own"}</td>
     </tr>
   );
 }
 
-/** How a study's line looks. */
-function Sample({ index }: { index: number }) {
+function LineSample({ index }: { index: number }) {
   return (
     <svg width="28" height="10" aria-hidden="true">
-      <path d="M0 5H28" stroke={series(index)} stroke-width="2.5" stroke-dasharray={DASHES[index]!.join(" ")} />
+      <path d="M0 5H28" stroke={seriesColour(index)} stroke-width="2.5" stroke-dasharray={DASHES[index]!.join(" ")} />
     </svg>
   );
 }
 
-function Curves({ metric, all }: { metric: string; all: Compared[] }) {
+function Curves({ metric, all }: { metric: string; all: ComparedStudy[] }) {
   const by = route.value.query["by"] === "time" ? "time" : "slots";
-  const lines = useMemo(() => all.flatMap((each, index) => lineOf(each, index, metric, by)), [all.map(({ history }) => history?.position).join(), metric, by, palette.value]);
+  const lines = useMemo(() => all.flatMap((each, index) => bestLine(each, index, metric, by)), [all.map(({ history }) => history?.position).join(), metric, by, palette.value]);
   const aside = (
     <span class="choice" role="group" aria-label="Against">
       {[
@@ -167,10 +166,10 @@ function Curves({ metric, all }: { metric: string; all: Compared[] }) {
   );
 }
 
-function lineOf({ name, study, history }: Compared, index: number, metric: string, by: string): Line[] {
+function bestLine({ name, study, history }: ComparedStudy, index: number, metric: string, by: string): Line[] {
   if (!study || !history || study.metric !== metric || history.best.length === 0) return [];
   const x = history.best.map((each) => (by === "slots" ? each.slot_seconds : each.at - study.submitted_at));
   const y = history.best.map((each) => each.value);
   const end = by === "slots" ? study.gpu_seconds : history.at - study.submitted_at;
-  return [{ label: name, colour: series(index), width: 2, dash: DASHES[index]!, isStepped: true, x: [...x, Math.max(end, x.at(-1)!)], y: [...y, y.at(-1)!] }];
+  return [{ label: name, colour: seriesColour(index), width: 2, dash: DASHES[index]!, isStepped: true, x: [...x, Math.max(end, x.at(-1)!)], y: [...y, y.at(-1)!] }];
 }

@@ -1,21 +1,21 @@
-/** A study: its name, state and what can be done about it, the views of it, and the moment that is looked at. */
+/** The page of a study: header with actions, navigation, the current view, and time travel. */
 import type { ComponentChildren } from "preact";
 import { useEffect, useLayoutEffect } from "preact/hooks";
-import { about, isReport, useAnswer } from "../data.ts";
+import { studyPath, isReport, useAnswer } from "../data.ts";
 import { count, duration, plural, share } from "../format.ts";
-import { follow } from "../live.ts";
+import { followStudy } from "../live.ts";
 import { Badge } from "../parts/badge.tsx";
-import { Guarded, TroubleNote } from "../parts/panel.tsx";
+import { ErrorBoundary, ErrorNote } from "../parts/panel.tsx";
 import { State } from "../parts/states.tsx";
-import { Words } from "../parts/words.tsx";
+import { CodeText } from "../parts/code_text.tsx";
 import { formatRoute, moment, studyLink } from "../route.ts";
 import type { History, Study } from "../types.ts";
-import { Acts } from "./acts.tsx";
+import { StudyActions } from "./study_actions.tsx";
 import { Compare } from "./compare.tsx";
 import { Curves } from "./curves.tsx";
 import { Events } from "./events.tsx";
 import { Film } from "./film.tsx";
-import { Labels } from "./labels.tsx";
+import { StudyLabels } from "./labels.tsx";
 import { Ladder } from "./ladder.tsx";
 import { Moments } from "./moments.tsx";
 import { Overview } from "./overview.tsx";
@@ -44,36 +44,36 @@ const VIEWS: [string, string][] = [
 
 export function StudyPage({ study, view }: { study: string; view: string[] }) {
   const at = moment.value;
-  const answer = useAnswer<Study>(about(study, "", at, { trials: "false" }));
-  // asked for behind what the view itself needs, which the server answers first
-  const history = useAnswer<History>(answer.data ? about(study, "/history", null) : null);
+  const answer = useAnswer<Study>(studyPath(study, "", at, { trials: "false" }));
+  // requested after the study, so that the server sends the data of the view first
+  const history = useAnswer<History>(answer.data ? studyPath(study, "/history", null) : null);
   const isThere = history.data !== null;
   useEffect(() => {
     document.title = `${study} · stagetree`;
-    if (isThere && at === null && !isReport) return follow(study, history.data!.position, Boolean(answer.data?.finished_at));
+    if (isThere && at === null && !isReport) return followStudy(study, history.data!.position, Boolean(answer.data?.finished_at));
     return undefined;
   }, [study, isThere, at === null]);
   useLayoutEffect(() => scrollTo(0, 0), [view.join("/")]);
-  if (answer.error?.status === 404) return <Gone study={study} said={answer.error.message} />;
+  if (answer.error?.status === 404) return <NotFound study={study} message={answer.error.message} />;
   const shown = answer.data;
   return (
     <>
-      {answer.error && <TroubleNote error={answer.error} isOld={shown !== null} />}
+      {answer.error && <ErrorNote error={answer.error} hasData={shown !== null} />}
       {shown ? (
-        <Guarded>
+        <ErrorBoundary>
           <Head study={shown} />
-        </Guarded>
+        </ErrorBoundary>
       ) : (
         <h1>{study}</h1>
       )}
       <Views study={study} view={view[0] ?? ""} hasSampler={!isReport && Boolean(shown?.sampler)} />
       <div class="view">
-        {shown && <Guarded key={view.join("/")}>{viewOf(view, { study: shown, at })}</Guarded>}
+        {shown && <ErrorBoundary key={view.join("/")}>{viewOf(view, { study: shown, at })}</ErrorBoundary>}
       </div>
       {history.data && !isReport && (
-        <Guarded>
+        <ErrorBoundary>
           <Scrubber history={history.data} />
-        </Guarded>
+        </ErrorBoundary>
       )}
     </>
   );
@@ -134,14 +134,14 @@ function Head({ study }: { study: Study }) {
         {study.finished_at === null && <ProgressStrip study={study} />}
         {(study.waits_for ?? []).map((text) => (
           <p class="trouble" key={text}>
-            <Words text={text} />
+            <CodeText text={text} />
           </p>
         ))}
-        <Labels study={study} />
+        <StudyLabels study={study} />
         {study.begins && <p class="quiet">This study {String(study.begins.text)}</p>}
         {study.error && (
           <p class="trouble">
-            <Words text={study.error} />
+            <CodeText text={study.error} />
           </p>
         )}
         {(study.not_exact ?? []).map((reason) => (
@@ -151,8 +151,8 @@ function Head({ study }: { study: Study }) {
         ))}
         {study.exactness.audited && <p class="quiet">An audit is under way: each trial that shares steps is trained again, alone, and compared.</p>}
         {study.exactness.text && (
-          <p class={study.exactness.verdict === "inexact" ? "trouble" : "quiet"} title={MEANING[study.exactness.verdict]}>
-            Exactness: <Words text={study.exactness.text} />
+          <p class={study.exactness.verdict === "inexact" ? "trouble" : "quiet"} title={VERDICT_TEXTS[study.exactness.verdict]}>
+            Exactness: <CodeText text={study.exactness.text} />
           </p>
         )}
         {(study.unread ?? []).map((name) => (
@@ -161,27 +161,26 @@ function Head({ study }: { study: Study }) {
           </p>
         ))}
       </div>
-      {!isReport && moment.value === null && <Acts study={study} />}
+      {!isReport && moment.value === null && <StudyActions study={study} />}
     </header>
   );
 }
 
-/** What each verdict on exactness stands for. */
-const MEANING: Record<string, string> = {
-  verified: "Around every step at which trials part, training was done again in another way, and so was a whole trial: all bits were equal.",
-  checked: "Around every step at which trials part, training was done again in another way: all bits were equal.",
-  unchecked: "Some trials resumed from a saved state, and training was not done again there to compare. They have a mark. An audit compares them.",
-  inexact: "Training that resumed from a saved state differed from training that did not stop there.",
-  unshared: "No trial resumed from a saved state or shares steps with another one.",
+const VERDICT_TEXTS: Record<string, string> = {
+  verified: "Training around every branching step and of one whole trial was repeated in another way: all bits were equal.",
+  checked: "Training around every branching step was repeated in another way: all bits were equal.",
+  unchecked: "Some trials resumed from a checkpoint that was not verified. They are marked. An audit verifies them.",
+  inexact: "Training that resumed from a checkpoint differed from uninterrupted training.",
+  unshared: "No trial resumed from a checkpoint or shares steps with another trial.",
 };
 
-/** How far a study is that is not over: its steps as a bar, its trials, what reached each rung, and the time left. */
+/** The progress of a running study: steps, waiting trials, trials by rung, busy slots, and the time left. */
 function ProgressStrip({ study: { progress } }: { study: Study }) {
   const { steps, trials, rungs, running, seconds_left } = progress;
   const done = steps.expected ? steps.done / steps.expected : 0;
   const slots = new Set(running.flatMap((stage) => [stage.slot, ...stage.members])).size;
-  const told = [
-    `${count(steps.done)} of ${rungs.length ? "about " : ""}${plural(steps.expected ?? steps.done, "different step")}`,
+  const facts = [
+    `${count(steps.done)} of ${rungs.length ? "about " : ""}${plural(steps.expected ?? steps.done, "unique step")}`,
     trials.resting ? `${plural(trials.resting, "trial")} waiting at rungs` : "",
     rungs.length ? `at rungs: ${rungs.map((rung) => count(rung.arrived)).join(" · ")}` : "",
     `${plural(slots, "slot")} busy`,
@@ -190,17 +189,17 @@ function ProgressStrip({ study: { progress } }: { study: Study }) {
   return (
     <div class="strip">
       <progress value={done} max={1} aria-label="Steps done of those expected" />
-      {told.filter(Boolean).map((text) => (
+      {facts.filter(Boolean).map((text) => (
         <span key={text}>{text}</span>
       ))}
     </div>
   );
 }
 
-/** How many trials are done; of how many, as long as more are to come. */
+/** "3 of 12 trials", or "12 trials" when all are done. */
 function trialsDone({ progress: { trials } }: Study): string {
-  const isMore = trials.expected !== null && trials.expected > trials.done;
-  return isMore ? `${count(trials.done)} of ${plural(trials.expected!, "trial")}` : plural(trials.done, "trial");
+  const hasMore = trials.expected !== null && trials.expected > trials.done;
+  return hasMore ? `${count(trials.done)} of ${plural(trials.expected!, "trial")}` : plural(trials.done, "trial");
 }
 
 function Views({ study, view, hasSampler }: { study: string; view: string; hasSampler: boolean }) {
@@ -219,11 +218,11 @@ function Views({ study, view, hasSampler }: { study: string; view: string; hasSa
   );
 }
 
-function Gone({ study, said }: { study: string; said: string }) {
+function NotFound({ study, message }: { study: string; message: string }) {
   return (
     <div class="empty" role="alert">
       <h1>{study}</h1>
-      <p>{said}. It may have been deleted.</p>
+      <p>{message}. It may have been deleted.</p>
       <p>
         <a href={formatRoute([])}>All studies</a>
       </p>

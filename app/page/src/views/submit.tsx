@@ -1,9 +1,9 @@
-/** A new study: its file, what it would cost, and the button that submits it. */
+/** The form for a new study, with a cost preview. */
 import { useState } from "preact/hooks";
-import { tell, useAnswer, type Trouble } from "../data.ts";
-import { cell, count, duration, number, percent, share } from "../format.ts";
+import { send, useAnswer, type RequestError } from "../data.ts";
+import { cellText, count, duration, number, percent, share } from "../format.ts";
 import { Panel } from "../parts/panel.tsx";
-import { Words } from "../parts/words.tsx";
+import { CodeText } from "../parts/code_text.tsx";
 import { formatRoute } from "../route.ts";
 import type { Preview, SlotPage, Study } from "../types.ts";
 
@@ -20,26 +20,26 @@ tuner: {kind: grid, max_steps: 40}
 export function Submit() {
   const [text, setText] = useState(EXAMPLE);
   const [slots, setSlots] = useState<number | null>(null);
-  const [said, setSaid] = useState<{ preview?: Preview; error?: string }>({});
+  const [result, setResult] = useState<{ preview?: Preview; error?: string }>({});
   const [busy, setBusy] = useState(false);
-  const there = useAnswer<SlotPage>("slots");
+  const slotPage = useAnswer<SlotPage>("slots");
   const trainers = useAnswer<{ items: { name: string }[] }>("trainers");
-  const wanted = slots ?? Math.max(1, there.data?.items.length ?? 1);
+  const slotCount = slots ?? Math.max(1, slotPage.data?.items.length ?? 1);
   const run = async (act: () => Promise<void>) => {
     setBusy(true);
     try {
       await act();
     } catch (error) {
-      setSaid({ error: (error as Trouble).message });
+      setResult({ error: (error as RequestError).message });
     } finally {
       setBusy(false);
     }
   };
   const preview = () =>
-    run(async () => setSaid({ preview: await tell<Preview>("POST", `studies:preview?slots=${wanted}`, await read(text)) }));
+    run(async () => setResult({ preview: await send<Preview>("POST", `studies:preview?slots=${slotCount}`, await parseYaml(text)) }));
   const submit = () =>
     run(async () => {
-      const study = await tell<Study>("POST", "studies", await read(text));
+      const study = await send<Study>("POST", "studies", await parseYaml(text));
       location.hash = formatRoute(["studies", study.study]);
     });
   const names = (trainers.data?.items ?? []).map((trainer) => trainer.name);
@@ -52,10 +52,10 @@ export function Submit() {
         </label>
         <p class="buttons">
           <label>
-            slots <input type="number" min={1} max={10000} value={wanted} onInput={(event) => setSlots(Number(event.currentTarget.value) || null)} />
+            slots <input type="number" min={1} max={10000} value={slotCount} onInput={(event) => setSlots(Number(event.currentTarget.value) || null)} />
           </label>
           <button disabled={busy} onClick={() => void preview()}>
-            What would it cost?
+            Preview cost
           </button>
           <button class="main" disabled={busy} onClick={() => void submit()}>
             Submit
@@ -63,45 +63,45 @@ export function Submit() {
         </p>
         <p class="quiet">{names.length ? `Trainers here: ${names.join(", ")}.` : "This server has no trainer yet: start it with --trainers FILE.py."}</p>
       </Panel>
-      <Panel title="What it would cost">
-        {said.error && (
+      <Panel title="Cost preview">
+        {result.error && (
           <p class="trouble" role="alert">
-            {said.error}
+            {result.error}
           </p>
         )}
-        {said.preview ? <Costs preview={said.preview} slots={wanted} /> : !said.error && <p class="quiet">Nothing is trained for the estimate.</p>}
+        {result.preview ? <CostPreview preview={result.preview} slots={slotCount} /> : !result.error && <p class="quiet">The preview trains nothing.</p>}
       </Panel>
     </div>
   );
 }
 
-/** YAML holds JSON. The reader is loaded when it is first needed. */
-async function read(text: string): Promise<unknown> {
+/** YAML includes JSON. The parser is loaded on first use. */
+async function parseYaml(text: string): Promise<unknown> {
   const { load } = await import("js-yaml");
   return load(text);
 }
 
-const SHOWN = [
+const NAMED_FIELDS = [
   ...["trials", "requested", "unique", "merge_rate", "alone", "saved_by_sharing", "saved_by_stopping"],
   ...["critical_path_steps", "makespan_steps", "slots", "by_results"],
 ];
 
-function Costs({ preview, slots }: { preview: Preview; slots: number }) {
-  const others = Object.entries(preview).filter(([name, value]) => !SHOWN.includes(name) && name !== "advice" && typeof value === "number");
+function CostPreview({ preview, slots }: { preview: Preview; slots: number }) {
+  const others = Object.entries(preview).filter(([name, value]) => !NAMED_FIELDS.includes(name) && name !== "advice" && typeof value === "number");
   return (
     <>
       <p class="value">
         <strong>{share(preview.saved_by_sharing)}</strong> <span>saved by sharing</span>
       </p>
       <p class="value">
-        <strong>{share(preview.saved_by_stopping)}</strong> <span>by early stopping, of the {count(preview.alone)} steps that train every trial to its end</span>
+        <strong>{share(preview.saved_by_stopping)}</strong> <span>by early stopping, of the {count(preview.alone)} steps of training every trial to its end</span>
       </p>
-      {preview.by_results && <p class="quiet">By equal results: those of a run decide otherwise, and its numbers are others.</p>}
+      {preview.by_results && <p class="quiet">Assumes equal results of all trials. A run decides by its own results, so its numbers differ.</p>}
       <table class="list narrow">
         <tbody>
           <Fact name="trials" value={count(preview.trials)} />
-          <Fact name="steps that the trials take" value={count(preview.requested)} />
-          <Fact name="different steps" value={count(preview.unique)} />
+          <Fact name="requested steps" value={count(preview.requested)} />
+          <Fact name="unique steps" value={count(preview.unique)} />
           <Fact name="merge rate" value={number(preview.merge_rate, 3)} />
           <Fact name={`makespan on ${slots} slots, in steps`} value={count(preview.makespan_steps)} />
           <Fact name="critical path, in steps" value={count(preview.critical_path_steps)} />
@@ -111,19 +111,19 @@ function Costs({ preview, slots }: { preview: Preview; slots: number }) {
             <Fact key={each.gpu} name={`memory${each.gpu && ` on ${each.gpu}`}, about`} value={`${number(each.bytes / 2 ** 30, 2)} GiB`} />
           ))}
           {others.map(([name, value]) => (
-            <Fact key={name} name={name.replaceAll("_", " ")} value={cell(value)} />
+            <Fact key={name} name={name.replaceAll("_", " ")} value={cellText(value)} />
           ))}
         </tbody>
       </table>
       {preview.time && (
         <p class="quiet">
-          Times from {count(preview.time.settings)} settings that were measured here; the median error of such an estimate is{" "}
+          Times from {count(preview.time.settings)} settings measured here; the median error of these estimates is{" "}
           {percent(preview.time.error)}.
         </p>
       )}
       {(preview.advice ?? []).map((text) => (
         <p key={text}>
-          <Words text={text} />
+          <CodeText text={text} />
         </p>
       ))}
     </>

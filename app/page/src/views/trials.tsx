@@ -1,28 +1,28 @@
-/** All trials: sorted and filtered, thousands of them, and some chosen. */
+/** The table of all trials, with sorting, filtering and selection. */
 import { computed, type ReadonlySignal, type Signal } from "@preact/signals";
 import { useCallback, useMemo, useState } from "preact/hooks";
 import { download } from "../download.ts";
-import { cell, count, MARKS, signsOf } from "../format.ts";
-import { csv, filtered, sorted } from "../layout/filter.ts";
+import { cellText, count, STATE_SYMBOLS, footnoteSigns } from "../format.ts";
+import { formatCsv, filterRows, sortRows } from "../layout/filter.ts";
 import { FailedTrials } from "../parts/failures.tsx";
 import { Loaded, Panel } from "../parts/panel.tsx";
 import { Rows } from "../parts/rows.tsx";
 import { Footnotes } from "../parts/states.tsx";
-import { chosen, route, setQuery, studyLink, toggleChosen } from "../route.ts";
-import { titleOf, useTable, type Table } from "../table.ts";
-import { Chosen } from "./chosen.tsx";
+import { selectedTrials, route, setQuery, studyLink, toggleTrial } from "../route.ts";
+import { columnTitle, useTable, type Table } from "../table.ts";
+import { SelectedTrials } from "./selected_trials.tsx";
 import type { ViewProps } from "./props.ts";
 
-/** What stands before the hyper-parameters, and behind them. */
-const [BEFORE, BEHIND] = [
+/** The default columns before and after the hyper-parameters. */
+const [LEADING_COLUMNS, TRAILING_COLUMNS] = [
   ["trial", "front", "value", "last.deviation", "trained"],
   ["state", "standing"],
 ];
-/** The columns with values that a trial's mark is about. */
-const VALUES = ["value", "best.value"];
-const FRONT: Record<string, string> = { true: "◆ front", false: "", null: "" };
-const MOST_PARAMETERS = 12;
-const MOST_LETTERS = 24;
+/** Columns whose values get the footnote sign of the trial. */
+const MARKED_COLUMNS = ["value", "best.value"];
+const FRONT_TEXTS: Record<string, string> = { true: "◆ front", false: "", null: "" };
+const MAX_PARAMETERS = 12;
+const MAX_LETTERS = 24;
 const [NUMBER_REM, WORD_REM, LETTER_REM] = [5.5, 8, 0.62];
 const WIDTHS: Record<string, number> = { trial: 4, state: 7, standing: 23, front: 5, rung: 4, rank: 4, trained: 4 };
 
@@ -31,22 +31,22 @@ export function Trials(props: ViewProps) {
   return (
     <>
       <FailedTrials study={props.study} />
-      <Loaded answer={answer}>{(table) => <List {...props} table={table} />}</Loaded>
-      <Chosen {...props} />
+      <Loaded answer={answer}>{(table) => <TrialsTable {...props} table={table} />}</Loaded>
+      <SelectedTrials {...props} />
     </>
   );
 }
 
-function List({ study, table }: ViewProps & { table: Table }) {
+function TrialsTable({ study, table }: ViewProps & { table: Table }) {
   const query = route.value.query;
   const best = study.mode === "min" ? "value" : "-value";
   const sort = query["sort"] ?? best;
   const text = query["q"] ?? "";
   const columns = useColumns(table, study.metrics?.slice(1).map((each) => `metrics.${each["name"]}`) ?? []);
   const rows = useMemo(() => {
-    return sorted(table, filtered(table, text), sort.replace(/^-/, ""), sort.startsWith("-"));
+    return sortRows(table, filterRows(table, text), sort.replace(/^-/, ""), sort.startsWith("-"));
   }, [table, text, sort]);
-  const signs = useMemo(() => marks(table), [table]);
+  const signs = useMemo(() => trialSigns(table), [table]);
   const row = useCallback(
     (index: Signal<number>) => <Row study={study.study} table={table} trial={computed(() => rows[index.value] ?? 0)} columns={columns} signs={signs} />,
     [study.study, table, rows, columns, signs],
@@ -63,7 +63,7 @@ function List({ study, table }: ViewProps & { table: Table }) {
         onInput={(event) => setQuery({ q: event.currentTarget.value })}
       />
       <ColumnPicker table={table} columns={columns} />
-      <button onClick={() => download(`${study.study}.csv`, csv(table, rows, Object.keys(table.columns)), "text/csv;charset=utf-8")}>CSV</button>
+      <button onClick={() => download(`${study.study}.csv`, formatCsv(table, rows, Object.keys(table.columns)), "text/csv;charset=utf-8")}>CSV</button>
     </>
   );
   const title = rows.length === table.count ? `${count(table.count)} trials` : `${count(rows.length)} of ${count(table.count)} trials`;
@@ -72,11 +72,11 @@ function List({ study, table }: ViewProps & { table: Table }) {
       <Rows
         count={rows.length}
         label="Trials"
-        widths={[1.2, ...columns.map((name) => WIDTHS[name] ?? widthOf(table, name))]}
+        widths={[1.2, ...columns.map((name) => WIDTHS[name] ?? columnWidth(table, name))]}
         head={
           <>
             <span role="columnheader">
-              <span class="hidden">chosen</span>
+              <span class="hidden">selected</span>
             </span>
             {columns.map((name) => (
               <Heading key={name} name={name} sort={sort} order={order} isNumeric={table.isNumeric(name)} />
@@ -90,24 +90,23 @@ function List({ study, table }: ViewProps & { table: Table }) {
   );
 }
 
-/** The signs beside the values of trials that have a mark. */
-function marks(table: Table): Map<string, string> {
-  return signsOf(table.column("exactness").map((text, row) => (text === null || table.get(row, "value") === null ? null : String(text))));
+function trialSigns(table: Table): Map<string, string> {
+  return footnoteSigns(table.column("exactness").map((text, row) => (text === null || table.get(row, "value") === null ? null : String(text))));
 }
 
-/** In rem: room for what is in the column, and for its name with an arrow. */
-function widthOf(table: Table, name: string): number {
-  const least = Math.max(table.isNumeric(name) ? NUMBER_REM : WORD_REM, (titleOf(name).length + 2) * LETTER_REM);
+/** Width in rem, for the cells and for the name with its sort arrow. */
+function columnWidth(table: Table, name: string): number {
+  const least = Math.max(table.isNumeric(name) ? NUMBER_REM : WORD_REM, (columnTitle(name).length + 2) * LETTER_REM);
   if (!name.startsWith("shape.")) return least;
   const longest = table.column(name).reduce<number>((most, text) => Math.max(most, String(text ?? "").length), 0);
-  return Math.max(least, Math.min(MOST_LETTERS, longest) * LETTER_REM);
+  return Math.max(least, Math.min(MAX_LETTERS, longest) * LETTER_REM);
 }
 
 function useColumns(table: Table, metrics: string[]): string[] {
   const names = route.value.query["columns"];
   return useMemo(() => {
     const there = (name: string) => name in table.columns && table.columns[name]!.some((value) => value !== null);
-    return (names ? names.split(",") : [...BEFORE, ...metrics, ...table.parameters.slice(0, MOST_PARAMETERS), ...BEHIND]).filter(there);
+    return (names ? names.split(",") : [...LEADING_COLUMNS, ...metrics, ...table.parameters.slice(0, MAX_PARAMETERS), ...TRAILING_COLUMNS]).filter(there);
   }, [table, names]);
 }
 
@@ -124,7 +123,7 @@ function Heading({ name, sort, order, isNumeric }: HeadingProps) {
   return (
     <span role="columnheader" aria-sort={direction} class={isNumeric ? "n" : ""}>
       <button class="plain" onClick={() => order(name)} title={name}>
-        {titleOf(name)} {arrow}
+        {columnTitle(name)} {arrow}
       </button>
     </span>
   );
@@ -133,20 +132,20 @@ function Heading({ name, sort, order, isNumeric }: HeadingProps) {
 interface RowProps {
   study: string;
   table: Table;
-  /** The trial that is shown: the cells follow it by themselves, without being made again. */
+  /** The trial of the row. Cells update by the signal, without a new render. */
   trial: ReadonlySignal<number>;
   columns: string[];
-  /** What stands beside values, by its sentence. */
+  /** Footnote sign by text. */
   signs: Map<string, string>;
 }
 
 function Row({ study, table, trial, columns, signs }: RowProps) {
-  const isChosen = computed(() => chosen.value.includes(trial.value));
+  const isSelected = computed(() => selectedTrials.value.includes(trial.value));
   const label = computed(() => `Choose trial ${trial.value}`);
   return (
     <>
       <span role="cell">
-        <input type="checkbox" checked={isChosen} aria-label={label} onChange={() => toggleChosen(trial.peek())} />
+        <input type="checkbox" checked={isSelected} aria-label={label} onChange={() => toggleTrial(trial.peek())} />
       </span>
       {columns.map((name) => (
         <Cell key={name} study={study} table={table} trial={trial} name={name} signs={signs} />
@@ -164,8 +163,8 @@ function Cell({ study, table, trial, name, signs }: Omit<RowProps, "columns"> & 
       </span>
     );
   }
-  const mark = (at: number) => (VALUES.includes(name) && table.get(at, name) !== null ? signs.get(String(table.get(at, "exactness") ?? "")) ?? "" : "");
-  const text = computed(() => (name === "front" ? FRONT[String(table.get(trial.value, name))]! : `${cell(table.get(trial.value, name))}${mark(trial.value)}`));
+  const mark = (at: number) => (MARKED_COLUMNS.includes(name) && table.get(at, name) !== null ? signs.get(String(table.get(at, "exactness") ?? "")) ?? "" : "");
+  const text = computed(() => (name === "front" ? FRONT_TEXTS[String(table.get(trial.value, name))]! : `${cellText(table.get(trial.value, name))}${mark(trial.value)}`));
   if (name === "state") return <StateCell state={text} />;
   if (table.isNumeric(name)) {
     return (
@@ -184,7 +183,7 @@ function Cell({ study, table, trial, name, signs }: Omit<RowProps, "columns"> & 
 function StateCell({ state }: { state: ReadonlySignal<string> }) {
   return (
     <span role="cell" class={computed(() => `state ${state.value}`)}>
-      <span aria-hidden="true">{computed(() => MARKS[state.value] ?? "·")}</span> {state}
+      <span aria-hidden="true">{computed(() => STATE_SYMBOLS[state.value] ?? "·")}</span> {state}
     </span>
   );
 }

@@ -1,33 +1,33 @@
-/** What another tuner would have made of the results that exist: asked of the server, which trains nothing for it. */
+/** "What if": the server simulates another setting of the tuner over the existing results, without training. */
 import { useState } from "preact/hooks";
-import { about, isReport, tell, type Trouble } from "../data.ts";
+import { studyPath, isReport, send, type RequestError } from "../data.ts";
 import { number, plural } from "../format.ts";
-import { tunersNumbers } from "../layout/rungs.ts";
+import { tunerFields } from "../layout/rungs.ts";
 import { Panel } from "../parts/panel.tsx";
 import type { Imagined, Study } from "../types.ts";
 import type { ViewProps } from "./props.ts";
 
 export function WhatIf({ study, at }: ViewProps) {
-  const [said, setSaid] = useState<{ imagined?: Imagined; error?: string }>({});
+  const [result, setResult] = useState<{ imagined?: Imagined; error?: string }>({});
   const [busy, setBusy] = useState(false);
   if (isReport) return null;
-  const fields = tunersNumbers(study.tuner);
-  const imagine = async (event: SubmitEvent) => {
+  const fields = tunerFields(study.tuner);
+  const simulate = async (event: SubmitEvent) => {
     event.preventDefault();
     const form = new FormData(event.currentTarget as HTMLFormElement);
     setBusy(true);
     try {
-      const changes = { [String(form.get("field"))]: valueOf(String(form.get("value"))) };
-      setSaid({ imagined: await tell<Imagined>("POST", about(study.study, ":what-if", at), { changes }) });
+      const changes = { [String(form.get("field"))]: parseValue(String(form.get("value"))) };
+      setResult({ imagined: await send<Imagined>("POST", studyPath(study.study, ":what-if", at), { changes }) });
     } catch (error) {
-      setSaid({ error: (error as Trouble).message });
+      setResult({ error: (error as RequestError).message });
     } finally {
       setBusy(false);
     }
   };
   return (
     <Panel title="What if">
-      <form class="buttons" onSubmit={(event) => void imagine(event)}>
+      <form class="buttons" onSubmit={(event) => void simulate(event)}>
         <label>
           <span class="hidden">Field of the study file</span>
           <input name="field" list="what-if-fields" defaultValue={fields[0]} required />
@@ -40,31 +40,31 @@ export function WhatIf({ study, at }: ViewProps) {
         <label>
           had been <input name="value" size={8} defaultValue="3" required />
         </label>
-        <button disabled={busy}>{busy ? "Working it out …" : "Work it out"}</button>
+        <button disabled={busy}>{busy ? "Simulating …" : "Simulate"}</button>
       </form>
-      {said.error && (
+      {result.error && (
         <p class="trouble" role="alert">
-          {said.error}
+          {result.error}
         </p>
       )}
-      {said.imagined && <ImaginedText study={study} imagined={said.imagined} />}
+      {result.imagined && <ResultText study={study} imagined={result.imagined} />}
     </Panel>
   );
 }
 
-function ImaginedText({ study, imagined }: { study: Study; imagined: Imagined }) {
+function ResultText({ study, imagined }: { study: Study; imagined: Imagined }) {
   return (
     <p role="status">
-      It would have asked {plural(imagined.trials, "trial")} for {plural(imagined.requested, "step")}, {number(imagined.unique)} of them different. It would not have needed{" "}
-      {number(imagined.saved)} that the study trained, and would have needed {number(imagined.needed)} that were never trained.
-      {imagined.not_known > 0 && ` ${plural(imagined.not_known, "result")} that would have decided are not known.`}
-      {imagined.best && ` Best: trial ${imagined.best.trial} with ${study.metric} ${number(imagined.best.value)} after ${plural(imagined.best.steps, "step")}, as far as is known.`}
+      The tuner would have requested {plural(imagined.requested, "step")} of {plural(imagined.trials, "trial")}, {number(imagined.unique)} of them unique. It would not have needed{" "}
+      {number(imagined.saved)} steps that the study trained, and would have needed {number(imagined.needed)} steps that were never trained.
+      {imagined.not_known > 0 && ` ${plural(imagined.not_known, "result")} needed for its decisions are unknown.`}
+      {imagined.best && ` Best: trial ${imagined.best.trial} with ${study.metric} ${number(imagined.best.value)} after ${plural(imagined.best.steps, "step")}, as far as known.`}
     </p>
   );
 }
 
-/** A number, `true`, a list: what is JSON is taken as such, anything else as text. */
-function valueOf(text: string): unknown {
+/** A value is JSON, or else a string. */
+function parseValue(text: string): unknown {
   try {
     return JSON.parse(text);
   } catch {

@@ -1,4 +1,4 @@
-/** What a trainer logged, as lines: one for each name, of the points that have a number for it. */
+/** Logged metrics as plot lines, one for each metric name. Points without a number are left out. */
 import type { Line } from "./plot.tsx";
 import type { Logged } from "../types.ts";
 
