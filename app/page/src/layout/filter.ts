@@ -16,10 +16,10 @@ export function filterRows(table: Table, text: string): number[] {
 function parseTest(table: Table, word: string): Test {
   const found = WORD.exec(word);
   if (!found) return (of, row) => String(of.get(row, "standing")).toLowerCase().includes(word.toLowerCase());
-  const [, name, relation, wanted] = found as unknown as [string, string, string, string];
+  const [, name, relation, operand] = found as unknown as [string, string, string, string];
   const column = resolveColumn(table, name);
   if (column === null) return () => false;
-  return (of, row) => compare(of.get(row, column), relation, wanted);
+  return (of, row) => compare(of.get(row, column), relation, operand);
 }
 
 /** `lr.init` is short for `hp.lr.init`, and `best` for `best.value`. */
@@ -27,8 +27,8 @@ function resolveColumn(table: Table, name: string): string | null {
   return [name, `hp.${name}`, `${name}.value`].find((each) => each in table.columns) ?? null;
 }
 
-function compare(value: unknown, relation: string, wanted: string): boolean {
-  const [a, b] = [typeof value === "number" ? value : Number.NaN, Number(wanted)];
+function compare(value: unknown, relation: string, operand: string): boolean {
+  const [a, b] = [typeof value === "number" ? value : Number.NaN, Number(operand)];
   switch (relation) {
     case "<":
       return a < b;
@@ -39,11 +39,11 @@ function compare(value: unknown, relation: string, wanted: string): boolean {
     case ">=":
       return a >= b;
     case "!=":
-      return String(value) !== wanted;
+      return String(value) !== operand;
     case ":":
-      return wanted.split(",").some((each) => String(value ?? "").toLowerCase().startsWith(each.toLowerCase()));
+      return operand.split(",").some((each) => String(value ?? "").toLowerCase().startsWith(each.toLowerCase()));
     default:
-      return String(value) === wanted || a === b;
+      return String(value) === operand || a === b;
   }
 }
 

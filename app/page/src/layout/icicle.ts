@@ -24,10 +24,10 @@ export interface AverageMark {
   trials: number[];
 }
 
-/** The averages in a drawing of the whole tree. `drawn` is the tree with the trial counts of the drawing. */
-export function averageMarks(tree: Tree, drawn: Tree): AverageMark[] {
+/** The averages in a drawing of the whole tree. `counted` is the tree with the trial counts of the drawing. */
+export function averageMarks(tree: Tree, counted: Tree): AverageMark[] {
   const { trials } = tree;
-  const { nodes } = drawn;
+  const { nodes } = counted;
   const sources = new Map<number, number[]>();
   (trials.average_of ?? []).forEach((parts, trial) => {
     if (parts.length) sources.set(trialPath(tree, trial).at(-1)!, [...new Set(parts.map(([part]) => part!))].sort((a, b) => a - b));

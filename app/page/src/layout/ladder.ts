@@ -38,8 +38,8 @@ export function ladderRows(rung: RankedRung, selected: number[], isLast = false)
   return rows;
 }
 
-function lastIndex(trials: number[], wanted: Set<number>): number {
-  return trials.reduce((last, trial, index) => (wanted.has(trial) ? index : last), -1);
+function lastIndex(trials: number[], promoted: Set<number>): number {
+  return trials.reduce((last, trial, index) => (promoted.has(trial) ? index : last), -1);
 }
 
 interface Edge {

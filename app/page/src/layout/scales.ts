@@ -54,19 +54,19 @@ export function logScale([low, high]: [number, number], range: [number, number])
 }
 
 /** 1, 2 and 5 times the powers of ten in the range; over many powers, the powers alone. */
-export function logTicks([low, high]: [number, number], wanted: number): number[] {
+export function logTicks([low, high]: [number, number], count: number): number[] {
   const powers = Array.from({ length: Math.ceil(Math.log10(high)) - Math.floor(Math.log10(low)) + 1 }, (_, index) => 10 ** (Math.floor(Math.log10(low)) + index));
   const all = powers.flatMap((power) => [1, 2, 5].map((factor) => Number((factor * power).toPrecision(3))));
   const inside = (each: number) => low <= each && each <= high;
-  const found = all.filter(inside).length <= 1.5 * wanted ? all : powers;
+  const found = all.filter(inside).length <= 1.5 * count ? all : powers;
   return found.filter(inside);
 }
 
-/** About `wanted` round numbers in the range. */
-export function ticks([low, high]: [number, number], wanted: number): number[] {
+/** About `count` round numbers in the range. */
+export function ticks([low, high]: [number, number], count: number): number[] {
   const span = high - low;
   if (!(span > 0)) return [low];
-  const rough = span / Math.max(1, wanted);
+  const rough = span / Math.max(1, count);
   const power = 10 ** Math.floor(Math.log10(rough));
   return multiples([low, high], [1, 2, 5, 10].map((factor) => factor * power).find((each) => each >= rough) ?? power);
 }
@@ -77,9 +77,9 @@ export const WHOLE_STEPS = Array.from({ length: 10 }, (_, power) => [1, 2, 5].ma
 /** Tick distances of a time axis, in seconds. */
 export const TIME_STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400];
 
-/** About `wanted` round times in a range of seconds. */
-export function timeTicks([low, high]: [number, number], wanted: number): number[] {
-  const rough = (high - low) / Math.max(1, wanted);
+/** About `count` round times in a range of seconds. */
+export function timeTicks([low, high]: [number, number], count: number): number[] {
+  const rough = (high - low) / Math.max(1, count);
   const day = TIME_STEPS.at(-1)!;
   return multiples([low, high], TIME_STEPS.find((each) => each >= rough) ?? day * Math.ceil(rough / day));
 }

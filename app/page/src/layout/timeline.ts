@@ -2,8 +2,8 @@
 import type { Timeline } from "../types.ts";
 
 export interface TimeAxis {
-  /** The shown intervals of time in order; `shown` is the start of each on the axis, in seconds. */
-  pieces: { from: number; to: number; shown: number }[];
+  /** The shown intervals of time in order; `offset` is the start of each on the axis, in seconds. */
+  pieces: { from: number; to: number; offset: number }[];
   length: number;
 }
 
@@ -33,23 +33,23 @@ export function timeAxis({ spans, at }: Timeline, isCollapsed: boolean): TimeAxi
   const total = busy.reduce((sum, [from, to]) => sum + to - from, 0);
   const gap = Math.max(total * GAP_SHARE, 1e-3);
   const pieces: TimeAxis["pieces"] = [];
-  let shown = 0;
+  let offset = 0;
   for (const [from, to] of busy) {
     const last = pieces.at(-1);
     const idle = last ? from - last.to : 0;
     if (last && (!isCollapsed || idle <= gap)) last.to = to;
-    else pieces.push({ from, to, shown: last ? shown + gap : 0 });
+    else pieces.push({ from, to, offset: last ? offset + gap : 0 });
     const now = pieces.at(-1)!;
-    shown = now.shown + now.to - now.from;
+    offset = now.offset + now.to - now.from;
   }
-  return { pieces, length: Math.max(shown, 1e-3) };
+  return { pieces, length: Math.max(offset, 1e-3) };
 }
 
 export function axisPosition({ pieces }: TimeAxis, time: number): number {
   let piece = pieces[0];
   for (const each of pieces) if (each.from <= time) piece = each;
   if (!piece) return 0;
-  return piece.shown + Math.min(Math.max(0, time - piece.from), piece.to - piece.from);
+  return piece.offset + Math.min(Math.max(0, time - piece.from), piece.to - piece.from);
 }
 
 /** The share of the time from the first stage to the last in which a slot trained. */

@@ -31,13 +31,13 @@ export function Parallel({ axes, count: all, mode, shares }: Props) {
   const [width, setWidth] = useState(600);
   const drag = useRef<{ axis: Axis; from: number } | null>(null);
   const draw = useCallback(
-    (context: CanvasRenderingContext2D, drawn: Size, ink: Palette) => {
-      setWidth(drawn.width);
-      const [x, y] = axisScales(axes.length, drawn);
+    (context: CanvasRenderingContext2D, canvasSize: Size, ink: Palette) => {
+      setWidth(canvasSize.width);
+      const [x, y] = axisScales(axes.length, canvasSize);
       drawTrials(context, ink, axes, { x, y, rows, all, mode });
       axes.forEach((axis, index) => {
         drawAxis(context, ink, axis, x(index), y, brushes[axis.name]);
-        writeTitle(context, ink, axis, x(index), drawn.width, shares.get(axis.name));
+        writeTitle(context, ink, axis, x(index), canvasSize.width, shares.get(axis.name));
       });
     },
     [axes, rows, brushes, shares, all, mode, isDark.value],

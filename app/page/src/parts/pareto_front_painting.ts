@@ -26,24 +26,24 @@ export function frontScales(dots: FrontDot[], { width, height }: Size): [Painted
   return [across, axis(dots.map((dot) => dot.y), front.map((dot) => dot.y), [height - BOTTOM, TOP], 5)];
 }
 
-function axis(values: number[], front: number[], range: [number, number], wanted: number): PaintedAxis {
+function axis(values: number[], front: number[], range: [number, number], tickCount: number): PaintedAxis {
   const isLog = spansOrdersOfMagnitude(values);
   const [a, b] = isLog ? robustLogRange(values) : robustRange(values);
   const [low, high] = [Math.min(a, ...front), Math.max(b, ...front)];
   const scale = (isLog ? logScale : linearScale)([low, high], range);
-  return { place: (value) => scale(Math.min(high, Math.max(low, value))), ticks: (isLog ? logTicks : ticks)([low, high], wanted) };
+  return { place: (value) => scale(Math.min(high, Math.max(low, value))), ticks: (isLog ? logTicks : ticks)([low, high], tickCount) };
 }
 
-export function paintFront(context: CanvasRenderingContext2D, size: Size, ink: Palette, shown: ParetoPicture): void {
-  const [x, y] = frontScales(shown.dots, size);
-  paintAxes(context, size, ink, x, y, shown.axes);
+export function paintFront(context: CanvasRenderingContext2D, size: Size, ink: Palette, picture: ParetoPicture): void {
+  const [x, y] = frontScales(picture.dots, size);
+  paintAxes(context, size, ink, x, y, picture.axes);
   context.strokeStyle = ink.accent;
   context.lineWidth = 1.5;
   context.beginPath();
-  shown.edge.forEach(([a, b], index) => context[index ? "lineTo" : "moveTo"](x.place(a), y.place(b)));
+  picture.edge.forEach(([a, b], index) => context[index ? "lineTo" : "moveTo"](x.place(a), y.place(b)));
   context.stroke();
   for (const kind of ["dominated", "infeasible", "front"] as const) {
-    for (const dot of shown.dots) if (dot.kind === kind) mark(context, ink, kind, x.place(dot.x), y.place(dot.y), dot.trial === shown.near);
+    for (const dot of picture.dots) if (dot.kind === kind) mark(context, ink, kind, x.place(dot.x), y.place(dot.y), dot.trial === picture.near);
   }
 }
 

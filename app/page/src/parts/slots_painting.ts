@@ -17,7 +17,7 @@ export function laneHeight(slots: number): number {
 interface SlotsDrawing {
   timeline: Timeline;
   names: string[];
-  shown: TimeAxis;
+  axis: TimeAxis;
   trials: Map<string, number>;
   from: number;
   to: number;
@@ -25,16 +25,16 @@ interface SlotsDrawing {
   x: (at: number) => number;
 }
 
-export function paint(context: CanvasRenderingContext2D, size: Size, ink: Palette, drawn: SlotsDrawing): void {
+export function paint(context: CanvasRenderingContext2D, size: Size, ink: Palette, drawing: SlotsDrawing): void {
   context.textBaseline = "middle";
-  drawNames(context, size, ink, drawn);
+  drawNames(context, size, ink, drawing);
   context.save();
   context.beginPath();
   context.rect(NAME, 0, size.width - NAME, size.height);
   context.clip();
-  drawSpans(context, size, ink, drawn);
-  drawMarks(context, ink, drawn);
-  drawTimes(context, size, ink, drawn);
+  drawSpans(context, size, ink, drawing);
+  drawMarks(context, ink, drawing);
+  drawTimes(context, size, ink, drawing);
   context.restore();
 }
 
@@ -117,10 +117,10 @@ function hatch(context: CanvasRenderingContext2D, ink: Palette, left: number, to
 }
 
 /** Times since the submission, and a dashed line at each hidden idle time. */
-function drawTimes(context: CanvasRenderingContext2D, size: Size, ink: Palette, { begin, x, from, to, shown }: SlotsDrawing): void {
+function drawTimes(context: CanvasRenderingContext2D, size: Size, ink: Palette, { begin, x, from, to, axis }: SlotsDrawing): void {
   let free = NAME;
   const spacing = (to - from) / (size.width / 110);
-  shown.pieces.forEach((piece, index) => {
+  axis.pieces.forEach((piece, index) => {
     const range: [number, number] = [piece.from - begin, piece.to - begin];
     const round = timeTicks(range, (range[1] - range[0]) / spacing);
     context.fillStyle = ink.soft;

@@ -36,10 +36,10 @@ function attributeText(value: unknown): string {
 export function LabelsForm({ study, path, close }: { study: Study; path: string; close: () => void }) {
   const [tags, attributes] = [study.tags ?? [], study.attributes ?? {}];
   const act = async (form: FormData) => {
-    const wanted = splitWords(String(form.get("tags")));
+    const newTags = splitWords(String(form.get("tags")));
     const changed = { ...Object.fromEntries(Object.keys(attributes).map((name) => [name, null])), ...parseAttributes(String(form.get("attributes"))) };
-    await send<Study>("POST", `${path}:label`, { add: wanted, remove: tags.filter((tag) => !wanted.includes(tag)), attributes: changed });
-    return wanted.length ? `Tags: ${wanted.join(", ")}.` : "The study has no tags.";
+    await send<Study>("POST", `${path}:label`, { add: newTags, remove: tags.filter((tag) => !newTags.includes(tag)), attributes: changed });
+    return newTags.length ? `Tags: ${newTags.join(", ")}.` : "The study has no tags.";
   };
   return (
     <Dialog title="Tags and attributes" verb="Save" close={close} act={act}>

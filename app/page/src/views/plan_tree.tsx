@@ -34,9 +34,9 @@ function IcicleChart({ tree: whole }: { tree: Tree }) {
   const [place, setPlace] = useState<{ x: number; y: number; width: number; bar: Bar } | null>(null);
   const [size, setSize] = useState<Size>({ width: 1, height });
   const draw = useCallback(
-    (context: CanvasRenderingContext2D, drawn: Size, ink: Palette) => {
-      setSize(drawn);
-      paint(context, drawn, ink, { whole, tree, unit }, layout, marked);
+    (context: CanvasRenderingContext2D, canvasSize: Size, ink: Palette) => {
+      setSize(canvasSize);
+      paint(context, canvasSize, ink, { whole, tree, unit }, layout, marked);
     },
     [whole, tree, unit, layout, marked],
   );

@@ -73,19 +73,19 @@ interface SuggestionsPanelProps extends ViewProps {
 
 function SuggestionsPanel({ study, at, refuses, names }: SuggestionsPanelProps) {
   const answer = useAnswer<Suggestions>(studyPath(study.study, "/suggestions", at));
-  const [asked, setAsked] = useState<Suggestion | "new" | null>(null);
+  const [openDialog, setOpenDialog] = useState<Suggestion | "new" | null>(null);
   const canChange = canWrite.value && !isReport && at === null;
-  const close = () => setAsked(null);
+  const close = () => setOpenDialog(null);
   const path = `studies/${encodeURIComponent(study.study)}/suggestions`;
-  const aside = canChange && refuses === "" && <button onClick={() => setAsked("new")}>Suggest</button>;
+  const aside = canChange && refuses === "" && <button onClick={() => setOpenDialog("new")}>Suggest</button>;
   return (
     <Panel title="Suggestions" class="wide" aside={aside}>
       <Loaded answer={answer}>
-        {({ items }) => (items.length ? <SuggestionList study={study.study} items={items} ask={canChange ? setAsked : null} /> : <p class="quiet">No suggestions.</p>)}
+        {({ items }) => (items.length ? <SuggestionList study={study.study} items={items} ask={canChange ? setOpenDialog : null} /> : <p class="quiet">No suggestions.</p>)}
       </Loaded>
       {refuses && <p class="quiet">No more suggestions are accepted: {refuses}.</p>}
-      {asked === "new" && <SuggestForm path={path} example={names.slice(0, 2).map((name) => `${name} = …`).join("\n")} close={close} />}
-      {asked !== null && asked !== "new" && <WithdrawForm path={path} suggestion={asked} close={close} />}
+      {openDialog === "new" && <SuggestForm path={path} example={names.slice(0, 2).map((name) => `${name} = …`).join("\n")} close={close} />}
+      {openDialog !== null && openDialog !== "new" && <WithdrawForm path={path} suggestion={openDialog} close={close} />}
     </Panel>
   );
 }

@@ -47,20 +47,20 @@ interface LanesProps {
 
 function Lanes({ study, timeline, tree, isCollapsed }: LanesProps) {
   const names = useMemo(() => laneNames(timeline), [timeline]);
-  const shown = useMemo(() => timeAxis(timeline, isCollapsed), [timeline, isCollapsed]);
+  const axis = useMemo(() => timeAxis(timeline, isCollapsed), [timeline, isCollapsed]);
   const trials = useMemo(() => new Map((tree?.nodes.id ?? []).map((id, node) => [id, tree!.nodes.trials[node]!])), [tree]);
-  const view = useZoom(shown.length);
+  const view = useZoom(axis.length);
   const [from, to] = view.range;
   const [over, setOver] = useState<{ x: number; y: number; span: number } | null>(null);
   const [size, setSize] = useState<Size>({ width: 600, height: 100 });
   const lane = laneHeight(names.length);
-  const scale = (width: number) => (at: number) => NAME + ((axisPosition(shown, at) - from) / (to - from)) * (width - NAME - 4);
+  const scale = (width: number) => (at: number) => NAME + ((axisPosition(axis, at) - from) / (to - from)) * (width - NAME - 4);
   const draw = useCallback(
-    (context: CanvasRenderingContext2D, drawn: Size, ink: Palette) => {
-      setSize(drawn);
-      paint(context, drawn, ink, { timeline, names, shown, trials, from, to, begin: study.submitted_at, x: scale(drawn.width) });
+    (context: CanvasRenderingContext2D, canvasSize: Size, ink: Palette) => {
+      setSize(canvasSize);
+      paint(context, canvasSize, ink, { timeline, names, axis, trials, from, to, begin: study.submitted_at, x: scale(canvasSize.width) });
     },
-    [timeline, names, shown, trials, from, to, isDark.value],
+    [timeline, names, axis, trials, from, to, isDark.value],
   );
   const wheel = useCallback(
     (event: WheelEvent) => {

@@ -20,44 +20,44 @@ export function TrialPage({ study, at, number: trial }: ViewProps & { number: nu
   const answer = useAnswer<TrialDetail>(studyPath(study.study, `/trials/${trial}`, at));
   return (
     <Loaded answer={answer}>
-      {(shown) => (
+      {(detail) => (
         <div class="overview">
           <Panel title={`Trial ${trial}`} aside={<NeighbourLinks study={study} trial={trial} />}>
-            {!(shown.failure && shown.value === null) && (
+            {!(detail.failure && detail.value === null) && (
               <p class="value">
                 <strong>
-                  {number(shown.value, 6)}
-                  <Mark text={shown.value === null ? null : shown.exactness} signs={footnoteSigns([shown.exactness])} />
+                  {number(detail.value, 6)}
+                  <Mark text={detail.value === null ? null : detail.exactness} signs={footnoteSigns([detail.exactness])} />
                 </strong>{" "}
-                <span class="quiet">{deviationText(resultOf(study, shown))}</span> <span>{study.metric}</span>
+                <span class="quiet">{deviationText(resultOf(study, detail))}</span> <span>{study.metric}</span>
               </p>
             )}
             <p>
-              <State state={shown.state} />: {shown.standing}
+              <State state={detail.state} />: {detail.standing}
             </p>
-            {shown.failure && <pre class="text traceback">{shown.failure.error}</pre>}
+            {detail.failure && <pre class="text traceback">{detail.failure.error}</pre>}
             <p class="quiet">
-              {plural(shown.trained, "step")} of {shown.steps} trained
-              {shown.best && `; best ${resultText(shown.best)} at step ${shown.best.step}`}
-              {shown.last && `, last ${resultText(shown.last)} at step ${shown.last.step}`}
+              {plural(detail.trained, "step")} of {detail.steps} trained
+              {detail.best && `; best ${resultText(detail.best)} at step ${detail.best.step}`}
+              {detail.last && `, last ${resultText(detail.last)} at step ${detail.last.step}`}
             </p>
-            <ScheduleSketches study={study.study} trial={trial} marks={[shown.best?.step, shown.last?.step]} />
-            <ParentTrials study={study} trial={shown} />
-            {shown.begins && <p class="quiet">It {String(shown.begins.text)}</p>}
-            {shown.exactness && (
+            <ScheduleSketches study={study.study} trial={trial} marks={[detail.best?.step, detail.last?.step]} />
+            <ParentTrials study={study} trial={detail} />
+            {detail.begins && <p class="quiet">It {String(detail.begins.text)}</p>}
+            {detail.exactness && (
               <p class="quiet">
-                {shown.value !== null && "* "}Exactness: {shown.exactness}
+                {detail.value !== null && "* "}Exactness: {detail.exactness}
               </p>
             )}
-            {!isReport && at === null && <TrialActions study={study} trial={shown} />}
+            {!isReport && at === null && <TrialActions study={study} trial={detail} />}
           </Panel>
           <Panel title="Why">
-            <DecisionList study={study} at={at} trial={shown} />
+            <DecisionList study={study} at={at} trial={detail} />
           </Panel>
           <Panel title="Learning curve" class="wide">
-            <Curve study={study} at={at} trial={shown} />
+            <Curve study={study} at={at} trial={detail} />
           </Panel>
-          <Notes study={study.study} notes={shown.notes} />
+          <Notes study={study.study} notes={detail.notes} />
           {!isReport && <LoggedMetrics study={study.study} trial={trial} />}
           {!isReport && <OutputPanel study={study.study} trial={trial} />}
         </div>
@@ -142,8 +142,8 @@ function Curve({ study, at, trial }: ViewProps & { trial: TrialDetail }) {
 }
 
 function TrialActions({ study, trial }: { study: Study; trial: TrialDetail }) {
-  const [asked, setAsked] = useState<"cancel" | "note" | null>(null);
-  const close = () => setAsked(null);
+  const [openDialog, setOpenDialog] = useState<"cancel" | "note" | null>(null);
+  const close = () => setOpenDialog(null);
   const path = `studies/${encodeURIComponent(study.study)}/trials/${trial.trial}`;
   const weights = address(`studies/${encodeURIComponent(study.study)}/checkpoint?trial=${trial.trial}`);
   const repeats = resultOf(study, trial)?.repeats ?? 1;
@@ -156,10 +156,10 @@ function TrialActions({ study, trial }: { study: Study; trial: TrialDetail }) {
         </a>
       )}
       {trial.value !== null && repeats > 1 && <span class="quiet">weights of the first of {repeats} repeats</span>}
-      {canWrite.value && <button onClick={() => setAsked("note")}>Note</button>}
-      {canCancel && canWrite.value && <button onClick={() => setAsked("cancel")}>Cancel this trial</button>}
-      {asked === "note" && <AddNote study={study} trial={trial.trial} close={close} />}
-      {asked === "cancel" && (
+      {canWrite.value && <button onClick={() => setOpenDialog("note")}>Note</button>}
+      {canCancel && canWrite.value && <button onClick={() => setOpenDialog("cancel")}>Cancel this trial</button>}
+      {openDialog === "note" && <AddNote study={study} trial={trial.trial} close={close} />}
+      {openDialog === "cancel" && (
         <Dialog
           title={`Cancel trial ${trial.trial}?`}
           verb="Cancel it"
@@ -176,34 +176,34 @@ function TrialActions({ study, trial }: { study: Study; trial: TrialDetail }) {
 
 /** A response that is requested by a button, because it may be megabytes. */
 function useOnDemand<T>(path: string, read: (answer: Response) => Promise<T>) {
-  const [shown, setShown] = useState<{ data: T | null; error: string } | null>(null);
+  const [response, setResponse] = useState<{ data: T | null; error: string } | null>(null);
   const load = async () => {
     try {
       const answer = await fetch(address(path));
-      setShown(answer.ok ? { data: await read(answer), error: "" } : { data: null, error: ((await answer.json()) as { detail: string }).detail });
+      setResponse(answer.ok ? { data: await read(answer), error: "" } : { data: null, error: ((await answer.json()) as { detail: string }).detail });
     } catch (error) {
-      setShown({ data: null, error: (error as RequestError).message });
+      setResponse({ data: null, error: (error as RequestError).message });
     }
   };
-  return { shown, button: <button onClick={() => void load()}>{shown === null ? "show" : "again"}</button> };
+  return { response, button: <button onClick={() => void load()}>{response === null ? "show" : "again"}</button> };
 }
 
 function OutputPanel({ study, trial }: { study: string; trial: number }) {
-  const { shown, button } = useOnDemand(studyPath(study, `/trials/${trial}/log`, null), (answer) => answer.text());
+  const { response, button } = useOnDemand(studyPath(study, `/trials/${trial}/log`, null), (answer) => answer.text());
   return (
     <Panel title="Output" class="wide" aside={button}>
-      {shown && <pre class="text">{shown.data || shown.error || "No output."}</pre>}
+      {response && <pre class="text">{response.data || response.error || "No output."}</pre>}
     </Panel>
   );
 }
 
 /** The metrics that the trainer logged between evaluations, a plot for each name. */
 function LoggedMetrics({ study, trial }: { study: string; trial: number }) {
-  const { shown, button } = useOnDemand(studyPath(study, `/trials/${trial}/metrics`, null), (answer) => answer.json() as Promise<Logged>);
-  const lines = useMemo(() => loggedLines(shown?.data?.items ?? [], palette.value.accent), [shown, palette.value]);
+  const { response, button } = useOnDemand(studyPath(study, `/trials/${trial}/metrics`, null), (answer) => answer.json() as Promise<Logged>);
+  const lines = useMemo(() => loggedLines(response?.data?.items ?? [], palette.value.accent), [response, palette.value]);
   return (
     <Panel title="Logged metrics" class="wide" aside={button}>
-      {shown && lines.length === 0 && <p class="quiet">{shown.error || "No metrics."}</p>}
+      {response && lines.length === 0 && <p class="quiet">{response.error || "No metrics."}</p>}
       {lines.map((line) => (
         <Plot key={line.label} label={`${line.label} of trial ${trial} by step`} height={160} lines={[line]} xLabel="step" />
       ))}
