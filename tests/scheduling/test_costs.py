@@ -147,7 +147,7 @@ def test_of_few_settings_the_error_of_estimates_is_not_told() -> None:
 
 
 def timed(story: Story, rows: list[tuple[int, float, int, int]]) -> list[TimedStage]:
-    """Stages of ten steps. rows: the batch size, seconds a step, the event of the beginning, and events until the end."""
+    """Stages of ten steps. rows: batch size, seconds a step, event of the beginning, and events until the end."""
     stages = list[TimedStage]()
     for bs, seconds, begun, events in rows:
         (node,) = story.path(story.submit(({"bs": bs}, 10)))
