@@ -10,7 +10,7 @@ A study has 81 draws, or 24. A trial warms up and holds its rate; only a decay s
 and the same rungs, 6 to 162 steps, or to 54; ours has a `rung_value`, and as many steps in all as plain ASHA takes:
 cooldowns are paid for by fewer trials. Then the winner of each side, its best trial at the highest rung that it came
 to, is trained to the end and decayed over a tenth more; plain ASHA is given that for nothing. All of them, trained
-so, say what was to be found. `best found`: how often the winner is the best of them. `regret`: how far its loss is
+so, give the best possible result. `best found`: how often the winner is the best of them. `regret`: how far its loss is
 from the best one, in hundredths of the distance from there to the median. With standard errors of the mean, and of
 the difference, seed by seed.
 """
@@ -56,7 +56,7 @@ POOL, DRAWN = 48, 24
 
 @dataclass(frozen=True)
 class Setting:
-    """Configurations of a study, and the loss of each on any schedule. `loss(hp, step)`: after so many steps.
+    """Configurations of a study, and the loss of each on any schedule. `loss(hp, step)`: after this step.
 
     steps: of a whole trial, without its last cooldown of `tail` steps.
     """
@@ -92,7 +92,7 @@ def written(hp: Mapping[str, Any]) -> Json:
 
 
 def recorded(seed: int) -> Setting:
-    """A draw of the recorded configurations, which are told apart by their rates."""
+    """A draw of the recorded configurations, which differ in their rates."""
     rows = Random(f"recorded/{seed}").sample(json.loads(DATA.read_text()), DRAWN)
     by_rate = {parse(row["hp"]["lr"]).at(WARMUP): row for row in rows}
 

@@ -2,7 +2,7 @@
 
     python benchmarks/asha_scale.py [--trials 1000 3000 10000] [--slots 500] [--policy critical_path|fair_share]
 
-For each size: what the tuner takes for one result (reading what is new in the history, and wishing until nothing more
+For each size: the seconds of the tuner for one result (reading new history, and wishing until nothing more
 is wanted), at the beginning of the study and at its end, and what all of it takes (search plan, stage tree, chains,
 tuner, and the virtual slots), also at its beginning and at its end. Flat means that none of them grows with the number
 of trials. All times are of the processor; the garbage collector is set as in the scheduler's process. Memory is the
@@ -90,7 +90,7 @@ def clocked(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def submitted(trials: int, slots: int, policy: Policy) -> Simulator:
-    """A simulator with a study of so many trials."""
+    """A simulator with a study of this many trials."""
     study = {"name": "scale", "trainer": "none", "metric": "loss", "mode": "min", "space": SPACE}
     spec = StudySpec.from_dict(study | {"tuner": TUNER | {"num_trials": trials}})
     turn_seconds = TURN_SECONDS if policy is POLICIES["fair_share"] else None

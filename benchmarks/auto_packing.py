@@ -1,4 +1,4 @@
-"""`packing: auto` against trials alone and against widths that were said, from the command to the result.
+"""`packing: auto` against trials alone and against fixed widths, from the command to the result.
 
     python benchmarks/auto_packing.py [--trials 24] [--steps 30] [--widths 8 24] [--dir FOLDER]
 

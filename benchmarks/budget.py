@@ -1,10 +1,10 @@
-"""Checkpoints under a budget: what lies on the disk while ASHA runs, and whether anything that is asked for is missing.
+"""Checkpoints under a budget: the bytes on the disk while ASHA runs, and whether any requested state is missing.
 
     python benchmarks/budget.py [--trials N] [--megabytes N] [--budget 1GiB] [--slots N] [--dir FOLDER]
 
 A study of ASHA on the embedded stack, with a state of that size. The folder of checkpoints is looked at all the time,
 and must never hold more than the budget. Then a study asks every trial for one step more than it was trained for,
-whatever is left of its state; and the weights of the best trial must load, and hold what its value says.
+with or without its state; and the weights of the best trial must load, and have its value.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def main() -> None:
 
 
 def measure(folder: Path, given: argparse.Namespace) -> bool:
-    """Whether all that was asked for holds."""
+    """Whether all requirements hold."""
     common = {"trainer": "heavy", "trainer_args": {"size": given.megabytes * 2**20}, "metric": "score", "mode": "max"}
     tuner = {"kind": "asha", "num_trials": given.trials, "min_steps": 1, "max_steps": 27, "reduction_factor": 3}
     asha = {**common, "name": "asha", "space": {"lr": {"uniform": [0.0, 1.0]}}, "tuner": tuner}

@@ -41,7 +41,7 @@ PATIENCE = Deadline(600.0)
 
 
 class Large(Trainer):
-    """A state of so many bytes in some tensors; evaluating copies it once, into memory that was used before."""
+    """A state of this many bytes in some tensors; evaluating copies it once, into memory that was used before."""
 
     name = "large"
 
@@ -90,7 +90,7 @@ class Counting(LocalStore):
 
 
 class Bench:
-    """One process that trains, and a folder for what it saves."""
+    """One process that trains, and a folder for its checkpoints."""
 
     def __init__(self, process: TrainerProcess, folder: Path) -> None:
         self.process, self.folder = process, folder
@@ -143,7 +143,7 @@ def dd(target: Path, size: int) -> None:
 
 
 def read_and_copy(path: Path) -> None:
-    """One read of a file, and one copy of what is in it."""
+    """One read of a file, and one copy of its content."""
     with path.open("rb", buffering=0) as file:
         image = bytearray(os.fstat(file.fileno()).st_size)
         rest = memoryview(image)
@@ -167,7 +167,7 @@ def main() -> None:
 
 
 def measure(bench: Bench, rounds: int) -> bool:
-    """Whether all that was asked for holds."""
+    """Whether all requirements hold."""
     first, _ = bench.wait()
     waits, writes, begins, reads = list[float](), list[float](), list[float](), 0
     for number in range(1, rounds + 1):

@@ -24,17 +24,17 @@ in ten has reached at the end. Under each table is how far apart the Brier score
 predictions are, on the same curves; the standard error is that of the means of studies. `last`, `drift` and `chain`
 have 2 % for a surprise, as the model has: else one crash costs them thousands of nats.
 
-With several numbers of trials that have ended, a study is --trials others, of which so many came to the end and the
+With several numbers of ended trials, a study is --trials others, of which that many came to the end and the
 rest were stopped on the way, by their values: see benchmarks/proven.py. Shown are the Brier scores of "it will reach
 the target", the value that one trial in ten reaches, of 150 others: for p in all studies, and where p is proven, which
-is where `pop` shows it, beside those of the last value's verdict and of the base rate.
+is where `pop` shows it, beside the errors of the last value's verdict and of the base rate.
 """
 
 from __future__ import annotations
 
 import os
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # before numpy: one core is what is measured
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before numpy: the benchmark measures one core
 
 import argparse
 import time

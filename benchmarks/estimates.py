@@ -5,7 +5,7 @@
 
 TreeML §5.2 estimates a stage's time "with linear regression on profiling results", from the hyper-parameters; ours
 (`app.scheduling.costs`) is a ridge regression of the logarithm on logarithms. Both see the same: batch size, length of
-the sequence, and two hyper-parameters that cost nothing. The recorded times are those of the transformer of
+the sequence, and two hyper-parameters that cost nothing. The recorded times are from the transformer of
 `examples/charlm` on one core of a CPU, in some settings each. A number of settings is drawn as measured, as at the
 beginning of a study; the seconds of all others are estimated. For each number, over many draws: the error as a part of
 the true seconds, in the middle and at p90, how often seconds came out negative, and how often the
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def row(estimate: Estimate, settings: Sequence[Setting], seconds: Sequence[float], measured: int) -> str:
-    """What comes out where so many settings are measured, in the same draws for each way to estimate."""
+    """The errors with this many measured settings, in the same draws for each way to estimate."""
     errors, negative, right = list[float](), list[bool](), list[bool]()
     for draw in range(DRAWS):
         known = sorted(Random(draw).sample(range(len(settings)), measured))
@@ -78,7 +78,7 @@ def linear(known: Sequence[Setting], seconds: Sequence[float], others: Sequence[
 
 
 def ours(known: Sequence[Setting], seconds: Sequence[float], others: Sequence[Setting]) -> list[float]:
-    """As the scheduler estimates what was never trained, by what was."""
+    """As the scheduler estimates untrained settings by trained ones."""
     plan, costs = SearchPlan(), Costs()
     for number, (setting, each) in enumerate(zip(known, seconds, strict=True)):
         node = plan.nodes[NodeId(str(number))] = node_of(str(number), setting)

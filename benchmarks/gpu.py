@@ -151,7 +151,7 @@ def staged(process: TrainerProcess, steps: int) -> None:
 
 
 def paired(process: TrainerProcess, bare: Bare, steps: int) -> tuple[float, float]:
-    """Seconds of so many steps, ours and bare, right behind each other: a machine's speed varies by the second."""
+    """Seconds of this many steps, ours and bare, right behind each other: a machine's speed varies by the second."""
     ours = seconds(lambda: process.train(HP, process.step + steps, deadline=PATIENCE))
     return ours, seconds(lambda: bare.train(steps))
 

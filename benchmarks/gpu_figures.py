@@ -52,7 +52,7 @@ class Claim:
     needs: str = ""
 
     def line(self, found: Found) -> tuple[str, str]:
-        """held, not held or not seen; and the claim with what was found."""
+        """held, not held or not seen; and the claim with its measurement."""
         try:
             seen, holds = self.seen(found)
         except LookupError:
@@ -124,7 +124,7 @@ CLAIMS: Sequence[Claim] = (
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
-    """In the repository; what it says goes to the terminal, but for standard output, which is kept."""
+    """In the repository; its messages go to the terminal, and its standard output is kept."""
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     env = {**os.environ, "PYTHONPATH": path, "PIP_NO_INDEX": "1", "HF_HUB_OFFLINE": "1"}
     return subprocess.run([sys.executable, *command], cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True, check=False)

@@ -4,7 +4,7 @@
 
 A chain of stages on the embedded stack with one slot. The trainer notes when each of its steps begins and ends, and
 whether it was ever given a checkpoint. In the gap lie an evaluation, a copy of the state, both in the process that
-trains, and what Celery does from task to task; what is recorded and stored meanwhile must not be felt. The budget is
+trains, and Celery's work from task to task; recording and storing meanwhile must not be felt. The budget is
 1.5 times what a bare Celery chain takes from task to task in the same run, and no checkpoint read. The gap between two
 steps of one stage, which has neither, is printed beside it.
 """
@@ -88,7 +88,7 @@ def main() -> None:
 
 
 def run(folder: Path, stages: int) -> list[dict[str, Any]]:
-    """Train a chain of so many stages on one slot; what its trainer noted."""
+    """Train a chain of this many stages on one slot; the notes of its trainer."""
     journal, study = folder / "journal", folder / "study.json"
     hp = {"lr": 0.1}
     spec = {

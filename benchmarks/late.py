@@ -1,9 +1,9 @@
 """How long a decay takes that comes late on a trunk under way: `python benchmarks/late.py [--step SECONDS] [--late N]`.
 
 A trunk is trained on one of two slots: warm-up, then a stable rate. When it has long passed step 40, decays that leave
-it there are asked for, one study after the other. The other slot is idle: it should begin each at once, at the latest
+it there are requested, one study after the other. The other slot is idle: it should begin each at once, at the latest
 checkpoint of the trunk. For each is printed how long it took to its result, how long the steps take that had to be
-trained, and how long the trunk went on after that, which is what would have been waited for.
+trained, and how long the trunk still ran after that, which would have been the wait.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Json = dict[str, Any]
 DATA = Path(__file__).parent / "data"
 
 LEAVES, DECAY, PASSED = 40, 10, 60
-"""The step at which the decays leave the trunk, how long they are, and where the trunk is when they are asked for."""
+"""The step at which the decays leave the trunk, their length, and the step of the trunk at their submission."""
 
 
 def study(name: str, step: float, leaves: int) -> Json:

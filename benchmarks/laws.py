@@ -92,7 +92,7 @@ class Task:
         return LAWS[self.law](rates) + self._too_large(rates) + terms
 
     def _too_large(self, rates: Rates) -> Losses:
-        """What the largest rate so far costs, where it is larger than is good here."""
+        """The cost of the largest rate so far, where it is too large here."""
         best = 0.5 * 4 ** Random(f"{self.seed}/rate").random()
         largest = np.maximum.accumulate(np.maximum(rates, 1e-9))
         return 0.6 * np.maximum(0.0, np.log(largest / best)) ** 2

@@ -1,7 +1,7 @@
 """What others feel of a user's load: `python benchmarks/load.py [--subscribers N] [--clients N] [--trials N]`.
 
-The embedded stack with one slot. First so many followers of a study in which nothing happens: the CPU time that the API
-takes for them, which should be under 5 % of a core. Then so many clients who ask for all trials of one large study,
+The embedded stack with one slot. First some followers of a study in which nothing happens: the CPU time that the API
+takes for them, which should be under 5 % of a core. Then some clients that ask for all trials of one large study,
 again and again, and beside them another user, who lists the studies: how long that takes, with and without them.
 How long the scheduler looks at a thousand plans is in `benchmarks/tick.py --shapes plans`.
 """
@@ -48,7 +48,7 @@ def stack(folder: Path) -> Embedded:
 
 
 def fill(client: Client, study: str, trials: int) -> None:
-    """So many trials that are long enough to be under way the whole time."""
+    """This many trials, long enough to be under way the whole time."""
     for start in range(0, trials, BATCH):
         asked = [{"hp": {"lr": 1 + number}, "steps": 10**6} for number in range(start, min(start + BATCH, trials))]
         client.ask_trials(study, asked)

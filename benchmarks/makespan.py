@@ -3,16 +3,16 @@
     python benchmarks/makespan.py [--slots N] [--step SECONDS] [--only KIND ...] [--rounds N] [--dir FOLDER]
 
 The embedded stack trains a toy whose steps only sleep and whose results follow from its hyper-parameters. Then the same
-study is run on virtual slots, where each stage takes what it took in that run; one that was not run there, what its
-steps took in the mean. What slots and scheduler spend besides is that of the run, too, in the mean: from a chain that
-is given out to its beginning, from stage to stage, from a result to a look of the scheduler. Time counts from the first
+study is run on virtual slots, where each stage takes its time in that run; one that was not run there takes the mean
+time of its steps. Slots and scheduler spend besides the mean of the run, too: from the assignment of a chain to its
+beginning, from stage to stage, from a result to a look of the scheduler. Time counts from the first
 chain that is assigned to the last stage that is completed. The budget is 5 %. All kinds take five minutes.
 
 Each real run is compared with a simulation that has its durations, and nothing else of it: the simulated tuner decides
 by itself. A tuner that goes by the order of results may decide otherwise than in the run, where two of them came within
 one look of the scheduler; `otherwise` marks that. So do two real runs: one study of ASHA took 104, 120 and 120 steps,
-and 18.5, 20.6 and 20.4 s. With `--rounds` each study is run so many times, each time on a plan of its own, and what
-counts is the middle of the differences; how far the real runs are from each other is printed beside it.
+and 18.5, 20.6 and 20.4 s. With `--rounds` each study is run several times, each time on a plan of its own, and the
+median of the differences counts; how far the real runs are from each other is printed beside it.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=arguments.dir) as folder:
         real = Real(Path(folder), arguments.slots, DATA / "sleeper.py")
         try:
-            real.run(spec("random", arguments.step / 10))  # whatever is slow the first time
+            real.run(spec("random", arguments.step / 10))  # everything that is slow the first time
             print(f"{'tuner':<16} {'real':>8} {'virtual':>8} {'off by':>8}   steps, chains: real, virtual")
             for kind in arguments.only:
                 show(
@@ -145,7 +145,7 @@ def main() -> None:
 
 
 def compare(real: Real, slots: int, study: Json) -> tuple[float, float]:
-    """The seconds that a study takes, and those that it is said to take."""
+    """The seconds of a study, and the predicted ones."""
     log = real.run(study)
     costs, took = overheads(log), dict(zip(spans(log), (each.seconds for each in completed(log)), strict=True))
     name = next(each.event.study for each in log if isinstance(each.event, e.StudySubmitted))
@@ -167,7 +167,7 @@ def show(kind: str, rounds: Sequence[tuple[float, float]]) -> None:
 
 
 def asked(log: Sequence[StoredEvent]) -> dict[int, int]:
-    """How many steps each trial was asked for in the end."""
+    """The last requested step of each trial."""
     return {
         each.event.trial: each.event.steps for each in log if isinstance(each.event, e.TrialAdded | e.TrialExtended)
     }

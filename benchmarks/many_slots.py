@@ -69,7 +69,7 @@ class Measured:
 
 
 class SlotThread:
-    """One slot: it does what is due, and what a message tells it."""
+    """One slot: it does its due work, and the work of messages."""
 
     def __init__(self, name: str, records: SqlRecords, seconds: float, news: Any) -> None:
         self.name, self.inbox, self.waited = name, Queue[str | None](), list[tuple[float, float]]()
@@ -138,7 +138,7 @@ def train(url: str, names: list[str], seconds: float, inbox: Any, news: Any, out
 
 
 def look(url: str, slots: int, seconds: float, inboxes: list[Any], news: Any, outbox: Any) -> None:
-    """The scheduler's process, for so many seconds."""
+    """The scheduler's process, for this many seconds."""
     freeze_survivors()
     records, limits = SqlRecords(Database(url)), Limits(trials=10**9, nodes=10**9)
     process = {f"gpu{number}": inboxes[number % len(inboxes)] for number in range(slots)}

@@ -3,7 +3,7 @@
     python benchmarks/packed_hyperband.py [--width 32] [--max-steps 27] [--batches 50] [--dir FOLDER]
 
 `stagetree run` as a user calls it, on one slot of the CPU, for the small MLP of `benchmarks/data/mlp.py` with drawn
-learning rates and momenta: once with each trial trained alone, and once with `packing`. A step is so many batches.
+learning rates and momenta: once with each trial trained alone, and once with `packing`. A step is several batches.
 Printed are the seconds on the clock and of the slot, their ratios, and whether both promoted the same trials; what is
 trained packed has other last bits, so that one near the line may fall to the other side. The paper (Liu et al. 2020,
 Table 4) has for its MLP on a GPU 9,236 s against 3,491 s: 2.7 times.

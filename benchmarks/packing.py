@@ -7,9 +7,9 @@ The models are the trainers of the examples, a small MLP on the images of digits
 million weights, in bf16 (lora) or in four bits (qlora, which needs bitsandbytes): each trained by its own `train` step,
 and then in packs by `stagetree.packing`, with the same data, the same hyper-parameters but for the learning rate, and
 the same number of batches. On the CPU one thread is used. The figure is the time of k models alone over the time of
-the pack; on a GPU, with the memory that was in use at most. Then it is said what the product makes of it: of the widths
-that the profile of the widest pack has measured, the one that the result of a study would name for so many trials at
-once, as `stagetree run` prints it; 0 is without packs. Beside it stands what Liu et al. 2020 say of their Figure 4(a),
+the pack; on a GPU, with the memory that was in use at most. Then comes the choice of the product: of the widths
+that the profile of the widest pack has measured, the one that the result of a study would name for k trials at once,
+as `stagetree run` prints it; 0 is without packs. Beside it stands what Liu et al. 2020 say of their Figure 4(a),
 measured on a Quadro P5000, as (Ts(Seq) - Ts(Pack)) / Ts(Seq).
 """
 
@@ -40,7 +40,7 @@ PAPER = {
     "two models, any": "from 10 % slower to 40 % faster",
 }
 BATCHES = 5
-"""In a step, so that the work between two steps is what it is in a study."""
+"""In a step, so that the work between two steps equals that of a study."""
 
 
 TRAINERS = {
@@ -106,7 +106,7 @@ def measured_pack(kind: str, device: str, width: int, seconds: float) -> tuple[f
 
 
 def advised(profile: PackingProfiled, trials: int) -> tuple[int, float]:
-    """The width that a study's result would name for so many trials at once, and how many times faster that is."""
+    """The width that a study's result would name for this many trials at once, and its speed-up."""
     better = better_width(trials, 0, profile)
     return better or 0, round(times_faster(trials, better or 0, profile), 2)
 
@@ -126,7 +126,7 @@ def _seconds_a_step(step: Any, device: str, seconds: float) -> float:
 
 
 def _steps_in(seconds: float, step: Any, device: str) -> int:
-    """So many were made, at least two."""
+    """The number of made ones, at least two."""
     steps, begun_at = 0, _now(device)
     while _now(device) - begun_at < seconds or steps < 2:
         step()

@@ -4,7 +4,7 @@ Two simulated studies with 20 hyper-parameters, each in a SQLite log, and the re
 halving under way, after `--events`, and all of one of ASHA. Printed for each view: seconds from the request to the
 first paint and to all that it shows, right after the server's start, when its log is still to be read, and once more;
 then the frames of a scroll through the trials, ten new rows in each, the memory of the page, and the bytes of the
-columns. Then so many followers who ask for what a page shows whenever something happens, while events are added: the
+columns. Then some followers that ask for the data of a page whenever something happens, while events are added: the
 CPU time that the API takes. Budgets: 2 s, 16 ms, 300 MB, 1 MB, one core.
 
 A frame is measured twice. Its interval, from one to the next, with the display's rate taken away, below whose 16.7 ms
@@ -53,7 +53,7 @@ VIEWS = {
     "relations": "canvas",
     "events": ".events li",
 }
-"""Each with what it shows when it is there."""
+"""Each with its content once it is there."""
 
 PATHS = ("?trials=false", "/history", "/tree", "/rungs", "/trials:columns?digits=6")
 NO_DISPLAY = ("--disable-frame-rate-limit", "--disable-gpu-vsync")
@@ -86,7 +86,7 @@ STILL = """() => {
   });
   table.replaceChildren(...lines);
 }""".replace("FRAMES", str(FRAMES))
-"""The same text as plain lines, all of them there and without a script: what they take is the browser's painting."""
+"""The same text as plain lines, complete and without a script: their time is the browser's painting."""
 
 
 def main() -> None:
@@ -151,7 +151,7 @@ def looked_at(database: str) -> None:
 def seconds_until(
     browser: Browser, view: str, shown: str, then: Callable[[Page], None] = lambda _: None
 ) -> tuple[float, float]:
-    """From the request of a view in a page of its own to its first paint and to what it shows; `then` is done there."""
+    """From the request of a view in a page of its own to its first paint and to its content; `then` is done there."""
     page = browser.new_page(viewport={"width": 1440, "height": 900})
     begun = time.perf_counter()
     page.goto(f"{URL}/#/studies/{STUDY}/{view}")
@@ -172,7 +172,7 @@ def scrolled(page: Page) -> None:
     heap = page.evaluate("performance.memory.usedJSHeapSize") / 2**20
     memory = f"memory of its scripts {heap:.0f} MB, of its process {renderer():.0f} MB; columns {columns():.0f} kB"
     page.evaluate(STILL)
-    frames_of(page)  # once for what is laid out when it is first seen
+    frames_of(page)  # once for parts that are laid out when they are first seen
     print(
         f"scroll: {told(frames)}; the same text as plain lines: {told(frames_of(page))}\n"
         f"main thread, CPU: {', '.join(f'{name} {each:.1f} ms' for name, each in spent.items())}\n{memory}",
@@ -192,7 +192,7 @@ def told(frames: list[float]) -> str:
 
 
 def work(session: CDPSession) -> dict[str, float]:
-    """Seconds of CPU that the page's main thread has taken so far, and for what."""
+    """Seconds of CPU of the page's main thread so far, by purpose."""
     metrics = {each["name"]: each["value"] for each in session.send("Performance.getMetrics")["metrics"]}
     return {title: metrics[name] for name, title in WORK.items()}
 
@@ -201,7 +201,7 @@ def renderer() -> float:
     """The largest of the browser's processes that draw pages, in MB that are its own."""
     largest = 0
     for each in psutil.Process().children(recursive=True):
-        with suppress(psutil.NoSuchProcess):  # those of pages that were closed are about to end
+        with suppress(psutil.NoSuchProcess):  # pages that were closed are about to end
             if "--type=renderer" in each.cmdline():
                 largest = max(largest, each.memory_full_info().uss)
     return largest / 2**20
@@ -216,7 +216,7 @@ def columns() -> float:
 
 
 async def followed(api: psutil.Process, log: SqlLog, pages: int, seconds: float) -> None:
-    """So many pages of another study, small and growing, which is what most people have open."""
+    """This many pages of another study, small and growing, as most people have open."""
     if not log.version(OPEN):
         open_study(log)
     answers = Counter[int]()
@@ -243,7 +243,7 @@ async def followed(api: psutil.Process, log: SqlLog, pages: int, seconds: float)
 
 
 async def watcher(answers: Counter[int]) -> None:
-    """Follows events as a page does, and asks for what it shows at most every two seconds. Counts answers by status."""
+    """Follows events as a page does, and asks for its data at most every two seconds. Counts answers by status."""
     tags, study = dict[str, str](), f"/api/v1/studies/{OPEN}"
     async with httpx.AsyncClient(base_url=URL, timeout=60) as http:
         accept = {"Accept": "text/event-stream"}

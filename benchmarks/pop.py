@@ -12,10 +12,10 @@ target, whether or not the policy saw it. The boundary is a twelfth of a trial, 
 the paper's 120 epochs). There is no kill threshold and no time limit. For `pop` and `early_term` every step is
 evaluated. To leave a trial and take it up again later costs a tenth of a step (--switch).
 
-`rank` is `pop` of which p ends nobody, so that trials go on by the rank of their last value at its step alone; `pop p`
+`rank` is `pop` of which p ends no trial, so trials continue by the rank of their last value at its step alone; `pop p`
 orders and pools them by p from the first boundary on, as the paper does. `pop open` and `rank open` are not told the
-target: they aim at the best value so far, and go on until all trials have ended, so that there p is proven more often.
-`bandit 0.1` is the bandit with epsilon 0.1 in place of 0.5.
+target: they aim at the best value so far, and continue until all trials have ended, so there p is proven more often.
+`bandit 0.1` is the bandit with epsilon 0.1 instead of 0.5.
 
 The first table is of 5 slots: the distribution over orders (Figures 7 and 12c), in minutes. `sooner`: the median of the
 policy, in medians of the first. `later`: in how many orders it was later than the first. `never`: in how many orders no
@@ -125,7 +125,7 @@ def policies(workload: Workload, target: float) -> dict[str, dict[str, Any]]:
 
 
 def all_policies(workload: Workload, target: float) -> dict[str, dict[str, Any]]:
-    """And tuners that use curves where it was asked for; `stop_hopeless` is the study's."""
+    """And tuners that use curves where they were requested; `stop_hopeless` is the study's."""
     plain, bounds = policies(workload, target), BOUNDS[workload.mode]
     predicted = plain["asha"] | {"promote_by": "predicted", "bounds": bounds}
     hopeless = {"stop_hopeless": {"bounds": bounds}}
@@ -185,8 +185,8 @@ def play(
     foretold: list[Foretold] | None = None,
     over: list[float] | None = None,
 ) -> list[float]:
-    """The seconds to the target in each order. What was foretold until then, or where the tuner is not told the target
-    until all trials have ended, is added to `foretold`, and when that was to `over`.
+    """The seconds to the target in each order. Predictions until then are added to `foretold`, and that time
+    to `over`: until all trials have ended, where the tuner does not know the target.
     """
     times = []
     for seed in range(orders):
@@ -229,7 +229,7 @@ class Foretold(NamedTuple):
 
 
 def judgements(workload: Workload, by_p: bool, events: Sequence[e.Event]) -> Iterator[Foretold]:
-    """What was said of trials, of which the numbers are the places in the workload. A reclassification says nothing."""
+    """Predictions about trials, whose numbers are the places in the workload. A reclassification says nothing."""
     seen = set[tuple[int, int]]()
     for event in events:
         if not isinstance(event, e.TrialPrioritized | e.TrialStopped) or event.reason.get("p") is None:
@@ -264,7 +264,7 @@ def reliability(title: str, judged: Sequence[Foretold]) -> None:
 
 
 def row(name: str, times: Sequence[float], first: Sequence[float]) -> str:
-    """The times of a policy, beside those of the first one in the same orders."""
+    """The times of a policy, beside the times of the first one in the same orders."""
     shares = [float(np.quantile(times, share, method="lower")) for share in (0, 0.25, 0.5)]
     shares += [float(np.quantile(times, share, method="higher")) for share in (0.9, 1)]
     never = sum(not isfinite(time) for time in times)

@@ -2,7 +2,7 @@
 
     python benchmarks/pop_choosing.py --data FOLDER [--orders 7]
 
-Every second task of TaskSet, by name, as in `benchmarks/curves.py`, with a hundred other configurations than those that
+Every second task of TaskSet, by name, as in `benchmarks/curves.py`, with a hundred other configurations than the ones
 are shown; and made-up curves of two kinds: losses that stand still and fall again, and accuracies that come to the
 target by chance.
 """
@@ -60,7 +60,7 @@ def standing_still(seed: int) -> Iterator[Trace]:
 
 
 def by_chance(seed: int) -> Iterator[Trace]:
-    """100 accuracies of 360 images; those of many good configurations differ by less than their noise."""
+    """100 accuracies of 360 images; many good configurations differ by less than their noise."""
     rng = np.random.default_rng(seed)
     for _ in range(100):
         end, half, noise = max(1 - rng.lognormal(-3.1, 0.7), 0.1), rng.lognormal(0.5, 1.0), rng.lognormal(-4.6, 0.5)

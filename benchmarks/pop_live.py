@@ -3,7 +3,7 @@
     python benchmarks/pop_live.py [--trials 24] [--steps 20] [--slots 4]
 
 (HyperDrive, §7.1 and Figure 12a: at most 13 % there.) First all configurations of `digits` are trained to the end, for
-what they come to. Then POP looks for a target that three in a hundred of them reach (one at least), on real workers.
+their final values. Then POP looks for a target that three in a hundred of them reach (one at least), on real workers.
 Then the simulator plays the recording with the seconds that each stage took in that very run, from the moment it was
 given to a slot, and with what the scheduler took from a result to the next chain, in the mean. A stage that was not
 run takes as long as that trial, or all, in the mean of a step. Both times count from the first chain to the

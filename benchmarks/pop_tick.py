@@ -3,7 +3,7 @@
     python benchmarks/pop_tick.py [--trials 1000] [--results 400]
 
 Curves are made up. A hundred others were trained to the end. What those teach is learnt anew when a tenth more of them
-were, and the slowest results are those after which that happens. Times are those of the processor: what else runs does
+were, and the slowest results are the ones after which that happens. Times are of the processor: other processes do
 not count.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # before numpy: one core is what is measured
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before numpy: the benchmark measures one core
 
 import argparse
 import math

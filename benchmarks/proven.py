@@ -1,6 +1,6 @@
 """How good p is in a study in which few trials have ended, and whether it is proven there: for benchmarks/curves.py.
 
-In such a study trials come to a tenth of their steps, the best of them go on to the next, and so on, so that a number
+In such a study trials come to a tenth of their steps, the best of them continue to the next, and so on, so a number
 of them is left at the end (by halving, evenly). The model learns from all of them as far as they came. At each tenth
 each trial is judged, as by `pop`, and `ForecastProof` says of the history of that whether p is proven.
 """

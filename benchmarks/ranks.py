@@ -73,7 +73,7 @@ def sharded(given: argparse.Namespace, shards: int | None, device: str, parallel
 
 
 def early(step: Callable[[], None], size: int) -> Callable[[], None]:
-    """A step that sends buckets of so many bytes during its last backward pass."""
+    """A step that sends buckets of this many bytes during its last backward pass."""
 
     def timed() -> None:
         summing.EARLY_BYTES = dict.fromkeys(("cpu", "cuda"), size)

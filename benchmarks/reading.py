@@ -4,7 +4,7 @@
     python benchmarks/reading.py --texts [--workers 0] [--batch-size 512] [--batches N] [--rounds N]
 
 Pictures of 256 x 256 pixels are made in a temporary folder. Both sides decode them, crop them to 224 pixels by chance,
-flip them and make them numbers, with torchvision; neither trains. In each round, in turn, both read so many batches
+flip them and make them numbers, with torchvision; neither trains. In each round, in turn, both read some batches
 from the middle of an epoch, where the workers are ahead already. The ratio of a round is that of pictures a second, of
 times that follow each other; the middle one is judged: at least 0.9.
 

@@ -1,6 +1,6 @@
 """How long a plan takes to fold from its events: `python benchmarks/rebuild.py`.
 
-The events are those of a grid that was run to its end in a simulation: from a list, and from a log in a SQLite file.
+The events are from a grid that was run to its end in a simulation: from a list, and from a log in a SQLite file.
 Then a log of nothing but trials: a grid whose sequences change often, and draws of which no two begin alike. The budget
 is 100,000 events in 5 s.
 """
@@ -30,7 +30,7 @@ STREAM, BATCH = "plan", 10_000
 
 
 def history(trials: int) -> list[e.Event]:
-    """Everything that happens to a grid of so many trials on eight slots."""
+    """All events of a grid of this many trials on eight slots."""
     lrs = [
         {"family": "multistep", "init": 0.1 * rate, "milestones": [20 + first, 60], "gamma": 0.1}
         for rate in range(1, 11)
@@ -47,7 +47,7 @@ def history(trials: int) -> list[e.Event]:
 
 
 def trials(number: int, kind: str) -> list[e.Event]:
-    """So many trials that were asked for, and nothing else."""
+    """This many requested trials, and nothing else."""
     opened = e.PlanOpened(trainer="digits", trainer_version="", trainer_args={}, seed=0)
     study, plan = StudyId(kind), SearchPlan()
     spec = {"name": kind, "metric": "accuracy", "mode": "max", "tuner": {"kind": kind}}

@@ -2,11 +2,11 @@
 
     python benchmarks/s3_parts.py [--megabytes 1024] [--stream 80] [--latency 30] [--rounds 1]
 
-A server of this file stands for S3, in a process of its own: each connection carries so many MB a second, and each
-request waits so many milliseconds, as a bucket in the same region does. In each round, in turn: the parts of an object
+A server of this file stands for S3, in a process of its own: each connection carries some MB a second, and each
+request waits some milliseconds, as a bucket in the same region does. In each round, in turn: the parts of an object
 go up one after the other, as fsspec's files write them; side by side, carried by s3fs, as they were before; side by
 side over connections of our own; and as a checkpoint, which is hashed on its way. Then all of it comes down, and a
-checkpoint is compared with its hash. With each is said how many seconds of CPU this process and the server needed:
+checkpoint is compared with its hash. Beside each are the seconds of CPU that this process and the server needed:
 where both together are as much as the cores had in that time, the cores are the limit.
 
 It ends with 1 where parts side by side are less than 6 times as fast, in the median of the rounds.
@@ -33,7 +33,7 @@ CHUNK = 2**20
 
 
 class Bucket(socketserver.StreamRequestHandler):
-    """The few requests of S3 that a store makes. Each waits, and each connection carries so many bytes a second."""
+    """The few requests of S3 that a store makes. Each waits, and each connection has a limit of bytes a second."""
 
     rate, latency = 80e6, 0.03
     objects: ClassVar[dict[str, list[bytearray]]] = {}

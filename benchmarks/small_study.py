@@ -4,7 +4,7 @@
 
 `stagetree run` as a user calls it, with a trainer whose steps do nothing and a study whose trials share nothing, so
 that every trial is a chain of its own. The budget is 15 s for 400 of them. Beside the time on the clock stands the CPU
-time of all processes, which is what it costs where other work is on the machine, and how long the disk takes for what
+time of all processes, which is the cost where other work is on the machine, and how long the disk takes for what
 such a study must write at least: a state for each trial, and a few commits.
 """
 
@@ -27,7 +27,7 @@ from stagetree import Trainer
 ROOT = Path(__file__).parent.parent
 SLOTS, STEPS, BUDGET = 2, 10, 15.0
 COMMITS = 4
-"""Given out, claimed, trained, and saved: so many waits for the disk a trial, besides that for its state."""
+"""Given out, claimed, trained, and saved: the waits for the disk a trial, besides that for its state."""
 
 
 class Nothing(Trainer):
@@ -92,7 +92,7 @@ def run(folder: Path, trials: int) -> tuple[float, float]:
 
 
 def watched(command: list[str], folder: Path) -> tuple[dict[str, Any], float, float]:
-    """The answer of a command of stagetree, its seconds on the clock, and those of CPU in all of its processes."""
+    """The answer of a command of stagetree, its seconds on the clock, and the CPU seconds of all of its processes."""
     begun, spent = time.monotonic(), dict[int, float]()
     with (folder / "result").open("w") as result, (folder / "errors").open("w") as errors:
         process = psutil.Popen([sys.executable, "-m", "stagetree", *command], cwd=ROOT, stdout=result, stderr=errors)
@@ -106,7 +106,7 @@ def watched(command: list[str], folder: Path) -> tuple[dict[str, Any], float, fl
 
 
 def cpu_seconds(process: psutil.Process) -> Iterator[tuple[int, float]]:
-    """Of a process and all that it has started, by its id; those that have just ended are left out."""
+    """Of a process and all its descendants, by its id; processes that have just ended are left out."""
     try:
         family = [process, *process.children(recursive=True)]
     except psutil.Error:

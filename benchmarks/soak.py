@@ -3,14 +3,14 @@
 Scheduler, slots and their parts are the real ones, in virtual time; database, store and broker stand in for servers,
 and fail, as processes die, in ways that the seed chooses: see `tests/world`. What must hold after each history is in
 `tests/world/history.py`: results equal to the last bit to those without faults, no trial or study ended by an accident,
-no step repeated but those that were under way, every named checkpoint there, nothing said twice, and all at rest.
+no step repeated but the ones under way, every named checkpoint there, nothing recorded twice, and all at rest.
 
-`--hours H` plays one study of so many virtual hours, with a fault or two a minute, in half a minute of CPU each.
+`--hours H` plays one study of that many virtual hours, with a fault or two a minute, in half a minute of CPU each.
 
 `--crash-points` plays the seeds, and each crash point that they pass once more, where a process is killed at it.
 
 `--seed N` plays one and tells its story. `--without GUARD ...` takes guards away, one at a time, and ends well if some
-history shows each. A history that does not hold is told with as few kinds of faults as show it; the others go on, and
+history shows each. A wrong history is shown with as few kinds of faults as suffice; the others run on, and
 the exit code is 1.
 """
 
@@ -35,7 +35,7 @@ ENVIRONMENT = {"PATH": os.environ["PATH"], "PYTHONHASHSEED": "0"}
 """The order of sets is part of a history; secrets are looked for in each variable whenever a trainer fails."""
 
 LATE = ("torch._dynamo", "torch.profiler._cupti_monitor", "alembic.command")
-"""What histories import, with thousands of modules: what is there before them is looked through by no collection."""
+"""The imports of histories, thousands of modules: no later collection scans them."""
 
 MOST_VARIABLES = len(ENVIRONMENT) + 1
 """Python may add one, for its locale."""
@@ -50,7 +50,7 @@ from tests.world.system import World  # noqa: E402
 
 
 class Tally:
-    """What happened in all histories so far."""
+    """The sums over all histories so far."""
 
     def __init__(self) -> None:
         self.faults, self.crash_points, self.moments = Counter[str](), Counter[str](), set[str]()
@@ -82,7 +82,7 @@ class Tally:
 
 
 def violation(seed: int, faults: Sequence[str] | None = None, kill_at: str = "") -> Violation | None:
-    """What does not hold in that history."""
+    """The violation in that history."""
     try:
         play(seed, faults, kill_at)
     except Violation as broken:

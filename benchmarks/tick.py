@@ -1,6 +1,6 @@
 """What one thing that happens costs the scheduler, by the number of trials: `python benchmarks/tick.py`.
 
-A stage ends on a virtual slot, and the scheduler looks: it reads what is new, folds it, asks the tuner, finds the
+A stage ends on a virtual slot, and the scheduler ticks: it reads new events, folds them, asks the tuner, finds the
 longest path, gives it to the slot and writes that down. All parts are the real ones, over a database in a SQLite file,
 PostgreSQL (`--database postgresql`, as in `append.py`, or the URL of an empty one for one line), or in memory
 (`--database memory`), which leaves out what the disk takes. Measured in studies of different shapes, in milliseconds on
@@ -103,7 +103,7 @@ LONG = 100_000
 
 
 class Bench:
-    """A scheduler over records, and virtual slots that end a stage, which takes `seconds`, when they are told to.
+    """A scheduler over records, and virtual slots that end a stage, which takes `seconds`, on command.
 
     turn_seconds: as in `Ports`.
     """
@@ -163,7 +163,7 @@ class Bench:
                 return
 
     def wait(self, seconds: float) -> None:
-        """Whatever happens on slots meanwhile."""
+        """Other events on slots meanwhile."""
         end = self._now + seconds
         while self._calls and self._calls[0][0] <= end:
             self._now, _, call = heappop(self._calls)

@@ -115,7 +115,7 @@ def scale(name: str, seed: int) -> tuple[float, float]:
 
 
 def _made_by(space: Space, task: Any, chance: Random, radius: float = 1.0) -> Callable[[Mapping[str, float]], Any]:
-    """A trial whose values are as far from others, on a scale from 0 to 1, and what it comes to."""
+    """A trial whose values are as far from others, on a scale from 0 to 1, and its result."""
 
     def made(near: Mapping[str, float]) -> tuple[float, dict[str, float]]:
         shares = dict[str, float]()
@@ -250,7 +250,7 @@ def regrets(asked: tuple[str, str, int, int]) -> list[float]:
 
 
 def record() -> None:
-    """Train every schedule of the recorded space, and keep what it came to."""
+    """Train every schedule of the recorded space, and keep its result."""
     file = DATA / "charlm_trunks.yaml"
     command = [sys.executable, "-m", "stagetree", "run", str(file), "--slots", "1", "-o", "json"]
     keep(json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout))

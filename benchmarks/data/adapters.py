@@ -56,7 +56,7 @@ class QuantisedAdapters(Adapters):
 
 
 def quantise(model: Any) -> None:
-    """Have bitsandbytes' layers in place of the linear ones, but for the last one, as Transformers does."""
+    """Replace the linear layers by bitsandbytes' own, except the last one, as Transformers does."""
     import bitsandbytes as bnb
 
     for module in list(model.model.modules()):

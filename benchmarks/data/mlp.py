@@ -16,7 +16,7 @@ from stagetree import TorchTrainer
 
 @cache
 def digits() -> tuple[TensorDataset, TensorDataset]:
-    """To train on and to measure on; read once in a process, however many models it has."""
+    """To train on and to measure on; read once in a process, for any number of models."""
     data = load_digits()
     images, labels = torch.tensor(data.data / 16, dtype=torch.float32), torch.tensor(data.target)
     return TensorDataset(images[:1400], labels[:1400]), TensorDataset(images[1400:], labels[1400:])

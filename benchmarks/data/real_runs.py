@@ -32,7 +32,7 @@ class Real:
         self._client = Client(self._stack.url)
 
     def run(self, study: dict[str, Any]) -> list[StoredEvent]:
-        """All that happened on the plan of the study, which nobody else uses."""
+        """All events on the plan of the study, which no other study uses."""
         name = self.submit(study)
         self.wait(name)
         return self.log(name)

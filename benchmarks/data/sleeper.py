@@ -25,7 +25,7 @@ def pace(x: float) -> float:
 
 
 class Sleeper(Trainer):
-    """A step takes about so many `seconds`. tag: makes another plan."""
+    """A step takes about `seconds`. tag: makes another plan."""
 
     name = "sleeper"
 

@@ -11,7 +11,7 @@ from benchmarks.figures.simulated import DATA, ROOT, Json
 DOCS = ROOT / "docs"
 HERE, THEIRS = "#0072b2", "#c8c8c8"
 Bar = tuple[str, float, float | None]
-"""What is measured; how much here; how much in the paper."""
+"""The quantity; its value here; its value in the paper."""
 
 TEXT = """# The papers' figures
 
@@ -160,7 +160,7 @@ def straggler_table(data: Json) -> str:
 
 
 def times_as_many(data: Json) -> list[float]:
-    """Trials that ASHA trains to the end, over those of SHA."""
+    """Trials that ASHA trains to the end, over trials of SHA."""
     return [round(row["asha"][0] / row["sha"][0], 1) for row in data["rows"]]
 
 

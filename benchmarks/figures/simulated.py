@@ -31,7 +31,7 @@ DATA = Path(__file__).parent / "data"
 EPOCH_SECONDS = 60.0
 OVERHEADS = Overheads(claim=1, begin=15, load=10, hand_over=1, evaluate=5, save=1, upload=3)
 UNEVEN = 0.1
-"""A stage takes so much longer or shorter, at most, than its steps: results do not come in the order of the trials."""
+"""The largest random factor on a stage's time: results do not come in the order of the trials."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Cost:
 class Accuracies:
     """Learning curves that branch where nodes do: each node draws its own limit and pace near its parent's.
 
-    So trials that begin alike have equal results there, and a child goes on from the value its parent had.
+    So trials that begin alike have equal results there, and a child continues from the value of its parent.
     """
 
     def __init__(self, seed: int) -> None:
@@ -113,7 +113,7 @@ def cost(
 
 
 def shortest(plan: SearchPlan, slots: int) -> float:
-    """Steps of time that no order of the plan's work is shorter than, on so many slots."""
+    """Steps of time that no order of the plan's work is shorter than, on this many slots."""
     ends = Counter[str]()
     for study in plan.studies.values():
         for node, end in study.max_step_by_node.items():

@@ -3,8 +3,8 @@
     python -m benchmarks.figures.single_study [--slots 40] [--seeds 3]
 
 Four studies on 40 virtual slots: ResNet56 by SHA and by ASHA, MobileNetV2 by a grid, BERT-Base by a grid; BERT-Base on
-a quarter of them, since the papers train what does not fit one GPU on several, and their hours say four. Their spaces
-are those of `examples/cifar10`, and for BERT-Base the functions of Hippo's Table 4; each has the paper's number of
+a quarter of them, since the papers train models that exceed one GPU on several, and their hours say four. Their spaces
+come from `examples/cifar10`, and for BERT-Base from the functions of Hippo's Table 4; each has the paper's number of
 trials and, to a few hundredths, its merge rate. Results are drawn: learning curves that branch where trials do. The
 paper compares with Ray Tune, this with the same scheduler and every trial alone (`merge: false`), which the papers call
 Hippo-Trial and found as fast as Tune.

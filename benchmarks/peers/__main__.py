@@ -1,10 +1,10 @@
-"""Run the programs of stagetree and its peers in turn, keep what was measured, and make `docs/peers.md` of it.
+"""Run the programs of stagetree and its peers in turn, keep the measurements, and make `docs/peers.md` of them.
 
     python -m benchmarks.peers [--rounds N] [--tasks ladder,grid] [--programs stagetree,optuna] [--more]
 
 Each peer gets an environment of its own in `.peers/`, the first time. A program is timed from outside, from its start
 to its end; what its slots do is written by the model that all of them train. In each round all programs of a task run
-one after the other, and who is first changes from round to round.
+one after the other, and the first one changes from round to round.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def turns(tasks: list[str], rounds: int | None, before: list[dict[str, Any]]) -> Iterator[tuple[int, str]]:
-    """Which task is run in which round, one round after the other; those that were run before are counted on."""
+    """Which task is run in which round, one round after the other; rounds of earlier runs count."""
     begun = {task: max((run["round"] + 1 for run in before if run["task"] == task), default=0) for task in tasks}
     for number in range(max(rounds or ROUNDS[task] for task in tasks)):
         yield from ((begun[task] + number, task) for task in tasks if number < (rounds or ROUNDS[task]))

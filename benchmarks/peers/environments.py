@@ -21,7 +21,7 @@ REQUIRED = {
     "syne_tune": "syne-tune==0.16.0",
     "neps": "neural-pipeline-search==0.17.0",
 }
-"""What is installed for each peer: the version with which its program was tried."""
+"""The packages of each peer: the version with which its program was tried."""
 
 OURS, STOPPING = "stagetree", "stagetree_stopping"
 """The second is the first with the rule of ASHA that stops, which most peers have: for that task alone."""
@@ -31,7 +31,7 @@ SOURCES = {
     OURS: [HERE / "trainer.py", *(HERE / "studies" / f"{name}.yaml" for name in ("ladder", "grid", "asha"))],
     **{name: [HERE / "programs" / f"with_{name}.py"] for name in REQUIRED},
 }
-"""What somebody writes to have all three tasks with this tool, the model not counted."""
+"""The lines of a user for all three tasks with this tool, the model not counted."""
 
 
 def python_of(program: str) -> str:
@@ -49,7 +49,7 @@ def python_of(program: str) -> str:
 
 
 def install(python: Path, folder: Path, required: str) -> None:
-    """An environment with the peer. What is here already, torch above all, is seen there and not installed again."""
+    """An environment with the peer. Packages that are here, torch above all, are seen there and not installed again."""
     venv.create(folder, with_pip=True, clear=True)
     purelib = subprocess.check_output(
         [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], text=True

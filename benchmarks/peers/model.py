@@ -55,7 +55,7 @@ class Model:
         record("train", begun, step=self.step)
 
     def evaluate(self) -> float:
-        """The loss on what is not trained on."""
+        """The loss on the held-out part."""
         begun = Clocks()
         self.network.eval()
         with torch.no_grad():
@@ -94,7 +94,7 @@ class Clocks:
 
 
 def record(kind: str, begun: Clocks, **what: float) -> None:
-    """A line in the file that `PEERS_LOG` names: what was done, how many seconds it took, and when it was over."""
+    """A line in the file that `PEERS_LOG` names: the action, its seconds, and the time of its end."""
     if path := os.environ.get("PEERS_LOG"):
         now = Clocks()
         took = {"seconds": now.clock - begun.clock, "processor": now.processor - begun.processor}

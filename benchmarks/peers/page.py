@@ -104,7 +104,7 @@ MEASURES = {
     "first_step": "the time to the first step",
 }
 HELD_UP = 5
-"""A run that waited for the processor for so many times what it got of it is no measurement of the tool."""
+"""A run that waited for the processor for a multiple of its processor time is no measurement of the tool."""
 
 TASK_NAMES = {"ladder": "the ladder", "grid": "the grid", "asha": "ASHA"}
 
@@ -173,7 +173,7 @@ def times(runs: list[Json], task: str, program: str, measure: str) -> float | No
 
 
 def section(runs: list[Json], task: str) -> str:
-    """The table of a task, and who is first in it."""
+    """The table of a task, and its first tool."""
     if not of(runs, task):
         return "It was left out of this run."
     target = ["to the target"] if task == "asha" else []

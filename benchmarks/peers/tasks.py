@@ -36,7 +36,7 @@ class Task:
     """Steps from one evaluation to the next."""
 
     def configurations(self, seed: int) -> list[Config]:
-        """All of a grid; of ASHA those that are drawn with this seed, in the order in which tools begin them."""
+        """All of a grid; for ASHA the configurations of this seed, in the order in which tools begin them."""
         if not self.choices:
             return drawn(seed)
         return [dict(zip(self.choices, each, strict=True)) for each in product(*self.choices.values())]
@@ -62,7 +62,7 @@ def cooldown_hp(peak: float, step: int, stable: int, decay: int) -> float:
 
 
 def grid_values(config: Config, step: int) -> dict[str, float]:
-    """Those of the reference grid, `examples/digits/study.yaml`."""
+    """The configurations of the reference grid, `examples/digits/study.yaml`."""
     peak, warmup = BEGINNINGS[config["begin"]]
     if step < warmup:
         rate = peak * (step + 1) / warmup

@@ -106,7 +106,7 @@ def test_trainer_files(stagetree: Stagetree, write: Write, tmp_path: Path) -> No
 def test_a_trainer_file_that_lies_beside_the_study_file(
     stagetree: Stagetree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is found by itself; a trainer named from elsewhere is answered with its path; its folder is accepted."""
+    """It is discovered; a trainer named from elsewhere is answered with its path; its folder is accepted."""
     monkeypatch.chdir(tmp_path)
     folder = Path("study")
     folder.mkdir()

@@ -90,7 +90,7 @@ def test_preview_says_which_files_inputs_should_name(
 
 
 def test_preview_looks_at_what_a_script_takes_and_reads(stagetree: Stagetree, write: Write, tmp_path: Path) -> None:
-    """It did not look into scripts: misspelt names were found when they ran."""
+    """It did not look into scripts: misspelt names showed up when they ran."""
     (tmp_path / "owned.py").write_text(LOOP)
     named = ("--trainers", str(tmp_path / "owned.py"))
     said = stagetree("preview", write(grid("preview", trainer="owned", trainer_args={"wdith": 4})), *named)

@@ -151,7 +151,7 @@ def test_curves_that_were_stopped_teach_what_those_that_went_on_cannot() -> None
     """Eighty trials; the best half continues at each of five boundaries, so three reach the end.
 
     Those three gained more than others will: taken for examples alone they promise too much to all. With all curves as
-    far as they came, each leg is told by all that made it, and the prior is that of all (Rubin 1976).
+    far as they came, all trials that made a leg tell about it, and the prior is that of all (Rubin 1976).
     """
     curves, others = accuracies(80, seed=11), accuracies(60, seed=12)
     steps = np.arange(len(curves[0]))

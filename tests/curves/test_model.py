@@ -263,7 +263,7 @@ def test_the_first_step_that_reaches_a_target() -> None:
         assert first.expected[row] == 5 * (1 + np.argmax(UNDER_WAY[row] >= 0.5))
 
 
-# ------------------------------------------------------------------------------------------------------- what is kept
+# ------------------------------------------------------------------------------------------------------- kept curves
 
 
 def test_the_same_again_and_after_others_have_ended() -> None:

@@ -221,7 +221,7 @@ class Greedy(Tiny):
 
 
 def is_packed(loss: Tensor) -> bool:
-    """Whether the tensor stands for several models: only such a one cannot be asked for its value."""
+    """Whether the tensor stands for several models: only such a one has no single value."""
     try:
         loss.item()
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""Models that cannot be packed are found before the first step, and refused in a sentence."""
+"""Models that cannot be packed are refused before the first step, in a sentence."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Everything on a page that can be pressed, by its place, its kind and its name; and ways to see what it did.
+"""Everything on a page that can be pressed, by its place, its kind and its name; and ways to see the effect.
 
-Elements that a browser can act on are found: links, buttons and fields, and all with a listener of a script.
+Elements that a browser can act on are listed: links, buttons and fields, and all with a listener of a script.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ window.fetch = async function (...request) {
   }
 };
 """
-"""Marks whatever hears clicks or keys, and where the last ring of a drawing is, and counts what the server has not
+"""Marks listeners of clicks and keys, and the last ring of a drawing, and counts the requests that the server has not
 answered yet. To run before the page does.
 """
 

@@ -1,4 +1,4 @@
-"""Tuners against the papers: at every recorded decision, the plainest reading of the algorithm is asked what is next.
+"""Tuners against the papers: at every recorded decision, the plainest reading of the algorithm names the next one.
 
 The naive tuners know nothing of ours: they read the history anew at each decision and sort its lines.
 """

@@ -1,4 +1,4 @@
-"""Only objects that no process can name any more are deleted from the store, whatever others do meanwhile."""
+"""Only objects that no process can name any more are deleted from the store, through any actions of others."""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ def test_tuners_are_asked_again_for_more_room_and_not_for_less() -> None:
 
 
 def test_what_came_while_another_study_was_tuned_in_vain_is_still_to_be_seen() -> None:
-    """The tuner that was asked first has not seen it."""
+    """The tuner that ran first has not seen it."""
     scene = Scene(slots=0)
     scene.submit(FOUR, "other")
     scene.submit(FOUR)

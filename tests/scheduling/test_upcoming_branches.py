@@ -74,7 +74,7 @@ def test_a_trial_that_comes_while_the_trunk_runs_is_told_to_it() -> None:
 
 
 def test_a_trial_that_comes_after_many_others_is_known_soon() -> None:
-    """The first look reads a part of so many trials; the trunk hears of the others while it runs."""
+    """The first look reads a part of the many trials; the trunk hears of the others while it runs."""
     trunk = Trunk(keeps_branches=True, turn_seconds=10.0)
     trunk.add(0.1, 400)
     for number in range(250):

@@ -1,7 +1,7 @@
 """A scheduler and slots in one process, with a broker that is a list: faults happen exactly where a test wants them.
 
 Records, outbox, saver and heartbeat are the real ones. What trains is the real model, in this process; time only passes
-where somebody waits.
+where a part waits.
 """
 
 from __future__ import annotations

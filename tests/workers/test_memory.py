@@ -1,4 +1,4 @@
-"""A process whose memory grows is told from one that is large."""
+"""A process whose memory grows is ended; one that is only large is not."""
 
 from __future__ import annotations
 

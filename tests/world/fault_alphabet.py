@@ -1,7 +1,7 @@
 """What goes wrong in a simulated world, and what a process does to it.
 
 Before and after each effect there is a moment in which its process can be killed or paused: a crash point, named after
-the effect. What is asked of a server can fail before it is done, after it was done, or for a while.
+the effect. A request to a server can fail before it is done, after it was done, or for a while.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from tests.world.servers import Server
 
 
 class WorldObjects(Server):
-    """What lies in the store. damaged: what is not what it was. copies: those on the disk of each
+    """The objects in the store. damaged: keys with changed bytes. copies: the objects on the disk of each
     machine, which has room for a few."""
 
     def __init__(self, time: Time) -> None:

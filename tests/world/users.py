@@ -108,7 +108,7 @@ class Users:
         return not self.wanting
 
     def submit_all(self, me: Member) -> None:
-        """Each after its time, until its acceptance is known."""
+        """Each after its time, until it is accepted."""
         world = self._world
         for number, spec in enumerate(world.setting.studies):
             world.time.wait(world.setting.gaps[number])

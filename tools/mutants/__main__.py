@@ -1,12 +1,12 @@
-"""Take each guard out of the workers and of what they write through, one at a time, and see that a test notices.
+"""Take each guard out of the workers and of their storage, one at a time, and see that a test notices.
 
     python -m tools.mutants [FILE ...] [--jobs 2]
 
 First the tests run once on the tree as it is, to learn which of them execute which line. Then each mutant is put into
 a copy of the tree and meets the test that noticed it before, and the quickest that execute its guard, until one fails.
-Those that survive these meet others that execute it, and those that run their file in processes of their own. One that
-none notices is printed, and makes the exit code 1. What was found is in `.mutants/`, as it comes: a run that was broken
-off goes on from there, and meets again who survived, and whose file or test has changed.
+Survivors meet the other tests that execute the line, and tests that run the file in processes of their own. A mutant
+that none notices is printed, and makes the exit code 1. Results are in `.mutants/` as they come: an interrupted run
+continues there, and tests again survivors, and mutants whose file or test has changed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ RESULTS = FOUND / "results.jsonl"
 PYTEST = ["-x", "-q", "--no-header", "--tb=line"]
 ON_ONE_DATABASE = ["-k", "not postgresql"]
 SECONDS = 30
-"""A mutant that makes a test hang is noticed, after so long and eight times what the test took without it."""
+"""Seconds, beside eight times a test's own, after which a mutant that makes it hang counts as noticed."""
 
 T, R = TypeVar("T"), TypeVar("R")
 
@@ -46,7 +46,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell takes it from what it starts in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell disables it for its background processes
     mutants = [mutant for file in options.files or _all_files() for mutant in mutants_of(ROOT, file)]
     known = EQUIVALENT.keys() | _noticed()
     left = sorted((mutant for mutant in mutants if mutant.name not in known), key=_is_minor)
@@ -60,7 +60,7 @@ def main() -> int:
 
 
 def _is_minor(mutant: Mutant) -> bool:
-    """Those that decide most come first."""
+    """Mutants of files with the most decisions come first."""
     return mutant.what.startswith(("always", "never: except"))
 
 
@@ -71,12 +71,12 @@ def _all_files() -> list[str]:
 
 
 def _noticed() -> set[str]:
-    """The names of those that were noticed before, in a file and by a test that are still the same."""
+    """The names of mutants that were noticed before, in an unchanged file and by an unchanged test."""
     return {line["name"] for line in _results() if not line["survived"] and is_as_it_was(ROOT, line["made_of"])}
 
 
 def _noticed_by(tests: ExecutedLines) -> dict[str, list[str]]:
-    """By the name of each that was noticed before: the test that did, in whatever file it is by now."""
+    """By the name of each mutant that was noticed before: the test that did, in its present file."""
     now = {test.partition("::")[2]: test for test in tests.seconds}
     noticed = ((line["name"], now.get(line["by"].partition("::")[2])) for line in _results())
     return {name: [test] for name, test in noticed if test}
@@ -87,7 +87,7 @@ def _results() -> list[dict[str, Any]]:
 
 
 OnEach = Callable[[Callable[[Copy, T], R], Iterable[T]], Iterator[tuple[T, R]]]
-"""Calls a function for each of some things, in as many copies as there are, and gives what it returns as it comes."""
+"""Call a function for each item, in as many copies as there are, and yield the results as they come."""
 
 
 @contextmanager
@@ -122,7 +122,7 @@ def _copies(jobs: int) -> Iterator[OnEach]:
 
 
 def _measure(on_each: OnEach) -> ExecutedLines:
-    """Run every test once and learn its lines; what was learnt from files that are unchanged since is kept."""
+    """Run every test once and learn its lines; the lines of unchanged files are kept."""
     tests, folder = ExecutedLines(), FOUND / "lines"
     folder.mkdir(parents=True, exist_ok=True)
     files = sorted(path for name in MEASURED for path in (ROOT / name).rglob("test_*.py"))
@@ -149,7 +149,7 @@ def _still_holds(lines: Path) -> bool:
 def _survivors(
     mutants: Iterable[Mutant], choose: Callable[[Mutant], list[Sequence[str]]], tests: ExecutedLines, on_each: OnEach
 ) -> list[Mutant]:
-    """Those that none of the tests notices that `choose` gives, some after the others."""
+    """The mutants that no test of `choose` notices, one after the other."""
 
     def meet(copy: Copy, mutant: Mutant) -> Outcome:
         outcome = Outcome(0, None)

@@ -16,7 +16,7 @@ from pathlib import Path
 Undo = Callable[[], None]
 
 NO_GUARDS = ("TYPE_CHECKING", "__name__ == '__main__'")
-"""Conditions that decide what a module is to those who read it or run it, and keep nothing from happening."""
+"""Conditions that decide how a module is read or run, and guard nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def mutants_of(root: Path, file: str) -> Iterator[Mutant]:
 
 
 def _changes(node: ast.AST) -> Iterator[tuple[ast.expr, str, Undo]]:
-    """Change the tree in place, and say which expression was the guard, what was done, and how it is undone."""
+    """Change the tree in place; yield the guard's expression, the change, and its inverse."""
     match node:
         case ast.If(test=test, body=[*_, ast.Return() | ast.Raise() | ast.Continue() | ast.Break()]):
             yield test, f"never: if {ast.unparse(test)}", _set(node, "test", ast.Constant(False))

@@ -20,7 +20,7 @@ QUICK = {
     "OPENBLAS_NUM_THREADS": "1",
     "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
     "STAGETREE_TEST_PART": "all",
-    "PYTHONDONTWRITEBYTECODE": "",  # each run compiles again only what was changed
+    "PYTHONDONTWRITEBYTECODE": "",  # each run compiles again only changed files
 }
 
 NO_SUCH_TEST = 4
@@ -36,7 +36,7 @@ class Outcome:
 
 
 class Copy:
-    """One copy of the tree. `environment` is what its tests find besides what is there."""
+    """One copy of the tree. `environment` is added to the variables of its tests."""
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         self.folder = folder
@@ -56,12 +56,12 @@ class Copy:
         )
 
     def close(self) -> None:
-        """End the process, and what it runs."""
+        """End the process and its children."""
         self._runner.terminate()
         self._runner.communicate()
 
     def run(self, arguments: Sequence[str], seconds: int, environment: Mapping[str, str] | None = None) -> Outcome:
-        """Run pytest; what it starts is ended with it. seconds: what one test may take."""
+        """Run pytest; its children end with it. seconds: the limit of one test."""
         assert self._runner.stdin is not None and self._runner.stdout is not None
         wanted = {"arguments": [*arguments], "seconds": seconds, "environment": environment or {}}
         self._runner.stdin.write(json.dumps(wanted) + "\n")

@@ -31,7 +31,7 @@ failed: set[str] = set()
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """What is executed from here on is this test's."""
+    """Lines that are executed from here on belong to this test."""
     MEASURED.switch_context(item.nodeid)
     result = yield
     MEASURED.switch_context("")

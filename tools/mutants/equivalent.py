@@ -32,4 +32,4 @@ EQUIVALENT = {
         "the last stage of a chain ends with an evaluation that somebody waits for, which is news"
     ),
 }
-"""By the mutant's name: its file and function, and what was changed."""
+"""By the mutant's name: its file, its function, and the change."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 Files = Mapping[str, str]
-"""By the path of each file in the tree: the digest of what is in it."""
+"""By the path of each file in the tree: the digest of its content."""
 
 
 def made_of(root: Path, modules: Iterable[object]) -> Files:
@@ -17,7 +17,7 @@ def made_of(root: Path, modules: Iterable[object]) -> Files:
 
 
 def digests(root: Path, files: Iterable[Path]) -> Files:
-    """Those of these files that are in the tree, as they are now."""
+    """The files of these that are in the tree, as they are now."""
     here, whole = root.resolve(), {file.resolve() for file in files}
     return {str(file.relative_to(here)): _digest(file) for file in sorted(whole) if file.is_relative_to(here)}
 

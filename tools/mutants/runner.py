@@ -44,14 +44,14 @@ def main() -> None:
     assert not [name for name in sys.modules if name.startswith(CHANGED)], (
         "what is changed must be imported by each run"
     )
-    gc.freeze()  # no run looks again at what was there before it
+    gc.freeze()  # no run scans the objects of earlier ones
     for line in sys.stdin:
         wanted = json.loads(line)
         answers.write(json.dumps(run(**wanted)) + "\n")
 
 
 class Limit:
-    """A plugin of pytest: a test that takes longer, and so whatever comes before the first one, ends the process."""
+    """A plugin of pytest: a test that takes longer, or a set-up before the first one, ends the process."""
 
     def __init__(self, seconds: int) -> None:
         self._seconds = seconds
@@ -92,7 +92,7 @@ def _end(*_: object) -> NoReturn:
 
 
 def _end_all() -> None:
-    """End what the run left, until nothing is: orphans come to this process when those who started them end."""
+    """End the remaining children until none is left: orphans come to this process when their parents end."""
     while children := psutil.Process().children(recursive=True):
         for child in children:
             with contextlib.suppress(psutil.NoSuchProcess):

@@ -1,4 +1,4 @@
-"""Which tests are to notice a mutant: those that execute its line, first the quick ones that execute little else."""
+"""The tests that are to notice a mutant: they execute its line, first the quick ones that execute little else."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MEASURED = (
     "tests/processes",
     "tests/runtime",
 )
-"""The tests whose lines are known, one by one: they run what they test in their own process. On SQLite is enough."""
+"""The tests whose lines are recorded one by one: they run their subject in their own process. SQLite is enough."""
 
 SLOW = {
     "app/events": ("tests/contract", "tests/events"),
@@ -37,10 +37,10 @@ SLOW = {
 """Further tests, by the beginning of a file's path, the longest of which counts: on PostgreSQL too, or in processes."""
 
 QUICK_SECONDS = 30.0
-"""The quickest tests of a mutant, as many as took so long when they were measured, are what it meets first."""
+"""A mutant meets its quickest tests first, up to this many measured seconds."""
 
 MOST_SECONDS = 150.0
-"""Who survives these meets others, as many as took so long with them: a line may be executed by a thousand tests."""
+"""A survivor meets further tests, up to this many measured seconds: a thousand tests may execute a line."""
 
 
 @dataclass(slots=True)
@@ -73,26 +73,26 @@ class ExecutedLines:
         return _in_turn(sorted(tests - {""}, key=lambda test: (self._cost(test, mutant.file), test)))
 
     def _cost(self, test: str, file: str) -> float:
-        """What it takes to ask a test about a file: its time, the more of which goes elsewhere the less it is about."""
+        """The cost of asking a test about a file: its time, divided by the part that it spends there."""
         numbers = self._numbers[test]
         return self.seconds[test] * max(1, numbers.total()) / max(1, numbers[file])
 
     def quick(self, mutant: Mutant) -> list[str]:
-        """Those of them with which to begin."""
+        """The first tests of a mutant."""
         return self._within(QUICK_SECONDS, mutant)
 
     def others(self, mutant: Mutant) -> list[str]:
-        """Those of them that come next."""
+        """The next tests of a survivor."""
         return self._within(MOST_SECONDS, mutant)[len(self.quick(mutant)) :]
 
     def _within(self, most: float, mutant: Mutant) -> list[str]:
-        """So many seconds of those that execute the guard, and one at least."""
+        """Tests that execute the guard, for this many seconds, and one at least."""
         covering = self.covering(mutant)
         spent = accumulate(self.seconds[test] for test in covering)
         return [test for test, seconds in zip(covering, spent, strict=True) if seconds <= most] or covering[:1]
 
     def longest(self, tests: Iterable[str]) -> float:
-        """How long the slowest of them took when it was measured; of a file that was not, what is enough for any."""
+        """The measured time of the slowest of them; a safe one for a file without measurements."""
         return max((self.seconds.get(test, QUICK_SECONDS) for test in tests), default=0.0)
 
 

@@ -1,1 +1,1 @@
-"""One program for each tool, as somebody who knows that tool would write it."""
+"""One program for each tool, as a user who knows that tool would write it."""

@@ -42,7 +42,7 @@ def train(
     model, loss = Model(), float("inf")
     config |= {name: values[config[name]] for name, values in task.choices.items()}
     steps = config.pop("steps", None) or task.steps(config)
-    if previous_pipeline_directory is not None:  # promoted: what it was trained to is there
+    if previous_pipeline_directory is not None:  # promoted: its state is there
         model.load_state_dict(torch.load(previous_pipeline_directory / "state.pt"))
     while model.step < steps:
         model.train(task.values(config, model.step))
