@@ -233,7 +233,7 @@ def test_a_reopened_study_keeps_its_promotions_and_widens_its_rungs() -> None:
 )
 def test_what_cannot_be_reopened(tuner: dict[str, Any], trials: int, sentence: str) -> None:
     world = simulator(spec(tuner))
-    with pytest.raises(StateConflict, match="only a completed study"):
+    with pytest.raises(StateConflict, match="only a completed study can be reopened"):
         world.give(c.ReopenStudy(study=STUDY, trials=trials, at=0.0))
     world.run()
     with pytest.raises(Refused, match=sentence):

@@ -148,7 +148,7 @@ def current_size(study: Study) -> int | None:
 
 def reopen(study: Study, more: int, at: float, limits: Limits) -> Iterator[e.Event]:
     if study.state != StudyState.COMPLETED:
-        raise StateConflict(f"study {study.id} is {study.state}; only a completed study can be reopen_event")
+        raise StateConflict(f"study {study.id} is {study.state}; only a completed study can be reopened")
     if (had := current_size(study)) is None:
         raise StateConflict(f"a study with tuner {study.kind} cannot grow; these can: {', '.join(SIZE_FIELDS)}")
     field = SIZE_FIELDS[study.kind]
