@@ -24,9 +24,9 @@ def opened(tmp_path: Path, built: Path) -> Iterator[tuple[str, str]]:
     """The address of an opened store, and the id of its study. Ctrl-C ends it in order."""
     study = still_store(tmp_path / ".stagetree")
     with contextlib.closing(sqlite3.connect(tmp_path / ".stagetree" / "stagetree.db")) as database:
-        slot = ("gpu0", "gone", "cuda:0", "here", 1, 1.0, "{}")
-        fields = "name, owner, device, host, pid, seen_at, trainers"
-        database.execute(f"INSERT INTO slots ({fields}) VALUES (?, ?, ?, ?, ?, ?, ?)", slot)
+        slot = ("gpu0", "gone", "cuda:0", "", "here", 1, 1.0, "{}", "")
+        fields = "name, owner, device, kind, host, pid, seen_at, trainers, address"
+        database.execute(f"INSERT INTO slots ({fields}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", slot)
         database.commit()
     command = [sys.executable, "-c", COMMAND, str(tmp_path), "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
