@@ -59,10 +59,10 @@ class Results(StudyHistory):
     def dataframe(self, *, by_step: bool = True) -> DataFrame:
         """A row for each trial.
 
-        `trial`, `state`, `steps`, `value`; then hyper-parameters, `lr` where it is constant, `lr.family`, `lr.init` and
-        so on where not; then `rung` and `reason`, where it stands and why; `added` and `ended`, seconds since 1970, and
-        `seconds` between; `error`; `exactness`, the mark beside its numbers, if any trial has one; and the metric at
-        each step at which it was measured, such as `val_loss@10`, unless `by_step` is false.
+        The columns are `trial`, `state`, `steps` and `value`; hyper-parameters, as `lr` if constant, otherwise as
+        `lr.family`, `lr.init` and so on; `rung` and `reason` of the tuner's last decision; `added` and `ended` in
+        seconds since 1970, and `seconds` between them; `error`; `exactness`, the trial's mark, if any trial has one;
+        and the metric at each measured step, such as `val_loss@10`, unless `by_step` is false.
         """
         return frames.frame(self, by_step=by_step)
 

@@ -138,7 +138,7 @@ def _rank_lines(report: Json, worlds: list[int]) -> list[str]:
     if report["failed"] or any(way in report["differences"] for way in WAYS):
         return []
     names = [f"{each} ranks" for each in worlds if each > 1]
-    return [f"{name:25}  {report['differences'].get(_way(name), 'the same, bit for bit')}" for name in names]
+    return [f"{name:25}  {report['differences'].get(_key(name), 'the same, bit for bit')}" for name in names]
 
 
 def _success(report: Json) -> list[str]:
@@ -149,7 +149,7 @@ def _success(report: Json) -> list[str]:
     return [f"compared          {steps}: no bit differs; --steps N trains for longer"]
 
 
-def _way(name: str) -> str:
+def _key(name: str) -> str:
     return " ".join(reversed(name.split()))
 
 

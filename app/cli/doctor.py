@@ -35,7 +35,7 @@ class Finding(NamedTuple):
 def examine(server: str | None, store: Path) -> list[Finding]:
     """Check this machine, and the server if one is named."""
     looks: list[tuple[str, Callable[[], str]]] = [
-        ("python", _python),
+        ("python", platform.python_version),
         ("torch", _torch),
         ("torchvision", _torchvision),
         ("redis", _redis),
@@ -57,10 +57,6 @@ def _look(subject: str, look: Callable[[], str]) -> Finding:
         return Finding(subject, True, look())
     except Exception as error:
         return Finding(subject, False, " ".join(str(error).split()) or type(error).__name__)
-
-
-def _python() -> str:
-    return platform.python_version()
 
 
 def _torch() -> str:

@@ -30,8 +30,8 @@ def report(
 ) -> None:
     """Write a study as one HTML file: the page with all its views, to look at without a server or a network.
 
-    Links to it are shown with its title and what came of it. With --url, also with a picture, which is written beside
-    the file, has to be put beside it, and needs Pillow.
+    Previews of links to it show its title and result. With --url they also show a picture, which needs Pillow. It is
+    written to the folder of the report, and must be published with it.
 
     \b
     Example:  stagetree report last --public --url https://example.org/study.html

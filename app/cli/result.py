@@ -168,7 +168,7 @@ def _print_front(study: Json) -> None:
 
 
 def _print_broken(study: Json) -> None:
-    """Print which trial is closest to the constraints where none satisfies them."""
+    """Print which trial is closest to the constraints if none satisfies them."""
     if study["best"]:
         constraints = one_line(" and ".join(study["constraints"]))
         print(f"no trial satisfies {constraints}; trial {study['best']['trial']} is closest")

@@ -182,7 +182,7 @@ def lines(looks: Iterator[Json]) -> None:
 
 
 def _separator(why: str) -> str:
-    """A slot's note does not mean that the whole study stands still."""
+    """A slot's note does not mean that the whole study waits."""
     return ": " if why.startswith("slot ") else " stands still: "
 
 
@@ -202,7 +202,7 @@ def headline(study: Json) -> str:
 
 
 def best(study: Json) -> str:
-    """The best value, where it is from, and its mark in a word."""
+    """The best value, its trial and step, and its mark as one word."""
     result = study["best"]
     where = [f"trial {result['trial']}", f"step {result['steps']}", mark_word(result.get("exactness", ""))]
     return f"{one_line(study['metric'])} {number(result['value'])} ({', '.join(filter(None, where))})"
@@ -264,7 +264,7 @@ def print_study(service: AnyService, study: Json, output: Format, *, is_strict: 
 
 
 def study_exit_code(study: Json, *, is_strict: bool) -> int:
-    """0 if the study was completed, with at least one trial that worked. is_strict: only where none failed."""
+    """0 if the study was completed, and a trial has a result. is_strict: only if no trial failed."""
     if study["state"] != "completed" or not study["best"]:
         return FAILED
     return TRIALS_FAILED if is_strict and study["counts"]["failed"] else DONE

@@ -138,7 +138,7 @@ LOCAL_SETTINGS = {"STAGETREE_STUDY_FILES": "/", "STAGETREE_SINKS": "*"}
 
 
 def url(host: str, port: int) -> str:
-    """Where this machine reaches the API."""
+    """The URL at which this machine reaches the API."""
     if _is_unspecified(host):
         return _url("::1" if ":" in host else "127.0.0.1", port)
     return _url(host, port)
@@ -156,7 +156,7 @@ def _url(host: str, port: int) -> str:
 
 
 def _is_unspecified(host: str) -> bool:
-    """Whether it stands for all addresses of this machine."""
+    """Whether it means all addresses of this machine."""
     try:
         return ip_address(host).is_unspecified
     except ValueError:

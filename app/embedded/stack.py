@@ -80,7 +80,7 @@ class Embedded:
 
     @property
     def url(self) -> str:
-        """Where this machine reaches it."""
+        """The URL at which this machine reaches it."""
         return machine.url(self.host, self.port)
 
     @property

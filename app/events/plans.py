@@ -168,10 +168,6 @@ class Plans:
             raise entry.problem
         entry.problem = None
 
-    def _empty(self, stream: str) -> SearchPlan:
-        """A plan before its first event. Its struck studies are set before the first event."""
-        return SearchPlan(struck=self._log.struck_studies(stream))
-
     def _read(self, stream: str, entry: _Entry) -> list[StoredEvent]:
         try:
             return self._log.read(stream, after=entry.plan.version, limit=BATCH)
@@ -184,7 +180,7 @@ class Plans:
         """
         plan, is_whole = entry.plan, False
         if not struck_studies(each.event for each in recorded) <= plan.struck:
-            entry.plan = self._empty(stream)
+            entry.plan = SearchPlan(struck=self._log.struck_studies(stream))
             return
         try:
             for each in recorded:

@@ -57,7 +57,7 @@ class EventRow(SQLModel, table=True):
     schema_version: int
     data: dict[str, Any] = Field(sa_column=Column(JSON, nullable=False))
     at: float
-    by: str | None = None  # the principal who gave the command; NULL where no token was needed
+    by: str | None = None  # the principal that gave the command; NULL if no token was needed
 
 
 class StreamRow(SQLModel, table=True):

@@ -95,7 +95,7 @@ def kept_state(plan: SearchPlan, study: Study, trial: int | None, step: int | No
 def parts(store: ObjectStore, checkpoint: Checkpoint, *, whole: bool, exactness: str = "") -> Iterator[memoryview]:
     """A safetensors file of the model's weights, with the trial's mark; or, if `whole`, the checkpoint as it is.
 
-    Raises `Unknown` before the first part where the checkpoint is gone, damaged, or holds no tensors, and
+    Raises `Unknown` before the first part if the checkpoint is gone, damaged, or holds no tensors, and
     `StoreUnavailable`.
     """
     with _open_image(store, checkpoint) as image:
@@ -178,13 +178,13 @@ NEVER_BUILT = "It was never built: `make page` does it."
 
 
 def index() -> Path | None:
-    """The page itself; None where it was not built."""
+    """The page's HTML; None if it was not built."""
     path = BUILT / "index.html"
     return path if path.is_file() else None
 
 
 def asset(name: str) -> Path | None:
-    """A script or a style sheet of the page; None where there is no such file."""
+    """A script or a style sheet of the page; None if it does not exist."""
     path = BUILT / "assets" / name
     return path if path.is_file() else None
 
@@ -196,7 +196,7 @@ def missing_page_reason() -> str:
 
 
 def trial_metrics(use: Services, row: StudyRecord, number: int) -> Logged:
-    """The rows of a trial, in order of steps. Raises `Unknown` where there is no such trial."""
+    """The rows of a trial, in order of steps. Raises `Unknown` if the trial does not exist."""
     with use.open_study(row) as (plan, study):
         ends = list(plan.path_ends(next(get_trial(study, number).single_runs())))
     return Logged(items=[] if use.logs is None else list(logged_points(use.logs, row.stream, ends)))

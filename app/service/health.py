@@ -23,7 +23,7 @@ LEAST_FREE = 2**20
 
 
 class NotReady(Exception):
-    """A check failed; the message tells why."""
+    """A check failed; the message says why."""
 
 
 class Check:

@@ -50,7 +50,7 @@ META = '<meta http-equiv="Content-Security-Policy" content="{}">'
 
 
 def report(use: Services, row: StudyRecord, *, public: bool = False, url: str = "") -> str:
-    """The HTML. Raises `Unknown` where the page was not built.
+    """The HTML. Raises `Unknown` if the page was not built.
 
     public: redact paths, hosts, addresses and names of people (`app.service.redaction`). url: the future address of the
     file; link previews then show the picture of `picture_beside`. Raises `InvalidField` for a wrong address.

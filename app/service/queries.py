@@ -163,7 +163,7 @@ def _parse_place(cursor: str | None, at: int | None) -> tuple[int, int | None]:
 
 
 def columns(use: Services, row: StudyRecord, at: int | None = None, digits: int | None = None) -> Columns:
-    """All trials of the study by column: nested fields under dotted names, null where a trial has none."""
+    """All trials of the study by column: nested fields under dotted names, null if a trial has no such field."""
     with use.open_study(row, at) as (plan, study):
         return trial_order.columns(documents.trials(plan, study), digits)
 

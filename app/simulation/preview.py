@@ -145,7 +145,7 @@ def _cooldowns(previewed: Study) -> dict[str, Any]:
 
 
 def _budget(spec: StudySpec, previewed: Study) -> dict[str, Any]:
-    """Where a budget ends the study. For a budget of seconds: the seconds per step from which on it does."""
+    """The step at which a budget ends the study. For a budget of seconds: the seconds per step from which it does."""
     ending = previewed.ending
     if not ending and spec.max_slot_seconds is None:
         return {}

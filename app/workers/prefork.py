@@ -79,7 +79,7 @@ def import_worker_modules() -> None:
     for name in MODULES:
         importlib.import_module(name)
     with contextlib.suppress(OSError):  # elsewhere than on Linux
-        importlib.import_module("billiard.util").get_pdeathsig()  # it imports a parser of C where there is one
+        importlib.import_module("billiard.util").get_pdeathsig()  # it imports a C parser, if one is installed
 
 
 def import_app(command: Sequence[str]) -> None:

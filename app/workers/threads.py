@@ -223,7 +223,7 @@ class RateLimit:
         self._done_at: float | None = None
 
     def do_if_due(self) -> None:
-        """Run it if it is due, as it is the first time."""
+        """Run it if it is due. The first call always runs it."""
         if self._done_at is None or self._clock() - self._done_at >= self._seconds:
             self._do()
             self._done_at = self._clock()

@@ -128,7 +128,7 @@ class TrainerConnection:
     def become_template(self, *, deadline: Deadline) -> tuple[str, Sequence[str]]:
         """Serve forks from here on, each with the model that was just built.
 
-        Returns why that is unsafe, in words that follow "it" (or nothing), and the files that the build has read.
+        Returns why that is unsafe, as a predicate of "it" ("" if it is safe), and the files that the build has read.
         Afterwards only `fork`, `kill` and `close` may be called.
         """
         answer, _ = self._ask("become_template", deadline, STDERR)
@@ -299,7 +299,7 @@ class TrainerConnection:
 
 
 def _format_stack(stack: str) -> str:
-    """The stacks, to stand before the error message, as in a traceback."""
+    """The stacks, formatted to precede the error message, as in a traceback."""
     frames = stack.partition("\nExtension modules:")[0].strip()
     return f"The trainer was here:\n{frames}\n" if frames else ""
 

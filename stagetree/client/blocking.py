@@ -3,7 +3,7 @@
     class Client(Blocking):
         study = blocking(AsyncClient.study)
 
-One loop in a thread serves all of a process, so that this also works where a loop runs already, as in notebooks.
+One loop in a thread serves all of a process, so that this also works if a loop already runs, as in notebooks.
 """
 
 from __future__ import annotations

@@ -141,7 +141,10 @@ class AsyncClient(MakesTrials, TakesRemarks):
         return (await self.http.send("GET", f"{API}{path_of(study)}/log")).text
 
     async def report(self, study: str, *, public: bool = False, url: str = "") -> str:
-        """The study as one HTML file; if `public`, without paths, hosts, addresses and names. url: where it will be."""
+        """The study as one HTML file.
+
+        public: leave out paths, hosts, addresses and names. url: the URL at which the file will be.
+        """
         query = {"public": public, "url": url}
         return (await self.http.send("GET", f"{API}{path_of(study)}/report", params=query)).text
 

@@ -95,10 +95,10 @@ class MadeOfTrials:
         return await self._client.branch_trial(self.id, request, preview=preview)
 
     async def suggest(self, hp: Hp | None = None, /, **values: Any) -> Suggestion:
-        """Suggest a configuration to the study's tuner, which tries it next; missing values are chosen.
+        """Suggest a configuration to the study's tuner, which tries it next. The sampler chooses missing values.
 
-        lr=...: a sequence or a value; `hp` takes names that cannot be keyword arguments, and places inside the
-        space such as `lr.init`. Raises `Invalid` for values outside of it, and `Conflict` where there is no place.
+        lr=...: a sequence or a value; `hp` takes names that cannot be keyword arguments, and places inside the space
+        such as `lr.init`. Raises `Invalid` for values outside of it, and `Conflict` if the study takes no more trials.
         """
         (suggestion,) = await self._client.suggest(self.id, [{**(hp or {}), **values}])
         return suggestion
@@ -108,7 +108,7 @@ class MadeOfTrials:
         return await self._client.sampler(self.id, at)
 
     async def withdraw(self, suggestion: int) -> None:
-        """Withdraw a suggestion by its number, so that no trial comes of it. Raises `Conflict` where one did."""
+        """Withdraw a suggestion by its number. Raises `Conflict` if its trial has begun."""
         await self._client.withdraw(self.id, suggestion)
 
     async def soup(

@@ -259,6 +259,6 @@ class Asker:
 
 
 def _retrieve_exception(result: asyncio.Future[Result]) -> None:
-    """Retrieve the exception, so that asyncio does not warn if the caller has gone."""
+    """Retrieve the exception, so that asyncio does not warn if the caller no longer waits."""
     if not result.cancelled():
         result.exception()

@@ -207,7 +207,7 @@ class Place(Answer):
 
 
 class Stage(Answer, needs=("node", "start", "end")):
-    """Train a node from one step to another; start equals end where only an evaluation is missing."""
+    """Train a node from one step to another; start equals end if only an evaluation is missing."""
 
     node: str
     start: int

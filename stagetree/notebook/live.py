@@ -63,7 +63,8 @@ def _rows(study: StudyAnswer) -> Iterator[tuple[str, str]]:
         yield "rungs", " · ".join(f"step {each.steps}: {each.arrived}/{each.entered}" for each in progress.rungs)
     yield "saved", saved_text(study.cost.saved_by_sharing, study.cost.saved_by_stopping)
     if study.best is not None:
-        value, hp = f"<b>{study.best.value:.6g}</b>", "  ".join(_words(study.best.hp))
+        value = f"<b>{study.best.value:.6g}</b>"
+        hp = "  ".join(f"{name}={value}" for name, value in frames.flat_hp(study.best.hp))
         yield (
             "best",
             f"{escape(study.metric)} {value} (trial {study.best.trial} after {study.best.steps} steps) {escape(hp)}",
@@ -83,10 +84,6 @@ def _bar(done: int, expected: int | None, *, about: bool = False) -> str:
     if expected is None:
         return str(done)
     return f'<progress value="{done}" max="{max(expected, 1)}"></progress> {done}/{"about " if about else ""}{expected}'
-
-
-def _words(hp: dict[str, object]) -> Iterator[str]:
-    return (f"{name}={value}" for name, value in frames.flat_hp(hp))
 
 
 def _decision(last: Decision) -> str:

@@ -34,7 +34,7 @@ SDPA_BACKENDS = (
 )
 
 SLOW_GROUP_NORM_DEVICES = frozenset({"cpu"})
-"""Device types whose group-norm kernel is slow where a channel has a single number in each sample."""
+"""Device types whose group-norm kernel is slow if a channel has a single number in each sample."""
 
 
 class Batched(AttentionFunctionMode):
@@ -138,7 +138,7 @@ class Batched(AttentionFunctionMode):
         return groups.view(inside.shape).movedim(-1 - len(shape), 0)
 
     def max_pool2d(self, numbers: Tensor, *how: Any, return_indices: bool = False, **named: Any) -> Tensor | None:
-        """[lanes, batch, channels, height, width] where lanes lie next to the channels in memory; else None."""
+        """[lanes, batch, channels, height, width] if lanes are next to the channels in memory; else None."""
         if return_indices or not self._has_lanes(numbers) or numbers.dim() != 4:
             return None
         samples = self._rows(numbers).movedim(0, 1)
@@ -171,7 +171,7 @@ class Batched(AttentionFunctionMode):
     def lanes_as_samples(self, modules: Iterable[nn.Module]) -> Iterator[None]:
         """Within the context, these modules, equal in all lanes, see the lanes as samples of one batch.
 
-        Their kernels need no support for `vmap`. Raises `NotPackable` where a sample's result depends on other samples.
+        Their kernels need no support for `vmap`. Raises `NotPackable` if a sample's result depends on other samples.
         """
         before = {each: vars(each).get("forward") for each in modules}
         for each in before:

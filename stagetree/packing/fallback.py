@@ -1,4 +1,4 @@
-"""Gradients of lanes on a batch: by one packed pass, or lane by lane where that fails, so that lanes fail
+"""Gradients of lanes on a batch: by one packed pass, or lane by lane if that fails, so that lanes fail
 independently.
 
 A pass fails for all of its lanes when the loss raises or memory runs out. Each lane then gets a pass of its own with
@@ -77,7 +77,7 @@ class FallbackStep:
         return [lanes[begin : begin + size] for begin in range(0, len(lanes), size)]
 
     def run_recorded(self, lanes: Sequence[Lane], batch: Any, share: float = 1.0) -> BackwardResult:
-        """As `run_packed`, replayed from a recording where there is one: the next pass may overwrite the result."""
+        """As `run_packed`, replayed from a recording if there is one: the next pass may overwrite the result."""
         lead = lanes[0]
         room = stable_width(self._stack, lead, batch)
         if lead.has_hooks or not room.rows == room.lanes == self._stack.width:  # these allocate new tensors

@@ -38,7 +38,7 @@ Found = TypeVar("Found")
 @dataclass(frozen=True, slots=True)
 class Sample:
     """The gradients of one batch. own: in the trainer's precision. single: in the parameters' precision; the same
-    object where that is no other. drawn: the random draws."""
+    object if these are equal. drawn: the random draws."""
 
     own: BackwardResult
     single: BackwardResult
@@ -124,7 +124,7 @@ class GradientCheck:
     def _run_in_full_precision(self, lane: Lane, at: Generators, find: Callable[[], Found]) -> Found:
         """The result computed in the precision of the parameters that learn.
 
-        Frozen parameters stay in bf16 where the loss needs it, for example because it casts its batch.
+        Frozen parameters stay in bf16 if the loss needs it, for example because it casts its batch.
         """
         with lane.full_precision(), DrawRecorder(lane.model).record_modules():
             try:

@@ -1,7 +1,7 @@
 """Scalars of an optimizer's code that have one value a lane.
 
 An elementwise optimizer works on a tensor with a row for each lane too, but its learning rate is a Python number. Here
-that number holds one value a lane. It becomes a column where it meets a tensor. Where the code branches on it, lanes
+that number holds one value a lane. It becomes a column in operations with a tensor. If the code branches on it, lanes
 with different answers are run separately.
 """
 

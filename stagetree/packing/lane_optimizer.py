@@ -22,7 +22,7 @@ class NotStackable(Exception):
 class RowGroup:
     """The parameters of a segment in one lane's model, with their optimizer group.
 
-    Raises `NotStackable` where they are not one group.
+    Raises `NotStackable` if they are not one group.
     """
 
     def __init__(self, segment: StackSegment, lane: int, model: nn.Module, optimizer: Optimizer) -> None:

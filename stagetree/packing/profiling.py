@@ -105,7 +105,7 @@ class Profiler:
     def measure(self, lane: Lane, widest: int) -> Profile:
         """The cost of a lane's next batch for its model alone, and for packs of up to `widest` lanes, in rising order.
 
-        The stack need not have room for them. Stops where a wider pack is no cheaper a lane, or where memory ends.
+        The stack need not have room for them. Stops when a wider pack costs no less per lane, or memory is exhausted.
         Raises `NotPackable`.
         """
         with generators.preserve(lane.device):
@@ -128,7 +128,7 @@ class Profiler:
         return Profile(alone, packed, lane.batch_hp, other_draws=lane.other_draws)
 
     def _widths_below(self, width: int) -> list[int]:
-        """Includes 1 where passes are recorded: the recording is all that a pack of one gains."""
+        """Includes 1 if passes are recorded: a pack of one gains only from the recording."""
         is_recorded = Recordings(self._stack.device).is_on and width > 1
         return [1] * is_recorded + widths_below(width)
 

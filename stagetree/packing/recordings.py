@@ -60,7 +60,7 @@ class CudaGraphRecorder:
         self._graphs = WeakSet[torch.cuda.CUDAGraph]()
 
     def __call__(self, compute: Pass, batch: Any) -> Pass:
-        """Raises torch's error where a pass cannot be recorded."""
+        """Raises torch's error if a pass cannot be recorded."""
         own, graph = clone_batch(batch), torch.cuda.CUDAGraph()
         into, shared = _tensors(own), next((each.pool() for each in self._graphs), None)
         with torch.cuda.graph(graph, pool=shared, capture_error_mode="thread_local"):

@@ -1,4 +1,4 @@
-"""The optimizers of many lanes, where an update rule supports them: one step over the rows of their stack.
+"""The optimizers of many lanes, if an update rule supports them: one step over the rows of their stack.
 
 The state is imported from and exported to torch's optimizers. Hyper-parameters are read on the host and copied to the
 device without synchronizing.
@@ -178,7 +178,7 @@ class StackedOptimizer:
     def _step_members(
         self, memory: SegmentState, alike: StepKind, lanes: Mapping[int, LaneState]
     ) -> dict[int, Exception]:
-        """Make the step of lanes of one kind. Splits them where they take different branches or one of them raises."""
+        """Make the step of lanes of one kind. Splits them if they take different branches or one of them raises."""
         members, (rule, terms, place) = list(lanes), alike
         try:
             numbers = [each.coefficients for each in lanes.values()]
@@ -215,7 +215,7 @@ class StackedOptimizer:
         return True
 
     def rehearse_step(self, model: nn.Module, optimizer: Optimizer, lanes: int) -> Callable[[], object] | None:
-        """A step of `lanes` lanes on dummy numbers, for measurements; None where it is not made here."""
+        """A step of `lanes` lanes on dummy numbers, for measurements; None if it is not made here."""
         rule, steps = self._rule_of(optimizer), list[Callable[[], None]]()
         if rule is None:
             return None

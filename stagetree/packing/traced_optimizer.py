@@ -87,7 +87,7 @@ class TracedUpdate(UpdateRule):
         return key
 
     def coefficients(self, group: Group, steps: int, *products: float) -> tuple[float, ...]:
-        """Raises ValueError where a step is not made here."""
+        """Raises ValueError if a step is not made here."""
         numbers = _numbers(group)
         if not (self.supports(group) and all(map(math.isfinite, numbers))):
             raise ValueError("it goes by itself")

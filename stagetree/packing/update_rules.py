@@ -3,7 +3,7 @@
 Lanes differ in coefficients, one a row, so the number of operations does not grow with the lanes. Algorithm and state
 are the same as in torch's optimizers. The expressions use only additions, multiplications, divisions and square roots,
 whose results IEEE 754 defines exactly. A lane's numbers therefore depend neither on its row nor on the number of lanes,
-on any device. torch's own may differ in the last digit where it fuses two operations.
+on any device. torch's own may differ in the last digit if it fuses two operations.
 """
 
 from __future__ import annotations

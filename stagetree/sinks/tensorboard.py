@@ -15,7 +15,7 @@ FILE = "events.out.tfevents.0.stagetree"
 
 
 class TensorBoard:
-    """Writes event files below `folder`. Raises `SinkError` where the library is missing."""
+    """Writes event files below `folder`. Raises `SinkError` if the library is missing."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = self._runs = folder

@@ -24,7 +24,7 @@ METRICS = "metrics"
 """The name by which an expression can index all reported metrics."""
 
 _COMPARISONS: dict[type[ast.AST], int] = {ast.LtE: 1, ast.Lt: 1, ast.GtE: -1, ast.Gt: -1}
-"""1 where the left side must be smaller, -1 where it must be greater."""
+"""1 if the left side must be smaller, -1 if it must be greater."""
 _STRICT = (ast.Lt, ast.Gt)
 _ARITHMETIC = (ast.BinOp, ast.UnaryOp, ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.USub, ast.UAdd)
 _EXAMPLE = "must be a comparison of metrics and numbers by <=, >=, < or >, such as memory_gb <= 70"

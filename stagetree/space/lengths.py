@@ -1,4 +1,4 @@
-"""The lengths of trials, where the space sets them.
+"""The lengths of trials, if the space sets them.
 
 `max_steps` sets how long trials are trained, for all of them or for each:
 

@@ -64,7 +64,7 @@ class SampleReader:
 
     change: applied to each sample; its generator has the same seed. To find out whether the data draws anything, the
     first sample is read twice with different seeds. If both are equal, samples are no longer seeded, and the samples
-    of a batch are read together (`__getitems__`). If a batch draws all the same, it is read again with seeds.
+    of a batch are read together (`__getitems__`). If a batch draws nevertheless, it is read again with seeds.
     """
 
     def __init__(self, data: Samples, seed: int, purpose: str, change: Change | None = None) -> None:

@@ -1,7 +1,7 @@
-"""All that the service remembers, in memory: for tests, and for simulations in virtual time.
+"""The event log and the rows in memory, for tests and for simulations in virtual time.
 
-`chains` has the tables, whose rows come back when a transaction fails; `rows` has the view of a transaction, and `log`
-stands behind the same doors as its like on a database. Contract tests hold both to one meaning.
+`chains` has the tables, which are rolled back when a transaction fails; `rows` has the view of a transaction, and
+`log` implements the same interfaces as the log in a database. Contract tests run against both.
 """
 
 from app.events.memory.log import MemoryLog, MemoryRecords

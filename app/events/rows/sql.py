@@ -24,8 +24,8 @@ BUSY_VERSIONS = select(STREAMS.c.stream, STREAMS.c.version).where(STREAMS.c.stre
 class Mark:
     """How far a reader has seen a database: it saw the writes of all transactions before `writer`.
 
-    writer: the oldest transaction that was under way; its number wraps around at 2^32. None where the database does
-    not say which transaction wrote a row: then each look returns all rows. chains, slots: the names of the rows.
+    writer: the oldest transaction that was under way; its number wraps around at 2^32. None if the database does
+    not record which transaction wrote a row; each look then returns all rows. chains, slots: the names of the rows.
     """
 
     writer: int | None
@@ -112,7 +112,7 @@ class Slots(SlotsPort):
         if row is None:
             raise SlotTaken(f"Slot {name} is another worker's.")
         self._session.execute(update(CHAINS).where(CHAINS.c.slot == name, text(LIVE)).values(lease_until=0.0))
-        for gang in self._gangs_with(name):  # also where the row had gone
+        for gang in self._gangs_with(name):  # even if the row was deleted
             self._session.execute(update(SLOTS).where(SLOTS.c.name == name).values(lent_to=gang))
 
     def touch(self, name: str, owner: str) -> SlotRecord:

@@ -177,7 +177,7 @@ def _examples(itself: Sequence[int], alike: Sequence[int]) -> Iterator[tuple[Int
 
 
 class _Peers:
-    """The examples for rows that stand at the same step and have the same bends ahead.
+    """The examples for rows that are at the same step and have the same later bends.
 
     Marks and values have a row for each of those, or one for all.
     """

@@ -94,7 +94,7 @@ class CurveModel:
         return Posterior(curves, stack_scales([one.scale for one in chosen]), batch)
 
     def _begin(self, curves: Sequence[Curve]) -> None:
-        scales = [self._learnt.scale or self._own_scale(curve) for curve in curves]
+        scales = [self._learnt.scale or curve_scale(self.mode, self.bounds, curve.values) for curve in curves]
         rows = [Row(curve, scale.to_units(np.array(curve.values))) for curve, scale in zip(curves, scales, strict=True)]
         views = [self._view(row) for row in rows]
         fits = posteriors(views, self._learnt.log_prior)
@@ -109,9 +109,6 @@ class CurveModel:
         far = _evenly(whole, MOST_WHOLE)
         rest = [curve for curve in curves if curve.last_step < self.horizon]
         return [*far, *_evenly(rest, MOST_FITTED - len(far))]
-
-    def _own_scale(self, curve: Curve) -> Scale:
-        return curve_scale(self.mode, self.bounds, curve.values)
 
     def _view(self, row: Row, piece: Piece | None = None) -> View:
         """A piece of a curve, by default the last, as the quadrature takes it."""

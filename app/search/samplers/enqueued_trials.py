@@ -132,14 +132,12 @@ class EnqueuedTrials:
         maker = Maker(self._spec)
         for hp in self._begun:
             maker.take(hp)
-        sample, configuration = maker.complete(self._key(index), self._values(index))
+        key = suggestion_key(self._spec.sampling_seed, index)
+        sample, configuration = maker.complete(key, self._values(index))
         return self._proposal(sample, to_json(configuration))
 
     def _proposal(self, sample: Values, hp: Hp) -> Proposal:
         return Proposal(hp, {"sample": sample, "asked": 0} if self.adaptive else {})
-
-    def _key(self, index: int) -> str:
-        return suggestion_key(self._spec.sampling_seed, index)
 
     def _values(self, index: int) -> Values:
         while len(self._fixed) <= index:

@@ -16,7 +16,11 @@ from stagetree.spec import StudySpec
 from stagetree.spec.tuners.rungs import MIN_EVALUATIONS
 
 if TYPE_CHECKING:
-    from app.search.curves import Bend, Curve, Posterior  # NumPy is slow to import: where a curve is first looked at
+    from app.search.curves import (
+        Bend,
+        Curve,
+        Posterior,
+    )  # NumPy is slow to import, so it is imported for the first curve
 
 MOST = 64
 """How many changes are examined. A trial that changes more often changes continuously, and has no bends."""
@@ -73,7 +77,7 @@ class Forecasts:
         self._points: dict[int, dict[int, float]] = {}
         self._bends: dict[int, tuple[Bend, ...]] = {}
         self._losses: dict[int, list[float]] = defaultdict(list)  # at each step, best first
-        self._complete = 0  # trials that came to the horizon
+        self._complete = 0  # trials that reached the horizon
         self._evaluations = 0
         self._learnt, self._learnt_evaluations = 0, 0  # from how many whole curves, and evaluations of all
         self._lesson: list[Curve] | None = None  # what must be learnt before the next prediction

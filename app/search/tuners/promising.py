@@ -194,7 +194,7 @@ BEST_PART = 0.1
 
 
 def rank_confidence(rank: int, number: int) -> float:
-    """A replacement of p where it is not proven, from a trial's rank (from 1) among `number` trials at its step.
+    """A replacement of p while it is not proven, from a trial's rank (from 1) among `number` trials at its step.
 
     It falls from 1, for the best, to 0 beyond the best tenth.
     """

@@ -25,7 +25,7 @@ from app.domain.search_plan import COOLDOWN_OF, TrialEvent
 from app.domain.terms import TrialEventKind
 from app.search.tuners.base import Context, Key, NewTrial, Next, Tuner
 from app.search.tuners.forecasts import Forecasts
-from app.search.tuners.rungs import Scored, is_result, key_in_words, sort_results
+from app.search.tuners.rungs import is_result, key_in_words, sort_results
 from stagetree.spec import StudySpec
 from stagetree.spec.tuners.rungs import boundary_steps, requested_steps
 
@@ -208,7 +208,7 @@ class Finishing(Tuner):
 
     def suggest(self) -> Next | None:
         if len(self._held) > self._most:
-            return self._held[max(self._held, key=self._place)]
+            return self._held[max(self._held, key=lambda trial: (self._losses[trial], trial))]
         if (action := self._tuner.suggest()) is not None or self._open - self._finishing:
             return action
         left = self._ended_early() if self._granted < self._most else []
@@ -226,9 +226,6 @@ class Finishing(Tuner):
         """The trials that may be finished, best first."""
         early = (trial for trial in self._losses if self._asked[trial] < self._steps)
         return [trial for _, trial in sort_results((self._losses[trial], trial) for trial in early)]
-
-    def _place(self, trial: int) -> Scored:
-        return self._losses[trial], trial
 
 
 class Annealed(Tuner):

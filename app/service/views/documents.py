@@ -90,7 +90,8 @@ def study(
         finished_at=folded.finished_at,
         slots=slots,
         progress=progress(plan, folded, reached or {}, expected),
-        **_growth(folded),
+        grows_by=SIZE_FIELDS.get(folded.kind),
+        grows_from=current_size(folded),
         **_annotations(plan, folded),
     ).with_fields(**lineage(folded), **more)
 
@@ -106,10 +107,6 @@ def _annotations(plan: SearchPlan, study: Study) -> dict[str, Any]:
     learned = [learned_text(each) for each in study.learned]
     told = {"learned": learned, "unread": json_safe(unread_hp(plan, study))}
     return told | {"notes": notes, "tags": study.tags, "attributes": json_safe(study.attributes)}
-
-
-def _growth(study: Study) -> dict[str, Any]:
-    return {"grows_by": SIZE_FIELDS.get(study.kind), "grows_from": current_size(study)}
 
 
 def note(study: Study, note: search_plan.Note) -> Note:

@@ -1,4 +1,4 @@
-"""A study as a film of ten seconds: the rung tree grows above the slots, and captions tell the decisions.
+"""A study as a film of ten seconds: the rung tree grows above the slots, and captions show the decisions.
 
 A scene is a list of figures, each with the frame in which it appears, computed from the plan and its history.
 `film_files` draws it as SVG, GIF or PNG. Times in which no slot trained are cut.

@@ -74,15 +74,13 @@ def tree(plan: SearchPlan, study: Study, points: int) -> Tree:
             node=[index[trial.path[-1]] for trial in study.trials],
             steps=[trial.steps for trial in study.trials],
             state=[trial.state for trial in study.trials],
-            average_of=[[[part["trial"], part["step"]] for part in _averaged_states(trial)] for trial in study.trials],
+            average_of=[
+                [[part["trial"], part["step"]] for part in trial.reason.get("average_of") or ()]
+                for trial in study.trials
+            ],
             repeats=[[index[run.path[-1]] for run in trial.runs[1:]] for trial in study.trials],
         ),
     )
-
-
-def _averaged_states(trial: Trial) -> Sequence[Json]:
-    """The states whose mean the trial begins with, if it is an average."""
-    return trial.reason.get("average_of") or ()
 
 
 def _passing(study: Study) -> dict[NodeId, int]:

@@ -12,7 +12,7 @@ from app.domain import accounting, results
 from app.domain.accounting import Forecast
 from app.domain.events import PackingProfiled
 from app.domain.leaderboard import RungRanking, build_leaderboard, is_waiting_at_rung
-from app.domain.search_plan import Chain, SearchPlan, Study, Trial, TrialEvent
+from app.domain.search_plan import Chain, SearchPlan, Study, Trial
 from app.domain.terms import ChainId, NodeId, StudyState, TrialEventKind, TrialState
 from app.scheduling.widths import better_width, times_faster
 from app.service.views.trial_order import form_text
@@ -70,8 +70,8 @@ Json = dict[str, Any]
 def packing(plan: SearchPlan, at_once: float | None = None) -> Json:
     """The width of the study's packs and, by kind of device, their speed-up.
 
-    at_once: the mean number of trials in a pack; None for full packs. The field `chosen` tells why an automatic width
-    was chosen.
+    at_once: the mean number of trials in a pack; None for full packs. The field `chosen` gives the reason for an
+    automatic width.
     """
     width = plan.packing or 0
     trials = width if at_once is None else at_once
@@ -115,7 +115,7 @@ def lineage(study: Study) -> Json:
 
 
 def origin_text(begin: Mapping[str, Any]) -> str:
-    """The origin in words that follow "the study" or "the trial"."""
+    """The origin as a predicate for "the study" or "the trial"."""
     whole = ", with optimizer and generators" if begin["state"] else ""
     if "study" not in begin:
         is_adopted = "dcp" in begin or "step" in begin
@@ -125,7 +125,7 @@ def origin_text(begin: Mapping[str, Any]) -> str:
 
 
 def short_origin_text(begin: Mapping[str, Any]) -> str:
-    """The origin in words that follow "begins from", short enough for a list."""
+    """The origin as an object of "begins from", short enough for a list."""
     if "study" not in begin:
         path, at = str(begin.get("file") or begin["dcp"]), f" at step {begin['step']}" if "step" in begin else ""
         return f"{path.rstrip('/').rpartition('/')[2]} ({begin['sha256'][:HASH_CHARACTERS]}){at}"
@@ -221,10 +221,8 @@ def _rung(rung: RungRanking) -> RungStanding:
 def _last_decision(study: Study) -> Decision | None:
     """The tuner's last decision about a trial, with its reason."""
     event = next((event for event in reversed(study.history) if event.kind in DECISIONS), None)
-    return None if event is None else _decision(event)
-
-
-def _decision(event: TrialEvent) -> Decision:
+    if event is None:
+        return None
     return Decision(kind=event.kind, trial=event.trial, steps=event.steps, reason=dict(event.reason))
 
 

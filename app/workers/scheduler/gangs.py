@@ -1,4 +1,4 @@
-"""Chooses how many slots train a path together, where that is required or pays off.
+"""Chooses how many slots train a path together, if that is required or pays off.
 
 Reservations are kept from tick to tick; a restarted scheduler makes them anew.
 

@@ -53,7 +53,7 @@ class Tuning:
         """Ask the tuners of a plan. Raises `DatabaseUnavailable`."""
         self._asked.pop(stream, None)  # until all have answered
         with self._ports.plans.holding(stream, fresh=False) as plan:
-            version, running = plan.version, [study.id for study in _running(plan)]
+            version, running = plan.version, [study.id for study in plan.studies.values() if study.is_running]
         before = self._drivers.get(stream, {})
         drivers = self._drivers[stream] = {name: before[name] for name in running if name in before}
         self._deadlines[stream] = math.inf
@@ -212,7 +212,3 @@ def _wants_more(driver: TunerDriver) -> bool:
         return driver.wants_more()
     except TunerFailed:  # which the study says at the next tick
         return False
-
-
-def _running(plan: SearchPlan) -> list[Study]:
-    return [study for study in plan.studies.values() if study.is_running]

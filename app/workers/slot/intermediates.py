@@ -158,7 +158,7 @@ class ChainCheckpoints:
                 self._outbox.put(self._claim, facts, is_news=True)
 
         def put_cached(cached: Stored) -> None:
-            fact = _cached_fact(stage.node, stage.end, cached, self._host)
+            fact = e.CheckpointCached(**_state_fields(stage.node, stage.end, cached), host=self._host)
             self._outbox.put(self._claim, [fact], is_news=True)
 
         on_cached = put_cached if is_branch_point else None
@@ -202,10 +202,6 @@ def _released_fact(old: e.CheckpointKept, reason: str) -> e.CheckpointReleased:
 
 def _kept_fact(node: NodeId, step: int, stored: Stored, *, is_intermediate: bool) -> e.CheckpointKept:
     return e.CheckpointKept(**_state_fields(node, step, stored), intermediate=is_intermediate, looked=stored.looked)
-
-
-def _cached_fact(node: NodeId, step: int, stored: Stored, host: str) -> e.CheckpointCached:
-    return e.CheckpointCached(**_state_fields(node, step, stored), host=host)
 
 
 def _state_fields(node: NodeId, step: int, stored: Stored) -> dict[str, Any]:

@@ -195,7 +195,7 @@ def needs_more_fact(work: ChainAssignment, stage: Stage, step: int, ranks: int, 
 def measure_ranks(
     host: TrainerHost, work: ChainAssignment, read: Callable[[ResumePoint], State], clock: Clock
 ) -> dict[str, float]:
-    """Seconds a step of the newly begun model by number of devices, down to where they are out of memory.
+    """Seconds a step of the newly begun model by number of devices, down to the number that runs out of memory.
 
     Raises as `TrainerHost.begin`.
     """

@@ -16,7 +16,7 @@ from app.domain.chain_assignment import Unreadable
 from app.domain.terms import ChainId
 from app.events import ChainFlags, ChainNotClaimable
 from app.workers.ownership import Owner
-from app.workers.slot.claim import Claim, Claimed, Claimer, NoTrainerProcess, Pulse
+from app.workers.slot.claim import Claim, Claimed, Claimer, NoTrainerProcess
 from app.workers.slot.context import Limits, SlotContext, SlotDependencies
 from app.workers.slot.group import GroupFactory, LaneGroup
 from app.workers.slot.heartbeat import Description, Heartbeat, Watchdog
@@ -47,7 +47,7 @@ class Slot:
             me,
             device,
             dependencies.records,
-            pulses=self._pulses,
+            pulses=lambda: [lane.pulse for lane in self._live],
             describe=self._describe,
             is_retiring=self._is_retiring,
             look=self._look,
@@ -172,9 +172,6 @@ class Slot:
 
     # ------------------------------------------------------------------------------- called from other threads
 
-    def _pulses(self) -> list[Pulse]:
-        return [lane.pulse for lane in self._live]
-
     def _flags(self, chain: str) -> ChainFlags:
         """The scheduler's flags for a chain; everything stops when the worker must end."""
         flags = self.heartbeat.flags.get(chain, ChainFlags())
@@ -199,7 +196,7 @@ class Slot:
         self._watch.look(
             self._dependencies.clock(),
             is_retiring=self._is_retiring(),
-            is_unwanted=all(lane.is_unwanted for lane in self._active),  # where there are none, nothing is busy
+            is_unwanted=all(lane.is_unwanted for lane in self._active),  # also true without lanes, when nothing is busy
             busy_since=self._context.trainer.busy_since,
             keeps_nothing=all(lane.keeps_nothing for lane in self._active),
         )

@@ -117,7 +117,7 @@ class _Check:
         """The difference when training resumes from the first state, with its likely cause; empty if there is none."""
         try:
             text, stray = self._resume(first, end, metrics, is_watched=True)
-        except TrainerFailed as failed:  # an error where the first training had none is a difference, too
+        except TrainerFailed as failed:  # an error that the first training did not have is a difference, too
             if failed.kind != "exception":
                 raise
             return f"the trainer failed when it resumed from its state: {last_line(failed)}"

@@ -194,7 +194,7 @@ class VerificationLane(Lane):
         if self._kind == VerificationKind.WHOLE:
             return f"{text}. {self._cause_in_whole(text)}"
         stray: Sequence[str] = compared.stray
-        with suppress(TrainerFailed, CheckpointUnreadable):  # it differs all the same
+        with suppress(TrainerFailed, CheckpointUnreadable):  # the difference is reported in any case
             bench.build()
             stray = self._stray_when_loaded(bench) or stray
             if mine is not None and not is_of_metrics(text):

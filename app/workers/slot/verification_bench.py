@@ -32,7 +32,7 @@ OFF = "determinism: off promises no equal bits"
 
 
 class Inconclusive(Exception):
-    """Nothing can be compared; the message says why, in words that follow a colon."""
+    """Nothing can be compared; the message is the reason, a clause that follows a colon."""
 
 
 class Bench:
@@ -156,7 +156,7 @@ class Bench:
         return replace(comparison, difference=text)
 
     def _compare_origin(self) -> Compared:
-        """Compare with a state that tells where the metrics were made, since metrics alone do not.
+        """Compare with a state, which records the environment that made the metrics; metrics alone do not.
 
         Raises `Inconclusive` if there is none.
         """

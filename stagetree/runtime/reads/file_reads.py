@@ -253,7 +253,7 @@ def _replace_by_patterns(names: Iterable[str]) -> Iterable[str]:
 
 
 def _merge(names: Iterable[str], pattern_of: Callable[[str], str], part_of: Callable[[str], str]) -> dict[str, None]:
-    """Replace parts by a pattern where there are many, unless a file that matches was written."""
+    """Replace parts by a pattern if there are many, unless a matching file was written."""
     parts = defaultdict[str, set[str]](set)
     for name in names:
         parts[pattern_of(name)].add(part_of(name))

@@ -122,7 +122,7 @@ class Sharding:
         return loss(batch)
 
     def refuse_small(self, whole: BatchSpan, parts: str) -> None:
-        """Raises ValueError if a rank would have no sample of a batch, where all ranks need one."""
+        """Raises ValueError if a rank would have no sample of a batch; all ranks need one."""
         if len(whole.indices) < self.shards:
             raise ValueError(
                 f"a batch of {len(whole.indices)} samples is too small for {parts}, each of which needs one; "
