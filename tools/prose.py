@@ -51,9 +51,8 @@ DIALECT = {
     "is-said": Rule(r"\b(is|are|was|were|be|been) (said|told|asked|known|found)\b", "reports, logs, requests, knows"),
     "who-is": Rule(r"(?<!those )\b[Ww]ho (is|was|are|has|have|asks|waits|comes)\b", "the noun: the caller, the study"),
 }
-MOST_IN_A_THOUSAND_WORDS = 3.5
-"""How many turns of phrase from `DIALECT` a thousand words of comments and docstrings may have. It may only fall; the
-aim is 0.5."""
+MOST_IN_A_THOUSAND_WORDS = 0.3
+"""How many turns of phrase from `DIALECT` a thousand words of comments and docstrings may have. It may only fall."""
 
 PREPOSITIONS = set(
     """about after against along among at before behind beside between by during for in into like of off over per
@@ -64,7 +63,7 @@ PREPOSITIONS = set(
 PUBLIC_NAMES = {"at", "up", "after_step"}
 """Names that users write: `at` of sequences and distributions, `stagetree up`, and `TorchTrainer.after_step`."""
 
-MOST_PREPOSITIONS = 25
+MOST_PREPOSITIONS = 1
 """How many functions and methods may have a name that begins with a preposition. It may only fall; the aim is 0."""
 
 GUIDE = {
