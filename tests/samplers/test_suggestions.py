@@ -229,7 +229,7 @@ def test_what_is_not_in_the_space(given: dict[str, Any], problem: str) -> None:
         (
             {"kind": "grid", "max_steps": 8},
             [{"lr": 0.1}],
-            "suggestions: must be left out: the trials of grid are those",
+            "suggestions: must be left out: the study file lists the trials of grid: add",
         ),
         (
             {"kind": "random", "num_trials": 3, "max_steps": 8},
