@@ -28,7 +28,7 @@ from app.cli.options import (
 from app.cli.output import Format, plural, print_json, redact
 from app.cli.service import Documents, Service, open_server, server_url
 from app.cli.study_files import print_advice, print_final_advice, print_trainer_advice, report_submission
-from app.cli.watch import Show, choose_display, print_study, print_where_kept, watch_until_end
+from app.cli.watch import Show, choose_display, print_result_commands, print_study, watch_until_end
 
 if TYPE_CHECKING:
     from app.cli.own_stack import OwnStack
@@ -85,7 +85,7 @@ def run(
                 forking = early.enter_context(closing(Interpreter()))  # first, since its imports take longest
             spec = study_files.load_to_run(study, changes or (), is_here=not url, is_checked=not no_check)
         if url:
-            raise typer.Exit(_run_there(url, spec, show, output, is_named=server is not None, is_strict=strict))
+            raise typer.Exit(_run_on_server(url, spec, show, output, is_named=server is not None, is_strict=strict))
         with report_early_interrupt():
             from app.cli.own_stack import OwnStack
             from app.cli.trainer_files import check_trainer, trainer_files
@@ -93,10 +93,10 @@ def run(
             files = trainer_files(trainers or [], folder=study.parent)
             source = check_trainer(spec, files, study.parent)
             stack = OwnStack.from_options(None if discard else dir or DEFAULT_DIR, slots, slots_per_gpu, files)
-        raise typer.Exit(_run_here(replace(stack, forking=forking), spec, source, show, output, is_strict=strict))
+        raise typer.Exit(_run_on_stack(replace(stack, forking=forking), spec, source, show, output, is_strict=strict))
 
 
-def _run_there(url: str, spec: StudySpec, show: Show, output: Format, *, is_named: bool, is_strict: bool) -> int:
+def _run_on_server(url: str, spec: StudySpec, show: Show, output: Format, *, is_named: bool, is_strict: bool) -> int:
     """Run a study on a server; the exit code."""
 
     if show is not Show.quiet:
@@ -107,7 +107,7 @@ def _run_there(url: str, spec: StudySpec, show: Show, output: Format, *, is_name
         return _run_and_print(service, spec, show, output, is_strict=is_strict)
 
 
-def _run_here(
+def _run_on_stack(
     stack: OwnStack, spec: StudySpec, source: TrainerSource, show: Show, output: Format, *, is_strict: bool
 ) -> int:
     """Run a study on a stack of its own, and print advice while that starts; the exit code."""
@@ -123,7 +123,7 @@ def _run_here(
     with own_stack(replace(stack, to_run=source.path), meanwhile=advise) as service:
         code = _run_and_print(service, spec, show, output, is_strict=is_strict)
     if show is not Show.quiet:
-        print_where_kept(service)
+        print_result_commands(service)
     return code
 
 

@@ -111,11 +111,11 @@ class StudySinks(threading.Thread):
             except ProblemError:
                 return ()
             spec = {} if submitted is None else submitted.data["spec"]
-            self._named[study] = tuple(dict.fromkeys(self._allowed(study, spec.get("sinks", ()))))
+            self._named[study] = tuple(dict.fromkeys(self._allowed_sinks(study, spec.get("sinks", ()))))
         return self._named[study]
 
-    def _allowed(self, study: str, named: Sequence[str]) -> Iterator[str]:
-        """The addresses of the sinks that are configured here; the others are reported."""
+    def _allowed_sinks(self, study: str, named: Sequence[str]) -> Iterator[str]:
+        """The addresses of the sinks that are configured here; other names are reported."""
         from stagetree.sinks import SinkError
 
         for sink in named:

@@ -270,7 +270,7 @@ def study_exit_code(study: Json, *, is_strict: bool) -> int:
     return TRIALS_FAILED if is_strict and study["counts"]["failed"] else DONE
 
 
-def print_where_kept(service: Service[Documents]) -> None:
+def print_result_commands(service: Service[Documents]) -> None:
     """Print where an embedded stack keeps its results, and the commands that show them."""
 
     folder = service.folder

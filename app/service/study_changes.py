@@ -39,14 +39,14 @@ def ask(use: Services, row: StudyRecord, write: Write, asks: Sequence[c.Start | 
     return [each.trial if isinstance(each, c.Extend) else next(added) for each in asks]
 
 
-def add_made_of(use: Services, row: StudyRecord, write: Write, command: c.BranchTrial | c.AverageTrials) -> int:
+def add_composed_trial(use: Services, row: StudyRecord, write: Write, command: c.BranchTrial | c.AverageTrials) -> int:
     """Add a branch or an average of trials; its number. Raises `Refused` and `StateConflict`."""
     recorded = write(row.stream, lambda plan: decide(plan, command, use.limits))
     return next(each.event.trial for each in recorded if isinstance(each.event, e.TrialAdded))
 
 
 def price_of_trial(use: Services, row: StudyRecord, command: c.BranchTrial | c.AverageTrials) -> Json:
-    """The steps that this trial would cost now. Raises as `add_made_of` does."""
+    """The steps that this trial would cost now. Raises as `add_composed_trial` does."""
     with use.open_study(row) as (plan, _):
         if isinstance(command, c.AverageTrials) and plan.opened is not None:
             _check_average(use, plan.opened.trainer)

@@ -211,9 +211,9 @@ class RemoteRank(TrainerProcess):
     def resident_bytes(self) -> int:
         return 0
 
-    def _ended(self) -> Exception:
+    def _end_error(self) -> Exception:
         if self._is_killed:
-            return super()._ended()
+            return super()._end_error()
         how = "has ended" if isinstance(self._end, int) else "cannot be reached any more"
         return TrainerFailed(
             "crash", f"the rank on slot {self.slot} {how}; the log of its worker may say why", self.step

@@ -193,7 +193,7 @@ class TrainerConnection:
         try:
             self._connection.send({"do": do, "number": self._number, **fields}, *fds, timeout=SEND_SECONDS)
         except ConnectionError:
-            raise self._ended() from None
+            raise self._end_error() from None
         except WireTimeout:
             raise self._hung(f"take the command to {do}", SEND_SECONDS) from None
 
@@ -224,7 +224,7 @@ class TrainerConnection:
             arrived = self._receive()
             if arrived is None:
                 if has_ended:
-                    raise self._ended()
+                    raise self._end_error()
                 return None
             message, fds = arrived
             if message["number"] < number:  # answers an abandoned command
@@ -241,7 +241,7 @@ class TrainerConnection:
         try:
             return self._connection.receive()
         except EOFError:
-            raise self._ended() from None
+            raise self._end_error() from None
 
     # ------------------------------------------------------------------------------------------------ its end
 
@@ -261,7 +261,7 @@ class TrainerConnection:
             return "the interpreter that it was forked from has ended, and the trainer's process with it"
         return int(arrived[0]["ended"]) if arrived else None
 
-    def _ended(self) -> Exception:
+    def _end_error(self) -> Exception:
         """The exception for a process that is gone or has closed its connection."""
         has_ended = self._await_end(END_SECONDS)
         if self._is_killed:

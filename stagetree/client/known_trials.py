@@ -55,7 +55,7 @@ class Known:
         for trial in trials:
             self.take(trial)
 
-    def asked_again(self, event: Json) -> tuple[str, tuple[str, ...]]:
+    def take_repeated_request(self, event: Json) -> tuple[str, tuple[str, ...]]:
         """Process a trial requested again after a restart. Returns its configuration's key and its last nodes."""
         number, ways = event["trial"], [event.get("path") or (), *event.get("repeats", ())]
         before = self.trials.get(number, {"trial": number, "state": "waiting", "value": None})

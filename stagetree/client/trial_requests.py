@@ -192,7 +192,7 @@ class Asker:
         elif event["type"] == "StudyIsolated" and data["study"] == self.known.study["study"]:
             self._strike()
         elif self._is_struck and data.get("reason", {}).get("by") == "user" and "path" in data:
-            self._handle_request_again(data)
+            self._handle_repeated_request(data)
         elif event["type"] in _ENDINGS:
             self.known.endings += 1
             self._schedule_check()
@@ -207,8 +207,8 @@ class Asker:
         self._wanted = {place: ask for place, ask in self._wanted.items() if not ask.result.done()}
         self._schedule_check()
 
-    def _handle_request_again(self, event: Json) -> None:
-        key, nodes = self.known.asked_again(event)
+    def _handle_repeated_request(self, event: Json) -> None:
+        key, nodes = self.known.take_repeated_request(event)
         for ask in [ask for ask in self._pending if (ask.key, ask.step) == (key, event["steps"])]:
             ask.trial, ask.nodes = event["trial"], nodes
             self._handle_measurement(ask)

@@ -82,7 +82,7 @@ class Addition:
         if self.preview:
             self.response.status_code = 200
             return Branch(**price)
-        number = study_changes.add_made_of(self.use, self.row, self.write, command)
+        number = study_changes.add_composed_trial(self.use, self.row, self.write, command)
         return Branch(**price, trial=queries.trial(self.use, self.row, number, None))
 
 
