@@ -50,6 +50,13 @@ def _request(plan: SearchPlan, trial: Trial, event: e.TrialAdded | e.TrialExtend
         outstanding_requests.await_result(plan, trial, steps)
 
 
+def _end_trial(plan: SearchPlan, event: e.TrialStopped | e.TrialCancelled) -> None:
+    """End a trial that its tuner stopped or a user cancelled."""
+    reason = event.reason if isinstance(event, e.TrialStopped) else None
+    state = TrialState.CANCELLED if reason is None else TrialState.STOPPED
+    outstanding_requests.end_trial(plan, plan.trial((event.study, event.trial)), state, reason=reason)
+
+
 def retry(plan: SearchPlan, trial: Trial) -> None:
     """Let a failed trial wait again for its missing results, and reset the failure counts along its path."""
     study, error = plan.studies[trial.study], trial.error or {}
@@ -161,11 +168,8 @@ def evolve(plan: SearchPlan, event: e.Event) -> None:
             add(plan, event)
         case e.TrialExtended():
             extend(plan, event)
-        case e.TrialStopped():
-            trial = plan.trial((event.study, event.trial))
-            outstanding_requests.end_trial(plan, trial, TrialState.STOPPED, reason=event.reason)
-        case e.TrialCancelled():
-            outstanding_requests.end_trial(plan, plan.trial((event.study, event.trial)), TrialState.CANCELLED)
+        case e.TrialStopped() | e.TrialCancelled():
+            _end_trial(plan, event)
         case e.TrialPrioritized():
             prioritize(plan, event)
         case e.TrialRetried():
