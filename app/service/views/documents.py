@@ -59,9 +59,8 @@ def study(
     """
     folded = plan.studies[name]
     more: dict[str, Any] = {"spec": folded.spec, "trials": trials(plan, folded)} if with_trials else {}
-    if plan.packing or plan.packing_reason:
-        more["packing"] = packing(plan)
-    more |= pareto_fields(plan, folded) | {"sampler": folded.tuner.get("sampler", "")}
+    packed = {"packing": packing(plan)} if plan.packing or plan.packing_reason else {}
+    more |= pareto_fields(plan, folded) | packed | {"sampler": folded.tuner.get("sampler", "")}
     return StudyAnswer(
         study=folded.id,
         name=folded.name,
