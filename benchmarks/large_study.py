@@ -26,7 +26,7 @@ def whole(folder: Path, trials: int) -> str:
     return _database(folder / "log.db", {"kind": "asha", **RUNGS, "num_trials": trials}, inf)
 
 
-def under_way(folder: Path, trials: int, events: float) -> str:
+def halving_study(folder: Path, trials: int, events: float) -> str:
     """The same with a study of successive halving, which begins with all its trials, after this many events."""
     return _database(folder / "under_way.db", {"kind": "sha", **RUNGS, "num_trials": trials}, events)
 

@@ -85,7 +85,7 @@ def x_of(node: Node) -> float:
     return float(node.segment.values(node.start)["x"])  # type: ignore[arg-type]
 
 
-def per_step(log: Sequence[StoredEvent]) -> float:
+def seconds_per_step(log: Sequence[StoredEvent]) -> float:
     """The seconds of a step of pace 1, with what belongs to a stage besides."""
     nodes = fold([each.event for each in log]).nodes
     steps = sum((end - start) * pace(x_of(nodes[node])) for node, start, end in spans(log))
@@ -96,7 +96,7 @@ def per_step(log: Sequence[StoredEvent]) -> float:
 
 
 def simulated(
-    study: Json, name: str, slots: int, costs: Overheads, per_step: float, took: Mapping[Span, float]
+    study: Json, name: str, slots: int, costs: Overheads, seconds_per_step: float, took: Mapping[Span, float]
 ) -> Simulator:
     """The study on virtual slots, run to its end."""
 
@@ -104,7 +104,7 @@ def simulated(
         return {"score": score(x_of(node), step)}
 
     def seconds(stage: e.Stage, number: int) -> float:
-        usual = (stage.end - stage.start) * pace(x_of(simulator.plan.nodes[stage.node])) * per_step
+        usual = (stage.end - stage.start) * pace(x_of(simulator.plan.nodes[stage.node])) * seconds_per_step
         return took.get(span_of(stage), usual)
 
     simulator = Simulator(slots=slots, measure=measure, seconds=seconds, overheads=costs, make_costs=Costs)
@@ -149,7 +149,7 @@ def compare(real: Real, slots: int, study: Json) -> tuple[float, float]:
     log = real.run(study)
     costs, took = overheads(log), dict(zip(spans(log), (each.seconds for each in completed(log)), strict=True))
     name = next(each.event.study for each in log if isinstance(each.event, e.StudySubmitted))
-    virtual = simulated(study, name, slots, costs, per_step(log), took).log()
+    virtual = simulated(study, name, slots, costs, seconds_per_step(log), took).log()
     seconds, expected = makespan(log), makespan(virtual)
     counts = "   ".join(f"{steps_of(each)}, {_count(each)}" for each in (log, virtual))
     mark = "" if asked(log) == asked(virtual) else "   otherwise"

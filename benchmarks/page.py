@@ -32,7 +32,7 @@ from pathlib import Path
 
 import httpx
 import psutil
-from large_study import OPEN, STREAM, STUDY, open_study, under_way, whole
+from large_study import OPEN, STREAM, STUDY, halving_study, open_study, whole
 from playwright.sync_api import Browser, CDPSession, Page, sync_playwright
 
 from app.domain import events as e
@@ -99,7 +99,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = arguments.folder or Path(temporary)
-        for database in (under_way(folder, arguments.trials, arguments.events), whole(folder, arguments.trials)):
+        for database in (halving_study(folder, arguments.trials, arguments.events), whole(folder, arguments.trials)):
             log = SqlLog(Database(database))
             print(f"{arguments.trials} trials, {log.version(STREAM)} events", flush=True)
             looked_at(database)

@@ -131,13 +131,13 @@ def all_policies(workload: Workload, target: float) -> dict[str, dict[str, Any]]
     hopeless = {"stop_hopeless": {"bounds": bounds}}
     return plain | {
         "pop p": plain["pop"] | {"order_by": "p"},
-        **{name: _without_target(plain[name.removesuffix(" open")]) for name in OPEN},
+        **{name: _drop_target(plain[name.removesuffix(" open")]) for name in OPEN},
         "asha predicted": predicted,
         **{f"{name} hopeless": plain[name] | hopeless for name in ("asha", "random", "bandit")},
     }
 
 
-def _without_target(tuner: dict[str, Any]) -> dict[str, Any]:
+def _drop_target(tuner: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in tuner.items() if name != "target"}
 
 

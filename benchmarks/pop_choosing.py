@@ -45,7 +45,7 @@ def workloads(folder: Path) -> Iterator[Workload]:
         yield pop.taskset(paths[number], part)
     for seed in (1, 2):
         yield Workload(f"stands still {seed}", "loss", "min", 40, tuple(standing_still(seed)))
-        yield Workload(f"chance {seed}", "accuracy", "max", 40, tuple(by_chance(seed)))
+        yield Workload(f"chance {seed}", "accuracy", "max", 40, tuple(random_accuracies(seed)))
 
 
 def standing_still(seed: int) -> Iterator[Trace]:
@@ -59,7 +59,7 @@ def standing_still(seed: int) -> Iterator[Trace]:
         yield trace(values, 60 * rng.uniform(0.6, 1.5))
 
 
-def by_chance(seed: int) -> Iterator[Trace]:
+def random_accuracies(seed: int) -> Iterator[Trace]:
     """100 accuracies of 360 images; many good configurations differ by less than their noise."""
     rng = np.random.default_rng(seed)
     for _ in range(100):

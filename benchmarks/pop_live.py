@@ -96,7 +96,7 @@ def compare(whole: Workload, tuner: Mapping[str, Any], target: float, log: Seque
     player = Player(timed, tuner, slots=slots, target=target, took=took, overheads=costs)
     player.simulator.run()
     simulated, played = player.simulator.log(), player.simulator.plan.studies[PLAYED]
-    real, virtual = until_the_end(log), until_the_end(simulated)
+    real, virtual = study_seconds(log), study_seconds(simulated)
     timed_steps = sum(end - start for trial, start, end in parts(simulated) if (trial, start, end) in took)
     print(f"{len(whole.traces)} trials of {whole.max_steps} steps, target {target:.4f}, {slots} slots")
     print(f"real workers {real:.2f} s, {study.executed} steps run; {1e3 * costs.look:.0f} ms from a result to a chain")
@@ -121,7 +121,7 @@ def traces_of(whole: Workload, study: Study, took: Mapping[Part, float]) -> Iter
     yield from (replace(trace, seconds=(usual,) * len(trace.steps)) for trace in recorded.values())
 
 
-def until_the_end(log: Sequence[StoredEvent]) -> float:
+def study_seconds(log: Sequence[StoredEvent]) -> float:
     """Seconds from the first chain that was given to a slot until the end of the study."""
     begun = next(each.at for each in log if isinstance(each.event, e.ChainAssigned))
     return next(each.at for each in log if isinstance(each.event, e.StudyCompleted)) - begun

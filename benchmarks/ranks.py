@@ -96,7 +96,7 @@ def stock(given: argparse.Namespace, device: str) -> Callable[[], None]:
     return step
 
 
-def in_turn(sides: dict[str, Callable[[], None]], rounds: int, device: str) -> dict[str, list[float]]:
+def measure_in_turn(sides: dict[str, Callable[[], None]], rounds: int, device: str) -> dict[str, list[float]]:
     """Milliseconds of each, by round."""
     found: dict[str, list[float]] = {name: [] for name in sides}
     for number in range(rounds + 2):  # the first two warm up
@@ -138,9 +138,9 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
         "FSDP2": sharded(given, None, device, f"fsdp:{given.ranks}"),
     }
     return {
-        "sum": in_turn(sums, given.rounds, given.device),
-        "step": in_turn(steps, given.rounds, given.device),
-        "fsdp": in_turn(divided, given.rounds, given.device),
+        "sum": measure_in_turn(sums, given.rounds, given.device),
+        "step": measure_in_turn(steps, given.rounds, given.device),
+        "fsdp": measure_in_turn(divided, given.rounds, given.device),
     }
 
 

@@ -206,7 +206,7 @@ def neps_bo(task: Any, seed: int, most: int) -> Found:
     np.random.seed(seed)  # it draws from the global generator
     space, found, best, free_of = Space(task.space, steps=task.steps), Found(), inf, dict[str, Any]()
     space.compose(lambda place, free: free_of.setdefault(place, free).at(0.5))
-    asked = neps.SearchSpace({place: _of_neps(free) for place, free in free_of.items() if free.low != free.high})
+    asked = neps.SearchSpace({place: _neps_result(free) for place, free in free_of.items() if free.low != free.high})
     optimizer = neps.AskAndTell(optimizer=neps.algorithms.bayesian_optimization(asked))
     for number in range(most):
         trial = optimizer.ask()
@@ -218,7 +218,7 @@ def neps_bo(task: Any, seed: int, most: int) -> Found:
     return found
 
 
-def _of_neps(free: Any) -> Any:
+def _neps_result(free: Any) -> Any:
     import neps
 
     if isinstance(free, Choice):

@@ -16,7 +16,7 @@ CONTEXT = get_context("forkserver")
 CONTEXT.set_forkserver_preload([*MODULES])
 
 
-def in_a_fork(function: Callable[..., T], *args: Any, **named: Any) -> T:
+def run_in_fork(function: Callable[..., T], *args: Any, **named: Any) -> T:
     """What a function of a module returns, or raises, in a process of its own.
 
     Its own child processes start as usual, not from a fork server of their own, which would import torch again.
@@ -27,7 +27,7 @@ def in_a_fork(function: Callable[..., T], *args: Any, **named: Any) -> T:
 
 def checked(job: dict[str, Any]) -> dict[str, Any]:
     """The report of `stagetree.runtime.check`, both as in the files of its command."""
-    return in_a_fork(_checked, job)
+    return run_in_fork(_checked, job)
 
 
 def _checked(job: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from forks import in_a_fork
+from forks import run_in_fork
 
 from stagetree import Trainer
 from stagetree.sequences import parse
@@ -88,7 +88,7 @@ def resume(trainer: Trainer, case: Case, saved: Saved) -> Saved:
 
 def resume_elsewhere(case: Case, saved: Saved, folder: Path) -> Saved:
     torch.save(asdict(saved), folder / "saved")
-    in_a_fork(go_on, case, folder)
+    run_in_fork(go_on, case, folder)
     return Saved(**torch.load(folder / "resumed", weights_only=False))
 
 

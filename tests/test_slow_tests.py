@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from turns import PARTS, chosen_part, of_the_commit, part_of
+from turns import PARTS, chosen_part, commit_part, part_of
 
 
 @pytest.fixture(autouse=True)
-def _of_this_test(monkeypatch: pytest.MonkeyPatch) -> None:
+def _fresh_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("STAGETREE_TEST_PART", raising=False)
     chosen_part.cache_clear()
     monkeypatch.setattr("turns.AT_NIGHT", False)
@@ -19,7 +19,7 @@ def test_parts_are_about_as_large_as_each_other() -> None:
 
 
 def test_a_part_is_chosen_by_name_or_by_the_commit(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert chosen_part() == (None if of_the_commit() == "all" else int(of_the_commit()))
+    assert chosen_part() == (None if commit_part() == "all" else int(commit_part()))
     for wanted, part in [("0", 0), (str(PARTS - 1), PARTS - 1), ("all", None)]:
         chosen_part.cache_clear()
         monkeypatch.setenv("STAGETREE_TEST_PART", wanted)

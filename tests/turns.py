@@ -42,7 +42,7 @@ def part_of(name: str) -> int:
 @cache
 def chosen_part() -> int | None:
     """None where all parts run."""
-    wanted = os.environ.get("STAGETREE_TEST_PART") or ("all" if AT_NIGHT else of_the_commit())
+    wanted = os.environ.get("STAGETREE_TEST_PART") or ("all" if AT_NIGHT else commit_part())
     if wanted == "all":
         return None
     if wanted not in map(str, range(PARTS)):
@@ -50,7 +50,7 @@ def chosen_part() -> int | None:
     return int(wanted)
 
 
-def of_the_commit() -> str:
+def commit_part() -> str:
     """By its hash; "all" where there is none."""
     command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
     try:

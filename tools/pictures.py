@@ -104,15 +104,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
         trunk(browser, REPORT, "charlm-gpu")
-        of_a_stack(browser, Path(folder))
-        of_many_trials(browser, Path(folder) / "large")
+        draw_stack(browser, Path(folder))
+        draw_many_trials(browser, Path(folder) / "large")
         browser.close()
     for name, shown in README.items():
         shutil.copy(INTO / f"{name}.png", SHOWN / f"{shown}.png")
     print(f"{len(list(INTO.glob('*.png')))} pictures in {INTO.relative_to(ROOT)}/")
 
 
-def of_a_stack(browser: Browser, folder: Path) -> None:
+def draw_stack(browser: Browser, folder: Path) -> None:
     """With nothing in it, with a study under way, and with two that are over."""
     trainer = str(ROOT / "examples" / "digits" / "trainer.py")
     with embedded(Embedded(folder, 2, [trainer])) as running, Client(running.url) as client:
@@ -138,7 +138,7 @@ def of_a_stack(browser: Browser, folder: Path) -> None:
         look_at_all(browser, running.url, "all", ("", "slots", "submit"))
 
 
-def of_many_trials(browser: Browser, folder: Path) -> None:
+def draw_many_trials(browser: Browser, folder: Path) -> None:
     folder.mkdir()
     whole(folder, LARGE)
     (folder / "log.db").rename(folder / "stagetree.db")
@@ -158,7 +158,7 @@ def look_at_all(browser: Browser, url: str, kind: str, hashes: tuple[str, ...]) 
             look(browser, f"{url}/#/{hash}", "-".join(filter(None, (kind, name_of(hash)))), theme)
 
 
-def of_a_report(report: Path, name: str) -> None:
+def draw_report(report: Path, name: str) -> None:
     """Its rung tree, for a page of the guide: `stagetree run examples/charlm/trunk.yaml` takes ten minutes."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
@@ -211,4 +211,4 @@ def settled(page: Page) -> None:
 
 
 if __name__ == "__main__":
-    of_a_report(Path(sys.argv[1]), sys.argv[2]) if sys.argv[1:] else main()
+    draw_report(Path(sys.argv[1]), sys.argv[2]) if sys.argv[1:] else main()

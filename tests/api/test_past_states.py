@@ -33,10 +33,10 @@ GOES_ON = ("wall_seconds", "seconds_left", "slots", "progress", "at")
 def answers(http: TestClient, study: str, at: int | None = None) -> dict[str, Json]:
     found = {path: http.get(f"/studies/{study}{path}", params={} if at is None else {"at": at}) for path in PATHS}
     assert {answer.status_code for answer in found.values()} == {200}, found
-    return {path: without_time(answer.json()) for path, answer in found.items()}
+    return {path: drop_time(answer.json()) for path, answer in found.items()}
 
 
-def without_time(answer: Json) -> Json:
+def drop_time(answer: Json) -> Json:
     return {name: value for name, value in answer.items() if name not in GOES_ON}
 
 

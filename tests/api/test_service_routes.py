@@ -143,14 +143,14 @@ def test_where_proofs_are_switched_off_an_audit_is_refused(
 def test_a_study_says_for_which_kind_of_gpu_it_waits(
     http: TestClient, tuned: str, workers: Workers, use: Services
 ) -> None:
-    def at_work(kind: str) -> None:
+    def record_activity(kind: str) -> None:
         with use.records.write() as rows:
             before = rows.slots.get("gpu0")
             owner = before and before.owner
             rows.slots.take("gpu0", "worker", instead_of=owner, device="cuda:0", host="here", pid=1, kind=kind)
             rows.slots.describe("gpu0", "worker", trainers={"digits": "1"}, note=None)
 
-    at_work("NVIDIA H100")
+    record_activity("NVIDIA H100")
     assert "waits_for" not in http.get(f"/studies/{tuned}").json()
     named = http.post("/studies", json=changed(name="named", devices=["A100"])).json()["study"]
     text = "no slot is of its devices, A100: those at work are NVIDIA H100"
@@ -161,7 +161,7 @@ def test_a_study_says_for_which_kind_of_gpu_it_waits(
     (text,) = http.get(f"/studies/{tuned}").json()["waits_for"]
     assert text.startswith("trials that began on NVIDIA A100 wait for such a slot: those at work are NVIDIA H100;")
     assert "`devices: [NVIDIA A100, NVIDIA H100]`" in text
-    at_work("NVIDIA A100")
+    record_activity("NVIDIA A100")
     assert "waits_for" not in http.get(f"/studies/{tuned}").json()
 
 
@@ -179,7 +179,7 @@ WELL = {"database": "ok", "schema": "ok", "broker": "ok", "store": "ok", "schedu
 
 
 @pytest.fixture
-def at_work(workers: Workers) -> None:
+def record_activity(workers: Workers) -> None:
     """A scheduler has looked just now, and a slot is alive."""
     workers.look()
 
@@ -194,7 +194,7 @@ def not_ready(http: TestClient) -> dict[str, str]:
     return wrong
 
 
-def test_it_is_ready(http: TestClient, at_work: None) -> None:
+def test_it_is_ready(http: TestClient, record_activity: None) -> None:
     answer = http.get("http://test/readyz")
     assert answer.status_code == 200
     assert answer.json() == {"status": "ok", "checks": WELL}
@@ -204,7 +204,7 @@ def test_it_is_not_ready_without_a_scheduler_and_a_slot(http: TestClient) -> Non
     assert not_ready(http) == {"scheduler": "no scheduler was ever heard of", "slots": "no slot is at work"}
 
 
-def test_it_is_not_ready_when_they_fell_silent(http: TestClient, at_work: None, use: Services) -> None:
+def test_it_is_not_ready_when_they_fell_silent(http: TestClient, record_activity: None, use: Services) -> None:
     with use.records.database.write() as session:
         session.execute(text("UPDATE schedulers SET ticked_at = ticked_at - 100"))
         session.execute(text("UPDATE slots SET seen_at = seen_at - 100"))
@@ -214,7 +214,7 @@ def test_it_is_not_ready_when_they_fell_silent(http: TestClient, at_work: None, 
     assert http.get("/slots").json()["items"][0]["state"] == "lost"
 
 
-def test_it_is_not_ready_when_the_only_slot_is_sick(http: TestClient, at_work: None, use: Services) -> None:
+def test_it_is_not_ready_when_the_only_slot_is_sick(http: TestClient, record_activity: None, use: Services) -> None:
     with use.records.write() as rows:
         rows.slots.quarantine("gpu0", "worker", seconds=60.0, reason="three failures in a row")
     assert not_ready(http) == {"slots": "no slot is at work; gpu0: three failures in a row"}

@@ -14,7 +14,7 @@ from app.service.plan_history import PlanHistory
 from app.service.views.side_by_side import side_by_side
 from app.simulation.simulator import Simulator
 from stagetree.models.sharing import Blocks
-from tests.domain.test_accounting import asha, by_chance, simulator, submit
+from tests.domain.test_accounting import asha, random_metrics, simulator, submit
 from tests.plans import study_of, tried
 from tests.strategies import Trial, spaces
 
@@ -68,7 +68,7 @@ def test_where_most_of_the_time_was_the_start_of_a_process_times_do_not_compare(
     def seconds(stage: Stage, number: int) -> float:
         return 0.5 * (stage.end - stage.start) + (start if number == 0 else 0.0)
 
-    simulated = Simulator(slots=1, measure=by_chance, seconds=seconds)
+    simulated = Simulator(slots=1, measure=random_metrics, seconds=seconds)
     study = submit(simulated, study_of([({"lr": lr, "bs": 1}, 20) for lr in (0.1, 0.1, 0.2, 0.3)]).to_json())
     simulated.run()
     history = PlanHistory()

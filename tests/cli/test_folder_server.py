@@ -20,7 +20,7 @@ LONG = ({"rate": 0.1}, 100_000)
 
 
 @pytest.fixture
-def up_here(here: Path) -> Iterator[Service]:
+def folder_stack(here: Path) -> Iterator[Service]:
     """As `stagetree up --port 0` here."""
     stack = Embedded(here / ".stagetree", 1, TOYS, stays=True)
     stack.start()
@@ -48,15 +48,15 @@ def test_studies_of_another_folder_are_not_changed(
 
 
 def test_the_server_of_the_folder_is_found(
-    up_here: Service, stagetree: Stagetree, write: Write, monkeypatch: pytest.MonkeyPatch
+    folder_stack: Service, stagetree: Stagetree, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With any port but 8000, `stagetree cancel` said that no server answers, and to start one here."""
     monkeypatch.setattr("stagetree.client.http.DEFAULT_URL", "http://127.0.0.1:9")
     file = write(trials("here", LONG))
     study = stagetree("submit", file).out.strip()
-    assert study == next(iter(up_here.client.studies()))["study"]
+    assert study == next(iter(folder_stack.client.studies()))["study"]
     refused = stagetree("run", file, "--trainers", TOYS[0])
-    assert refused.code == 1 and f": send it the study with --server {up_here.url}, or choose" in refused.err
+    assert refused.code == 1 and f": send it the study with --server {folder_stack.url}, or choose" in refused.err
     assert stagetree("pause", "last").out == f"{study} is paused\n", "what was refused left the address as it was"
     assert stagetree("cancel", "last").out == f"{study} is cancelled\n"
 

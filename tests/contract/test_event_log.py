@@ -19,7 +19,7 @@ from app.events.rows import Rows, StudyRecord
 PAUSED, RESUMED = StudyPaused(study="s1"), StudyResumed(study="s1")
 
 
-def in_threads(count: int, work: Callable[[int], object]) -> list[object]:
+def run_in_threads(count: int, work: Callable[[int], object]) -> list[object]:
     with ThreadPoolExecutor(count) as pool:
         return list(pool.map(work, range(count)))
 
@@ -115,7 +115,7 @@ def test_a_key_with_another_request_is_refused(log: EventLog) -> None:
 
 
 def test_a_key_used_by_many_at_once_appends_once(log: EventLog) -> None:
-    results = in_threads(4, lambda n: log.append("a", [PAUSED], expected=None, at=float(n), key="k"))
+    results = run_in_threads(4, lambda n: log.append("a", [PAUSED], expected=None, at=float(n), key="k"))
     assert log.head() == 1
     assert all(result == log.read("a") for result in results)
 
@@ -147,7 +147,7 @@ def test_writers_at_one_version_are_let_through_one_at_a_time(log: EventLog) -> 
             except VersionConflict:
                 continue
 
-    in_threads(4, add)
+    run_in_threads(4, add)
     assert [r.version for r in log.read("a")] == list(range(1, 41))
 
 
@@ -163,7 +163,7 @@ def test_a_reader_that_follows_misses_nothing(log: EventLog) -> None:
 
     reader = threading.Thread(target=follow)
     reader.start()
-    in_threads(4, lambda n: [log.append(f"s{n}", [PAUSED] * (1 + i % 3), expected=None, at=0.0) for i in range(30)])
+    run_in_threads(4, lambda n: [log.append(f"s{n}", [PAUSED] * (1 + i % 3), expected=None, at=0.0) for i in range(30)])
     done.set()
     reader.join(60)
     assert followed == list(range(1, log.head() + 1))
@@ -242,6 +242,6 @@ def test_a_deadlock_is_a_conflict(postgres_url: str) -> None:
         except VersionConflict:
             lost.append(n)
 
-    in_threads(2, append)
+    run_in_threads(2, append)
     assert (len(lost), log.head()) == (1, 2)
     database.dispose()

@@ -31,7 +31,7 @@ def asha(**fields: Any) -> dict[str, Any]:
     return StudySpec.from_dict({**common, "space": SPACE, "tuner": ASHA, **fields}).to_json()
 
 
-def by_chance(node: Node, step: int) -> e.Metrics:
+def random_metrics(node: Node, step: int) -> e.Metrics:
     return {METRIC: Random(f"{node.id}/{step}").random()}
 
 
@@ -40,7 +40,7 @@ def simulator(accidents: dict[int, str] | None = None, slots: int = 2) -> Simula
         fault = (accidents or {}).get(number)
         return None if fault is None else Fault(fault)
 
-    return Simulator(slots=slots, measure=by_chance, faults=faults, keep_every=3)
+    return Simulator(slots=slots, measure=random_metrics, faults=faults, keep_every=3)
 
 
 def submit(simulated: Simulator, spec: dict[str, Any]) -> Study:

@@ -35,11 +35,11 @@ ASHA = {"kind": "asha", "num_trials": 9, "min_steps": 2, "max_steps": 18, "reduc
 SPACE = {"lr": [0.1, 0.2, {"family": "multistep", "init": 0.1, "milestones": [4], "gamma": 0.1}], "bs": [1, 2, 3]}
 
 
-def by_chance(node: Node, step: int) -> e.Metrics:
+def random_metrics(node: Node, step: int) -> e.Metrics:
     return {METRIC: Random(f"{node.id}/{step}").random()}
 
 
-def run(spec: StudySpec | dict[str, Any], measure: Any = by_chance) -> Simulator:
+def run(spec: StudySpec | dict[str, Any], measure: Any = random_metrics) -> Simulator:
     simulated = Simulator(slots=3, measure=measure, keep_every=3)
     spec = spec if isinstance(spec, dict) else spec.to_json()
     simulated.give(c.SubmitStudy(plan=OPENED, study=StudyId("study"), spec=spec, at=0.0))
@@ -47,7 +47,7 @@ def run(spec: StudySpec | dict[str, Any], measure: Any = by_chance) -> Simulator
     return simulated
 
 
-def by_hand(hp: dict[str, Any], seed: int, begin: int) -> dict[str, Any]:
+def manual_repeat(hp: dict[str, Any], seed: int, begin: int) -> dict[str, Any]:
     return hp | {"data_seed": steps(0, seed, milestones=[begin]) if begin and seed else seed}
 
 
@@ -56,7 +56,7 @@ def by_hand(hp: dict[str, Any], seed: int, begin: int) -> dict[str, Any]:
 def test_repeats_are_as_many_trials_by_hand(trials: list[Trial], count: int, begin: int, merge: bool) -> None:
     repeats = {"seeds": count, "from": begin}
     plan = run(study_of(trials, repeats=repeats, merge=merge)).plan
-    listed = [(by_hand(hp, seed, begin), steps) for hp, steps in trials for seed in range(count)]
+    listed = [(manual_repeat(hp, seed, begin), steps) for hp, steps in trials for seed in range(count)]
     plain = run(study_of(listed, merge=merge)).plan
     study, alike = plan.studies[StudyId("study")], plain.studies[StudyId("study")]
     assert (study.requested, study.unique, study.executed) == (alike.requested, alike.unique, alike.executed)

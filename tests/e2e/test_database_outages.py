@@ -58,7 +58,7 @@ def demoted(cluster: Cluster, admin: Engine) -> Iterator[None]:
 # ------------------------------------------------------------------------------------------------ moments of a chain
 
 
-def at_a_claim(cluster: Cluster, outage: Outage, submit: Submit) -> str:
+def outage_at_claim(cluster: Cluster, outage: Outage, submit: Submit) -> str:
     """The message that begins a chain arrives while the database is away.
 
     The slots are halted for as short as can be: one that is for as long as its lease is rightly taken for lost.
@@ -74,7 +74,7 @@ def at_a_claim(cluster: Cluster, outage: Outage, submit: Submit) -> str:
     return study
 
 
-def in_training(cluster: Cluster, outage: Outage, submit: Submit) -> str:
+def outage_in_training(cluster: Cluster, outage: Outage, submit: Submit) -> str:
     study = submit()
     wait_for("a stage under way", lambda: [chain for chain in chains(cluster, ChainState.RUNNING) if is_inside(chain)])
     with outage():
@@ -82,7 +82,7 @@ def in_training(cluster: Cluster, outage: Outage, submit: Submit) -> str:
     return study
 
 
-def between_stages(cluster: Cluster, outage: Outage, submit: Submit) -> str:
+def outage_between_stages(cluster: Cluster, outage: Outage, submit: Submit) -> str:
     """The message that begins the next stage arrives while the database is away."""
     study = submit()
     first = wait_for("a chain of more stages", lambda: [c for c in chains(cluster, ChainState.RUNNING) if has_next(c)])
@@ -94,7 +94,7 @@ def between_stages(cluster: Cluster, outage: Outage, submit: Submit) -> str:
     return study
 
 
-def while_saving_and_closing(cluster: Cluster, outage: Outage, submit: Submit) -> str:
+def outage_while_saving(cluster: Cluster, outage: Outage, submit: Submit) -> str:
     """The last checkpoint of a chain is saved, and its last facts are stated, while the database is away."""
     with ExitStack() as away:
         with cluster.fault("store", "freeze", *SLOTS):
@@ -146,14 +146,14 @@ def is_past(cluster: Cluster, before: ChainRecord) -> bool:
 @pytest.mark.parametrize(
     "outage, moment",
     [
-        ("refuse", at_a_claim),
-        pytest.param("demoted", at_a_claim, marks=pytest.mark.slow),
-        pytest.param("demoted", in_training, marks=pytest.mark.slow),
-        pytest.param("refuse", between_stages, marks=pytest.mark.slow),
-        pytest.param("demoted", while_saving_and_closing, marks=pytest.mark.slow),
-        pytest.param("refuse", in_training, marks=pytest.mark.slow),
-        pytest.param("demoted", between_stages, marks=pytest.mark.slow),
-        pytest.param("refuse", while_saving_and_closing, marks=pytest.mark.slow),
+        ("refuse", outage_at_claim),
+        pytest.param("demoted", outage_at_claim, marks=pytest.mark.slow),
+        pytest.param("demoted", outage_in_training, marks=pytest.mark.slow),
+        pytest.param("refuse", outage_between_stages, marks=pytest.mark.slow),
+        pytest.param("demoted", outage_while_saving, marks=pytest.mark.slow),
+        pytest.param("refuse", outage_in_training, marks=pytest.mark.slow),
+        pytest.param("demoted", outage_between_stages, marks=pytest.mark.slow),
+        pytest.param("refuse", outage_while_saving, marks=pytest.mark.slow),
     ],
     indirect=["outage"],
 )

@@ -43,12 +43,12 @@ def check(service: Service, study: str, folder: Path) -> None:
     log = folder / "log.jsonl"
     log.write_text(service.client.log(study), encoding="utf-8")
     command = [sys.executable, "-m", "stagetree", "replay", study, "--log", str(log), "-o", "json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=without_services())
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=plain_environment())
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["history"] == found["history"]
 
 
-def without_services() -> dict[str, str]:
+def plain_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("STAGETREE_")}
 
 

@@ -124,7 +124,7 @@ def test_the_order_of_a_set_is_in_a_stack_as_in_every_other(tmp_path: Path) -> N
 
 
 @pytest.fixture
-def by_hand(folder: Path, programs: Path) -> Iterator[Client]:
+def manual_cluster(folder: Path, programs: Path) -> Iterator[Client]:
     """The processes of a cluster from a wheel, started in that folder; on one machine, with a file as the log."""
     (api, kept), (broker, kept_too) = (reserve("127.0.0.1", 0) for _ in range(2))
     settings = {
@@ -153,10 +153,10 @@ def by_hand(folder: Path, programs: Path) -> Iterator[Client]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("folder", ["app"], indirect=True)
-def test_a_cluster_is_started_by_hand_beside_modules_called_as_ours(by_hand: Client, folder: Path) -> None:
+def test_a_cluster_is_started_by_hand_beside_modules_called_as_ours(manual_cluster: Client, folder: Path) -> None:
     def slots() -> list[str]:
         try:
-            return [slot["name"] for slot in by_hand.slots()]
+            return [slot["name"] for slot in manual_cluster.slots()]
         except StagetreeError:
             return []
 
@@ -165,5 +165,5 @@ def test_a_cluster_is_started_by_hand_beside_modules_called_as_ours(by_hand: Cli
 
     wait_for("the slot", lambda: slots() == ["cpu0"] or "is mine" in logs())
     assert "is mine" not in logs()
-    study = by_hand.submit(json.loads(STUDY))["study"]
-    wait_for("the end of the study", lambda: by_hand.study(study)["state"] == "completed")
+    study = manual_cluster.submit(json.loads(STUDY))["study"]
+    wait_for("the end of the study", lambda: manual_cluster.study(study)["state"] == "completed")

@@ -140,7 +140,7 @@ class Held:
         return "caught" if self.isolated else "marked" if any(self.marks.values()) else "plain"
 
     @property
-    def in_silence(self) -> dict[int, list[str]]:
+    def silent_errors(self) -> dict[int, list[str]]:
         """The wrong values of trials without a mark."""
         return {number: lines for number, lines in self.other.items() if not self.marks.get(number)}
 

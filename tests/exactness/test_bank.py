@@ -60,7 +60,7 @@ def test_a_wrong_trainer_shows_wrong_values_where_nothing_is_proven(file: str, s
 def test_no_wrong_trainer_is_wrong_in_silence(file: str, start: Start, alone: Alone) -> None:
     kinds = dict(trainers([file]))
     shown = held(start(True), kinds, alone)
-    assert {name: each for name, each in shown.items() if each.in_silence} == {}
+    assert {name: each for name, each in shown.items() if each.silent_errors} == {}
     assert [name for name, each in shown.items() if each.state != "completed"] == []
     assert {name: each.isolated for name, each in shown.items() if not is_true(name, each.isolated)} == {}
     isolated = {name: each.other for name, each in shown.items() if each.isolated and name not in SAVED}
@@ -106,4 +106,4 @@ def test_a_trial_that_goes_on_behind_a_change_is_not_proven_by_one_that_never_ch
     cluster, kind = start(True), dict(trainers(WRONG))["together"]
     study = cluster.run(cluster.submit(changes("together")))
     shown = hold(cluster.plan, study, alone, file_of(kind))
-    assert not shown.in_silence and (shown.isolated or list(shown.other) == [2])
+    assert not shown.silent_errors and (shown.isolated or list(shown.other) == [2])

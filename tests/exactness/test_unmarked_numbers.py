@@ -114,5 +114,5 @@ def check(sqlite_template: Path, alone: Alone, study: Json, slots: int) -> None:
         note(f"{slots} slots, {study}, {shown}, {cluster.events(ExactnessTested)}")
         event(shown.outcome)
         assert shown.state == "completed" and not shown.errors
-        assert not shown.in_silence
+        assert not shown.silent_errors
         assert not (shown.isolated and shown.other)

@@ -34,7 +34,7 @@ def study(other: Json) -> Json:
     return spec("wrong-option", tuner=tuner, audit=0.0)
 
 
-def after_rounds(cluster: Cluster, submitted: StudyId, alone: Alone) -> Iterator[Held]:
+def views_by_round(cluster: Cluster, submitted: StudyId, alone: Alone) -> Iterator[Held]:
     """The view after each round in which the long trial trains."""
     while True:
         cluster.beat()
@@ -67,14 +67,14 @@ def cluster(sqlite_url: str, tmp_path: Path) -> Iterator[Cluster]:
 def test_a_trial_with_another_optimizer_is_not_proven_by_those_with_one(cluster: Cluster, alone: Alone) -> None:
     """Idle slots train it alone, and find the fault; until then it has a mark."""
     other = {"family": "values", "values": ["sgd", "adam"], "milestones": [10]}
-    shown = list(islice(after_rounds(cluster, cluster.submit(study({"optimizer": other})), alone), 14))
-    assert [each.in_silence for each in shown if each.in_silence] == []
+    shown = list(islice(views_by_round(cluster, cluster.submit(study({"optimizer": other})), alone), 14))
+    assert [each.silent_errors for each in shown if each.silent_errors] == []
     assert shown[-1].verdict == "inexact" and shown[-1].isolated
 
 
 def test_trials_with_one_optimizer_are_proven_by_each_other(cluster: Cluster, alone: Alone) -> None:
     submitted = cluster.submit(study({"optimizer": "sgd", "lr": switch(0.1, 0.25, 10)}))
-    shown = list(islice(after_rounds(cluster, submitted, alone), 14))
+    shown = list(islice(views_by_round(cluster, submitted, alone), 14))
     assert not any(shown[-1].other.values()) and shown[-1].verdict in ("checked", "verified")
     assert {number: mark for number, mark in shown[-1].marks.items() if mark} == {}
     wholes = [test for test in cluster.events(ExactnessTested) if test.proof == VerificationKind.WHOLE]

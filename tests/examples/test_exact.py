@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from forks import checked, in_a_fork
+from forks import checked, run_in_fork
 
 from app.cli.check import check_job
 from stagetree.runtime.loading import load_trainer
@@ -26,7 +26,7 @@ def report_on(study: str, folder: Path, **how: Any) -> dict[str, Any]:
     job = check_job(spec, str(file), "cpu")
     assert job is not None
     if study.startswith("shapes/"):
-        job["args"]["data"] = in_a_fork(drawn, job["file"], folder / "data")
+        job["args"]["data"] = run_in_fork(drawn, job["file"], folder / "data")
     report = checked({**job, **how})
     assert spec.metric in report["metrics"]
     return report

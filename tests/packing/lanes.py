@@ -103,7 +103,7 @@ def fresh(width: int, numbers: Iterable[int], kind: type[TorchTrainer] = Tiny, *
     return pack
 
 
-def through_a_checkpoint(trained: Model, hp: Hp, kind: type[TorchTrainer] = Tiny, **args: Any) -> Model:
+def reload_checkpoint(trained: Model, hp: Hp, kind: type[TorchTrainer] = Tiny, **args: Any) -> Model:
     """The same model in another process, as it were."""
     fd, _ = trained.save()
     try:

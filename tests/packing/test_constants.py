@@ -16,7 +16,7 @@ from lanes import (
     is_packed,
     model,
     packed,
-    through_a_checkpoint,
+    reload_checkpoint,
     weights,
 )
 from torch import Tensor, nn
@@ -151,7 +151,7 @@ def test_a_checkpoint_of_a_lane_goes_on_in_another_pack(kind: type[TorchTrainer]
     assert not packed(first, hps, 2)
     second = PackedModels(WIDTH)
     for number in (1, 0):
-        second.add(number, through_a_checkpoint(first[number], hps[number], kind))
+        second.add(number, reload_checkpoint(first[number], hps[number], kind))
     assert not packed(first, hps, 2) and not packed(second, hps, 2)
     for number in hps:
         assert_same(weights(first[number]), weights(second[number]))

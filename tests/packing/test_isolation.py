@@ -19,7 +19,7 @@ from lanes import (
     model,
     on_a_cpu,
     packed,
-    through_a_checkpoint,
+    reload_checkpoint,
     weights,
 )
 from torch import nn
@@ -162,7 +162,7 @@ def test_a_break_a_checkpoint_and_another_pack_change_nothing(broken: int) -> No
     second.add(7, model())
     assert not packed(second, {7: STEADY}, broken)  # lane 0 of the other pack has another neighbour
     for number, hp in hps.items():
-        second.add(number, through_a_checkpoint(first[number], hp))
+        second.add(number, reload_checkpoint(first[number], hp))
     assert not packed(second, {7: STEADY, **hps}, 4 - broken)
     for number in hps:
         assert_same(weights(second[number]), weights(whole[number]))
@@ -242,7 +242,7 @@ def test_groups_with_rates_of_their_own() -> None:
     mine = {**STEADY, "lr.muon": DECAY}
     others = {**STEADY, "lr.muon": 0.3}, {"lr": DECAY, "momentum": 0.9, "bs": 4, "lr.muon": 0.3}
     whole = alone(mine, 4, Named)
-    halfway = through_a_checkpoint(alone(mine, 2, Named), mine, Named)
+    halfway = reload_checkpoint(alone(mine, 2, Named), mine, Named)
     for _ in range(2):
         halfway.advance(HpTimeline(mine))
     assert_same(weights(halfway), weights(whole))

@@ -62,7 +62,7 @@ def trained_with(kind: type[TorchTrainer], optimizer: str, clip: float | None) -
     return With
 
 
-def of_a_step(kind: type[TorchTrainer], hp: dict[str, Any]) -> Counter[str]:
+def step_operations(kind: type[TorchTrainer], hp: dict[str, Any]) -> Counter[str]:
     """Operations of a third step alone."""
     trained = alone(hp, 2, kind)
     with Operations() as found:
@@ -70,7 +70,7 @@ def of_a_step(kind: type[TorchTrainer], hp: dict[str, Any]) -> Counter[str]:
     return found.counts
 
 
-def of_a_packed_step(width: int, kind: type[TorchTrainer], hp: dict[str, Any], numbers: range) -> Counter[str]:
+def packed_step_operations(width: int, kind: type[TorchTrainer], hp: dict[str, Any], numbers: range) -> Counter[str]:
     """The same of a pack with these lanes, which have rates of their own."""
     hps = {number: {**hp, "lr": 0.01 * (1 + number)} for number in numbers}
     pack = fresh(width, hps, kind)
@@ -111,10 +111,10 @@ def test_a_step_of_64_lanes_is_no_more_operations(name: str, optimizer: str) -> 
 def assert_few(name: str, optimizer: str, widths: Sequence[int]) -> None:
     kind = trained_with(trainer(*MODELS[name]), optimizer, 1.0 if optimizer == "adamw" else None)
     hp = {"lr": 0.01, "bs": 32}
-    alone = of_a_step(kind, hp)
+    alone = step_operations(kind, hp)
     most = alone.total() - alone[READS] + MORE
     for width in widths:
-        found = of_a_packed_step(width, kind, hp, range(width))
+        found = packed_step_operations(width, kind, hp, range(width))
         assert found.total() <= most, found
         assert not found.keys() & set(WAITS)
 
@@ -123,7 +123,7 @@ def assert_few(name: str, optimizer: str, widths: Sequence[int]) -> None:
 def test_attention_of_all_lanes_is_one_kernel_for_each_layer() -> None:
     """On a CPU torch has no rule for it, and called its kernel for each lane."""
     kind = trained_with(trainer(*MODELS["transformer"]), "sgd", None)
-    found = of_a_packed_step(4, kind, {"lr": 0.01, "bs": 8}, range(4))
+    found = packed_step_operations(4, kind, {"lr": 0.01, "bs": 8}, range(4))
     kernels = {name: count for name, count in found.items() if "attention" in name}
     assert kernels and set(kernels.values()) == {2}  # layers; forward and backward
 
@@ -138,9 +138,9 @@ class Logging(Tiny):
 @pytest.mark.parametrize("batches", [{"bs": 4}, {"bs": 8}], ids=str)
 def test_lanes_that_nobody_has_and_what_is_logged_cost_no_operations(batches: dict[str, int]) -> None:
     hp, few = {**STEADY, **batches}, range(2)
-    full = of_a_packed_step(8, Logging, hp, range(8))
-    assert of_a_packed_step(8, Logging, hp, few).total() <= full.total()
-    assert full.total() == of_a_packed_step(4, Logging, hp, range(4)).total()
+    full = packed_step_operations(8, Logging, hp, range(8))
+    assert packed_step_operations(8, Logging, hp, few).total() <= full.total()
+    assert full.total() == packed_step_operations(4, Logging, hp, range(4)).total()
 
 
 @pytest.mark.slow

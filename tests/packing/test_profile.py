@@ -24,7 +24,7 @@ ROUNDING = 1e-7
 """The largest difference of results in double precision: nine digits are left for optimizers to magnify the last."""
 
 
-def in_double(kind: type[TorchTrainer]) -> type[TorchTrainer]:
+def double_precision(kind: type[TorchTrainer]) -> type[TorchTrainer]:
     """The same trainer, with its model and its batches in double precision."""
 
     class Double(kind):  # type: ignore[misc, valid-type]
@@ -68,7 +68,7 @@ def assert_so(profile: Profile | None, kind: type[TorchTrainer], hp: dict[str, A
     if profile.is_exact:
         assert apart_after(3, kind, hp, **how) == 0.0
     else:
-        assert apart_after(3, in_double(kind), hp, **how) < ROUNDING
+        assert apart_after(3, double_precision(kind), hp, **how) < ROUNDING
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from lanes import DEVICE, STEADY, Tiny, alone, assert_same, distance, fresh, packed, through_a_checkpoint, weights
+from lanes import DEVICE, STEADY, Tiny, alone, assert_same, distance, fresh, packed, reload_checkpoint, weights
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.testing._internal.two_tensor import TwoTensor
@@ -198,7 +198,7 @@ def test_a_quantised_base_is_in_memory_once_and_whose_it_is_decides_no_bits(kind
         assert_same(weights(few[number]), weights(pack[number]))
     for layer in range(2):
         assert len({tuple(each.data_ptr() for each in tensors_of(kind, bases(pack, lane)[layer])) for lane in HPS}) == 1
-    few.add(1, through_a_checkpoint(pack[1], HPS[1], Adapting, base=kind))
+    few.add(1, reload_checkpoint(pack[1], HPS[1], Adapting, base=kind))
     assert not packed(few, {1: HPS[1]}, 1) and not packed(pack, HPS, 1)
     assert_same(weights(few[1]), weights(pack[1]))
 

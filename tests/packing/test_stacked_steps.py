@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lanes import DEVICE, STEADY, Tiny, alone, distance, fresh, packed, through_a_checkpoint, weights
+from lanes import DEVICE, STEADY, Tiny, alone, distance, fresh, packed, reload_checkpoint, weights
 from torch import Tensor, nn
 from torch.optim import ASGD, SGD, Adadelta, Adagrad, Adam, Adamax, AdamW, NAdam, Optimizer, RAdam, RMSprop, Rprop
 
@@ -295,7 +295,7 @@ def test_with_any_optimizer_a_trial_is_what_it_is_alone_and_its_checkpoint_goes_
     pack = fresh(3, [0, 1], trainer)
     assert not packed(pack, {0: hp, 1: {**hp, "lr": 0.01}}, 2)
     assert distance(weights(pack[0]), weights(alone(hp, 2, trainer))) < 1e-11
-    pack.add(2, through_a_checkpoint(pack[0], hp, trainer))
+    pack.add(2, reload_checkpoint(pack[0], hp, trainer))
     assert not packed(pack, {0: hp, 2: hp}, 2)
     assert distance(weights(pack[0]), weights(pack[2])) == 0
     assert distance(weights(pack[2]), weights(alone(hp, 4, trainer))) < 1e-11

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 from assignments import WORK
-from forks import in_a_fork
+from forks import run_in_fork
 from stacks import wait_for
 from transactions import TTL, Transactions
 
@@ -70,18 +70,18 @@ DEAF = "import signal, time; signal.signal(signal.SIGTERM, lambda *_: None); pri
 @pytest.mark.slow
 def test_a_stack_ends_when_nothing_is_left_to_save(tmp_path: Path) -> None:
     """It waited for Celery's own end, two seconds, after an unneeded comparison was stopped."""
-    assert in_a_fork(ended, Deaf, tmp_path, is_in_use=True, is_saved=True) == (0, True, True)
+    assert run_in_fork(ended, Deaf, tmp_path, is_in_use=True, is_saved=True) == (0, True, True)
 
 
 @pytest.mark.slow
 def test_a_stack_at_whose_slots_nothing_is_trained_ends_at_once(tmp_path: Path) -> None:
-    assert in_a_fork(ended, Deaf, tmp_path, is_in_use=False) == (0, True, False)
+    assert run_in_fork(ended, Deaf, tmp_path, is_in_use=False) == (0, True, False)
 
 
 @pytest.mark.slow
 def test_the_api_is_there_until_the_workers_have_ended(tmp_path: Path) -> None:
     """The page shows the saving for which users wait."""
-    assert in_a_fork(ended, Sleeping, tmp_path, is_in_use=True) == (0, True, False)
+    assert run_in_fork(ended, Sleeping, tmp_path, is_in_use=True) == (0, True, False)
 
 
 class Sleeping(Prefork):

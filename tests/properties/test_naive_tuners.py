@@ -128,7 +128,7 @@ def one_by_one(verdict: Callable[[Seen, int, int, dict[str, Any]], bool]) -> Nai
     return naive
 
 
-def in_top(seen: Seen, trial: int, at: int, tuner: dict[str, Any]) -> bool:
+def is_in_top(seen: Seen, trial: int, at: int, tuner: dict[str, Any]) -> bool:
     """Stopping ASHA: in the top 1/eta of those seen there, itself among them, but one at least."""
     ranked = [other for _, other in sorted(seen.arrived[at])]
     return ranked.index(trial) < max(1, len(ranked) // tuner["reduction_factor"])
@@ -141,7 +141,7 @@ def near_the_best(seen: Seen, trial: int, at: int, tuner: dict[str, Any]) -> boo
     return own == best or best * (1 + tuner["epsilon"]) > own
 
 
-def under_the_median(seen: Seen, trial: int, at: int, tuner: dict[str, Any]) -> bool:
+def is_below_median(seen: Seen, trial: int, at: int, tuner: dict[str, Any]) -> bool:
     """Vizier, 3.2.2: its best so far against the median of the others' running averages up to the same point."""
     earlier = [point for point in tuner["points"] if point <= at]
     losses = [{other: loss for loss, other in seen.arrived[point]} for point in earlier]
@@ -217,11 +217,11 @@ CASES: dict[str, tuple[dict[str, Any], Naive]] = {
     "sha": ({"kind": "sha", "num_trials": 20, "min_steps": 1, "max_steps": 16, "reduction_factor": 2}, sha),
     "stopping asha": (
         {"kind": "asha", "type": "stopping", "num_trials": 20, "min_steps": 1, "max_steps": 16, "reduction_factor": 2},
-        one_by_one(in_top),
+        one_by_one(is_in_top),
     ),
     "median": (
         {"kind": "median", "num_trials": 15, "max_steps": 11, "interval": 3, "min_trials": 3, "min_steps": 6},
-        one_by_one(under_the_median),
+        one_by_one(is_below_median),
     ),
     "hyperband": ({"kind": "hyperband", "min_steps": 1, "max_steps": 9, "reduction_factor": 3, "loops": 2}, hyperband),
     "async hyperband": (

@@ -30,7 +30,7 @@ def command(job: dict[str, Any], folder: Path) -> subprocess.CompletedProcess[st
     return done
 
 
-def by_command(job: dict[str, Any], folder: Path) -> dict[str, Any]:
+def check_by_command(job: dict[str, Any], folder: Path) -> dict[str, Any]:
     command(job, folder)
     report: dict[str, Any] = json.loads((folder / "report").read_text())
     return report
@@ -40,7 +40,7 @@ def by_command(job: dict[str, Any], folder: Path) -> dict[str, Any]:
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_exact_trainer_is_said_to_be(tmp_path: Path, workers: int) -> None:
     asked = job("exact", workers=workers)
-    report = checked(asked) if workers else by_command(asked, tmp_path)
+    report = checked(asked) if workers else check_by_command(asked, tmp_path)
     assert report["failed"] == "" and report["differences"] == {}
     assert report["metrics"].keys() == {"value"}
     assert report["checkpoint_bytes"] > 1000 and report["step_seconds"] > 0
@@ -123,19 +123,19 @@ def test_how_the_trainer_fails_is_told(name: str, words: str) -> None:
 SHARDED = Path(__file__).parents[1] / "ranks" / "in_shards.py"
 
 
-def in_ranks(**more: Any) -> dict[str, Any]:
+def rank_job(**more: Any) -> dict[str, Any]:
     return {"file": str(SHARDED), "name": "in_shards", "args": {}, "seed": 0, "hp": {"lr": 0.01, "bs": 30}, **more}
 
 
 @pytest.mark.slow
 def test_ranks_that_have_the_same_bits_are_said_to() -> None:
-    report = checked(in_ranks(shards=4, ranks=[1, 2, 4], steps=3, broken=1))
+    report = checked(rank_job(shards=4, ranks=[1, 2, 4], steps=3, broken=1))
     assert (report["failed"], report["differences"]) == ("", {})
 
 
 @pytest.mark.slow
 def test_torchs_own_sums_are_checked_in_as_many_ranks_as_the_plan_says() -> None:
-    ddp = in_ranks(parallel="ddp:2", steps=3, broken=1) | {
+    ddp = rank_job(parallel="ddp:2", steps=3, broken=1) | {
         "name": "in_ddp",
         "file": str(SHARDED.with_name("in_ddp.py")),
     }

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from forks import in_a_fork
+from forks import run_in_fork
 from torch import distributed as dist
 from torch import nn
 from torch.distributed import checkpoint
@@ -72,7 +72,7 @@ def test_what_several_ranks_wrote_is_put_together(tmp_path: Path) -> None:
     if (pid := os.fork()) == 0:
         write_divided(tmp_path, 1)
         os._exit(0)
-    in_a_fork(write_divided, tmp_path, 0)
+    run_in_fork(write_divided, tmp_path, 0)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert len(list((tmp_path / "dcp").glob("*.distcp"))) == 2
     found = load_weights(tmp_path / "dcp")

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from forks import in_a_fork
+from forks import run_in_fork
 from moods import MOODY, TOY, Start
 
 from app.workers.trainer_connection import Deadline
@@ -32,7 +32,7 @@ def test_it_gives_the_same_metrics(start: Start, deadline: Deadline) -> None:
     process.build(TOY, "toy", {}, 3, deadline=deadline)
     process.train({"lr": 0.1}, 9, deadline=deadline)
     trial = DebugTrial(file=TOY, name="toy", args={}, seed=3, hp={"lr": 0.1})
-    assert in_a_fork(run_in_terminal, trial, 9) == process.evaluate(deadline=deadline)
+    assert run_in_fork(run_in_terminal, trial, 9) == process.evaluate(deadline=deadline)
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from tests.strategies import configurations
 STEPS = 40
 
 
-def in_force(hp: dict[str, Any], step: int) -> ScheduleSegment:
+def values_in_force(hp: dict[str, Any], step: int) -> ScheduleSegment:
     return [*takewhile(lambda segment: segment.start <= step, segments(hp))][-1]
 
 
@@ -24,7 +24,7 @@ def test_values_are_those_of_the_plan_in_the_same_order(sequences: dict[str, Seq
     hp = {name: sequence.to_json() for name, sequence in sequences.items()}
     timeline = HpTimeline(hp)
     for step in range(STEPS):
-        assert [*timeline.at(step).items()] == [*in_force(hp, step).values(step).items()]
+        assert [*timeline.at(step).items()] == [*values_in_force(hp, step).values(step).items()]
 
 
 @given(configurations("ab"))

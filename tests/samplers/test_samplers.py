@@ -208,7 +208,7 @@ def test_cma_es_learns_over_its_generations() -> None:
 
 def _optuna_trials(seen: list[TrialEvent], sampler: str = "tpe") -> dict[int, tuple[str, float | None]]:
     """What Optuna knows of the trials, by their number with us."""
-    tuner = by_rung(sampler) | ({"per_rung": False} if sampler == "tpe" else {})
+    tuner = asha_tuner(sampler) | ({"per_rung": False} if sampler == "tpe" else {})
     told = optuna_sampler.OptunaMirror(spec(sampler, tuner=tuner), sampler)
     told.catch_up(seen)
     known = told.study.get_trials()
@@ -349,7 +349,7 @@ def test_tpe_models_each_parameter_by_itself() -> None:
 # ------------------------------------------------------------------------------------------------ a model for each rung
 
 
-def by_rung(sampler: str = "tpe") -> dict[str, Any]:
+def asha_tuner(sampler: str = "tpe") -> dict[str, Any]:
     return {"kind": "asha", "num_trials": 9, "min_steps": 1, "max_steps": 9, "sampler": sampler}
 
 
@@ -364,28 +364,28 @@ def test_results_of_one_rung_are_in_one_model() -> None:
         sample = {"lr": 0.01 * (number + 1), "wd.init": 0.5, "bs": 0}
         event = start(number, Proposal(proposed(proposals, number).hp, {"sample": sample, "asked": 0}))
         seen += [event, result(number, float(number))]
-    told = optuna_sampler.OptunaMirror(spec("tpe", tuner=by_rung()), "tpe")
+    told = optuna_sampler.OptunaMirror(spec("tpe", tuner=asha_tuner()), "tpe")
     for number in range(10):
         seen.append(result(number, 100.0 + number, 3))
         told.catch_up(seen)
         if number < 9:
             assert told.level == 1 and known(told) == [float(each) for each in range(12)], "a promotion changes nothing"
     assert told.level == 3 and known(told) == [100.0 + each for each in range(10)]
-    at_once = optuna_sampler.OptunaMirror(spec("tpe", tuner=by_rung()), "tpe")
+    at_once = optuna_sampler.OptunaMirror(spec("tpe", tuner=asha_tuner()), "tpe")
     at_once.catch_up(seen)
     assert known(at_once) == known(told)
-    in_one = optuna_sampler.OptunaMirror(spec("tpe", tuner=by_rung() | {"per_rung": False}), "tpe")
+    in_one = optuna_sampler.OptunaMirror(spec("tpe", tuner=asha_tuner() | {"per_rung": False}), "tpe")
     in_one.catch_up(seen)
     assert known(in_one) == [*(100.0 + each for each in range(10)), 10.0, 11.0]
 
 
 @pytest.mark.parametrize("sampler", ["tpe", pytest.param("gp", marks=pytest.mark.night)])
 def test_with_a_model_for_each_rung_a_proposal_is_a_function_of_history(sampler: str) -> None:
-    seen, proposals = story(sampler, 16, tuner=by_rung(sampler))
+    seen, proposals = story(sampler, 16, tuner=asha_tuner(sampler))
     for number in (9, 15):
-        assert proposed(source(sampler, before(seen, number), tuner=by_rung(sampler)), number) == proposals[number]
+        assert proposed(source(sampler, before(seen, number), tuner=asha_tuner(sampler)), number) == proposals[number]
 
 
 def test_others_have_no_models_to_part() -> None:
     with pytest.raises(SpecError, match=r"per_rung: must be left out for random: it is of the samplers tpe and gp"):
-        spec("random", tuner=by_rung("random") | {"per_rung": True})
+        spec("random", tuner=asha_tuner("random") | {"per_rung": True})

@@ -27,7 +27,7 @@ LADDER = {"kind": "trials", "trials": [{"hp": {"lr": decay(end)}, "steps": 12} f
 LONG = {"kind": "trials", "trials": [{"hp": {"lr": 0.2}, "steps": 500}]}
 
 
-def by_two(at: Scene, **fields: Any) -> None:
+def submit_for_two(at: Scene, **fields: Any) -> None:
     at.submit(LADDER, opened=DDP, parallel="ddp", ranks=2, **fields)
 
 
@@ -38,7 +38,7 @@ def chains(at: Scene, plan: str = "plan") -> list[tuple[str | None, tuple[str, .
 
 def test_torchs_own_sums_are_tried_compared_and_audited_by_as_many_slots_as_train_them() -> None:
     at = scene({"a": 3}, proofs=True)
-    by_two(at)
+    submit_for_two(at)
     workers = ToyWorkers(at)
     workers.run()
     at.give(c.RequestAudit(study=StudyId("study"), at=at.at))
@@ -60,14 +60,14 @@ def test_torchs_own_sums_are_tried_compared_and_audited_by_as_many_slots_as_trai
 
 def test_a_trainer_that_is_inexact_on_several_devices_is_found() -> None:
     at = scene({"a": 2}, proofs=True)
-    by_two(at, inexact="allow")
+    submit_for_two(at, inexact="allow")
     ToyWorkers(at, late=5, forgets=True, sees_stray=False).run()
     assert judge(at.plan(), at.study()).verdict == Verdict.INEXACT
 
 
 def test_slots_of_several_machines_make_a_proof_where_none_has_enough() -> None:
     at = scene({"a": 1, "b": 1}, reached=True, proofs=True)
-    by_two(at)
+    submit_for_two(at)
     at.scheduler.tick()
     assert chains(at) == [(VerificationKind.CHECK, ("a-gpu0", "b-gpu0"))]
     assert [slot for *_, slot in at.messages] == ["a-gpu0"] and [slot for _, slot in at.invited] == ["b-gpu0"]
@@ -81,7 +81,7 @@ def test_slots_are_held_for_a_trial_of_the_trainer() -> None:
     at = scene({"a": 2}, proofs=True)
     at.submit(LONG, name="first", plan="other", opened=OPENED, check=False)
     at.scheduler.tick()
-    by_two(at)
+    submit_for_two(at)
     at.scheduler.tick()
     assert chains(at) == []
     at.submit(LONG, name="later", plan="third", opened=OPENED, check=False)
@@ -95,7 +95,7 @@ def test_slots_are_held_for_a_trial_of_the_trainer() -> None:
 
 def test_a_trial_of_the_trainer_that_can_never_be_made_says_so() -> None:
     at = scene({"a": 1}, proofs=True)
-    by_two(at)
+    submit_for_two(at)
     at.scheduler.tick()
     assert chains(at) == []
     (problem,) = at.scheduler.problems().values()
@@ -104,7 +104,7 @@ def test_a_trial_of_the_trainer_that_can_never_be_made_says_so() -> None:
 
 def test_no_study_waits_for_proofs_on_a_kind_of_which_too_few_slots_are_left() -> None:
     at = scene({"a": 2}, proofs=True)
-    by_two(at)
+    submit_for_two(at)
     with at.records.read() as rows:
         slots = list(rows.slots.all())
     assert verification_kinds(at.plan(), 2, slots) == ["H200"]

@@ -112,7 +112,7 @@ def test_who_takes_in_only_what_is_new_knows_as_much_as_who_looks_for_the_first_
         for cache, cluster in ((seen, kept), (first, new)):
             cluster.look()
             cache.update(cluster.versions, cluster.live, cluster.changed_chains)
-        assert under_way(seen) == under_way(first)
+        assert chain_progress(seen) == chain_progress(first)
 
 
 HALF_WAY: Any = {
@@ -145,7 +145,7 @@ def happen(scene: Scene, chain: str, kind: str, number: int) -> None:
         scene.record(chain, [e.StageCompleted(chain=ChainId(chain), index=at.index, seconds=1.0)], None)
 
 
-def under_way(cache: FrontierCache) -> Any:
+def chain_progress(cache: FrontierCache) -> Any:
     """How far chains are whose stages are trained; and the states on their way, of stages that were."""
     frontiers = cache.usable()
     coming = [frontier.in_flight for frontier in frontiers]

@@ -38,7 +38,7 @@ def test_a_worker_that_died_between_its_sign_of_life_and_the_renewal_of_its_chai
     assert scene.outcomes() == ["lost"]
 
 
-def in_two_stages() -> tuple[Scene, str]:
+def two_stage_scene() -> tuple[Scene, str]:
     """A worker that has begun the second of two stages, which ends at step 8."""
     scene = Scene()
     chain = scene.running(trials(4, 8))
@@ -47,7 +47,7 @@ def in_two_stages() -> tuple[Scene, str]:
     return scene, chain
 
 
-def in_one_stage() -> tuple[Scene, str]:
+def one_stage_scene() -> tuple[Scene, str]:
     scene = Scene()
     return scene, scene.running()
 
@@ -55,10 +55,10 @@ def in_one_stage() -> tuple[Scene, str]:
 @pytest.mark.parametrize(
     ("begun", "step", "outcome"),
     [
-        (in_one_stage, 0, "interrupted"),
-        (in_one_stage, 6, "interrupted"),
-        (in_two_stages, 4, "undelivered"),  # it waits for its next message
-        (in_two_stages, 6, "interrupted"),
+        (one_stage_scene, 0, "interrupted"),
+        (one_stage_scene, 6, "interrupted"),
+        (two_stage_scene, 4, "undelivered"),  # it waits for its next message
+        (two_stage_scene, 6, "interrupted"),
     ],
 )
 def test_a_worker_that_is_alive_and_has_its_slot_is_not_to_blame(
@@ -74,7 +74,7 @@ def test_a_worker_that_is_alive_and_has_its_slot_is_not_to_blame(
 
 def test_a_worker_that_is_saving_waits_for_nothing() -> None:
     """Its last heartbeat was at the beginning of the stage that it has completed since."""
-    scene, chain = in_two_stages()
+    scene, chain = two_stage_scene()
     scene.beat(chain, 4)
     done = e.StageCompleted(chain=chain, index=1, seconds=1.0)
     scene.record(chain, [done], lambda rows: rows.chains.release(chain, 1, None))

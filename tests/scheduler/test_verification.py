@@ -80,7 +80,7 @@ def test_other_slots_of_the_device_wait_for_that() -> None:
     assert len(workers.scene.messages) == 3
 
 
-def in_the_middle_of_a_check(slots: int, tuner: Json, **how: Any) -> tuple[ToyWorkers, str]:
+def interrupted_check(slots: int, tuner: Json, **how: Any) -> tuple[ToyWorkers, str]:
     """The trainer has taken its first steps, and their end is compared now; the check's chain."""
     workers = proving(slots=slots, **how)
     workers.scene.submit(tuner)
@@ -96,7 +96,7 @@ def in_the_middle_of_a_check(slots: int, tuner: Json, **how: Any) -> tuple[ToyWo
 
 def test_other_slots_begin_when_the_trainer_has_trained_and_the_study_ends_with_the_check() -> None:
     trials = [{"hp": {"lr": lr}, "steps": 4} for lr in (1.0, 2.0)]
-    workers, chain = in_the_middle_of_a_check(3, {"kind": "trials", "trials": trials})
+    workers, chain = interrupted_check(3, {"kind": "trials", "trials": trials})
     workers.run()
     study = workers.scene.study()
     assert study.executed == 8 and kinds(workers) == ["check"]
@@ -107,7 +107,7 @@ def test_other_slots_begin_when_the_trainer_has_trained_and_the_study_ends_with_
 
 
 def test_a_check_is_made_again_whose_worker_was_lost_after_others_began() -> None:
-    workers, _ = in_the_middle_of_a_check(2, ladder(4, 8))
+    workers, _ = interrupted_check(2, ladder(4, 8))
     workers.scene.scheduler.tick()
     workers.work()
     workers.scene.expire()
@@ -119,7 +119,7 @@ def test_a_check_is_made_again_whose_worker_was_lost_after_others_began() -> Non
 
 
 def test_what_was_trained_beside_a_check_is_struck_where_that_shows_a_difference() -> None:
-    workers, chain = in_the_middle_of_a_check(2, ladder(4, 8), forgets=True, late=5)
+    workers, chain = interrupted_check(2, ladder(4, 8), forgets=True, late=5)
     workers.run()
     assert workers.scene.study().executed > 0
     workers.finish(chain, difference="1 of 2 leaves differ")
@@ -272,7 +272,7 @@ def test_a_study_that_shares_much_ends_with_a_whole_trial_also_with_one_slot() -
     assert "whole" in kinds(workers) and judged(workers, "many").verdict == Verdict.VERIFIED
 
 
-def beside_a_long_trial(steps: int, slots: int) -> ToyWorkers:
+def scene_with_long_trial(steps: int, slots: int) -> ToyWorkers:
     """Everything else was trained, while a trial of this many steps that shares nothing is still under way."""
     workers = proving(slots=slots)
     tuner = ladder(4, 6, 8)
@@ -292,7 +292,7 @@ def beside_a_long_trial(steps: int, slots: int) -> ToyWorkers:
 
 
 def test_a_slot_that_idles_proves_a_whole_trial() -> None:
-    workers = beside_a_long_trial(steps=40, slots=8)
+    workers = scene_with_long_trial(steps=40, slots=8)
     assert "whole" in kinds(workers)
     workers.run()
     for trial in workers.scene.study().trials:
@@ -300,7 +300,7 @@ def test_a_slot_that_idles_proves_a_whole_trial() -> None:
 
 
 def test_no_proof_is_begun_that_the_end_of_its_study_would_cut_off() -> None:
-    workers = beside_a_long_trial(steps=3, slots=8)
+    workers = scene_with_long_trial(steps=3, slots=8)
     assert "whole" not in kinds(workers)
     workers.run()
     assert workers.scene.study().state == StudyState.COMPLETED
@@ -539,7 +539,7 @@ def test_what_was_trained_alone_has_nothing_to_audit() -> None:
 
 
 def test_a_proof_that_nobody_waits_for_makes_room() -> None:
-    workers = beside_a_long_trial(steps=40, slots=2)
+    workers = scene_with_long_trial(steps=40, slots=2)
     (whole,) = (chain for chain in workers.scene.plan().chains.values() if chain.proof == VerificationKind.WHOLE)
     lone = {"kind": "trials", "trials": [{"hp": {"lr": lr}, "steps": 9} for lr in (3.0, 4.0, 5.0, 6.0)]}
     workers.scene.submit(lone, name="urgent")

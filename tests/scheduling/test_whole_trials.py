@@ -227,7 +227,7 @@ def test_leaves_that_evaluations_change_are_left_out_of_whole_trials() -> None:
 # ------------------------------------------------------------------------------------------------ idle slots, audits
 
 
-def under_way(story: Parting, proof: Verification) -> Any:
+def begin_chain(story: Parting, proof: Verification) -> Any:
     chain = ChainId("now")
     story.happen(e.ChainAssigned(chain=chain, slot="p", stages=proof.stages, at=0.0, proof=proof.kind))
     return story.plan.chains[chain]
@@ -237,12 +237,12 @@ def test_what_a_study_waits_for_makes_no_room_and_what_none_waits_for_does() -> 
     story = saving()
     whole = next_due_trial(story.plan, "cpu")
     assert whole is not None
-    chain = under_way(story, whole)
+    chain = begin_chain(story, whole)
     assert not can_wait(story.plan, chain) and is_still_needed(story.plan, chain)
     idle = parted()
     spare = next_for_idle_slot(idle.plan, "cpu")
     assert spare is not None and spare.kind == VerificationKind.WHOLE
-    assert can_wait(idle.plan, under_way(idle, spare))
+    assert can_wait(idle.plan, begin_chain(idle, spare))
 
 
 def test_an_idle_slot_verifies_one_trial_of_a_study() -> None:

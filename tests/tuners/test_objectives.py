@@ -108,7 +108,7 @@ def test_the_next_of_a_front_is_the_furthest_from_those_before_it(scored: list[S
         assert far(front[place], place) == max(far(each, place) for each in front[place:])
 
 
-def by_hand(scored: list[Scored]) -> list[Scored]:
+def naive_order(scored: list[Scored]) -> list[Scored]:
     """The order by taking each comparison, as it was done first: a front is gone through once for each of it."""
     order = list[Scored]()
     for front in fronts(each for each in scored if each[0].is_feasible):
@@ -131,14 +131,14 @@ def test_the_quick_order_is_that_of_all_comparisons(scored: list[Scored]) -> Non
     ranking = ParetoRanking()
     for count, each in enumerate(scored):
         ranking.add(each)
-        assert [*islice(ranking.best_first(), 3)] == by_hand(scored[: count + 1])[:3]
-    assert [*ranking.best_first()] == [*best_first(scored)] == by_hand(scored)
+        assert [*islice(ranking.best_first(), 3)] == naive_order(scored[: count + 1])[:3]
+    assert [*ranking.best_first()] == [*best_first(scored)] == naive_order(scored)
 
 
 @given(scores(st.integers(2, 5), top=40, most=40))
 def test_blocks_and_cells_change_no_order(scored: list[Scored]) -> None:
     """They begin where there are many results; here, where there are a few."""
-    by_comparisons = by_hand(scored)
+    by_comparisons = naive_order(scored)
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {"BLOCK": 4, "CELL_DISTANCE": 9.0, "CELL_POINTS": 2}.items():
             patch.setattr(f"app.domain.pareto_fronts.{name}", value)

@@ -74,7 +74,7 @@ def chosen(cluster: Cluster) -> tuple[int, str]:
     return event.width, event.reason
 
 
-def before_choice(cluster: Cluster) -> list[e.Event]:
+def events_before_choice(cluster: Cluster) -> list[e.Event]:
     events = [stored.event for stored in cluster.log.read(cluster.stream)]
     return events[: next(at for at, event in enumerate(events) if isinstance(event, e.PackingChosen))]
 
@@ -82,7 +82,7 @@ def before_choice(cluster: Cluster) -> list[e.Event]:
 def assert_sound(cluster: Cluster, done: Study) -> None:
     """Everything was trained once, after the choice; and the log says all of it."""
     assert done.state == "completed" and done.executed == done.unique
-    assert not any(isinstance(event, e.StageCompleted) for event in before_choice(cluster))
+    assert not any(isinstance(event, e.StageCompleted) for event in events_before_choice(cluster))
     log = [(stored.version, stored.event) for stored in cluster.log.read(cluster.stream)]
     assert replay(log, done.id).identical
     assert fold(event for _, event in log).packing == cluster.plan.packing == chosen(cluster)[0]
@@ -166,7 +166,7 @@ def test_a_slot_that_is_killed_while_it_measures_is_made_good(cluster: Cluster, 
         cluster.run(study)
     cluster.slots["gpu0"] = cluster.make_slot("gpu0")
     assert_sound(cluster, cluster.run(study))
-    outcomes = [event.outcome for event in before_choice(cluster) if isinstance(event, e.ChainEnded)]
+    outcomes = [event.outcome for event in events_before_choice(cluster) if isinstance(event, e.ChainEnded)]
     assert outcomes == ["lost", "stopped"] and chosen(cluster)[0] == 4
 
 

@@ -16,31 +16,38 @@ from app.domain.terms import StudyState
 from app.events.database import Database
 
 
-def before_the_claim(cluster: Cluster) -> None:
+def end_before_claim(cluster: Cluster) -> None:
     cluster.retiring.add("gpu0")
 
 
-def in_training(cluster: Cluster) -> None:
+def end_in_training(cluster: Cluster) -> None:
     cluster.at("train", 2, lambda: cluster.retiring.add("gpu0"))
 
 
-def at_evaluation(cluster: Cluster) -> None:
+def end_at_evaluation(cluster: Cluster) -> None:
     cluster.at("evaluate", 4, lambda: cluster.retiring.add("gpu0"))
 
 
-def while_loading(cluster: Cluster) -> None:
+def end_while_loading(cluster: Cluster) -> None:
     cluster.at("build", 0, lambda: cluster.retiring.add("gpu0"))
 
 
-def while_saving(cluster: Cluster) -> None:
+def end_while_saving(cluster: Cluster) -> None:
     cluster.store.before_write = lambda key: cluster.retiring.add("gpu0")
 
 
-def before_recording(cluster: Cluster) -> None:
+def end_before_recording(cluster: Cluster) -> None:
     cluster.faults["gpu0"].before[e.StageCompleted] = lambda: cluster.retiring.add("gpu0")
 
 
-STATES = [before_the_claim, in_training, at_evaluation, while_loading, while_saving, before_recording]
+STATES = [
+    end_before_claim,
+    end_in_training,
+    end_at_evaluation,
+    end_while_loading,
+    end_while_saving,
+    end_before_recording,
+]
 
 
 @pytest.mark.slow
@@ -68,7 +75,7 @@ def test_what_a_worker_had_when_it_was_to_end_is_not_trained_again(
 def test_a_worker_that_is_to_end_begins_nothing(cluster: Cluster) -> None:
     cluster.submit(spec(({}, 4)))
     cluster.ticker.tick()
-    before_the_claim(cluster)
+    end_before_claim(cluster)
     assert not cluster.deliver()
     assert not cluster.processes["gpu0"]
     assert [row.state for row in cluster.live()] == ["ready"]

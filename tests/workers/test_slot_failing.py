@@ -159,7 +159,7 @@ SICK = 3
 """The number of failures on one slot that puts it in quarantine, if others succeed."""
 
 
-def beside_a_sound_one(database: Database, tmp_path: Path, what_else: Callable[[Cluster, str], None]) -> Cluster:
+def sick_and_sound_slots(database: Database, tmp_path: Path, what_else: Callable[[Cluster, str], None]) -> Cluster:
     """Two slots, of which gpu1 is sick, until its third failure was reported and what followed is over.
 
     what_else: called before each failure of gpu1 with "fails", and before each start of a process there with "starts".
@@ -187,7 +187,7 @@ def test_a_slot_that_fails_its_test_stays_in_quarantine(database: Database, tmp_
         if what == "starts" and len(cluster.events(e.StageFailed)) >= SICK:
             raise WarmFailed("the device is gone")
 
-    cluster = beside_a_sound_one(database, tmp_path, fail_the_test)
+    cluster = sick_and_sound_slots(database, tmp_path, fail_the_test)
     row = cluster.row("gpu1")
     assert row is not None and row.quarantined_until is not None
     cluster.close()
@@ -200,7 +200,7 @@ def test_a_slot_that_passed_its_test_while_the_database_was_away_is_back_with_it
         if what == "starts" and len(cluster.events(e.StageFailed)) >= SICK:
             cluster.faults["gpu1"].away_for(5.0)
 
-    cluster = beside_a_sound_one(database, tmp_path, lose_the_database)
+    cluster = sick_and_sound_slots(database, tmp_path, lose_the_database)
     assert cluster.faults["gpu1"].refusals
     row = cluster.row("gpu1")
     assert row is not None and row.quarantined_until is None
@@ -212,7 +212,7 @@ def test_whether_others_get_on_is_not_guessed_while_the_database_is_away(databas
         if what == "fails" and len(cluster.events(e.StageFailed)) == SICK - 1:
             cluster.faults["gpu1"].away_for(5.0)
 
-    cluster = beside_a_sound_one(database, tmp_path, lose_the_database)
+    cluster = sick_and_sound_slots(database, tmp_path, lose_the_database)
     assert cluster.faults["gpu1"].refusals
     row = cluster.row("gpu1")
     assert row is not None and row.quarantined_until is None and row.note is None

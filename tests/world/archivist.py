@@ -33,14 +33,14 @@ class Archivist:
             time.wait(AGAIN)
         for stream in sorted(set(self._world.users.streams.values())):
             time.wait(float(time.chance.random()) * 20)
-            self._until_done(me, f"archive {stream}", lambda stream=stream: self._archive(me, database, stream))  # type: ignore[misc]
+            self._retry(me, f"archive {stream}", lambda stream=stream: self._archive(me, database, stream))  # type: ignore[misc]
             before = me.records.database.records.log.read(stream)
             time.wait(float(time.chance.random()) * 30)
-            self._until_done(me, f"bring back {stream}", lambda stream=stream: self._bring_back(database, stream))  # type: ignore[misc]
+            self._retry(me, f"bring back {stream}", lambda stream=stream: self._bring_back(database, stream))  # type: ignore[misc]
             assert me.records.database.records.log.read(stream)[: len(before)] == before, "other events are back"
         self.is_done = True
 
-    def _until_done(self, me: Member, what: str, do: Callable[[], bool]) -> None:
+    def _retry(self, me: Member, what: str, do: Callable[[], bool]) -> None:
         """Again where the database did not answer, or the plan is active."""
         while True:
             try:

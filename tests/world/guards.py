@@ -29,7 +29,7 @@ Without = Callable[[pytest.MonkeyPatch], None]
 def fences(patch: pytest.MonkeyPatch) -> None:
     """Who had a chain may write for it when it is over."""
 
-    def for_anybody(name: str) -> Callable[..., Any]:
+    def unguarded(name: str) -> Callable[..., Any]:
         real = getattr(MemoryChains, name)
 
         def do(*given: Any) -> Any:
@@ -41,18 +41,18 @@ def fences(patch: pytest.MonkeyPatch) -> None:
         return do
 
     for name in ("guard", "heartbeat", "flags", "advance", "release", "finish"):
-        patch.setattr(MemoryChains, name, for_anybody(name))
+        patch.setattr(MemoryChains, name, unguarded(name))
 
 
 def keys_of_facts(patch: pytest.MonkeyPatch) -> None:
     """Facts without an answer are recorded again."""
     write = MemoryLog.write
 
-    def without_key(self: MemoryLog, append: Append) -> Any:
+    def drop_key(self: MemoryLog, append: Append) -> Any:
         key = append.idempotency.key if append.idempotency else ""
         return write(self, replace(append, idempotency=None) if key.startswith("slot:") else append)
 
-    patch.setattr(MemoryLog, "write", without_key)
+    patch.setattr(MemoryLog, "write", drop_key)
 
 
 def keys_of_requests(patch: pytest.MonkeyPatch) -> None:

@@ -150,12 +150,12 @@ def check_lent(world: World) -> None:
 def expected(spec: str, averages: tuple[Average, ...] = ()) -> list[Result]:
     """The results of a study to which nothing happens, measured at each step; then the averages of its trials."""
     if averages:
-        return expected(spec) + [_of_averages(spec)[each] for each in averages]
+        return expected(spec) + [_average_results(spec)[each] for each in averages]
     return _calm(_measured_everywhere(json.loads(spec)))
 
 
 @cache
-def _of_averages(spec: str) -> dict[Average, Result]:
+def _average_results(spec: str) -> dict[Average, Result]:
     """The result of each possible average: none depends on the others, nor on their order."""
     return dict(zip(AVERAGES, _calm(json.loads(spec), AVERAGES)[-len(AVERAGES) :], strict=True))
 

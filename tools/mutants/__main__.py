@@ -106,14 +106,14 @@ def _copies(jobs: int) -> Iterator[OnEach]:
             idle.put(copy)
 
         def on_each(call: Callable[[Copy, T], R], things: Iterable[T]) -> Iterator[tuple[T, R]]:
-            def in_a_copy(thing: T) -> R:
+            def meet_in_copy(thing: T) -> R:
                 copy = idle.get()
                 try:
                     return call(copy, thing)
                 finally:
                     idle.put(copy)
 
-            waiting = {pool.submit(in_a_copy, thing): thing for thing in things}
+            waiting = {pool.submit(meet_in_copy, thing): thing for thing in things}
             stack.callback(pool.shutdown, wait=False, cancel_futures=True)
             for done in as_completed(waiting):
                 yield waiting[done], done.result()
@@ -135,7 +135,7 @@ def _measure(on_each: OnEach) -> ExecutedLines:
         return copy.run(arguments, 600, environment)
 
     for path, outcome in on_each(measure, stale):
-        print(f"measured {path.relative_to(ROOT)}: {_in_words(outcome)}", flush=True)
+        print(f"measured {path.relative_to(ROOT)}: {_describe(outcome)}", flush=True)
     for lines in written.values():
         if lines.exists():
             tests.add(lines)
@@ -165,14 +165,14 @@ def _survivors(
         survivors += [mutant] if survived else []
         files = [mutant.file, *([] if outcome.failed is None else [outcome.failed.partition("::")[0]])]
         made_of = digests(ROOT, map(ROOT.joinpath, files))
-        line = {"name": mutant.name, "survived": survived, "by": _in_words(outcome), "made_of": made_of}
+        line = {"name": mutant.name, "survived": survived, "by": _describe(outcome), "made_of": made_of}
         with RESULTS.open("a") as results:
             print(json.dumps(line), file=results)
-        print(f"{'SURVIVED' if survived else 'noticed '} {mutant}: {_in_words(outcome)}", flush=True)
+        print(f"{'SURVIVED' if survived else 'noticed '} {mutant}: {_describe(outcome)}", flush=True)
     return survivors
 
 
-def _in_words(outcome: Outcome) -> str:
+def _describe(outcome: Outcome) -> str:
     return outcome.failed or ("took too long" if outcome.code is None else f"exit code {outcome.code}")
 
 

@@ -66,13 +66,13 @@ def run(arguments: list[str], seconds: int, environment: dict[str, str]) -> int 
     pid = os.fork()
     if pid == 0:
         os.environ.update(environment)
-        _in_the_fork(arguments, seconds)
+        _run_fork(arguments, seconds)
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     _end_all()
     return None if code == -signal.SIGALRM else code
 
 
-def _in_the_fork(arguments: list[str], seconds: int) -> None:
+def _run_fork(arguments: list[str], seconds: int) -> None:
     code = 70
     try:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -70,7 +70,7 @@ class ExecutedLines:
         lines = self.lines.get(mutant.file, {})
         tests = set().union(*(lines.get(line, set()) for line in mutant.lines))
         tests = set().union(*lines.values()) if "" in tests else tests
-        return _in_turn(sorted(tests - {""}, key=lambda test: (self._cost(test, mutant.file), test)))
+        return _alternate(sorted(tests - {""}, key=lambda test: (self._cost(test, mutant.file), test)))
 
     def _cost(self, test: str, file: str) -> float:
         """The cost of asking a test about a file: its time, divided by the part that it spends there."""
@@ -96,7 +96,7 @@ class ExecutedLines:
         return max((self.seconds.get(test, QUICK_SECONDS) for test in tests), default=0.0)
 
 
-def _in_turn(tests: Sequence[str]) -> list[str]:
+def _alternate(tests: Sequence[str]) -> list[str]:
     """The first of each file, then the second of each, and so on."""
     number, met = dict[str, int](), Counter[str]()
     for test in tests:
