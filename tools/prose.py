@@ -1,7 +1,7 @@
 """Check the English of code and guide: `python -m tools.prose`, a part of `make check`.
 
-Comments and docstrings may have few of the turns of phrase in `DIALECT`, function names must not begin with a
-preposition, and the guide and the command line must have none of `GUIDE`. `--places` lists the lines of a rule.
+Comments, docstrings and messages may have few of the turns of phrase in `DIALECT`, function names must not begin with
+a preposition, and the guide and the command line must have none of `GUIDE`. `--places` lists the lines of a rule.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ DIALECT = {
     "is-said": Rule(r"\b(is|are|was|were|be|been) (said|told|asked|known|found)\b", "reports, logs, requests, knows"),
     "who-is": Rule(r"(?<!those )\b[Ww]ho (is|was|are|has|have|asks|waits|comes)\b", "the noun: the caller, the study"),
 }
-MOST_IN_A_THOUSAND_WORDS = 0.3
-"""How many turns of phrase from `DIALECT` a thousand words of comments and docstrings may have. It may only fall."""
+MOST_IN_A_THOUSAND_WORDS = 0.25
+"""How many turns of phrase from `DIALECT` a thousand words of comments and strings may have. It may only fall."""
 
 PREPOSITIONS = set(
     """about after against along among at before behind beside between by during for in into like of off over per
@@ -134,21 +134,18 @@ def source_files() -> list[Path]:
     )
 
 
-def comment_lines() -> list[Line]:
-    """The lines of all comments and docstrings."""
-    return [(str(path.relative_to(ROOT)), *line) for path in source_files() for line in comments(path.read_text())]
+def source_lines() -> list[Line]:
+    """The lines of all comments, docstrings and other strings."""
+    return [(str(path.relative_to(ROOT)), *line) for path in source_files() for line in texts(path.read_text())]
 
 
-def comments(source: str) -> Iterator[tuple[int, str]]:
-    """The lines of a file's comments, docstrings and strings below a field or constant."""
-    before = tokenize.NEWLINE
+def texts(source: str) -> Iterator[tuple[int, str]]:
+    """The lines of a file's comments and strings."""
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
             yield token.start[0], token.string
-        elif token.type == tokenize.STRING and before in (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT):
+        elif token.type == tokenize.STRING:
             yield from enumerate(token.string.splitlines(), token.start[0])
-        if token.type not in (tokenize.COMMENT, tokenize.NL):
-            before = token.type
 
 
 def preposition_names() -> Iterator[str]:
@@ -164,7 +161,7 @@ def preposition_names() -> Iterator[str]:
 def code_problems(dialect: dict[str, list[str]], words: int, names: list[str]) -> Iterator[str]:
     count = sum(map(len, dialect.values()))
     if 1000 * count > MOST_IN_A_THOUSAND_WORDS * words:
-        share = f"{1000 * count / words:.2f} in a thousand words of comments and docstrings"
+        share = f"{1000 * count / words:.2f} in a thousand words of comments and strings"
         yield f"{count} turns of phrase to avoid, {share}; the limit is {MOST_IN_A_THOUSAND_WORDS}"
         yield from (
             f"  {name}: {len(lines)}; write {DIALECT[name].instead}" for name, lines in dialect.items() if lines
@@ -182,7 +179,7 @@ def main() -> None:
         "--places", metavar="RULE", choices=rules, help=f"list the places of a rule: {', '.join(rules)}"
     )
     rule = parser.parse_args().places
-    code, texts, names = comment_lines(), [*guide_lines(), *interface_lines()], [*preposition_names()]
+    code, texts, names = source_lines(), [*guide_lines(), *interface_lines()], [*preposition_names()]
     dialect = {name: each.places(code) for name, each in DIALECT.items()}
     guide = {name: each.places(texts) for name, each in GUIDE.items()}
     if rule is not None:
