@@ -57,7 +57,7 @@ def test_without_a_pace_it_says_only_how_many_steps_there_are() -> None:
     history = PlanHistory()
     history.take_all(simulated.log())
     both = side_by_side(simulated.plan, study, history, simulated.plan.version)
-    assert both.text.startswith("8 steps were run with sharing; without, the same trials take 16. How long")
+    assert both.text.startswith("8 steps were run with sharing; without, the same trials take 16. The duration")
     assert (both.seconds_per_step, both.alone.seconds, both.alone.steps) == (0, 0, 16)
 
 
