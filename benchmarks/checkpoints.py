@@ -102,7 +102,7 @@ class Bench:
     def wait(self) -> tuple[float, float]:
         """Seconds for which a save holds the training up, and for one copy."""
         self.train()
-        copied = self.process.evaluate(deadline=PATIENCE)["seconds"] or 0.0
+        copied = self.process.call(PATIENCE).evaluate().metrics["seconds"] or 0.0
         seconds, state = timed(lambda: self.process.save(deadline=PATIENCE))
         state.close()
         return seconds, copied
@@ -126,7 +126,7 @@ class Bench:
 
     def _load(self, store: CheckpointStore, stored: Stored) -> None:
         state = store.read(stored.key, stored.sha256)
-        self.process.load(state, {"lr": 1}, self.process.step, deadline=PATIENCE)
+        self.process.call(PATIENCE).load(fds=state.lend(), hp={"lr": 1}, step=self.process.step)
         state.close()
 
 
@@ -161,7 +161,7 @@ def main() -> None:
     given = parser.parse_args()
     size, folder = given.megabytes * 2**20, tempfile.TemporaryDirectory(dir=given.dir)
     with folder as place, TrainerProcess.start(Warm(), TrainerSettings(given.device)) as process:
-        process.build(__file__, "large", {"size": size}, 0, deadline=PATIENCE)
+        process.call(PATIENCE).build(file=__file__, name="large", args={"size": size}, seed=0)
         is_held = measure(Bench(process, Path(place)), given.rounds)
     sys.exit(not is_held)
 

@@ -146,7 +146,7 @@ def staged(process: TrainerProcess, steps: int) -> None:
     """Steps in stages, with what happens between two of them on a slot."""
     for _ in range(STAGES):
         process.train(HP, process.step + steps // STAGES, deadline=PATIENCE)
-        process.evaluate(deadline=PATIENCE)
+        process.call(PATIENCE).evaluate()
         process.save(deadline=PATIENCE).close()
 
 
@@ -166,7 +166,7 @@ def compare(process: TrainerProcess, bare: Bare, steps: int) -> dict[str, tuple[
     begun = time.perf_counter()
     state = process.save(deadline=PATIENCE)
     saved = time.perf_counter() - begun
-    loaded = seconds(lambda: process.load(state, HP, process.step, deadline=PATIENCE))
+    loaded = seconds(lambda: process.call(PATIENCE).load(fds=state.lend(), hp=HP, step=process.step))
     state.close()
     anew = seconds(lambda: process.save(deadline=PATIENCE).close())
     return {
@@ -192,7 +192,7 @@ def main() -> None:
     sizes = {"width": given.width, "layers": given.layers}
     found = defaultdict[str, list[tuple[float, float]]](list)
     with TrainerProcess.start(Warm(), TrainerSettings(given.device)) as process:
-        process.build(__file__, "model", sizes, 0, deadline=PATIENCE)
+        process.call(PATIENCE).build(file=__file__, name="model", args=sizes, seed=0)
         process.train(HP, 2, deadline=PATIENCE)
         process.save(deadline=PATIENCE).close()
         bare = Bare(given.device, **sizes)

@@ -14,8 +14,8 @@ from collections.abc import Callable
 
 from app.workers.template import TemplateKey
 from app.workers.threads import THREADS, Executor
+from app.workers.trainer_client import TrainerClient
 from app.workers.trainer_connection import TrainerKilled
-from app.workers.trainer_process import TrainerProcess
 from app.workers.warm import WarmFailed
 from stagetree.runtime.failures import TrainerFailed
 from stagetree.runtime.wire import anonymous_file
@@ -34,17 +34,17 @@ class Preparation:
     def __init__(
         self,
         key: TemplateKey,
-        start: Callable[[], TrainerProcess],
-        build: Callable[[TrainerProcess], None],
+        start: Callable[[], TrainerClient],
+        build: Callable[[TrainerClient], object],
         executor: Executor = THREADS,
     ) -> None:
         self.key, self._start, self._build = key, start, build
-        self._process: TrainerProcess | None = None
+        self._process: TrainerClient | None = None
         self._is_built = self._is_dropped = False
         self._printed, self._begun_at = anonymous_file(0), time.time()
         self._task = executor.spawn("preparation", self._run)
 
-    def take(self) -> tuple[TrainerProcess, bytes] | None:
+    def take(self) -> tuple[TrainerClient, bytes] | None:
         """The process and its output, once it is ready; None if it failed or is outdated."""
         self._task.join()
         process, self._process = self._process, None
@@ -73,15 +73,15 @@ class Preparation:
                 process.close()
                 os.close(self._printed)
                 return
-            process.print_to_file(self._printed)
+            process.leader.tell("log", {"fds": [self._printed]})
             self._build(process)
             self._is_built = True
         except (WarmFailed, TrainerFailed, TrainerKilled, OSError) as problem:
             logger.info("no process is ready for the next chain of trainer %r: %s", self.key.trainer, problem)
 
-    def _is_outdated(self, process: TrainerProcess) -> bool:
+    def _is_outdated(self, process: TrainerClient) -> bool:
         """Whether a file that the trainer read has changed since: a process built now would read the new one."""
-        return any(_change_time(name) >= self._begun_at for name, *_ in process.uses["read"])
+        return any(_change_time(name) >= self._begun_at for name, *_ in process.leader.uses["read"])
 
 
 def _change_time(name: str) -> float:

@@ -23,6 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from app.workers.trainer_process import TrainerProcess
+from app.workers.warm import TrainerSettings
+from stagetree.runtime.commands import Json
 from stagetree.runtime.failures import TrainerFailed
 from stagetree.runtime.wire import HEAD, Message, Wire, WireTimeout, anonymous_file, is_ready
 
@@ -200,13 +202,16 @@ class RemoteRank(TrainerProcess):
         super().__init__(connection, lifeline, 0)
         self.slot = slot
 
-    def log(self, path: Path, rows: Path | None = None, **lane: int) -> None:
+    def start_arguments(self, settings: TrainerSettings, number: int, rank: Json | None, *fds: int) -> Json:
+        """Its worker has the device and the settings."""
+        return {"ranks": rank}
+
+    def log(self, path: Path, rows: Path | None = None, lane: int | None = None) -> None:
         """Nothing: its worker has no file for it."""
 
     def kill(self) -> None:
-        """Close the lifeline: its worker ends the process as soon as it notices."""
-        self._is_killed = True
-        self._lifeline.finish()
+        """Its worker ends the process as soon as it notices that the lifeline is closed."""
+        self.begin_to_kill()
 
     def resident_bytes(self) -> int:
         return 0
@@ -219,7 +224,7 @@ class RemoteRank(TrainerProcess):
             "crash", f"the rank on slot {self.slot} {how}; the log of its worker may say why", self.step
         )
 
-    def _where(self) -> str:
+    def describe_place(self) -> str:
         return f"It is on slot {self.slot}, on another machine.\n"
 
 

@@ -39,6 +39,7 @@ from app.workers.slot.device import SlotDevice, device_kind, device_of, mps_is_r
 from app.workers.slot.saver import HostBacklog
 from app.workers.slot.slot import Slot
 from app.workers.threads import PeriodicThread, RateLimit, TickLoop
+from app.workers.trainer_client import TrainerClient
 from app.workers.trainer_connection import Deadline
 from app.workers.trainer_group import LATE_SECONDS, TrainerGroup
 from app.workers.trainer_process import TrainerProcess
@@ -209,7 +210,7 @@ def slot_device(slot: str) -> SlotDevice:
     return replace(device, has_mps=mps_is_running())
 
 
-def _make_starter(device: SlotDevice, silence: float, listener: RankListener | None) -> Callable[..., TrainerProcess]:
+def _make_starter(device: SlotDevice, silence: float, listener: RankListener | None) -> Callable[..., TrainerClient]:
     """A function that starts a fresh trainer process on this device, or a group that also has other slots' devices.
 
     silence: seconds after which the slot kills a silent process, which is before one rank gives up on another.
@@ -224,7 +225,7 @@ def _make_starter(device: SlotDevice, silence: float, listener: RankListener | N
         meeting: Mapping[str, str] | None = None,
         *,
         rank: Mapping[str, Any] | None = None,
-    ) -> TrainerProcess:
+    ) -> TrainerClient:
         if not members:
             placement = rank and {**rank, "interface": interface_of(here.address)}
             return TrainerProcess.start(warm, own, rank=placement, deadline=Deadline(silence) if rank else None)

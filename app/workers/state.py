@@ -92,11 +92,11 @@ class State:
         other.parts = tuple(part.copy() for part in self.parts)
         return other
 
-    def lend(self) -> None:
-        """Note that a model is loaded from it and may use its memory for as long as it exists."""
-        self._memory.lend()
-        for part in self.parts:
-            part.lend()
+    def lend(self) -> tuple[int, ...]:
+        """The descriptors, to load a model, which may use the memory for as long as the model exists."""
+        for each in self.images:
+            each._memory.lend()
+        return self.fds
 
     def view(self) -> memoryview:
         """The image, mapped into memory."""

@@ -54,9 +54,9 @@ class Fork(TrainerProcess):
     def from_template(cls, template: Template, request: ForkRequest) -> Fork:
         """Raises `WarmFailed`, `TrainerFailed`, EOFError, OSError."""
         fork = cls(*request.answer(FORK_SECONDS))
-        fork.printed, fork.info, fork._uses = template.printed, template.process.info, [template.uses]
+        fork.printed, fork._uses = template.printed, [template.uses]
         try:
-            fork._tell("take_over", fork._stacks)
+            fork.tell("take_over", {"fds": [fork.stacks]})
         except BaseException:
             fork.kill()
             fork.close()

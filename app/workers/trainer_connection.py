@@ -13,12 +13,13 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from threading import RLock
 from typing import Any
 
 from app.workers.warm import ForkRequest
+from stagetree.runtime.commands import NOTHING, Json, read_reply
 from stagetree.runtime.failures import TrainerFailed, ending
 from stagetree.runtime.wire import Message, Wire, WireTimeout, anonymous_file
 
@@ -31,8 +32,6 @@ FORK_SECONDS = 30.0
 
 CLOSE_SECONDS = 1.0
 """How long a process that is no longer needed may take to end."""
-
-STDERR = 2
 
 KILL_SECONDS = 10.0
 """A killed process is gone in milliseconds, unless it waits for a driver or a disk."""
@@ -76,6 +75,13 @@ class Deadline:
         self.longest = max(self.longest, seconds)
 
 
+Look = Callable[[], None]
+
+
+def nothing() -> None:
+    """The default of `Look`."""
+
+
 class TrainerKilled(Exception):
     """`kill` ended the process during a call."""
 
@@ -88,15 +94,22 @@ class TrainerConnection:
     `hang` and `crash` the process is gone. Every call raises `TrainerKilled` after `kill`.
 
     pid: of the process, and of its process group.
+    stacks: the file for the stacks of its threads.
     step: the last reported step of the model.
     left: what earlier trials left in the process where the model begins; see `stagetree.runtime.leftovers`.
+    not_exact: operations without a deterministic form that the model has used since it was built.
+    on_hang: kills the process after a command has had no answer for some seconds, and returns the error.
+    reports_free_memory: whether it measures free memory beside its training.
     """
+
+    reports_free_memory = True
 
     def __init__(self, connection: Wire, lifeline: Wire, pid: int) -> None:
         self.pid, self.step = pid, 0
-        self.left, self._uses = list[str](), list[Message]()
+        self.left, self.not_exact, self._uses = list[str](), tuple[str, ...](), list[Message]()
         self._connection, self._lifeline = connection, lifeline
-        self._stacks = anonymous_file(0)
+        self.stacks = anonymous_file(0)
+        self.on_hang: Callable[[str, float], Exception] = self._hung
         self._number = 0
         self._end: int | str | None = None
         self._is_killed = False
@@ -107,32 +120,27 @@ class TrainerConnection:
 
     def kill(self) -> None:
         """End the process and all its children now. Safe from any thread, and in a signal handler."""
-        self._is_killed = True
-        self._lifeline.finish()
-        if not self._await_end(KILL_SECONDS) or isinstance(self._end, str):  # nothing else ends it
+        self.begin_to_kill()
+        if not self.await_end(KILL_SECONDS) or isinstance(self._end, str):  # nothing else ends it
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
 
+    def begin_to_kill(self) -> None:
+        """Have the process killed, without waiting for that."""
+        self._is_killed = True
+        self._lifeline.finish()
+
     def close(self, patience: float = 5.0) -> None:
         """Let the process end by itself, kill it after `patience` seconds, and free its resources here."""
-        if self._stacks < 0:
+        if self.stacks < 0:
             return
         self.ask_to_end()
-        self._await_end(patience)
+        self.await_end(patience)
         self.kill()
         for wire in (self._connection, self._lifeline):
             wire.close()
-        os.close(self._stacks)
-        self._stacks = -1
-
-    def become_template(self, *, deadline: Deadline) -> tuple[str, Sequence[str]]:
-        """Serve forks from here on, each with the model that was just built.
-
-        Returns why that is unsafe, as a predicate of "it" ("" if it is safe), and the files that the build has read.
-        Afterwards only `fork`, `kill` and `close` may be called.
-        """
-        answer, _ = self._ask("become_template", deadline, STDERR)
-        return answer["unsafe"], answer["files"]
+        os.close(self.stacks)
+        self.stacks = -1
 
     def request_fork(self) -> ForkRequest:
         """Ask a template for a fork. Raises OSError."""
@@ -141,7 +149,7 @@ class TrainerConnection:
     def ask_to_end(self) -> None:
         """Let the process end by itself; `close` must still be called."""
         with contextlib.suppress(TrainerFailed, TrainerKilled):
-            self._send("exit")
+            self.send("exit")
 
     def relay(self, far: Wire, lifeline: Wire, adapt: Callable[[Message], Message], look: Callable[[], None]) -> None:
         """Serve another machine: pass commands to the process and its answers back, until it has ended.
@@ -154,14 +162,14 @@ class TrainerConnection:
             self._poll.register(wire, select.POLLIN)
         while True:
             look()
-            self._poll.poll(1000 * POLL_SECONDS)
+            self.wait()
             lifeline.receive()
             _forward(far, self._connection, adapt)
-            has_ended = self._await_end(0.0)  # checked first, so that its last messages are still forwarded
+            has_ended = self.await_end(0.0)  # checked first, so that its last messages are still forwarded
             try:
                 _forward(self._connection, far, dict)
             except EOFError:
-                has_ended = self._await_end(END_SECONDS)
+                has_ended = self.await_end(END_SECONDS)
             if has_ended:
                 lifeline.send({"ended": self._end if isinstance(self._end, int) else -signal.SIGKILL})
                 return
@@ -179,58 +187,64 @@ class TrainerConnection:
 
     # ------------------------------------------------------------------------------------------------ talking
 
-    def _ask(self, do: str, deadline: Deadline, *fds: int, **fields: Any) -> tuple[Message, list[int]]:
-        return self._answer(self._send(do, *fds, **fields), do, deadline)
+    def ask(self, do: str, given: Json, deadline: Deadline, look: Look = nothing) -> Any:
+        """The reply to one of `stagetree.runtime.commands`. look: called several times a second meanwhile."""
+        self.send(do, given)
+        return self.await_reply(do, deadline, look)
 
-    def _send(self, do: str, *fds: int, **fields: Any) -> int:
-        """Send a command; returns its number, which the answers carry."""
+    def send(self, do: str, given: Json = NOTHING) -> None:
+        """Send a command, which ends the one before."""
         self._number += 1
-        self._tell(do, *fds, **fields)
-        return self._number
+        self.tell(do, given)
 
-    def _tell(self, do: str, *fds: int, **fields: Any) -> None:
-        """Send a message without an answer, also during another command."""
+    def tell(self, do: str, given: Json = NOTHING) -> None:
+        """Send a message without a reply, also during another command."""
+        message = {"do": do, "number": self._number, **given}
+        fds = message.pop("fds", ())
         try:
-            self._connection.send({"do": do, "number": self._number, **fields}, *fds, timeout=SEND_SECONDS)
+            self._connection.send(message, *fds, timeout=SEND_SECONDS)
         except ConnectionError:
             raise self._end_error() from None
         except WireTimeout:
-            raise self._hung(f"take the command to {do}", SEND_SECONDS) from None
+            raise self.on_hang(f"take the command to {do}", SEND_SECONDS) from None
 
-    def _answer(
-        self, number: int, do: str, deadline: Deadline, look: Callable[[], None] = lambda: None
-    ) -> tuple[Message, list[int]]:
-        """Wait for a command's answer, and fail when nothing is heard within the deadline."""
+    def await_reply(self, do: str, deadline: Deadline, look: Look = nothing) -> Any:
+        """Wait for the reply to the command, and fail when nothing is heard within the deadline."""
         heard_at = time.monotonic()
         while True:
-            heard = self._hear(number)
+            heard = self.hear()
             now = time.monotonic()
             if heard is None:
                 if now - heard_at > deadline.seconds:
-                    raise self._hung(do, now - heard_at)
+                    raise self.on_hang(do, now - heard_at)
                 look()
-                self._poll.poll(1000 * POLL_SECONDS)
+                self.wait()
                 continue
             deadline.observe(now - heard_at)
             heard_at, (message, fds) = now, heard
             if "done" in message:
-                return message, fds
+                return read_reply(do, message, fds)
             look()
 
-    def _hear(self, number: int) -> tuple[Message, list[int]] | None:
-        """The next message about a command, if one has arrived. Updates `step`."""
+    def wait(self) -> None:
+        """Wait until something arrives, or for `POLL_SECONDS`."""
+        self._poll.poll(1000 * POLL_SECONDS)
+
+    def hear(self) -> tuple[Message, list[int]] | None:
+        """The next message about the command, if one has arrived. Updates `step`, `left` and `not_exact`."""
         while True:
-            has_ended = self._await_end(0.0)  # checked first, so that its last messages are still read
+            has_ended = self.await_end(0.0)  # checked first, so that its last messages are still read
             arrived = self._receive()
             if arrived is None:
                 if has_ended:
                     raise self._end_error()
                 return None
             message, fds = arrived
-            if message["number"] < number:  # answers an abandoned command
+            if message["number"] < self._number:  # answers an abandoned command
                 _close(fds)
                 continue
             self.step, self.left = message["step"], message.get("left", self.left)
+            self.not_exact = tuple(message.get("not_exact", self.not_exact))
             self._uses += [message["uses"]] if "uses" in message else []
             if "failed" in message:
                 how = {"may_divide": message.get("may_divide", False)}
@@ -245,7 +259,7 @@ class TrainerConnection:
 
     # ------------------------------------------------------------------------------------------------ its end
 
-    def _await_end(self, seconds: float) -> bool:
+    def await_end(self, seconds: float) -> bool:
         """Whether the process has ended, or ends within the time."""
         with self._reading_end:
             if self._end is None:
@@ -263,7 +277,7 @@ class TrainerConnection:
 
     def _end_error(self) -> Exception:
         """The exception for a process that is gone or has closed its connection."""
-        has_ended = self._await_end(END_SECONDS)
+        has_ended = self.await_end(END_SECONDS)
         if self._is_killed:
             return TrainerKilled("the trainer's process was ended on purpose")
         if not has_ended:
@@ -277,14 +291,14 @@ class TrainerConnection:
 
     def _hung(self, do: str, seconds: float) -> TrainerFailed:
         """Kill the process; the exception has its stacks."""
-        where = self._where()
+        where = self.describe_place()
         self.kill()
         text = f"nothing was heard from the trainer for {seconds:.1f} s (last command: {do}), so it was ended"
         return TrainerFailed("hang", where + text, self.step)
 
-    def _where(self) -> str:
+    def describe_place(self) -> str:
         """The stacks of the process, if it can still print them."""
-        begin = os.fstat(self._stacks).st_size
+        begin = os.fstat(self.stacks).st_size
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGUSR1)
         ends, before = time.monotonic() + STACK_SECONDS, ""
@@ -295,7 +309,7 @@ class TrainerConnection:
 
     def _stack(self, begin: int = 0) -> str:
         """The stacks that the process wrote when it crashed or got the signal for it."""
-        return os.pread(self._stacks, LONGEST_STACK, begin).decode("utf-8", "backslashreplace")
+        return os.pread(self.stacks, LONGEST_STACK, begin).decode("utf-8", "backslashreplace")
 
 
 def _format_stack(stack: str) -> str:

@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import time
 import traceback
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from stagetree.runtime import inexact_reasons, machine
 from stagetree.runtime.checkpoints import state_format
 from stagetree.runtime.checkpoints.buffers import Buffers
 from stagetree.runtime.command_channel import Conversation
+from stagetree.runtime.commands import COMMANDS, Compared, Evaluated, Json, PackTrained, Saved, Seen, Trained
 from stagetree.runtime.exactness.comparison import HELD_VALUES, compare, leaf_digests
 from stagetree.runtime.exactness.held_values import (
     LAUNCHED,
@@ -25,20 +26,14 @@ from stagetree.runtime.exactness.held_values import (
 )
 from stagetree.runtime.exactness.process_changes import ProcessChanges
 from stagetree.runtime.failures import TrainerFailed, plain, user_code
-from stagetree.runtime.loading import code_modules, imports_of, load_trainer, package_versions
+from stagetree.runtime.loading import code_modules, load_trainer, package_versions
 from stagetree.runtime.machine import Machine, print_to
 from stagetree.runtime.model import HpTimeline, LaunchedTrainer, Model
 from stagetree.runtime.reads.undeclared_reads import reads_of, watch_reads
-from stagetree.runtime.wire import Message, Wire
+from stagetree.runtime.wire import Wire
 from stagetree.trainer.base import TrainsAhead
 from stagetree.trainer.data import DataTrainer
 from stagetree.trainer.ranks import group
-
-COMMANDS = (
-    *("start", "build", "become_template", "begin", "load", "train", "evaluate", "save", "save_part"),
-    *("join", "train_together", "measure", "leave"),  # packs
-    *("compare", "seen"),  # comparisons
-)
 
 
 def run(wire: Wire) -> int:
@@ -66,165 +61,191 @@ class Child(Conversation):
         self._changes = ProcessChanges()
         watch_reads()
         self._timeline, self._buffers = HpTimeline({}), Buffers("cpu")
-        self._commands = {name: getattr(self, f"_{name}") for name in COMMANDS}
+        self._commands = {name: getattr(self, name) for name in COMMANDS}
 
     # ------------------------------------------------------------------------------------------------ commands
 
-    def _start(self, message: Message, fds: list[int]) -> Message:
-        """Prepare the machine. The file gets the stacks of all threads on a crash and on SIGUSR1."""
+    def start(self, *, fds: Sequence[int], settings: Json, ranks: Json | None = None) -> None:
+        """Prepare the machine. The first file gets the stacks of all threads on a crash and on SIGUSR1.
+
+        ranks: how it meets other ranks, in the second file: see `stagetree.trainer.ranks.group.Ranks.meet`.
+        """
         machine.write_stacks_to(fds[0])
-        self._device = message["device"]
-        self._buffers = Buffers(self._device)
-        settings = ("visible_devices", "threads", "determinism", "memory_fraction", "cuda_graphs")
-        here = Machine(self._device, *(message[name] for name in settings))
+        here = Machine(**settings)
+        self._device, self._buffers = here.device, Buffers(here.device)
         self._shares_device = here.memory_fraction < 1
         self._machine = {**here.prepare(), "threads": here.threads}
-        if "ranks" in message:
-            group.be(group.Ranks.meet(os.dup(fds[-1]), device=self._device, **message["ranks"]))
-        return dict(self._machine)
+        if ranks is not None:
+            group.be(group.Ranks.meet(os.dup(fds[-1]), device=self._device, **ranks))
 
-    def _build(self, message: Message, fds: list[int]) -> Message:
-        if self._file not in ("", message["file"]):
+    def build(
+        self,
+        *,
+        file: str,
+        name: str,
+        args: Json,
+        seed: int,
+        determinism: str = "strict",
+        shards: int = 0,
+        parallel: str = "tree",
+        names: Sequence[str] | None = None,
+        is_resumed: bool = False,
+    ) -> None:
+        """Build a new model, before its first step; the previous model is freed first. A process serves one file only.
+
+        determinism: see `stagetree.runtime.machine.set_determinism`.
+        shards, parallel: of the study, see `stagetree.trainer.ranks.group.Ranks`.
+        names: of its hyper-parameters, if it will join a pack.
+        is_resumed: it must be loaded, so that it may take the place of a model that has left the pack.
+        """
+        if self._file not in ("", file):
             raise RuntimeError(f"this process serves {self._file}, and no other file")
-        self._file = message["file"]
+        self._file = file
         self._template.begin()
         self._drop()
-        machine.set_determinism(message["determinism"])
+        machine.set_determinism(determinism)
         inexact_reasons.forget()
-        group.here().shards, group.here().parallel = message["shards"], message["parallel"]
+        group.here().shards, group.here().parallel = shards, parallel
         self._machine = group.here().with_nccl_settings(self._machine, self._device)
-        kind = (message["name"], repr(message["args"]), message["seed"], *message.get("names", ()))
-        self._model = self._lanes.begin(kind, message["is_resumed"]) if "names" in message else None
+        kind = (name, repr(args), seed, *(names or ()))
+        self._model = None if names is None else self._lanes.begin(kind, is_resumed)
         if self._model is None:
             with user_code():
-                trainer = load_trainer(self._file, message["name"])
-            self._may_divide = not issubclass(trainer, DataTrainer) or message.get("parallel") == "fsdp"
-            self._model = Model.build(trainer, message["args"], message["seed"], self._device)
-        code = imports_of(file := Path(self._file).resolve())
-        self._machine["packages"] = package_versions(file)
-        left = [] if "names" in message else self._changes.find(self._current_model.trainer, self._file)
-        return {"version": code.version, "left": left}
+                trainer = load_trainer(file, name)
+            self._may_divide = not issubclass(trainer, DataTrainer) or parallel == "fsdp"
+            self._model = Model.build(trainer, args, seed, self._device)
+        self._machine["packages"] = package_versions(Path(file).resolve())
+        self._left = self._changes.find(self._current_model.trainer, file) if names is None else []
 
-    def _become_template(self, message: Message, fds: list[int]) -> Message:
-        """From now on each chain trains in a fork of this process, if that is safe; see `TemplateRole.ask`. This
-        process's own output goes to the file that comes along."""
+    def become_template(self, *, fds: Sequence[int]) -> tuple[str, list[str]]:
+        """From now on only serve forks, in each of which a chain trains, if that is safe; see `TemplateRole.ask`.
+
+        fds: for the template's own output.
+        """
         answer = self._template.ask(self._device, fds)
         if self._template.is_asked_for:
             print_to(os.dup(fds[0]))
         return answer
 
-    def _begin(self, message: Message, fds: list[int]) -> Message:
-        self._current_model.begin(fds[0], self._values(message["hp"]), is_whole=message["whole"])
-        return {}
+    def begin(self, *, fds: Sequence[int], hp: Json, whole: bool) -> None:
+        """Initialize a newly built model from a file of weights. whole: load all of the state of a checkpoint."""
+        self._current_model.begin(fds[0], self._values(hp), is_whole=whole)
 
-    def _load(self, message: Message, fds: list[int]) -> Message:
+    def load(
+        self, *, fds: Sequence[int], hp: Json, step: int, weight: float | None = None, left: int = 0
+    ) -> Sequence[str]:
+        """Put the model where it was after `step` steps. fds: the images of the state.
+
+        Returns how this process differs from the one that made the state: see `inexact_reasons.changes`.
+        weight, left: of one of several states to be averaged, and how many are still to come.
+        """
         saved = state_format.read(*fds)
         for reason in (reasons := inexact_reasons.changes(saved.get("machine", {}), self._machine)):
             print(f"--- not exact: {reason}")
-        if "weight" in message:
-            saved = self._current_model.averaging.add(saved, message["weight"], message["left"])
-        if message.get("left"):
-            return {"not_exact": reasons, "left": []}
-        before = self._changes.values_before_load(self._current_model.trainer, self._file)
-        self._current_model.load(saved, self._values(message["hp"]), message["step"])
-        return {"not_exact": reasons, "left": self._changes.find(self._current_model.trainer, self._file, before)}
+        if weight is not None:
+            saved = self._current_model.averaging.add(saved, weight, left)
+        self._left = []
+        if not left:
+            before = self._changes.values_before_load(self._current_model.trainer, self._file)
+            self._current_model.load(saved, self._values(hp), step)
+            self._left = self._changes.find(self._current_model.trainer, self._file, before)
+        return reasons
 
-    def _train(self, message: Message, fds: list[int]) -> Message:
-        model, timeline, until = self._current_model, self._values(message["hp"]), message["until"]
-        end, say = until, partial(self._report_progress, message["number"])
-        model.expect(timeline, until, *message["ahead"])
+    def train(self, *, hp: Json, until: int, ahead: tuple[int, Sequence[int], Sequence[int]], room: bool) -> Trained:
+        """Train to step `until`, or where the message `until` says meanwhile. hp: the JSON of the trial's sequences.
+
+        ahead: the coming work of the stage, see `Model.expect`. room: measure free memory.
+        """
+        model, timeline, end = self._current_model, self._values(hp), until
+        model.expect(timeline, until, *ahead)
         self._changes.is_used = True
         while model.step < (until := group.here().agree(until)):
-            model.advance_some(timeline, until, say)
+            model.advance_some(timeline, until, self._report_progress)
             self._journal.look(model, time.monotonic())
-            say(model.step)
+            self._report_progress(model.step)
             until = self._read_new_end(until)  # the slot talks only to the leader of several ranks
             if until not in (0, end):
                 end = until
-                model.expect(timeline, end, end, message["ahead"][1])
+                model.expect(timeline, end, end, ahead[1])
         passed = model.settle(timeline) if model.step < end and self._waiting is None else []
         self._journal.write(model, time.monotonic())
         is_elsewhere = isinstance(model.trainer, LaunchedTrainer)  # in processes of a script
         peak = 0 if is_elsewhere else machine.peak_bytes(self._device)
-        is_told = message.get("room") and not (is_elsewhere or self._shares_device)
-        free = machine.free_bytes(self._device) if is_told else 0
-        return {
-            "passed": passed,
-            "not_exact": inexact_reasons.recorded_operations(),
-            "peak_bytes": peak,
-            "free_bytes": free,
-        }
+        free = machine.free_bytes(self._device) if room and not (is_elsewhere or self._shares_device) else 0
+        return Trained(model.step, dict(passed), peak, free)
 
-    def _evaluate(self, message: Message, fds: list[int]) -> Message:
-        model = self._model_of(message)
-        is_watched = message.get("watch", False) and not isinstance(model.trainer, LaunchedTrainer | TrainsAhead)
+    def evaluate(self, *, watch: bool = False, lane: int | None = None) -> Evaluated:
+        """Evaluate the model, or a `lane`'s. watch: note which state leaves the evaluation changes."""
+        model = self._model_of(lane)
+        is_watched = watch and not isinstance(model.trainer, LaunchedTrainer | TrainsAhead)
         before = leaf_digests(model) if is_watched else {}
         metrics = model.evaluate()
         changed = list(map(plain, differing_names(before, leaf_digests(model)))) if is_watched else []
-        return {"metrics": metrics, "not_exact": inexact_reasons.recorded_operations(), "changed": changed}
+        return Evaluated(metrics, changed)
 
-    def _save(self, message: Message, fds: list[int]) -> Message:
-        self._buffers.take_back(message["closed"])
-        model = self._model_of(message)
-        more = {HELD_VALUES: self._held_values(model)} if message.get("look") else {}
+    def save(self, *, closed: Sequence[tuple[int, bool]], look: bool = False, lane: int | None = None) -> Saved:
+        """Save the whole state of the model, or of a `lane`'s; the model may train on at once.
+
+        closed: the buffers of states that were closed since the last save, and whether a model was loaded from each.
+        look: include the trainer's other held objects, for comparisons.
+        """
+        self._buffers.take_back(closed)
+        model = self._model_of(lane)
+        more = {HELD_VALUES: self._held_values(model)} if look else {}
         buffer, size = model.save_in(self._buffers, self._machine, **more)
-        return {"fd": os.dup(buffer.fd), "size": size, "buffer": buffer.number}
+        return Saved(os.dup(buffer.fd), size, buffer.number)
 
-    def _save_part(self, message: Message, fds: list[int]) -> Message:
-        self._buffers.take_back(message["closed"])
-        part = self._model_of(message).save_part_in(self._buffers)
-        return {} if part is None else {"fd": os.dup(part[0].fd), "size": part[1], "buffer": part[0].number}
+    def save_part(self, *, closed: Sequence[tuple[int, bool]]) -> Saved:
+        """As `save`, of a rank that does not lead: only its parts of sharded tensors."""
+        self._buffers.take_back(closed)
+        part = self._current_model.save_part_in(self._buffers)
+        return Saved() if part is None else Saved(os.dup(part[0].fd), part[1], part[0].number)
 
     # ------------------------------------------------------------------------------------------------ packs
 
-    def _join(self, message: Message, fds: list[int]) -> Message:
-        """Make the model that was built last a lane of a pack."""
-        self._lanes.add(message["lane"], self._current_model, message["width"])
+    def join(self, *, lane: int, width: int) -> None:
+        """Make the model that was built last a lane of a pack with room for `width` lanes."""
+        self._lanes.add(lane, self._current_model, width)
         self._model = None
-        return {"step": self._lanes[message["lane"]].step}
 
-    def _train_together(self, message: Message, fds: list[int]) -> Message:
-        """Train up to `until` steps of each lane; all stop when one fails. `step` in the answer is the number of
-        steps."""
-        timelines = {int(lane): HpTimeline(hp) for lane, hp in message["hps"].items()}
-        until, steps = message["until"], 0
-        failed: dict[int, TrainerFailed] = {}
+    def train_together(self, *, hps: Mapping[str, Json], until: int, profile: bool) -> PackTrained:
+        """Train up to `until` steps of each lane; all stop when one fails. profile: also measure the costs of packs."""
+        timelines = {int(lane): HpTimeline(hp) for lane, hp in hps.items()}
+        lanes, steps, failed = self._lanes, 0, dict[int, TrainerFailed]()
         while steps < until and not failed:
-            failed, steps = self._lanes.advance(timelines), steps + 1
-            self._report_progress(message["number"], steps)
+            failed, steps = lanes.advance(timelines), steps + 1
+            self._report_progress(steps)
             until = self._read_new_end(until)
-        profile = self._lanes.profile() if message["profile"] else None
-        self._lanes.write_journals()
-        answer = {
-            lane: {"kind": each.kind, "error": each.error, "signature": each.signature} for lane, each in failed.items()
-        }
-        return {
-            "step": steps,
-            "lanes": answer,
-            "unpackable_reason": self._lanes.unpackable_reason,
-            "evicted": self._lanes.evicted,
-            "not_exact": inexact_reasons.recorded_operations(),
-            "profile": profile,
-        }
+        costs = lanes.profile() if profile else None
+        lanes.write_journals()
+        failures = {lane: (each.kind, each.error, each.signature) for lane, each in failed.items()}
+        return PackTrained(steps, failures, lanes.unpackable_reason, lanes.evicted, costs)
 
-    def _measure(self, message: Message, fds: list[int]) -> Message:
-        """Measure packs of up to `widest` lanes for the model of a lane, without training it."""
-        profile = self._lanes.measure(message["lane"], HpTimeline(message["hp"]), message["widest"])
-        return {"profile": profile, "unpackable_reason": self._lanes.unpackable_reason}
+    def measure(self, *, lane: int, hp: Json, widest: int) -> tuple[Json, str]:
+        """Measure the costs of packs of up to `widest` lanes of a lane's model, without training it.
 
-    def _leave(self, message: Message, fds: list[int]) -> Message:
-        self._lanes.drop(message["lanes"])
-        return {}
+        Returns the fields of `PackingProfiled`; none if it cannot be packed, for the reason in the second value.
+        """
+        return self._lanes.measure(lane, HpTimeline(hp), widest), self._lanes.unpackable_reason
+
+    def leave(self, *, lanes: Sequence[int]) -> None:
+        """Free the memory of these lanes' models."""
+        self._lanes.drop(lanes)
 
     # ------------------------------------------------------------------------------------------------ comparisons
 
-    def _compare(self, message: Message, fds: list[int]) -> Message:
-        return compare(fds[: message["mine"]], fds[message["mine"] :], message["ignored"])
+    def compare(self, *, fds: Sequence[int], mine: int, ignored: Sequence[str] = ()) -> Compared:
+        """Where a state that this process has saved differs from a recorded one.
 
-    def _seen(self, message: Message, fds: list[int]) -> Message:
-        """The undeclared inputs that the trainer has read, and the hyper-parameters that it has not."""
+        fds: the images of both, of which the first `mine` belong to the saved one.
+        ignored: leaves that may differ, unless they are tensors.
+        """
+        return compare(fds[:mine], fds[mine:], ignored)
+
+    def seen(self) -> Seen:
+        """The undeclared inputs that the trainer has read since it was built."""
         files = reads_of(self._current_model.trainer, self._file)
-        return {"unread": list(map(plain, self._current_model.unread())), "files": files}
+        return Seen(list(map(plain, self._current_model.unread())), files)
 
     # ------------------------------------------------------------------------------------------------ their parts
 
@@ -238,8 +259,8 @@ class Child(Conversation):
         }
         return held | {name: os.urandom(8).hex() for name, is_there in unseen.items() if is_there}
 
-    def _model_of(self, message: Message) -> Model:
-        return self._lanes[message["lane"]] if "lane" in message else self._current_model
+    def _model_of(self, lane: int | None) -> Model:
+        return self._current_model if lane is None else self._lanes[lane]
 
     @property
     def _current_model(self) -> Model:
@@ -247,7 +268,7 @@ class Child(Conversation):
             raise RuntimeError("there is no model yet: build one first")
         return self._model
 
-    def _values(self, hp: dict[str, Any]) -> HpTimeline:
+    def _values(self, hp: Json) -> HpTimeline:
         if not self._timeline.matches(hp):
             self._timeline = HpTimeline(hp)
         return self._timeline

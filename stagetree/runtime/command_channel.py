@@ -9,9 +9,11 @@ from __future__ import annotations
 import os
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from stagetree.runtime import machine
+from stagetree.runtime import inexact_reasons, machine
+from stagetree.runtime.commands import Saved
 from stagetree.runtime.failures import TrainerFailed, kind_of, plain, signature_of
 from stagetree.runtime.machine import print_to
 from stagetree.runtime.model import Journal, Model
@@ -25,15 +27,15 @@ from stagetree.trainer.ranks import group
 PROGRESS_SECONDS = 0.1
 """The interval of progress reports; longer steps are reported one by one."""
 
-Command = Callable[[Message, list[int]], Message]
-
 
 class Conversation:
-    """A process with one model, or with the models of a pack. `_commands`: the handlers by command name."""
+    """A process with one model, or with the models of a pack. `_commands`: see `stagetree.runtime.commands`."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
-        self._commands: dict[str, Command] = {}
+        self._commands: dict[str, Callable[..., Any]] = {}
+        self._number = 0  # of the present command
+        self._left: Sequence[str] = []
         self._file = ""  # of the trainer
         self._device, self._may_divide = "cpu", False
         self._model: Model | None = None
@@ -57,9 +59,15 @@ class Conversation:
                 self._serve_forks()
 
     def _answer(self, message: Message, fds: list[int]) -> None:
-        file_reads.uses.begin(message["do"])
+        do, self._number = message["do"], message["number"]
+        file_reads.uses.begin(do)
+        passed = list[int]()
+        given = {name: each for name, each in message.items() if name not in ("do", "number")}
         try:
-            answer = {"done": message["do"], **self._commands[message["do"]](message, fds)}
+            reply = self._commands[do](**given, fds=fds) if fds else self._commands[do](**given)
+            facts = {"not_exact": inexact_reasons.recorded_operations(), "left": self._left}
+            answer = {"done": do, "reply": reply, **facts}
+            passed = [reply.fd] if isinstance(reply, Saved) and reply.fd is not None else []
         except TrainerFailed as failed:
             answer = {"failed": failed.kind, "error": failed.error, "signature": failed.signature}
         except (EOFError, ConnectionError):
@@ -74,9 +82,8 @@ class Conversation:
             answer["uses"] = uses
         for fd in fds:
             os.close(fd)
-        passed = [answer.pop("fd")] if "fd" in answer else []
         model = self._lanes.get(message["lane"]) if "lane" in message else self._model
-        self._wire.send({"number": message["number"], "step": model.step if model else 0, **answer}, *passed)
+        self._wire.send({"number": self._number, "step": model.step if model else 0, **answer}, *passed)
         for fd in passed:
             os.close(fd)
 
@@ -111,9 +118,9 @@ class Conversation:
             os.close(fds[0])
         return message["do"] in ("log", "patience", "take_over")
 
-    def _report_progress(self, number: int, step: int) -> bool:
+    def _report_progress(self, step: int) -> bool:
         """Report the step from time to time. Returns whether the slot has sent nothing meanwhile."""
         if (now := time.monotonic()) - self._reported_at >= PROGRESS_SECONDS:
-            self._wire.send({"number": number, "step": step})
+            self._wire.send({"number": self._number, "step": step})
             self._reported_at = now
         return self._wire.is_silent()

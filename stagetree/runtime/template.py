@@ -21,7 +21,6 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -78,14 +77,14 @@ class TemplateRole:
         if self._before is None and sys.platform == "linux":
             self._before = KernelState.now()
 
-    def ask(self, device: str, fds: Collection[int]) -> dict[str, Any]:
+    def ask(self, device: str, fds: Collection[int]) -> tuple[str, list[str]]:
         """Why this process cannot be a template, in words that follow "it", or an empty text; and the files that it has
         read, which forks will not read again. fds: descriptors that came with the command."""
         if self._before is None:
-            return {"unsafe": "runs on a system that does not tell what forks would share", "files": []}
+            return "runs on a system that does not tell what forks would share", []
         unsafe = "trains on a GPU" if device != "cpu" else unsafe_reason(self._before, fds)
         self.is_asked_for = not unsafe
-        return {"unsafe": unsafe, "files": [] if unsafe else file_reads.read_files()}
+        return unsafe, [] if unsafe else file_reads.read_files()
 
     def serve(self, owner: Wire) -> Wire:
         """Serve forks. Returns only in a fork, with its connection; the template exits when its owner is gone."""

@@ -35,7 +35,7 @@ def started(warm: Warm, size: int = 512, name: str = "gpu0", shares: int = 1) ->
     """On the first GPU, alone, or as one of its shares."""
     slot = device_of(name, visible_gpus(), allow_cpu=False, shares=shares)
     process = TrainerProcess.start(warm, TrainerSettings(slot.device, slot.visible, slot.memory_fraction))
-    process.build(FILE, "moody", {"size": size}, 0, deadline=PATIENCE)
+    process.call(PATIENCE).build(file=FILE, name="moody", args={"size": size}, seed=0)
     return process
 
 
@@ -43,7 +43,7 @@ def started(warm: Warm, size: int = 512, name: str = "gpu0", shares: int = 1) ->
 
 
 def test_a_slot_sees_its_own_device_alone(process: TrainerProcess) -> None:
-    found = process.evaluate(deadline=PATIENCE)
+    found = process.call(PATIENCE).evaluate().metrics
     assert (found["devices"], found["visible"]) == (1, 1)
     assert process.info["device_name"] == torch.cuda.get_device_name(0) and process.info["cuda"] == torch.version.cuda
 
@@ -51,9 +51,9 @@ def test_a_slot_sees_its_own_device_alone(process: TrainerProcess) -> None:
 def test_a_model_leaves_no_memory_to_the_next(process: TrainerProcess) -> None:
     found = set()
     for _ in range(4):
-        process.build(FILE, "moody", {"size": 512}, 0, deadline=PATIENCE)
+        process.call(PATIENCE).build(file=FILE, name="moody", args={"size": 512}, seed=0)
         process.train(FINE, 2, deadline=PATIENCE)
-        found.add(process.evaluate(deadline=PATIENCE)["allocated"])
+        found.add(process.call(PATIENCE).evaluate().metrics["allocated"])
     assert len(found) == 1
 
 
@@ -61,7 +61,7 @@ def test_the_most_memory_is_that_of_the_model_since_it_was_built(process: Traine
     """A larger one before it does not count."""
     peaks = dict[int, int]()
     for size in (4096, 512):
-        process.build(FILE, "moody", {"size": size}, 0, deadline=PATIENCE)
+        process.call(PATIENCE).build(file=FILE, name="moody", args={"size": size}, seed=0)
         peaks[size] = process.train(FINE, 2, deadline=PATIENCE).peak_bytes
     for size, peak in peaks.items():
         assert 2 * 4 * size**2 <= peak < 4 * 4 * size**2 + 64 * 2**20  # cuBLAS takes some for itself
@@ -72,14 +72,14 @@ def test_slots_that_share_a_gpu_compute_the_same_bits_at_once(warm: Warm) -> Non
     with started(warm) as alone, shares[0], shares[1], ThreadPoolExecutor() as both:
         list(both.map(lambda process: process.train(FINE, 200, deadline=PATIENCE), shares))
         alone.train(FINE, 200, deadline=PATIENCE)
-        sums = {process.evaluate(deadline=PATIENCE)["sum"] for process in (alone, *shares)}
+        sums = {process.call(PATIENCE).evaluate().metrics["sum"] for process in (alone, *shares)}
     assert len(sums) == 1
 
 
 def test_a_share_has_no_more_than_its_part_of_the_memory(warm: Warm) -> None:
     row = int((torch.cuda.get_device_properties(0).total_memory * 0.3 / 4) ** 0.5)  # 30 % of it, as single floats
     with started(warm, name="gpu0a", shares=2) as share:
-        share.build(FILE, "moody", {"size": row}, 0, deadline=PATIENCE)
+        share.call(PATIENCE).build(file=FILE, name="moody", args={"size": row}, seed=0)
         with pytest.raises(TrainerFailed) as caught:
             share.train(FINE, 1, deadline=PATIENCE)  # which needs room for a second one
     assert caught.value.kind == "out_of_memory"
@@ -121,9 +121,9 @@ def test_a_state_goes_on_in_another_process(warm: Warm, process: TrainerProcess)
     state = process.save(deadline=PATIENCE)
     process.train(FINE, 6, deadline=PATIENCE)
     with started(warm) as other:
-        assert other.load(state, FINE, 3, deadline=PATIENCE) == ()
+        assert other.call(PATIENCE).load(fds=state.lend(), hp=FINE, step=3) == []
         other.train(FINE, 6, deadline=PATIENCE)
-        assert other.evaluate(deadline=PATIENCE)["sum"] == process.evaluate(deadline=PATIENCE)["sum"]
+        assert other.call(PATIENCE).evaluate().metrics["sum"] == process.call(PATIENCE).evaluate().metrics["sum"]
     state.close()
 
 
@@ -134,18 +134,18 @@ def test_memory_that_is_not_there_is_told_as_that_and_the_process_goes_on(proces
     with pytest.raises(TrainerFailed) as caught:
         process.train({"mood": "memory"}, 1, deadline=PATIENCE)
     assert caught.value.kind == "out_of_memory"
-    process.build(FILE, "moody", {"size": 512}, 0, deadline=PATIENCE)
+    process.call(PATIENCE).build(file=FILE, name="moody", args={"size": 512}, seed=0)
     assert process.train(FINE, 2, deadline=PATIENCE).step == 2
 
 
 def test_a_broken_context_is_told_as_that_and_ends_with_its_process(warm: Warm, process: TrainerProcess) -> None:
     with pytest.raises(TrainerFailed) as caught:
         process.train({"mood": "assert"}, 1, deadline=PATIENCE)
-        process.evaluate(deadline=PATIENCE)
+        process.call(PATIENCE).evaluate()
     assert caught.value.kind == "device"
     with pytest.raises(TrainerFailed) as again:
-        process.evaluate(deadline=PATIENCE)
+        process.call(PATIENCE).evaluate()
     assert again.value.kind == "device"
     with started(warm) as fresh:
         assert fresh.train(FINE, 2, deadline=PATIENCE).step == 2
-        assert fresh.evaluate(deadline=PATIENCE)["sum"] is not None
+        assert fresh.call(PATIENCE).evaluate().metrics["sum"] is not None

@@ -35,8 +35,8 @@ def test_two_gpus_have_the_bits_of_one(warm: Warm, args: dict[str, Any]) -> None
 
 
 def trained(process: TrainerProcess, args: dict[str, Any]) -> tuple[str, Any]:
-    process.build(FILE, "in_shards", args, 0, deadline=PATIENCE, shards=4)
+    process.call(PATIENCE).build(file=FILE, name="in_shards", args=args, seed=0, shards=4)
     process.train(HP, 9, deadline=PATIENCE)
     with closing(process.save(deadline=PATIENCE)) as saved:
         whole = b"".join(join_parts([each.view() for each in saved.images]))
-        return hashlib.sha256(whole).hexdigest(), process.evaluate(deadline=PATIENCE)
+        return hashlib.sha256(whole).hexdigest(), process.call(PATIENCE).evaluate().metrics

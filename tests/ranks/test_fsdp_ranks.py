@@ -48,7 +48,7 @@ class Bench:
             start = TrainerProcess.start(self._warm) if ranks == 1 else TrainerGroup.start(self._warm, ranks=ranks)
             self._started[ranks] = start
         process = self._started[ranks]
-        process.build(FILE, "in_shards", args, 0, deadline=PATIENT, shards=SHARDS, parallel=parallel)
+        process.call(PATIENT).build(file=FILE, name="in_shards", args=args, seed=0, shards=SHARDS, parallel=parallel)
         return process
 
     def train(self, way: Way, parallel: str = "fsdp", **args: Any) -> tuple[str, Any]:
@@ -57,15 +57,15 @@ class Bench:
         for ranks, until in way:
             process = self.begin(ranks, parallel, **args)
             if step:
-                process.load(state, GROWING, step, deadline=PATIENT)
+                process.call(PATIENT).load(fds=state.lend(), hp=GROWING, step=step)
             state.close()
             process.train(GROWING, until, deadline=PATIENT)
-            process.evaluate(deadline=PATIENT)  # it is not to disturb anything
+            process.call(PATIENT).evaluate()  # it is not to disturb anything
             state, step = process.save(deadline=PATIENT), until
         with closing(state):
             assert len(state.parts) == (ranks - 1 if parallel == "fsdp" else 0)
             whole = join_parts([each.view() for each in state.images])
-            return hashlib.sha256(b"".join(whole)).hexdigest(), process.evaluate(deadline=PATIENT)
+            return hashlib.sha256(b"".join(whole)).hexdigest(), process.call(PATIENT).evaluate().metrics
 
     def end(self, ranks: int) -> None:
         """After a failure."""
@@ -127,7 +127,7 @@ def test_a_state_without_one_of_its_parts_is_not_taken(bench: Bench) -> None:
         with pytest.raises(ValueError, match="a part of the checkpoint is missing"):
             b"".join(join_parts([state.view()]))
         with pytest.raises(TrainerFailed, match="numbers are in no part that was read"):
-            bench.begin(1).load(state, GROWING, 1, deadline=PATIENT)
+            bench.begin(1).call(PATIENT).load(fds=state.lend(), hp=GROWING, step=1)
         bench.end(1)
 
 

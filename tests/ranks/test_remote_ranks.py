@@ -114,9 +114,9 @@ def test_a_rank_of_another_machine_has_the_same_bits_also_once_more(
         built(first)
         first.train(HP, 4, deadline=PATIENT)
         saved = first.save(deadline=PATIENT)
-        assert first.evaluate(deadline=PATIENT)["world"] == 2
+        assert first.call(PATIENT).evaluate().metrics["world"] == 2
     with group(warm, door) as second:  # its worker has come again
-        built(second).load(saved, HP, 4, deadline=PATIENT)
+        built(second).call(PATIENT).load(fds=saved.lend(), hp=HP, step=4)
         saved.close()
         second.train(HP, 9, deadline=PATIENT)
         assert state(second) == end
@@ -139,7 +139,7 @@ def test_divided_states_go_to_another_machine_and_come_back_in_parts(warm: Warm,
                 with group(warm, door) as both:
                     both.build(DIGITS, "in_shards", {}, 0, **how)
                     if until > 3:
-                        both.load(saved, hp, 3, deadline=PATIENT)
+                        both.call(PATIENT).load(fds=saved.lend(), hp=hp, step=3)
                     both.train(hp, until, deadline=PATIENT)
                     saved.close()
                     saved = both.save(deadline=PATIENT)
@@ -147,7 +147,7 @@ def test_divided_states_go_to_another_machine_and_come_back_in_parts(warm: Warm,
         finally:
             machine.take_back()
             machine.close()
-        one.load(saved, hp, 5, deadline=PATIENT)
+        one.call(PATIENT).load(fds=saved.lend(), hp=hp, step=5)
         saved.close()
         one.train(hp, 6, deadline=PATIENT)
         with closing(one.save(deadline=PATIENT)) as alone:

@@ -38,7 +38,7 @@ class Bench:
 
     def begin(self, ranks: int, args: dict[str, Any], shards: int = 4) -> TrainerProcess:
         process = self.by_ranks[ranks]
-        process.build(FILE, "in_shards", args, 0, deadline=PATIENT, shards=shards)
+        process.call(PATIENT).build(file=FILE, name="in_shards", args=args, seed=0, shards=shards)
         return process
 
     def train(self, args: dict[str, Any], hp: Any, way: list[tuple[int, int]], shards: int = 4) -> tuple[str, Any]:
@@ -47,12 +47,12 @@ class Bench:
         for ranks, until in way:
             process = self.begin(ranks, args, shards)
             if step:
-                process.load(state, hp, step, deadline=PATIENT)
+                process.call(PATIENT).load(fds=state.lend(), hp=hp, step=step)
             state.close()
             process.train(hp, until, deadline=PATIENT)
             state, step = process.save(deadline=PATIENT), until
         with closing(state):
-            return hashlib.sha256(state.view()).hexdigest(), process.evaluate(deadline=PATIENT)
+            return hashlib.sha256(state.view()).hexdigest(), process.call(PATIENT).evaluate().metrics
 
 
 @pytest.fixture(scope="module")

@@ -36,15 +36,15 @@ def train(group: TrainerGroup, parallel: str, stages: list[int], **args: Any) ->
     """The hash of the state, and the metrics, where each stage is trained by a model of its own."""
     state, step = State.from_bytes(b""), 0
     for until in stages:
-        group.build(FILE, "in_ddp", args, 0, deadline=PATIENT, parallel=parallel)
+        group.call(PATIENT).build(file=FILE, name="in_ddp", args=args, seed=0, parallel=parallel)
         if step:
-            group.load(state, HP, step, deadline=PATIENT)
+            group.call(PATIENT).load(fds=state.lend(), hp=HP, step=step)
         state.close()
         group.train(HP, until, deadline=PATIENT)
         state, step = group.save(deadline=PATIENT), until
     with closing(state):
         whole = join_parts([each.view() for each in state.images])
-        return hashlib.sha256(b"".join(whole)).hexdigest(), group.evaluate(deadline=PATIENT)
+        return hashlib.sha256(b"".join(whole)).hexdigest(), group.call(PATIENT).evaluate().metrics
 
 
 @pytest.mark.slow
@@ -111,4 +111,4 @@ def test_states_say_how_gpus_have_added_up_by_torchs_own_sums(monkeypatch: pytes
 
 def test_another_number_of_ranks_is_refused(four: TrainerGroup) -> None:
     with pytest.raises(TrainerFailed, match="2 ranks are part of the study's results, with parallel: ddp, not 4"):
-        four.build(FILE, "in_ddp", {}, 0, deadline=PATIENT, parallel="ddp:2")
+        four.call(PATIENT).build(file=FILE, name="in_ddp", args={}, seed=0, parallel="ddp:2")

@@ -29,7 +29,7 @@ Start = Callable[..., TrainerProcess]
 
 
 def built(process: TrainerProcess, **args: Any) -> TrainerProcess:
-    process.build(ADDED, "added", args, 0, deadline=PATIENT)
+    process.call(PATIENT).build(file=ADDED, name="added", args=args, seed=0)
     return process
 
 
@@ -47,8 +47,7 @@ def state(process: TrainerProcess) -> bytes:
 
 
 def pids(process: TrainerProcess) -> list[int]:
-    members = process.members if isinstance(process, TrainerGroup) else ()
-    return [each.pid for each in (process, *members)]
+    return [each.pid for each in (process.ranks if isinstance(process, TrainerGroup) else [process.leader])]
 
 
 def are_gone(found: list[int]) -> bool:
@@ -66,8 +65,8 @@ def test_any_number_of_ranks_has_the_same_bits(start: Start) -> None:
     one, two, four = (built(start(ranks)) for ranks in (1, 2, 4))
     states = {trained(process, 7) for process in (one, two, four)}
     assert len(states) == 1
-    assert two.evaluate(deadline=PATIENT)["sum"] == one.evaluate(deadline=PATIENT)["sum"]
-    assert four.evaluate(deadline=PATIENT)["world"] == 4
+    assert two.call(PATIENT).evaluate().metrics["sum"] == one.call(PATIENT).evaluate().metrics["sum"]
+    assert four.call(PATIENT).evaluate().metrics["world"] == 4
 
 
 def test_a_state_of_one_number_of_ranks_goes_on_in_another(start: Start) -> None:
@@ -75,11 +74,11 @@ def test_a_state_of_one_number_of_ranks_goes_on_in_another(start: Start) -> None
     end = trained(built(start(1)), 9)
     one.train(HP, 4, deadline=PATIENT)
     saved = one.save(deadline=PATIENT)
-    two.load(saved, HP, 4, deadline=PATIENT)
+    two.call(PATIENT).load(fds=saved.lend(), hp=HP, step=4)
     saved.close()
     two.train(HP, 6, deadline=PATIENT)
     saved = two.save(deadline=PATIENT)
-    one.load(saved, HP, 6, deadline=PATIENT)
+    one.call(PATIENT).load(fds=saved.lend(), hp=HP, step=6)
     saved.close()
     assert trained(one, 9) == end
 
@@ -87,7 +86,7 @@ def test_a_state_of_one_number_of_ranks_goes_on_in_another(start: Start) -> None
 def test_shards_are_those_of_the_study(start: Start) -> None:
     one, two = start(1), start(2)
     for process in (one, two):
-        process.build(ADDED, "added", {}, 0, deadline=PATIENT, shards=8)
+        process.call(PATIENT).build(file=ADDED, name="added", args={}, seed=0, shards=8)
     assert trained(one, 3) == trained(two, 3) != trained(built(start(1)), 3)
 
 
@@ -99,8 +98,8 @@ def test_a_group_stops_together_wherever_it_is_told_to(start: Start) -> None:
         at = time.monotonic() + dice.uniform(0.0, 0.01)
         stop: Callable[[int], int | None] = lambda _, at=at: 0 if time.monotonic() > at else None  # type: ignore[misc]  # noqa: E731
         group.train(HP, step + 1 + dice.randrange(40), deadline=PATIENT, on_progress=stop)
-        assert group.step >= step
-        step = group.step
+        assert group.leader.step >= step
+        step = group.leader.step
     ended = state(group)
     assert ended == trained(built(start(1)), step)
 
@@ -117,7 +116,7 @@ def test_a_rank_gives_up_by_what_was_learnt_of_steps_while_it_makes_steps_only(
     group.train(HP, 3, deadline=steps)
     with pytest.raises(TrainerFailed) as failed:
         group.train(HP, 9, deadline=steps)
-        group.evaluate(deadline=Deadline(SHORT))
+        group.call(Deadline(SHORT)).evaluate()
     assert failed.value.kind == kind
     assert kind == "hang" or "Timed out waiting 1000ms" in failed.value.error
 
@@ -141,11 +140,11 @@ def test_a_mishap_in_one_rank_ends_all_and_is_called_what_it_is(start: Start, mi
     group = start(2)
     found, short = pids(group), Deadline(SHORT)
     with pytest.raises(TrainerFailed) as failed:
-        group.build(ADDED, "added", {"mishap": mishap, "call": call, "who": who}, 0, deadline=short)
+        group.call(short).build(file=ADDED, name="added", args={"mishap": mishap, "call": call, "who": who}, seed=0)
         group.train(HP, 5, deadline=short)
-        group.evaluate(deadline=short)
+        group.call(short).evaluate()
         saved = group.save(deadline=short)
-        group.load(saved, HP, 5, deadline=short)
+        group.call(short).load(fds=saved.lend(), hp=HP, step=5)
     assert failed.value.kind == MISHAPS[mishap]
     assert f"rank {who}" in failed.value.error.lower()
     assert mishap != "loop" or failed.value.error.count("The trainer was here") == 2, "the stacks of all"

@@ -11,7 +11,8 @@ from typing import Any
 import psutil
 
 from app.workers.trainer_connection import Deadline
-from app.workers.trainer_process import TrainedTo, TrainerProcess
+from app.workers.trainer_process import TrainerProcess
+from stagetree.runtime.commands import Trained
 
 Start = Callable[..., TrainerProcess]
 
@@ -21,11 +22,11 @@ PATIENT = Deadline(60.0)
 
 
 def moody(process: TrainerProcess, **args: Any) -> TrainerProcess:
-    process.build(MOODY, "moody", args, 0, deadline=PATIENT)
+    process.call(PATIENT).build(file=MOODY, name="moody", args=args, seed=0)
     return process
 
 
-def train(process: TrainerProcess, until: int, mood: str = "fine", **more: Any) -> TrainedTo:
+def train(process: TrainerProcess, until: int, mood: str = "fine", **more: Any) -> Trained:
     """Train on in another mood than up to now."""
     sequence = {"family": "values", "values": ["fine", mood], "milestones": [process.step]}
     hp = {"mood": sequence if process.step else mood}

@@ -29,10 +29,10 @@ def run(*arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
 
 def test_it_gives_the_same_metrics(start: Start, deadline: Deadline) -> None:
     process = start()
-    process.build(TOY, "toy", {}, 3, deadline=deadline)
+    process.call(deadline).build(file=TOY, name="toy", args={}, seed=3)
     process.train({"lr": 0.1}, 9, deadline=deadline)
     trial = DebugTrial(file=TOY, name="toy", args={}, seed=3, hp={"lr": 0.1})
-    assert run_in_fork(run_in_terminal, trial, 9) == process.evaluate(deadline=deadline)
+    assert run_in_fork(run_in_terminal, trial, 9) == process.call(deadline).evaluate().metrics
 
 
 @pytest.mark.slow

@@ -42,7 +42,7 @@ def test_the_operation_is_an_error_or_told_or_allowed(start: Start, deadline: De
     process = start()
 
     def build(determinism: str) -> None:
-        process.build(__file__, "scattering", {}, 0, deadline=deadline, determinism=determinism)
+        process.call(deadline).build(file=__file__, name="scattering", args={}, seed=0, determinism=determinism)
 
     build("off")
     process.train({}, 1, deadline=deadline)
@@ -52,7 +52,7 @@ def test_the_operation_is_an_error_or_told_or_allowed(start: Start, deadline: De
     assert process.not_exact == ("put_",)
     build("warn")
     assert process.not_exact == ()  # this one has used nothing yet
-    process.evaluate(deadline=deadline)
+    process.call(deadline).evaluate()
     assert process.not_exact == ()
     process.train({}, 1, deadline=deadline)
     assert process.not_exact == ("put_",)

@@ -91,9 +91,9 @@ def build(start: Start, tmp_path: Path, deadline: Deadline, monkeypatch: pytest.
     process = start()
 
     def built() -> Any:
-        process.build(str(tmp_path / "trainer.py"), "late", {"outer": name}, 0, deadline=deadline)
+        process.call(deadline).build(file=str(tmp_path / "trainer.py"), name="late", args={"outer": name}, seed=0)
         process.train({}, 1, deadline=deadline)
-        return process.evaluate(deadline=deadline)
+        return process.call(deadline).evaluate().metrics
 
     return built
 

@@ -58,8 +58,8 @@ def test_a_process_with_other_threads_says_so_of_a_state_that_it_loads(start: St
     train(one, 2)
     state, hp = one.save(deadline=deadline), {"mood": "fine"}
     try:
-        assert one.load(state, hp, 2, deadline=deadline) == ()
+        assert one.call(deadline).load(fds=state.lend(), hp=hp, step=2) == []
         others = "resumed under another number of threads (2 after 1)"
-        assert two.load(state, hp, 2, deadline=deadline) == (others,)
+        assert two.call(deadline).load(fds=state.lend(), hp=hp, step=2) == [others]
     finally:
         state.close()

@@ -62,7 +62,7 @@ def test_what_a_trainer_leaves_open_is_written_and_what_it_has_planned_for_the_e
     file = tmp_path / "trainer.py"
     file.write_text(UNTIDY.format(folder=tmp_path))
     process = start()
-    process.build(str(file), "untidy", {}, 0, deadline=deadline)
+    process.call(deadline).build(file=str(file), name="untidy", args={}, seed=0)
     process.close(patience=SECONDS)
     found = {name: (tmp_path / name).read_text() for name in ("told", "kept", "thread", "atexit", "finalize")}
     assert found == {"told": "last words", "kept": "a line", **dict.fromkeys(("thread", "atexit", "finalize"), "done")}
@@ -154,7 +154,7 @@ def test_a_process_killed_from_outside_is_missed_between_two_calls(start: Start,
     process = moody(start())
     os.kill(process.pid, signal.SIGKILL)
     with pytest.raises(TrainerFailed, match="SIGKILL") as failed:
-        process.evaluate(deadline=deadline)
+        process.call(deadline).evaluate()
     assert failed.value.kind == "crash"
 
 

@@ -58,7 +58,7 @@ def written(folder: Path, init: str = "pass", step: str = "pass", head: str = ""
 
 
 def built(process: TrainerProcess, path: str) -> TrainerProcess:
-    process.build(path, "small", {}, 7, deadline=PATIENT)
+    process.call(PATIENT).build(file=path, name="small", args={}, seed=7)
     return process
 
 
@@ -77,7 +77,7 @@ def forked(template: TrainerProcess, forks: list[Fork], printed: bytes = b"") ->
 
 def values(process: TrainerProcess, until: int) -> Any:
     process.train({}, until, deadline=PATIENT)
-    return process.evaluate(deadline=PATIENT)
+    return process.call(PATIENT).evaluate().metrics
 
 
 UNSAFE = {
@@ -97,7 +97,7 @@ UNSAFE = {
 @pytest.mark.parametrize("init", UNSAFE)
 def test_what_forks_would_share_makes_a_process_no_template(start: Start, tmp_path: Path, init: str) -> None:
     process = built(start(), written(tmp_path, init))
-    unsafe, files = process.become_template(deadline=PATIENT)
+    unsafe, files = process.call(PATIENT).become_template(fds=[2])
     assert unsafe and not files
     assert re.search(UNSAFE[init], unsafe), unsafe
     assert values(process, 2)["seen"] == 2.0, "the process itself trains as ever"
@@ -113,7 +113,7 @@ def test_what_forks_would_share_makes_a_process_no_template(start: Start, tmp_pa
     ],
 )
 def test_data_that_is_only_read_is_no_hindrance(start: Start, tmp_path: Path, init: str) -> None:
-    unsafe, files = built(start(), written(tmp_path, init)).become_template(deadline=PATIENT)
+    unsafe, files = built(start(), written(tmp_path, init)).call(PATIENT).become_template(fds=[2])
     assert not unsafe
     assert [Path(each).name for each in files] in ([], ["data.bin"], ["data.txt"])
 
@@ -121,28 +121,27 @@ def test_data_that_is_only_read_is_no_hindrance(start: Start, tmp_path: Path, in
 def test_a_fork_is_what_a_process_is_that_builds_for_itself(start: Start, tmp_path: Path, forks: list[Fork]) -> None:
     path = written(tmp_path)
     alone, template = built(start(), path), built(start(), path)
-    template.become_template(deadline=PATIENT)
+    template.call(PATIENT).become_template(fds=[2])
     first, second = forked(template, forks), forked(template, forks)
     expected = values(alone, 4)
     assert values(first, 4) == values(second, 4) == expected
     with closing(alone.save(deadline=PATIENT)) as state:
         again, other = forked(template, forks), built(start(), path)
         for each in (again, other):  # what loading draws comes out of the generators as the build has left them
-            each.load(state, {}, 4, deadline=PATIENT)
+            each.call(PATIENT).load(fds=state.lend(), hp={}, step=4)
         assert values(again, 6) == values(other, 6)
-    assert first.info == alone.info
 
 
 def test_nothing_is_left_over_from_another_fork(start: Start, tmp_path: Path, forks: list[Fork]) -> None:
     path = written(tmp_path, step="self.drawn.append(next(SCALES))", head="SCALES = itertools.cycle([0.2, 0.7, 1.3])\n")
     template = built(start(), path)
-    template.become_template(deadline=PATIENT)
+    template.call(PATIENT).become_template(fds=[2])
     assert len({values(forked(template, forks), 2)["drawn"] for _ in range(3)}) == 1
 
 
 def test_a_fork_that_is_killed_leaves_its_template_well(start: Start, tmp_path: Path, forks: list[Fork]) -> None:
     template = built(start(), written(tmp_path))
-    template.become_template(deadline=PATIENT)
+    template.call(PATIENT).become_template(fds=[2])
     first = forked(template, forks)
     first.kill()
     assert are_gone(first.pid)
@@ -151,7 +150,7 @@ def test_a_fork_that_is_killed_leaves_its_template_well(start: Start, tmp_path: 
 
 def test_forks_end_with_their_template(start: Start, tmp_path: Path, forks: list[Fork]) -> None:
     template = built(start(), written(tmp_path))
-    template.become_template(deadline=PATIENT)
+    template.call(PATIENT).become_template(fds=[2])
     first = forked(template, forks)
     psutil.Process(template.pid).kill()
     assert are_gone(first.pid)
@@ -163,7 +162,7 @@ def test_a_fork_keeps_on_at_a_signal_to_all_processes_of_a_worker(
     start: Start, tmp_path: Path, forks: list[Fork]
 ) -> None:
     template = built(start(), written(tmp_path))
-    template.become_template(deadline=PATIENT)
+    template.call(PATIENT).become_template(fds=[2])
     first = forked(template, forks)
     assert values(first, 1)["seen"] == 1.0
     for process in (first, template):
@@ -177,7 +176,7 @@ def test_a_fork_keeps_on_at_a_signal_to_all_processes_of_a_worker(
 )
 def test_a_fork_writes_its_files_to_the_last_byte(start: Start, tmp_path: Path, forks: list[Fork], step: str) -> None:
     template = built(start(), written(tmp_path, step=step))
-    template.become_template(deadline=PATIENT)
+    template.call(PATIENT).become_template(fds=[2])
     values(forked(template, forks), 3)
     forks[-1].close()
     out = tmp_path / "out.txt"
@@ -188,7 +187,7 @@ def test_the_next_fork_is_made_while_one_trains_and_ends_with_its_template(
     start: Start, tmp_path: Path, forks: list[Fork]
 ) -> None:
     process = built(start(), written(tmp_path))
-    process.become_template(deadline=PATIENT)
+    process.call(PATIENT).become_template(fds=[2])
     template = Template(process, b"", [])
     forks += [template.fork(), template.fork()]
     assert values(forks[0], 3) == values(forks[1], 3)
@@ -206,7 +205,7 @@ def test_a_fork_that_does_not_end_is_killed_while_the_next_one_trains(
         "self.kept = self.kept or threading.Thread(target=threading.Event().wait); self.kept.ident or self.kept.start()"
     )
     process, templates = built(start(), written(tmp_path, step=wait)), Templates()
-    process.become_template(deadline=PATIENT)
+    process.call(PATIENT).become_template(fds=[2])
     fork = Template(process, b"", []).fork()
     values(fork, 1)
     begun = time.monotonic()
@@ -228,7 +227,7 @@ def test_a_template_is_built_again_where_its_process_has_died_or_its_data_have_c
 
     def add() -> TrainerProcess:
         process = built(start(), path)
-        _, files = process.become_template(deadline=PATIENT)
+        _, files = process.call(PATIENT).become_template(fds=[2])
         templates.add(key, process, b"built\n", files)
         return process
 

@@ -124,7 +124,7 @@ def test_rows_come_once_in_a_while_and_a_full_disk_costs_no_training(tmp_path: P
 
 def test_a_process_writes_rows_to_the_file_of_the_stage(start: Start, deadline: Deadline, tmp_path: Path) -> None:
     process = start()
-    process.build(TOY, "toy", {}, 3, deadline=deadline)
+    process.call(deadline).build(file=TOY, name="toy", args={}, seed=3)
     for name, until in (("first", 4), ("second", 6)):
         process.log(tmp_path / "log", tmp_path / "rows" / name)
         process.train({"lr": 0.1}, until, deadline=deadline)

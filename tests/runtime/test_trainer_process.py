@@ -31,7 +31,7 @@ def state_of(process: TrainerProcess, deadline: Deadline) -> bytes:
 def whole(start: Start, deadline: Deadline) -> bytes:
     """Twelve steps without a break."""
     process = start()
-    process.build(TOY, "toy", {}, 3, deadline=deadline)
+    process.call(deadline).build(file=TOY, name="toy", args={}, seed=3)
     process.train(HP, 12, deadline=deadline)
     return state_of(process, deadline)
 
@@ -41,18 +41,18 @@ def test_in_pieces_watched_and_in_other_processes_the_result_is_the_same(
 ) -> None:
     first, used = start(), start()
     for process in (first, used):
-        process.build(TOY, "toy", {}, 3, deadline=deadline)
+        process.call(deadline).build(file=TOY, name="toy", args={}, seed=3)
     used.train(HP | {"lr": 0.7}, 9, deadline=deadline)
     for step in range(1, 6):
         first.train(HP, step, deadline=deadline)
-        first.evaluate(deadline=deadline)
+        first.call(deadline).evaluate()
         first.save(deadline=deadline).close()
     state = first.save(deadline=deadline)
     fresh = start()
-    fresh.build(TOY, "toy", {}, 3, deadline=deadline)
+    fresh.call(deadline).build(file=TOY, name="toy", args={}, seed=3)
     for process in (fresh, used):
-        process.load(state, HP, 5, deadline=deadline)
-        process.evaluate(deadline=deadline)
+        process.call(deadline).load(fds=state.lend(), hp=HP, step=5)
+        process.call(deadline).evaluate()
     for process in (first, fresh, used):
         assert process.train(HP, 12, deadline=deadline).step == 12
         assert state_of(process, deadline) == whole
@@ -62,7 +62,7 @@ def test_training_says_how_much_memory_its_model_took_and_not_the_one_before(sta
     process, size = start(), 300 * 2**20
     peaks = list[int]()
     for each in (size, 8):
-        process.build(MOODY, "moody", {"size": each}, 3, deadline=deadline)
+        process.call(deadline).build(file=MOODY, name="moody", args={"size": each}, seed=3)
         peaks.append(process.train({"mood": "fine"}, 1, deadline=deadline).peak_bytes)
     assert peaks[0] - peaks[1] > 0.9 * size and peaks[1] > 0
 
@@ -70,8 +70,8 @@ def test_training_says_how_much_memory_its_model_took_and_not_the_one_before(sta
 def test_a_checkpoint_comes_back_from_bytes(start: Start, deadline: Deadline, whole: bytes) -> None:
     state = State.from_bytes(whole)
     process = start()
-    process.build(TOY, "toy", {}, 3, deadline=deadline)
-    process.load(state, HP, 12, deadline=deadline)
+    process.call(deadline).build(file=TOY, name="toy", args={}, seed=3)
+    process.call(deadline).load(fds=state.lend(), hp=HP, step=12)
     state.close()
     assert state_of(process, deadline) == whole
 
@@ -83,10 +83,10 @@ def test_a_data_loader_has_workers_and_resumes_exactly(start: Start, deadline: D
     train(alone, 2)
     train(watched, 1)
     resumed = moody(start(), workers=0)
-    resumed.load(watched.save(deadline=deadline), {"mood": "fine"}, 1, deadline=deadline)
+    resumed.call(deadline).load(fds=watched.save(deadline=deadline).lend(), hp={"mood": "fine"}, step=1)
     train(resumed, 2)
-    metrics = alone.evaluate(deadline=deadline)
-    assert metrics == resumed.evaluate(deadline=deadline)
+    metrics = alone.call(deadline).evaluate().metrics
+    assert metrics == resumed.call(deadline).evaluate().metrics
     assert metrics["daemon"] == 0 and metrics["total"] != 0
 
 
@@ -122,8 +122,12 @@ def test_what_interrupts_the_watcher_stops_the_training_and_nothing_is_lost(star
     process = moody(start())
     with pytest.raises(KeyboardInterrupt):
         train(process, 10**9, on_progress=interrupt)
-    steps = process.evaluate(deadline=deadline)["steps"]
-    assert train(process, int(steps or 0) + 3).step == process.evaluate(deadline=deadline)["steps"] == (steps or 0) + 3
+    steps = process.call(deadline).evaluate().metrics["steps"]
+    assert (
+        train(process, int(steps or 0) + 3).step
+        == process.call(deadline).evaluate().metrics["steps"]
+        == (steps or 0) + 3
+    )
 
 
 def test_a_state_is_larger_than_any_buffer(start: Start, deadline: Deadline) -> None:
@@ -133,8 +137,8 @@ def test_a_state_is_larger_than_any_buffer(start: Start, deadline: Deadline) -> 
     state = process.save(deadline=deadline)
     train(process, 4)  # the saved bytes do not change any more
     assert state.size > size
-    other.load(state, {"mood": "fine"}, 3, deadline=deadline)
-    assert other.evaluate(deadline=deadline)["weight"] == 3
+    other.call(deadline).load(fds=state.lend(), hp={"mood": "fine"}, step=3)
+    assert other.call(deadline).evaluate().metrics["weight"] == 3
     assert len(bytes(state.view())) == state.size
     state.close()
 
@@ -147,7 +151,7 @@ def test_memory_of_a_state_is_used_again_but_not_what_a_model_was_loaded_from(st
         state = process.save(deadline=deadline)
         used.append(os.fstat(state.fd).st_ino)
         if lend:
-            other.load(state, {"mood": "fine"}, 1, deadline=deadline)
+            other.call(deadline).load(fds=state.lend(), hp={"mood": "fine"}, step=1)
         state.close()
     assert used[0] == used[1] != used[2]
 
@@ -157,13 +161,13 @@ def test_a_loaded_state_may_be_changed_and_loaded_again(start: Start, deadline: 
     train(process, 2)
     state = process.save(deadline=deadline)
     before = bytes(state.view())
-    process.load(state, {"mood": "fine"}, 2, deadline=deadline)
+    process.call(deadline).load(fds=state.lend(), hp={"mood": "fine"}, step=2)
     train(process, 9)
     assert bytes(state.view()) == before
 
 
 def test_a_process_has_its_share_of_threads(start: Start, deadline: Deadline) -> None:
-    assert moody(start(threads=3)).evaluate(deadline=deadline)["threads"] == 3
+    assert moody(start(threads=3)).call(deadline).evaluate().metrics["threads"] == 3
 
 
 def test_a_gpu_that_is_not_there_is_said_at_once(start: Start) -> None:
@@ -217,8 +221,8 @@ def test_a_context_broken_in_one_process_is_whole_in_the_next(start: Start, dead
     process = moody(start())
     with pytest.raises(TrainerFailed):
         train(process, 1, "break_the_context")
-    assert process.evaluate(deadline=deadline)["broken"] == 1
-    assert moody(start()).evaluate(deadline=deadline)["broken"] == 0
+    assert process.call(deadline).evaluate().metrics["broken"] == 1
+    assert moody(start()).call(deadline).evaluate().metrics["broken"] == 0
 
 
 def test_all_that_is_said_goes_to_the_log_of_the_trial(start: Start, tmp_path: Path) -> None:
@@ -250,13 +254,13 @@ def test_going_on_under_other_circumstances_leaves_a_line_in_the_log(
     start: Start, deadline: Deadline, tmp_path: Path
 ) -> None:
     first, same, other = start(threads=1), start(threads=1), start(threads=2)
-    first.build(TOY, "toy", {}, 3, deadline=deadline)
+    first.call(deadline).build(file=TOY, name="toy", args={}, seed=3)
     first.train(HP, 2, deadline=deadline)
     state = first.save(deadline=deadline)
     for name, process in (("same", same), ("other", other)):
         process.log(tmp_path / name)
-        process.build(TOY, "toy", {}, 3, deadline=deadline)
-        process.load(state, HP, 2, deadline=deadline)
+        process.call(deadline).build(file=TOY, name="toy", args={}, seed=3)
+        process.call(deadline).load(fds=state.lend(), hp=HP, step=2)
     assert (tmp_path / "same").read_text() == ""
     line = "--- not exact: resumed under another number of threads (2 after 1)\n"
     assert (tmp_path / "other").read_text() == line
@@ -274,9 +278,9 @@ def test_going_on_with_another_package_leaves_a_line_in_the_log(
         (tmp_path / "packages" / "layers.py").write_text(f"__version__ = {version!r}")
         process = start()
         process.log(tmp_path / version)
-        process.build(str(tmp_path / "trainer.py"), "toy", {}, 3, deadline=deadline)
+        process.call(deadline).build(file=str(tmp_path / "trainer.py"), name="toy", args={}, seed=3)
         if state is not None:
-            process.load(state, HP, 2, deadline=deadline)
+            process.call(deadline).load(fds=state.lend(), hp=HP, step=2)
         process.train(HP, 2 if state is None else 3, deadline=deadline)
         state = process.save(deadline=deadline)
         told.append((tmp_path / version).read_text())

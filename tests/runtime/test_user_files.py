@@ -64,8 +64,8 @@ def value(start: Start, deadline: Deadline) -> Any:
 
     def value(file: str, **args: Any) -> float:
         process = start()
-        process.build(file, "mine", args, 0, deadline=deadline)
-        metrics = process.evaluate(deadline=deadline)
+        process.call(deadline).build(file=file, name="mine", args=args, seed=0)
+        metrics = process.call(deadline).evaluate().metrics
         assert metrics["ours"] == 0
         return float(metrics["value"] or 0.0)
 
@@ -123,10 +123,10 @@ def test_a_trainer_may_have_any_name(tmp_path: Path, value: Any, name: str, cont
 def test_a_process_serves_one_file(tmp_path: Path, start: Start, deadline: Deadline) -> None:
     first, second = (write(tmp_path, f"{number}/trainer.py", "VALUE = 1") for number in (1, 2))
     process = start()
-    process.build(first, "mine", {}, 0, deadline=deadline)
-    process.build(first, "mine", {}, 1, deadline=deadline)
+    process.call(deadline).build(file=first, name="mine", args={}, seed=0)
+    process.call(deadline).build(file=first, name="mine", args={}, seed=1)
     with pytest.raises(TrainerFailed, match="and no other file") as failed:
-        process.build(second, "mine", {}, 0, deadline=deadline)
+        process.call(deadline).build(file=second, name="mine", args={}, seed=0)
     assert failed.value.kind == "internal"
 
 
@@ -144,12 +144,12 @@ def test_a_file_that_cannot_be_used_says_why(
 ) -> None:
     file = write_text(tmp_path, "trainer.py", text)
     with pytest.raises(TrainerFailed, match=words) as failed:
-        start().build(file, "mine", {}, 0, deadline=deadline)
+        start().call(deadline).build(file=file, name="mine", args={}, seed=0)
     assert failed.value.kind == "exception"
     assert "stagetree/" not in failed.value.error and "importlib" not in failed.value.error
 
 
 def test_a_file_that_is_not_there_is_one_line(tmp_path: Path, start: Start, deadline: Deadline) -> None:
     with pytest.raises(TrainerFailed, match="there is no such file") as failed:
-        start().build(str(tmp_path / "trainer.py"), "mine", {}, 0, deadline=deadline)
+        start().call(deadline).build(file=str(tmp_path / "trainer.py"), name="mine", args={}, seed=0)
     assert len(failed.value.error.splitlines()) == 1

@@ -162,7 +162,7 @@ def test_nothing_is_left_open_anywhere(start: Start, deadline: Deadline) -> None
         train(process, process.step + 1)
         with moody(start(), workers=1) as other:
             state = process.save(deadline=deadline)
-            other.load(state, {"mood": "fine"}, process.step, deadline=deadline)
+            other.call(deadline).load(fds=state.lend(), hp={"mood": "fine"}, step=process.step)
             assert len(state.view()) == state.size
             state.close()
 

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from app.workers.state import State
+from app.workers.trainer_client import TrainerClient
 from app.workers.trainer_connection import TrainerKilled
-from app.workers.trainer_process import Compared, Seen, TrainedTo
 from stagetree.runtime import inexact_reasons
 from stagetree.runtime.checkpoints.state_format import read
+from stagetree.runtime.commands import Compared, Evaluated, Seen, Trained
 from stagetree.runtime.exactness.comparison import HELD_VALUES, compare, leaf_digests
 from stagetree.runtime.exactness.held_values import differing_names, digest_held_values
 from stagetree.runtime.failures import TrainerFailed, user_code
@@ -19,7 +20,7 @@ from stagetree.runtime.model import HpTimeline, Model
 from stagetree.trainer.ranks import group
 
 
-class InProcess:
+class InProcess(TrainerClient):
     """What a trainer's process does, in this one. `script` holds what a test wants to happen.
 
     It is called with the action and its step; its errors are those of the process. `machine` and
@@ -33,34 +34,31 @@ class InProcess:
         self.resident = self.shards = 0
         self.machine: dict[str, Any] = {"torch": "2.12.0"}
         self.not_exact: tuple[str, ...] = ()
-        self.changed: tuple[str, ...] = ()
         self.left: list[str] = []
+
+    @property
+    def leader(self) -> Any:
+        return self
 
     @property
     def uses(self) -> dict[str, list[Any]]:
         return {"read": [], "written": []}
 
-    def print_to_file(self, fd: int) -> None:
-        self.do("log")
-
     def take_uses(self) -> dict[str, list[Any]]:
         return {"read": [], "written": []}
 
-    def log(self, path: Path, rows: Path | None = None) -> None:
+    def ask(self, do: str, given: Mapping[str, Any], deadline: Any, look: Callable[[], None] = lambda: None) -> Any:
+        return getattr(self, do)(**given)
+
+    def tell(self, do: str, given: Mapping[str, Any]) -> None:
+        self.do(do)
+
+    def log(self, path: Path, rows: Path | None = None, lane: int | None = None) -> None:
         self.do("log")
         self.logs.append(path)
 
     def build(
-        self,
-        file: str,
-        name: str,
-        args: Mapping[str, Any],
-        seed: int,
-        *,
-        deadline: Any,
-        determinism: str = "strict",
-        shards: int = 0,
-        parallel: str = "tree",
+        self, file: str, name: str, args: Mapping[str, Any], seed: int, determinism: str, shards: int, parallel: str
     ) -> None:
         assert parallel == "tree", "ranks are one model here, with the bits of all"
         assert self.file in ("", file), "a process serves one file"
@@ -71,28 +69,38 @@ class InProcess:
             kind = load_trainer(file, name)
         self.model, self.timeline = Model.build(kind, args, seed, "cpu"), HpTimeline({})
 
-    def become_template(self, *, deadline: Any) -> tuple[str, tuple[str, ...]]:
+    def become_template(self, fds: Sequence[int]) -> tuple[str, list[str]]:
         self.do("become_template")
-        return "is no process of its own", ()
+        return "is no process of its own", []
 
-    def begin(self, weights: State, hp: Mapping[str, Any], *, whole: bool, deadline: Any) -> None:
+    def begin(self, fds: Sequence[int], hp: Mapping[str, Any], whole: bool) -> None:
         self.do("begin")
         assert self.model is not None
-        self.model.begin(weights.fd, HpTimeline(hp), is_whole=whole)
+        self.model.begin(fds[0], HpTimeline(hp), is_whole=whole)
 
-    def load(self, state: State, hp: Mapping[str, Any], step: int, *, deadline: Any, **mean: float) -> tuple[str, ...]:
+    def load(
+        self, fds: Sequence[int], hp: Mapping[str, Any], step: int, weight: float | None = None, left: int = 0
+    ) -> Sequence[str]:
         self.do("load")
         assert self.model is not None
-        saved = read(*state.fds)
-        reasons = tuple(inexact_reasons.changes(saved["machine"], self.machine))
-        if mean:
-            saved = self.model.averaging.add(saved, mean["weight"], int(mean["left"]))
-        if not mean.get("left"):
+        saved = read(*fds)
+        reasons = inexact_reasons.changes(saved["machine"], self.machine)
+        if weight is not None:
+            saved = self.model.averaging.add(saved, weight, left)
+        if not left:
             self.timeline = HpTimeline(hp)
             self.model.load(saved, self.timeline, step)
         return reasons
 
-    def train(self, hp: Mapping[str, Any], until: int, ahead: Any, *, deadline: Any, on_progress: Any) -> TrainedTo:
+    def train(
+        self,
+        hp: Mapping[str, Any],
+        until: int,
+        ahead: Any = None,
+        *,
+        deadline: Any,
+        on_progress: Any = lambda step: None,
+    ) -> Trained:
         assert self.model is not None
         timeline = HpTimeline(hp)
         while self.model.step < until:
@@ -100,9 +108,9 @@ class InProcess:
             self._advance(timeline)
             if (wanted := on_progress(self.model.step)) is not None:
                 until = wanted
-        return TrainedTo(self.model.step)
+        return Trained(self.model.step)
 
-    def evaluate(self, *, deadline: Any, watch: bool = False) -> dict[str, float | None]:
+    def evaluate(self, watch: bool = False) -> Evaluated:
         self.do("evaluate")
         assert self.model is not None
         before = leaf_digests(self.model) if watch else {}
@@ -110,10 +118,9 @@ class InProcess:
             metrics = self.model.evaluate()
         except TrainerFailed as failed:
             raise self._at_step(failed) from None
-        self.changed = tuple(differing_names(before, leaf_digests(self.model))) if watch else ()
-        return metrics
+        return Evaluated(metrics, differing_names(before, leaf_digests(self.model)) if watch else ())
 
-    def save(self, *, deadline: Any, look: bool = False) -> State:
+    def save(self, *, deadline: Any, look: bool = False, lane: int | None = None) -> State:
         self.do("save")
         if look:
             self.do("look")
@@ -121,14 +128,13 @@ class InProcess:
         more = {HELD_VALUES: digest_held_values(self.model.trainer, code_modules(self.file))} if look else {}
         return State(*self.model.save(self.machine, **more))
 
-    def compare(self, mine: State, stored: State, ignored: Sequence[str] = (), *, deadline: Any) -> Compared:
+    def compare(self, fds: Sequence[int], mine: int, ignored: Sequence[str] = ()) -> Compared:
         self.do("compare")
-        found = compare(mine.fds, stored.fds, ignored)
-        return Compared(found["difference"], tuple(found["elsewhere"]), tuple(found["stray"]))
+        return compare(fds[:mine], fds[mine:], ignored)
 
-    def seen(self, *, deadline: Any) -> Seen:
+    def seen(self) -> Seen:
         assert self.model is not None
-        return Seen(tuple(self.model.unread()))
+        return Seen(self.model.unread())
 
     def resident_bytes(self) -> int:
         return self.resident

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -19,8 +18,9 @@ from app.workers.preparation import Preparation
 from app.workers.slot.trainer_host import TrainerHost
 from app.workers.template import TemplateKey
 from app.workers.trainer_connection import Deadline
-from app.workers.trainer_process import TrainedTo, TrainerProcess
+from app.workers.trainer_process import TrainerProcess
 from app.workers.warm import Warm
+from stagetree.runtime.commands import Trained
 from stagetree.runtime.failures import TrainerFailed
 
 KEY = TemplateKey(None, "small", "{}", 7, "strict", 0, "tree")  # type: ignore[arg-type]
@@ -62,7 +62,7 @@ class Builder:
         return process
 
     def build(self, process: TrainerProcess) -> None:
-        process.build(str(self._folder / "trainer.py"), "small", {}, 7, deadline=Deadline(60.0))
+        process.call(Deadline(60.0)).build(file=str(self._folder / "trainer.py"), name="small", args={}, seed=7)
         self.has_built.set()
 
     @property
@@ -83,7 +83,7 @@ def test_it_is_taken_with_what_it_has_printed(builder: Builder) -> None:
     assert taken is not None
     with taken[0] as process:
         assert taken[1] == b"built\n"
-        assert process.evaluate(deadline=Deadline(60.0)) == {"rate": 0.5}
+        assert process.call(Deadline(60.0)).evaluate().metrics == {"rate": 0.5}
 
 
 def test_it_is_of_no_use_where_a_file_that_it_has_read_has_changed(builder: Builder, tmp_path: Path) -> None:
@@ -125,8 +125,8 @@ def test_a_process_that_is_dropped_while_it_starts_is_not_waited_for(builder: Bu
 class Roomy(InProcess):
     """It has memory for another one beside it."""
 
-    def train(self, *args: Any, **how: Any) -> TrainedTo:
-        return replace(super().train(*args, **how), free_bytes=2**40)
+    def train(self, *args: Any, **how: Any) -> Trained:
+        return super().train(*args, **how)._replace(free_bytes=2**40)
 
 
 def test_a_lack_of_memory_beside_it_is_an_accident() -> None:

@@ -63,7 +63,7 @@ class Ranked(Cluster):
 
     def _started(self, members: Sequence[str] = ()) -> TrainerProcess:
         self.begun.append(1 + len(members))
-        before = [each for each in self.processes_so_far if each.pid and Path(f"/proc/{each.pid}").exists()]
+        before = [each for each in self.processes_so_far if Path(f"/proc/{each.leader.pid}").exists()]
         self.beside += [each for each in before if members or isinstance(each, TrainerGroup)]
         kind = Doomed if len(self.begun) - 1 == self.kill_at else TrainerGroup
         new = kind.start(self._warm, ranks=1 + len(members)) if members else TrainerProcess.start(self._warm)
@@ -82,7 +82,7 @@ class Doomed(TrainerGroup):
     """Its last rank is killed when it is to train."""
 
     def train(self, *args: Any, **how: Any) -> Any:
-        os.kill(self.members[-1].pid, signal.SIGKILL)
+        os.kill(self.ranks[-1].pid, signal.SIGKILL)
         return super().train(*args, **how)
 
 
@@ -333,7 +333,7 @@ def test_a_rank_that_is_killed_between_two_parts_costs_no_checkpoint(make: Make,
         group = hurt.processes_so_far[-1]
         if key.endswith(".1.safetensors") and not killed and isinstance(group, TrainerGroup):
             killed.append(key)
-            os.kill((group, *group.members)[who].pid, signal.SIGKILL)
+            os.kill(group.ranks[who].pid, signal.SIGKILL)
 
     hurt.store.before_write = kill
     found = []

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from app.workers.state import State
-from app.workers.trainer_process import PackTrained
 from stagetree.packing.profiling import widths_below
+from stagetree.runtime.commands import Evaluated, PackTrained
 from stagetree.runtime.failures import TrainerFailed, user_code
 from stagetree.runtime.loading import load_trainer
 from stagetree.runtime.model import HpTimeline, Model
@@ -53,35 +53,23 @@ class WorldTrainer(InProcess):
         self._fails, self._lanes, self._width = fails, Lanes(), 0
         self._present = set[int]()
 
-    def log(self, *files: Any, **lane: int) -> None:
+    def log(self, *files: Any) -> None:
         self.do("log")
 
-    def build(
-        self,
-        file: str,
-        name: str,
-        args: Mapping[str, Any],
-        seed: int,
-        *,
-        deadline: Any,
-        determinism: str = "strict",
-        shards: int = 0,
-        parallel: str = "tree",
-        **lane: Any,
-    ) -> None:
-        if not lane:
-            super().build(file, name, args, seed, deadline=deadline, shards=shards, parallel=parallel)
+    def build(self, names: Sequence[str] | None = None, is_resumed: bool = False, **given: Any) -> None:
+        if names is None:
+            super().build(**given)
             return
-        self.file, self.shards, self.timeline = file, shards, HpTimeline({})
+        self.file, self.shards, self.timeline = given["file"], given["shards"], HpTimeline({})
         self.do("build beside others" if self._present else "build")
-        kind = (name, repr(args), seed, *lane["names"])
-        self.model = self._lanes.begin(kind, lane["is_resumed"])
+        kind = (given["name"], repr(given["args"]), given["seed"], *names)
+        self.model = self._lanes.begin(kind, is_resumed)
         if self.model is None:
             with user_code():
-                trainer = load_trainer(file, name)
-            self.model = Model.build(trainer, args, seed, "cpu")
+                trainer = load_trainer(self.file, given["name"])
+            self.model = Model.build(trainer, given["args"], given["seed"], "cpu")
 
-    def join(self, lane: int, width: int, *, deadline: Any) -> None:
+    def join(self, lane: int, width: int) -> None:
         self.do("join")
         assert self.model is not None
         self._lanes.add(lane, self.model, width)
@@ -109,25 +97,26 @@ class WorldTrainer(InProcess):
             steps = on_progress(taken)
         reason = self._lanes.unpackable_reason
         found = None if not profile else {} if reason else costs(self._width)
-        return PackTrained(taken, failed, reason, frozenset(self._lanes.evicted), found)
+        failures = {lane: (each.kind, each.error, each.signature) for lane, each in failed.items()}
+        return PackTrained(taken, failures, reason, self._lanes.evicted, found)
 
-    def measure(self, lane: int, hp: Mapping[str, Any], widest: int, *, deadline: Any) -> tuple[Mapping[str, Any], str]:
+    def measure(self, lane: int, hp: Mapping[str, Any], widest: int) -> tuple[Mapping[str, Any], str]:
         self.do("measure")
         return costs(widest), ""
 
-    def evaluate(self, *, deadline: Any, **lane: int) -> dict[str, float | None]:
-        if not lane:
-            return super().evaluate(deadline=deadline)
+    def evaluate(self, watch: bool = False, lane: int | None = None) -> Evaluated:
+        if lane is None:
+            return super().evaluate()
         self.do("evaluate")
-        return self._lanes[lane["lane"]].evaluate()
+        return Evaluated(self._lanes[lane].evaluate())
 
-    def save(self, *, deadline: Any, **lane: int) -> State:
-        if not lane:
+    def save(self, *, deadline: Any, look: bool = False, lane: int | None = None) -> State:
+        if lane is None:
             return super().save(deadline=deadline)
         self.do("save")
-        return State(*self._lanes[lane["lane"]].save(self.machine))
+        return State(*self._lanes[lane].save(self.machine))
 
-    def leave(self, lanes: Iterable[int], *, deadline: Any) -> None:
+    def leave(self, lanes: Iterable[int]) -> None:
         self.do("leave")
         self._lanes.drop(lanes)
         self._present -= set(lanes)

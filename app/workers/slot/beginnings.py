@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from app.domain.chain_assignment import ChainAssignment
@@ -48,6 +49,12 @@ def template_key(source: TrainerSource, work: ChainAssignment) -> TemplateKey:
 def arguments(work: ChainAssignment) -> dict[str, Any]:
     """The trainer's constructor arguments besides seed and device."""
     return {**work.trainer_args, **work.runtime_args}
+
+
+def build_arguments(source: TrainerSource, work: ChainAssignment) -> dict[str, Any]:
+    """The arguments of `Child.build`."""
+    what = {"file": str(Path(source.path).resolve()), "name": work.trainer, "args": arguments(work), "seed": work.seed}
+    return {**what, "determinism": work.determinism, "shards": work.shards, "parallel": work.parallel}
 
 
 def beginning(work: ChainAssignment, index: int) -> Place | None:

@@ -23,7 +23,7 @@ from app.workers.slot.saver import HostBacklog, Saver
 from app.workers.slot.surroundings import InputWatch, Surveyor
 from app.workers.slot.trainer_host import TrainerHost
 from app.workers.threads import THREADS, Executor
-from app.workers.trainer_process import TrainerProcess
+from app.workers.trainer_client import TrainerClient
 from app.workers.trial_logs import TrialLogs
 
 
@@ -71,7 +71,7 @@ class SlotDependencies:
 
     records: Records
     store: ObjectStore
-    start: Callable[..., TrainerProcess]
+    start: Callable[..., TrainerClient]
     sources: Callable[[], Mapping[str, TrainerSource]]
     notify: Callable[[], None]
     logs: Path

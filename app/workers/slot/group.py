@@ -33,7 +33,7 @@ from app.workers.slot.models import (
 from app.workers.slot.retry import SharedTime
 from app.workers.slot.training import TrainingLane
 from app.workers.slot.verification import VerificationLane
-from app.workers.trainer_process import PackTrained
+from stagetree.runtime.commands import PackTrained
 from stagetree.runtime.failures import TrainerFailed
 
 logger = logging.getLogger(__name__)
@@ -165,12 +165,13 @@ class LaneGroup:
         ((number, request),) = requests.items()
         begin = request.begin
         trained = host.train(works[number], begin + steps, lambda step: begin + on_progress(step - begin))
-        return PackTrained(trained.step - begin, {}, "", passed=trained.passed, peak_bytes=trained.peak_bytes)
+        return PackTrained(trained.step - begin, passed=trained.passed, peak_bytes=trained.peak_bytes)
 
     def _send_result(self, number: int, reached: int, trained: PackTrained) -> None:
         def train() -> TrainResult:
             if (failed := trained.failed.get(number)) is not None:
-                raise TrainerFailed(failed.kind, failed.error, reached - 1, failed.signature)
+                kind, error, signature = failed
+                raise TrainerFailed(kind, error, reached - 1, signature)
             reasons = (WITHOUT_PACK,) if number in trained.evicted else ()
             return TrainResult(reached, reasons, trained.passed, trained.peak_bytes)
 

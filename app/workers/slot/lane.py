@@ -52,7 +52,7 @@ class TrainResult:
     """step: the step that was reached.
     inexact_reasons: why its bits may differ from a model trained alone, besides the model's own reasons.
     passed: the metrics of the steps that it passed.
-    peak_bytes: as for `TrainedTo`.
+    peak_bytes: as for `stagetree.runtime.commands.Trained`.
     """
 
     step: int

@@ -25,7 +25,7 @@ from app.workers.remote_ranks import RemoteWire, connect_rank
 from app.workers.slot.claim import LentSlotsBusy
 from app.workers.slot.context import SlotContext
 from app.workers.slot.retry import Closing
-from app.workers.trainer_process import TrainerProcess
+from app.workers.trainer_client import TrainerClient
 from app.workers.warm import WarmFailed
 from stagetree.runtime.failures import TrainerFailed
 from stagetree.runtime.wire import Message
@@ -147,7 +147,7 @@ class Lending:
             if process is None:
                 return
             try:
-                process.relay(far, lifeline, lambda message: self._localize(message, work), look)
+                process.leader.relay(far, lifeline, lambda message: self._localize(message, work), look)
             finally:
                 process.kill()
                 process.close()
@@ -155,7 +155,7 @@ class Lending:
             far.close()
             lifeline.close()
 
-    def _start_rank(self, far: RemoteWire, look: Callable[[], None]) -> TrainerProcess | None:
+    def _start_rank(self, far: RemoteWire, look: Callable[[], None]) -> TrainerClient | None:
         """Start this rank's process, which then joins the others; None if it cannot be started."""
         while (arrived := far.receive(RETRY_SECONDS)) is None:
             look()

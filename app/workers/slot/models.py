@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 from app.domain.chain_assignment import ChainAssignment, ResumePoint
 from app.domain.events import NeedsMore, Stage
@@ -17,11 +17,12 @@ from app.domain.schedule import segment_at
 from app.workers.slot.checkpoint_store import Reader
 from app.workers.slot.claim import ChainStopped, Claimed, PackBroken
 from app.workers.slot.retry import Clock, Seconds
-from app.workers.slot.trainer_host import Place, Result, TrainerHost
+from app.workers.slot.trainer_host import Place, TrainerHost
 from app.workers.state import State
-from app.workers.trainer_process import PackTrained, TrainerProcess
+from app.workers.trainer_client import TrainerClient
 from app.workers.trial_logs import StageFiles
 from stagetree.limits import BATCH_SIZES
+from stagetree.runtime.commands import Evaluated, Json, PackTrained
 from stagetree.runtime.failures import TrainerFailed
 
 logger = logging.getLogger(__name__)
@@ -53,9 +54,7 @@ class LaneModel(Protocol):
     def begin(
         self, work: ChainAssignment, index: int, read: Callable[[ResumePoint], State], log: StageFiles | None
     ) -> None: ...
-    @property
-    def changed(self) -> tuple[str, ...]: ...
-    def evaluate(self, *, watch: bool = False) -> dict[str, float | None]: ...
+    def evaluate(self, *, watch: bool = False) -> Evaluated: ...
     def save(self, *, look: bool = False) -> State: ...
     def set_place(self, place: Place) -> None: ...
 
@@ -85,7 +84,7 @@ class PackedModel:
 
     def __init__(self, host: TrainerHost, number: int) -> None:
         self._host, self.number = host, number
-        self._process: TrainerProcess | None = None
+        self._process: TrainerClient | None = None
         self.inexact_reasons: tuple[str, ...] = ()
 
     @property
@@ -104,42 +103,32 @@ class PackedModel:
         if index == 0:
             self._join(work, read)
         self.inexact_reasons = self.inexact_reasons if index == 0 else ()
-        self._host.print_to(log, lane=self.number)
+        self._host.print_to(log, self.number)
 
-    @property
-    def changed(self) -> tuple[str, ...]:
-        return ()
-
-    def evaluate(self, *, watch: bool = False) -> dict[str, float | None]:
-        deadline = self._host.deadline("evaluate")
-        return self._call(lambda process: process.evaluate(deadline=deadline, lane=self.number))
+    def evaluate(self, *, watch: bool = False) -> Evaluated:
+        self._check_alive()
+        return self._host.commands(LANE_FAILURES).evaluate(lane=self.number)
 
     def save(self, *, look: bool = False) -> State:
-        deadline = self._host.deadline("save")
-        return self._call(lambda process: process.save(deadline=deadline, lane=self.number))
+        self._check_alive()
+        return self._host.save(lane=self.number, tolerated=LANE_FAILURES)
 
     def set_place(self, place: Place) -> None:
         """Nothing: a pack's models are freed at its end."""
 
-    def measure(self, work: ChainAssignment) -> tuple[Mapping[str, Any], str]:
-        """As `TrainerProcess.measure`, for packs of the requested widths. Raises `TrainerFailed`."""
-        deadline = self._host.deadline("measure")
-        return self._host.call(
-            lambda process: process.measure(self.number, work.hp, work.measure, deadline=deadline),
-            tolerated=LANE_FAILURES,
-        )
+    def measure(self, work: ChainAssignment) -> tuple[Json, str]:
+        """As `Child.measure`, for packs of the requested widths. Raises `TrainerFailed`."""
+        return self._host.commands(LANE_FAILURES).measure(lane=self.number, hp=dict(work.hp), widest=work.measure)
 
     def leave(self) -> None:
         """Free the model's memory, unless its process has ended."""
         if self.is_alive:
-            deadline = self._host.deadline("leave")
             with suppress(TrainerFailed, ChainStopped):  # the other lanes notice it themselves
-                self._host.call(lambda process: process.leave([self.number], deadline=deadline))
+                self._host.commands().leave(lanes=[self.number])
 
-    def _call(self, do: Callable[[TrainerProcess], Result]) -> Result:
+    def _check_alive(self) -> None:
         if not self.is_alive:
             raise PackBroken("the process of its pack has ended")
-        return self._host.call(do, tolerated=LANE_FAILURES)
 
     def _join(self, work: ChainAssignment, read: Callable[[ResumePoint], State]) -> None:
         tolerated = MEMORY_FAILURES if self.number else ()
@@ -148,8 +137,7 @@ class PackedModel:
             self._host.load(work, read, tolerated)
             if work.reads:
                 self.inexact_reasons = self._host.inexact_reasons
-            deadline = self._host.deadline("join")
-            self._host.call(lambda process: process.join(self.number, work.packing, deadline=deadline))
+            self._host.commands().join(lane=self.number, width=work.packing)
             self._process = self._host.process
         except TrainerFailed as failed:
             if failed.kind in tolerated:
@@ -172,7 +160,7 @@ def train_together(
     hps = {number: work.hp for number, work in works.items()}
     deadline = host.deadline("train").limit_steps(is_patient=any(work.patient for work in works.values()))
 
-    def train(process: TrainerProcess) -> PackTrained:
+    def train(process: TrainerClient) -> PackTrained:
         return process.train_together(hps, steps, deadline=deadline, on_progress=on_progress, profile=profile)
 
     trained = host.call(train)

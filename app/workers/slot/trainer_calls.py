@@ -7,19 +7,23 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Container
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from app.domain.chain_assignment import LentSlots
 from app.workers.slot.beginnings import ModelMisplaced
 from app.workers.slot.claim import ChainStopped, NoTrainerProcess, RanksUnavailable
 from app.workers.slot.retry import Clock, Instant
 from app.workers.state import State
+from app.workers.trainer_client import TrainerClient
 from app.workers.trainer_connection import CLOSE_SECONDS, Deadline, TrainerKilled
-from app.workers.trainer_process import TrainerProcess
 from app.workers.trial_logs import StageFiles
 from app.workers.warm import WarmFailed
+from stagetree.runtime.commands import Evaluated, Json, call_with
 from stagetree.runtime.failures import TrainerFailed
 from stagetree.runtime.inexact_reasons import used
+
+if TYPE_CHECKING:
+    from stagetree.runtime.child import Child
 
 logger = logging.getLogger(__name__)
 
@@ -34,9 +38,9 @@ class TrainerCalls:
     in the present process, which other lanes still use.
     """
 
-    def __init__(self, start: Callable[..., TrainerProcess], silence_seconds: float, clock: Clock) -> None:
+    def __init__(self, start: Callable[..., TrainerClient], silence_seconds: float, clock: Clock) -> None:
         self._start, self._silence_seconds, self._clock = start, silence_seconds, clock
-        self._process: TrainerProcess | None = None
+        self._process: TrainerClient | None = None
         self._deadlines: dict[str, Deadline] = {}
         self.busy_since: Instant | None = None
         self.has_failed = False
@@ -44,35 +48,36 @@ class TrainerCalls:
     @property
     def operations(self) -> tuple[str, ...]:
         """Why the model's results are not exact: a reason for each operation without a deterministic form."""
-        return () if self._process is None else tuple(map(used, self._process.not_exact))
+        return () if self._process is None else tuple(map(used, self._process.leader.not_exact))
 
-    def evaluate(self, *, watch: bool = False) -> dict[str, float | None]:
-        """The metrics of the model. watch: note in `changed` which state leaves that changes. Raises
-        `TrainerFailed`.
-        """
-        return self.call(lambda process: process.evaluate(deadline=self.deadline("evaluate"), watch=watch))
+    def commands(self, tolerated: Container[str] = ()) -> Child:
+        """The commands as methods, each with its own deadline. Raises as `call`."""
 
-    @property
-    def changed(self) -> tuple[str, ...]:
-        """The state leaves that the last evaluation changed, if it was watched."""
-        return () if self._process is None else self._process.changed
+        def ask(do: str, given: Json) -> Any:
+            return self.call(lambda process: process.ask(do, given, self.deadline(do)), tolerated)
 
-    def save(self, *, look: bool = False) -> State:
-        """The state of the model; look: as for `TrainerProcess.save`. Raises `TrainerFailed`."""
-        return self.call(lambda process: process.save(deadline=self.deadline("save"), look=look))
+        commands: Child = call_with(ask)
+        return commands
+
+    def evaluate(self, *, watch: bool = False) -> Evaluated:
+        return self.commands().evaluate(watch=watch)
+
+    def save(self, *, look: bool = False, lane: int | None = None, tolerated: Container[str] = ()) -> State:
+        """The state of the model; look: as for `Child.save`. Raises as `call`."""
+        return self.call(lambda process: process.save(deadline=self.deadline("save"), look=look, lane=lane), tolerated)
 
     def kill(self) -> None:
         """End the process during any call. From any thread."""
         if (process := self._process) is not None:
             process.kill()
 
-    def print_to(self, log: StageFiles | None, **lane: int) -> None:
+    def print_to(self, log: StageFiles | None, lane: int | None = None) -> None:
         """Redirect the output of the trainer, or of a `lane`'s, to these files; None: to the slot's own log."""
 
-        def tell(process: TrainerProcess) -> None:
+        def tell(process: TrainerClient) -> None:
             assert log is not None
             try:
-                process.log(log.printed, log.rows, **lane)
+                process.log(log.printed, log.rows, lane)
             except OSError as problem:
                 logger.warning("what the trainer prints is not kept in %s: %s", log.printed, problem)
 
@@ -80,11 +85,11 @@ class TrainerCalls:
             self.call(tell)
 
     @property
-    def process(self) -> TrainerProcess | None:
+    def process(self) -> TrainerClient | None:
         """The present process."""
         return self._process
 
-    def call(self, do: Callable[[TrainerProcess], Result], tolerated: Container[str] = ()) -> Result:
+    def call(self, do: Callable[[TrainerClient], Result], tolerated: Container[str] = ()) -> Result:
         """Call the process; after an error it is not used again. tolerated: kinds of failures that leave it intact.
 
         Raises `TrainerFailed`, and `ChainStopped` if `kill` ended the process.
@@ -117,7 +122,7 @@ class TrainerCalls:
         if process is not None:
             self._end(process, has_failed=has_failed)
 
-    def _end(self, process: TrainerProcess, *, has_failed: bool) -> None:
+    def _end(self, process: TrainerClient, *, has_failed: bool) -> None:
         process.close(CLOSE_SECONDS)
 
     def _give_up(self, error: BaseException) -> None:

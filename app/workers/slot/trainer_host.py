@@ -12,13 +12,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Container, Mapping
 from contextlib import closing
-from functools import partial
 from typing import Any
 
 from app.domain.chain_assignment import ChainAssignment, LentSlots, ResumePoint
 from app.registry import TrainerSource
 from app.workers.preparation import Preparation
-from app.workers.slot.beginnings import Built, ModelMisplaced, arguments, beginning, source_of, template_key
+from app.workers.slot.beginnings import Built, ModelMisplaced, beginning, build_arguments, source_of, template_key
 from app.workers.slot.beginnings import Place as Place
 from app.workers.slot.claim import TrainerVersionMismatch
 from app.workers.slot.retry import Clock
@@ -26,13 +25,17 @@ from app.workers.slot.trainer_calls import Result as Result
 from app.workers.slot.trainer_calls import TrainerCalls
 from app.workers.state import State
 from app.workers.template import Fork, TemplateKey, Templates
+from app.workers.trainer_client import TrainerClient
 from app.workers.trainer_connection import Deadline
-from app.workers.trainer_process import TrainedTo, TrainerProcess
+from app.workers.trainer_process import TrainerProcess
 from app.workers.trial_logs import StageFiles
 from app.workers.warm import MemoryWatch
+from stagetree.runtime.commands import Trained
 from stagetree.runtime.failures import TrainerFailed
 
 logger = logging.getLogger(__name__)
+
+STDERR = 2
 
 LEAST_FREE_BYTES = 2**30
 """This much more than a training's peak must be free, or the next process starts only after it."""
@@ -49,7 +52,7 @@ class TrainerHost(TrainerCalls):
 
     def __init__(
         self,
-        start: Callable[..., TrainerProcess],
+        start: Callable[..., TrainerClient],
         sources: Callable[[], Mapping[str, TrainerSource]],
         silence_seconds: float,
         clock: Clock,
@@ -105,9 +108,8 @@ class TrainerHost(TrainerCalls):
             self.end_process()
             self._begin_in_fork(work, key, log)
         self.load(work, read)
-        if self.shares_process and self.call(
-            lambda process: process.left
-        ):  # a chain alone would not find these leftovers
+        process = self._process
+        if self.shares_process and process is not None and process.leader.left:  # a chain alone would not find these
             self.begin_independently(work, read, log)
 
     def begin_independently(
@@ -149,15 +151,14 @@ class TrainerHost(TrainerCalls):
     def _load(self, work: ChainAssignment, state: State, number: int, tolerated: Container[str]) -> None:
         """At step 0, `state` has the weights that the chain begins with."""
         if work.resume is None and work.begin is not None:
-            whole, waits = bool(work.begin["state"]), self.deadline("begin")
-            self.call(lambda process: process.begin(state, work.hp, whole=whole, deadline=waits), tolerated)
+            self.commands(tolerated).begin(fds=state.lend(), hp=dict(work.hp), whole=bool(work.begin["state"]))
             return
-        step, deadline = work.stages[0].start, self.deadline("load")
-        mean = {"weight": work.mean[number][1], "left": len(work.mean) - number - 1} if work.mean else {}
-        reasons = self.call(lambda process: process.load(state, work.hp, step, deadline=deadline, **mean), tolerated)
+        mean: Any = {"weight": work.mean[number][1], "left": len(work.mean) - number - 1} if work.mean else {}
+        start, hp = work.stages[0].start, dict(work.hp)
+        reasons = self.commands(tolerated).load(fds=state.lend(), hp=hp, step=start, **mean)
         self.inexact_reasons = tuple(dict.fromkeys((*(self.inexact_reasons if number else ()), *reasons)))
 
-    def train(self, work: ChainAssignment, until: int, on_progress: Callable[[int], int | None]) -> TrainedTo:
+    def train(self, work: ChainAssignment, until: int, on_progress: Callable[[int], int | None]) -> Trained:
         """Train to step `until`, or until `on_progress` ends it. Raises `TrainerFailed`."""
         deadline = self.deadline("train").limit_steps(is_patient=work.patient)
 
@@ -181,7 +182,7 @@ class TrainerHost(TrainerCalls):
 
     def uses(self) -> Mapping[str, Any]:
         """The files that the process has opened since the last call, and those `written` by earlier processes."""
-        uses = self._process.take_uses() if self._process is not None else {"read": [], "written": []}
+        uses = self._process.leader.take_uses() if self._process is not None else {"read": [], "written": []}
         written, self._written = [*self._written, *uses["written"]], []
         return {**uses, "written": written}
 
@@ -237,13 +238,13 @@ class TrainerHost(TrainerCalls):
 
     def end_process(self) -> None:
         if self._process is not None:
-            self._written += self._process.take_uses()["written"]
+            self._written += self._process.leader.take_uses()["written"]
         self._built, self._place, self._source, self._lent = None, None, None, ()
         self._template, self._key = None, None
         self._memory.begin()
         super().end_process()
 
-    def _end(self, process: TrainerProcess, *, has_failed: bool) -> None:
+    def _end(self, process: TrainerClient, *, has_failed: bool) -> None:
         """A fork ends while the next chain begins: on a CPU, memory for two is available."""
         if isinstance(process, Fork) and not has_failed:
             self._templates.end(process)
@@ -284,10 +285,10 @@ class TrainerHost(TrainerCalls):
     def _become_template(self, key: TemplateKey, printed: bytes) -> None:
         """Turn the process that has just built the model into a template, if that is safe. printed: its output."""
         process, deadline = self._process, self.deadline("build")
-        unsafe, files = self.call(lambda process: process.become_template(deadline=deadline))
+        unsafe, files = self.call(lambda process: process.call(deadline).become_template(fds=[STDERR]))
         if unsafe:
             self._templates.refuse(key, unsafe)
-        elif process is not None:
+        elif isinstance(process, TrainerProcess):
             self._process = None
             self._templates.add(key, process, printed, files)
 
@@ -303,10 +304,8 @@ class TrainerHost(TrainerCalls):
         """Let a second process build the same trainer for the next chain, if there is memory for two."""
         key = self._key
         if self._preparation is None and key is not None and self._has_room.get(key) and not self._lent:
-            build = partial(
-                self._build_in, Built.from_assignment(key.source, work), work, Deadline(self._silence_seconds), {}
-            )
-            self._preparation = Preparation(key, self._start, build)
+            build, deadline = build_arguments(key.source, work), Deadline(self._silence_seconds)
+            self._preparation = Preparation(key, self._start, lambda process: process.ask("build", build, deadline))
 
     def _use_prepared(self, key: TemplateKey, built: Built, work: ChainAssignment) -> bytes | None:
         """Use the prepared process, if there is one; returns its output."""
@@ -336,16 +335,8 @@ class TrainerHost(TrainerCalls):
     def _build(self, work: ChainAssignment, built: Built, tolerated: Container[str] = (), **lane: Any) -> None:
         self._built, self._source = None, built.source
         self._deadlines.clear()  # another model has its own speed
-        self.call(partial(self._build_in, built, work, self.deadline("build"), lane), tolerated)
+        self.commands(tolerated).build(**build_arguments(built.source, work), **lane)
         if self._sources().get(work.trainer) != built.source:
             self.end_process()
             raise TrainerVersionMismatch(f"the code of trainer {work.trainer!r} was changed while it was loaded")
         self._built = built
-
-    @staticmethod
-    def _build_in(
-        built: Built, work: ChainAssignment, deadline: Deadline, lane: Mapping[str, Any], process: TrainerProcess
-    ) -> None:
-        how = {"deadline": deadline, "determinism": work.determinism, **lane}
-        how |= {"shards": work.shards, "parallel": work.parallel} if work.shards or work.parallel != "tree" else {}
-        process.build(built.source.path, work.trainer, arguments(work), work.seed, **how)

@@ -113,9 +113,10 @@ class TrainingLane(Lane):
         """If the trial alone would not be evaluated here, a change of its state by the evaluation is recorded."""
         execution, model, stage = self._execution, self._context.model, self._execution.stage
         is_its_own = execution.step in self.work.own_evaluations
-        self._facts.append(execution.record_evaluation(model.evaluate(watch=not is_its_own)))
+        evaluated = model.evaluate(watch=not is_its_own)
+        self._facts.append(execution.record_evaluation(evaluated.metrics))
         self._facts += execution.record_inexactness(model.operations)
-        if not is_its_own and (changed := frozenset(model.changed) - self._recorded_changes):
+        if not is_its_own and (changed := frozenset(evaluated.changed) - self._recorded_changes):
             self._recorded_changes |= changed
             self._facts.append(
                 e.ExactnessTested(

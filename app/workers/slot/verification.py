@@ -21,8 +21,8 @@ from app.workers.slot.outbox import End, Finish, RowChange
 from app.workers.slot.trainer_check import CheckFailed, Files, check, state_cause
 from app.workers.slot.verification_bench import OFF, Bench, Inconclusive, last_line
 from app.workers.state import State
-from app.workers.trainer_process import Compared
 from stagetree.runtime import inexact_reasons
+from stagetree.runtime.commands import Compared
 from stagetree.runtime.failures import TrainerFailed
 from stagetree.runtime.inexact_reasons import UNREPEATABLE, WATCHED, is_of_metrics, metric_cause, rephrase_for_scripts
 

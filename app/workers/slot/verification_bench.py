@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
-from dataclasses import replace
 from math import inf
 
 from app.domain.chain_assignment import ChainAssignment, Comparison, ResumePoint
@@ -17,15 +16,15 @@ from app.workers.slot.claim import ChainStopped
 from app.workers.slot.context import SlotContext
 from app.workers.slot.models import LaneContext
 from app.workers.state import State
-from app.workers.trainer_process import Compared, Seen
 from app.workers.trial_logs import StageFiles
+from stagetree.runtime.commands import Compared, Seen
 from stagetree.runtime.failures import TrainerFailed
 from stagetree.runtime.inexact_reasons import other_metrics
 
 MOMENT_SECONDS = 2.0
 """Cheaper steps need not be saved."""
 
-NOT_KEPT = Compared("", ())
+NOT_KEPT = Compared("")
 """The result if the state was deleted and cannot be compared."""
 
 OFF = "determinism: off promises no equal bits"
@@ -104,24 +103,22 @@ class Bench:
 
     def evaluate(self) -> dict[str, float | None]:
         self._check_wanted()
-        return self._host.evaluate()
+        return self._host.evaluate().metrics
 
     def save(self, *, look: bool = False) -> State:
-        """The state of the model, which is the caller's to close; look: as for `TrainerProcess.save`."""
+        """The state of the model, which is the caller's to close; look: as for `Child.save`."""
         self._check_wanted()
         return self._host.save(look=look)
 
     def load(self, state: State, step: int) -> None:
         """Put the model where it was after `step` steps."""
         self._check_wanted()
-        deadline = self._host.deadline("load")
-        self._host.call(lambda process: process.load(state, self._work.hp, step, deadline=deadline))
+        self._host.commands().load(fds=state.lend(), hp=dict(self._work.hp), step=step)
         self.step = step
 
     def compare(self, mine: State, other: State, ignored: Sequence[str] = ()) -> Compared:
-        """Where a state differs from another one; ignored: as for `TrainerProcess.compare`."""
-        deadline = self._host.deadline("compare")
-        return self._host.call(lambda process: process.compare(mine, other, ignored, deadline=deadline))
+        """Where a state differs from another one; ignored: as for `Child.compare`."""
+        return self._host.commands().compare(fds=(*mine.fds, *other.fds), mine=len(mine.fds), ignored=list(ignored))
 
     def compare_stored(self, mine: State, at: Comparison) -> Compared:
         """Where a state differs from the recorded one, which is read only if their hashes differ.
@@ -131,7 +128,7 @@ class Bench:
         assert self._work.proof is not None
         on_record = [at.sha256, *(part.sha256 for part in at.parts)]
         if [hashlib.sha256(each.view()).hexdigest() for each in mine.images] == on_record:
-            return Compared("", ())
+            return Compared("")
         with closing(self.read(at.resume_point)) as stored:
             return self.compare(mine, stored, self._work.proof.ignored)
 
@@ -153,7 +150,7 @@ class Bench:
             raise Inconclusive(f"the state that it began with was made elsewhere: it {self.inexact_reasons[0]}")
         if text and self.operations:
             raise Inconclusive(f"the trainer {self.operations[0]}")
-        return replace(comparison, difference=text)
+        return comparison._replace(difference=text)
 
     def _compare_origin(self) -> Compared:
         """Compare with a state, which records the environment that made the metrics; metrics alone do not.
@@ -170,7 +167,7 @@ class Bench:
 
     def seen(self) -> Seen:
         """The inputs that the trainer has read since it was built."""
-        return self._host.call(lambda process: process.seen(deadline=self._host.deadline("seen")))
+        return self._host.commands().seen()
 
     def written(self) -> list[tuple[str, bool]]:
         """The files that the trainer has written since the last call, and whether during training."""

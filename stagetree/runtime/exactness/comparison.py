@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
 
 import torch
 
 from stagetree.runtime import inexact_reasons
 from stagetree.runtime.checkpoints import state_format
+from stagetree.runtime.commands import Compared
 from stagetree.runtime.exactness.differences import Leaves, causes, first_difference, leaves
 from stagetree.runtime.exactness.digests import digest
 from stagetree.runtime.exactness.held_values import UNREADABLE, differing_names
@@ -26,9 +26,8 @@ HELD_VALUES = "holdings"
 """The key in a saved state of the digests of held values, see `stagetree.runtime.exactness.held_values`."""
 
 
-def compare(mine: Sequence[int], stored: Sequence[int], ignored: Collection[str] = ()) -> dict[str, Any]:
-    """Compare two states in files: the first leaf that differs, the machine properties that do, and the names of held
-    values that do.
+def compare(mine: Sequence[int], stored: Sequence[int], ignored: Collection[str] = ()) -> Compared:
+    """Compare two states in files.
 
     Each state may be divided among the files of several ranks. The descriptors stay the caller's. ignored: leaves that
     may differ if they are not tensors.
@@ -43,11 +42,8 @@ def compare(mine: Sequence[int], stored: Sequence[int], ignored: Collection[str]
     if difference:
         likely = causes(stray, one)
         stray = [name for name in likely if name not in UNREADABLE] or likely
-    return {
-        "difference": plain(difference),
-        "elsewhere": inexact_reasons.others(there.get("machine", {}), own.get("machine", {})),
-        "stray": list(map(plain, stray[:MAX_NAMES])),
-    }
+    elsewhere = inexact_reasons.others(there.get("machine", {}), own.get("machine", {}))
+    return Compared(plain(difference), elsewhere, list(map(plain, stray[:MAX_NAMES])))
 
 
 def leaf_digests(model: Model) -> Mapping[str, str]:
