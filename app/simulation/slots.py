@@ -14,7 +14,7 @@ from app.domain.terms import ChainId, ChainOutcome
 from app.events import Lease, RowsPort
 from app.simulation.pace import KIND, Place, even_ranks
 from app.simulation.virtual_chain import VirtualChain, World
-from app.workers.slot.retry import SharedTime
+from app.workers.slot.shared_time import SharedTime
 
 
 class VirtualSlot:

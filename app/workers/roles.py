@@ -36,7 +36,7 @@ from app.workers.scheduler.retention import Retention
 from app.workers.scheduler.tick import Scheduler
 from app.workers.slot.context import Limits, SlotDependencies
 from app.workers.slot.device import SlotDevice, device_kind, device_of, mps_is_running, visible_gpus
-from app.workers.slot.saver import HostBacklog
+from app.workers.slot.host_backlog import HostBacklog
 from app.workers.slot.slot import Slot
 from app.workers.threads import PeriodicThread, RateLimit, TickLoop
 from app.workers.trainer_client import TrainerClient

@@ -17,7 +17,7 @@ from app.workers.trainer_connection import Deadline, Look, TrainerConnection, no
 from stagetree.runtime.commands import Json, Metrics, PackTrained, Trained, call_with
 
 if TYPE_CHECKING:
-    from stagetree.runtime.child import Child
+    from stagetree.runtime.child import Child as Child
 
 
 class TrainerClient(ABC):

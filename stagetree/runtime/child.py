@@ -14,7 +14,7 @@ from stagetree.runtime import inexact_reasons, machine
 from stagetree.runtime.checkpoints import state_format
 from stagetree.runtime.checkpoints.buffers import Buffers
 from stagetree.runtime.command_channel import Conversation
-from stagetree.runtime.commands import COMMANDS, Compared, Evaluated, Json, PackTrained, Saved, Seen, Trained
+from stagetree.runtime.commands import COMMANDS, Compared, Evaluation, Json, PackTrained, Saved, Seen, Trained
 from stagetree.runtime.exactness.comparison import HELD_VALUES, compare, leaf_digests
 from stagetree.runtime.exactness.held_values import (
     LAUNCHED,
@@ -174,14 +174,14 @@ class Child(Conversation):
         free = machine.free_bytes(self._device) if room and not (is_elsewhere or self._shares_device) else 0
         return Trained(model.step, dict(passed), peak, free)
 
-    def evaluate(self, *, watch: bool = False, lane: int | None = None) -> Evaluated:
+    def evaluate(self, *, watch: bool = False, lane: int | None = None) -> Evaluation:
         """Evaluate the model, or a `lane`'s. watch: note which state leaves the evaluation changes."""
         model = self._model_of(lane)
         is_watched = watch and not isinstance(model.trainer, LaunchedTrainer | TrainsAhead)
         before = leaf_digests(model) if is_watched else {}
         metrics = model.evaluate()
         changed = list(map(plain, differing_names(before, leaf_digests(model)))) if is_watched else []
-        return Evaluated(metrics, changed)
+        return Evaluation(metrics, changed)
 
     def save(self, *, closed: Sequence[tuple[int, bool]], look: bool = False, lane: int | None = None) -> Saved:
         """Save the whole state of the model, or of a `lane`'s; the model may train on at once.

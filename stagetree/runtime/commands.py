@@ -30,7 +30,7 @@ class Trained(NamedTuple):
     free_bytes: int = 0
 
 
-class Evaluated(NamedTuple):
+class Evaluation(NamedTuple):
     """changed: the state leaves that the evaluation changed, if it was watched."""
 
     metrics: Metrics
@@ -101,7 +101,7 @@ COMMANDS = {
     "begin": Command("all"),
     "load": Command("all"),
     "train": Command("all", Trained),
-    "evaluate": Command("all", Evaluated),
+    "evaluate": Command("all", Evaluation),
     "save": Command("all", Saved, others="save_part"),
     "save_part": Command("all", Saved),
     "compare": Command("leader", Compared),

@@ -11,7 +11,7 @@ from app.workers.trainer_client import TrainerClient
 from app.workers.trainer_connection import TrainerKilled
 from stagetree.runtime import inexact_reasons
 from stagetree.runtime.checkpoints.state_format import read
-from stagetree.runtime.commands import Compared, Evaluated, Seen, Trained
+from stagetree.runtime.commands import Compared, Evaluation, Seen, Trained
 from stagetree.runtime.exactness.comparison import HELD_VALUES, compare, leaf_digests
 from stagetree.runtime.exactness.held_values import differing_names, digest_held_values
 from stagetree.runtime.failures import TrainerFailed, user_code
@@ -110,7 +110,7 @@ class InProcess(TrainerClient):
                 until = wanted
         return Trained(self.model.step)
 
-    def evaluate(self, watch: bool = False) -> Evaluated:
+    def evaluate(self, watch: bool = False) -> Evaluation:
         self.do("evaluate")
         assert self.model is not None
         before = leaf_digests(self.model) if watch else {}
@@ -118,7 +118,7 @@ class InProcess(TrainerClient):
             metrics = self.model.evaluate()
         except TrainerFailed as failed:
             raise self._at_step(failed) from None
-        return Evaluated(metrics, differing_names(before, leaf_digests(self.model)) if watch else ())
+        return Evaluation(metrics, differing_names(before, leaf_digests(self.model)) if watch else ())
 
     def save(self, *, deadline: Any, look: bool = False, lane: int | None = None) -> State:
         self.do("save")

@@ -17,7 +17,8 @@ from app.workers.slot.checkpoint_store import (
     CheckpointUnreadable,
     ReadOnce,
 )
-from app.workers.slot.retry import RetryPolicy, SlotStatus
+from app.workers.slot.retry import RetryPolicy
+from app.workers.slot.slot_status import SlotStatus
 from app.workers.state import State
 
 AWAY, BAD, FULL = StoreUnavailable("no route"), CheckpointUnreadable("it is not there"), OSError("no memory")

@@ -13,7 +13,8 @@ from app.events.memory import MemoryRecords
 from app.workers.slot.claim import Claim
 from app.workers.slot.health import MAX_ACCIDENTS, MAX_FAILED_NODES, Health, Quarantine
 from app.workers.slot.outbox import QuarantineSlot
-from app.workers.slot.retry import RetryPolicy, SlotStatus
+from app.workers.slot.retry import RetryPolicy
+from app.workers.slot.slot_status import SlotStatus
 
 HERE = {"device": "cpu", "host": "here", "pid": 1}
 

@@ -26,9 +26,11 @@ from app.events.memory import MemoryRecords
 from app.events.rows.ports import RowsPort
 from app.workers.slot.checkpoint_store import SMALL, CheckpointStore
 from app.workers.slot.claim import Claim
+from app.workers.slot.host_backlog import HostBacklog
 from app.workers.slot.intermediates import IntermediateCheckpoints, IntermediateState
-from app.workers.slot.retry import RetryPolicy, SlotStatus
-from app.workers.slot.saver import SAVE_SECONDS, TRIES_BEFORE_NOTE, HostBacklog, Saver
+from app.workers.slot.retry import RetryPolicy
+from app.workers.slot.saver import SAVE_SECONDS, TRIES_BEFORE_NOTE, Saver
+from app.workers.slot.slot_status import SlotStatus
 from app.workers.state import State
 from tests.plans import tried
 

@@ -7,7 +7,7 @@ from faulty import Clock
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.workers.slot.retry import SharedTime
+from app.workers.slot.shared_time import SharedTime
 
 MEMBERS = range(3)
 PASSED = st.tuples(st.integers(0, 9), st.sampled_from([None, *([a, b] for a in MEMBERS for b in MEMBERS if a < b)]))

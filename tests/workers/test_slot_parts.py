@@ -10,7 +10,9 @@ from stacks import wait_for
 
 from app.workers.slot.health import MAX_FAILED_NODES, QUARANTINE_SECONDS, Health
 from app.workers.slot.heartbeat import STOP_SECONDS, UNSAVED_SECONDS, UNWANTED_SECONDS, Watchdog
-from app.workers.slot.retry import LONGEST_PAUSE, Closing, RetryPolicy, SlotStatus, WorkerThread
+from app.workers.slot.retry import LONGEST_PAUSE, Closing, RetryPolicy
+from app.workers.slot.slot_status import SlotStatus
+from app.workers.slot.worker_thread import WorkerThread
 
 
 def test_patience_waits_longer_each_time_and_for_ever() -> None:

@@ -14,8 +14,8 @@ from app.domain.chain_assignment import ChainAssignment
 from app.domain.terms import ChainId, NodeId
 from app.input_fingerprints import look
 from app.workers.slot.claim import Claim
+from app.workers.slot.input_watch import MAX_TIME_SHARE, InputWatch, written_records
 from app.workers.slot.retry import Instant
-from app.workers.slot.surroundings import MAX_TIME_SHARE, InputWatch, written_records
 
 SUBMITTED = 1000.0
 FILE = "/here/best.pt"

@@ -10,10 +10,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from unittest.mock import patch
 
-from app.workers.slot import surroundings
+from app.workers.slot import environment as module
 from stagetree.runtime.reads import file_reads
 
-environment = cache(surroundings.environment)
+environment = cache(module.environment)
 
 
 @contextmanager
@@ -25,7 +25,7 @@ def folder_of_world() -> Iterator[Path]:
     shared = "/dev/shm" if os.path.isdir("/dev/shm") else None
     with (
         TemporaryDirectory(dir=shared) as folder,
-        patch.object(surroundings, "environment", environment),
+        patch.object(module, "environment", environment),
         patch.object(file_reads, "watch", lambda: None),
     ):
         yield Path(folder)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from app.workers.state import State
 from stagetree.packing.profiling import widths_below
-from stagetree.runtime.commands import Evaluated, PackTrained
+from stagetree.runtime.commands import Evaluation, PackTrained
 from stagetree.runtime.failures import TrainerFailed, user_code
 from stagetree.runtime.loading import load_trainer
 from stagetree.runtime.model import HpTimeline, Model
@@ -104,11 +104,11 @@ class WorldTrainer(InProcess):
         self.do("measure")
         return costs(widest), ""
 
-    def evaluate(self, watch: bool = False, lane: int | None = None) -> Evaluated:
+    def evaluate(self, watch: bool = False, lane: int | None = None) -> Evaluation:
         if lane is None:
             return super().evaluate()
         self.do("evaluate")
-        return Evaluated(self._lanes[lane].evaluate())
+        return Evaluation(self._lanes[lane].evaluate())
 
     def save(self, *, deadline: Any, look: bool = False, lane: int | None = None) -> State:
         if lane is None:

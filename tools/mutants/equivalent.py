@@ -21,7 +21,7 @@ EQUIVALENT = {
     ),
     "app/workers/slot/slot.py _claim: without: for ... if other != chain": "what is claimed is not claimed once more",
     "app/workers/slot/slot.py _prune: without: for ... if lane not in over": "what is over only takes memory",
-    "app/workers/slot/retry.py _await_item: always: if was_idle": "who comes second waits for a moment, too",
+    "app/workers/slot/worker_thread.py _await_item: always: if was_idle": "who comes second waits for a moment, too",
     "app/workers/scheduler/tuning.py _ask: without: driver.suggest(room)": "a transaction that changes nothing",
     "app/workers/scheduler/tuning.py decide_actions: never: if self._observe(plan, study, driver)"
     " and next(attempts) <= OPTIMISTIC": "who waits for the plan waits for the tuner, too",

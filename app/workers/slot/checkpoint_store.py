@@ -21,7 +21,8 @@ from app.domain.chain_assignment import ResumePoint
 from app.domain.events import StoredPart
 from app.outages import store_is_unavailable
 from app.storage.object_store import PART, ObjectStore, StoreUnavailable
-from app.workers.slot.retry import Clock, Instant, RetryPolicy, SlotStatus
+from app.workers.slot.retry import Clock, Instant, RetryPolicy
+from app.workers.slot.slot_status import SlotStatus
 from app.workers.state import RecentStates, State
 
 logger = logging.getLogger(__name__)

@@ -16,11 +16,14 @@ from app.registry import TrainerSource
 from app.storage.object_store import ObjectStore
 from app.workers.ownership import Owner
 from app.workers.slot.checkpoint_store import SMALL, CheckpointReader, CheckpointStore
+from app.workers.slot.environment import Surveyor
 from app.workers.slot.health import Health, Quarantine
+from app.workers.slot.host_backlog import HostBacklog
+from app.workers.slot.input_watch import InputWatch
 from app.workers.slot.outbox import FactOutbox
-from app.workers.slot.retry import Clock, RetryPolicy, SlotStatus, monotonic
-from app.workers.slot.saver import HostBacklog, Saver
-from app.workers.slot.surroundings import InputWatch, Surveyor
+from app.workers.slot.retry import Clock, RetryPolicy, monotonic
+from app.workers.slot.saver import Saver
+from app.workers.slot.slot_status import SlotStatus
 from app.workers.slot.trainer_host import TrainerHost
 from app.workers.threads import THREADS, Executor
 from app.workers.trainer_client import TrainerClient

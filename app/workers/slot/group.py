@@ -30,7 +30,7 @@ from app.workers.slot.models import (
     needs_more_fact,
     train_together,
 )
-from app.workers.slot.retry import SharedTime
+from app.workers.slot.shared_time import SharedTime
 from app.workers.slot.training import TrainingLane
 from app.workers.slot.verification import VerificationLane
 from stagetree.runtime.commands import PackTrained

@@ -16,7 +16,8 @@ from app.outages import LostRace
 from app.workers.ownership import Owner
 from app.workers.slot.claim import Claim
 from app.workers.slot.outbox import QuarantineSlot
-from app.workers.slot.retry import Closing, RetryPolicy, SlotStatus
+from app.workers.slot.retry import Closing, RetryPolicy
+from app.workers.slot.slot_status import SlotStatus
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from app.domain.chain_assignment import ChainAssignment, ResumePoint
 from app.domain.events import NeedsMore, Stage
@@ -19,10 +19,9 @@ from app.workers.slot.claim import ChainStopped, Claimed, PackBroken
 from app.workers.slot.retry import Clock, Seconds
 from app.workers.slot.trainer_host import Place, TrainerHost
 from app.workers.state import State
-from app.workers.trainer_client import TrainerClient
 from app.workers.trial_logs import StageFiles
 from stagetree.limits import BATCH_SIZES
-from stagetree.runtime.commands import Evaluated, Json, PackTrained
+from stagetree.runtime.commands import Evaluation, Json, PackTrained
 from stagetree.runtime.failures import TrainerFailed
 
 logger = logging.getLogger(__name__)
@@ -54,7 +53,7 @@ class LaneModel(Protocol):
     def begin(
         self, work: ChainAssignment, index: int, read: Callable[[ResumePoint], State], log: StageFiles | None
     ) -> None: ...
-    def evaluate(self, *, watch: bool = False) -> Evaluated: ...
+    def evaluate(self, *, watch: bool = False) -> Evaluation: ...
     def save(self, *, look: bool = False) -> State: ...
     def set_place(self, place: Place) -> None: ...
 
@@ -84,7 +83,7 @@ class PackedModel:
 
     def __init__(self, host: TrainerHost, number: int) -> None:
         self._host, self.number = host, number
-        self._process: TrainerClient | None = None
+        self._process: object | None = None
         self.inexact_reasons: tuple[str, ...] = ()
 
     @property
@@ -105,7 +104,7 @@ class PackedModel:
         self.inexact_reasons = self.inexact_reasons if index == 0 else ()
         self._host.print_to(log, self.number)
 
-    def evaluate(self, *, watch: bool = False) -> Evaluated:
+    def evaluate(self, *, watch: bool = False) -> Evaluation:
         self._check_alive()
         return self._host.commands(LANE_FAILURES).evaluate(lane=self.number)
 
@@ -160,10 +159,8 @@ def train_together(
     hps = {number: work.hp for number, work in works.items()}
     deadline = host.deadline("train").limit_steps(is_patient=any(work.patient for work in works.values()))
 
-    def train(process: TrainerClient) -> PackTrained:
-        return process.train_together(hps, steps, deadline=deadline, on_progress=on_progress, profile=profile)
-
-    trained = host.call(train)
+    how: Any = {"deadline": deadline, "on_progress": on_progress, "profile": profile}
+    trained = host.call(lambda process: process.train_together(hps, steps, **how))
     host.has_failed |= bool(trained.failed)
     return trained
 

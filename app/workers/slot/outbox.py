@@ -20,7 +20,8 @@ from app.events import DatabaseUnavailable, Fenced, Records, RowsPort, SlotLost
 from app.events.codec import Unwritable, write
 from app.outages import LostRace
 from app.workers.slot.claim import Claim
-from app.workers.slot.retry import RetryPolicy, WorkerThread
+from app.workers.slot.retry import RetryPolicy
+from app.workers.slot.worker_thread import WorkerThread
 from app.workers.threads import THREADS, Executor
 
 logger = logging.getLogger(__name__)

@@ -18,12 +18,12 @@ from app.workers.trainer_client import TrainerClient
 from app.workers.trainer_connection import CLOSE_SECONDS, Deadline, TrainerKilled
 from app.workers.trial_logs import StageFiles
 from app.workers.warm import WarmFailed
-from stagetree.runtime.commands import Evaluated, Json, call_with
+from stagetree.runtime.commands import Evaluation, Json, call_with
 from stagetree.runtime.failures import TrainerFailed
 from stagetree.runtime.inexact_reasons import used
 
 if TYPE_CHECKING:
-    from stagetree.runtime.child import Child
+    from app.workers.trainer_client import Child
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class TrainerCalls:
         commands: Child = call_with(ask)
         return commands
 
-    def evaluate(self, *, watch: bool = False) -> Evaluated:
+    def evaluate(self, *, watch: bool = False) -> Evaluation:
         return self.commands().evaluate(watch=watch)
 
     def save(self, *, look: bool = False, lane: int | None = None, tolerated: Container[str] = ()) -> State:

@@ -19,7 +19,7 @@ from app.domain.chain_assignment import VerificationOrder
 from app.domain.objectives import metric_problem
 from app.domain.terms import FailureKind
 from app.undeclared_inputs import record_undeclared
-from app.workers.slot.surroundings import written_records
+from app.workers.slot.input_watch import written_records
 from app.workers.slot.verification_bench import OFF, Bench, last_line
 from app.workers.state import State
 from stagetree.runtime.failures import TrainerFailed

@@ -1,23 +1,14 @@
-"""What a chain is trained with besides its assignment: its input files and the environment.
+"""The input files that a chain is trained with. A change is a recorded fact.
 
-Both are recorded as a slot sees them, so that a change is a recorded fact.
-
-Runs on: the thread that trains; the environment is examined on the saver's.
+Runs on: the thread that trains.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import platform
-import subprocess
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import cache
-from hashlib import sha256
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from app.domain import events as e
@@ -25,12 +16,10 @@ from app.domain.chain_assignment import ChainAssignment
 from app.domain.inputs import is_unseen
 from app.domain.terms import StudyId
 from app.input_fingerprints import InputMissing, content_changed, look
-from app.registry import TrainerSource
 from app.undeclared_inputs import has_changed, version_of
 from app.workers.slot.claim import Claim
-from app.workers.slot.outbox import FactOutbox
+from app.workers.slot.environment import Surveyor
 from app.workers.slot.retry import Clock, Instant, monotonic
-from app.workers.slot.saver import Saver
 from stagetree.source.undeclared_input import UndeclaredInput
 
 logger = logging.getLogger(__name__)
@@ -45,34 +34,6 @@ PATTERN_FILES = 16
 
 MAX_NAMED_FILES = 3
 """If more files of one kind have changed, only the kind is named."""
-
-DIFF_CHARACTERS = 20_000
-"""The recorded part of a diff; the rest is only hashed."""
-
-MOST_PACKAGES = 2_000
-GIT_SECONDS = 10.0
-SMI = ("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
-
-
-@dataclass(frozen=True, slots=True)
-class Surveyor:
-    """Records a trainer's environment in the background. device: the slot's, as shown to users."""
-
-    saver: Saver
-    outbox: FactOutbox
-    device: str
-    sources: Callable[[], Mapping[str, TrainerSource]]
-
-    def survey(self, claim: Claim, trainer: str) -> None:
-        """Run before the chain's first checkpoint, which waits for it: facts are accepted only while the chain
-        lives.
-        """
-
-        def say() -> None:
-            if (source := self.sources().get(trainer)) is not None:
-                self.outbox.put(claim, [environment(self.device, source.path)])
-
-        self.saver.submit(claim, say)
 
 
 class InputWatch:
@@ -207,61 +168,3 @@ def _change_text(record: Mapping[str, Any]) -> str:
         return f"used {here}, where this trainer was first seen to use {record['stamp']}"
     since = "this trainer was first seen to read it" if "found" in record else "the study was submitted"
     return f"read {unnamed.path}, which had changed since {since}"
-
-
-# ------------------------------------------------------------------------------------------------------ environment
-
-
-def environment(device: str, trainer_file: str) -> e.EnvironmentSeen:
-    """The environment of a slot. device: as shown to users. Missing parts are no errors."""
-    about: Json = {"python": platform.python_version(), "platform": platform.platform(), "machine": platform.machine()}
-    packages = _packages()
-    about |= {"torch": packages.get("torch"), "driver": _driver(), "packages": packages}
-    return e.EnvironmentSeen(device=device, environment=about | {"trainer": _repository(Path(trainer_file).resolve())})
-
-
-@cache
-def _packages() -> dict[str, str]:
-    """Versions by name of all importable packages, read from folder names, since reading all metadata is slow."""
-    versions: dict[str, str] = {}
-    for folder in filter(os.path.isdir, sys.path):
-        for entry in sorted(os.listdir(folder)):
-            if entry.endswith((".dist-info", ".egg-info")) and "-" in entry:
-                name, version = entry.rpartition(".")[0].split("-")[:2]
-                versions.setdefault(name.lower(), version)
-    return dict(sorted(versions.items())[:MOST_PACKAGES])
-
-
-@cache
-def _driver() -> str | None:
-    output = _run_command(SMI)
-    return output.splitlines()[0].strip() if output else None
-
-
-def _repository(file: Path) -> Json:
-    """The commit of the trainer's repository and the working tree's diff; only the file without a repository."""
-    repository: Json = {"file": str(file)}
-    git = ("git", "-c", "core.fsmonitor=false", "-C", str(file.parent))
-    if not (commit := _run_command((*git, "rev-parse", "HEAD"))):
-        return repository
-    diff = _run_command((*git, "diff", "--no-color", "--no-ext-diff", "--no-textconv", "HEAD", "--", ".")) or ""
-    repository |= {"commit": commit.strip(), "is_changed": bool(diff)}
-    if diff:
-        repository |= {"diff": diff[:DIFF_CHARACTERS], "diff_sha256": sha256(diff.encode()).hexdigest()}
-    new = list(_lines(_run_command((*git, "ls-files", "--others", "--exclude-standard", "--", "."))))
-    return repository | ({"untracked": new[:100]} if new else {})
-
-
-def _lines(text: str | None) -> Iterator[str]:
-    yield from (text or "").splitlines()
-
-
-def _run_command(command: tuple[str, ...]) -> str | None:
-    """The output of a command; None if it is missing, fails or takes too long."""
-    calm = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
-    try:
-        done = subprocess.run(command, capture_output=True, timeout=GIT_SECONDS, env=calm, stdin=subprocess.DEVNULL)
-    except (OSError, subprocess.SubprocessError) as problem:
-        logger.debug("%s: %s", command[0], problem)
-        return None
-    return done.stdout.decode(errors="replace") if done.returncode == 0 else None
