@@ -313,6 +313,7 @@ EFFECTS: dict[str, Deed] = {
     "Learning curves | checkbox | all values": leads("value=all"),
     "Rung ladder | button | rank #▸ # promoted": leads("trials=[0-9]"),
     "Rung ladder | button | rank #● # not promoted": leads("trials=[0-9]"),
+    "Rung ladder | button | rank #● #": leads("trials=[0-9]"),
     "Rung ladder | select | bracket": leads("bracket="),
     "What if | text | Field of the study file": types("tuner.min_steps"),
     "What if | text | had been": types("4"),
