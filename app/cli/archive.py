@@ -81,7 +81,6 @@ def archive(
 
 
 def _plan_of(id: str, dir: Path | None) -> str:
-
     with open_study(id, None, dir) as (_, study):
         pass
     with open_records(folder_or_default(dir)) as records, records.read() as rows:

@@ -96,7 +96,6 @@ def _check_here(folder: Path, meant: str, files: list[str]) -> None:
 
 def _run_audit(service: Service[Documents], id: str, timeout: float | None) -> Json:
     """Request the audit and wait for it; the verdict."""
-
     study = study_id(service.client, id)
     service.client.audit(study)
     try:
@@ -110,7 +109,6 @@ def _run_audit(service: Service[Documents], id: str, timeout: float | None) -> J
 
 def _follow_audit(service: Service[Documents], study: str, timeout: float | None) -> Json | None:
     """The study when nothing is left to compare; None after the timeout. Prints why it waits."""
-
     deadline = None if timeout is None else time.monotonic() + timeout
     standstill, last_reason = Standstill(service.client), ""
     told = _report_waiting_studies(service, study, frozenset())

@@ -35,7 +35,6 @@ def branch(
     \b
     Example:  stagetree branch last 3 --at 1000 --steps 1200 --set lr=0.01
     """
-
     request = {"trial": trial, "at": at, "steps": steps, "hp": changes_of(set, "--set")}
     with open_study_on_server(server, id) as (service, study):
         answer = service.client.branch_trial(study, request, preview=preview)
@@ -71,7 +70,6 @@ def soup(
     \b
     Example:  stagetree soup last --best 5
     """
-
     request: dict[str, Any] = {"trials": _numbers(trials, int, "--trials"), "best": best, "last": last, "steps": steps}
     request |= {"weights": _numbers(weights, float, "--weights"), "hp": changes_of(set or [], "--set")}
     with open_study_on_server(server, id) as (service, study):

@@ -52,7 +52,6 @@ def delete(
     \b
     Example:  stagetree delete digits-grid-3f9c1a --yes
     """
-
     with open_study(id, server, dir) as (service, study):
         number = len(service.client.study(study)["trials"])
         _ask(f"Delete study {study} with its {number} trials?", yes)

@@ -152,7 +152,6 @@ def doctor(server: Server = None, output: Output = Format.table) -> None:
     \b
     Example:  stagetree doctor
     """
-
     findings = examine(server_url(server), DEFAULT_DIR)
     if output is Format.json:
         print_json([each._asdict() for each in findings])

@@ -17,7 +17,6 @@ def environment(id: StudyId, server: Server = None, dir: Store = None, output: O
     \b
     Example:  stagetree environment last
     """
-
     with open_study(id, server, dir) as (service, study):
         answer = service.client.environment(study)
     if output is Format.json:

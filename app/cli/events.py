@@ -40,7 +40,6 @@ def events(
     \b
     Example:  stagetree events last --type TrialExtended
     """
-
     with open_study(id, server, dir) as (service, study):
         read = service.client.follow if follow else service.client.events
         matching = (event for event in read(study, after) if not type or event["type"] in type)

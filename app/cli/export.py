@@ -41,7 +41,6 @@ def export(
     \b
     Example:  stagetree export last > log.jsonl
     """
-
     with open_study(id, server, dir) as (service, study):
         log = service.client.log(study)
     sys.stdout.writelines(trace_lines(log, study) if curves else [log])

@@ -27,7 +27,6 @@ PLACE_FIELDS = ("bracket", "rung", "steps")
 
 def replay_service(study: str, at: int | None, server: str | None, folder: Path | None) -> Json:
     """Replay by the server, or over a store."""
-
     with open_study(study, server, folder) as (service, name):
         return service.client.replay(name, at)
 
@@ -174,7 +173,6 @@ def replay(
     \b
     Example:  stagetree replay last --what-if tuner.reduction_factor=4
     """
-
     if what_if:
         replayed = replay_with_changes(id, at, what_if, log, server, dir)
         print_json(replayed) if output is Format.json else print_what_if(replayed)

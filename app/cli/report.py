@@ -36,7 +36,6 @@ def report(
     \b
     Example:  stagetree report last --public --url https://example.org/study.html
     """
-
     with open_study(id, server, dir) as (service, name):
         beside = _picture_beside(url, name)
         picture = service.client.film(name, "png", public=public) if beside else b""
@@ -81,7 +80,6 @@ def film(
     \b
     Example:  stagetree film last -o film.gif
     """
-
     kind = "svg" if into is None else into.suffix.removeprefix(".").lower()
     if kind not in FILMS:
         fail(f"-o: a film is a .svg or a .gif, and its end a .png, got {into}", USAGE)

@@ -98,7 +98,6 @@ def run(
 
 def _run_on_server(url: str, spec: StudySpec, show: Show, output: Format, *, is_named: bool, is_strict: bool) -> int:
     """Run a study on a server; the exit code."""
-
     if show is not Show.quiet:
         print_advice(spec)
     if not is_named:
@@ -129,7 +128,6 @@ def _run_on_stack(
 
 def _run_and_print(service: Service[Documents], spec: StudySpec, show: Show, output: Format, *, is_strict: bool) -> int:
     """Run the study and print its result, with advice; the exit code."""
-
     document = _run(service, spec.to_json(), show)
     code = print_study(service, document, output, is_strict=is_strict)
     if show is not Show.quiet:
@@ -151,7 +149,6 @@ def submit(
     \b
     Example:  stagetree submit study.yaml --server http://gpu-box:8000
     """
-
     spec = study_files.load(study, changes or (), None)
     with open_server(server) as service:
         document = service.client.submit(spec, project=project)
@@ -164,7 +161,6 @@ def submit(
 
 
 def _run(service: Service[Documents], spec: Json, show: Show) -> Json:
-
     study = resume_interrupted(service, spec) or report_submission(
         service.client.submit(spec), is_quiet=show is Show.quiet
     )

@@ -26,7 +26,6 @@ def slots(
     \b
     Example:  stagetree slots
     """
-
     with open_service(server, dir) as service:
         if release is not None:
             service.client.release_slot(release)

@@ -71,7 +71,6 @@ def retry(
     \b
     Example:  stagetree retry last 3
     """
-
     with open_study(id, server, dir) as (service, study):
         answer = service.client.retry_trial(study, trial)
     if output is Format.json:
@@ -81,7 +80,6 @@ def retry(
 
 
 def _change(verb: str, id: str, server: str | None, output: Format, *arguments: Any) -> None:
-
     with open_study_on_server(server, id) as (service, study):
         answer = getattr(service.client, verb)(study, *arguments)
     if output is Format.json:

@@ -34,7 +34,6 @@ def note(
     \b
     Example:  stagetree note last "diverges after the warm-up" --trial 3
     """
-
     if correct is not None and trial is not None:
         raise typer.BadParameter("a corrected note is about the same trial: leave out --trial", param_hint="--correct")
     with open_study(id, server, dir) as (service, study):
@@ -76,7 +75,6 @@ def tag(
     \b
     Example:  stagetree tag last paper baseline --set dataset=v3
     """
-
     with open_study(id, server, dir) as (service, name):
         if tags or remove or values:
             study = service.client.label(name, tags or [], remove or [], changes_of(values or [], "--set"))

@@ -41,7 +41,6 @@ def suggest(
     \b
     Example:  stagetree suggest last lr=0.1 bs=64
     """
-
     if values and withdraw is not None:
         raise typer.BadParameter("must come without values, which would be suggested", param_hint="--withdraw")
     with open_study(id, server, dir) as (service, study):
@@ -86,7 +85,6 @@ def sampler(
     \b
     Example:  stagetree sampler last
     """
-
     with open_study(id, server, dir) as (service, study):
         state = service.client.sampler(study, at)
     if output is Format.json:

@@ -21,7 +21,6 @@ def trial(
     \b
     Example:  stagetree trial last 3
     """
-
     with open_study(id, server, dir) as (service, name):
         document = service.client.trial(name, trial_number(service.client, name, number))
     print_json(document) if output is Format.json else print_trial(name, document)
@@ -35,7 +34,6 @@ def logs(id: StudyId, number: OrBest = None, server: Server = None, dir: Store =
     \b
     Example:  stagetree logs last 3
     """
-
     with open_study(id, server, dir) as (service, name):
         print(escape_control(service.client.trial_log(name, trial_number(service.client, name, number))).rstrip("\n"))
 

@@ -49,7 +49,6 @@ def trials(
     \b
     Example:  stagetree trials last --sort value --limit 5
     """
-
     check_states(state, get_args(TrialDisplayState))
     check_sort(sort)
     with open_study(id, server, dir) as (service, name):
@@ -70,7 +69,6 @@ def trials(
 
 def _print_marks(trials: list[Json]) -> None:
     """Print each mark once, with all trials that have it."""
-
     marked: dict[str, list[int]] = {}
     for trial in trials:
         if mark := value_mark(trial):
@@ -89,7 +87,6 @@ def _print_noise(study: Json) -> None:
 
 def _table(study: Json, shown: list[Json], every: list[Json]) -> tuple[tuple[str, ...], Iterator[tuple[Any, ...]]]:
     """The header and rows of the listed trials, without hyper-parameters that all trials share."""
-
     results = (study["value"], "best" if study["value"] == "last" else "last")
     predicted = PREDICTION_COLUMNS if any(trial.get("prediction") for trial in every) else {}
     common, judged, mark_of = common_hp(every), judged_columns(study), mark_cells(shown)
@@ -125,7 +122,6 @@ def add(id: StudyId, steps: StepsInAll, set: Values, server: Server = None, outp
     \b
     Example:  stagetree trials add last --set lr=0.1 --set bs=64 --steps 40
     """
-
     _ask({"hp": changes_of(set, "--set"), "steps": steps}, id, server, output)
 
 
@@ -146,14 +142,12 @@ def stop(id: StudyId, trial: TrialNumber, server: Server = None) -> None:
     \b
     Example:  stagetree trials stop last 12
     """
-
     with open_study_on_server(server, id) as (service, study):
         service.client.cancel_trial(study, trial)
     print(f"trial {trial} of {study} is cancelled")
 
 
 def _ask(request: dict[str, Any], id: str, server: str | None, output: Format) -> None:
-
     with open_study_on_server(server, id) as (service, study):
         (answer,) = service.client.ask_trials(study, [request])
     if output is Format.json:

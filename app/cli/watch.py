@@ -252,7 +252,6 @@ def finish(service: AnyService, study: Json, output: Format, *, is_strict: bool)
 
 def print_study(service: AnyService, study: Json, output: Format, *, is_strict: bool) -> int:
     """Print the result; the exit code."""
-
     if output is Format.json:
         print_json(study)
     else:
@@ -272,7 +271,6 @@ def study_exit_code(study: Json, *, is_strict: bool) -> int:
 
 def print_result_commands(service: Service[Documents]) -> None:
     """Print where an embedded stack keeps its results, and the commands that show them."""
-
     folder = service.folder
     if folder is None or not options.is_store(folder):
         return
@@ -287,7 +285,6 @@ def print_result_commands(service: Service[Documents]) -> None:
 
 def _place_options(service: AnyService) -> str:
     """The options that lead another command to the study; empty for the store here."""
-
     if service.folder is None:
         return f" {redact(service.place)}" if service.place else ""
     return "" if service.folder == options.DEFAULT_DIR.resolve() else f" --dir {_relative(service.folder)}"
@@ -335,7 +332,6 @@ def wait(
     \b
     Example:  stagetree wait last --timeout 3600 && stagetree trials last -o csv > trials.csv
     """
-
     with open_study(id, server, dir) as (service, study):
         document = follow(service.client, study, Show.quiet, _deadline_check(timeout, service))
         raise typer.Exit(study_exit_code(document, is_strict=strict))

@@ -133,7 +133,6 @@ class _File(NamedTuple):
 
 
 def _write(id: str, which: _Wanted, server: str | None, dir: Path | None) -> _File:
-
     url = None if dir else server_url(server)
     return _write_from_server(url, id, which) if url else _write_from_store(folder_or_default(dir), id, which)
 

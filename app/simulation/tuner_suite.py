@@ -185,7 +185,6 @@ CHECKS: dict[str, Callable[[StudySpec, int], None]] = {
 
 def _world(spec: StudySpec, seed: int, nans: float = 0.0) -> Simulator:
     """The study on virtual slots, with random results and times."""
-
     others = [name for name in objectives_in(spec).metrics if name != spec.metric]
 
     def measure(node: Node, step: int) -> e.Metrics:

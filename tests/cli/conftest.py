@@ -59,5 +59,4 @@ def write(tmp_path: Path) -> Callable[[Any], Path]:
 @pytest.fixture
 def make_store() -> Callable[..., str]:
     """Make a store in a folder, with a submitted study that does not run; its id."""
-
     return still_store
