@@ -228,7 +228,7 @@ def test_a_missing_input_is_one_sentence(http: TestClient, files: Path) -> None:
 def test_inputs_that_only_workers_see_are_left_to_them(http: TestClient, use: Services, tmp_path: Path) -> None:
     found = submitted(http, inputs=["/elsewhere/data"])
     assert found["inputs"] == [{"path": "/elsewhere/data"}]
-    assert "was not looked at" in found["not_exact"][0]
+    assert "its inputs are unchecked" in found["not_exact"][0]
 
 
 def test_the_environment_of_a_plan_is_shown(http: TestClient, study: str, workers: Workers) -> None:

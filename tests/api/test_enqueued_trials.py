@@ -92,13 +92,13 @@ def test_what_a_sampler_knows_and_would_propose(http: TestClient, workers: Worke
     grid = http.post("/studies", json=changed()).json()["study"]
     state = http.get(f"/studies/{grid}/sampler").json()
     assert (state["sampler"], state["next"]) == ("", None) and "asks no sampler" in state["text"][0]
-    assert state["refuses"].startswith("the trials of grid are those")
+    assert state["refuses"].startswith("the study file lists the trials of grid")
 
 
 def test_a_tuner_that_takes_none(http: TestClient) -> None:
     grid = http.post("/studies", json=changed()).json()["study"]
     said = suggested(http, grid, {"lr": 0.1})
-    assert said.status_code == 409 and "does not take the suggestions: the trials of grid are those that" in said.text
+    assert said.status_code == 409 and "does not take the suggestions: the study file lists the trials of grid" in said.text
 
 
 def test_what_a_trial_has_is_not_suggested(http: TestClient, workers: Workers) -> None:

@@ -119,7 +119,7 @@ def test_where_filters_a_grid(where: Any, expected: Any) -> None:
 def test_where_filters_samples_and_gives_up_in_the_end() -> None:
     space = Space({"a": {"uniform": [0, 1]}, "b": {"uniform": [0, 1]}}, "a < b")
     assert all(hp["a"].at(0) < hp["b"].at(0) for hp in (space.sample(0, number) for number in range(50)))  # type: ignore[operator]
-    with pytest.raises(SpaceError, match="1000 were drawn, and where lets none of them through"):
+    with pytest.raises(SpaceError, match="1000 were sampled, and where lets none of them through"):
         Space({"a": {"uniform": [0, 1]}}, "a > 2").sample(0, 0)
 
 
