@@ -8,5 +8,5 @@ plan or a study is done inside a `fence`, so that an error affects no other.
 A tick may run twice at once without harm: its decisions go through `transact`, and a slot is taken in the same
 transaction. A recorded chain that never reached the broker is sent again: the log is the outbox.
 
-Runs on: the process that runs the tasks of the scheduler's worker.
+Runs on: the process that runs a worker's tasks, if it is the scheduler's.
 """

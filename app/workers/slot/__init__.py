@@ -2,5 +2,5 @@
 
 Read `execution` first (what comes next in a chain), then `training` (does it), `group` (trains), and `slot`.
 
-Runs on: the process that runs the tasks of a slot's worker.
+Runs on: the process that runs a worker's tasks, if it is a slot's.
 """

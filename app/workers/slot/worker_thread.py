@@ -1,6 +1,6 @@
 """A slot's thread with a queue of items.
 
-Runs on: a thread of its own; the methods on any.
+Runs on: any thread; the items are handled on its own, such as the outbox's.
 """
 
 from __future__ import annotations
