@@ -31,7 +31,7 @@ METRIC_CAUSE = "Likely: evaluate() changes its own inputs, or reads something th
 """The cause when a metric differs and no weight does."""
 
 STRAY = "did not come back with the state"
-STATE_LOADED = "changed after load_state_dict"
+NOT_RESTORED = "not restored by load_state_dict"
 
 SCRIPT_WORDS = {
     LOST: "Likely: the loop reads something that load() of run.state does not restore",
@@ -39,7 +39,7 @@ SCRIPT_WORDS = {
     METRIC_CAUSE: (
         "Likely: evaluate() changes its own inputs, or reads something that load() of run.state does not restore"
     ),
-    STATE_LOADED: "changed after load() of run.state",
+    NOT_RESTORED: "not restored by load() of run.state",
 }
 """The same causes for scripts that own their loop, which have no methods."""
 
@@ -130,13 +130,15 @@ def is_of_metrics(difference: str) -> bool:
 
 
 _OF_THE_STATE = ("._modules", "._parameters", "._buffers", ".state", ".param_groups")
-"""Attributes that hold tensors of the state are named last."""
+"""Attributes that hold tensors of the state. Many differ because another value does."""
 
 
 def unrestored_cause(names: Iterable[str]) -> str:
     """The likely cause when these values were not restored; empty for none."""
-    named = ", ".join(sorted(names, key=lambda name: any(part in name for part in _OF_THE_STATE))[:3])
-    return f"Likely: {named} not in the state: {STATE_LOADED}" if named else ""
+    given = list(names)
+    others = [name for name in given if not any(part in name for part in _OF_THE_STATE)]
+    named = ", ".join((others or given)[:3])
+    return f"Likely: {named} {NOT_RESTORED}" if named else ""
 
 
 def metric_cause(stray: Iterable[str] = ()) -> str:

@@ -98,7 +98,10 @@ def test_what_a_sampler_knows_and_would_propose(http: TestClient, workers: Worke
 def test_a_tuner_that_takes_none(http: TestClient) -> None:
     grid = http.post("/studies", json=changed()).json()["study"]
     said = suggested(http, grid, {"lr": 0.1})
-    assert said.status_code == 409 and "does not take the suggestions: the study file lists the trials of grid" in said.text
+    assert (
+        said.status_code == 409
+        and "does not take the suggestions: the study file lists the trials of grid" in said.text
+    )
 
 
 def test_what_a_trial_has_is_not_suggested(http: TestClient, workers: Workers) -> None:

@@ -269,7 +269,7 @@ def test_a_difference_makes_the_trainer_inexact_and_marks_what_rests_on_sharing(
     told = compared_but(2, inexact="allow")
     lone = told.submit(({"lr": 0.9}, 5), name="lone")
     told.finish(told.assign((told.path(lone)[0], 0, 5), study=lone))
-    told.compare(2, difference="1 of 2 leaves differ. Likely: self.count not in the state")
+    told.compare(2, difference="1 of 2 leaves differ. Likely: self.count not restored")
     assert told.judged().verdict == Verdict.INEXACT and "self.count" in told.judged().reason
     assert all(mark.startswith("may be wrong: the trainer is not exact: 1 of 2") for mark in told.marks().values())
     its_own = told.plan.studies[lone]

@@ -20,7 +20,12 @@ ATTRIBUTES = {
     "accumulates": "self.optimizer.param_groups, self.model._parameters, self.model._modules",
     "accumulates-cleared": "self.optimizer.param_groups, self.model._parameters, self.model._modules",
     "accumulation": "self.gradient",
-    "loss-scale": "self.good",
+    "loss-scale": "self.good, self.scale",
+    "narrow": "self.place",
+    "other-key": "self.count",
+    "truncated": "self.history",
+    "single-precision": "self.weight",
+    "six-digits": "self.weight",
     "normaliser": "self.seen, self.mean, self.spread",
     "replay-buffer": "self.buffer",
     "target-network": "self.target",
@@ -36,7 +41,10 @@ ATTRIBUTES = {
     "unseen": "self.left",
     "global": "steps_taken (a global of wrong_process.py)",
     "class-attribute": "ClassAttribute.taken (of the class)",
-    "without-optimizer": "self.optimizer",
+    "without-optimizer": "self.optimizer.state",
+    "parameters-only": "self.model._modules, self.optimizer.param_groups",
+    "module-counts": "self.model.passes",
+    "gradient-hooks": "self.model._parameters, self.optimizer.state, self.optimizer.param_groups",
     "late-head": "self.count",
     "shared-tensor": "SharedTensor.table (of the class)",
     "own-average": "self.mean",
@@ -60,9 +68,6 @@ ATTRIBUTES = {
 """By trainer: what its state leaves out."""
 
 OTHERS = {
-    "single-precision": METRIC,
-    "six-digits": METRIC,
-    "parameters-only": METRIC,
     "saving-rounds": METRIC,
     "smooths-late": METRIC,
     "measuring-draws": MEASURING,
@@ -89,6 +94,6 @@ def is_true(trainer: str, difference: str) -> bool:
     if not (likely[1] or possible[1]):
         return "the trainer failed" in difference  # and says with what
     if name := ATTRIBUTES.get(trainer):
-        named = cause.partition(" not in the state")[0]
+        named = cause.partition(" not restored")[0]
         return cause.startswith(LOST) or set(named.split(", ")) <= set(name.split(", "))
     return cause.startswith(OTHERS.get(trainer, ()) + (() if "of equal weights" in difference else LOST))

@@ -50,9 +50,9 @@ def test_an_exact_trainer_is_said_to_be(tmp_path: Path, workers: int) -> None:
 @pytest.mark.parametrize(
     ("name", "args", "ways", "words"),
     [
-        ("persistent", {"workers": 2}, {"split"}, "self.loader._iterator not in the state"),
+        ("persistent", {"workers": 2}, {"split"}, "self.loader._iterator not restored"),
         ("forgot-train", {}, {"watched"}, "evaluate() or state_dict() changes something that train() reads"),
-        ("counting", {}, {"split"}, "self.chance not in the state"),
+        ("counting", {}, {"split"}, "self.chance not restored"),
         ("clock", {}, {"again", "split", "watched"}, "not repeatable even without a break"),
     ],
 )
@@ -77,7 +77,7 @@ def test_modes_that_change_nothing_are_not_blamed() -> None:
     differences = checked(job("averaged", workers=2))["differences"]
     assert differences.keys() == {"split"}
     for text in differences.values():
-        assert "self.loader._iterator not in the state" in text and "self.ema" not in text
+        assert "self.loader._iterator not restored" in text and "self.ema" not in text
 
 
 def test_long_lists_of_arrays_are_compared() -> None:

@@ -111,7 +111,7 @@ def test_a_plateau_that_is_saved_is_exact(tmp_path: Path, text: str) -> None:
     ("text", "place"), [(SCRIPT, "plateau (a global of fit.py)"), (TRAINER, "self.plateau")], ids=["script", "trainer"]
 )
 def test_a_plateau_that_is_not_saved_is_named(tmp_path: Path, text: str, place: str) -> None:
-    assert f"Likely: {place} not in the state" in differences(tmp_path, text, *FORGOTTEN)["split"]
+    assert f"Likely: {place} not restored" in differences(tmp_path, text, *FORGOTTEN)["split"]
 
 
 @pytest.mark.slow

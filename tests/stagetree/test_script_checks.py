@@ -72,7 +72,7 @@ def test_the_place_of_a_generator_is_named_in_words_of_a_script(tmp_path: Path, 
     report = checked({"file": str(tmp_path / "walk.py"), "name": "walk", "args": {}, "seed": 0, "hp": HP})
     assert report["differences"].keys() == {"split"}
     cause = report["differences"]["split"].partition(". Likely: ")[2]
-    assert cause.startswith(place) and cause.endswith("not in the state: changed after load() of run.state")
+    assert cause.startswith(place) and cause.endswith("not restored by load() of run.state")
 
 
 FORGOT_TRAIN = """
@@ -117,7 +117,7 @@ def test_an_iterator_is_named_in_words_of_a_script(tmp_path: Path) -> None:
     (tmp_path / "walk.py").write_text(text.replace("random.random()", "next(count)"))
     report = checked({"file": str(tmp_path / "walk.py"), "name": "walk", "args": {}, "seed": 0, "hp": HP})
     assert report["differences"].keys() == {"split"}
-    words = "Likely: count (a global of walk.py) not in the state: changed after load() of run.state"
+    words = "Likely: count (a global of walk.py) not restored by load() of run.state"
     assert report["differences"]["split"].endswith(words)
 
 

@@ -93,10 +93,10 @@ def test_what_the_state_leaves_out_has_each_trial_trained_alone(proving: Cluster
 @pytest.mark.parametrize(
     ("trainer", "difference", "cause"),
     [
-        ("forgetful", "1 of 11 leaves differ, the first is trainer.weights (by up to", "self.count not in the state"),
+        ("forgetful", "1 of 11 leaves differ, the first is trainer.weights (by up to", "self.count not restored"),
         ("idle", "", ""),
-        ("global", "2 of 12 leaves differ", "COUNT (a global of inexact_trainers.py) not in the state"),
-        ("drawing", "of equal weights, score is", "self.chance not in the state"),
+        ("global", "2 of 12 leaves differ", "COUNT (a global of inexact_trainers.py) not restored"),
+        ("drawing", "of equal weights, score is", "self.chance not restored"),
         ("watched", "leaves differ", "evaluate() or state_dict() changes something that train() reads"),
     ],
 )
@@ -123,9 +123,9 @@ def test_what_does_not_come_back_and_changes_nothing_is_compared_as_a_whole_and_
     ("trainer", "args", "difference"),
     [
         ("exact", {"workers": 2}, ""),
-        ("persistent", {"workers": 2}, "Likely: self.loader._iterator not in the state"),
+        ("persistent", {"workers": 2}, "Likely: self.loader._iterator not restored"),
         ("forgot-train", {}, "Likely: evaluate() or state_dict() changes something that train() reads"),
-        ("counting", {}, "Likely: self.chance not in the state"),
+        ("counting", {}, "Likely: self.chance not restored"),
         ("clock", {}, "not repeatable even without a break"),
         ("diverging", {}, ""),
     ],
@@ -169,9 +169,7 @@ def test_a_script_is_told_of_in_words_of_its_own(proving: Cluster, tmp_path: Pat
     proving.run(proving.submit(study("script", inexact="refuse")))
     [check] = found(proving, "check")
     assert check.unread == []
-    assert check.difference.endswith(
-        "Likely: data.rng (a global of script.py) not in the state: changed after load() of run.state"
-    )
+    assert check.difference.endswith("Likely: data.rng (a global of script.py) not restored by load() of run.state")
 
 
 @pytest.mark.slow

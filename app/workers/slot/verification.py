@@ -198,6 +198,7 @@ class VerificationLane(Lane):
             bench.build()
             stray = self._stray_when_loaded(bench) or stray
             if mine is not None and not is_of_metrics(text):
+                bench.build()  # the save above may have changed the model
                 bench.train(at.step)
                 with closing(bench.save()) as again:
                     if bench.compare(again, mine).difference:
