@@ -19,7 +19,7 @@ KINDS = {
     "silent": ("metric", "score"),
     "absurd": ("exception", "TypeError: evaluate must return a dict of numbers, got str"),
     "verbose": ("exception", "ValueError: evaluate must return at most 1,000 metrics, got 2,000"),
-    "unsavable": ("exception", "state_dict must hold tensors, arrays, bytes and JSON values only"),
+    "unsavable": ("exception", "a state holds tensors, arrays, bytes, text and numbers"),
 }
 
 
