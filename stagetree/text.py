@@ -55,7 +55,7 @@ def decision_text(kind: str, trial: int, steps: int) -> str:
 
 
 def rank_text(reason: Mapping[str, Any]) -> str:
-    """The rank behind a decision: rank 5 of 9, the best 3 go on. Empty without a rank."""
+    """The rank behind a decision: rank 5 of 9, the best 3 are promoted. Empty without a rank."""
     if not {"rank", "of"} <= reason.keys():
         return ""
     cut = reason.get("cut")

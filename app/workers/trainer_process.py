@@ -1,4 +1,4 @@
-"""A trainer in its own process: typed calls that end, whatever the trainer's code does.
+"""A trainer in its own process: typed calls that end even if the trainer's code hangs or crashes.
 
 Runs on: the thread that trains; `kill` on any.
 """

@@ -17,7 +17,7 @@ NOTHING: Mapping[Any, Any] = {}
 
 
 class Trained(NamedTuple):
-    """passed: the metrics of steps that it passed after it was told to stop.
+    """passed: the metrics of steps that it passed after the request to stop.
 
     peak_bytes: the most memory since the model was built or trained last, see `stagetree.runtime.machine.peak_bytes`;
         of a group's first rank.
@@ -77,7 +77,7 @@ class Compared(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """unread: hyper-parameters that the trainer has not read in any step so far. files: the data files that it read."""
+    """unread: hyper-parameters that the trainer has not read in any step. files: the data files that it read."""
 
     unread: Sequence[str] = ()
     files: Sequence[Any] = ()

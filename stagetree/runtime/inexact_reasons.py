@@ -23,7 +23,7 @@ WORDS = {
 
 UNREPEATABLE = (
     "Likely: training is not repeatable even without a break: an operation without a deterministic form, a clock, a "
-    "generator without a seed, or the order of a set"
+    "generator without a seed, the order of a set, or a model that changes when it is saved"
 )
 LOST = "Likely: train() reads something that load_state_dict() and setup() do not restore"
 WATCHED = "Likely: evaluate() or state_dict() changes something that train() reads"

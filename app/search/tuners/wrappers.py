@@ -229,7 +229,7 @@ class Finishing(Tuner):
 
 
 class Annealed(Tuner):
-    """The tuner, whose trials are ranked by a cooldown wherever it would use their results.
+    """The tuner, whose trials are ranked by a cooldown before it uses their results.
 
     A cooldown comes before other actions, because the tuner needs it to rank the trial; but not before the starts of an
     eager tuner, which depend on no result.

@@ -1,4 +1,4 @@
-"""The sentence in a slot's row: what it waits for or suffers from.
+"""The sentence in a slot's row: the reason why it waits, or its problem.
 
 Runs on: any thread.
 """
