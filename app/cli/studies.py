@@ -31,7 +31,7 @@ MOST_SUMMARIES = 50
 UNATTENDED = "interrupted"
 """The displayed state of a running study in a store without a stack; in JSON it is running."""
 
-IDLE = "No process trains the interrupted studies: `stagetree run` with the same study file resumes one."
+IDLE = "No process trains an interrupted study: `stagetree run` with the same study file resumes it."
 HEADER = ["study", "state", "name", "tuner", "trials", "best", "saved", "submitted"]
 
 
