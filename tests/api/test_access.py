@@ -201,7 +201,7 @@ def test_a_study_is_changed_by_its_owner_or_by_an_operator(as_: Let) -> None:
     assert ben.get(f"/studies/{study}").status_code == 200
     refused = ben.post(f"/studies/{study}:pause")
     assert refused.status_code == 403
-    assert refused.json()["detail"] == "The study is anna's, and ben may submit: this needs operate."
+    assert refused.json()["detail"] == "The study belongs to anna, and ben may submit: this needs operate."
     assert ben.post(f"/studies/{study}/notes", json={"text": "mine"}).status_code == 403
     assert anna.post(f"/studies/{study}:pause").status_code == 200
     assert carl.post(f"/studies/{study}:resume").status_code == 200

@@ -172,7 +172,7 @@ def test_too_little_memory_gets_advice() -> None:
     trainer.loss = full  # type: ignore[method-assign]
     with pytest.raises(MemoryError) as failed:
         trainer.train()
-    assert "a shard's 8 samples" in failed.value.__notes__[0] and "more shards than 4" in failed.value.__notes__[0]
+    assert "a shard's 8 samples" in failed.value.__notes__[0] and "More shards than 4" in failed.value.__notes__[0]
 
 
 def own_batches(self: InShards, batch: Any) -> None:
