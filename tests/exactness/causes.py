@@ -72,7 +72,7 @@ ATTRIBUTES = {
     "late-copy": "self.optimizer.param_groups, self.copied, self.copied._parameters, self.copied._modules",
     "buffered-window": "self.window._buffers",
     "reads-at-first": "self.first",
-    "late-parameters": "self.optimizer.state, self.optimizer.param_groups",
+    "late-parameters": "self.model._modules, self.optimizer.state, self.optimizer.param_groups",
     "late-numbers": "self.numbers",
 }
 """By trainer: what its state leaves out."""
@@ -80,7 +80,9 @@ ATTRIBUTES = {
 OTHERS = {
     "saving-rounds": METRIC,
     "saving-counts": CHANCE,  # which says that saving may change the model
-    "smooths-late": METRIC,
+    "smooths-late": (*METRIC, *MEASURING),
+    "moves-on-late": MEASURING,
+    "rolls-back": MEASURING,
     "measuring-draws": MEASURING,
     "measuring-reads": MEASURING,
     "measuring-schedules": MEASURING,
@@ -105,5 +107,11 @@ def is_true(trainer: str, difference: str) -> bool:
         return "the trainer failed" in difference  # and says with what
     if name := ATTRIBUTES.get(trainer):
         named = cause.partition(" not restored")[0]
-        return cause.startswith(LOST) or set(named.split(", ")) <= set(name.split(", "))
+        forgotten = name.split(", ")
+        return cause.startswith(LOST) or all(is_part(each, forgotten) for each in named.split(", "))
     return cause.startswith(OTHERS.get(trainer, ()) + (() if "of equal weights" in difference else LOST))
+
+
+def is_part(name: str, objects: list[str]) -> bool:
+    """Whether a name is that of one of these objects, or of an attribute of one."""
+    return any(name == each or name.startswith(f"{each}.") for each in objects)
