@@ -27,7 +27,7 @@ from stagetree.spec import StudySpec
 
 METRIC = "accuracy"
 POLICIES: dict[str, Policy] = run_path(str(Path(__file__).parents[1] / "benchmarks" / "policies.py"))["COMPARED"]
-"""The policies of the service, and those that only benchmarks compare."""
+"""The policies of the service, and further policies for benchmarks."""
 
 OPENED = e.PlanOpened(trainer="digits", trainer_version="1", trainer_args={}, seed=0)
 MORE = int(os.environ.get("STAGETREE_TEST_MORE", "1"))

@@ -66,7 +66,7 @@ def docker_commands() -> dict[str, Command]:
 
 
 def arguments(command: Command) -> dict[str, Any]:
-    """The options of a celery or uvicorn command as that program reads them, without those that differ by nature."""
+    """The options of a celery or uvicorn command as that program reads them, without options that must differ."""
     words = command[command.index("-m") + 1 :] if command[0] == sys.executable else command
     if words[0] == "celery":
         assert words[1:4] == ["-A", "app.workers", "worker"]

@@ -169,7 +169,7 @@ def test_an_outage_at_a_moment_of_a_chain_costs_no_step(
 def test_an_outage_of_half_a_minute_costs_no_step_and_leaves_no_slot_idle(
     cluster: Cluster, expected: list[Json], postgres_admin: Engine
 ) -> None:
-    """First it freezes, then it refuses, then it is read-only; finished work goes on record afterwards."""
+    """The database freezes, refuses connections, and is read-only; finished work is recorded afterwards."""
     study, _ = begin(cluster, "half-a-minute", seconds=0.5)
     before = len(assigned(cluster, study))
     for away in (cluster.fault("database", "freeze"), cluster.fault("database", "refuse")):

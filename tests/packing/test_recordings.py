@@ -33,7 +33,7 @@ CPU = torch.device("cpu")
 
 
 class Recorder:
-    """Its recordings repeat the tensor operations of the recorded pass, whatever the host has come to since."""
+    """A recording repeats the tensor operations of its pass, even if values on the host have changed since."""
 
     def __init__(self, scale: list[float]) -> None:
         self.made, self.played, self._scale = 0, 0, scale

@@ -1,4 +1,4 @@
-"""A webhook on a real server: what is posted, when, once, and the effect of an outage of that server."""
+"""A webhook on a real server: the content and time of each post, posted once, also after an outage of the server."""
 
 from __future__ import annotations
 

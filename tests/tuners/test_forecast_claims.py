@@ -26,8 +26,10 @@ def judged(trial: int, step: int, p: float, **others: Any) -> TrialEvent:
 
 
 def proof(trials: int, p_if: tuple[float, float], rate: float = 0.5) -> ForecastProof:
-    """Trials below the mark are judged at step 5; some reach it by step 10, their end. p_if: of those that fail to,
-    and of the others."""
+    """Trials below the mark are judged at step 5; some reach it by step 10, their end.
+
+    p_if: the prediction for trials that fail to reach it, and for the others.
+    """
     found, rng = ForecastProof("accuracy", -1.0, END), Random(3)
     for trial in range(trials):
         rises = rng.random() < rate

@@ -1,4 +1,4 @@
-"""A request for a step that a running trunk has passed: another slot begins at once, whatever was expected before."""
+"""A request for a step that a running trunk has passed: another slot begins at once, also if none was expected."""
 
 from __future__ import annotations
 
