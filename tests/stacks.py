@@ -39,7 +39,7 @@ NAMES = ("trainers.py", "typed.py", "unimportable.py", "walker.py", "granted.py"
 TOYS = [str(ROOT / "tests" / "e2e" / name) for name in NAMES]
 EXAMPLES = ("digits/trainer.py", "charlm/trainer.py", "script/train.py")
 TRAINERS = [*TOYS, *(str(ROOT / "examples" / name) for name in EXAMPLES)]
-PATIENCE = 120.0
+PATIENCE = 300.0
 LEASE_SECONDS = 4.0
 Json = dict[str, Any]
 

@@ -183,7 +183,7 @@ def test_a_folder_in_which_another_stack_is_at_work(stagetree: Stagetree, tmp_pa
 def test_a_setting_that_cannot_be_used(command: list[str], name: str, value: str, sentence: str) -> None:
     environment = {**os.environ, f"STAGETREE_{name}": value}
     run = [sys.executable, "-P", "-m", "stagetree", *command]
-    said = subprocess.run(run, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    said = subprocess.run(run, env=environment, capture_output=True, text=True, timeout=600, check=False)
     assert (said.returncode, said.stdout) == (2, "")
     assert said.stderr.startswith(f"stagetree: STAGETREE_{sentence}")
 

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow(together=True)
 ADDRESS = "http://127.0.0.1:8000"
 """Where the pages say that the server is; here it is at a port that is free."""
 
-PATIENCE = 300
+PATIENCE = 600
 """Seconds, for what on a quiet machine takes a few."""
 
 

@@ -47,7 +47,7 @@ def test_the_preview_of_a_space_that_shares(tmp_path: Path) -> None:
     [shown] = [block.text for block in blocks(DOCS / "sharing.md") if block.language == "text"]
     (tmp_path / "sharing.yaml").write_text(study.text)
     command = [sys.executable, "-m", "stagetree", "preview", "sharing.yaml"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=True)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600, check=True)
     assert done.stdout.startswith(shown)
 
 
@@ -64,7 +64,7 @@ def test_the_home_page_has_a_program_that_runs(tmp_path: Path) -> None:
     [program] = [block.text for block in blocks(DOCS / "index.md") if block.language == "python"]
     (tmp_path / "program.py").write_text(program)
     command = [sys.executable, "program.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0 and "value=" in done.stdout, done.stderr
 
 

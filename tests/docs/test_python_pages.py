@@ -23,7 +23,7 @@ PROGRAMS = [
 def test_a_program(page: str, number: int, text: str, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(text)
     command = [sys.executable, "program.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
 

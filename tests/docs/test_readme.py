@@ -160,7 +160,7 @@ def test_the_readme_compares_with_optuna_as_the_peers_page_does() -> None:
 
 def _stagetree(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "stagetree", *arguments]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, f"{arguments}: {done.stderr}"
     return done
 

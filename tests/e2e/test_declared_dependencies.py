@@ -44,7 +44,7 @@ def test_a_run_needs_nothing_that_is_not_declared(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "stagetree", "run", str(study), "--slots", "1", "--trainers", TOYS[0]]
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
     where = {"env": environment, "cwd": tmp_path}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False, **where)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, **where)
     assert done.returncode == 0, done.stderr
     assert "completed" in done.stderr
 
@@ -60,7 +60,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Alone:
 
     def run(*command: str) -> subprocess.CompletedProcess[str]:
         whole = [sys.executable, *command]
-        return subprocess.run(whole, env=environment, cwd=folder, capture_output=True, text=True, timeout=180)
+        return subprocess.run(whole, env=environment, cwd=folder, capture_output=True, text=True, timeout=600)
 
     return run
 

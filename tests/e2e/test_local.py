@@ -62,7 +62,7 @@ def test_a_script_without_a_guard_twice_in_one_process(tmp_path: Path) -> None:
     """The second service resumes from the folder of the first: nothing is trained again."""
     (tmp_path / "script.py").write_text(SCRIPT)
     said = subprocess.run(
-        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=180
+        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=600
     )
     assert said.stdout.splitlines() == ["once", "completed 6.0 6", "completed 6.0 0"]
     assert stat.S_IMODE((tmp_path / ".stagetree").stat().st_mode) == 0o700  # closed to other users of the machine
@@ -176,7 +176,7 @@ def test_others_train_while_a_check_compares(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "study.json").write_text(json.dumps(trials("wide", ({}, 3), ({"lr": 0.2}, 3), seconds=0.5)))
     run = [sys.executable, "-m", "stagetree", "run", "study.json", "--slots", "2", "--trainers", TOYS[0], "-q"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(run, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=180)
+    done = subprocess.run(run, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr
     with sqlite3.connect(tmp_path / ".stagetree" / "stagetree.db") as database:
         log = database.execute("select type, data from events order by position").fetchall()

@@ -45,7 +45,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
     with TemporaryDirectory(prefix="st-") as place:  # short, as a socket's path must be
         # No ports: one that was free when it was chosen may not be when the kernel listens there.
         kernel = KernelManager(transport="ipc", connection_file=f"{place}/kernel.json")
-        NotebookClient(notebook, km=kernel, timeout=180, startup_timeout=180).execute(cwd=str(folder))
+        NotebookClient(notebook, km=kernel, timeout=600, startup_timeout=600).execute(cwd=str(folder))
     return {
         name: [output["data"] for output in cell.outputs if "data" in output]
         for name, cell in zip(CELLS, notebook.cells, strict=True)

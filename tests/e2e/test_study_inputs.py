@@ -68,7 +68,7 @@ def write(folder: Path, fields: Json, value: float) -> None:
 
 def command(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
     paths = os.pathsep.join([str(ROOT), str(folder / SITE)])
-    how: Json = {"cwd": folder, "env": {**os.environ, "PYTHONPATH": paths}, "timeout": 180}
+    how: Json = {"cwd": folder, "env": {**os.environ, "PYTHONPATH": paths}, "timeout": 600}
     return subprocess.run(
         [sys.executable, "-m", "stagetree", *args], capture_output=True, text=True, check=False, **how
     )
@@ -330,7 +330,7 @@ with stagetree.local(slots=1) as server:
 def test_a_local_server_sees_what_scripts_replace(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     command = [sys.executable, "script.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=180)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     *lines, refused = done.stdout.splitlines()
     assert lines == ["11.0 2", "21.0 2", "22.0 True", "11.0 2", "21.0 2"]

@@ -68,7 +68,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(folder: Path, *command: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command, cwd=folder, env=clean(**environment), capture_output=True, text=True, timeout=180, check=False
+        command, cwd=folder, env=clean(**environment), capture_output=True, text=True, timeout=600, check=False
     )
 
 

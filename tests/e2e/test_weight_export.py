@@ -31,7 +31,7 @@ STUDY = {
 
 def stagetree(*args: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "stagetree", *args]
-    how: dict[str, Any] = {"cwd": ROOT, "env": {**os.environ, **environment}, "timeout": 180}
+    how: dict[str, Any] = {"cwd": ROOT, "env": {**os.environ, **environment}, "timeout": 600}
     return subprocess.run(command, capture_output=True, text=True, check=False, **how)
 
 

@@ -22,7 +22,7 @@ def another(cluster: Cluster, like: str, *queues: str, **settings: str) -> subpr
     command[command.index("-Q") + 1] = ",".join(queues)
     environment = {**os.environ, **cluster.settings, **cluster.addresses(like), **settings}
     return subprocess.run(
-        command, env=environment, cwd=cluster.folder, capture_output=True, text=True, timeout=180, check=False
+        command, env=environment, cwd=cluster.folder, capture_output=True, text=True, timeout=600, check=False
     )
 
 

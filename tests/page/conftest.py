@@ -15,7 +15,7 @@ from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, e
 from stacks import ROOT
 
 PAGE = ROOT / "app" / "page"
-PATIENCE = 60_000
+PATIENCE = 180_000
 """Milliseconds: nothing is asserted of how fast a page is."""
 
 expect.set_options(timeout=PATIENCE)

@@ -14,7 +14,7 @@ from typing import Any
 
 import websocket
 
-PATIENCE = 60.0
+PATIENCE = 180.0
 LISTENS = re.compile(r"WebDriver BiDi listening on (ws://\S+)")
 TOLD = "log.entryAdded"
 

@@ -157,7 +157,7 @@ def wake_scheduler(url: str, lease: str = "60") -> subprocess.CompletedProcess[s
 def run(program: str, url: str, lease: str = "60") -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "STAGETREE_BROKER_URL": url, "STAGETREE_LEASE_SECONDS": lease}
     command = [sys.executable, "-c", program]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=True)
 
 
 def test_wake_ups_do_not_pile_up(socket: str) -> None:

@@ -36,7 +36,7 @@ threading.Event().wait()
 
 
 def test_whatever_hangs_ends() -> None:
-    ended = subprocess.run([sys.executable, "-c", HANGS], capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run([sys.executable, "-c", HANGS], capture_output=True, text=True, timeout=600, check=False)
     assert ended.returncode == 70
     assert "did not end within 0.1 s" in ended.stderr
 
@@ -156,7 +156,7 @@ signal.pause()
 def test_a_fork_whose_parent_is_killed_before_it_can_say_that_it_ends_with_it_ends(tmp_path: Path) -> None:
     """Three workers of a `run` that was killed as they were forked trained on."""
     command = [sys.executable, "-c", LATE, str(tmp_path)]
-    ended = subprocess.run(command, stdout=subprocess.PIPE, timeout=60, check=False)  # until the fork has ended, too
+    ended = subprocess.run(command, stdout=subprocess.PIPE, timeout=600, check=False)  # until the fork has ended, too
     assert ended.returncode == -signal.SIGKILL
     assert not (tmp_path / "gpu0.log").exists()
 
@@ -195,7 +195,7 @@ def test_what_a_killed_stack_has_left_running_is_ended_by_the_next(
 def test_a_worker_that_ends_by_itself_is_named_with_its_log_and_what_that_says_last(tmp_path: Path) -> None:
     workers = json.dumps({"gpu0": ["celery", "--version"]})
     command = [sys.executable, "-P", "-m", "app.workers.prefork", str(tmp_path), workers]
-    ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False)
+    ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=600, check=False)
     assert ended.returncode == 1
     said = (tmp_path / "gpu0.log").read_text().strip()
     assert ended.stdout == f"gpu0 ended with exit code 0: {said} (its log is {tmp_path / 'gpu0'}.log)\n"

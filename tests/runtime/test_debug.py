@@ -24,7 +24,7 @@ run_in_terminal(DebugTrial(file=file, name="moody", args={}, seed=3, hp={"mood":
 
 def run(*arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-P", "-c", RUN, *arguments]
-    return subprocess.run(command, input=text, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, input=text, capture_output=True, text=True, timeout=600, check=False)
 
 
 def test_it_gives_the_same_metrics(start: Start, deadline: Deadline) -> None:

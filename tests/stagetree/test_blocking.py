@@ -122,13 +122,13 @@ except KeyboardInterrupt:
 
 def test_an_interrupt_while_the_loop_of_a_process_begins_ends_it() -> None:
     """`stagetree run` waited for ever then, in one of twenty times that Ctrl-C came while its stack started."""
-    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=600, check=False)
     assert done.stdout == "interrupted\n" and not done.stderr
 
 
 def test_a_program_that_closes_nothing_ends(server: str) -> None:
     program = f"from stagetree import Study; study = Study.create({FIELDS!r}, url={server!r}); print(study.state)"
-    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=600)
     assert said.stdout == "running\n"
 
 
@@ -140,7 +140,9 @@ def test_a_program_that_ends_between_two_events_says_nothing(server: str, times:
             "from stagetree.client import Client; "
             f"events = Client({server!r}).follow({study.id!r}); print(next(events).type)"
         )
-        ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+        ended = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, timeout=600, check=False
+        )
     assert (ended.stdout, ended.stderr) == ("StudySubmitted\n", "")
 
 
