@@ -85,6 +85,7 @@ def export_model(
 
 def _slot_work(plan: Json, spec: Json, hp: Json, files: Sequence[str], device: str) -> DebugTrial:
     """The work of a slot that trains the trial. Exits with a message if no file has the trainer."""
+    from app.domain.search_plan import StoredSpec
     from app.registry import Catalogue
     from app.settings import settings
     from stagetree.runtime.debug import DebugTrial
@@ -94,16 +95,17 @@ def _slot_work(plan: Json, spec: Json, hp: Json, files: Sequence[str], device: s
         fail(f"trainer {plan['trainer']!r} is in no file here: name its file with --trainers FILE.py", USAGE)
     if source.version != plan["trainer_version"]:
         print(f"{source.path} has changed since the study was trained.", file=sys.stderr)
+    stored = StoredSpec.from_json(spec)
     return DebugTrial(
         file=source.path,
         name=plan["trainer"],
-        args={**plan["trainer_args"], **spec.get("runtime_args", {})},
+        args={**plan["trainer_args"], **stored.runtime_args},
         seed=plan["seed"],
         hp=hp,
         device=device,
         threads=settings().threads if device == "cpu" else 1,
-        determinism=spec.get("determinism", "strict"),
-        shards=plan.get("shards") or spec.get("shards") or 0,
+        determinism=stored.determinism,
+        shards=plan.get("shards") or stored.shards,
         parallel=plan.get("parallel", "tree"),
     )
 

@@ -174,7 +174,7 @@ def resume_interrupted(service: Service[Documents], spec: Json) -> str | None:
     """Resume the same study in an embedded stack, if an earlier run was interrupted; its id."""
     from stagetree.spec import StudySpec
 
-    written = StudySpec.from_dict(spec, limits=None)
+    written = StudySpec(**spec)
     if service.folder is not None:
         for listed in service.client.studies(state=("running", "paused")):
             if not _is_the_same(written, service.client.study(listed["study"])):

@@ -89,7 +89,7 @@ def check_tuner(spec: StudySpec) -> None:
     from app.simulation.preview import remove_guidance
     from stagetree.spec import StudySpec
 
-    suggestions.check_tuner(StudySpec.from_dict(remove_guidance(spec.to_json()), limits=None))
+    suggestions.check_tuner(StudySpec(**remove_guidance(spec.to_json())))
 
 
 def print_trainer_advice(spec: StudySpec, source: TrainerSource) -> None:

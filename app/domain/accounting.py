@@ -112,7 +112,7 @@ def seconds_per_step(study: Study) -> float:
 def horizon(study: Study, trial: Trial) -> int:
     """The steps of each run of the trial if it is not stopped."""
     is_open = trial.reason.get("by") == "tuner" and trial.cooldown_of is None
-    return max(trial.steps, (study.max_steps or 0) if is_open else 0)
+    return max(trial.steps, (study.spec.max_steps or 0) if is_open else 0)
 
 
 def last_step(plan: SearchPlan, trial: Trial) -> int:
@@ -175,16 +175,10 @@ class BudgetUse:
     steps: int = 0
     slot_seconds: float = 0.0
 
-    def exhausted_budget(self, spec: Mapping[str, Any]) -> str | None:
-        """The budget in a study file that is used up, if any."""
-        return next(
-            (
-                name
-                for name, used in zip(BUDGETS, (self.steps, self.slot_seconds), strict=True)
-                if used >= spec.get(name, math.inf)
-            ),
-            None,
-        )
+    def exhausted_budget(self, budgets: Mapping[str, float]) -> str | None:
+        """The name of the budget that is used up, if any."""
+        used = {"max_total_steps": self.steps, "max_slot_seconds": self.slot_seconds}
+        return next((name for name, most in budgets.items() if used[name] >= most), None)
 
 
 def budget_use(plan: SearchPlan, study: Study, at: float) -> BudgetUse:
@@ -192,7 +186,7 @@ def budget_use(plan: SearchPlan, study: Study, at: float) -> BudgetUse:
 
     A chain is charged for its slots from its assignment to its end.
     """
-    if not study.spec.keys() & {*BUDGETS}:
+    if not study.spec.budgets:
         return BudgetUse()
     return BudgetUse(
         study.executed, study.gpu_seconds + sum(seconds for seconds, _ in _running_chains(plan, study, at))
@@ -201,7 +195,7 @@ def budget_use(plan: SearchPlan, study: Study, at: float) -> BudgetUse:
 
 def seconds_to_budget(plan: SearchPlan, study: Study, at: float) -> float:
     """Seconds until the running chains use up `max_slot_seconds`; infinite without that budget."""
-    most = study.spec.get("max_slot_seconds")
+    most = study.spec.max_slot_seconds
     if most is None:  # avoids a loop over hundreds of chains
         return math.inf
     pace = sum(slots for _, slots in _running_chains(plan, study, at))
@@ -226,7 +220,7 @@ def steps_left(plan: SearchPlan, study: Study) -> float:
 
     Assigned steps count as run because a chain runs to its end. So a study never exceeds its budget.
     """
-    most = study.spec.get("max_total_steps")
+    most = study.spec.max_total_steps
     if most is None:
         return math.inf
     chains = (chain for chain in plan.chains.values() if chain.proof is None)
@@ -245,7 +239,7 @@ def choices(plan: SearchPlan, study: Study) -> list[dict[str, Any]]:
 
     Without that value the study would train that many steps less. Empty for tuners that decide by results.
     """
-    if study.kind not in ("grid", "random", "trials"):
+    if study.spec.kind not in ("grid", "random", "trials"):
         return []
     columns = [{**dict(_fields(trial.hp)), LENGTH: trial.steps} for trial in study.trials]
     ends = [dict(plan.path_ends(trial)) for trial in study.trials]

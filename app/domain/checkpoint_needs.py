@@ -150,9 +150,9 @@ def best_so_far(plan: SearchPlan, nodes: Sequence[NodeId], start: int) -> tuple[
     found = ((study, _best_on_path(plan, study, nodes[0], start)) for study in _studies_keeping_best(plan, {*nodes}))
     return tuple(
         BestSoFar(
-            study.objective_fields,
+            study.spec.objective_fields,
             best[1].metrics[best[0]] if best else {},
-            study.eval_every,
+            study.spec.eval_every,
             _requested_steps(study, {*nodes}),
         )
         for study, best in found
@@ -169,8 +169,8 @@ def _best_on_path(plan: SearchPlan, study: Study, name: NodeId, end: int) -> tup
     """The step with the best result on the path to a step of a node, and its node."""
     asked = _requested_steps(study, {name})
     measured = ((step, node) for node, last in plan.path_to(name, end) for step in node.metrics if step <= last)
-    measured = ((step, node) for step, node in measured if study.evaluates(step) or step in asked)
-    scored = ((study.objectives.score(node.metrics[step]), step, node) for step, node in measured)
+    measured = ((step, node) for step, node in measured if study.spec.evaluates(step) or step in asked)
+    scored = ((study.spec.objectives.score(node.metrics[step]), step, node) for step, node in measured)
     best = min(
         ((score, step, node) for score, step, node in scored if score is not None), key=itemgetter(0, 1), default=None
     )
@@ -192,14 +192,14 @@ def _checkpoints_to_keep(plan: SearchPlan) -> Iterator[PlacedCheckpoint]:
 
 def _studies_keeping_states(plan: SearchPlan) -> list[Study]:
     """The studies that keep states of all trials."""
-    return [study for study in plan.studies.values() if study.keeps_states and not study.deleted]
+    return [study for study in plan.studies.values() if study.spec.keeps_states and not study.deleted]
 
 
 def _best_checkpoints(plan: SearchPlan, study: Study) -> Iterator[PlacedCheckpoint]:
     """The final states of the best trials and the states of their best results; and averages."""
     for name in plan.means.keys() & study.max_step_by_node.keys():
         yield from (PlacedCheckpoint(name, step, state) for step, state in plan.nodes[name].checkpoints.items())
-    for trial, result in results.rank_trials(plan, study)[: study.keep_best] if study.keep_best else []:
+    for trial, result in results.rank_trials(plan, study)[: study.spec.keep_best] if study.spec.keep_best else []:
         states = states_of(plan, trial)
         yield from (states[step] for step in {max(states, default=0), result.step} & states.keys())
 

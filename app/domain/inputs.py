@@ -51,7 +51,7 @@ def undeclared_inputs(
 def _relocations(plan: SearchPlan, arguments: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Pairs of texts in the arguments of another study and of this one, longest first."""
     given = (
-        (each, arguments.get(name)) for study in plan.studies.values() for name, each in study.runtime_args.items()
+        (each, arguments.get(name)) for study in plan.studies.values() for name, each in study.spec.runtime_args.items()
     )
     texts = {(old, new) for old, new in given if isinstance(old, str) and isinstance(new, str) and old != new}
     return sorted(texts, key=lambda each: (-len(each[0]), *each))
@@ -75,7 +75,7 @@ def watched_files(plan: SearchPlan, study: Study) -> tuple[Mapping[str, Any], ..
     if is_unseen(study.inputs):
         return tuple(study.inputs)
     written = [record for test in plan.tests for record in test.files if "written" in record]
-    return (*study.inputs, *undeclared_inputs(plan, study.inputs, study.runtime_args), *written)
+    return (*study.inputs, *undeclared_inputs(plan, study.inputs, study.spec.runtime_args), *written)
 
 
 RETRAINING = "any change of the trainer's file, or of the `version` that it sets, trains all anew"

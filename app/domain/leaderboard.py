@@ -119,13 +119,13 @@ class Leaderboard:
 
 def build_leaderboard(study: Study) -> Leaderboard:
     """The study's leaderboard, from its history."""
-    board, cooldowns = Leaderboard(sign(study)), Cooldowns(study.tuner)
+    board, cooldowns = Leaderboard(sign(study)), Cooldowns(study.spec.tuner)
     for event in filter(None, map(cooldowns.read, study.history)):
         match event.kind:
             case TrialEventKind.START | TrialEventKind.PROMOTE:
                 _enter_rung(board, event)
             case TrialEventKind.RESULT | TrialEventKind.FAIL:
-                _record_result(board, event, study.metric, study.objectives)
+                _record_result(board, event, study.spec.metric, study.spec.objectives)
             case TrialEventKind.CANCEL if (rung := board.rung(event.trial)) and event.trial not in rung.promoted:
                 rung.values.pop(event.trial, None)
             case TrialEventKind.STOP:
@@ -235,7 +235,7 @@ def _class_text(trial: Trial) -> str:
 
 
 def _can_be_extended(study: Study, trial: Trial) -> bool:
-    return study.max_steps is None or trial.steps < study.max_steps
+    return study.spec.max_steps is None or trial.steps < study.spec.max_steps
 
 
 def _rank(board: Leaderboard, rung: RungRanking, trial: Trial) -> str:
@@ -245,7 +245,7 @@ def _rank(board: Leaderboard, rung: RungRanking, trial: Trial) -> str:
 
 def _cooldown_text(study: Study) -> str:
     """The suffix for ranks by a cooldown's result instead of the trial's own."""
-    return " by its cooldown" if "rung_value" in study.tuner else ""
+    return " by its cooldown" if "rung_value" in study.spec.tuner else ""
 
 
 COOLDOWN_TEXTS = {

@@ -44,7 +44,7 @@ def finish_waiting(plan: SearchPlan, trial: Trial, step: int) -> None:
 
 def await_evaluations(plan: SearchPlan, study: Study, trial: Trial, before: int) -> None:
     """Let the trial wait for evaluations of saved states beyond `before` that other trials left without one."""
-    if not study.eval_every:
+    if not study.spec.eval_every:
         return
     for name, end in plan.path_ends(trial):
         node = plan.nodes[name]
@@ -78,13 +78,13 @@ def await_evaluation_of_state(plan: SearchPlan, node: Node, step: int) -> None:
 
 def is_evaluation_due(study: Study, node: Node, step: int) -> bool:
     """Whether `eval_every` requests an evaluation at a step, and restarts are left for it."""
-    return study.evaluates(step) and node.evaluation_tries(step) <= study.max_restarts
+    return study.spec.evaluates(step) and node.evaluation_tries(step) <= study.spec.max_restarts
 
 
 def record_result(plan: SearchPlan, trial: Trial, step: int) -> None:
     """Record the trial's result at `step`, or fail the trial if the metrics are not a result."""
     study = plan.studies[trial.study]
-    if (problem := study.objectives.problem(plan.metrics(trial, step) or {}, step)) is not None:
+    if (problem := study.spec.objectives.problem(plan.metrics(trial, step) or {}, step)) is not None:
         end_trial(plan, trial, TrialState.FAILED, problem)
         return
     study.num_results += 1
@@ -189,7 +189,7 @@ def evaluations(plan: SearchPlan, node: Node, start: int, end: int) -> list[int]
     for study in plan.studies.values():
         if study.is_running and node.id in study.max_step_by_node:
             steps = _regular_evaluations(study, start, min(end, study.max_step_by_node[node.id]))
-            due.update(step for step in steps if node.evaluation_tries(step) <= study.max_restarts)
+            due.update(step for step in steps if node.evaluation_tries(step) <= study.spec.max_restarts)
     return sorted(step for step in due if step not in node.metrics)
 
 
@@ -206,5 +206,5 @@ def evaluations_by_part(plan: SearchPlan, parts: Sequence[StepRange]) -> Iterato
 
 
 def _regular_evaluations(study: Study, start: int, end: int) -> Iterable[int]:
-    every = study.eval_every
+    every = study.spec.eval_every
     return range(start + every - start % every, end + 1, every) if every else ()

@@ -105,7 +105,7 @@ EMPTY_TREE = TrainedTree({}, {})
 def trained_tree(plan: SearchPlan, study: Study) -> TrainedTree:
     """A snapshot of the plan for a study."""
     left = _steps_left(plan, study)
-    if study.isolated or not study.merges:
+    if study.isolated or not study.spec.merge:
         return replace(EMPTY_TREE, left=left)
     nodes = {
         name: TrainedNode(node.reached, tuple(sorted(node.resumable)), tuple(node.metrics))
@@ -116,7 +116,7 @@ def trained_tree(plan: SearchPlan, study: Study) -> TrainedTree:
 
 def _steps_left(plan: SearchPlan, study: Study) -> float:
     """The steps of the study's budget that are neither run nor needed by its active trials."""
-    if (most := study.spec.get("max_total_steps")) is None:  # avoids a loop over many trials
+    if (most := study.spec.max_total_steps) is None:  # avoids a loop over many trials
         return inf
     asked = dict[NodeId, int]()
     for trial in study.trials:

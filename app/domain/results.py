@@ -37,12 +37,12 @@ class MeasuredValue(NamedTuple):
 def score(plan: SearchPlan, study: Study, trial: Trial) -> ResultScore | None:
     """The trial's value with its other metrics and constraints; None if it has no value."""
     value = result(plan, study, trial)
-    return None if value is None else study.objectives.score(plan.metrics(trial, value.step) or {})
+    return None if value is None else study.spec.objectives.score(plan.metrics(trial, value.step) or {})
 
 
 def sign(study: Study) -> int:
     """-1 if more is better, else 1: the smaller sign * value is always better."""
-    return 1 if study.mode == "min" else -1
+    return 1 if study.spec.mode == "min" else -1
 
 
 def last_value(plan: SearchPlan, study: Study, trial: Trial) -> MeasuredValue | None:
@@ -55,15 +55,15 @@ def last_value(plan: SearchPlan, study: Study, trial: Trial) -> MeasuredValue | 
 
 def best_of_curve(plan: SearchPlan, study: Study, trial: Trial) -> MeasuredValue | None:
     """The best metric at the steps that the study requests. Feasible results are better."""
-    asked = (step for step, _ in plan.curve(trial) if study.evaluates(step) or step in trial.requested_steps)
-    scored = ((study.objectives.score(plan.metrics(trial, step) or {}), step) for step in asked)
+    asked = (step for step, _ in plan.curve(trial) if study.spec.evaluates(step) or step in trial.requested_steps)
+    scored = ((study.spec.objectives.score(plan.metrics(trial, step) or {}), step) for step in asked)
     best = min(((score, step) for score, step in scored if score is not None), default=None)
     return None if best is None else measured_value(plan, study, trial, best[1])
 
 
 def result(plan: SearchPlan, study: Study, trial: Trial) -> MeasuredValue | None:
     """The trial's value: its last or its best result, as the study says."""
-    return (best_of_curve if study.value == "best" else last_value)(plan, study, trial)
+    return (best_of_curve if study.spec.value == "best" else last_value)(plan, study, trial)
 
 
 def rank_trials(plan: SearchPlan, study: Study) -> list[tuple[Trial, MeasuredValue]]:
@@ -82,7 +82,7 @@ def contenders(order: list[tuple[Trial, MeasuredValue]]) -> list[tuple[Trial, Me
 
 def best_trial(study: Study, measured: Mapping[int, Mapping[str, float | None]]) -> int | None:
     """The number of the best trial, given their metrics; None if none has a result."""
-    scores = ((study.objectives.score(metrics), trial) for trial, metrics in measured.items())
+    scores = ((study.spec.objectives.score(metrics), trial) for trial, metrics in measured.items())
     groups = _failed_last(study, ((score, trial) for score, trial in scores if score is not None))
     return next((trial for group in groups for _, trial in best_first(group)), None)
 
@@ -144,9 +144,11 @@ def best(plan: SearchPlan, study: Study) -> tuple[Trial, MeasuredValue] | None:
 
 def measured_value(plan: SearchPlan, study: Study, trial: Trial, step: int) -> MeasuredValue | None:
     """The metric after a step, the mean of all repeats; None until all are measured there."""
-    score = study.objectives.score(plan.metrics(trial, step) or {})
+    score = study.spec.objectives.score(plan.metrics(trial, step) or {})
     if score is None:
         return None
-    each = [number for metrics in plan.metrics_by_run(trial, step) if (number := metrics.get(study.metric)) is not None]
+    each = [
+        number for metrics in plan.metrics_by_run(trial, step) if (number := metrics.get(study.spec.metric)) is not None
+    ]
     value, deviation = sign(study) * score.losses[0], stdev(each) if len(each) > 1 else None
     return MeasuredValue(step, value, deviation, len(each))

@@ -168,7 +168,7 @@ class UpcomingBranches:
 
     def _sharing_studies(self) -> list[Study]:
         """The studies that share nodes with others and have not ended."""
-        return [study for study in self._plan.studies.values() if study.merges and not study.is_final]
+        return [study for study in self._plan.studies.values() if study.spec.merge and not study.is_final]
 
     def _update_trial(self, study: Study, trial: Trial) -> list[Place]:
         """Update the branch points of a trial. Returns the places where no trial branched before."""
@@ -206,8 +206,8 @@ def _limit_changes(lines: Iterable[TrialEvent], changes: int) -> Iterator[TrialE
 
 def upcoming_branches(study: Study, trial: Trial) -> Iterator[Place]:
     """The next places at which a trial would leave the nodes on its path, if its tuner may extend it that far."""
-    can_be_extended = trial.cooldown_of is None and study.kind not in _FIXED
-    most = (study.max_steps or math.inf) if can_be_extended else 0
+    can_be_extended = trial.cooldown_of is None and study.spec.kind not in _FIXED
+    most = (study.spec.max_steps or math.inf) if can_be_extended else 0
     if trial.state not in (TrialState.ACTIVE, TrialState.COMPLETED) or trial.steps >= most:
         return iter(())
     return chain.from_iterable(

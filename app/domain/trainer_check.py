@@ -22,7 +22,7 @@ def check_error(plan: SearchPlan, study: Study) -> Mapping[str, Any] | None:
     An error may be due to the values of one trial, so the check is repeated with others. Values of other studies do not
     count. After the first training of the study, an error excludes the kind of device instead: see `check_error_on`.
     """
-    if not study.checks:
+    if not study.spec.check:
         return None
     if study.id in plan.unreported:
         return plan.unreported[study.id]
@@ -80,7 +80,7 @@ def is_checked(plan: SearchPlan, device: str) -> bool:
 def _is_to_be_checked(plan: SearchPlan) -> bool:
     if plan.failed_verifications.get(VerificationKind.CHECK, 0) >= MAX_FAILED_VERIFICATIONS:
         return False
-    return any(each.checks and each.can_be_verified for each in plan.studies.values())
+    return any(each.spec.check and each.can_be_verified for each in plan.studies.values())
 
 
 def unread_hp(plan: SearchPlan, study: Study) -> list[str]:

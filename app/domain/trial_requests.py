@@ -125,13 +125,13 @@ def data_seeds(study: Study, hp: Json, horizon: int) -> list[Json]:
     `from: branch` is the last change of a hyper-parameter in the trial's first `horizon` steps. Empty for a trial
     without repeats. Raises `Refused`.
     """
-    count, begin = study.repeats
+    count, begin = study.spec.repeats
     if count == 1:
         return []
     if DATA_SEED in hp:
         raise Refused(f"hp.{DATA_SEED}: must be left out, since each of the study's repeats has its own")
     at = max(path(hp, horizon, "").values()) if begin == "branch" else begin
-    own = study.seed
+    own = study.spec.seed
     parted: list[Json] = [{"family": "values", "values": [own, own + n], "milestones": [at]} for n in range(1, count)]
     held: list[Json] = [{"family": "constant", "value": own + n} for n in range(count)]
     return [held[0], *parted] if at else held
@@ -155,7 +155,7 @@ class TrialRequests:
             raise Refused(f"steps: must be at least 1, got {steps}")
         if not hp:
             raise Refused("hp: must name at least one hyper-parameter")
-        horizon = max(steps, (self._study.max_steps or 0) if reason.get("by") == "tuner" else 0)
+        horizon = max(steps, (self._study.spec.max_steps or 0) if reason.get("by") == "tuner" else 0)
         self._check(hp, horizon)
         seeds = data_seeds(self._study, hp, horizon) if nodes is None else []
         hps = [hp | {DATA_SEED: seed} for seed in seeds] or [hp]
@@ -183,7 +183,7 @@ class TrialRequests:
         before, lasts = self._asked.get(number, (trial.steps, [run.path[-1] for run in trial.runs]))
         paths = [self._added_nodes(run.hp, before, steps, last) for run, last in zip(trial.runs, lasts, strict=True)]
         self._asked[number] = steps, [next(reversed(nodes), last) for nodes, last in zip(paths, lasts, strict=True)]
-        if trial.reason.get("by") != "tuner" or steps > (self._study.max_steps or 0):  # else `add` checked it
+        if trial.reason.get("by") != "tuner" or steps > (self._study.spec.max_steps or 0):  # else `add` checked it
             self._check(trial.hp, steps)
         return self._extension(number, steps, reason, paths)
 
@@ -206,7 +206,7 @@ class TrialRequests:
 
     def _check(self, hp: Json, steps: int) -> None:
         with refuse_sequence_errors("hp"):
-            check_trial(hp, steps, self._study.eval_every, self._limits)
+            check_trial(hp, steps, self._study.spec.eval_every, self._limits)
 
     def _check_node_limit(self, path: dict[NodeId, int]) -> dict[NodeId, int]:
         self._new.update(name for name in path if name not in self._plan.nodes)

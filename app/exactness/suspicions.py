@@ -38,7 +38,7 @@ class Suspicion:
             return False
         if self.from_evaluation:
             study = plan.studies[trial.study]
-            is_its_own = study.evaluates(self.step) or self.step in trial.requested_steps
+            is_its_own = study.spec.evaluates(self.step) or self.step in trial.requested_steps
             return not is_its_own and any(name == self.node and end > self.step for name, end in plan.path_ends(trial))
         return any(end > self.step and self.step in plan.nodes[name].resumed for name, end in plan.path_ends(trial))
 

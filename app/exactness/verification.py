@@ -54,7 +54,7 @@ def next_check(plan: SearchPlan) -> Verification | None:
         return None
     root, trial = untried
     most, study = int(VERIFICATION_SHARE * _steps(plan)), plan.studies[trial.study]
-    metrics = study.objectives.metrics if study.metric else ()
+    metrics = study.spec.objectives.metrics if study.spec.metric else ()
     stage = Stage(node=root, start=0, end=min(FEW_STEPS, trial.steps), study=study.id)
     return Verification(
         VerificationKind.CHECK, trial, (stage,), None, VerificationOrder(VerificationKind.CHECK, (), most, metrics)
@@ -231,7 +231,7 @@ def _comparison(plan: SearchPlan, node: Node, step: int, trial: Trial | None) ->
     """
     metrics, state = node.metrics.get(step), node.checkpoints.get(step)
     if trial is not None:
-        is_asked_for = plan.studies[trial.study].evaluates(step) or step in trial.requested_steps
+        is_asked_for = plan.studies[trial.study].spec.evaluates(step) or step in trial.requested_steps
         metrics, state = metrics if is_asked_for else None, state if step == trial.steps else None
     if state is not None:
         return Comparison(node.id, step, state.key, state.sha256, state.since or 0, metrics, state.parts)

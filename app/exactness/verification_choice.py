@@ -36,11 +36,11 @@ def next_urgent(frontier: Frontier, device: str, slots: int = 1) -> Verification
 
 def is_due(plan: SearchPlan, study: Study, slots: Sequence[SlotDescription]) -> bool:
     """Whether a study must wait for a verification that is running or will run."""
-    return any(_is_due_on(plan, study, kind) for kind in verification_kinds(plan, study.least_ranks, slots))
+    return any(_is_due_on(plan, study, kind) for kind in verification_kinds(plan, study.spec.least_ranks, slots))
 
 
 def _is_due_on(plan: SearchPlan, study: Study, device: str) -> bool:
-    if not study.checks or not plan.is_compared or not any(test.device == device for test in plan.tests):
+    if not study.spec.check or not plan.is_compared or not any(test.device == device for test in plan.tests):
         return False
     under_way = {each.proof for each in plan.chains.values()}
     if not is_checked(plan, device):

@@ -133,6 +133,6 @@ def next_sampled_stage(plan: SearchPlan, device: str) -> Verification | None:
     """A randomly sampled stage, trained again from a state before the one that it resumed from."""
     if has_failed_too_often(plan, VerificationKind.AUDIT):
         return None
-    share = max((study.audit for study in plan.studies.values() if study.is_running), default=0.0)
+    share = max((study.spec.audit for study in plan.studies.values() if study.is_running), default=0.0)
     drawn = (witness for witness in plan.audits if witness.draw < share)
     return next(filter(None, (verify_witness(plan, VerificationKind.AUDIT, each, device) for each in drawn)), None)

@@ -140,8 +140,8 @@ def share_requests(frontiers: Sequence[Frontier], slots: int) -> dict[StudyId, S
                 if steps_left(frontier.plan, study) and study.is_running
                 else 0
             )
-            demand = min(slots, running[study.id] + could * study.least_ranks)
-            requests[study.id] = ShareRequest(demand, study.weight, cap_of(study), study.priority)
+            demand = min(slots, running[study.id] + could * study.spec.least_ranks)
+            requests[study.id] = ShareRequest(demand, study.spec.weight, cap_of(study), study.spec.priority)
     return requests
 
 
@@ -172,29 +172,29 @@ def slots_wanted(frontiers: Iterable[Frontier], tuners_want: Container[StudyId])
                 counted.update(heads)
                 kinds = Counter(_kind_of(frontier, study, head) for head in heads)
                 paths = Counter({kind: ceil(each / trials_on_a_slot(frontier.plan)) for kind, each in kinds.items()})
-                paths[next(iter(study.devices), "")] += study.id in tuners_want
+                paths[next(iter(study.spec.devices), "")] += study.id in tuners_want
                 left = cap_of(study) - used[study.id]
                 for kind, each in paths.items():
-                    total[kind] += (some := int(max(0, min(each * study.least_ranks, left))))
+                    total[kind] += (some := int(max(0, min(each * study.spec.least_ranks, left))))
                     left -= some
     return total
 
 
 def _kind_of(frontier: Frontier, study: Study, head: Place) -> str:
     """The kind of GPU for a head: that of its state, unless the study names several kinds; else the first named."""
-    before = "" if len(study.devices) > 1 else frontier.plan.gpu_at(frontier.plan.nodes[head[0]], head[1])
-    return before or next(iter(study.devices), "")
+    before = "" if len(study.spec.devices) > 1 else frontier.plan.gpu_at(frontier.plan.nodes[head[0]], head[1])
+    return before or next(iter(study.spec.devices), "")
 
 
 def cap_of(study: Study) -> float:
-    return inf if study.max_slots is None else study.max_slots
+    return inf if study.spec.max_slots is None else study.spec.max_slots
 
 
 def slot_limits(frontier: Frontier, name: StudyId | None, slots: int, free: int) -> tuple[int, int]:
     """The most of `slots` slots that a study may have, and of the `free` ones now: at least one, as it is its turn."""
     assert name is not None  # every path is trained for a study
     study = frontier.plan.studies[name]
-    most = slots if study.max_slots is None else min(slots, study.max_slots)
+    most = slots if study.spec.max_slots is None else min(slots, study.spec.max_slots)
     return most, max(1, min(free, most - slots_used([frontier])[name]))
 
 
@@ -225,7 +225,7 @@ def fair_share(
     running = slots_used(frontiers)
     waiting = [(frontier.plan.studies[study], frontier) for frontier in frontiers for study in frontier.studies()]
     for study, frontier in sorted(waiting, key=lambda each: turn(each[0], running[each[0].id], balance)):
-        if running[study.id] + study.least_ranks <= cap_of(study) and steps_left(frontier.plan, study):
+        if running[study.id] + study.spec.least_ranks <= cap_of(study) and steps_left(frontier.plan, study):
             head = frontier.most_urgent_head(passed_over.get(frontier.id, ()), study.id)
             if head is not None:
                 return frontier, cut_to_budget(frontier.plan, [frontier.path(head, study.id)])[0]
@@ -237,8 +237,8 @@ def turn(study: Study, running: int, balance: FairShare) -> Turn:
 
     Without computed shares, the study with the fewest slots for its weight comes first.
     """
-    lacks = balance.need(study.id, running) if balance.due else -(running + 1) / study.weight
-    return (-study.priority, -lacks, study.submitted_at, study.id)
+    lacks = balance.need(study.id, running) if balance.due else -(running + 1) / study.spec.weight
+    return (-study.spec.priority, -lacks, study.submitted_at, study.id)
 
 
 def critical_path(

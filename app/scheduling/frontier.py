@@ -239,7 +239,7 @@ class Frontier:
     def most_fresh_seconds(self, spans: Sequence[Span]) -> float | None:
         """See `ChainAssignment.most_fresh_seconds`."""
         studies = [study for study in self.plan.studies.values() if not study.is_final]
-        if not self._costs.is_fitted or any(study.spec.get("fresh_processes") == "always" for study in studies):
+        if not self._costs.is_fitted or any(study.spec.fresh_processes == "always" for study in studies):
             return None
         return FRESH_SHARE * sum(map(self.seconds, spans))
 
@@ -281,7 +281,7 @@ class Frontier:
 
     def _rank_urgency(self, study: StudyId, urgency: Urgency) -> Urgency:
         """The urgency of a study's path for comparison with other studies: the study's priority and the time."""
-        return (self.plan.studies[study].priority, urgency[1])
+        return (self.plan.studies[study].spec.priority, urgency[1])
 
     def _most_urgent_of(self, study: StudyId, passed_over: Container[Place]) -> Place | None:
         ready = self.demands.ready.get(study)

@@ -75,7 +75,7 @@ class GangPath:
 
 def can_have_gangs(plan: SearchPlan, span: Span) -> bool:
     """Whether several slots may train a path that begins with a span."""
-    return span.study is not None and plan.studies[span.study].most_ranks > 1
+    return span.study is not None and plan.studies[span.study].spec.most_ranks > 1
 
 
 def is_moldable(plan: SearchPlan, span: Span) -> bool:
@@ -83,7 +83,7 @@ def is_moldable(plan: SearchPlan, span: Span) -> bool:
     if span.study is None:
         return False
     study = plan.studies[span.study]
-    return study.least_ranks < study.most_ranks and not plan.nodes[span.node].is_isolated
+    return study.spec.least_ranks < study.spec.most_ranks and not plan.nodes[span.node].is_isolated
 
 
 def is_being_checked(plan: SearchPlan) -> bool:
@@ -101,7 +101,7 @@ def least_ranks(plan: SearchPlan, spans: Sequence[Span], kind: str) -> int:
     """The fewest slots of a kind for a path, by the study file and by the memory that its batches need."""
     study = plan.studies[paying_study(spans)]
     needed = max(plan.ranks_needed(kind, batch_of(plan.nodes[span.node])) for span in spans) if plan.needs else 1
-    return min(study.most_ranks, max(study.least_ranks, needed))
+    return min(study.spec.most_ranks, max(study.spec.least_ranks, needed))
 
 
 def paying_study(spans: Sequence[Span]) -> StudyId:
@@ -115,7 +115,7 @@ def largest_gang(plan: SearchPlan, spans: Sequence[Span], kind: str, healthy: It
     """Most slots of a kind that a path could ever have on one machine."""
     groups = groups_of(plan, [slot for slot in healthy if slot.kind == kind]).values()
     largest = max(map(len, groups), default=1)
-    return min(plan.studies[paying_study(spans)].most_ranks, 1 << (largest.bit_length() - 1))
+    return min(plan.studies[paying_study(spans)].spec.most_ranks, 1 << (largest.bit_length() - 1))
 
 
 def room_for(study: Study, spare: int, group: int, used: int, least: int) -> int:
@@ -124,8 +124,8 @@ def room_for(study: Study, spare: int, group: int, used: int, least: int) -> int
     spare: slots left if every other path gets one. group: the free slots of one machine and kind. used: slots of the
     study. least: the fewest allowed.
     """
-    cap = study.max_slots or inf
-    most = int(max(1, min(study.most_ranks, spare, group, cap - used)))
+    cap = study.spec.max_slots or inf
+    most = int(max(1, min(study.spec.most_ranks, spare, group, cap - used)))
     return max(least, 1 << (most.bit_length() - 1))
 
 

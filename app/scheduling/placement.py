@@ -36,7 +36,7 @@ def lead_trial(plan: SearchPlan, span: Span) -> TrialKey:
     node = plan.nodes[span.node]
     if not (waiting := [*_waiting_below(plan, node, span.end, span.study)] or [*_waiting_below(plan, node, span.end)]):
         raise Refused(f"no trial waits for step {span.end} any more")
-    return min(waiting, key=lambda key: (-plan.studies[key[0]].priority, key))
+    return min(waiting, key=lambda key: (-plan.studies[key[0]].spec.priority, key))
 
 
 def cut_to_budget(plan: SearchPlan, paths: Sequence[Sequence[Span]]) -> list[list[Span]]:
@@ -111,7 +111,7 @@ def _own_evaluations(plan: SearchPlan, trial: Trial, stages: Sequence[Stage]) ->
     """The evaluations that the trial would have alone, and the one at the chain's end, where training stops."""
     study, end = plan.studies[trial.study], stages[-1].end
     steps = (step for stage in stages for step in stage.evaluate)
-    return tuple(step for step in steps if step == end or study.evaluates(step) or step in trial.requested_steps)
+    return tuple(step for step in steps if step == end or study.spec.evaluates(step) or step in trial.requested_steps)
 
 
 def _chain_hp(plan: SearchPlan, trial: Trial, span: Span) -> Mapping[str, Any]:
@@ -131,7 +131,7 @@ def _chain_hp(plan: SearchPlan, trial: Trial, span: Span) -> Mapping[str, Any]:
 
 def _is_patient(plan: SearchPlan, trial: Trial, spans: Sequence[Span]) -> bool:
     """Whether slow steps must not count as a hang: after earlier failures, or if a failure would not be retried."""
-    return not plan.studies[trial.study].max_restarts or any(plan.nodes[span.node].failures for span in spans)
+    return not plan.studies[trial.study].spec.max_restarts or any(plan.nodes[span.node].failures for span in spans)
 
 
 def base_assignment(
@@ -155,7 +155,7 @@ def base_assignment(
         stages=stages,
         resume=resume,
         begin=None if resume else initial_weights(plan, study),
-        runtime_args=study.runtime_args,
+        runtime_args=study.spec.runtime_args,
         submitted_at=study.submitted_at,
     )
 
@@ -213,7 +213,7 @@ def group_by_kind(
 ) -> list[tuple[str, Candidates]]:
     """The slots that may verify a plan, by kind of device, for the wanted kinds with a free slot."""
     opened = plan.opened
-    allowed = [study.devices for study in plan.studies.values() if study.is_running or study.is_audited]
+    allowed = [study.spec.devices for study in plan.studies.values() if study.is_running or study.is_audited]
 
     def able(some: Sequence[SlotDescription], kind: str) -> list[SlotDescription]:
         mine = (slot for slot in some if verification_device(slot) == kind and opened and has_trainer(slot, opened))
@@ -264,7 +264,7 @@ def able_slots(plan: SearchPlan, spans: Sequence[Span], slots: Iterable[SlotDesc
     """
     assert plan.opened is not None
     opened, study = plan.opened, plan.studies[spans[0].study or lead_trial(plan, spans[-1])[0]]
-    first, devices = (plan.nodes[spans[0].node], spans[0].start), study.devices
+    first, devices = (plan.nodes[spans[0].node], spans[0].start), study.spec.devices
     before, host = "" if len(devices) > 1 else plan.gpu_at(*first), plan.required_host(*first)
     able = (slot for slot in slots if has_trainer(slot, opened) and matches_device(slot.kind, devices))
     able = (slot for slot in able if not host or slot.host == host)

@@ -115,15 +115,15 @@ def _victim_order(
     chain: Chain, plan: SearchPlan, used: Counter[StudyId], balance: FairShare
 ) -> tuple[float, float, float, ChainId]:
     study = plan.studies[chain.payer]
-    return (study.priority, balance.need(study.id, used[study.id]), -chain.at, chain.id)
+    return (study.spec.priority, balance.need(study.id, used[study.id]), -chain.at, chain.id)
 
 
 def _is_due(study: Study, victim: Study, used: Counter[StudyId], balance: FairShare) -> bool:
     """Whether a study should get a slot of another study that has more than its share."""
     lacks, has = (balance.need(each.id, used[each.id]) for each in (study, victim))
-    if study.priority == victim.priority:
+    if study.spec.priority == victim.spec.priority:
         return lacks - has >= ENOUGH
-    return study.priority > victim.priority and used[study.id] < balance.due[study.id]
+    return study.spec.priority > victim.spec.priority and used[study.id] < balance.due[study.id]
 
 
 def _is_waiting_for(plan: SearchPlan, chain: Chain, study: StudyId) -> bool:

@@ -70,7 +70,7 @@ def widest(plan: SearchPlan, slots: int) -> int:
 
     The limit is lower if a tuner may stop trials, because the number of filled lanes is then unpredictable.
     """
-    kinds = (KINDS.get(study.kind) for study in plan.studies.values() if study.is_running)
+    kinds = (KINDS.get(study.spec.kind) for study in plan.studies.values() if study.is_running)
     is_known = all(kind is not None and kind.trains_to_the_end for kind in kinds)
     most = max(map(len, _groups(plan)), default=0)
     return min(MOST_LANES if is_known else LANES, -(-most // slots))

@@ -80,7 +80,7 @@ def importance(use: Services, row: StudyRecord, rung: int | Literal["end"] | Non
     from app.service.views.importance import importance as weighed
 
     with use.open_study(row, at) as (plan, study):
-        columns, mode = trial_order.columns(documents.trials(plan, study)).columns, study.mode
+        columns, mode = trial_order.columns(documents.trials(plan, study)).columns, study.spec.mode
         by_rung = _values_by_rung(study)
         number = build_leaderboard(study).importance_rung() if rung is None else rung if isinstance(rung, int) else None
         values = columns.get("value", [])

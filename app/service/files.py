@@ -80,7 +80,7 @@ def kept_state(plan: SearchPlan, study: Study, trial: int | None, step: int | No
     of = get_trial(study, trial)
     if not (there := checkpoint_needs.states_of(plan, of)):
         raise Unknown(f"no state of trial {trial} is kept")
-    how = _HOW_BEST_STATES_ARE_KEPT if step is None and study.value == "best" else ""
+    how = _HOW_BEST_STATES_ARE_KEPT if step is None and study.spec.value == "best" else ""
     if step is None:
         step = outcomes.result_step(plan, study, of) or max(there, default=0)
     if step not in there:

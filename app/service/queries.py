@@ -101,7 +101,7 @@ def _forecast_end(use: Services, row: StudyRecord, at: int | None) -> Forecast |
         return None
     from app.simulation.forecast import forecast  # slow to import
 
-    return forecast(study.spec)
+    return forecast(study.spec.json)
 
 
 def _past_study(
@@ -136,9 +136,9 @@ def trials(
     with use.open_study(row, at) as (plan, study):
         every = documents.trials(plan, study)
         if sort.removeprefix("-") not in trial_order.KEYS:
-            _check_sort(sort, trial_order.fields_of(every, study.space or ()))
+            _check_sort(sort, trial_order.fields_of(every, study.spec.space or ()))
         chosen = [trial for trial in every if not states or trial.state in states]
-        page = trial_order.sort_trials(chosen, sort, study.mode)[after : after + limit]
+        page = trial_order.sort_trials(chosen, sort, study.spec.mode)[after : after + limit]
         items = [waiting_reasons.with_waiting_reason(each, plan, study.trials[each.trial], notes) for each in page]
         moment = plan.version - study.submitted_version + 1
     more = f"{after + limit}at{moment}" if after + limit < len(chosen) else None

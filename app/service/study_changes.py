@@ -77,15 +77,15 @@ def _hyper_parameters(study: Study) -> set[str]:
     """The hyper-parameters of all trials of the study; empty while unknown."""
     if study.trials:
         return set(study.trials[0].hp)
-    if study.space is not None:
+    if study.spec.space is not None:
         return set(_spec(study).search_space.hyper_parameters)
-    listed = study.tuner.get("trials")
+    listed = study.spec.tuner.get("trials")
     return set(listed[0]["hp"] if listed else ())
 
 
 def _existing(study: Study, hp: Json) -> set[str]:
     """The hyper-parameters of a configuration in a conditional space; empty for other spaces."""
-    if study.space is None:
+    if study.spec.space is None:
         return set()
     spec = _spec(study)
     if spec.has_lengths or not spec.search_space.is_conditional:
@@ -94,7 +94,7 @@ def _existing(study: Study, hp: Json) -> set[str]:
 
 
 def _spec(study: Study) -> StudySpec:
-    return StudySpec.from_dict(dict(study.spec), limits=None)  # the submission checked the limits
+    return StudySpec(**study.spec.json)
 
 
 def retry_trial(use: Services, row: StudyRecord, write: Write, number: int) -> None:

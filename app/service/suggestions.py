@@ -86,9 +86,9 @@ def sampler_state(use: Services, row: StudyRecord, at: int | None = None) -> Sam
     It follows from the log alone. The plan is unlocked while the sampler computes.
     """
     with use.open_study(row, at) as (plan, study):
-        spec = StudySpec.from_dict(dict(study.spec), limits=None)  # the submission checked the limits
+        spec = StudySpec(**study.spec.json)
         try:
-            driver = TunerDriver(study.spec)
+            driver = TunerDriver(study.spec.json)
             driver.observe(study, context_of(plan, study, study.submitted_at, 1))
         except TunerFailed as problem:
             raise StateConflict(f"study {row.id}: {problem}") from None
@@ -156,7 +156,7 @@ def _all_suggestions(study: Study) -> list[Suggestion]:
 
 
 def _check(study: Study, command: c.SuggestConfigurations) -> None:
-    spec = StudySpec.from_dict(dict(study.spec), limits=None)  # the submission checked the limits
+    spec = StudySpec(**study.spec.json)
     if problem := _refusal_reason(study, spec, len(command.configurations)):
         raise StateConflict(f"study {study.id} does not take the suggestions: {problem}")
     try:

@@ -38,12 +38,12 @@ def _no_slot_reason(plan: SearchPlan, study: Study, well: Sequence[SlotRecord]) 
     if not able:
         return missing_trainer_text(plan.opened, well)
     kinds = ", ".join(sorted({slot.kind or "unknown" for slot in able}))
-    if not any(matches_device(slot.kind, study.devices) for slot in able):
-        return f"no slot is of its devices, {', '.join(study.devices)}: those at work are {kinds}"
+    if not any(matches_device(slot.kind, study.spec.devices) for slot in able):
+        return f"no slot is of its devices, {', '.join(study.spec.devices)}: those at work are {kinds}"
     if sentence := _failed_check_reason(plan, able):
         return sentence
     gpus = {gpu_of(slot.kind) for slot in able}
-    missing = plan.gpus - gpus if len(study.devices) < 2 and "" not in gpus else frozenset[str]()
+    missing = plan.gpus - gpus if len(study.spec.devices) < 2 and "" not in gpus else frozenset[str]()
     if stay := sorted({gpu for gpu in _gpus_of(plan, study) if gpu in missing}) if missing else []:
         named = ", ".join(sorted({*stay, *gpus}))
         return (

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from app.domain import events as e
 from app.domain.accounting import choices, cost
-from app.domain.search_plan import Node, Study
+from app.domain.search_plan import Node, StoredSpec, Study
 from app.domain.terms import StudyId, TrialState
 from app.scheduling.costs import Costs
 from app.scheduling.widths import Peaks, batch_of, batch_sizes
@@ -103,7 +103,7 @@ def _steps(simulated: Simulator, previewed: Study) -> dict[str, Any]:
         "requested": previewed.requested,
         "unique": previewed.unique,
         "merge_rate": round(previewed.requested / previewed.unique, 3) if previewed.unique else 1.0,
-        "by_results": previewed.kind in BY_RESULTS or bool(previewed.spec.get("stop_hopeless")),
+        "by_results": previewed.spec.kind in BY_RESULTS or previewed.spec.stop_hopeless is not None,
         "alone": saved.alone,
         "saved_by_sharing": saved.saved_by_sharing and round(saved.saved_by_sharing, 4),
         "saved_by_stopping": saved.saved_by_stopping and round(saved.saved_by_stopping, 4),
@@ -252,7 +252,7 @@ def _measuring(spec: dict[str, Any]) -> Any:
 
 
 def required_metrics(spec: dict[str, Any]) -> tuple[str, ...]:
-    return Study(StudyId(""), spec, 0.0).objectives.metrics
+    return StoredSpec.from_json(spec).objectives.metrics
 
 
 def _watching(is_over: Callable[[], bool]) -> Callable[[int], None]:

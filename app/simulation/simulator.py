@@ -17,7 +17,7 @@ from typing import Any
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import decide
-from app.domain.search_plan import Node, SearchPlan
+from app.domain.search_plan import Node, SearchPlan, StoredSpec
 from app.domain.terms import NodeId, PlanId, StudyId
 from app.events import Plans, StoredEvent
 from app.events.memory import MemoryRecords
@@ -153,10 +153,16 @@ class Simulator:
 
     def submit(self, study: StudyId, spec: Mapping[str, Any], packing: int | None = 0) -> None:
         """Submit a study to the plan of its trainer. packing: of the plan."""
-        same = {"trainer_args": spec.get("trainer_args", {}), "seed": spec.get("seed", 0)}
-        same |= {"shards": spec.get("shards", 0)}
-        opened = e.PlanOpened(trainer=spec["trainer"], trainer_version="", packing=packing, **same)
-        self.give(c.SubmitStudy(plan=opened, study=study, spec=dict(spec), at=self.now))
+        stored = StoredSpec.from_json(dict(spec))
+        opened = e.PlanOpened(
+            trainer=stored.trainer,
+            trainer_version="",
+            trainer_args=dict(stored.trainer_args),
+            seed=stored.seed,
+            shards=stored.shards,
+            packing=packing,
+        )
+        self.give(c.SubmitStudy(plan=opened, study=study, spec=stored.json, at=self.now))
 
     def take(self, events: Iterable[e.Event]) -> None:
         """Record events."""

@@ -93,9 +93,9 @@ class Workload:
 def record(plan: SearchPlan, study: Study) -> Iterator[Json]:
     """The lines of a study's traces, without trials that were never evaluated."""
     most = max((trial.steps for trial in study.trials), default=0)
-    yield {"study": study.id, "metric": study.metric, "mode": study.mode, "max_steps": most}
+    yield {"study": study.id, "metric": study.spec.metric, "mode": study.spec.mode, "max_steps": most}
     for trial in study.trials:
-        line = _line(plan, trial, study.metric)
+        line = _line(plan, trial, study.spec.metric)
         if line["steps"]:
             yield line
 
@@ -178,7 +178,7 @@ class Player:
         self.reached_at = inf
         self.simulator = Simulator(slots=slots, measure=self._measure, seconds=self._seconds, overheads=overheads)
         self.simulator.submit(STUDY, self._spec(tuner, {"eval_every": eval_every, **fields}).to_json())
-        submitted = self.simulator.plan.studies[STUDY].spec
+        submitted = self.simulator.plan.studies[STUDY].spec.json
         self.simulator.set_tuner(STUDY, TunerDriver(submitted, RecordedTrials(workload)))
 
     def time_to_target(self) -> float:

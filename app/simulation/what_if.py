@@ -98,7 +98,7 @@ class _Follower:
         self._simulator.take([event])
         if isinstance(event, e.StudyIsolated) and event.study == self._study.id:
             self._is_struck = False
-            self._driver = self._make_driver(self._simulator.plan.studies[self._study.id].spec)
+            self._driver = self._make_driver(self._simulator.plan.studies[self._study.id].spec.json)
         return True
 
     def continue_without_records(self) -> None:
@@ -192,11 +192,11 @@ class RecordedResults:
 
     def __init__(self, plan: SearchPlan, study: Study) -> None:
         self._plan, self.world = plan, SearchPlan()
-        metric, sign = study.metric, results.sign(study)
+        metric, sign = study.spec.metric, results.sign(study)
         measured: list[e.Metrics] = [
             dict(line.metrics) for line in study.history if line.metrics.get(metric) is not None
         ]
-        default: e.Metrics = dict.fromkeys(study.objectives.metrics, 0.0)
+        default: e.Metrics = dict.fromkeys(study.spec.objectives.metrics, 0.0)
         self._worst: e.Metrics = max(measured, key=lambda metrics: sign * (metrics[metric] or 0.0), default=default)
 
     def __call__(self, node: Node, step: int) -> e.Metrics:
@@ -249,12 +249,12 @@ def _best(recorded: RecordedResults, study: Study) -> Json | None:
     """The best of the trials' last measured results."""
     last: dict[int, TrialEvent] = {}
     for line in _results(study):
-        if study.objectives.score(line.metrics) is not None and recorded.has(study.trials[line.trial], line.steps):
+        if study.spec.objectives.score(line.metrics) is not None and recorded.has(study.trials[line.trial], line.steps):
             last[line.trial] = line
     trial = results.best_trial(study, {number: line.metrics for number, line in last.items()})
     if trial is None:
         return None
-    return {"trial": trial, "value": last[trial].metrics[study.metric], "steps": last[trial].steps}
+    return {"trial": trial, "value": last[trial].metrics[study.spec.metric], "steps": last[trial].steps}
 
 
 def _results(study: Study) -> list[TrialEvent]:

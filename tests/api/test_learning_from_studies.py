@@ -69,7 +69,7 @@ def _same_from_the_log(workers: Workers, study: str) -> None:
     driven = workers.plan(study).studies[StudyId(study)]
     proposals = []
     for _ in range(2):
-        driver = TunerDriver(driven.spec)
+        driver = TunerDriver(driven.spec.json)
         driver.observe(driven)
         proposals.append(driver.suggest(1))
     assert proposals[0] == proposals[1] and proposals[0]

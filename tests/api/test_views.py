@@ -143,7 +143,7 @@ def test_wall_seconds_go_from_submission_to_the_end_or_to_now() -> None:
 def test_the_time_between_two_runs_is_none_that_a_study_took() -> None:
     """A study that was reopened the next day took a day."""
     plan = plan_of(({"lr": 0.1}, 40))
-    spec = plan.studies[S].spec
+    spec = plan.studies[S].spec.json
     fold([e.StudyCompleted(study=S, at=15.0), e.StudyReopened(study=S, spec=spec, at=86_000.0)], plan)
     assert documents.study(plan, S, now=86_002.0)["wall_seconds"] == 7.0
 

@@ -59,7 +59,7 @@ class Workers:
     def tune(self, study: str) -> None:
         """The tuner asks for its trials."""
         found = self.plan(study).studies[StudyId(study)]
-        driver = TunerDriver(found.spec)
+        driver = TunerDriver(found.spec.json)
         driver.observe(found)
         self.decide(study, c.ApplyTunerActions(study=found.id, actions=driver.suggest(1)))
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain.failures import failure_text, group_text, groups
-from app.domain.search_plan import Study, Trial
+from app.domain.search_plan import StoredSpec, Study, Trial
 from app.domain.terms import StudyId, TrialState
 from tests.plans import tried
 
@@ -19,7 +19,7 @@ PLACE = "FloatingPointError in train, trainer.py:12"
 
 def study_of(*trials: tuple[Hp, str | None], step: int = 3) -> Study:
     """A study of (hyper-parameters, what the trial raised after that step; None where it was trained to its end)."""
-    study = Study(StudyId("study"), {}, 0.0)
+    study = Study(StudyId("study"), StoredSpec({}), 0.0)
     for number, (hp, error) in enumerate(trials):
         trial = Trial(study.id, number, hp, {}, state=TrialState.COMPLETED)
         if error is not None:

@@ -8,13 +8,15 @@ from typing import Any, cast
 import pytest
 
 from app.domain.inputs import undeclared_inputs
-from app.domain.search_plan import SearchPlan
+from app.domain.search_plan import SearchPlan, StoredSpec, Study
+from app.domain.terms import StudyId
 
 
 def told(path: str, before: dict[str, Any], now: dict[str, Any], *inputs: str) -> list[str]:
     """The paths of a study with the arguments `now`, where a check with those `before` saw that path."""
     tests = [SimpleNamespace(files=[{"path": path, "stamp": "1"}])]
-    plan = cast(SearchPlan, SimpleNamespace(tests=tests, studies={"a": SimpleNamespace(runtime_args=before)}))
+    other = Study(StudyId("a"), StoredSpec.from_json({"runtime_args": before}), 0.0)
+    plan = cast(SearchPlan, SimpleNamespace(tests=tests, studies={"a": other}))
     return [each["path"] for each in undeclared_inputs(plan, [{"path": each} for each in inputs], now)]
 
 

@@ -178,8 +178,8 @@ def hold(plan: SearchPlan, study: Study, alone: Alone, file: str) -> Held:
 def truth(plan: SearchPlan, study: Study, trial: Trial, alone: Alone, file: str) -> Curve:
     """Evaluated where a study of this trial alone evaluates."""
     opened = plan.opened
-    assert opened is not None and study.eval_every is not None
-    steps = steps_of(study.eval_every, trial.requested_steps)
+    assert opened is not None and study.spec.eval_every is not None
+    steps = steps_of(study.spec.eval_every, trial.requested_steps)
     return alone.curve(file, opened.trainer, dict(opened.trainer_args), opened.seed, trial.hp, steps)
 
 

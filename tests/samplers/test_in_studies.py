@@ -70,7 +70,7 @@ def test_a_server_that_starts_again_proposes_what_the_first_would_have(sampler: 
     for at in (starts[len(starts) // 2], starts[-1]):
         plan = fold(events[:at])
         study = plan.studies[STUDY]
-        driver = TunerDriver(study.spec)
+        driver = TunerDriver(study.spec.json)
         driver.observe(study)
         [action] = driver.suggest(room=100)
         recorded = events[at]

@@ -104,7 +104,7 @@ def test_a_server_that_starts_again_proposes_what_the_first_would_have(slots: in
     assert replay(enumerate(events), STUDY).identical
     for at in [at for at, event in enumerate(events) if isinstance(event, e.TrialAdded)]:
         plan = fold(events[:at])
-        driver = TunerDriver(plan.studies[STUDY].spec)
+        driver = TunerDriver(plan.studies[STUDY].spec.json)
         driver.observe(plan.studies[STUDY], context_of(plan, plan.studies[STUDY], 0.0, slots))
         [action] = driver.suggest(room=100)
         recorded = events[at]

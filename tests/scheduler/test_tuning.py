@@ -192,7 +192,7 @@ def reopened(scene: Scene, **fields: Any) -> Callable[[], None]:
 
     def happen() -> None:
         over = e.StudyCompleted(study=STUDY, at=scene.at)
-        again = e.StudyReopened(study=STUDY, spec={**scene.study().spec, **fields}, at=scene.at)
+        again = e.StudyReopened(study=STUDY, spec={**scene.study().spec.json, **fields}, at=scene.at)
         scene.records.log.append("plan", [over, again], expected=None, at=scene.at)
 
     return happen

@@ -80,7 +80,7 @@ class History(Histories):
         assert second is None or others[second] == pytest.approx(max(others.values()))
 
     def most_important(self, expected: dict[Any, Any], head: Any) -> Any:
-        rank = {study: float(self.plan.studies[study].spec.get("priority", 1)) for study in expected}
+        rank = {study: self.plan.studies[study].spec.priority for study in expected}
         return max((rank[study], places[head][1]) for study, places in expected.items() if head in places)
 
     @invariant()

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain.events import PlanOpened
-from app.domain.search_plan import Node, SearchPlan
+from app.domain.search_plan import Node, SearchPlan, StoredSpec, Study
 from app.domain.slots import shared_gpu
 from app.domain.terms import NodeId, StudyId
 from app.scheduling.frontier import Span
@@ -19,7 +19,7 @@ from app.scheduling.placement import Candidates, place
 OPENED = PlanOpened(trainer="toy", trainer_version="1", trainer_args={}, seed=0)
 PLAN = SearchPlan(opened=OPENED)
 PLAN.nodes[NodeId("node")] = Node(id=NodeId("node"), parent=None, start=0, hp={})
-PLAN.studies[StudyId("study")] = SimpleNamespace(devices=())  # type: ignore[assignment]
+PLAN.studies[StudyId("study")] = Study(StudyId("study"), StoredSpec({}), 0.0)
 SPANS = [Span(NodeId("node"), 0, 4, StudyId("study"))]
 
 

@@ -150,9 +150,8 @@ def claims_of(world: World, slots: int) -> dict[StudyId, ShareRequest]:
     """Each trial is one slot's work."""
     found = {}
     for study in world.simulator.plan.studies.values():
-        fields = study.spec
-        demand = min(slots, study.active)
-        found[study.id] = ShareRequest(demand, fields["weight"], fields.get("max_slots") or slots, fields["priority"])
+        spec, demand = study.spec, min(slots, study.active)
+        found[study.id] = ShareRequest(demand, spec.weight, spec.max_slots or slots, spec.priority)
     return found
 
 

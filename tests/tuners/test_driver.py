@@ -20,7 +20,7 @@ LR = {"lr": {"family": "constant", "value": 0.1}}
 
 def observing(study: Study) -> TunerDriver:
     """A driver that has seen all of a study."""
-    driver = TunerDriver(study.spec)
+    driver = TunerDriver(study.spec.json)
     driver.observe(study)
     return driver
 
@@ -85,7 +85,7 @@ class BrokenSampler(NonAdaptive):
 
 def test_what_tuner_and_sampler_raise_is_their_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     study = simulator(spec(ASHA)).plan.studies[STUDY]
-    driver = TunerDriver(study.spec, sampler=BrokenSampler())
+    driver = TunerDriver(study.spec.json, sampler=BrokenSampler())
     driver.observe(study)
     with pytest.raises(TunerFailed, match="ZeroDivisionError: no draw is left"):
         driver.suggest(3)

@@ -112,7 +112,7 @@ def test_reopened_it_goes_on_without_what_ended_it() -> None:
     study = world.plan.studies[STUDY]
     assert study.ending["by"] == "patience"
     world.give(c.ReopenStudy(study=STUDY, trials=12, at=0.0))
-    assert (study.ending, study.spec["target"]) == ({}, 0.1) and "patience" not in study.spec
+    assert (study.ending, study.spec.json["target"]) == ({}, 0.1) and "patience" not in study.spec.json
     world.run()
     assert (study.state, len(study.trials)) == ("completed", 12)
     assert replay(numbered(world.events), STUDY).identical

@@ -233,7 +233,7 @@ def test_the_same_history_gives_the_same_actions(tuner: dict[str, Any], seed: in
     """Read at once or line by line."""
     world = run(study_of(tuner, "apart"), seed, fail=0.1, nans=0.05)
     study = world.plan.studies[STUDY]
-    fresh, other = TunerDriver(study.spec), TunerDriver(study.spec)
+    fresh, other = TunerDriver(study.spec.json), TunerDriver(study.spec.json)
     for driver in (fresh, other):
         driver.observe(study)
     assert fresh.next_action() == fresh.next_action() == other.next_action()

@@ -161,7 +161,7 @@ def test_the_weights_stay_while_a_study_needs_them_and_go_with_the_last(cluster:
     command = c.SubmitStudy(
         plan=cluster.plan.opened,  # type: ignore[arg-type]
         study=StudyId("second"),
-        spec=cluster.study(first).spec,
+        spec=cluster.study(first).spec.json,
         at=2.0,
         begin=about,
         has_new_weights=False,
@@ -195,7 +195,7 @@ def test_a_study_cannot_count_on_weights_that_are_being_deleted(cluster: Cluster
     command = c.SubmitStudy(
         plan=cluster.plan.opened,  # type: ignore[arg-type]
         study=StudyId("second"),
-        spec=cluster.study(first).spec,
+        spec=cluster.study(first).spec.json,
         at=2.0,
         begin=cluster.study(first).begin,
         has_new_weights=False,

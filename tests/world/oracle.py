@@ -175,7 +175,7 @@ def _calm(spec: Json, averages: tuple[Average, ...] = ()) -> list[Result]:
 def _check_best_states(world: World) -> None:
     """Where nothing goes wrong, the state after a trial's best step is kept for a study whose values are the best."""
     plan, study = world.plan(0), world.study(0)
-    for trial in study.trials if study.value == "best" else ():
+    for trial in study.trials if study.spec.value == "best" else ():
         best = result(plan, study, trial)
         kept = checkpoint_needs.states_of(plan, trial)
         assert best is None or best.step in kept, f"trial {trial.number} lacks step {best.step}"

@@ -103,7 +103,7 @@ def retry(study: Study, command: c.RetryTrial) -> Iterator[e.Event]:
         text = "its metrics are on record, and would be the same again; ask for a trial with other values"
         raise StateConflict(f"{name} cannot be tried again: {text}")
     if study.is_final:
-        yield reopen_event(study, study.tuner, command.at)
+        yield reopen_event(study, study.spec.tuner, command.at)
     yield e.TrialRetried(study=study.id, trial=trial.number)
 
 

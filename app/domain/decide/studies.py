@@ -11,7 +11,7 @@ from app.domain import events as e
 from app.domain.accounting import BUDGETS, budget_use
 from app.domain.failures import last_line
 from app.domain.schedule import path
-from app.domain.search_plan import SearchPlan, Study, Trial, require_open
+from app.domain.search_plan import SearchPlan, StoredSpec, Study, Trial, require_open
 from app.domain.terms import FailureKind, InexactPolicy, Refused, StateConflict, StudyState, TrialState
 from app.domain.trainer_check import check_error
 from app.domain.trial_requests import refuse_sequence_errors, suggestion_events
@@ -23,7 +23,7 @@ def isolate(plan: SearchPlan, study: Study, at: float) -> Iterator[e.Event]:
     test = plan.first_difference
     if test is None or study.is_final or study.isolated:
         return
-    match study.inexact:
+    match study.spec.inexact:
         case InexactPolicy.REFUSE:
             text = f"the trainer is not exact, and the study says inexact: refuse. {test.difference}"
             yield e.StudyFailed(study=study.id, error=text, at=at)
@@ -87,7 +87,7 @@ def submit(plan: SearchPlan, command: c.SubmitStudy, limits: Limits) -> Iterator
     )
     yield from command.learned
     yield from suggestion_events(command.study, command.spec.get("suggestions", ()), command.at, command.by)
-    yield from isolate(plan, Study(command.study, command.spec, command.at), command.at)
+    yield from isolate(plan, Study(command.study, StoredSpec.from_json(command.spec), command.at), command.at)
 
 
 def pause(study: Study) -> Iterator[e.Event]:
@@ -108,7 +108,7 @@ def cancel(study: Study, at: float) -> Iterator[e.Event]:
 def complete(study: Study, at: float) -> Iterator[e.Event]:
     if study.state == StudyState.COMPLETED:
         return
-    if study.kind != "external":
+    if study.spec.kind != "external":
         raise StateConflict(f"study {study.id} has a tuner of its own, which says when it is completed")
     if study.is_final or study.active:
         active = f"{study.active} {'trial' if study.active == 1 else 'trials'}"
@@ -120,7 +120,7 @@ def complete(study: Study, at: float) -> Iterator[e.Event]:
 def end(plan: SearchPlan, study: Study, command: c.EndStudy) -> Iterator[e.Event]:
     """End the study for a reason. Raises `StateConflict` if the reason is a budget that is not used up."""
     by = command.reason.get("by")
-    if by in BUDGETS and budget_use(plan, study, command.at).exhausted_budget(study.spec) != by:
+    if by in BUDGETS and budget_use(plan, study, command.at).exhausted_budget(study.spec.budgets) != by:
         raise StateConflict(f"{by} of study {study.id} is not used up yet")
     if study.is_running:
         yield e.StudyCompleted(study=study.id, at=command.at, reason=command.reason)
@@ -142,26 +142,26 @@ not have changed any of their decisions."""
 
 def current_size(study: Study) -> int | None:
     """The value of the tuner's `SIZE_FIELDS` field; None if the tuner cannot continue."""
-    field = SIZE_FIELDS.get(study.kind)
-    return None if field is None else int(study.tuner.get(field, 1))
+    field = SIZE_FIELDS.get(study.spec.kind)
+    return None if field is None else int(study.spec.tuner.get(field, 1))
 
 
 def reopen(study: Study, more: int, at: float, limits: Limits) -> Iterator[e.Event]:
     if study.state != StudyState.COMPLETED:
         raise StateConflict(f"study {study.id} is {study.state}; only a completed study can be reopened")
     if (had := current_size(study)) is None:
-        raise StateConflict(f"a study with tuner {study.kind} cannot grow; these can: {', '.join(SIZE_FIELDS)}")
-    field = SIZE_FIELDS[study.kind]
+        raise StateConflict(f"a study with tuner {study.spec.kind} cannot grow; these can: {', '.join(SIZE_FIELDS)}")
+    field = SIZE_FIELDS[study.spec.kind]
     if more <= had:
         raise Refused(f"{field}: must be more than the {had} that the study had, got {more}")
     if more > limits.trials:
         raise Refused(f"{field}: must be at most {limits.trials:,}, got {more}")
-    yield reopen_event(study, {**study.tuner, field: more}, at)
+    yield reopen_event(study, {**study.spec.tuner, field: more}, at)
 
 
 def reopen_event(study: Study, tuner: Mapping[str, Any], at: float) -> e.StudyReopened:
     """The event that reopens a study without the limit that ended it, if one did."""
-    spec = {name: value for name, value in study.spec.items() if name != study.ending.get("by")}
+    spec = {name: value for name, value in study.spec.json.items() if name != study.ending.get("by")}
     return e.StudyReopened(study=study.id, spec={**spec, "tuner": dict(tuner)}, at=at)
 
 
@@ -173,7 +173,7 @@ def reopen_if_ended(study: Study, at: float) -> Iterator[e.Event]:
     if study.state == StudyState.CANCELLED:
         raise StateConflict(f"study {study.id} was cancelled: nothing of it is trained any more")
     if study.is_final:
-        yield reopen_event(study, study.tuner, at)
+        yield reopen_event(study, study.spec.tuner, at)
 
 
 def close(study: Study, at: float) -> Iterator[e.Event]:
@@ -212,10 +212,8 @@ def check_failures(plan: SearchPlan, study: Study, at: float) -> Iterator[e.Even
     )
     if without_metric is not None and study.id in plan.metric_unseen:
         yield e.StudyFailed(study=study.id, error=without_metric["error"], at=at)
-    elif study.max_failures is not None and len(failed) > study.max_failures:
-        text = (
-            f"{len(failed)} trials failed, more than max_failures: {study.max_failures}; {_failure_message(failed[-1])}"
-        )
+    elif (most := study.spec.max_failures) is not None and len(failed) > most:
+        text = f"{len(failed)} trials failed, more than max_failures: {most}; {_failure_message(failed[-1])}"
         yield e.StudyFailed(study=study.id, error=text, at=at)
 
 

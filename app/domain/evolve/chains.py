@@ -208,8 +208,8 @@ def _fail_trials(plan: SearchPlan, node: Node, event: e.StageFailed, used: int |
     error |= {"place": event.signature} if event.signature else {}
     failed = []
     for key, step in list(_affected_trials(plan, node, event)):
-        if counted is None or counted > plan.studies[key[0]].max_restarts:
-            is_spared = used is not None and used <= plan.studies[key[0]].max_restarts
+        if counted is None or counted > plan.studies[key[0]].spec.max_restarts:
+            is_spared = used is not None and used <= plan.studies[key[0]].spec.max_restarts
             why = {"equal_to": [*equal.trial]} if equal is not None and is_spared else {}
             outstanding_requests.fail_trial(plan, plan.trial(key), step, error | why)
             failed.append(key)
@@ -223,7 +223,7 @@ def _affected_trials(plan: SearchPlan, node: Node, event: e.StageFailed) -> Iter
     A failed evaluation stops only the trials that requested it, explicitly or by `eval_every`.
     """
     for key, step in plan.trials_waiting_after(node, event.step):
-        if event.evaluated is None or step == event.evaluated or plan.studies[key[0]].evaluates(event.evaluated):
+        if event.evaluated is None or step == event.evaluated or plan.studies[key[0]].spec.evaluates(event.evaluated):
             yield key, step
 
 

@@ -66,7 +66,7 @@ def _record_witness(plan: SearchPlan, node: Node, step: int) -> None:
         witness = Witness(step - begin, node.id, step, began, begin, draw)
         insort(alike := plan.witnesses.setdefault(witness.resumption, []), witness)
         del alike[MOST_WITNESSES:]
-    if began > 0 and draw < max((study.audit for study in plan.studies.values() if study.is_running), default=0.0):
+    if began > 0 and draw < max((study.spec.audit for study in plan.studies.values() if study.is_running), default=0.0):
         again = _latest_state(plan, node, began, 0) or 0
         plan.audits.append(Witness(step - again, node.id, step, began, again, draw))
 
@@ -117,7 +117,7 @@ def record_metrics(plan: SearchPlan, event: e.Evaluated) -> None:
 
 def _check_reported_metrics(plan: SearchPlan, node: Node, study: Study, event: e.Evaluated) -> None:
     """Fail the waiting trials of a study if its first evaluation lacks one of its metrics."""
-    missing = next((name for name in study.objectives.metrics if name not in event.metrics), None)
+    missing = next((name for name in study.spec.objectives.metrics if name not in event.metrics), None)
     if missing is None:
         del plan.metric_unseen[study.id]
         return

@@ -9,7 +9,7 @@ from app.domain import events as e
 from app.domain import outstanding_requests
 from app.domain.inputs import fingerprint, is_unseen
 from app.domain.sampler_inputs import ResultsLearned, SamplerInput, SuggestionWithdrawn
-from app.domain.search_plan import Checkpoint, Note, SearchPlan, Study
+from app.domain.search_plan import Checkpoint, Note, SearchPlan, StoredSpec, Study
 from app.domain.study_annotations import Annotation
 from app.domain.terms import StudyId, StudyState, TrialState, VerificationKind
 
@@ -87,7 +87,7 @@ def _annotate(plan: SearchPlan, study: Study, event: Annotation | SamplerInput) 
 
 def _submit(plan: SearchPlan, event: e.StudySubmitted) -> None:
     begin, version = event.begin, plan.version + 1
-    study = Study(event.study, event.spec, event.at, version, begin=begin, inputs=event.inputs)
+    study = Study(event.study, StoredSpec.from_json(event.spec), event.at, version, begin=begin, inputs=event.inputs)
     study.project, study.owner, study.other_files = event.project, event.by, event.other_files
     plan.studies[event.study], plan.metric_unseen[event.study] = study, None
     plan.check_failures = {}  # the error may be fixed, so each study checks again
@@ -106,7 +106,7 @@ def _reopen(study: Study, event: e.StudyReopened) -> None:
     """Clear the study's end. The time until the reopening does not count as its time."""
     if study.finished_at is not None:
         study.idle_seconds += max(0.0, event.at - study.finished_at)
-    study.spec, study.finished_at, study.ending, study.error = event.spec, None, {}, None
+    study.spec, study.finished_at, study.ending, study.error = StoredSpec.from_json(event.spec), None, {}, None
 
 
 def _isolate(plan: SearchPlan, study: Study, reason: str) -> None:
@@ -115,7 +115,8 @@ def _isolate(plan: SearchPlan, study: Study, reason: str) -> None:
         for step in sorted({*trial.requested_steps, *trial.unevaluated}):
             outstanding_requests.stop_waiting(plan, trial, step)
     plan.touched.update(study.max_step_by_node)
-    study.isolated, study.spec = reason, dict(study.spec)  # another object: its tuner begins anew
+    study.isolated = reason
+    study.spec = StoredSpec.from_json(dict(study.spec.json))  # another object: its tuner begins anew
     study.trials, study.history, study.failed, study.max_step_by_node = [], [], [], {}
     study.active = study.num_results = study.requested = study.unique = 0
     study.first, study.retried, study.lost, study.struck = 0, 0, 0, study.executed

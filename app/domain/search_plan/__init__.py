@@ -24,13 +24,13 @@ from app.domain.search_plan.plan import (
     speedup,
 )
 from app.domain.search_plan.resumptions import Resumption, Value, Witness, resumption_at
-from app.domain.search_plan.study import MAX_RESTARTS, Study, get_trial, require_open
+from app.domain.search_plan.spec import StoredSpec
+from app.domain.search_plan.study import Study, get_trial, require_open
 from app.domain.search_plan.trial import COOLDOWN_OF, Note, Trial, TrialEvent, TrialRun
 
 __all__ = [
     "COOLDOWN_OF",
     "MAX_LOST",
-    "MAX_RESTARTS",
     "MOST_FAILURES",
     "NO_PROGRESS",
     "CachedState",
@@ -46,6 +46,7 @@ __all__ = [
     "Progresses",
     "Resumption",
     "SearchPlan",
+    "StoredSpec",
     "Study",
     "Trial",
     "TrialEvent",

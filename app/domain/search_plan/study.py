@@ -6,13 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from app.domain.objectives import OBJECTIVE_FIELDS, Objectives, read_objectives
 from app.domain.sampler_inputs import SUGGESTION, ConfigurationSuggested, ResultsLearned
+from app.domain.search_plan.spec import StoredSpec
 from app.domain.search_plan.trial import Note, Trial, TrialEvent
-from app.domain.terms import FINAL_STATES, InexactPolicy, NodeId, StateConflict, StudyId, StudyState, Unknown
-
-MAX_RESTARTS, KEEP_BEST, AUDIT = 2, 1, 0.02
-"""Defaults of a study."""
+from app.domain.terms import FINAL_STATES, NodeId, StateConflict, StudyId, StudyState, Unknown
 
 
 @dataclass(slots=True)
@@ -20,7 +17,7 @@ class Study:
     """One search by one tuner."""
 
     id: StudyId
-    spec: dict[str, Any]
+    spec: StoredSpec
     submitted_at: float
     submitted_version: int = 1
     """The plan's version with the event that submitted the study. The study's events are counted from there."""
@@ -91,38 +88,6 @@ class Study:
     owner: str = ""
     """The principal who submitted the study; "" for none."""
 
-    @property
-    def name(self) -> str:
-        return str(self.spec.get("name", ""))
-
-    @property
-    def metric(self) -> str:
-        return str(self.spec.get("metric", ""))
-
-    @property
-    def mode(self) -> str:
-        """`max` or `min`."""
-        return str(self.spec.get("mode", ""))
-
-    @property
-    def objectives(self) -> Objectives:
-        return read_objectives(self.spec)
-
-    @property
-    def value(self) -> str:
-        """`last` or `best`: the result that a trial is ranked by."""
-        return str(self.spec.get("value", "last"))
-
-    @property
-    def seed(self) -> int:
-        return int(self.spec.get("seed", 0))
-
-    @property
-    def repeats(self) -> tuple[int, int | str]:
-        """The number of repeats of each trial, and the step from which they differ, or `branch`."""
-        repeats = self.spec.get("repeats", 1)
-        return (repeats["seeds"], repeats["from"]) if isinstance(repeats, Mapping) else (repeats, 0)
-
     def trials_by_suggestion(self) -> dict[int, int]:
         """The numbers of the trials that took up suggestions, by the number of the suggestion."""
         return {trial.reason[SUGGESTION]: trial.number for trial in self.trials if SUGGESTION in trial.reason}
@@ -131,127 +96,20 @@ class Study:
         """The numbers of the suggestions that are not withdrawn."""
         return tuple(number for number in range(len(self.suggestions)) if number not in self.withdrawn)
 
-    @property
-    def space(self) -> Mapping[str, Any] | None:
-        """The search space; None if the study lists its configurations."""
-        return self.spec.get("space") or None
-
-    @property
-    def runtime_args(self) -> Mapping[str, Any]:
-        """The trainer's arguments that change no result."""
-        arguments: Mapping[str, Any] = self.spec.get("runtime_args", {})
-        return arguments
-
-    @property
-    def kind(self) -> str:
-        """The kind of its tuner."""
-        return str(self.tuner.get("kind", ""))
-
-    @property
-    def tuner(self) -> Mapping[str, Any]:
-        """The tuner's fields in the study file: its `kind`, and the fields of that kind."""
-        tuner: Mapping[str, Any] = self.spec.get("tuner", {})
-        return tuner
-
-    @property
-    def max_steps(self) -> int | None:
-        """Most steps of a trial; None if the tuner does not have a limit."""
-        return self.tuner.get("max_steps")
-
-    @property
-    def eval_every(self) -> int | None:
-        """Steps between regular evaluations; None to evaluate at requested steps only."""
-        return self.spec.get("eval_every")
-
-    @property
-    def merges(self) -> bool:
-        return bool(self.spec.get("merge", True))
-
     def root_of(self, trial: int, run: int = 0) -> str:
         """The parent in the id of a trial's first node: empty, or the trial's own name if the study does not merge."""
         if self.isolated:
             return self.isolated_root(trial, run)
-        return "" if self.merges else f"{self.id}/{trial}{_repeat(run)}"
+        return "" if self.spec.merge else f"{self.id}/{trial}{_repeat(run)}"
 
     def isolated_root(self, trial: int, run: int = 0) -> str:
         """The same for an isolated study."""
         return f"{self.id}/{trial}{_repeat(run)}/alone"
 
-    @property
-    def checks(self) -> bool:
-        """Whether the trainer must pass a check before training."""
-        return bool(self.spec.get("check", True))
-
-    @property
-    def audit(self) -> float:
-        """The share of finished stages that idle slots train again for verification."""
-        return float(self.spec.get("audit", AUDIT))
-
-    @property
-    def inexact(self) -> InexactPolicy:
-        return InexactPolicy(self.spec.get("inexact", InexactPolicy.ALONE))
-
-    def evaluates(self, step: int) -> bool:
-        """Whether `eval_every` asks for an evaluation at this step."""
-        return self.eval_every is not None and step % self.eval_every == 0
-
     def wall_seconds(self, now: float) -> float:
         """Seconds from the submission to the end, or to now, without the time before a reopening."""
         end = max(now, self.submitted_at) if self.finished_at is None else self.finished_at
         return max(0.0, end - self.submitted_at - self.idle_seconds)
-
-    @property
-    def priority(self) -> float:
-        """The priority class. Slots go to the studies of the highest class first."""
-        return float(self.spec.get("priority", 1))
-
-    @property
-    def weight(self) -> float:
-        """The weight of its share of slots within its class."""
-        return float(self.spec.get("weight", 1))
-
-    @property
-    def max_slots(self) -> int | None:
-        """Most slots at once; None for any number."""
-        most = self.spec.get("max_slots")
-        return None if most is None else int(most)
-
-    @property
-    def devices(self) -> tuple[str, ...]:
-        """The kinds of device that may train the study. Empty for any; then a trial stays on its kind of GPU."""
-        return tuple(self.spec.get("devices", ()))
-
-    @property
-    def least_ranks(self) -> int:
-        """Fewest slots that train a stage together."""
-        ranks = self.spec.get("ranks", 1)
-        return int(ranks["least"] if isinstance(ranks, Mapping) else ranks)
-
-    @property
-    def most_ranks(self) -> int:
-        """Most slots that train a stage together."""
-        ranks = self.spec.get("ranks", 1)
-        return int(ranks["most"] if isinstance(ranks, Mapping) else ranks)
-
-    @property
-    def max_restarts(self) -> int:
-        """How often an error is tried again in a fresh process before the trial fails."""
-        return int(self.spec.get("max_restarts", MAX_RESTARTS))
-
-    @property
-    def keep_best(self) -> int:
-        """How many of the best trials keep their final state."""
-        return int(self.spec.get("keep_best", KEEP_BEST))
-
-    @property
-    def keeps_states(self) -> bool:
-        """Whether `keep_at` or `keep_every` keeps states of all trials."""
-        return bool(self.spec.get("keep_at") or self.spec.get("keep_every"))
-
-    @property
-    def objective_fields(self) -> dict[str, Any]:
-        """The fields of the study file that `objectives` is made of."""
-        return {name: self.spec[name] for name in OBJECTIVE_FIELDS if self.spec.get(name)}
 
     @property
     def keeps_best_states(self) -> bool:
@@ -260,20 +118,15 @@ class Study:
         Not with `keep_every`. Not with repeats either: no single run knows their mean. Not in isolated trials, since
         saving itself may change their results.
         """
-        wants = self.value == "best" and self.keep_best > 0 and self.repeats[0] == 1
-        return wants and not (self.is_final or self.isolated or self.spec.get("keep_every"))
+        spec = self.spec
+        wants = spec.value == "best" and spec.keep_best > 0 and spec.repeats[0] == 1 and not spec.keep_every
+        return wants and not (self.is_final or self.isolated)
 
     def kept_steps(self, node: NodeId, begin: int, end: int) -> set[int]:
         """The steps of a node in (begin, end] at which `keep_at` or `keep_every` keeps the state."""
-        end, every = min(end, self.max_step_by_node.get(node, -1)), self.spec.get("keep_every")
+        end, every = min(end, self.max_step_by_node.get(node, -1)), self.spec.keep_every
         multiples = range(begin - begin % every + every, end + 1, every) if every else ()
-        return {step for step in (*self.spec.get("keep_at", ()), *multiples) if begin < step <= end}
-
-    @property
-    def max_failures(self) -> int | None:
-        """How many trials may fail before the study fails; None for any number."""
-        most = self.spec.get("max_failures")
-        return None if most is None else int(most)
+        return {step for step in (*self.spec.keep_at, *multiples) if begin < step <= end}
 
     @property
     def is_running(self) -> bool:

@@ -151,7 +151,7 @@ def _follow(replayed: Replay, judge: Judge | None, number: int, event: e.Event) 
     if isinstance(event, e.StudySubmitted | e.StudyReopened) and event.study == study:
         return Judge(event.spec)
     if isinstance(event, e.StudyIsolated) and event.study == study:  # its tuner begins anew
-        return Judge(replayed.plan.studies[study].spec)
+        return Judge(replayed.plan.studies[study].spec.json)
     return judge
 
 

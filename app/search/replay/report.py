@@ -95,5 +95,5 @@ def lines(replayed: Replay, number: int, event: e.Event, study: Study, before: i
 def _line(number: int, study: Study, event: TrialEvent, standing: Json) -> Json:
     line: Json = {"event": number, "kind": event.kind, "trial": event.trial, **standing, "steps": event.steps}
     if event.kind == TrialEventKind.RESULT:
-        line |= {"value": event.metrics.get(study.metric), "metrics": dict(event.metrics)}
+        line |= {"value": event.metrics.get(study.spec.metric), "metrics": dict(event.metrics)}
     return {**line, "reason": dict(event.reason)}

@@ -51,8 +51,8 @@ class NothingToLearn(Exception):
 
 def results_for(spec: StudySpec, source: Study) -> tuple[list[Json], dict[str, int]]:
     """`results` and `left_out` of a `ResultsLearned`: from `source`, for a new study. Raises `NothingToLearn`."""
-    if source.mode != spec.mode:
-        raise NothingToLearn(f"must be a study whose mode is {spec.mode}, and {source.id} has {source.mode}")
+    if source.spec.mode != spec.mode:
+        raise NothingToLearn(f"must be a study whose mode is {spec.mode}, and {source.id} has {source.spec.mode}")
     measured = _results_by_trial(source, spec.metric)
     if not measured:
         raise NothingToLearn(f"must be a study with results of {spec.metric}, and {source.id} has none")
@@ -76,7 +76,7 @@ def results_for(spec: StudySpec, source: Study) -> tuple[list[Json], dict[str, i
 
 def _results_by_trial(source: Study, metric: str) -> ByTrial:
     """The metric of each trial that has results, as the study's tuner sees them."""
-    values, cooldowns = ByTrial(), Cooldowns(source.tuner)
+    values, cooldowns = ByTrial(), Cooldowns(source.spec.tuner)
     for event in filter(None, map(cooldowns.read, source.history)):
         value = event.metrics.get(metric) if event.kind == TrialEventKind.RESULT else None
         if value is not None and isfinite(value):

@@ -103,7 +103,7 @@ class TunerDriver:
 
     def __init__(self, spec: Mapping[str, Any], sampler: Sampler | None = None) -> None:
         self.spec = spec
-        parsed = StudySpec.from_dict(dict(spec), limits=None)  # it was accepted once
+        parsed = StudySpec(**spec)
         with _blaming("the tuner", but=SpecError):
             self._sampler = sampler or queued_sampler_of(parsed)
             self._price_sampler = find_price_sampler(self._sampler)

@@ -58,12 +58,12 @@ def study(
     now: the time of the query, for the duration of a running study. expected: the forecast, if there is one.
     """
     folded = plan.studies[name]
-    more: dict[str, Any] = {"spec": folded.spec, "trials": trials(plan, folded)} if with_trials else {}
+    more: dict[str, Any] = {"spec": folded.spec.json, "trials": trials(plan, folded)} if with_trials else {}
     packed = {"packing": packing(plan)} if plan.packing or plan.packing_reason else {}
-    more |= pareto_fields(plan, folded) | packed | {"sampler": folded.tuner.get("sampler", "")}
+    more |= pareto_fields(plan, folded) | packed | {"sampler": folded.spec.tuner.get("sampler", "")}
     return StudyAnswer(
         study=folded.id,
-        name=folded.name,
+        name=folded.spec.name,
         state=folded.state,
         story=story(plan, folded),
         error=json_safe(folded.error),
@@ -72,10 +72,10 @@ def study(
         not_exact=json_safe(inexact_results.study_inexactness(plan, folded)),
         exactness=proven(plan, folded),
         ending=ending_text(folded),
-        metric=folded.metric,
-        mode=folded.mode,
-        value=folded.value,
-        tuner=folded.tuner.get("kind", ""),
+        metric=folded.spec.metric,
+        mode=folded.spec.mode,
+        value=folded.spec.value,
+        tuner=folded.spec.tuner.get("kind", ""),
         best=outcomes.best(plan, folded),
         counts=_counts(plan, folded),
         failed=sum(trial.state == TrialState.FAILED for trial in folded.trials),
@@ -89,7 +89,7 @@ def study(
         finished_at=folded.finished_at,
         slots=slots,
         progress=progress(plan, folded, reached or {}, expected),
-        grows_by=SIZE_FIELDS.get(folded.kind),
+        grows_by=SIZE_FIELDS.get(folded.spec.kind),
         grows_from=current_size(folded),
         **_annotations(plan, folded),
     ).with_fields(**lineage(folded), **more)
@@ -235,7 +235,7 @@ def _trial(
     front: Collection[int],
 ) -> Trial:
     state, rung, (last, best) = _state(plan, trial, busy), board.rung(trial.number), outcomes_of(plan, study, trial)
-    text, result = json_safe(state_text(study, trial, state, board)), best if study.value == "best" else last
+    text, result = json_safe(state_text(study, trial, state, board)), best if study.spec.value == "best" else last
     more = _OptionalFields()
     if (judged := judged_result(plan, study, trial)) is not None:
         more["metrics"], more["violation"], more["front"] = *judged, trial.number in front

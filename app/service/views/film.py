@@ -74,7 +74,9 @@ def film(study: Study, shown: StudyAnswer, tree: Tree, history: PlanHistory, ver
     lane = min(24.0, LANES / max(1, len(rows)))
     trials = len(tree.trials.node)
     faint = 0.6 * math.sqrt(min(1, MANY / max(1, trials)))
-    scene = Scene(f"{study.name}: {study.metric}", top + lane * len(rows) + 16, (top, top + lane * len(rows)), faint)
+    scene = Scene(
+        f"{study.spec.name}: {study.spec.metric}", top + lane * len(rows) + 16, (top, top + lane * len(rows)), faint
+    )
     grown = _RungTree(_mean_tree(tree), _measurement_times(history, tree, version), clock, shown.mode)
     scene.drawn += grown.axes()
     scene.drawn += _slots(spans, rows, tree, study, clock, now, top, lane)

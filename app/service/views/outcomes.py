@@ -37,7 +37,7 @@ def mark(plan: SearchPlan, study: Study, trial: search_plan.Trial) -> str:
 def mark_of_best(plan: SearchPlan, study: Study, best: search_plan.Trial) -> str:
     """The mark of the best trial as a sentence that follows its result; empty without one."""
     text = mark(plan, study, best)
-    subject = "Its value" if len(study.objectives.goals) == 1 else f"Trial {best.number}"
+    subject = "Its value" if len(study.spec.objectives.goals) == 1 else f"Trial {best.number}"
     return f" {mark_sentence(subject, text)}." if text else ""
 
 
@@ -74,13 +74,12 @@ def idle_parameters_text(plan: SearchPlan, study: Study, equal: Sequence[search_
 
 def pareto_fields(plan: SearchPlan, study: Study) -> dict[str, Any]:
     """The fields of a study with several metrics or constraints."""
-    if study.objectives.is_plain:
+    if study.spec.objectives.is_plain:
         return {}
-    metrics, constraints = study.spec.get("metrics") or [], study.spec.get("constraints") or []
     mark_of = marks(plan, study)
     return {
-        "metrics": metrics,
-        "constraints": constraints,
+        "metrics": list(study.spec.metrics),
+        "constraints": list(study.spec.constraints),
         "front": [_best(plan, study, mark_of, *each) for each in results.pareto_front(plan, study)],
     }
 
@@ -94,19 +93,19 @@ class JudgedResult(NamedTuple):
 
 def judged_result(plan: SearchPlan, study: Study, trial: search_plan.Trial) -> JudgedResult | None:
     """None for a study with one metric and no constraints, and for a trial without a result."""
-    result = None if study.objectives.is_plain else results.result(plan, study, trial)
+    result = None if study.spec.objectives.is_plain else results.result(plan, study, trial)
     if result is None:
         return None
     measured = plan.metrics(trial, result.step) or {}
-    score = study.objectives.score(measured)
+    score = study.spec.objectives.score(measured)
     assert score is not None
-    metrics = {name: float(measured[name] or 0.0) for name in study.objectives.metrics}
+    metrics = {name: float(measured[name] or 0.0) for name in study.spec.objectives.metrics}
     return JudgedResult(metrics, score.violation)
 
 
 def pareto_trials(plan: SearchPlan, study: Study) -> frozenset[int]:
     """The trials of the Pareto front, if the study has one."""
-    if study.objectives.is_plain:
+    if study.spec.objectives.is_plain:
         return frozenset()
     return frozenset(trial.number for trial, _ in results.pareto_front(plan, study))
 

@@ -94,7 +94,7 @@ def _passing(study: Study) -> dict[NodeId, int]:
 def _means(plan: SearchPlan, study: Study) -> dict[NodeId, list[tuple[int, float, float]]]:
     """By node of a trial's first repeat: step, mean and deviation over its repeats."""
     means: dict[NodeId, dict[int, tuple[int, float, float]]] = {}
-    for trial in study.trials if study.repeats[0] > 1 else ():
+    for trial in study.trials if study.spec.repeats[0] > 1 else ():
         for name, end in plan.path_ends(next(trial.single_runs())):
             here = means.setdefault(name, {})
             for step in plan.nodes[name].metrics:
@@ -105,7 +105,7 @@ def _means(plan: SearchPlan, study: Study) -> dict[NodeId, list[tuple[int, float
 
 def _node(node: Node, study: Study, index: dict[NodeId, int], trials: int, points: int) -> Json:
     end = study.max_step_by_node[node.id]
-    curve = downsample(list(_curve(node, study.metric, end)), points)
+    curve = downsample(list(_curve(node, study.spec.metric, end)), points)
     return {
         "id": node.id,
         "parent": -1 if node.parent is None else index.get(node.parent, -1),
@@ -255,7 +255,7 @@ def _better(results: Sequence[Measured], study: Study) -> Iterator[tuple[Measure
     best: float | None = None
     of_others = [each for each in results if study.trials[each.trial].state != RANKED_LAST]
     for each in of_others or results:
-        value = _finite(each.metrics.get(study.metric))
+        value = _finite(each.metrics.get(study.spec.metric))
         if value is not None and (best is None or sign(study) * value < best):
             best = sign(study) * value
             yield each, value

@@ -38,12 +38,12 @@ def ending_text(study: Study) -> str | None:
 
 def _pop_ending(study: Study) -> Mapping[str, Any]:
     """Why the tuner `pop` completed a study. The log only has the ends of its trials."""
-    tuner = study.tuner
+    tuner = study.spec.tuner
     if study.state != StudyState.COMPLETED or tuner.get("kind") != "pop":
         return {}
     overs = {event.reason.get("over") for event in study.history if event.kind == TrialEventKind.STOP}
     if "time" in overs:
-        return {"by": "max_time", "max_time": tuner.get("max_time") or study.spec["max_time"]}
+        return {"by": "max_time", "max_time": tuner.get("max_time") or study.spec.max_time}
     return _target_ending(study, tuner)
 
 
@@ -54,7 +54,7 @@ def _target_ending(study: Study, tuner: Mapping[str, Any]) -> Mapping[str, Any]:
         return {}
     last = targets[-1] if isinstance(targets, list) else targets
     for event in study.history:
-        value = event.metrics.get(study.metric) if event.kind == TrialEventKind.RESULT else None
+        value = event.metrics.get(study.spec.metric) if event.kind == TrialEventKind.RESULT else None
         if value is not None and sign * (value - last) <= 0:
             return {"by": "target", "target": last, "value": value, "trial": event.trial, "steps": event.steps}
     return {}
@@ -173,7 +173,7 @@ def _is_tried(plan: SearchPlan, trial: Trial) -> bool:
 
 def _expected_trials(study: Study, expected: Forecast | None) -> int | None:
     """The expected number of trials; None if users or programs add them."""
-    tuner = study.tuner
+    tuner = study.spec.tuner
     if study.is_final or tuner.get("kind") in ("grid", "trials"):
         return len(study.trials) or None
     number = expected.trials if expected else tuner.get("num_trials")

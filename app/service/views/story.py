@@ -68,7 +68,7 @@ def story(plan: SearchPlan, study: Study) -> StudyStory:
 
 def _equal_trials(plan: SearchPlan, study: Study, ranked: Ranked) -> list[int]:
     """The trials with the same value as the best one, or on its Pareto front."""
-    if len(study.objectives.goals) > 1:
+    if len(study.spec.objectives.goals) > 1:
         return [trial.number for trial, _ in results.pareto_front(plan, study)[1:]]
     if not ranked or _violates(plan, study, ranked[0][0]):
         return []
@@ -83,7 +83,7 @@ def _count_as_far(plan: SearchPlan, ranked: Ranked) -> int:
 
 def _violates(plan: SearchPlan, study: Study, trial: Trial) -> bool:
     """Whether the trial's result violates a constraint."""
-    score = None if study.objectives.is_plain else results.score(plan, study, trial)
+    score = None if study.spec.objectives.is_plain else results.score(plan, study, trial)
     return score is not None and not score.is_feasible
 
 
@@ -92,16 +92,16 @@ def _best_text(plan: SearchPlan, study: Study, ranked: Ranked, equal: list[int],
         return _no_result_text(study)
     best, result = ranked[0]
     if _violates(plan, study, best):
-        return f"No trial satisfies {_join(study.spec['constraints'])}; trial {best.number} is closest."
-    if len(study.objectives.goals) > 1:
+        return f"No trial satisfies {_join(study.spec.constraints)}; trial {best.number} is closest."
+    if len(study.spec.objectives.goals) > 1:
         return _pareto_text(study, sorted([best.number, *equal]), len(ranked))
-    what = f"{_trial_name(best)}, {study.metric} {_value(result)} at step {_n(result.step)}"
+    what = f"{_trial_name(best)}, {study.spec.metric} {_value(result)} at step {_n(result.step)}"
     if len(ranked) == 1:
         return f"{_heading(study)}: {what}, the only {'trial' if len(study.trials) == 1 else 'result'}."
-    word = "lowest" if study.mode == "min" else "highest"
+    word = "lowest" if study.spec.mode == "min" else "highest"
     of = f"{_n(len(ranked))} results"
-    if study.spec.get("constraints"):
-        of = f"the results that satisfy {_join(study.spec['constraints'])}, {_n(len(ranked))} in all"
+    if study.spec.constraints:
+        of = f"the results that satisfy {_join(study.spec.constraints)}, {_n(len(ranked))} in all"
     return f"{_heading(study)}: {what}, the {word} of {of}{_tie_text(ranked, equal, as_far)}."
 
 
@@ -145,7 +145,7 @@ def _fewest_steps_text(ranked: Ranked, equal: list[int]) -> str:
 
 
 def _pareto_text(study: Study, front: list[int], count: int) -> str:
-    metrics = _join(study.objectives.metrics[: len(study.objectives.goals)])
+    metrics = _join(study.spec.objectives.metrics[: len(study.spec.objectives.goals)])
     trials = "1 Pareto-optimal trial" if len(front) == 1 else f"{_n(len(front))} Pareto-optimal trials"
     of = f"{metrics}, {'1 result' if count == 1 else f'{_n(count)} results'}"
     return f"{trials}{_moment(study)}: {_numbers(front).partition(' ')[2]} ({of})."
@@ -153,7 +153,7 @@ def _pareto_text(study: Study, front: list[int], count: int) -> str:
 
 def _trials_within_noise(plan: SearchPlan, study: Study, ranked: Ranked) -> list[int]:
     """The trials that their repeats do not separate from the best one. Empty for several metrics."""
-    if len(study.objectives.goals) > 1 or not ranked or _violates(plan, study, ranked[0][0]):
+    if len(study.spec.objectives.goals) > 1 or not ranked or _violates(plan, study, ranked[0][0]):
         return []
     close = set(results.ties_with_best(ranked))
     return [trial.number for trial, _ in ranked if trial.number in close and not _violates(plan, study, trial)]
@@ -165,7 +165,7 @@ def _noise_text(plan: SearchPlan, study: Study, ranked: Ranked, equal: list[int]
         named, differ = _numbers(close), "it differs" if len(close) == 1 else "they differ"
         than = f"less than {results.STANDARD_ERRORS} standard errors, by their repeats; more `repeats` would tell"
         return f"{named[0].upper()}{named[1:]} may be as good: {differ} from trial {ranked[0][0].number} by {than}."
-    if len(study.objectives.goals) > 1 or not equal or study.spec.get("repeats"):
+    if len(study.spec.objectives.goals) > 1 or not equal or study.spec.repeats[0] > 1:
         return ""
     best = list(plan.path_ends(next(ranked[0][0].single_runs())))
     if all(list(plan.path_ends(next(study.trials[each].single_runs()))) == best for each in equal):
@@ -248,8 +248,8 @@ def _savings_text(
 
 
 def _shared_text(study: Study, best: Trial, shared: SharedBeginning) -> str:
-    of_best = "its" if len(study.objectives.goals) == 1 else f"trial {best.number}'s"
-    if not study.merges:
+    of_best = "its" if len(study.spec.objectives.goals) == 1 else f"trial {best.number}'s"
+    if not study.spec.merge:
         return "each trial is trained alone, as the study asks"
     if not shared.sharers:
         return f"no other trial shares {of_best} first steps"

@@ -152,7 +152,12 @@ class Gangs:
         """A reserved slot for work that ends before the reservation starts, also of other studies."""
         frontier, spans = choice[0], self._chain_spans(*choice)
         plan, held = frontier.plan, self._reservation
-        if held is None or plan.packing != 0 or not plan.stages_run or charged_study(frontier, spans).least_ranks > 1:
+        if (
+            held is None
+            or plan.packing != 0
+            or not plan.stages_run
+            or charged_study(frontier, spans).spec.least_ranks > 1
+        ):
             return None
         mine = [slot for slot in slots.free if slot.name in held.slots]
         left = held.until - self._ports.elapsed()
@@ -171,7 +176,7 @@ class Gangs:
 
     def _chain_spans(self, frontier: Frontier, spans: Sequence[Span]) -> Sequence[Span]:
         """The spans of a path that form one chain; only the first span if the path may get more slots next time."""
-        if charged_study(frontier, spans).most_ranks > 1 and gangs.is_moldable(frontier.plan, spans[0]):
+        if charged_study(frontier, spans).spec.most_ranks > 1 and gangs.is_moldable(frontier.plan, spans[0]):
             return spans[:1]
         return cut_at_suspect(frontier.plan, spans)
 
@@ -211,8 +216,8 @@ class Gangs:
                 if gathered is not None:
                     return replace(gathered, measures=True)
             ranks = gangs.worthwhile_ranks(profile, least, min(most, len(group)))
-            if ranks > max(best[0], study.least_ranks):
-                most = gangs.room_for(study, study.most_ranks, len(all_groups[host, device]), 0, least)
+            if ranks > max(best[0], study.spec.least_ranks):
+                most = gangs.room_for(study, study.spec.most_ranks, len(all_groups[host, device]), 0, least)
                 is_best = ranks >= gangs.worthwhile_ranks(profile, least, most)
                 best, whole = (ranks, here), cut_at_branch(frontier, spans) if is_best else spans[:1]
         return self._gather(frontier, whole, best[1], best[0] or None) or self._gather(frontier, spans[:1], free)
@@ -256,7 +261,9 @@ class Gangs:
         self._reservation, self._is_wanted = held and replace(held, verifies_on=verifies_on), is_wanted
         if held is None:
             study, ranks = charged_study(frontier, spans), _least_ranks(frontier, spans, well)
-            says = f"says ranks: {ranks}" if ranks == study.least_ranks else f"needs {ranks} devices for its memory"
+            says = (
+                f"says ranks: {ranks}" if ranks == study.spec.least_ranks else f"needs {ranks} devices for its memory"
+            )
             self._ports.problems.report(
                 about,
                 f"study {study.id} waits: it {says}, and no machine has this many healthy slots of one kind of "

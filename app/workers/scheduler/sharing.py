@@ -98,7 +98,7 @@ def _can_take_over(takeover: Takeover, slots: Candidates) -> bool:
     If its stages need several slots, slots are reserved for it instead.
     """
     frontier = takeover.frontier
-    if frontier.plan.studies[takeover.study].least_ranks > 1:
+    if frontier.plan.studies[takeover.study].spec.least_ranks > 1:
         return False
     head = frontier.most_urgent_head(study=takeover.study)
     slot = next((slot for slot in slots.healthy if slot.name == takeover.chain.slot), None)

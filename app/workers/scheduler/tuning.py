@@ -119,7 +119,7 @@ class Tuning:
     def _current_driver(self, stream: str, plan: SearchPlan, study: Study) -> TunerDriver:
         """The driver of a running study, with all news observed."""
         driver = self._drivers[stream].get(study.id)
-        if driver is None or driver.spec is not study.spec:
+        if driver is None or driver.spec is not study.spec.json:
             driver = self._drivers[stream][study.id] = self._make_driver(study)
         self._observe(plan, study, driver)
         self._deadlines[stream] = min(self._deadlines[stream], study.submitted_at + driver.seconds)
@@ -131,7 +131,7 @@ class Tuning:
     def _make_driver(self, study: Study) -> TunerDriver:
         """A new driver. A study file that this version cannot read waits for one that can."""
         try:
-            return self._ports.make_driver(study.id, study.spec)
+            return self._ports.make_driver(study.id, study.spec.json)
         except SpecError as error:
             text = f"study {study.id} waits: this version does not read its study file: {error}"
             raise HeldUp(text) from error
@@ -169,7 +169,7 @@ class Tuning:
 
         def decide_actions(plan: SearchPlan) -> Sequence[Event]:
             study = plan.studies[name]
-            if study.spec is not driver.spec:  # it was reopened with another one
+            if study.spec.json is not driver.spec:  # it was reopened with another one
                 return ()
             if self._observe(plan, study, driver) and next(attempts) <= OPTIMISTIC:
                 raise Moved(f"Study {name} has moved.")
@@ -183,7 +183,7 @@ class Tuning:
 
         def decide_actions(plan: SearchPlan) -> Sequence[Event]:
             study = plan.studies[name]
-            if study.spec is not driver.spec:  # it was reopened with another one
+            if study.spec.json is not driver.spec:  # it was reopened with another one
                 return ()
             self._observe(plan, study, driver)
             end, at = driver.end(), self._ports.clock()

@@ -132,7 +132,7 @@ class VerificationScheduling:
 
     def _isolate(self, frontier: Frontier) -> None:
         sharing = [each for each in frontier.plan.studies.values() if not (each.is_final or each.isolated)]
-        for study in [each for each in sharing if each.inexact != InexactPolicy.ALLOW]:
+        for study in [each for each in sharing if each.spec.inexact != InexactPolicy.ALLOW]:
             if self._transact(frontier, c.IsolateStudy(study=study.id, at=self._ports.clock())):
                 logger.warning("study %s: its trainer is not exact", study.id, extra={"study": study.id})
                 self._cache.refresh(frontier.id, fresh=False)
