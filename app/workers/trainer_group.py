@@ -49,7 +49,7 @@ class Meeting:
     place: Mapping[str, Any]
 
     @classmethod
-    def of(cls, host: str) -> Meeting:
+    def open(cls, host: str) -> Meeting:
         """host: of the leader, for ranks on other machines; empty if all are here."""
         if not host:
             return cls(anonymous_file(0), {})
@@ -99,7 +99,7 @@ class TrainerGroup(TrainerClient):
         far: all ranks but the leader, if they are on other machines.
         host: where those reach this machine.
         """
-        group, meeting = cls(TrainerProcess(*warm.fork()), late_seconds), Meeting.of(host)
+        group, meeting = cls(TrainerProcess(*warm.fork()), late_seconds), Meeting.open(host)
         try:
             for _ in range(ranks - 1 - len(far)):
                 group.ranks.append(TrainerProcess(*warm.fork()))
