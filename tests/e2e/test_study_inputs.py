@@ -169,8 +169,8 @@ def test_a_picture_that_joins_a_data_set_is_said(tmp_path: Path, monkeypatch: py
     [said] = stagetree(tmp_path, *run)["not_exact"]
     data = tmp_path / "data"
     assert said == (
-        f"{data}/*/*.txt has changed since shared results were trained: name {data} in `inputs` to train with what is "
-        "there now"
+        f"{data}/*/*.txt has changed since shared results were trained: name {data} in `inputs` to train with the "
+        "present files"
     )
 
 
