@@ -58,12 +58,13 @@ def debug(
 
 
 class StoredState(NamedTuple):
-    """The checkpoint of a trial after a step, in a file."""
+    """The checkpoint of a trial after a step, in a file. mark: of its trial, if any."""
 
     study: str
     trial: int
     step: int
     image: Path
+    mark: str
 
 
 def export_model(
@@ -80,7 +81,7 @@ def export_model(
         trial, plan = service.client.trial(name, state.trial), service.client.plan(name)
         spec = service.client.study(name, trials=True)["spec"]
     work = _slot_work(plan, spec, trial["hp"], trainer_files(trainers), "cpu")
-    return export_state(work, state.image, state.step, folder)
+    return export_state(work, state.image, state.step, folder, state.mark)
 
 
 def _slot_work(plan: Json, spec: Json, hp: Json, files: Sequence[str], device: str) -> DebugTrial:

@@ -95,7 +95,7 @@ def _export(id: str, which: _Wanted, trainers: list[str], server: str | None, di
     with TemporaryDirectory(prefix="stagetree-") as folder:
         file = _write(id, replace(which, into=Path(folder)), server, dir)
         number, step = map(int, OF_TRIAL.findall(file.path.name)[-1])
-        state = StoredState(id, number, step, file.path)
+        state = StoredState(id, number, step, file.path, file.mark)
         is_its_own = export_model(state, which.into, trainers, server, dir)
         like = [] if is_its_own else _model_copies(file.path)
     print(f"{which.into}{file.about}: {', '.join(sorted(path.name for path in which.into.iterdir()))}")

@@ -91,7 +91,9 @@ def _cause(
 ) -> _Cause | None:
     if not_compared := sorted({each.step for each in resumptions_of(plan, trial) & uncompared_resumptions}):
         why = not_compared_reason(plan, not_compared)
-        return _Cause(f"resumed from the state of step {numbers_text(not_compared)}, {why}", names_trial=True)
+        many = len(not_compared) > 1
+        states = f"{'states of steps' if many else 'state of step'} {numbers_text(not_compared)}"
+        return _Cause(f"resumed from the {states}, which {why}", names_trial=True)
     return next(
         (_Cause(f"{each.text}, and no whole trial was compared") for each in suspicions if each.concerns(plan, trial)),
         None,
@@ -114,20 +116,22 @@ def _unchecked_trials(plan: SearchPlan, study: Study) -> str:
 
 
 def not_compared_reason(plan: SearchPlan, steps: list[int]) -> str:
-    """Why resumptions were not compared, as a relative clause."""
+    """Why resumptions were not compared, as a predicate of their states."""
     tried = (test for test in plan.tests if test.unproven and test.proof != VerificationKind.CHECK)
     reason = next((test.unproven for test in tried if max(test.begin, test.since) in steps), "")
     if reason:
-        return f"which could not be compared: {reason}"
+        return f"could not be compared: {reason}"
     costs = min((each.cost for step in steps for each in plan.witnesses.get(step, ())), default=0)
-    return "which was not compared" + (f", since that takes {costs} steps" if costs > COSTLY_STEPS else "")
+    were = "were" if len(steps) > 1 else "was"
+    return f"{were} not compared" + (f", since that takes {costs} steps" if costs > COSTLY_STEPS else "")
 
 
 def numbers_text(numbers: Iterable[int]) -> str:
-    """Steps or trials as text, such as "8, 11 and 3 more"."""
-    named = sorted(numbers)
-    more = f" and {len(named) - MOST_NAMED} more" if len(named) > MOST_NAMED else ""
-    return ", ".join(map(str, named[:MOST_NAMED])) + more
+    """Steps or trials as text, such as "8 and 11", or "8, 11 and 3 more"."""
+    ordered = sorted(numbers)
+    named, others = [str(each) for each in ordered[:MOST_NAMED]], len(ordered) - MOST_NAMED
+    *first, last = [*named, f"{others} more"] if others > 0 else named
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def depends_on_sharing(plan: SearchPlan, trial: Trial) -> bool:

@@ -106,7 +106,7 @@ def parts(store: ObjectStore, checkpoint: Checkpoint, *, whole: bool, exactness:
 
 def _pieces(image: mmap.mmap, whole: bool, exactness: str) -> list[memoryview]:
     try:
-        return [memoryview(image)] if whole else weight_parts(image, **({"exactness": exactness} if exactness else {}))
+        return [memoryview(image)] if whole else weight_parts(image, exactness)
     except ValueError as error:
         raise Unknown(str(error)) from None
 

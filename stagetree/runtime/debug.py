@@ -14,7 +14,7 @@ from typing import Any
 
 from stagetree.errors import StagetreeError
 from stagetree.runtime.checkpoints import state_format
-from stagetree.runtime.checkpoints.weight_files import export_weights
+from stagetree.runtime.checkpoints.weight_files import weight_parts
 from stagetree.runtime.failures import TrainerFailed, user_code
 from stagetree.runtime.loading import load_trainer
 from stagetree.runtime.machine import Machine
@@ -63,11 +63,12 @@ def run_in_terminal(trial: DebugTrial, steps: int) -> dict[str, float | None]:
         return model.evaluate()
 
 
-def export_state(trial: DebugTrial, image: Path, step: int, folder: Path) -> bool:
+def export_state(trial: DebugTrial, image: Path, step: int, folder: Path, mark: str = "") -> bool:
     """Export a trial's model from the checkpoint after `step` steps into an empty folder.
 
-    image: the checkpoint's file. Returns whether the trainer has an `export` of its own. Raises as `run_in_terminal`,
-    `StagetreeError` if there are no tensors, OSError.
+    image: the checkpoint's file. mark: why it may be inexact, for the metadata of a file that is written here. Returns
+    whether the trainer has an `export` of its own. Raises as `run_in_terminal`, `StagetreeError` if there are no
+    tensors, OSError.
     """
     with _raising_original():
         model = _build_model(trial)
@@ -80,7 +81,7 @@ def export_state(trial: DebugTrial, image: Path, step: int, folder: Path) -> boo
             return not export.__module__.startswith("stagetree.")
     with image.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as area:
         try:
-            weights = export_weights(area)
+            weights = b"".join(weight_parts(area, mark))
         except ValueError as error:
             raise StagetreeError(f"{error}: give the trainer a method `export(self, folder)`") from None
     (folder / "model.safetensors").write_bytes(weights)

@@ -293,7 +293,7 @@ def test_a_few_steps_are_named_and_the_others_counted() -> None:
     for node, end in story.plan.path_to(story.trial(study).path[-1], 20):
         story.finish(story.assign((node, node.start, end)))
     mark = trial_marks(story.plan, story.plan.studies[study])(story.trial(study))
-    assert mark == "unchecked: it resumed from the state of step 2, 4, 6, 8, 10 and 2 more, which was not compared"
+    assert mark == "unchecked: it resumed from the states of steps 2, 4, 6, 8, 10 and 2 more, which were not compared"
 
 
 # ------------------------------------------------------------------------------------------------ suspicions

@@ -43,13 +43,16 @@ def export_weights(image: Image) -> bytes:
     return b"".join(weight_parts(image))
 
 
-def weight_parts(image: Image, **metadata: str) -> list[memoryview]:
-    """As `export_weights`, in parts that refer to the image, so that large models are not held twice."""
+def weight_parts(image: Image, mark: str = "") -> list[memoryview]:
+    """As `export_weights`, in parts that refer to the image, so that large models are not held twice.
+
+    mark: why the weights may be inexact, for the file's metadata.
+    """
     header, begin = header_of(image)
     names = _names(header)
     if not names:
         raise ValueError("the checkpoint holds no tensors, only other values")
-    return _file_parts({name: header[stored] for name, stored in names.items()}, memoryview(image)[begin:], metadata)
+    return _file_parts({name: header[stored] for name, stored in names.items()}, memoryview(image)[begin:], mark)
 
 
 def find_model_copies(image: Image) -> list[str]:
@@ -252,9 +255,10 @@ def _tensors(tree: Any, path: tuple[str, ...]) -> Iterator[tuple[str, str]]:
         yield from _tensors(value, (*path, str(key)))
 
 
-def _file_parts(entries: Mapping[str, Entry], area: memoryview, metadata: Mapping[str, str]) -> list[memoryview]:
+def _file_parts(entries: Mapping[str, Entry], area: memoryview, mark: str) -> list[memoryview]:
     """The parts of a safetensors file with these tensors of `area`."""
-    header: dict[str, Any] = {"__metadata__": {"format": "pt", **metadata}}  # expected by other readers
+    metadata = {"format": "pt"} | ({"exactness": mark} if mark else {})  # other readers expect `format`
+    header: dict[str, Any] = {"__metadata__": metadata}
     parts, end = {name: area[slice(*entry["data_offsets"])] for name, entry in entries.items()}, 0
     names = sorted(parts, key=lambda name: -_bytes_of_one([([], entries[name]["shape"], parts[name])]))  # for alignment
     for name in names:
