@@ -127,17 +127,17 @@ def test_a_rank_of_another_machine_has_the_same_bits_also_once_more(
 @pytest.mark.slow
 def test_divided_states_go_to_another_machine_and_come_back_in_parts(warm: Warm, door: RankListener) -> None:
     """And one process resumes from them with the same bits."""
-    hp, how = {"lr": 0.01, "bs": 30}, {"deadline": PATIENT, "shards": 4, "parallel": "fsdp"}
+    hp, how = {"lr": 0.01, "bs": 30}, {"args": {}, "seed": 0, "shards": 4, "parallel": "fsdp"}
     machine, saved = Machine(door.address, "in_shards"), State.from_bytes(b"")
     with TrainerProcess.start(warm) as one:
-        one.build(DIGITS, "in_shards", {}, 0, **how)
+        one.call(PATIENT).build(file=DIGITS, name="in_shards", **how)
         one.train(hp, 6, deadline=PATIENT)
         with closing(one.save(deadline=PATIENT)) as alone:
             expected = b"".join(join_parts([each.view() for each in alone.images]))
         try:
             for until in (3, 5):
                 with group(warm, door) as both:
-                    both.build(DIGITS, "in_shards", {}, 0, **how)
+                    both.call(PATIENT).build(file=DIGITS, name="in_shards", **how)
                     if until > 3:
                         both.call(PATIENT).load(fds=saved.lend(), hp=hp, step=3)
                     both.train(hp, until, deadline=PATIENT)
@@ -156,11 +156,11 @@ def test_divided_states_go_to_another_machine_and_come_back_in_parts(warm: Warm,
 
 @pytest.mark.slow
 def test_a_machine_that_is_lost_while_parts_are_saved_leaves_no_state(warm: Warm, door: RankListener) -> None:
-    hp, how = {"lr": 0.01, "bs": 30}, {"deadline": PATIENT, "shards": 4, "parallel": "fsdp"}
+    hp, how = {"lr": 0.01, "bs": 30}, {"args": {}, "seed": 0, "shards": 4, "parallel": "fsdp"}
     machine = Machine(door.address, "in_shards")
     try:
         with group(warm, door) as both:
-            both.build(DIGITS, "in_shards", {}, 0, **how)
+            both.call(PATIENT).build(file=DIGITS, name="in_shards", **how)
             both.train(hp, 2, deadline=PATIENT)
             os.kill(machine.started[0].pid, signal.SIGSTOP)  # so that the leader is done with its part first
             killing = Timer(1.0, os.kill, (machine.started[0].pid, signal.SIGKILL))
@@ -182,7 +182,7 @@ def test_a_rank_that_is_killed_ends_all(warm: Warm, door: RankListener, machine:
         with pytest.raises(TrainerFailed, match="rank") as failed:
             both.train(HP, 10**9, deadline=PATIENT)
         assert failed.value.kind == "rank", failed.value.error
-    assert are_gone([both.pid])
+    assert are_gone([both.leader.pid])
 
 
 @pytest.mark.slow
