@@ -100,7 +100,7 @@ def test_two_ranks_under_torchrun(build: Build, capfd: pytest.CaptureFixture[str
     assert model.logged_means()["moved"] > 0
     first, *others = state(train(model, 6))["first"], *state(model)["others"]
     assert len(others) == 1
-    assert others[0]["trainer"]["state"]["where"] == state_format.SAME
+    assert others[0]["trainer"]["state"]["where"] == state_format.SAME_AS_FIRST
     assert not torch.equal(others[0]["trainer"]["state"]["own"], first["trainer"]["state"]["own"])
     whole, metrics = image(model), model.evaluate()
     model.load(state_format.unpack(half), HpTimeline(HP), 3)
