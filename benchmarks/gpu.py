@@ -190,17 +190,17 @@ def main() -> None:
     if given.device != "cpu" and not torch.cuda.is_available():
         sys.exit("torch finds no GPU here; --device cpu tries the program out")
     sizes = {"width": given.width, "layers": given.layers}
+    device_name = given.device if given.device == "cpu" else torch.cuda.get_device_name()
     found = defaultdict[str, list[tuple[float, float]]](list)
     with TrainerProcess.start(Warm(), TrainerSettings(given.device)) as process:
         process.call(PATIENCE).build(file=__file__, name="model", args=sizes, seed=0)
         process.train(HP, 2, deadline=PATIENCE)
         process.save(deadline=PATIENCE).close()
         bare = Bare(given.device, **sizes)
-        print(f"{process.info['device_name']}, torch {torch.__version__}: {megabytes(bare):.0f} MiB of state")
+        print(f"{device_name}, torch {torch.__version__}: {megabytes(bare):.0f} MiB of state")
         for _ in range(given.rounds):
             for name, pair in compare(process, bare, given.steps).items():
                 found[name].append(pair)
-        device_name = process.info["device_name"]
     measured: dict[str, dict[str, float]] = {}
     for name, pairs in found.items():
         ours, theirs = (1000 * statistics.median(each) for each in zip(*pairs, strict=True))

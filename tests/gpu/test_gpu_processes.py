@@ -45,7 +45,6 @@ def started(warm: Warm, size: int = 512, name: str = "gpu0", shares: int = 1) ->
 def test_a_slot_sees_its_own_device_alone(process: TrainerProcess) -> None:
     found = process.call(PATIENCE).evaluate().metrics
     assert (found["devices"], found["visible"]) == (1, 1)
-    assert process.info["device_name"] == torch.cuda.get_device_name(0) and process.info["cuda"] == torch.version.cuda
 
 
 def test_a_model_leaves_no_memory_to_the_next(process: TrainerProcess) -> None:
