@@ -85,7 +85,7 @@ MANY = 1000
 
 def ranking_nodes() -> Callable[[int], object]:
     ranking = Ranking[NodeId]()
-    return lambda number: ranking.put(NodeId(f"node {number}"), (1.0, float(number)))
+    return lambda number: ranking.set_urgency(NodeId(f"node {number}"), (1.0, float(number)))
 
 
 def reading_sequences() -> Callable[[int], object]:
