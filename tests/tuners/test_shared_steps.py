@@ -57,7 +57,7 @@ class World:
 
     def read(self, study: Study) -> dict[str, Any]:
         """What its user sees of it, where its own evaluations are concerned."""
-        every = study.spec.get("eval_every")
+        every = study.spec.eval_every
         own = [
             {
                 step: metrics
@@ -90,7 +90,7 @@ def test_a_trial_is_evaluated_wherever_its_study_asks(merge: bool) -> None:
     for seed in range(5):
         world = World(seed, ["random", "sha", "random"], merge=merge)
         for study in world.plan.studies.values():
-            every = study.spec.get("eval_every")
+            every = study.spec.eval_every
             for trial in study.trials:
                 steps = {step for step, _ in world.plan.curve(trial)}
                 if trial.state == "completed":
