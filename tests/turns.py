@@ -15,7 +15,7 @@ from zlib import crc32
 
 import pytest
 
-PARTS = 12
+PARTS = 24
 AT_NIGHT = "STAGETREE_TEST_MORE" in os.environ
 
 
