@@ -34,7 +34,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from app.domain.search_plan import SearchPlan, Study, Trial
+from app.domain.search_plan import BUDGETS, SearchPlan, Study, Trial
 from app.domain.terms import NodeId, StudyState, TrialState
 from stagetree.space import LENGTH
 
@@ -157,9 +157,6 @@ def _is_over(study: Study, trial: Trial) -> bool:
 
 # ------------------------------------------------------------------------------------------------------------ budgets
 
-BUDGETS = ("max_total_steps", "max_slot_seconds")
-"""The fields of a study file that limit its cost."""
-
 
 class Forecast(NamedTuple):
     """The expected number of trials of a study, and of their unique steps."""
@@ -177,7 +174,7 @@ class BudgetUse:
 
     def exhausted_budget(self, budgets: Mapping[str, float]) -> str | None:
         """The name of the budget that is used up, if any."""
-        used = {"max_total_steps": self.steps, "max_slot_seconds": self.slot_seconds}
+        used = dict(zip(BUDGETS, (self.steps, self.slot_seconds), strict=True))
         return next((name for name, most in budgets.items() if used[name] >= most), None)
 
 

@@ -8,10 +8,10 @@ from typing import Any
 from app.domain import checkpoint_needs
 from app.domain import commands as c
 from app.domain import events as e
-from app.domain.accounting import BUDGETS, budget_use
+from app.domain.accounting import budget_use
 from app.domain.failures import last_line
 from app.domain.schedule import path
-from app.domain.search_plan import SearchPlan, StoredSpec, Study, Trial, require_open
+from app.domain.search_plan import BUDGETS, SearchPlan, StoredSpec, Study, Trial, require_open
 from app.domain.terms import FailureKind, InexactPolicy, Refused, StateConflict, StudyState, TrialState
 from app.domain.trainer_check import check_error
 from app.domain.trial_requests import refuse_sequence_errors, suggestion_events
@@ -86,8 +86,9 @@ def submit(plan: SearchPlan, command: c.SubmitStudy, limits: Limits) -> Iterator
         by=command.by,
     )
     yield from command.learned
-    yield from suggestion_events(command.study, command.spec.get("suggestions", ()), command.at, command.by)
-    yield from isolate(plan, Study(command.study, StoredSpec.from_json(command.spec), command.at), command.at)
+    spec = StoredSpec.from_json(command.spec)
+    yield from suggestion_events(command.study, spec.suggestions, command.at, command.by)
+    yield from isolate(plan, Study(command.study, spec, command.at), command.at)
 
 
 def pause(study: Study) -> Iterator[e.Event]:

@@ -24,11 +24,12 @@ from app.domain.search_plan.plan import (
     speedup,
 )
 from app.domain.search_plan.resumptions import Resumption, Value, Witness, resumption_at
-from app.domain.search_plan.spec import StoredSpec
+from app.domain.search_plan.spec import BUDGETS, StoredSpec
 from app.domain.search_plan.study import Study, get_trial, require_open
 from app.domain.search_plan.trial import COOLDOWN_OF, Note, Trial, TrialEvent, TrialRun
 
 __all__ = [
+    "BUDGETS",
     "COOLDOWN_OF",
     "MAX_LOST",
     "MOST_FAILURES",

@@ -10,6 +10,9 @@ from typing import Any
 from app.domain.objectives import OBJECTIVE_FIELDS, Objectives, read_objectives
 from app.domain.terms import InexactPolicy
 
+BUDGETS = ("max_total_steps", "max_slot_seconds")
+"""The fields of a study file that limit its cost."""
+
 
 @dataclass(frozen=True)
 class StoredSpec:
@@ -46,7 +49,7 @@ class StoredSpec:
     tuner: Mapping[str, Any] = field(default_factory=dict)
     """The tuner's fields in the study file: its `kind`, and the fields of that kind."""
     stop_hopeless: Mapping[str, Any] | None = None
-    suggestions: tuple[Mapping[str, Any], ...] = ()
+    suggestions: tuple[dict[str, Any], ...] = ()
     seed: int = 0
     repeats: tuple[int, int | str] = (1, 0)
     """The number of repeats of each trial, and the step from which they differ, or `branch`."""
@@ -79,7 +82,6 @@ class StoredSpec:
     """How many of the best trials keep their final state."""
     keep_at: tuple[int, ...] = ()
     keep_every: int | None = None
-    sinks: tuple[Any, ...] = ()
 
     @classmethod
     def from_json(cls, json: dict[str, Any]) -> StoredSpec:
@@ -109,8 +111,7 @@ class StoredSpec:
     @property
     def budgets(self) -> dict[str, float]:
         """The most steps and the most slot seconds, by the name of the field, where they are limited."""
-        limits = {"max_total_steps": self.max_total_steps, "max_slot_seconds": self.max_slot_seconds}
-        return {name: most for name, most in limits.items() if most is not None}
+        return {name: most for name in BUDGETS if (most := getattr(self, name)) is not None}
 
     @property
     def keeps_states(self) -> bool:
@@ -136,6 +137,6 @@ _TYPED: dict[str, Callable[[Any], Any]] = {
     "space": lambda written: written or None,
     "inexact": InexactPolicy,
     **dict.fromkeys(("audit", "priority", "weight"), float),
-    **dict.fromkeys(("devices", "metrics", "constraints", "suggestions", "keep_at", "sinks"), tuple),
+    **dict.fromkeys(("devices", "metrics", "constraints", "suggestions", "keep_at"), tuple),
 }
 _AS_WRITTEN = {*StoredSpec.__dataclass_fields__} - {"json", "least_ranks", "most_ranks", *_TYPED}

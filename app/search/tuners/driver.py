@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from app.domain.accounting import BUDGETS, BudgetUse
+from app.domain.accounting import BudgetUse
 from app.domain.commands import Start, TunerAction
 from app.domain.cooldowns import Cooldowns
-from app.domain.search_plan import Study, TrialEvent
+from app.domain.search_plan import BUDGETS, Study, TrialEvent
 from app.domain.terms import StudyId, TrialEventKind
 from app.search.samplers import EnqueuedTrials, Knowledge, Proposal, Sampler, find_price_sampler, queued_sampler_of
 from app.search.tuners.base import NOWHERE, Context, End, NewTrial, Next, Tuner, check_action, objectives_in
