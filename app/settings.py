@@ -40,8 +40,8 @@ class Settings(BaseSettings):
     )
     access: Literal["loopback", "always", "open"] = Field(
         default="loopback",
-        description="which callers of the API need a token: those on other machines (loopback), all (always), "
-        "or none (open)",
+        description="which callers of the API need a token: those on other machines and other users of this one "
+        "(loopback), all (always), or none (open)",
     )
     proxies: str = Field(
         default="",

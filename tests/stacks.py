@@ -293,7 +293,7 @@ def cluster(bucket: dict[str, str], cluster_url: str) -> Iterator[Cluster]:
     }
     quiet = ["--without-gossip", "--without-mingle"]
     celery = [sys.executable, "-m", "celery", "-A", "app.workers", "worker", "-l", "INFO", *quiet]
-    serve = [sys.executable, "-m", "uvicorn", "--factory", "app.main:create_app"]
+    serve = [sys.executable, "-P", "-m", "stagetree", "api"]
     commands = {
         "redis": [redis_server(), "--port", str(broker), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"],
         "api": [*serve, "--port", str(api)],

@@ -1,7 +1,7 @@
 """The caller of a request, and its rights.
 
-`Gate` finds the principal by a token, or by the headers of a trusted proxy, or refuses the request with 401. A caller
-on the server's own machine needs no token; a request that was forwarded came from another machine. Then each route
+`Gate` finds the principal by a token, or by the headers of a trusted proxy, or refuses the request with 401. The
+server's own user needs no token on its machine; a request that was forwarded came from another machine. Then each route
 needs a scope: reading `read`, changing `submit`, and changing the study of another owner `operate`.
 
 `Guard` admits browsers only from the server's own pages, under one of its own names. A browser on this machine needs no
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from ipaddress import IPv4Network, IPv6Network, ip_address
 from typing import Annotated
 from urllib.parse import urlsplit
 
@@ -26,6 +26,7 @@ from starlette.types import ASGIApp, Message, Receive, Send
 from starlette.types import Scope as Asgi
 
 from app.api.errors import TRY_AGAIN, answer
+from app.api.peers import Peer, Peers
 from app.domain.terms import ANONYMOUS_ADMIN, Principal, Scope
 from app.events import DatabaseUnavailable
 from app.outages import LostRace
@@ -48,7 +49,9 @@ TOKEN_INVALID = "This token is not valid: it is unknown, has expired or was revo
 
 @dataclass(frozen=True)
 class AccessPolicy:
-    """Which callers need a token: those on another machine (`loopback`), all (`always`) or none (`open`)."""
+    """Which callers need a token: those on another machine or of another user (`loopback`), all (`always`) or none
+    (`open`).
+    """
 
     access: str = "loopback"
     proxies: Sequence[IPv4Network | IPv6Network] = ()
@@ -57,21 +60,16 @@ class AccessPolicy:
     instead: str = ""
     """A read-only server's advice on how to change studies; "" for other servers."""
 
-    def trusts(self, peer: str | None) -> bool:
+    def trusts(self, peer: Peer) -> bool:
         """Whether the peer is a trusted proxy."""
-        address = _address(peer)
-        return address is not None and any(address in network for network in self.proxies)
+        return peer.address is not None and any(peer.address in network for network in self.proxies)
 
-    def needs_no_token(self, peer: str | None, own: str | None, headers: Headers) -> bool:
-        """Whether a request needs no token. peer, own: the ends of its connection, None for a Unix socket.
-
-        Equal addresses at both ends are this machine's.
-        """
+    async def needs_no_token(self, peer: Peer, headers: Headers) -> bool:
+        """Whether a request needs no token."""
         if self.access != "loopback":
             return self.access == "open"
-        address = _address(peer)
-        is_here = address is None or address.is_loopback or address == _address(own)
-        return is_here and not any(name in headers for name in FORWARDING_HEADERS)
+        is_forwarded = any(name in headers for name in FORWARDING_HEADERS)
+        return peer.is_local and not is_forwarded and await peer.has_own_user()
 
 
 class Gate:
@@ -79,6 +77,7 @@ class Gate:
 
     def __init__(self, app: ASGIApp, policy: AccessPolicy, doorkeeper: Doorkeeper) -> None:
         self._app, self._policy, self._doorkeeper = app, policy, doorkeeper
+        self._peers = Peers()
 
     async def __call__(self, scope: Asgi, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -86,7 +85,7 @@ class Gate:
             return
         headers = Headers(scope=scope)
         try:
-            who = await self._find(scope, headers)
+            who = await self._find(self._peers.find(scope, receive), headers)
         except (DatabaseUnavailable, LostRace) as error:
             await answer(Request(scope), 503, str(error), TRY_AGAIN)(scope, receive, send)
             return
@@ -111,14 +110,13 @@ class Gate:
 
         return sent
 
-    async def _find(self, scope: Asgi, headers: Headers) -> Principal | None:
-        peer, own = ((scope.get(end) or (None,))[0] for end in ("client", "server"))
+    async def _find(self, peer: Peer, headers: Headers) -> Principal | None:
         if self._policy.trusts(peer) and (user := headers.get("x-forwarded-user")):
             groups = [each.strip() for each in headers.get("x-forwarded-groups", "").split(",")]
             return self._doorkeeper.user(user, groups)
         if (token := sent_token(headers)) and (principal := await self._recognise(token)):
             return principal
-        return ANONYMOUS_ADMIN if self._policy.needs_no_token(peer, own, headers) else None
+        return ANONYMOUS_ADMIN if await self._policy.needs_no_token(peer, headers) else None
 
     async def _recognise(self, token: str) -> Principal | None:
         is_fresh, who = self._doorkeeper.cached_principal(token)
@@ -146,15 +144,6 @@ def cookie_of(headers: Headers) -> str:
     """The cookie's name, which contains the port: browsers send a cookie to all ports of a machine."""
     port = headers.get("host", "").rpartition(":")[2]
     return f"stagetree-{port}" if port.isdecimal() else "stagetree"
-
-
-def _address(peer: str | None) -> IPv4Address | IPv6Address | None:
-    """The peer's IP address; None if it has none."""
-    try:
-        address = ip_address(peer or "")
-    except ValueError:
-        return None
-    return getattr(address, "ipv4_mapped", None) or address
 
 
 READING = ("preview_study", "replay_study", "imagine_study")

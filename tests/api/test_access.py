@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,8 +12,11 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
+from starlette.datastructures import Headers
 
+from app.api import peers
 from app.api.access import AccessPolicy, needed_scope
+from app.api.peers import peer_between
 from app.domain.terms import Principal, Scope
 from app.main import create_app
 from app.service.access import KNOWN_SECONDS, create, revoke
@@ -93,14 +98,17 @@ def test_nobody_is_asked_on_the_machine_of_the_server(app: FastAPI) -> None:
     assert status(HERE, Authorization="Bearer nonsense") == 200, "a token for another server does no harm"
 
 
-def test_one_address_at_both_ends_is_this_machine() -> None:
-    from starlette.datastructures import Headers
+def test_one_address_at_both_ends_is_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "tcp_owner", lambda there, here: os.geteuid())
 
-    policy = AccessPolicy()
-    assert policy.needs_no_token("192.0.2.2", "192.0.2.2", Headers())
-    assert not policy.needs_no_token("192.0.2.7", "192.0.2.2", Headers())
-    assert not AccessPolicy("always").needs_no_token("127.0.0.1", "127.0.0.1", Headers())
-    assert AccessPolicy("open").needs_no_token("192.0.2.7", "192.0.2.2", Headers())
+    def is_exempt(policy: AccessPolicy, there: str, here: str) -> bool:
+        peer = peer_between((there, 4242), (here, 8000))
+        return asyncio.run(policy.needs_no_token(peer, Headers()))
+
+    assert is_exempt(AccessPolicy(), "192.0.2.2", "192.0.2.2")
+    assert not is_exempt(AccessPolicy(), "192.0.2.7", "192.0.2.2")
+    assert not is_exempt(AccessPolicy("always"), "127.0.0.1", "127.0.0.1")
+    assert is_exempt(AccessPolicy("open"), "192.0.2.7", "192.0.2.2")
 
 
 def test_a_token_ends(app: FastAPI, as_: Let, use: Services, monkeypatch: pytest.MonkeyPatch) -> None:

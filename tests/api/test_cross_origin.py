@@ -11,7 +11,7 @@ from tests.api.world import API
 
 @pytest.fixture
 def local(app: FastAPI) -> TestClient:
-    return TestClient(app, base_url=f"http://127.0.0.1:8000{API}")
+    return TestClient(app, base_url=f"http://test{API}", headers={"Host": "127.0.0.1:8000"})
 
 
 @pytest.mark.parametrize(

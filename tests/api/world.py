@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -129,15 +130,17 @@ class Workers:
 
 
 @contextmanager
-def serving(app: FastAPI) -> Iterator[str]:
-    """The URL of a real server, in a thread."""
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning"))
-    thread = threading.Thread(target=server.run)
+def serving(app: FastAPI, listening: socket.socket | None = None) -> Iterator[str]:
+    """The URL of a real server, in a thread. It listens on this socket, or on a free port."""
+    listening = listening or socket.create_server(("127.0.0.1", 0))
+    url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
     while not server.started:
         time.sleep(0.01)
     try:
-        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+        yield url
     finally:  # or a test that fails would keep pytest from its end
         app.state.services.stopping.set()
         server.should_exit = True

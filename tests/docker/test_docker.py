@@ -20,6 +20,7 @@ from redis import Redis
 from stacks import Cluster, answers, redis_server, wait_for
 from uvicorn.main import main as uvicorn_main
 
+from app.cli.commands import app as cli
 from app.domain.slots import NAME
 from app.embedded import Embedded, slot_names
 from app.events.database import Database
@@ -66,8 +67,10 @@ def docker_commands() -> dict[str, Command]:
 
 
 def arguments(command: Command) -> dict[str, Any]:
-    """The options of a celery or uvicorn command as that program reads them, without options that must differ."""
+    """The options of a command of ours as Celery or uvicorn reads them, without options that must differ."""
     words = command[command.index("-m") + 1 :] if command[0] == sys.executable else command
+    if words[0] == "stagetree":
+        return served(words[1:])
     if words[0] == "celery":
         assert words[1:4] == ["-A", "app.workers", "worker"]
         queue = words[words.index("-Q") + 1]
@@ -76,12 +79,22 @@ def arguments(command: Command) -> dict[str, Any]:
         assert given.pop("hostname", f"{queue}@%h").startswith(queue)
         return {**given, "queues": "a slot" if NAME.fullmatch(queue) else queue}
     values = uvicorn_main.make_context("uvicorn", words[1:], resilient_parsing=True).params
-    return {name: values[name] for name in ("app", "factory", "workers", "reload", "fd", "uds")}
+    assert not any(values[name] for name in ("workers", "reload", "fd", "uds"))
+    return {name: values[name] for name in ("app", "factory", "proxy_headers")}
+
+
+def served(words: Command) -> dict[str, Any]:
+    """What `stagetree api` has uvicorn serve."""
+    given: dict[str, Any] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("uvicorn.run", lambda app, **options: given.update(app=app, **options))
+        cli(words, standalone_mode=False)
+    return {name: value for name, value in given.items() if name not in ("host", "port")}
 
 
 def test_our_processes_are_started_as_in_the_tests(cluster: Cluster) -> None:
     run_elsewhere = [arguments(command) for name, command in cluster.commands.items() if name != "redis"]
-    started = {name: command for name, command in docker_commands().items() if command[0] in ("celery", "uvicorn")}
+    started = {name: command for name, command in docker_commands().items() if command[0] in ("celery", "stagetree")}
     assert len(started) == 5
     for name, command in started.items():
         assert arguments(command) in run_elsewhere, name

@@ -1,0 +1,55 @@
+"""What another user of this machine reaches of an embedded stack: nothing."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import psutil
+import pytest
+from other_user import NOBODY, needs_root, send_as, status_for
+from redis import Redis
+from stacks import PATIENCE, Service, answers, wait_for
+
+from app.embedded.machine import Scratch, redis_command
+
+
+@pytest.fixture
+def broker() -> Iterator[tuple[psutil.Process, Path]]:
+    """The Redis of an embedded stack, and its socket."""
+    scratch = Scratch()
+    place = Path(scratch.path) / "redis.sock"
+    with subprocess.Popen(redis_command(scratch.path), stdout=subprocess.DEVNULL) as process:
+        try:
+            with Redis(unix_socket_path=str(place)) as client:
+                wait_for("the start of Redis", lambda: answers(client))
+            yield psutil.Process(process.pid), place
+        finally:
+            process.terminate()
+            process.wait(PATIENCE)
+            scratch.delete()
+
+
+def test_redis_is_a_private_socket_in_a_private_folder(broker: tuple[psutil.Process, Path]) -> None:
+    process, place = broker
+    assert [path.stat().st_mode & 0o777 for path in (place.parent, place)] == [0o700, 0o700]
+    assert process.net_connections("inet") == []
+
+
+@needs_root
+def test_another_user_does_not_reach_redis(broker: tuple[psutil.Process, Path]) -> None:
+    _, place = broker
+    assert send_as(NOBODY, str(place), "PING\r\n", family="AF_UNIX") == "PermissionError"
+    place.parent.chmod(0o755)
+    assert send_as(NOBODY, str(place), "PING\r\n", family="AF_UNIX") == "PermissionError"
+
+
+@needs_root
+@pytest.mark.slow
+def test_another_user_does_not_reach_a_stack(stack: Service) -> None:
+    url = urlsplit(stack.client.url)
+    for method, path in (("GET", "/api/v1/slots"), ("POST", "/api/v1/studies")):
+        assert status_for(NOBODY, (url.hostname, url.port), method, path) == 401
+    assert stack.client.slots()
