@@ -79,7 +79,7 @@ def _server(folder: Path) -> Server:
 
     policy = AccessPolicy(instead=f"`stagetree up --dir {folder}` serves the same studies so that they can be changed.")
     services: ApiServices = services_of(folder, ApiServices, settings().stop_seconds, policy=policy)
-    return uvicorn.Server(uvicorn.Config(make_app(services), log_level="warning", access_log=False, proxy_headers=False))
+    return uvicorn.Server(uvicorn.Config(make_app(services), log_level="warning", access_log=False))
 
 
 def _studies(folder: Path) -> str:

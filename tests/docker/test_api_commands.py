@@ -75,7 +75,7 @@ def test_the_commands_were_found() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: " ".join(command).replace(str(ROOT), "."))
 def test_only_the_connection_says_who_is_a_proxy(command: tuple[str, ...], sqlite_url: str) -> None:
     environment = {
         **os.environ,
