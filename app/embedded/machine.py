@@ -134,7 +134,9 @@ def reserve(host: str, port: int) -> tuple[int, contextlib.ExitStack]:
 
 MAX_LOG_BYTES = 16 * 2**20
 LOCAL_SETTINGS = {"STAGETREE_STUDY_FILES": "/", "STAGETREE_SINKS": "*"}
-"""Settings of a stack that no other machine reaches: its callers can read and write this user's files anyway."""
+"""Settings of a stack that no other machine reaches: callers without a token can read and write this user's files
+anyway.
+"""
 
 
 def url(host: str, port: int) -> str:
