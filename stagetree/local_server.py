@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stagetree.client import Client
+from stagetree.client.http import OWN_TOKENS
 from stagetree.errors import StagetreeError
 from stagetree.study import Study
 
@@ -133,6 +134,8 @@ class LocalServer:
         answer: dict[str, Any] = json.loads(line) if line else {"error": "the service ended while it was started"}
         if "error" in answer:
             raise StagetreeError(answer["error"])
+        if answer["token"]:
+            OWN_TOKENS[answer["url"]] = answer["token"]
         return answer["url"], answer["slots"]
 
     def _end(self) -> None:

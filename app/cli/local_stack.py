@@ -33,7 +33,7 @@ def main(options: dict[str, Any]) -> int:
             (folder / "trainers").mkdir(exist_ok=True)
         stack = Embedded(folder, slots, options["trainers"], slots_per_gpu=per_gpu, stays=True)
         with embedded(stack, await_slots=True):
-            _say(url=stack.url, slots=slots)
+            _say(url=stack.url, slots=slots, token=stack.token)
             with study_sinks(stack.url, folder / "sinks", stack.environment().get("STAGETREE_SINKS", "")):
                 while not select.select([sys.stdin], [], [], _LOOK_SECONDS)[0]:
                     stack.check()

@@ -57,9 +57,10 @@ class Service(Generic[Asked]):
     """The option that leads another command there, such as `--dir FOLDER`."""
 
     external_url: str | None = None
-    """The address for other machines, if the stack listens for them, with the `token` of its user."""
+    """The address for other machines, if the stack listens for them."""
 
     token: str | None = None
+    """That of the stack's user, if other machines can reach it or all callers need one."""
 
 
 if TYPE_CHECKING:

@@ -43,6 +43,9 @@ def up(
         print(f"Submit a study from another terminal: stagetree submit study.yaml --server {url}")
         if service.external_url:
             print(_access_text(service.external_url, service.token))
+        elif service.token:
+            print(f"Callers here need a token: open {url}/#token={service.token}")
+            print(f"in a browser, and set STAGETREE_TOKEN={service.token} for commands.")
         print(f"Open {url} in a browser to watch; the API is described at {url}/docs.")
         print("Ctrl-C stops everything; nothing is lost.", flush=True)
         report_resumed_studies(service)

@@ -55,7 +55,7 @@ class Embedded:
     folder: of its log and checkpoints.
     slots_per_gpu: how many slots share a GPU.
     say: shows the user a sentence while the stack ends.
-    token: of its user, if other machines can reach it.
+    token: of its user, if other machines can reach it or all callers need one.
     forking: the interpreter of its trainers, if it was started before.
     processes: all others, by the names of their logs.
     stays: runs until it is stopped, so that other commands can send it studies.
@@ -164,6 +164,11 @@ class Embedded:
         }
 
     @property
+    def _needs_token(self) -> bool:
+        """Whether this user needs a token, too."""
+        return self.environment().get("STAGETREE_ACCESS") == "always"
+
+    @property
     def _scratch(self) -> str:
         return self.forking.folder if self.forking else ""
 
@@ -196,9 +201,7 @@ class Embedded:
         machine.open_log(self.folder / "logs" / "api.log").close()
 
     def _release_workers(self) -> None:
-        """Let the workers run once the database is ready, and create the user's token if other machines can reach the
-        stack.
-        """
+        """Let the workers run once the database is ready, and create the user's token if a caller needs one."""
         assert self._workers is not None
         self._workers.settimeout(START_SECONDS)
         with self._workers, self._workers.makefile() as told:
@@ -210,7 +213,7 @@ class Embedded:
                 raise StackFailed(f"workers ended{last_line(self.folder / 'logs' / 'workers.log')}")
             if problem.strip():
                 raise StackFailed(problem.strip())
-            if self.external_url is not None:
+            if self.external_url is not None or self._needs_token:
                 self.token = machine.user_token(self.folder / "token", self.environment()["STAGETREE_DATABASE_URL"])
 
     def commands(self) -> dict[str, list[str]]:
@@ -258,7 +261,10 @@ class Embedded:
 
     def _await_ready(self, slots: int) -> None:
         from stagetree.client import Client, StagetreeError
+        from stagetree.client.http import OWN_TOKENS
 
+        if self._needs_token and self.token is not None:
+            OWN_TOKENS[self.url] = self.token
         deadline = time.monotonic() + START_SECONDS
         with Client(self.url, retries=0) as client:
             while time.monotonic() < deadline:

@@ -32,6 +32,9 @@ DEFAULT_URL = "http://127.0.0.1:8000"
 SILENCE = 60.0
 """Seconds without any event, keep-alives included, after which a stream counts as dead."""
 
+OWN_TOKENS: dict[str, str] = {}
+"""The tokens of servers that this process has started, by URL. Clients send them to no other server."""
+
 _TRY_AGAIN = {408, 429, 500, 502, 503, 504}
 _PROBLEMS: dict[int, type[ProblemError]] = {400: Invalid, 404: NotFound, 409: Conflict, 412: Conflict, 422: Invalid}
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
@@ -51,7 +54,7 @@ class Http:
 
         self.url, self._timeout, self._retries = server_url(url), timeout, retries
         headers = {"Accept": "application/json"}
-        if token := known_token(token):
+        if token := known_token(token or OWN_TOKENS.get(self.url)):
             headers["Authorization"] = f"Bearer {token}"
         try:
             self._http = httpx2.AsyncClient(base_url=self.url, timeout=timeout, headers=headers, transport=transport)

@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import httpx
 import psutil
 import pytest
 from other_user import NOBODY, needs_root, send_as, status_for
 from redis import Redis
-from stacks import PATIENCE, Service, answers, wait_for
+from stacks import PATIENCE, TOYS, Service, answers, wait_for
 
+import stagetree
 from app.embedded.machine import Scratch, redis_command
 
 
@@ -44,6 +46,15 @@ def test_another_user_does_not_reach_redis(broker: tuple[psutil.Process, Path]) 
     assert send_as(NOBODY, str(place), "PING\r\n", family="AF_UNIX") == "PermissionError"
     place.parent.chmod(0o755)
     assert send_as(NOBODY, str(place), "PING\r\n", family="AF_UNIX") == "PermissionError"
+
+
+@pytest.mark.slow
+def test_a_stack_works_where_all_callers_need_a_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waited for itself until it gave up."""
+    monkeypatch.setenv("STAGETREE_ACCESS", "always")
+    with stagetree.local(1, dir=tmp_path / "kept", trainers=TOYS) as server:
+        assert httpx.get(f"{server.url}/api/v1/slots").status_code == 401
+        assert [slot.name for slot in server.client.slots()]
 
 
 @needs_root
