@@ -14,7 +14,9 @@ import logging
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
+from queue import Empty
 from typing import Any
 
 from celery import Celery, chain
@@ -23,15 +25,18 @@ from kombu.exceptions import ContentDisallowed, DecodeError
 from kombu.message import Message
 from kombu.transport import TRANSPORT_ALIASES, _transport_cache
 from kombu.transport import redis as kombu_redis
+from redis import RedisError
 
 from app.outages import broker_is_unavailable
 from app.settings import settings
 from app.workers.threads import THREADS
 from stagetree.backoff import Backoff
 
-DECODE_ERRORS = (ValueError, TypeError, KeyError, IndexError, AttributeError)
-"""What kombu raises for text that is not JSON, JSON that is no object, an object without the right fields."""
+UNREADABLE = (DecodeError, ContentDisallowed)
+"""Errors of kombu that are about a message, not about the broker."""
 
+DROPPED_KEY = "dropped_messages"
+"""In Redis, after the prefix of all keys."""
 
 RETRY_SECONDS = 3.0
 """The longest pause between two attempts to reach the broker; kombu's default grows to half a minute."""
@@ -49,34 +54,53 @@ DROPPED_TEXT = "something that is no message was in the queue, and is dropped"
 
 
 class Channel(kombu_redis.Channel):
-    """Drops malformed messages with a line in the log: anything that can write to Redis can write nonsense."""
+    """Drops what is no message, with a line in the log: anything that can write to Redis can write nonsense."""
 
     def _brpop_read(self, **options: Any) -> Any:
         try:
             return super()._brpop_read(**options)  # type: ignore[no-untyped-call]
-        except DECODE_ERRORS:
-            logger.exception(DROPPED_TEXT)
+        except Exception as error:
+            if not _is_about_message(error):
+                raise
+            self.drop(error)
             return True
 
     def basic_consume(self, queue: Any, no_ack: Any, callback: Any, consumer_tag: Any, **options: Any) -> Any:
-        checked = callback if no_ack else _acknowledge_unreadable(callback)
+        checked = callback if no_ack else partial(self._call_or_drop, callback)
         return super().basic_consume(queue, no_ack, checked, consumer_tag, **options)  # type: ignore[no-untyped-call]
 
-
-def _acknowledge_unreadable(callback: Callable[[Message], Any]) -> Callable[[Message], Any]:
-    """Acknowledge unreadable messages too: a worker that prefetches one message would fetch no other."""
-
-    def receive(message: Message) -> Any:
+    def _call_or_drop(self, callback: Callable[[Message], Any], message: Message) -> Any:
+        """Acknowledge unreadable messages too: a worker that prefetches one message would fetch no other."""
         try:
             if message.errors:  # such as that of a bad compression, which looks like one of the network
                 raise DecodeError(str(message.errors[0][1]))
             return callback(message)
-        except (*DECODE_ERRORS, DecodeError, ContentDisallowed):
-            logger.exception(DROPPED_TEXT)
+        except Exception as error:
+            if not _is_about_message(error):
+                raise
             if not message.acknowledged:
                 message.ack()  # type: ignore[no-untyped-call]
+            self.drop(error)
 
-    return receive
+    def drop(self, error: Exception) -> None:
+        """Log and count the message that raised it, in a line: they may come in floods. A broker need not count."""
+        logger.warning("%s: %.200r", DROPPED_TEXT, error)
+        with suppress(RedisError, OSError), self.conn_or_acquire() as client:
+            client.incr(self._dropped_key)
+
+    def dropped(self) -> int:
+        """How many messages workers have dropped since Redis had no data. Raises what Redis' client raises."""
+        with self.conn_or_acquire() as client:
+            return int(client.get(self._dropped_key) or 0)
+
+    @property
+    def _dropped_key(self) -> str:
+        return f"{self.global_keyprefix}{DROPPED_KEY}"
+
+
+def _is_about_message(error: Exception) -> bool:
+    """Whether a message raised it. Everything but an outage, since what a message can raise has no end."""
+    return isinstance(error, UNREADABLE) or not (isinstance(error, Empty) or broker_is_unavailable(error))
 
 
 class Transport(kombu_redis.Transport):
@@ -152,6 +176,7 @@ celery.conf.update(
     task_default_queue=SCHEDULER_QUEUE,
     worker_prefetch_multiplier=1,
     worker_concurrency=1,
+    worker_consumer="app.workers.consumer:StrictConsumer",
     worker_proc_alive_timeout=60.0,
     worker_cancel_long_running_tasks_on_connection_loss=False,
     worker_hijack_root_logger=True,
@@ -193,6 +218,12 @@ def _queued_messages(connection: Any) -> int:
     """How many messages wait for the scheduler."""
     declared = connection.default_channel.queue_declare(SCHEDULER_QUEUE, durable=True, auto_delete=False)
     return int(declared.message_count)
+
+
+def dropped_messages() -> int:
+    """How many messages workers have dropped. Raises what the broker's client raises."""
+    with celery.connection_or_acquire() as connection:
+        return int(connection.default_channel.dropped())
 
 
 def publish(chain_id: str, stages: int, slot: str) -> None:

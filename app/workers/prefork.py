@@ -49,6 +49,7 @@ MODULES = (
     "celery.worker.components",
     "celery.worker.consumer",
     "celery.worker.loops",
+    "app.workers.consumer",
     "app.workers.tasks",
     "app.workers.roles",
     "app.storage.object_store",

@@ -16,11 +16,15 @@ from kombu import Connection, Consumer, Message, Queue
 from kombu.exceptions import OperationalError
 from kombu.transport import get_transport_cls
 from proxies import Proxy
+from redis import ConnectionError as RedisError
 from redis import Redis
 from stacks import PATIENCE, answers, wait_for
 
 from app.embedded import redis_server
 from app.workers.celery_app import celery, install, transport_options
+
+DEEP = b"[" * 100_000
+"""JSON that Python cannot read without a `RecursionError`."""
 
 WAKES = """
 from app.workers.celery_app import wake_scheduler
@@ -78,6 +82,7 @@ def test_what_is_no_message_is_dropped_and_the_next_one_arrives(socket: str) -> 
                 b"null",
                 b"{}",
                 b'{"body": "%", "properties": {}}',
+                DEEP,
             ):
                 redis.lpush("stagetree:gpu0", nonsense)
             producer.publish({"chain": 1}, routing_key="gpu0", declare=[queue])
@@ -85,6 +90,7 @@ def test_what_is_no_message_is_dropped_and_the_next_one_arrives(socket: str) -> 
                 if not received:
                     connection.drain_events(timeout=PATIENCE)
     assert received == [{"chain": 1}]
+    assert int(redis.get("stagetree:dropped_messages") or 0) == 6
 
 
 def message(**fields: object) -> bytes:
@@ -98,13 +104,16 @@ def message(**fields: object) -> bytes:
     "nonsense",
     [
         b"7",
+        DEEP,
         message(body="abc"),
+        message(body=base64.b64encode(DEEP).decode()),
         message(body=base64.b64encode(b"\xff\xfe").decode()),
         message(properties={"delivery_tag": "x", "delivery_info": {"exchange": "", "routing_key": "gpu0"}}, body="abc"),
         message(**{"content-type": "application/x-python-serialize"}),
         message(headers={"compression": "bzip2"}),
         message(headers={"is": "refused"}),
         message(headers={"is": "refused", "late": True}),
+        message(headers={"is": "deep"}),
     ],
 )
 def test_a_worker_that_holds_one_message_at_a_time_is_not_deaf_after_nonsense(socket: str, nonsense: bytes) -> None:
@@ -115,6 +124,8 @@ def test_a_worker_that_holds_one_message_at_a_time_is_not_deaf_after_nonsense(so
     def receive(body: object, message: Message) -> None:
         if message.headers.get("late"):
             message.ack()
+        if message.headers.get("is") == "deep":
+            raise RecursionError("maximum recursion depth exceeded")
         if message.headers.get("is"):
             raise ValueError("of what is in it, nothing can be made")
         received.append(body)
@@ -129,6 +140,40 @@ def test_a_worker_that_holds_one_message_at_a_time_is_not_deaf_after_nonsense(so
                 if {"chain": 1} not in received:
                     connection.drain_events(timeout=PATIENCE)
             assert received[-1] == {"chain": 1} and consumer.channel.qos.can_consume()
+            assert consumer.channel.dropped() == 1
+
+
+@pytest.mark.parametrize("error", [RedisError("gone"), OSError("gone")])
+def test_an_outage_is_no_message(socket: str, error: Exception) -> None:
+    """Celery connects again."""
+    install()
+
+    def fail(body: object, message: Message) -> None:
+        raise error
+
+    with Connection(f"redis+socket://{socket}", transport_options=transport_options(PATIENCE)) as connection:
+        queue = Queue("gpu0", routing_key="gpu0")
+        with Consumer(connection, [queue], callbacks=[fail]) as consumer:
+            connection.Producer().publish({"chain": 1}, routing_key="gpu0", declare=[queue])
+            with pytest.raises(type(error), match="gone"):
+                connection.drain_events(timeout=PATIENCE)
+            assert consumer.channel.dropped() == 0
+
+
+def test_a_redis_that_may_not_count_drops_all_the_same(socket: str) -> None:
+    """One with a list of rights that is older."""
+    install()
+    redis, received = Redis(unix_socket_path=socket), list[object]()
+    redis.acl_setuser("worker", enabled=True, passwords=["+any"], keys=["stagetree:gpu*"], commands=["+@all"])
+    url = f"redis+socket://worker:any@{socket}"
+    with Connection(url, transport_options=transport_options(PATIENCE)) as connection:
+        queue = Queue("gpu0", routing_key="gpu0")
+        with Consumer(connection, [queue], callbacks=[lambda body, message: received.append(body)], no_ack=True):
+            redis.lpush("stagetree:gpu0", b"7", message(body=base64.b64encode(b'{"chain": 1}').decode()))
+            for _ in range(5):
+                if not received:
+                    connection.drain_events(timeout=PATIENCE)
+    assert received == [{"chain": 1}]
 
 
 def test_a_message_that_was_fetched_is_noted_nowhere_and_comes_back_if_nobody_took_it(socket: str) -> None:
@@ -158,6 +203,13 @@ def run(program: str, url: str, lease: str = "60") -> subprocess.CompletedProces
     environment = {**os.environ, "STAGETREE_BROKER_URL": url, "STAGETREE_LEASE_SECONDS": lease}
     command = [sys.executable, "-c", program]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=True)
+
+
+def test_the_number_of_dropped_messages_can_be_read(socket: str) -> None:
+    counts = "from app.workers.celery_app import dropped_messages; print(dropped_messages())"
+    assert run(counts, f"redis+socket://{socket}").stdout == "0\n"
+    Redis(unix_socket_path=socket).set("stagetree:dropped_messages", 7)
+    assert run(counts, f"redis+socket://{socket}").stdout == "7\n"
 
 
 def test_wake_ups_do_not_pile_up(socket: str) -> None:
