@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from cluster import LEASE, Cluster
+from cluster import LEASE, Cluster, SlotOwner
 from faulty import Faults, FaultyRecords
 from studies import spec
 
@@ -13,6 +13,13 @@ from app.events.rows import ChainNotClaimable, Lease
 from app.events.rows.ports import RowsPort
 from app.workers.slot.claim import Claimer
 from app.workers.slot.retry import RetryPolicy
+
+
+def me(slot: str = "gpu0") -> SlotOwner:
+    """A process of a slot, whose token is "me"."""
+    owner = SlotOwner(slot, {})
+    owner.owner = "me"
+    return owner
 
 
 def claimed_in_doubt(cluster: Cluster, meanwhile: Callable[[RowsPort, str], object], chain: str | None = None) -> Lease:
@@ -30,7 +37,7 @@ def claimed_in_doubt(cluster: Cluster, meanwhile: Callable[[RowsPort, str], obje
 
     cluster.clock.on_wait = happen
     records = FaultyRecords(cluster.records, faults)
-    claiming = Claimer(records, "me", LEASE, RetryPolicy(cluster.clock.wait))  # type: ignore[arg-type]
+    claiming = Claimer(records, me(), LEASE, RetryPolicy(cluster.clock.wait))  # type: ignore[arg-type]
     return claiming.claim(chain, lambda: False)
 
 
@@ -66,7 +73,7 @@ def test_a_worker_that_is_to_end_does_not_ask_on(cluster: Cluster, caplog: pytes
     faults = Faults(cluster.clock)
     faults.away_for(1e9)
     records = FaultyRecords(cluster.records, faults)
-    claiming = Claimer(records, "me", LEASE, RetryPolicy(cluster.clock.wait))  # type: ignore[arg-type]
+    claiming = Claimer(records, me(), LEASE, RetryPolicy(cluster.clock.wait))  # type: ignore[arg-type]
     answers = iter([False, True])
     with pytest.raises(ChainNotClaimable, match="this worker is to end"):
         claiming.claim("chain", lambda: next(answers))
@@ -79,8 +86,18 @@ def test_a_message_that_comes_again_claims_nothing_whatever_the_database_does_me
     cluster.ticker.tick()
     chain, faults = cluster.messages[0][0], Faults(cluster.clock)
     records = FaultyRecords(cluster.records, faults)
-    claiming = Claimer(records, "me", LEASE, RetryPolicy(cluster.clock.wait))  # type: ignore[arg-type]
+    claiming = Claimer(records, me(), LEASE, RetryPolicy(cluster.clock.wait))  # type: ignore[arg-type]
     claiming.claim(chain, lambda: False)
     faults.away_for(0.01)  # so that it asks again, in doubt
     with pytest.raises(ChainNotClaimable, match="before"):
         claiming.claim(chain, lambda: False)
+
+
+def test_a_chain_that_was_given_to_another_slot_is_not_ours(cluster: Cluster) -> None:
+    """Its message was forged. The two may have other devices, and then other results."""
+    cluster.submit(spec(({}, 2)))
+    cluster.ticker.tick()
+    chain, retry = cluster.messages[0][0], RetryPolicy(cluster.clock.wait)
+    with pytest.raises(ChainNotClaimable, match="was given to slot gpu0"):
+        Claimer(cluster.records, me("gpu1"), LEASE, retry).claim(chain, lambda: False)
+    assert Claimer(cluster.records, me(), LEASE, retry).claim(chain, lambda: False).fence == 1

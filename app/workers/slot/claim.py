@@ -14,6 +14,7 @@ from app.domain.chain_assignment import ChainAssignment
 from app.domain.terms import ChainId, ChainState
 from app.events import ChainNotClaimable, DatabaseUnavailable, Lease, Records, RowsPort
 from app.outages import LostRace
+from app.workers.ownership import Owner
 from app.workers.slot.retry import Instant, RetryPolicy
 
 logger = logging.getLogger(__name__)
@@ -57,10 +58,10 @@ class Claimed:
 
 
 class Claimer:
-    """owner: the token of this process."""
+    """Claims the chains of this process's slot."""
 
-    def __init__(self, records: Records, owner: str, lease_seconds: float, retry: RetryPolicy) -> None:
-        self._records, self._owner, self._lease_seconds = records, owner, lease_seconds
+    def __init__(self, records: Records, me: Owner, lease_seconds: float, retry: RetryPolicy) -> None:
+        self._records, self._me, self._lease_seconds = records, me, lease_seconds
         self._retry = retry
         self._claimed = set[str]()
 
@@ -78,6 +79,7 @@ class Claimer:
             try:
                 with self._records.write() as rows:
                     lease = self._claim(rows, chain, is_doubtful)
+                    self._check_slot(lease)
                 self._claimed.add(chain)
                 return lease
             except (DatabaseUnavailable, LostRace) as problem:
@@ -90,12 +92,17 @@ class Claimer:
 
     def _claim(self, rows: RowsPort, chain: str, is_doubtful: bool) -> Lease:
         try:
-            return rows.chains.claim(chain, self._owner, self._lease_seconds)
+            return rows.chains.claim(chain, self._me.owner, self._lease_seconds)
         except ChainNotClaimable:
             row = rows.chains.get(chain) if is_doubtful else None
-            if row is None or row.owner != self._owner or row.state != ChainState.RUNNING:
+            if row is None or row.owner != self._me.owner or row.state != ChainState.RUNNING:
                 raise
             return row.lease
+
+    def _check_slot(self, lease: Lease) -> None:
+        """A message may come to a slot that its chain was not given to; the slot may have another kind of device."""
+        if lease.slot != self._me.slot:
+            raise ChainNotClaimable(f"Chain {lease.chain} was given to slot {lease.slot}.")
 
 
 class ChainLost(Exception):

@@ -34,7 +34,7 @@ class Slot:
         self._me, self._dependencies, self._limits = me, dependencies, limits
         self._context = SlotContext.create(me, device, dependencies, limits, self._flags)
         retry = self._context.retry
-        self._claiming = Claimer(dependencies.records, me.owner, limits.lease, retry)
+        self._claiming = Claimer(dependencies.records, me, limits.lease, retry)
         self._groups = GroupFactory(self._context)
         self._lending = Lending(self._context, self._is_retiring, self._lose_chains)
         self._current: Sequence[LaneGroup] = ()  # in training, or between two stages
