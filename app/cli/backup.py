@@ -1,9 +1,13 @@
-"""`stagetree backup` and `restore`: the log at one moment with its checkpoints, restored to an empty place."""
+"""`stagetree backup` and `restore`: the log at one moment with its checkpoints, restored to an empty place.
+
+What either writes is private to its user, as the store of an embedded stack is.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import sqlite3
 import subprocess
@@ -18,6 +22,7 @@ import typer
 from app.cli.errors import FAILED, USAGE, fail
 from app.cli.options import DATABASE, Store, folder_or_default, open_records, open_store, places
 from app.cli.output import memory, plural
+from app.embedded.machine import private_files
 
 if TYPE_CHECKING:
     from app.domain.events import StoredPart
@@ -54,16 +59,16 @@ def backup(to: To, checkpoints: Copy = None, dir: Store = None) -> None:
     url, root = places(folder)
     if to.exists():
         fail(f"{to} exists already: a backup needs a new folder", USAGE)
-    with open_records(folder) as records, _no_deletion(records):
+    with private_files(), open_records(folder) as records, _no_deletion(records):
         to.mkdir(parents=True)
         (_copy_sqlite if _is_sqlite(url) else _dump_postgresql)(url, to)
         position, named = _named_objects(records, to)
         is_copied = "://" not in root if checkpoints is None else checkpoints
         missing = _copy_objects(open_store(folder, records), named, to / OBJECTS) if is_copied else []
-    present = [each for each in named if each.key not in missing]
-    manifest = {"stagetree": 1, "position": position, "at": time.time(), "store": None if is_copied else root}
-    objects = [{"key": each.key, "sha256": each.sha256, "size": each.size} for each in present]
-    (to / MANIFEST).write_text(json.dumps({**manifest, "checkpoints": objects}, indent=1))
+        present = [each for each in named if each.key not in missing]
+        manifest = {"stagetree": 1, "position": position, "at": time.time(), "store": None if is_copied else root}
+        objects = [{"key": each.key, "sha256": each.sha256, "size": each.size} for each in present]
+        (to / MANIFEST).write_text(json.dumps({**manifest, "checkpoints": objects}, indent=1))
     size = memory(sum(each.size for each in present))
     what = "copies of" if is_copied else "the names of"
     print(f"{to} has the log up to event {position}, and {what} {plural(len(present), 'checkpoint')}, {size}")
@@ -80,11 +85,12 @@ def restore(source: From, dir: Folder = None) -> None:
     manifest = _manifest(source)
     url = f"sqlite:///{(dir / DATABASE).resolve()}" if dir else _database_of_settings()
     _check_free(url)
-    damaged = _place_objects(source / OBJECTS, manifest, _root(dir))  # first, so that an existing log is complete
-    if _is_sqlite(url):
-        _place_sqlite(source, Path(url.removeprefix("sqlite:///")))
-    else:
-        _call("pg_restore", "--no-owner", "--exit-on-error", f"--dbname={_libpq(url)}", str(source / DUMP))
+    with private_files():
+        damaged = _place_objects(source / OBJECTS, manifest, _root(dir))  # first, so that an existing log is complete
+        if _is_sqlite(url):
+            _place_sqlite(source, Path(url.removeprefix("sqlite:///")))
+        else:
+            _call_postgresql(url, "pg_restore", "--no-owner", "--exit-on-error", str(source / DUMP))
     print(f"restored: the log up to event {manifest['position']}")
     if damaged:
         print(f"{plural(damaged, 'checkpoint')} are damaged or missing: their steps are trained again")
@@ -118,7 +124,7 @@ def _place_sqlite(source: Path, database: Path) -> None:
 
 
 def _dump_postgresql(url: str, to: Path) -> None:
-    _call("pg_dump", "--format=custom", f"--file={to / DUMP}", f"--dbname={_libpq(url)}")
+    _call_postgresql(url, "pg_dump", "--format=custom", f"--file={to / DUMP}")
 
 
 def _check_free(url: str) -> None:
@@ -136,13 +142,18 @@ def _check_free(url: str) -> None:
         database.dispose()
 
 
-def _libpq(url: str) -> str:
-    return "postgresql" + url[url.index("://") :]
+def _call_postgresql(url: str, *command: str) -> None:
+    """Call a program of PostgreSQL for this database. The password is in its environment: `ps` shows command lines."""
+    from sqlalchemy import URL, make_url
 
-
-def _call(*command: str) -> None:
+    parts = make_url(url)
+    query = {name: value for name, value in parts.query.items() if name != "password"}
+    where = URL.create("postgresql", parts.username, None, parts.host, parts.port, parts.database, query)
+    password = parts.password or parts.query.get("password")
+    environment = {**os.environ, **({"PGPASSWORD": str(password)} if password else {})}
+    command = (*command, f"--dbname={where.render_as_string()}")
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     except FileNotFoundError:
         fail(f"there is no {command[0]} here: install the client of PostgreSQL", FAILED)
     if done.returncode:

