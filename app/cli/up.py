@@ -12,9 +12,9 @@ from typing import Annotated
 import typer
 
 from app.cli.errors import INTERRUPTED
+from app.cli.interrupted_studies import report_resumed_studies
 from app.cli.options import DEFAULT_DIR, Host, Insecure, Port, Slots, SlotsPerGpu, Trainers
 from app.cli.output import plural
-from app.cli.run import report_resumed_studies
 
 
 def up(

@@ -21,6 +21,7 @@ from commandline import Stagetree
 from stacks import TOYS, wait_for
 from toys import grid
 
+from app.cli.service import Documents
 from app.events.database import Database, migration_config
 
 Write = Callable[[Any], Path]
@@ -344,6 +345,27 @@ def test_a_trainer_that_was_changed_begins_a_new_study(stagetree: Stagetree, her
     again = stagetree(*command)
     assert f"Resuming {before['study']}, which was interrupted" in again.err
     assert sorted(trial["value"] for trial in again.json["trials"]) == [2, 4]
+
+
+@pytest.mark.slow
+def test_a_study_that_ends_while_it_is_resumed_shows_its_result(
+    stagetree: Stagetree, here: Path, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new scheduler can be faster than the request. The user got a refusal, exit code 4, and no result."""
+    file, text = here / "brittle.py", BRITTLE.format(folder=here)
+    file.write_text(text)
+    spec = {"name": "brittle", "trainer": "brittle", "metric": "sum", "mode": "max", "space": {"lr": [1, 2]}}
+    study = write(spec | {"tuner": {"kind": "grid", "max_steps": 2}})
+    command = "run", study, "--slots", 1, "--trainers", file, "--no-check", "-o", "json"
+    before = stagetree(*command).json
+    listed = [{"study": before["study"], "state": "running"}]  # as it was a moment ago
+    monkeypatch.setattr(Documents, "studies", lambda client, state: listed, raising=False)
+    again = stagetree(*command)
+    assert (again.code, again.json["study"], again.json["trials"]) == (0, before["study"], before["trials"])
+    file.write_text(text.replace("self.sum += self.lr", "self.sum -= self.lr"))
+    changed = stagetree(*command)
+    assert changed.code == 0 and changed.json["study"] != before["study"]
+    assert "is paused" not in changed.err
 
 
 @pytest.mark.parametrize("command", ["trials last", "events last", "weights last", "gc"])
