@@ -114,8 +114,26 @@ types: .venv/.installed-dev
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
+# What looks at packages has an environment of its own: it must not change what is looked at.
+SUPPLY := .venv-supply
+$(SUPPLY)/.installed: pyproject.toml
+	@test -x $(SUPPLY)/bin/python || $(PYTHON) -m venv $(SUPPLY)
+	@$(SUPPLY)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
+	@$(SUPPLY)/bin/python -m pip install --quiet --disable-pip-version-check --group supply
+	@touch $@
+
+lock: .venv/.installed-dev $(SUPPLY)/.installed  ## what the images install, by version and hash; and docs/licences.md
+	@PATH="$(CURDIR)/$(SUPPLY)/bin:$$PATH" $(BIN)/python -m tools.lock
+	@$(BIN)/python -m tools.licences
+
+sbom: .venv/.installed-dev $(SUPPLY)/.installed  ## what the images hold, in the format CycloneDX: sbom/python.json, sbom/page.json
+	@PATH="$(CURDIR)/$(SUPPLY)/bin:$$PATH" $(BIN)/python -m tools.sbom
+
+audit: $(SUPPLY)/.installed  ## known vulnerabilities of what the images hold; needs a network
+	@$(SUPPLY)/bin/pip-audit --strict --disable-pip --require-hashes -r docker/requirements.txt -r docker/torch-cpu.txt
+
 format: .venv/.installed-dev  ## let ruff rewrite what it can
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-.PHONY: help demo up test quick test-processes test-others test-gpu gpu-figures test-torch night figures mutants docs page pictures page-check check ruff types prose format
+.PHONY: help demo up test quick test-processes test-others test-gpu gpu-figures test-torch night figures mutants docs page pictures page-check check ruff types prose lock sbom audit format

