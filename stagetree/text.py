@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from statistics import fmean, stdev
+from statistics import mean, stdev
 from typing import Any
 
 Metrics = Mapping[str, float | None]
@@ -97,10 +97,13 @@ def mark_sentence(subject: str, mark: str) -> str:
 
 
 def means(measured: Sequence[Metrics]) -> Metrics:
-    """The mean of each metric that all repeats have; None if one of its values is not a number."""
+    """The mean of each metric that all repeats have; None if one of its values is not a number.
+
+    It is the exact mean, rounded once, so it lies between the least and the greatest value.
+    """
     if len(measured) == 1:
         return measured[0]
-    return {name: fmean(numbers) if numbers else None for name, numbers in _numbers(measured)}
+    return {name: float(mean(numbers)) if numbers else None for name, numbers in _numbers(measured)}
 
 
 def deviations(measured: Sequence[Metrics]) -> Mapping[str, float]:

@@ -139,7 +139,8 @@ class StudySpec(SubmittedStudy):
     )
     patience: Count | None = Field(
         default=None,
-        description="a number of results, at least 1: the study ends after this many in a row without a better one",
+        description="a number of results, at least 1: the study ends after this many in a row of which none is better "
+        "than those before it at the same step",
     )
     target: Finite | None = Field(
         default=None, description="a finite number: when a trial's result is as good, the study ends"

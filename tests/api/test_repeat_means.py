@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from app.domain import results
 from app.domain.events import CheckpointKept, Evaluated
@@ -14,6 +16,7 @@ from app.service.views.film import film
 from app.service.views.plans import event
 from app.simulation.simulator import Simulator
 from stagetree.notebook.frames import StudyHistory
+from stagetree.text import means
 from tests.domain.test_accounting import simulator, submit
 from tests.domain.test_averages import STUDY, asked, trained
 from tests.plans import METRIC, Story, study_of
@@ -87,3 +90,11 @@ def test_a_file_of_weights_names_its_repeat_and_the_value_that_was_measured_with
     measured = f"its evaluate measured {METRIC} 0.0; the trial's result there is the mean of all 2: {METRIC} 0.5"
     assert said == f"trial 0, the first of its 2 repeats, after step 5: {measured}"
     assert "repeats" not in kept_state(story.plan, story.plan.studies[study], 0, 3).text, "before they part"
+
+
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1), st.integers(1, 5))
+def test_a_mean_lies_within_its_values(values: list[float], times: int) -> None:
+    """So three equal repeats reach the target that each of them reaches."""
+    mean = means([{METRIC: value} for value in values])[METRIC]
+    assert min(values) <= mean <= max(values)
+    assert means([{METRIC: values[0]}] * times) == {METRIC: values[0]}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import random
+from collections import defaultdict
 from dataclasses import replace
 from typing import Any
 
@@ -71,6 +74,24 @@ def test_results_that_are_no_better() -> None:
     assert study.ending == {"by": "patience", "patience": 2, "trial": study.ending["trial"], "steps": 2, "value": 0.4}
     assert results(world) == [0.5, 0.4, 0.4, 0.6]
     assert not measured(patience=4).plan.studies[STUDY].ending
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_patience_compares_results_of_the_same_step(seed: int) -> None:
+    """With losses that fall, no result of the first rung is as good as those of the rungs above."""
+    chance = random.Random(seed)
+    worth = defaultdict[str, float](lambda: chance.uniform(0, 0.2))
+    asha = {"kind": "asha", "num_trials": 81, "min_steps": 1, "max_steps": 81, "eta": 3}
+    world = simulator(spec(asha, patience=20), measure=lambda node, step: {"loss": 1 / step + worth[node.id]})
+    world.run()
+    best, since = dict[int, float](), 0
+    for line in world.plan.studies[STUDY].history:
+        if line.kind == "result":
+            assert since < 20
+            is_better = line.metrics["loss"] < best.get(line.steps, math.inf)
+            since = 0 if is_better else since + 1
+            best[line.steps] = min(line.metrics["loss"], best.get(line.steps, math.inf))
+    assert bool(world.plan.studies[STUDY].ending) == (since == 20)
 
 
 def test_time_that_is_up_though_nothing_happens() -> None:

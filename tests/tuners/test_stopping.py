@@ -121,6 +121,16 @@ def test_median_of_accuracies() -> None:
     assert table.ask() == Stop(trial=3, reason={"rung": 0, "of": 3, "best": 0.6, "median": 0.8})
 
 
+@pytest.mark.parametrize("value", [0.1, 0.3, 1 / 3, 0.7, 0.9])
+@pytest.mark.parametrize("mode", ["min", "max"])
+def test_the_median_rule_stops_no_trial_that_is_equal_to_all_others(mode: str, value: float) -> None:
+    """The average of three times 0.1 is 0.1, not 0.10000000000000002."""
+    table = Table({"kind": "median", "num_trials": 10, "max_steps": 12, "interval": 1}, mode=mode)
+    table.ask_all()
+    for _ in range(11):
+        assert {verdict(table, trial, value) for trial in range(10)} == {"on"}
+
+
 def test_decision_points_of_the_median_are_those_of_eval_every() -> None:
     table = Table({"kind": "median", "num_trials": 2, "max_steps": 9}, eval_every=4)
     assert list(table.tuner.points) == [4, 8, 9]  # type: ignore[attr-defined]

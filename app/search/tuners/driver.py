@@ -23,14 +23,17 @@ Json = dict[str, Any]
 class Endings:
     """A fold over the results of all trials of a study that decides its end.
 
-    A result is the metric at a step that was requested. The first of equal results is the best.
+    A result is the metric at a step that was requested. The first of equal results is the best. For `patience`, a
+    result is compared with earlier ones at the same step: with losses that fall, none of a low rung is as good as those
+    above.
     """
 
     def __init__(self, spec: StudySpec) -> None:
         self._spec, self._sign = spec, 1 if spec.mode == "max" else -1
         self._objectives = objectives_in(spec)
         self._best: Json = {}
-        self._since = 0  # results since the best
+        self._best_at: dict[int, float] = {}  # by steps
+        self._since = 0  # results since one was the best at its step
         budgets = {name: getattr(spec, name) for name in BUDGETS}
         self._budgets = {name: most for name, most in budgets.items() if most is not None}
 
@@ -52,10 +55,16 @@ class Endings:
             return
         if not self._is_feasible(event):
             self._since += bool(self._best)
-        elif self._best and self._sign * value <= self._sign * self._best["value"]:
+            return
+        if self._is_better(value, self._best.get("value")) and not self._has_reached_target():
+            self._best = {"trial": event.trial, "steps": event.steps, "value": value}
+        if self._is_better(value, self._best_at.get(event.steps)):
+            self._best_at[event.steps], self._since = value, 0
+        else:
             self._since += 1
-        elif not self._has_reached_target():
-            self._best, self._since = {"trial": event.trial, "steps": event.steps, "value": value}, 0
+
+    def _is_better(self, value: float, other: float | None) -> bool:
+        return other is None or self._sign * value > self._sign * other
 
     def _is_feasible(self, event: TrialEvent) -> bool:
         """Whether a result violates no constraint. Only feasible results can be the best, or reach the target."""

@@ -11,6 +11,7 @@ from abc import abstractmethod
 from bisect import insort
 from collections import defaultdict
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any
 
 from app.domain.commands import Extend, Stop
@@ -118,7 +119,8 @@ class Median(StoppingRule):
     """The median stopping rule (Golovin et al. 2017, Google Vizier, §3.2.2).
 
     At decision point t a trial is stopped if its best value so far is worse than the median of the running averages, up
-    to t, of all other trials that reached t before it. A failed trial counts as the worst.
+    to t, of all other trials that reached t before it. A failed trial counts as the worst. Averages are exact and
+    rounded once, so a trial with equal values has them as its average.
     """
 
     def __init__(self, spec: StudySpec) -> None:
@@ -127,15 +129,20 @@ class Median(StoppingRule):
         self._min_steps, self._min_trials = tuner.min_steps, tuner.min_trials
         self._averages: dict[int, list[float]] = defaultdict(list)  # at each decision point, sorted
         self._best: dict[int, float] = {}
-        self._sum: dict[int, float] = defaultdict(float)
+        self._sum: dict[int, Fraction] = defaultdict(Fraction)
 
     def judge(self, point: int, trial: int, loss: float) -> Verdict:
         best = self._best[trial] = min(loss, self._best.get(trial, math.inf))
-        self._sum[trial] += loss
         others = self._averages[point]
         verdict = self._compare(point, best, others)
-        insort(others, self._sum[trial] / (point + 1))
+        insort(others, self._running_average(point, trial, loss))
         return verdict
+
+    def _running_average(self, point: int, trial: int, loss: float) -> float:
+        if math.isinf(loss):
+            return loss
+        self._sum[trial] += Fraction(loss)
+        return float(self._sum[trial] / (point + 1))
 
     def _compare(self, point: int, best: float, others: list[float]) -> Verdict:
         if self.points[point] < self._min_steps or len(others) < self._min_trials:
