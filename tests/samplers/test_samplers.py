@@ -364,14 +364,15 @@ def test_results_of_one_rung_are_in_one_model() -> None:
         sample = {"lr": 0.01 * (number + 1), "wd.init": 0.5, "bs": 0}
         event = start(number, Proposal(proposed(proposals, number).hp, {"sample": sample, "asked": 0}))
         seen += [event, result(number, float(number))]
-    told = optuna_sampler.OptunaMirror(spec("tpe", tuner=asha_tuner()), "tpe")
+    by_rung = asha_tuner() | {"per_rung": True}
+    told = optuna_sampler.OptunaMirror(spec("tpe", tuner=by_rung), "tpe")
     for number in range(10):
         seen.append(result(number, 100.0 + number, 3))
         told.catch_up(seen)
         if number < 9:
             assert told.level == 1 and known(told) == [float(each) for each in range(12)], "a promotion changes nothing"
     assert told.level == 3 and known(told) == [100.0 + each for each in range(10)]
-    at_once = optuna_sampler.OptunaMirror(spec("tpe", tuner=asha_tuner()), "tpe")
+    at_once = optuna_sampler.OptunaMirror(spec("tpe", tuner=by_rung), "tpe")
     at_once.catch_up(seen)
     assert known(at_once) == known(told)
     in_one = optuna_sampler.OptunaMirror(spec("tpe", tuner=asha_tuner() | {"per_rung": False}), "tpe")
@@ -379,11 +380,27 @@ def test_results_of_one_rung_are_in_one_model() -> None:
     assert known(in_one) == [*(100.0 + each for each in range(10)), 10.0, 11.0]
 
 
+def test_every_result_counts_for_tpe_by_the_steps_reached_and_the_value_there() -> None:
+    """So a trial that was stopped early is known as a bad one, and a failed one as the worst."""
+    made = source("tpe")
+    seen = [start(number, proposed(made, number)) for number in range(5)]
+    seen += [result(0, 0.9), result(1, 0.5), result(1, 0.4, 9), result(2, 0.3), result(2, 0.2, 3)]
+    seen += [TrialEvent(TrialEventKind.STOP, 0, 1), TrialEvent(TrialEventKind.FAIL, 3, 1)]
+    told = optuna_sampler.OptunaMirror(spec("tpe", tuner=asha_tuner()), "tpe")
+    told.catch_up(seen)
+    trials = [told.study.trials[number] for number in told.numbers.values()]
+    assert [trial.state.name for trial in trials] == ["PRUNED", "COMPLETE", "PRUNED", "PRUNED", "RUNNING"]
+    assert [trial.intermediate_values for trial in trials] == [{1: 0.9}, {}, {3: 0.2}, {}, {}]
+    assert (trials[1].value, told.level, told.results()) == (0.4, None, 4)
+
+
+@pytest.mark.parametrize("per_rung", [None, True])
 @pytest.mark.parametrize("sampler", ["tpe", pytest.param("gp", marks=pytest.mark.night)])
-def test_with_a_model_for_each_rung_a_proposal_is_a_function_of_history(sampler: str) -> None:
-    seen, proposals = story(sampler, 16, tuner=asha_tuner(sampler))
+def test_a_proposal_is_a_function_of_history_at_any_rung(sampler: str, per_rung: bool | None) -> None:
+    tuner = asha_tuner(sampler) | ({} if per_rung is None else {"per_rung": per_rung})
+    seen, proposals = story(sampler, 16, tuner=tuner)
     for number in (9, 15):
-        assert proposed(source(sampler, before(seen, number), tuner=asha_tuner(sampler)), number) == proposals[number]
+        assert proposed(source(sampler, before(seen, number), tuner=tuner), number) == proposals[number]
 
 
 def test_others_have_no_models_to_part() -> None:

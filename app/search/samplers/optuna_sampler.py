@@ -4,21 +4,25 @@ Optuna gets the history, and proposes one configuration at a time. A proposal is
 the history: each has a sampler of its own, seeded by the study's seed and the proposal's number, on an Optuna study
 that can be rebuilt from the history at any time. All work waits until a proposal is needed.
 
-Optuna knows trials by the study's metric at one step for all, the highest one with enough results: each rung has a
-model of its own (Falkner et al. 2018, BOHB, §3.2). With `per_rung: false` it knows the metric at the highest step that
-a trial reached, and a later result replaces an earlier one; CMA-ES, which uses each generation once, keeps the first. A
-trial without a result there is reported to Optuna as failed, and left out of the model. Running trials are reported as
+TPE learns from every result, by ranks: trials are ordered by the steps that they reached and then by the metric there,
+as Optuna orders pruned trials, and a trial that failed is the worst. The Gaussian process and CMA-ES learn from the
+metric at the highest step that each trial reached. CMA-ES, which uses each generation once, keeps the first. The field
+`per_rung` chooses otherwise for TPE and the Gaussian process. With `false`, TPE learns as the Gaussian process does.
+With `true`, both learn from the metric at one step for all, the highest one with enough results: each rung has a model
+of its own (Falkner et al. 2018, BOHB, §3.2), which knows nothing of the trials that were stopped before it.
+
+Trials without a value are reported to Optuna as failed, and left out of the model. Running trials are reported as
 running: TPE treats them as bad ones (a constant liar), the Gaussian process keeps away from them.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from enum import Enum, auto
 from functools import cache
 from hashlib import sha256
-from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from app.domain.search_plan import TrialEvent
 from app.domain.terms import TrialEventKind
@@ -26,13 +30,12 @@ from app.search.samplers.base import Knowledge, Maker, Proposal, Values, to_json
 from app.search.samplers.learning import Learned
 from stagetree.space import Choice, Choose, Distribution
 from stagetree.spec import StudySpec
-from stagetree.spec.tuners.base import DRAWN_FIRST, MODELLING
+from stagetree.spec.tuners.base import DRAWN_FIRST
 
 if TYPE_CHECKING:
     from optuna import Study, Trial
     from optuna.distributions import BaseDistribution
     from optuna.samplers import BaseSampler
-    from optuna.trial import TrialState
 
 ATTEMPTS = 50
 """Samples rejected by `where` before a random configuration is taken."""
@@ -43,6 +46,27 @@ again.
 """
 
 _ENDS = frozenset({"result", "fail", "stop", "cancel"})
+
+
+class Fidelity(Enum):
+    """How results at different steps are put into one model."""
+
+    RANKED = auto()
+    """All of them, by the steps reached and then by the metric."""
+    PER_RUNG = auto()
+    """Those at the highest step with enough of them."""
+    HIGHEST = auto()
+    """The metric at the highest step of each trial."""
+
+
+class Verdict(NamedTuple):
+    """The result of a trial for Optuna. value: None if it failed.
+
+    pruned_at: the steps after which it ended; None for a result that is compared by its value alone.
+    """
+
+    value: float | None
+    pruned_at: int | None = None
 
 
 class OptunaSampler:
@@ -124,30 +148,35 @@ class OptunaMirror:
 
     def __init__(self, spec: StudySpec, kind: str, learned: Sequence[Learned] = ()) -> None:
         tuner: Any = spec.tuner
-        self._is_by_rung = kind in MODELLING and tuner.per_rung is not False
-        self._learned = learned
-        self._results: dict[int, dict[int, float | None]] = {}  # by trial and step
+        self._fidelity = _fidelity(kind, tuner.per_rung)
+        self._full = getattr(tuner, "max_steps", None)
+        self._learned = {-number: trial for number, trial in enumerate(learned, start=1)}
+        self._results: dict[int, dict[int, float | None]] = {  # by trial and step; learned trials are negative
+            number: dict(results) for number, (_, results) in self._learned.items()
+        }
         self.level: int | None = None
         self._optuna = load_optuna()
         self._spec, self._kind, self._once = spec, kind, kind == "cmaes"
         self._free = spec.search_space.parameters()
-        self._verdicts: dict[int, float | None] = {}  # by trial: its value, or that it failed
+        self._judged = {number: self._verdict(*max(results.items())) for number, results in self._results.items()}
+        self._verdicts = self._judged  # what Optuna must know; None of a trial without a result
         self._begin()
 
     def _begin(self) -> None:
         direction = "maximize" if self._spec.mode == "max" else "minimize"
         self.study: Study = self._optuna.create_study(direction=direction)
         self.numbers: dict[int, int] = {}
-        self._settled: dict[int, float | None] = {}  # by trial: the result that Optuna knows
+        self._settled: dict[int, Verdict | None] = {}  # by trial: what Optuna knows
         self._asked = self._read = 0
         self.open: Trial | None = None
-        for sample, results in self._learned:
-            if (value := results.get(max(results) if self.level is None else self.level)) is not None:
-                self._add(sample, self._optuna.trial.TrialState.COMPLETE, value)
+        for number, (sample, _) in self._learned.items():
+            if (verdict := self._verdicts[number]) is not None:
+                self._add(sample, verdict)
 
     def results(self) -> int:
         """How many results Optuna knows."""
-        return len(self.study.get_trials(deepcopy=False, states=[self._optuna.trial.TrialState.COMPLETE]))
+        states = [self._optuna.trial.TrialState.COMPLETE, self._optuna.trial.TrialState.PRUNED]
+        return len(self.study.get_trials(deepcopy=False, states=states))
 
     def ask(self, key: str) -> Choose:
         """Optuna's choice of values, valid until the next question. key: seeds the random numbers."""
@@ -173,31 +202,40 @@ class OptunaMirror:
         self._give_up()
         for event in seen[self._read :]:
             self._judge(event)
-        level = self._level_with_enough() if self._is_by_rung else None
+        level = self._level_with_enough() if self._fidelity == Fidelity.PER_RUNG else None
+        has_moved, self.level = level != self.level, level
         if level is not None:
-            self._verdicts = {trial: self._results.get(trial, {}).get(level) for trial in self._verdicts}
-        if level != self.level or self._is_stale(seen[self._read :]):
-            self.level = level
+            self._verdicts = {trial: _verdict_at(self._results.get(trial, {}), level) for trial in self._judged}
+        if has_moved or self._is_stale(seen[self._read :]):
             self._begin()
         for event in seen[self._read :]:
             self._take(event)
         self._read = len(seen)
 
     def _judge(self, event: TrialEvent) -> None:
+        if self._once and event.trial in self._judged:
+            return
         match event.kind:
-            case TrialEventKind.RESULT if not (self._once and event.trial in self._verdicts):
+            case TrialEventKind.RESULT:
                 value = event.metrics.get(self._spec.metric)
-                self._verdicts[event.trial] = self._results.setdefault(event.trial, {})[event.steps] = value
-            case TrialEventKind.FAIL if not (self._once and event.trial in self._verdicts):
-                self._verdicts[event.trial] = None
+                self._results.setdefault(event.trial, {})[event.steps] = value
+                self._judged[event.trial] = self._verdict(event.steps, value)
+            case TrialEventKind.FAIL:
+                self._judged[event.trial] = self._verdict(0, None)
             case TrialEventKind.STOP | TrialEventKind.CANCEL:
-                self._verdicts.setdefault(event.trial, None)
+                self._judged.setdefault(event.trial, None)
+
+    def _verdict(self, steps: int, value: float | None) -> Verdict | None:
+        """The verdict on a trial that has reached `steps` with this value; None there if it failed."""
+        if self._fidelity == Fidelity.RANKED and (value is None or steps != self._full):
+            return Verdict(value, steps)
+        return None if value is None else Verdict(value)
 
     def _level_with_enough(self) -> int | None:
         """The highest step with enough results; else the step with the most, the lowest of equals; None without
         results.
         """
-        measured = chain(self._results.values(), (results for _, results in self._learned))
+        measured = self._results.values()
         counts = Counter(step for results in measured for step, value in results.items() if value is not None)
         enough = [step for step, count in counts.items() if count >= DRAWN_FIRST[self._kind]]
         return max(enough) if enough else min(counts, key=lambda step: (-counts[step], step), default=None)
@@ -211,8 +249,8 @@ class OptunaMirror:
         if event.kind == TrialEventKind.START and "sample" in event.reason:
             self._start(event.trial, event.reason["sample"], event.reason.get("asked", 0))
         elif event.kind in _ENDS and event.trial in self.numbers and event.trial not in self._settled:
-            self._settled[event.trial] = self._verdicts[event.trial]
-            self._tell(self.numbers[event.trial], self._verdicts[event.trial])
+            verdict = self._settled[event.trial] = self._verdicts[event.trial]
+            self._tell(self.numbers[event.trial], verdict)
 
     def _start(self, number: int, sample: Values, asked: int) -> None:
         """Add a running trial with these values."""
@@ -227,19 +265,38 @@ class OptunaMirror:
             for name in sample:
                 _suggest(trial, name, self._free[name])
         else:
-            self._add(sample, self._optuna.trial.TrialState.RUNNING)
+            self._add(sample)
 
-    def _add(self, sample: Values, state: TrialState, value: float | None = None) -> None:
-        """Add a trial with these values; `value` is the result of a finished one."""
+    def _add(self, sample: Values, verdict: Verdict | None = None) -> None:
+        """Add a trial with these values: a finished one with its verdict, else a running one."""
         free = {name: _distribution(self._free[name]) for name in sample}
-        trial = self._optuna.create_trial(state=state, value=value, params=sample, distributions=free)
+        state = self._optuna.trial.TrialState.RUNNING
+        trial = self._optuna.create_trial(state=state, params=sample, distributions=free)
         self.study.add_trial(trial)
+        if verdict is not None:
+            self._tell(len(self.study.get_trials(deepcopy=False)) - 1, verdict)
 
-    def _tell(self, number: int, value: float | None) -> None:
-        if value is None:
+    def _tell(self, number: int, verdict: Verdict | None) -> None:
+        if verdict is None:
             self.study.tell(number, state=self._optuna.trial.TrialState.FAIL)
+        elif verdict.pruned_at is None:
+            self.study.tell(number, verdict.value)
         else:
-            self.study.tell(number, value)
+            if verdict.value is not None:
+                trial = self.study.get_trials(deepcopy=False)[number]
+                self._optuna.trial.Trial(self.study, trial._trial_id).report(verdict.value, verdict.pruned_at)
+            self.study.tell(number, state=self._optuna.trial.TrialState.PRUNED)
+
+
+def _fidelity(kind: str, per_rung: bool | None) -> Fidelity:
+    if per_rung:
+        return Fidelity.PER_RUNG
+    return Fidelity.RANKED if kind == "tpe" and per_rung is None else Fidelity.HIGHEST
+
+
+def _verdict_at(results: Mapping[int, float | None], step: int) -> Verdict | None:
+    value = results.get(step)
+    return None if value is None else Verdict(value)
 
 
 @cache

@@ -77,8 +77,9 @@ class SamplingTuner(TunerSpec):
     distinct: bool = distinct_field()
     per_rung: bool | None = Field(
         default=None,
-        description="true (the default) or false: whether tpe and gp model the results of each rung by themselves, as "
-        "in BOHB, or the value at the highest step of each trial",
+        description="which results tpe and gp learn from: true, those of one rung at a time, as in BOHB; false, the "
+        "value at the highest step of each trial; by default tpe ranks all results by steps and value, and gp is as "
+        "with false",
     )
 
     def check(self, spec: TunedStudy) -> None:
