@@ -59,7 +59,7 @@ class Fidelity(Enum):
     """The metric at the highest step of each trial."""
 
 
-class Verdict(NamedTuple):
+class KnownResult(NamedTuple):
     """The result of a trial for Optuna. value: None if it failed.
 
     pruned_at: the steps after which it ended; None for a result that is compared by its value alone.
@@ -166,7 +166,7 @@ class OptunaMirror:
         direction = "maximize" if self._spec.mode == "max" else "minimize"
         self.study: Study = self._optuna.create_study(direction=direction)
         self.numbers: dict[int, int] = {}
-        self._settled: dict[int, Verdict | None] = {}  # by trial: what Optuna knows
+        self._settled: dict[int, KnownResult | None] = {}  # by trial: what Optuna knows
         self._asked = self._read = 0
         self.open: Trial | None = None
         for number, (sample, _) in self._learned.items():
@@ -225,11 +225,11 @@ class OptunaMirror:
             case TrialEventKind.STOP | TrialEventKind.CANCEL:
                 self._judged.setdefault(event.trial, None)
 
-    def _verdict(self, steps: int, value: float | None) -> Verdict | None:
+    def _verdict(self, steps: int, value: float | None) -> KnownResult | None:
         """The verdict on a trial that has reached `steps` with this value; None there if it failed."""
         if self._fidelity == Fidelity.RANKED and (value is None or steps != self._full):
-            return Verdict(value, steps)
-        return None if value is None else Verdict(value)
+            return KnownResult(value, steps)
+        return None if value is None else KnownResult(value)
 
     def _level_with_enough(self) -> int | None:
         """The highest step with enough results; else the step with the most, the lowest of equals; None without
@@ -267,7 +267,7 @@ class OptunaMirror:
         else:
             self._add(sample)
 
-    def _add(self, sample: Values, verdict: Verdict | None = None) -> None:
+    def _add(self, sample: Values, verdict: KnownResult | None = None) -> None:
         """Add a trial with these values: a finished one with its verdict, else a running one."""
         free = {name: _distribution(self._free[name]) for name in sample}
         state = self._optuna.trial.TrialState.RUNNING
@@ -276,7 +276,7 @@ class OptunaMirror:
         if verdict is not None:
             self._tell(len(self.study.get_trials(deepcopy=False)) - 1, verdict)
 
-    def _tell(self, number: int, verdict: Verdict | None) -> None:
+    def _tell(self, number: int, verdict: KnownResult | None) -> None:
         if verdict is None:
             self.study.tell(number, state=self._optuna.trial.TrialState.FAIL)
         elif verdict.pruned_at is None:
@@ -294,9 +294,9 @@ def _fidelity(kind: str, per_rung: bool | None) -> Fidelity:
     return Fidelity.RANKED if kind == "tpe" and per_rung is None else Fidelity.HIGHEST
 
 
-def _verdict_at(results: Mapping[int, float | None], step: int) -> Verdict | None:
+def _verdict_at(results: Mapping[int, float | None], step: int) -> KnownResult | None:
     value = results.get(step)
-    return None if value is None else Verdict(value)
+    return None if value is None else KnownResult(value)
 
 
 @cache
