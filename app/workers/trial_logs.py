@@ -13,7 +13,7 @@ import logging
 import os
 import re
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from app.domain.chain_assignment import ChainAssignment
@@ -80,20 +80,23 @@ class TrialLogs:
 
     def begin(self, chain: str, work: ChainAssignment, index: int) -> StageFiles | None:
         """The files of a stage, each with a header line; None if they cannot be written."""
-        stage = work.stages[index]
-        place = f"node {stage.node}, steps {stage.start} to {stage.end}, slot {self._slot}, chain {chain}\n"
         files = self._files(chain, work, index)
         try:
-            _append(
-                files.printed, f"--- stage of {place}" if work.proof is None else f"--- {work.proof.kind} at {place}"
-            )
+            _append(files.printed, self._header(chain, work, index))
             if files.rows is not None:
-                _append(files.rows, "\n" + json.dumps({"start": stage.start, "chain": chain}) + "\n")
+                _append(files.rows, "\n" + json.dumps({"start": work.stages[index].start, "chain": chain}) + "\n")
         except OSError as problem:
             logger.warning("what trial %s of study %s prints is not kept: %s", work.trial, work.study, problem)
             return None
         self._printed = files.printed
         return files
+
+    def add_to_trial(self, chain: str, work: ChainAssignment, printed: bytes) -> None:
+        """Add the output of a verification to the log of its trial."""
+        trial_log = self._files(chain, replace(work, proof=None), 0)
+        with suppress(OSError):
+            _append(trial_log.printed, self._header(chain, work, 0))
+        trial_log.add(printed)
 
     def end(self, chain: str) -> None:
         """Note that a chain writes nothing more."""
@@ -109,6 +112,11 @@ class TrialLogs:
         """Send the rest, within a few seconds."""
         if self._sender is not None:
             self._sender.close()
+
+    def _header(self, chain: str, work: ChainAssignment, index: int) -> str:
+        stage, what = work.stages[index], "stage of" if work.proof is None else f"{work.proof.kind} at"
+        place = f"node {stage.node}, steps {stage.start} to {stage.end}, slot {self._slot}, chain {chain}"
+        return f"--- {what} {place}\n"
 
     def _files(self, chain: str, work: ChainAssignment, index: int) -> StageFiles:
         study, is_proof = UNSAFE.sub("_", work.study), work.proof is not None

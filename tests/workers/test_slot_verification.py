@@ -208,6 +208,14 @@ def test_a_trainer_that_fails_its_check_fails_the_study(proving: Cluster, traine
     assert words in failure.error and words in (done.error or "")
 
 
+def test_what_a_trainer_printed_that_fails_its_check_is_in_the_trials_log(proving: Cluster) -> None:
+    done = proving.run(proving.submit(study("failing")))
+    header, printed = (proving.folder / "logs" / done.id / "0.log").read_text().splitlines()
+    assert header.startswith("--- check at node ") and printed == "a batch of 4, and a loss of 1e30"
+    kept = proving.run(proving.submit(study("right")))
+    assert "check" not in (proving.folder / "logs" / kept.id / "0.log").read_text(), "its own stage is enough"
+
+
 def test_a_crash_in_a_check_is_no_verdict(proving: Cluster) -> None:
     done = proving.run(proving.submit(study("leaving")))
     [check] = found(proving)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from assignments import stage, work
 
+from app.domain.chain_assignment import VerificationOrder
 from app.events import DatabaseUnavailable
 from app.events.trial_logs import LogPiece
 from app.process import logs as log_files
@@ -128,6 +130,22 @@ def test_what_is_new_is_sent_and_a_file_goes_when_its_chain_is_over(tmp_path: Pa
     assert sends.send() and not printed.exists() and not rows.exists()
     assert table.texts == {("s", "0.log", "c1-0"): b"one two last", ("s", "plan/n.jsonl", "c1-0"): b"{}\n"}
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_was_printed_in_a_check_that_failed_is_added_to_the_trials_log(tmp_path: Path, table: Table) -> None:
+    order = VerificationOrder(kind="check", metrics=("loss",))
+    checked = replace(work(stage()), study="s", trial=7, proof=order)
+    logs = TrialLogs(tmp_path, "gpu0", table, Idle())  # type: ignore[arg-type]
+    files = logs.begin("c1", checked, 0)
+    assert files is not None
+    size = files.size()
+    files.add(b"nan\n")
+    logs.add_to_trial("c1", checked, files.read_since(size))
+    logs.end("c1")
+    logs.close()
+    header, printed = table.texts["s", "7.log", "c1-0"].decode().splitlines()
+    assert header.startswith("--- check at node ") and printed == "nan"
+    assert table.texts["s", "proofs.log", "c1-0"].decode().splitlines()[1:] == ["nan"]
 
 
 def test_a_file_that_was_cut_off_comes_to_an_end(tmp_path: Path, table: Table) -> None:

@@ -21,6 +21,7 @@ from app.workers.slot.outbox import End, Finish, RowChange
 from app.workers.slot.trainer_check import CheckFailed, Files, check, state_cause
 from app.workers.slot.verification_bench import OFF, Bench, Inconclusive, last_line
 from app.workers.state import State
+from app.workers.trial_logs import StageFiles
 from stagetree.runtime import inexact_reasons
 from stagetree.runtime.commands import Compared
 from stagetree.runtime.failures import TrainerFailed
@@ -42,6 +43,8 @@ class VerificationLane(Lane):
         self.progress, self._has_begun = Progress(self.work.stages[0].start), False
         self._began_at = self._context.seconds()
         self._waiting = list(self._order.comparisons)
+        self._log: StageFiles | None = None
+        self._log_size = 0  # before anything was printed
         self._bench = Bench(self.work, self._slot, self._context, self._check_wanted, self._set_step)
 
     def can_begin(self, index: int) -> bool:
@@ -59,6 +62,7 @@ class VerificationLane(Lane):
         try:
             self._verify()
         except CheckFailed as failed:
+            self._keep_output()
             self._end([self._failed_fact(failed)])
             return True
         except Inconclusive as problem:
@@ -75,6 +79,15 @@ class VerificationLane(Lane):
     def _abandon(self, end: Exception) -> None:
         super()._abandon(end)
         self._end_process()
+
+    def _keep_output(self) -> None:
+        """Add what the failed check printed to its trial's log: nothing else will be there. The process may print until
+        it ends.
+        """
+        self._end_process()
+        if self._log is not None:
+            printed = self._log.read_since(self._log_size)
+            self._slot.logs.add_to_trial(self.claim.chain, self.work, printed)
 
     def _end_process(self) -> None:
         """End the process, which must not be used by the slot's next chain."""
@@ -134,8 +147,9 @@ class VerificationLane(Lane):
         self.progress = Progress(step)
 
     def _verify(self) -> None:
-        bench = self._bench
-        bench.print_to(self._slot.logs.begin(self.claim.chain, self.work, 0))
+        bench, log = self._bench, self._slot.logs.begin(self.claim.chain, self.work, 0)
+        self._log, self._log_size = log, 0 if log is None else log.size()
+        bench.print_to(log)
         if self._kind == VerificationKind.CHECK:
             result = check(bench, self._order, self.work.stages[0].end, self._let_others_train)
             unread, files = list(result.unread), list(result.files)
