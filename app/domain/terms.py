@@ -182,6 +182,10 @@ class FailureKind(Word):
     STORAGE = "storage"
 
 
+FAILURES = (*FailureKind, ChainOutcome.LOST, ChainOutcome.UNDELIVERED, ChainOutcome.INTERRUPTED)
+"""Every way in which a stage fails or a chain ends by accident."""
+
+
 class VerificationKind(Word):
     """The subject of a verification: see `app.exactness`.
 

@@ -146,6 +146,8 @@ class SlotRecord:
     """The chain for which its worker has freed the device."""
     address: str = ""
     """The host:port at which workers of other machines reach its worker; "" if they cannot."""
+    gauges: Mapping[str, float] | None = None
+    """What its worker measured at the last heartbeat: see `app.workers.slot.gauges`."""
 
     @property
     def is_free(self) -> bool:

@@ -124,6 +124,7 @@ class SchedulerRow(SQLModel, table=True):
     demand: dict[str, Any] | None = Field(default=None, sa_column=Column(JSON(none_as_null=True)))  # for slots
     held_up: dict[str, str] | None = Field(default=None, sa_column=Column(JSON(none_as_null=True)))
     """The error of each study and plan that had one at the last tick."""
+    memory_bytes: int | None = Field(default=None, sa_column=Column(BigInteger))
 
 
 class TrialLogRow(SQLModel, table=True):

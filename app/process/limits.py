@@ -1,4 +1,4 @@
-"""The limits of a process: how much memory there is, and how long it may take to end."""
+"""The memory that a process has and may have, and how long it may take to end."""
 
 from __future__ import annotations
 
@@ -35,3 +35,12 @@ def total_memory() -> int:
         return min(machine, int(CGROUP_LIMIT.read_text()))
     except (OSError, ValueError):  # no such file, or "max"
         return machine
+
+
+def resident_bytes(pid: int) -> int:
+    """The process's private memory, without shared memory such as checkpoints; 0 if unknown or if it has ended."""
+    try:
+        resident, shared = Path(f"/proc/{pid}/statm").read_text().split()[1:3]
+    except (OSError, ValueError):
+        return 0
+    return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")

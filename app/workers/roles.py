@@ -21,7 +21,7 @@ from app.events import Database, Plans, Records, SqlRecords, change
 from app.events.housekeeping import clean
 from app.events.trial_logs import TrialLogTable
 from app.process.garbage_collection import collect_young, freeze_survivors
-from app.process.limits import total_memory
+from app.process.limits import resident_bytes, total_memory
 from app.registry import Catalogue, register
 from app.scheduling.fair_share import POLICIES
 from app.settings import settings
@@ -103,7 +103,8 @@ class SchedulerRole:
     def _record_tick(self, records: SqlRecords, owner: str, scheduler: Scheduler) -> None:
         demand, host = scheduler.demand(), socket.gethostname()
         held_up = {**self._retention.fence.problems(), **scheduler.held_up_reasons()}
-        change(records, lambda rows: rows.schedulers.record_tick(owner, host, os.getpid(), demand, held_up=held_up))
+        pid, also = os.getpid(), {"held_up": held_up, "memory_bytes": resident_bytes(os.getpid())}
+        change(records, lambda rows: rows.schedulers.record_tick(owner, host, pid, demand, **also))
 
     def _delete(self) -> bool:
         """Delete once; whether nothing is left to delete for now. Wakes the scheduler if slots waited for room."""

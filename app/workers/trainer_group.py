@@ -138,7 +138,7 @@ class TrainerGroup(TrainerClient):
         return state
 
     def resident_bytes(self) -> int:
-        return max(each.resident_bytes() for each in self.ranks if each.pid)
+        return max((each.resident_bytes() for each in self.ranks if each.pid), default=0)
 
     def kill(self) -> None:
         self._is_killed = True

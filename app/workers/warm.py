@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import socket
 import subprocess
 from collections.abc import Hashable, Sequence
@@ -173,15 +172,6 @@ FIRST_STAGES = 2
 
 LEAK_FRACTION = 0.25
 """Growth by a smaller share is no leak, however large the process is."""
-
-
-def resident_bytes(pid: int) -> int:
-    """The process's private memory, without shared memory such as checkpoints; 0 if unknown or if it has ended."""
-    try:
-        resident, shared = Path(f"/proc/{pid}/statm").read_text().split()[1:3]
-    except (OSError, ValueError):
-        return 0
-    return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
 
 
 def is_stopped(pid: int) -> bool:

@@ -10,7 +10,16 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from sqlalchemy import text
 
-from app.domain.events import Evaluated, PackingProfiled, StudyPaused, StudyResumed, TrialAdded
+from app.domain.events import (
+    ChainEnded,
+    Evaluated,
+    PackingProfiled,
+    StageFailed,
+    StudyPaused,
+    StudyResumed,
+    TrialAdded,
+)
+from app.domain.terms import ChainOutcome, FailureKind
 from app.events.database import Database
 from app.events.log import EventLog, Gap, KeyReused, SqlLog, VersionConflict
 from app.events.records import SqlRecords
@@ -61,6 +70,18 @@ def test_what_was_measured_of_packs_is_found_in_all_streams(log: EventLog) -> No
         ("a", 2, profiles[0]),
         ("b", 4, profiles[1]),
     ]
+
+
+def test_failures_between_two_positions_are_counted_by_kind(log: EventLog) -> None:
+    failed = [
+        StageFailed(chain="c", index=0, step=1, kind=kind, error="", seconds=1.0)
+        for kind in (FailureKind.HANG, FailureKind.CRASH, FailureKind.CRASH)
+    ]
+    ended = [ChainEnded(chain="c", outcome=outcome) for outcome in (ChainOutcome.DONE, ChainOutcome.LOST)]
+    log.append("a", [*failed, PAUSED, *ended], expected=0, at=1.0)
+    assert log.count_failures(0, log.head()) == {"hang": 1, "crash": 2, "lost": 1}
+    assert log.count_failures(1, 2) == {"crash": 1}
+    assert log.count_failures(log.head(), log.head()) == {}
 
 
 def test_what_append_returns_is_what_is_read(log: EventLog) -> None:

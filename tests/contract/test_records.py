@@ -397,7 +397,7 @@ class Alike(RuleBasedStateMachine):
     @rule(slot=SLOTS, owner=OWNERS, seconds=st.none() | st.just(30.0), how=st.integers(0, 4))
     def speak(self, slot: str, owner: str, seconds: float | None, how: int) -> None:
         changes: list[Callable[[RowsPort], None]] = [
-            lambda rows: rows.slots.touch(slot, owner),
+            lambda rows: rows.slots.touch(slot, owner, {"memory": 1, "step_age": 0.5}),
             lambda rows: rows.slots.describe(slot, owner, trainers={"toy": "1"}, note="well"),
             lambda rows: rows.slots.quarantine(slot, owner, seconds=seconds, reason="sick"),
             lambda rows: rows.slots.retire(slot, owner),

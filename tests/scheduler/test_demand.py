@@ -114,7 +114,14 @@ def _check_rows(records: Records, at: list[float]) -> None:
     at[0] += 1.0
     with records.write() as rows:
         rows.schedulers.record_tick(
-            "other", "here", 2, {"busy": 1, "more": 0, "idle": ["gpu1"]}, held_up={"a": "waits"}
+            "other",
+            "here",
+            2,
+            {"busy": 1, "more": 0, "idle": ["gpu1"]},
+            held_up={"a": "waits"},
+            memory_bytes=2**33,
         )
     with records.read() as rows:
         assert rows.schedulers.last_report() == ({"busy": 1, "more": 0, "idle": ["gpu1"]}, {"a": "waits"})
+        assert rows.schedulers.memory(60.0) == {"here-2": 2**33}
+        assert rows.schedulers.memory(0.0) == {}, "it may be gone"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
+from threading import Event as Flag
 from threading import RLock
 from typing import Any
 
@@ -95,6 +96,17 @@ class FaultyRecords:
 
     def close(self) -> None:
         self._records.close()
+
+
+class ClosedStore:
+    """It takes nothing until it is back."""
+
+    def __init__(self) -> None:
+        self.reached, self.back = Flag(), Flag()
+
+    def __call__(self, key: str) -> None:
+        self.reached.set()
+        assert self.back.wait(60)
 
 
 class FaultyStore(LocalStore):

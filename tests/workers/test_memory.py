@@ -6,7 +6,8 @@ import os
 
 import pytest
 
-from app.workers.warm import MemoryWatch, resident_bytes
+from app.process.limits import resident_bytes
+from app.workers.warm import MemoryWatch
 
 MIB = 2**20
 

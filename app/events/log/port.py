@@ -128,6 +128,12 @@ class EventLog(ABC):
         """The measurements of packs and ranks in all streams, in order, except events that this version cannot read."""
 
     @abstractmethod
+    def count_failures(self, after: int, until: int) -> dict[str, int]:
+        """How many stages failed, by `FailureKind`, and how many chains ended by accident, by `ChainOutcome`: in the
+        events after one position and up to another.
+        """
+
+    @abstractmethod
     def version(self, stream: str) -> int: ...
 
     @abstractmethod

@@ -7,16 +7,17 @@ trips, and no such statement. The SQL text is constant: building statements each
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Connection, Integer, Row, Select, TextClause, bindparam, select, text, update
+from sqlalchemy import Connection, Integer, Row, Select, TextClause, bindparam, func, select, text, update
 
-from app.domain.events import Event, StudyStruck
+from app.domain.events import ChainEnded, Event, StageFailed, StudyStruck
 from app.domain.evolve import struck_studies
-from app.domain.terms import StudyId
+from app.domain.terms import FAILURES, StudyId
 from app.events import archive
 from app.events.codec import UnknownEvent, decode, write
 from app.events.database import Database, DatabaseUnavailable, SqlSession, insert
@@ -167,6 +168,17 @@ class SqlLog(EventLog):
                 with suppress(UnknownEvent):
                     recorded.append(_stored_event(row))
         return recorded
+
+    def count_failures(self, after: int, until: int) -> dict[str, int]:
+        of_stages = EVENTS.c.data["kind"].as_string(), EVENTS.c.type == StageFailed.__name__
+        of_chains = EVENTS.c.data["outcome"].as_string(), EVENTS.c.type == ChainEnded.__name__
+        counts = Counter[str]()
+        with self._database.read() as session:
+            for column, is_it in (of_stages, of_chains):
+                query = select(column, func.count()).where(EVENTS.c.position > after, EVENTS.c.position <= until, is_it)
+                for kind, count in session.execute(query.group_by(text("1"))):
+                    counts[kind] += count
+        return {kind: count for kind, count in counts.items() if kind in FAILURES}
 
     def version(self, stream: str) -> int:
         with self._database.read() as session:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from math import inf
 from threading import RLock
@@ -102,8 +102,15 @@ class LiveChains(Table[ChainRecord]):
         super()._set(key, row)
 
 
-Tick = tuple[float, Mapping[str, Any] | None, Mapping[str, str]]
-"""The time of a scheduler's last tick, its demand for slots, and its errors."""
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """The last tick of a process."""
+
+    process: str
+    at: float
+    demand: Mapping[str, Any] | None
+    held_up: Mapping[str, str] = field(default_factory=dict)
+    memory_bytes: int | None = None
 
 
 class Tables:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from app.domain.events import PackingProfiled, RanksProfiled
+from app.domain.events import ChainEnded, PackingProfiled, RanksProfiled, StageFailed
 from app.domain.evolve import struck_studies
-from app.domain.terms import StudyId
+from app.domain.terms import FAILURES, StudyId
 from app.events.log import Append, EventLog, StoredEvent, Used, VersionConflict, assign_positions
 from app.events.log.port import project
 from app.events.memory.chains import Tables
@@ -100,6 +101,13 @@ class MemoryLog(EventLog):
     def profiles(self) -> list[StoredEvent]:
         with self._tables.lock:
             return [each for each in self._all if isinstance(each.event, PackingProfiled | RanksProfiled)]
+
+    def count_failures(self, after: int, until: int) -> dict[str, int]:
+        with self._tables.lock:
+            events = [each.event for each in self._all[after:until]]
+        kinds = [event.kind for event in events if isinstance(event, StageFailed)]
+        outcomes = [event.outcome for event in events if isinstance(event, ChainEnded)]
+        return {str(kind): count for kind, count in Counter([*kinds, *outcomes]).items() if kind in FAILURES}
 
     def version(self, stream: str) -> int:
         with self._tables.lock:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from app.domain.terms import FINAL_STATES, ChainState
-from app.events.memory.chains import MemoryChains, Tables
+from app.events.memory.chains import MemoryChains, Tables, Tick
 from app.events.row_types import (
     Installation,
     RowChanges,
@@ -97,8 +97,8 @@ class MemorySlots(SlotsPort):
         for row in self._tables.live.chains_on(name):
             self._tables.live.put(row.chain, replace(row, lease_until=0.0))
 
-    def touch(self, name: str, owner: str) -> SlotRecord:
-        self._change(name, owner, seen_at=self._tables.clock())
+    def touch(self, name: str, owner: str, gauges: Mapping[str, float] | None = None) -> SlotRecord:
+        self._change(name, owner, seen_at=self._tables.clock(), gauges=gauges)
         return self._tables.slots.get(name)  # type: ignore[return-value]  # or it is lost
 
     def describe(self, name: str, owner: str, *, trainers: Mapping[str, str], note: str | None) -> None:
@@ -165,17 +165,23 @@ class MemorySchedulers(SchedulersPort):
     def record_tick(
         self, owner: str, host: str, pid: int, demand: Mapping[str, Any] | None = None, **also: Any
     ) -> None:
-        self._tables.schedulers.put(owner, (self._tables.clock(), demand, also.get("held_up", {})))
+        self._tables.schedulers.put(owner, Tick(f"{host}-{pid}", self._tables.clock(), demand, **also))
 
     def forget(self, owner: str) -> None:
         if self._tables.schedulers.get(owner) is not None:
             self._tables.schedulers.remove(owner)
 
     def last_tick(self) -> float | None:
-        return max((at for at, _, _ in self._tables.schedulers.values()), default=None)
+        return max((tick.at for tick in self._tables.schedulers.values()), default=None)
 
     def last_report(self) -> tuple[Mapping[str, Any] | None, Mapping[str, str]]:
-        return max(self._tables.schedulers.values(), key=lambda row: row[0], default=(0.0, None, {}))[1:]
+        last = max(self._tables.schedulers.values(), key=lambda tick: tick.at, default=Tick("", 0.0, None))
+        return last.demand, last.held_up
+
+    def memory(self, ticked_within: float) -> dict[str, int]:
+        since = self._tables.clock() - ticked_within
+        ticks = [tick for tick in self._tables.schedulers.values() if tick.at > since]
+        return {tick.process: tick.memory_bytes for tick in ticks if tick.memory_bytes is not None}
 
 
 class MemoryRows(RowsPort):

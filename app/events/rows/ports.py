@@ -120,8 +120,8 @@ class SlotsPort(ABC):
         """
 
     @abstractmethod
-    def touch(self, name: str, owner: str) -> SlotRecord:
-        """Record that the slot's worker is alive; returns its row. Raises `SlotLost`."""
+    def touch(self, name: str, owner: str, gauges: Mapping[str, float] | None = None) -> SlotRecord:
+        """Record that the slot's worker is alive, and its gauges; returns its row. Raises `SlotLost`."""
 
     @abstractmethod
     def describe(self, name: str, owner: str, *, trainers: Mapping[str, str], note: str | None) -> None:
@@ -256,7 +256,7 @@ class SchedulersPort(ABC):
     def record_tick(
         self, owner: str, host: str, pid: int, demand: Mapping[str, Any] | None = None, **also: Any
     ) -> None:
-        """demand, and `held_up` in `also`: see `Scheduler`."""
+        """demand, and `held_up` in `also`: see `Scheduler`. `memory_bytes` in `also`: of the process."""
 
     @abstractmethod
     def forget(self, owner: str) -> None:
@@ -269,6 +269,10 @@ class SchedulersPort(ABC):
     @abstractmethod
     def last_report(self) -> tuple[Mapping[str, Any] | None, Mapping[str, str]]:
         """The demand for slots at the last tick, or None; and the error of each study and plan that had one."""
+
+    @abstractmethod
+    def memory(self, ticked_within: float) -> Mapping[str, int]:
+        """The memory in bytes of each process that ticked in the last seconds, by host and process id."""
 
 
 class RowsPort(ABC):

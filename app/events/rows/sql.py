@@ -78,6 +78,12 @@ class Schedulers(SchedulersPort):
         demand, held_up = self._session.execute(query).one_or_none() or (None, None)
         return demand, held_up or {}
 
+    def memory(self, ticked_within: float) -> dict[str, int]:
+        is_recent = SCHEDULERS.c.ticked_at > self._session.now() - ticked_within
+        query = select(SCHEDULERS.c.host, SCHEDULERS.c.pid, SCHEDULERS.c.memory_bytes)
+        known = self._session.execute(query.where(SCHEDULERS.c.memory_bytes.is_not(None), is_recent))
+        return {f"{row.host}-{row.pid}": row.memory_bytes for row in known}
+
 
 class Slots(SlotsPort):
     def __init__(self, session: SqlSession) -> None:
@@ -103,6 +109,7 @@ class Slots(SlotsPort):
         facts = {"owner": owner, "device": device, "host": host, "pid": pid, "seen_at": self._session.now()}
         facts |= {"kind": "", "address": "", **its}
         facts |= {"resident_model": None, "trainers": {}, "note": None, "quarantined_until": None, "emptied_for": None}
+        facts |= {"gauges": None}
         if instead_of is None:
             new = insert(self._session, SLOTS).values(name=name, **facts).on_conflict_do_nothing()
             row = self._session.execute(new.returning(SLOTS.c.name)).one_or_none()
@@ -115,8 +122,9 @@ class Slots(SlotsPort):
         for gang in self._gangs_with(name):  # even if the row was deleted
             self._session.execute(update(SLOTS).where(SLOTS.c.name == name).values(lent_to=gang))
 
-    def touch(self, name: str, owner: str) -> SlotRecord:
-        return SlotRecord(**self._change(name, owner, {"seen_at": self._session.now()}, *SLOTS.c)._mapping)
+    def touch(self, name: str, owner: str, gauges: Mapping[str, float] | None = None) -> SlotRecord:
+        values = {"seen_at": self._session.now(), "gauges": gauges}
+        return SlotRecord(**self._change(name, owner, values, *SLOTS.c)._mapping)
 
     def describe(self, name: str, owner: str, *, trainers: Mapping[str, str], note: str | None) -> None:
         self._change(name, owner, {"trainers": dict(trainers), "note": note})

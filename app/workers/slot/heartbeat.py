@@ -54,6 +54,7 @@ class Description:
 class Heartbeat:
     """pulses: of the live chains.
     describe: the slot's description.
+    gauges: what the slot measures for its row, see `app.workers.slot.gauges`.
     is_retiring: whether it takes no more chains.
     look: called in each round.
     end: called when this worker can no longer be the slot: another one has it, or messages do not arrive.
@@ -76,8 +77,9 @@ class Heartbeat:
         lease_seconds: float,
         heartbeat_seconds: float,
         executor: Executor = THREADS,
+        gauges: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
-        self._me, self._device, self._records = me, device, records
+        self._me, self._device, self._records, self._gauges = me, device, records, gauges
         self._pulses, self._describe, self._is_retiring = pulses, describe, is_retiring
         self._look, self._end, self._clock = look, end, clock
         self._lease_seconds, self._heartbeat_seconds = lease_seconds, heartbeat_seconds
@@ -151,9 +153,10 @@ class Heartbeat:
     # ------------------------------------------------------------------------------------------------ the slot's row
 
     def _beat(self) -> None:
+        gauges = self._gauges()
         try:
             with self._records.write() as rows:
-                self._touch_row(rows)
+                self._touch_row(rows, gauges)
         except SlotTaken as taken:
             self._yield_slot(taken)
             return
@@ -167,7 +170,7 @@ class Heartbeat:
                 self._renew(pulse, flags)
         self.flags, self._beat_at = flags, self._clock()
 
-    def _touch_row(self, rows: RowsPort) -> None:
+    def _touch_row(self, rows: RowsPort, gauges: Mapping[str, float]) -> None:
         """Keep the slot's row, or take it again if it is gone. Raises `SlotTaken`."""
         me, description = self._me, self._describe()
         if self._is_retiring():
@@ -175,7 +178,7 @@ class Heartbeat:
             self._is_retired = True
             return
         try:
-            row = rows.slots.touch(me.slot, me.owner)
+            row = rows.slots.touch(me.slot, me.owner, gauges)
         except SlotLost:
             if not me.take(rows, self._device):
                 return

@@ -21,7 +21,7 @@ from app.events.codec import Unwritable, write
 from app.outages import LostRace
 from app.workers.slot.claim import Claim
 from app.workers.slot.retry import RetryPolicy
-from app.workers.slot.worker_thread import WorkerThread
+from app.workers.slot.worker_thread import Backlog, WorkerThread
 from app.workers.threads import THREADS, Executor
 
 logger = logging.getLogger(__name__)
@@ -212,6 +212,10 @@ class FactOutbox:
     @property
     def is_idle(self) -> bool:
         return self._thread.is_idle
+
+    @property
+    def backlog(self) -> Backlog:
+        return self._thread.backlog
 
     def drain(self, seconds: float | None = None) -> bool:
         """Wait until all statements put before are recorded or void; whether they are in time."""

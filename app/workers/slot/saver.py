@@ -20,7 +20,7 @@ from app.workers.slot.claim import Claim
 from app.workers.slot.host_backlog import HostBacklog
 from app.workers.slot.retry import Clock, RetryPolicy
 from app.workers.slot.slot_status import SlotStatus
-from app.workers.slot.worker_thread import LOOK_SECONDS, WorkerThread
+from app.workers.slot.worker_thread import LOOK_SECONDS, Backlog, WorkerThread
 from app.workers.state import State
 from app.workers.threads import THREADS, Executor
 
@@ -72,6 +72,10 @@ class Saver:
     @property
     def is_idle(self) -> bool:
         return self._thread.is_idle
+
+    @property
+    def backlog(self) -> Backlog:
+        return self._thread.backlog
 
     def is_quick(self, state: State | None) -> bool:
         """Whether a state (or none) would be recorded about as soon as a fact."""

@@ -18,6 +18,7 @@ from app.events import ChainFlags, ChainNotClaimable
 from app.workers.ownership import Owner
 from app.workers.slot.claim import Claim, Claimed, Claimer, NoTrainerProcess
 from app.workers.slot.context import Limits, SlotContext, SlotDependencies
+from app.workers.slot.gauges import SlotGauges
 from app.workers.slot.group import GroupFactory, LaneGroup
 from app.workers.slot.heartbeat import Description, Heartbeat, Watchdog
 from app.workers.slot.lane import Lane, refuse
@@ -42,6 +43,7 @@ class Slot:
         self._live: Sequence[Lane] = ()  # and lanes whose checkpoints are being saved
         self._is_closing = False
         self._versions = dict[str, str]()  # of trainers, as they were seen last
+        self._gauges = SlotGauges(self._context)
         self._watch = Watchdog(self._context.trainer.kill, retry.close, limits.grace)
         self.heartbeat = Heartbeat(
             me,
@@ -56,6 +58,7 @@ class Slot:
             lease_seconds=limits.lease,
             heartbeat_seconds=limits.heartbeat,
             executor=dependencies.executor,
+            gauges=lambda: self._gauges.measure([lane.pulse for lane in self._active]),
         )
 
     def start(self) -> None:

@@ -1,6 +1,6 @@
 """Calls to the process that a slot trains in; after an error in a call, that process is not used again.
 
-Runs on: the thread that trains; the heartbeat's reads `busy_since` and calls `kill`.
+Runs on: the thread that trains; the heartbeat's reads `busy_since` and `resident_bytes`, and calls `kill`.
 """
 
 from __future__ import annotations
@@ -49,6 +49,12 @@ class TrainerCalls:
     def operations(self) -> tuple[str, ...]:
         """Why the model's results are not exact: a reason for each operation without a deterministic form."""
         return () if self._process is None else tuple(map(used, self._process.leader.not_exact))
+
+    @property
+    def resident_bytes(self) -> int:
+        """The memory of the process; 0 if there is none. From any thread."""
+        process = self._process
+        return 0 if process is None else process.resident_bytes()
 
     def commands(self, tolerated: Container[str] = ()) -> Child:
         """The commands as methods, each with its own deadline. Raises as `call`."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from app.workers.slot.retry import Closing, RetryPolicy
@@ -28,6 +29,14 @@ CLOSE_SECONDS = 1.0
 Item = TypeVar("Item")
 
 
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """items: waiting, with the one under way. done: how many were before."""
+
+    items: int
+    done: int
+
+
 class WorkerThread(Generic[Item]):
     """A thread with a queue. do: handles one item; may raise `Closing`; other errors are logged.
 
@@ -41,6 +50,7 @@ class WorkerThread(Generic[Item]):
         self._items: deque[Item] = deque()  # the current item is the first
         self._changed = executor.condition()
         self._under_way = 0  # how many of the items
+        self._done = 0  # how many items
         self._is_closed = False
         self._task = executor.spawn(name, self._run)
 
@@ -48,6 +58,11 @@ class WorkerThread(Generic[Item]):
     def is_idle(self) -> bool:
         with self._changed:
             return not self._items
+
+    @property
+    def backlog(self) -> Backlog:
+        with self._changed:
+            return Backlog(len(self._items), self._done)
 
     def put(self, item: Item, *, wait: bool = True) -> None:
         """Enqueue an item. wait=False ignores the capacity, for senders that must not block.
@@ -108,4 +123,5 @@ class WorkerThread(Generic[Item]):
         with self._changed:
             for _ in range(min(self._under_way, len(self._items))):
                 self._items.popleft()
+                self._done += 1
             self._changed.notify_all()
