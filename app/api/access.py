@@ -18,8 +18,8 @@ from ipaddress import IPv4Network, IPv6Network, ip_address
 from typing import Annotated
 from urllib.parse import urlsplit
 
+from anyio import fail_after, to_thread
 from fastapi import Depends
-from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Send
@@ -35,6 +35,14 @@ from app.service.services import HttpProblem
 
 OPEN_PATHS = ("/", "/docs", "/openapi.json", "/healthz", "/readyz")
 """Paths without study data: the page loads its data by other paths, and probes must not need a secret."""
+
+METRICS = "/metrics"
+"""In an outage of the database any token is let in here, and gets no more than `/readyz` gives to all: the alert about
+the outage reads this path.
+"""
+
+METRICS_SECONDS = 1.0
+"""How long a token waits here for the database; a scrape that takes long is none."""
 
 ASSETS = "/assets/"
 SCOPE_HEADER = "Stagetree-Scope"
@@ -83,13 +91,17 @@ class Gate:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers = Headers(scope=scope)
+        headers, is_open = Headers(scope=scope), is_public(scope["path"])
+        is_metrics = scope["path"] == METRICS
         try:
-            who = await self._find(self._peers.find(scope, receive), headers)
-        except (DatabaseUnavailable, LostRace) as error:
-            await answer(Request(scope), 503, str(error), TRY_AGAIN)(scope, receive, send)
-            return
-        if who is None and not is_public(scope["path"]):
+            peer = self._peers.find(scope, receive)
+            who = await self._find(peer, headers, METRICS_SECONDS if is_metrics else None)
+        except (DatabaseUnavailable, LostRace, TimeoutError) as error:
+            if not is_metrics:
+                await answer(Request(scope), 503, str(error), TRY_AGAIN)(scope, receive, send)
+                return
+            who, is_open = None, True
+        if who is None and not is_open:
             detail = TOKEN_INVALID if sent_token(headers) else TOKEN_MISSING
             refusal = answer(Request(scope), 401, detail, {"WWW-Authenticate": "Bearer"})
             await refusal(scope, receive, send)
@@ -110,17 +122,22 @@ class Gate:
 
         return sent
 
-    async def _find(self, peer: Peer, headers: Headers) -> Principal | None:
+    async def _find(self, peer: Peer, headers: Headers, seconds: float | None) -> Principal | None:
+        """Raises TimeoutError if the database takes more than `seconds` to recognise a token."""
         if self._policy.trusts(peer) and (user := headers.get("x-forwarded-user")):
             groups = [each.strip() for each in headers.get("x-forwarded-groups", "").split(",")]
             return self._doorkeeper.user(user, groups)
-        if (token := sent_token(headers)) and (principal := await self._recognise(token)):
+        if (token := sent_token(headers)) and (principal := await self._recognise(token, seconds)):
             return principal
         return ANONYMOUS_ADMIN if await self._policy.needs_no_token(peer, headers) else None
 
-    async def _recognise(self, token: str) -> Principal | None:
+    async def _recognise(self, token: str, seconds: float | None) -> Principal | None:
+        """Raises TimeoutError after that many `seconds`."""
         is_fresh, who = self._doorkeeper.cached_principal(token)
-        return who if is_fresh else await run_in_threadpool(self._doorkeeper.recognise, token)
+        if is_fresh:
+            return who
+        with fail_after(seconds):
+            return await to_thread.run_sync(self._doorkeeper.recognise, token, abandon_on_cancel=seconds is not None)
 
 
 def is_public(path: str) -> bool:

@@ -19,6 +19,7 @@ from starlette.middleware.gzip import GZipMiddleware
 import stagetree
 from app.api import errors
 from app.api.access import Gate, Guard, require_principal
+from app.api.request_times import Stopwatch
 from app.api.routes import access, page, plans, service, studies, study_annotations, trial_requests, trials
 from app.api.services import ApiServices
 from app.domain.evolve import collector_paused
@@ -136,6 +137,7 @@ def make_app(services: ApiServices) -> FastAPI:
     app.add_middleware(GZipMiddleware, minimum_size=1000, compresslevel=5, thread_minimum_size=LARGE)
     app.add_middleware(Gate, policy=services.policy, doorkeeper=services.doorkeeper)
     app.add_middleware(Guard, names=services.hosts)
+    app.add_middleware(Stopwatch)
     return app
 
 

@@ -24,12 +24,14 @@ from pydantic_core import to_json
 from starlette.concurrency import run_in_threadpool
 
 from app.api.access import AccessPolicy, Who, check_owner
+from app.api.request_times import RequestTimes
 from app.api.streaming import Broadcasts, Tail
 from app.domain.terms import Principal, Unknown
 from app.events import StudyRecord
 from app.process.sandbox import LimitExceeded, run_in_sandbox
 from app.registry import register
 from app.service.access import Doorkeeper
+from app.service.failure_counts import FailureCounts
 from app.service.services import InvalidField, Services
 
 T = TypeVar("T")
@@ -247,6 +249,16 @@ class ApiServices(Services):
     def answers(self) -> ResponseCache:
         """Cached large answers."""
         return ResponseCache()
+
+    @cached_property
+    def request_times(self) -> RequestTimes:
+        """How long requests have waited."""
+        return RequestTimes()
+
+    @cached_property
+    def failure_counts(self) -> FailureCounts:
+        """Failures since the first look."""
+        return FailureCounts(self.log)
 
 
 def services(request: Request) -> ApiServices:

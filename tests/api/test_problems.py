@@ -269,7 +269,7 @@ def test_where_to_resume(http: TestClient, study: str) -> None:
 # -------------------------------------------------------------------------------------------------------- the server's
 
 
-@pytest.mark.parametrize("path", ["/studies", "/studies/x", "/studies/x/events", "/slots", "http://test/metrics"])
+@pytest.mark.parametrize("path", ["/studies", "/studies/x", "/studies/x/events", "/slots"])
 def test_the_database_is_away(make_app: MakeApp, path: str) -> None:
     with TestClient(make_app("sqlite:////nowhere/log.db"), base_url=f"http://test{API}") as http:
         answer = http.get(path)

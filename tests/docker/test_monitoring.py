@@ -1,4 +1,4 @@
-"""Alerts and the dashboard ask for numbers that the API gives."""
+"""Alerts and the dashboard ask for numbers that the API gives; each alert is explained, and has a test of its cause."""
 
 from __future__ import annotations
 
@@ -9,41 +9,74 @@ from pathlib import Path
 import pytest
 import yaml
 
-from app.api.routes.service import LIVE_CHAINS
-from app.domain.terms import StudyState
+from app.api.metrics import LIVE_CHAINS, QUEUES
+from app.domain.terms import FAILURES, StudyState
 from app.service.slot_use import STATES
+from tests.promql import Rule, read_rules
 
-FOLDER = Path(__file__).parents[2] / "docker" / "monitoring"
-OPERATIONS = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
-RULES = [rule for group in yaml.safe_load((FOLDER / "alerts.yaml").read_text())["groups"] for rule in group["rules"]]
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "docker" / "monitoring"
+OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
+CAUSES = [(ROOT / "tests" / path).read_text() for path in ("e2e/test_alerts.py", "workers/test_slot_alerts.py")]
+RULES = read_rules()
 PANELS = json.loads((FOLDER / "grafana.json").read_text())["panels"]
-EXPRESSIONS = [*(rule["expr"] for rule in RULES), *(each["expr"] for panel in PANELS for each in panel["targets"])]
+QUERIES = [each["expr"] for panel in PANELS for each in panel["targets"]]
+CONFIGURATION = yaml.safe_load((FOLDER / "prometheus.yaml").read_text())
 CHECKS = {"database", "schema", "broker", "store", "scheduler", "slots"}
-LABELS = {
-    "stagetree_studies": ("state", set(StudyState)),
-    "stagetree_slots": ("state", set(STATES)),
-    "stagetree_chains": ("state", set(LIVE_CHAINS)),
-    "stagetree_ready": ("check", CHECKS),
-    "stagetree_log_head": ("", set[str]()),
-    "stagetree_held_up": ("", set[str]()),
-    "stagetree_scheduler_tick_age_seconds": ("", set[str]()),
+LABELS: dict[str, dict[str, set[str] | None]] = {
+    "stagetree_studies": {"state": set(StudyState)},
+    "stagetree_slots": {"state": set(STATES)},
+    "stagetree_chains": {"state": set(LIVE_CHAINS)},
+    "stagetree_ready": {"check": CHECKS},
+    "stagetree_failures_total": {"kind": set(FAILURES)},
+    "stagetree_request_seconds_bucket": {"route": None, "le": None},
+    "stagetree_scheduler_memory_bytes": {"process": None},
+    "stagetree_trainer_memory_bytes": {"slot": None},
+    "stagetree_slot_memory_bytes": {"slot": None},
+    "stagetree_slot_step_age_seconds": {"slot": None},
+    "stagetree_slot_backlog": {"slot": None, "queue": set(QUEUES)},
+    "stagetree_slot_backlog_seconds": {"slot": None, "queue": set(QUEUES)},
+    **{
+        f"stagetree_{name}": {}
+        for name in ("log_head", "held_up", "scheduler_tick_age_seconds", "undelivered_messages", "api_memory_bytes")
+    },
 }
-"""What `GET /metrics` says, with the values of the label: `tests/api/test_service_routes.py` has its text."""
+"""What `GET /metrics` says, with the values of its labels; None for any."""
 
 
-@pytest.mark.parametrize("expression", EXPRESSIONS)
-def test_an_expression_names_numbers_and_labels_that_there_are(expression: str) -> None:
-    asked = re.findall(r"(stagetree_\w+)(?:\{(\w+)=~?\"([^\"]*)\"\})?", expression)
+@pytest.mark.parametrize("query", QUERIES)
+def test_a_panel_names_numbers_and_labels_that_there_are(query: str) -> None:
+    asked = re.findall(r"(stagetree_\w+)(?:\{(\w+)=~?\"([^\"]*)\"\})?", query)
     assert asked
     for number, label, values in asked:
-        known_label, known = LABELS[number]
-        assert label in ("", known_label) and set(values.split("|") if values else ()) <= known
+        assert not label or set(values.split("|")) <= (LABELS[number][label] or set())
+    grouped = re.findall(r"by \(([\w, ]+)\)", query)
+    assert {label for labels in grouped for label in labels.split(", ")} <= LABELS[asked[0][0]].keys()
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: str(rule["alert"]))
-def test_an_alert_says_what_it_means_and_the_guide_what_to_do(rule: dict[str, str]) -> None:
-    assert rule["annotations"]["summary"] and rule["labels"]["severity"] in ("critical", "warning")  # type: ignore[index]
-    assert f"`{rule['alert']}`" in OPERATIONS
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.alert)
+def test_an_alert_names_numbers_and_labels_that_there_are(rule: Rule) -> None:
+    jobs = {each["job_name"] for each in CONFIGURATION["scrape_configs"]}
+    assert rule.expression.selectors
+    for (_, _, name), *matchers in rule.expression.selectors:
+        known = {"job": jobs} if name == "up" else LABELS[name]
+        for label, _, values in matchers:
+            assert set(values.split("|")) <= (known[label] or set()), (name, label)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.alert)
+def test_an_alert_says_what_it_means_and_the_guide_what_to_do(rule: Rule) -> None:
+    assert rule.summary and rule.labels["severity"] in ("critical", "warning")
+    assert f"| `{rule.alert}` |" in OPERATIONS
+    assert any(f'"{rule.alert}"' in text for text in CAUSES), "no test makes its cause happen"
+
+
+def test_the_guide_explains_no_alert_that_there_is_not() -> None:
+    assert set(re.findall(r"`(Stagetree\w+)`", OPERATIONS)) == {rule.alert for rule in RULES}
+
+
+def test_prometheus_is_configured_with_the_rules_that_are_there() -> None:
+    assert [(FOLDER / name).is_file() for name in CONFIGURATION["rule_files"]] == [True]
 
 
 def test_the_panels_do_not_overlap() -> None:

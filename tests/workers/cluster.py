@@ -102,8 +102,11 @@ class Cluster:
         self.slots = {name: self.make_slot(name) for name in (f"gpu{number}" for number in range(slots))}
 
     def make_ticker(self) -> Scheduler:
+        return Scheduler(self.ports())
+
+    def ports(self) -> Ports:
         records = FaultyRecords(self.records, self.faults["scheduler"])
-        ports = Ports(
+        return Ports(
             records=records,  # type: ignore[arg-type]
             plans=Plans(records.log),  # type: ignore[arg-type]
             policy=POLICIES["critical_path"],
@@ -116,7 +119,6 @@ class Cluster:
             chain_quota=self.chain_quota,
             proofs=self.proofs,
         )
-        return Scheduler(ports)
 
     def chain_quota(self, plans: Mapping[str, SearchPlan], live: int, wanted: int) -> int:
         return wanted if self.retention is None else self.retention.chain_quota(plans, live, wanted)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
@@ -12,50 +10,16 @@ from fastapi.responses import PlainTextResponse, Response
 
 from app.api.access import Who
 from app.api.errors import MEDIA_TYPE, REF, answer, refusals
-from app.api.services import ApiServices, ServicesDep
+from app.api.metrics import metrics_text
+from app.api.services import ServicesDep
 from app.api.strict import Cursor, Limit, StrictRoute
-from app.domain.terms import ChainState, StudyState
 from app.service import queries, study_changes
-from app.service.slot_use import STATES, slot_state
 from stagetree.models.pages import Demand, Health, Readiness, SlotPage, TrainerPage
 
 SlotPath = Annotated[str, PathParameter(description="the name of a slot", examples=["gpu0"])]
 Kind = Annotated[str | None, Query(max_length=100, description="only slots of this kind of GPU, and work for it")]
 CountsAny = Annotated[bool, Query(alias="any", description="with the work that any kind may have, if a kind is named")]
 Estimates = Annotated[bool, Query(description="and how far the estimates of their stages were off, which takes longer")]
-LIVE_CHAINS = (ChainState.READY, ChainState.RUNNING, ChainState.SAVING)
-
-
-def metrics_text(use: ApiServices) -> str:
-    """All metrics, in the format of Prometheus."""
-    with use.records.read() as rows:
-        now, last_tick, slots = rows.now(), rows.schedulers.last_tick(), rows.slots.all()
-        studies = rows.studies.count_by_state()
-        chains, held_up = Counter(row.state for row in rows.chains.live()), len(rows.schedulers.last_report()[1])
-    states = Counter(slot_state(row, now, use.lease_seconds) for row in slots)
-    checks = {name: int(answer == "ok") for name, answer in use.checks.ask().items()}
-    demand = queries.last_demand(use)
-    counts = {} if demand is None else {"busy": demand.busy, "more": demand.more}
-    ticked = {} if last_tick is None else {"": round(now - last_tick, 3)}
-    lines = [
-        *_metric("stagetree_studies", "Studies by state.", "state", {s: studies.get(s, 0) for s in StudyState}),
-        *_metric("stagetree_slots", "Slots by state.", "state", {s: states[s] for s in STATES}),
-        *_metric("stagetree_chains", "Chains under way by state.", "state", {s: chains[s] for s in LIVE_CHAINS}),
-        *_metric("stagetree_log_head", "The position of the last event.", "", {"": use.log.head()}),
-        *_metric("stagetree_demand", "Slots that have work, and further ones that would.", "slots", counts),
-        *_metric("stagetree_held_up", "Studies and plans that an error holds up.", "", {"": held_up}),
-        *_metric("stagetree_scheduler_tick_age_seconds", "Since a scheduler last looked.", "", ticked),
-        *_metric("stagetree_ready", "Whether a check of readiness is met.", "check", checks),
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _metric(name: str, meaning: str, label: str, values: Mapping[str, float]) -> Iterator[str]:
-    yield f"# HELP {name} {meaning}"
-    yield f"# TYPE {name} gauge"
-    for value, number in values.items():
-        yield f'{name}{{{label}="{value}"}} {number}' if label else f"{name} {number}"
-
 
 slots = APIRouter(tags=["service"], route_class=StrictRoute)
 router = APIRouter(tags=["service"], route_class=StrictRoute)
@@ -145,6 +109,10 @@ def readyz(request: Request, use: ServicesDep) -> Any:
     response_class=PlainTextResponse,
     responses={200: NUMBERS, **refusals()},
 )
-def get_metrics(use: ServicesDep, who: Who) -> Response:
-    """Studies, slots and chains by state, the head of the log, and the checks of `/readyz`."""
-    return PlainTextResponse(metrics_text(use), media_type="text/plain; version=0.0.4; charset=utf-8")
+def get_metrics(request: Request, use: ServicesDep) -> Response:
+    """The checks of `/readyz`; studies, slots, failures, backlogs, memory and times of requests.
+
+    While the database does not answer, so that no token can be checked, a token gets the checks alone.
+    """
+    text = metrics_text(use, is_known=request.state.principal is not None)
+    return PlainTextResponse(text, media_type="text/plain; version=0.0.4; charset=utf-8")

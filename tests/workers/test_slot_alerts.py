@@ -1,0 +1,161 @@
+"""Alerts about slots, in virtual time: each fires where its cause is real, and none does in calm.
+
+The scheduler, the slots, the database and the API are the real ones. Those about servers are in
+tests/e2e/test_alerts.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+from cluster import TOY, Cluster
+from fastapi.testclient import TestClient
+from faulty import ClosedStore
+from stacks import Json
+from studies import BRANCHES, spec
+
+from app.events.database import Database
+from app.main import create_app
+from app.search.tuners.driver import TunerDriver
+from app.service.health import Checks, check_writable
+from app.settings import Settings
+from app.workers.slot.claim import NoTrainerProcess
+from tests.promql import INTERVAL, Prometheus
+
+HOUR = 60.0
+BEATS = 3
+
+
+@dataclass
+class Watched:
+    """A cluster, and what scrapes it after every third heartbeat."""
+
+    cluster: Cluster
+    prometheus: Prometheus
+
+    def tick(self) -> None:
+        """Ticks with a report, and heartbeats of each slot; messages are not delivered."""
+        for _ in range(BEATS):
+            self.cluster.ticker.tick()
+            self.cluster.beat()
+        with self.cluster.records.write() as rows:
+            rows.schedulers.record_tick("me", "here", 1, held_up=self.cluster.ticker.held_up_reasons())
+
+    def round(self) -> None:
+        self.tick()
+        while self.cluster.messages:
+            self.cluster.deliver()
+        self.cluster.settle()
+
+    def watch(self, minutes: float, meanwhile: Callable[[], object] | None = None) -> dict[str, list[str]]:
+        return self.prometheus.watch(minutes, meanwhile or self.round)
+
+
+@pytest.fixture
+def watched(sqlite_url: str, tmp_path: Path) -> Iterator[Watched]:
+    cluster = Cluster(Database(sqlite_url), tmp_path, slots=2, heartbeat=INTERVAL / BEATS)
+    app = create_app(Settings(database_url=sqlite_url, trainers=TOY, broker_url="memory://", hosts="test"))
+    checks = Checks({"database": partial(check_writable, cluster.records)})
+    app.state.services = replace(app.state.services, records=cluster.records, checks=checks)
+    http = TestClient(app, base_url="http://test")
+    yield Watched(cluster, Prometheus({"api": lambda: http.get("/metrics").text}))
+    cluster.close()
+
+
+def long(steps: int) -> Json:
+    return spec(({"lr": 0.1}, steps))
+
+
+def test_in_calm_nothing_fires_at_work_or_without_any(watched: Watched) -> None:
+    watched.cluster.submit(BRANCHES)
+    assert watched.watch(0.5 * HOUR) == {}
+    watched.cluster.submit(long(20))
+    assert watched.watch(2.5 * HOUR) == {}
+    assert watched.prometheus.value("stagetree_studies", state="completed") == 2
+    assert watched.prometheus.value("stagetree_slots", state="idle") == 2
+
+
+def test_a_slot_stands_still(watched: Watched) -> None:
+    seen = list[dict[str, list[str]]]()
+
+    def hang() -> None:
+        for minutes in (60, 10):
+            seen.append(watched.watch(minutes, watched.tick))
+
+    watched.cluster.submit(long(8))
+    watched.cluster.at("train", 3, hang)
+    watched.round()
+    assert seen[0] == {}
+    assert seen[1].keys() == {"StagetreeStandsStill"} and "slot gpu" in seen[1]["StagetreeStandsStill"][0]
+    assert watched.watch(1) == {}
+
+
+def test_a_slot_that_is_given_work_after_hours_without_any_does_not_stand_still(watched: Watched) -> None:
+    assert watched.watch(2 * HOUR) == {}
+    watched.cluster.submit(long(8))
+    watched.cluster.at("train", 3, lambda: watched.watch(1, watched.tick))
+    assert watched.watch(6) == {}
+
+
+def test_a_store_that_takes_nothing_from_one_slot(watched: Watched) -> None:
+    store = watched.cluster.store.before_write = ClosedStore()
+    watched.cluster.submit(long(8))
+    watched.tick()
+    watched.cluster.deliver()
+    assert store.reached.wait(60)
+    assert watched.watch(10, watched.tick) == {}
+    fired = watched.watch(10, watched.tick)
+    assert fired.keys() == {"StagetreeBacklog"} and "the saver of slot gpu" in fired["StagetreeBacklog"][0]
+    store.back.set()
+    watched.round()
+    assert watched.watch(1) == {}
+
+
+def test_messages_that_do_not_arrive(watched: Watched) -> None:
+    watched.cluster.submit(long(8))
+    assert watched.watch(4, watched.tick) == {}
+    assert watched.watch(6, watched.tick).keys() == {"StagetreeUndelivered"}
+    watched.round()
+    assert watched.watch(3)
+    assert watched.watch(1) == {}
+
+
+def test_a_slot_where_nothing_can_be_trained(watched: Watched) -> None:
+    """It is tested again and again between two quarantines."""
+
+    def fail(slot: str, process: object, what: str, step: int) -> None:
+        if slot == "gpu0":
+            raise NoTrainerProcess("no CUDA device")
+
+    watched.cluster.script = fail
+    for number in range(40):
+        watched.cluster.submit(spec(({"lr": 0.1 + number}, 2), ({"lr": 0.2 + number}, 2), name=f"study-{number}"))
+    fired = watched.watch(20)
+    assert fired.keys() == {"StagetreeSlotInQuarantine"}
+
+
+def test_an_error_in_the_scheduler_holds_up_a_study(watched: Watched) -> None:
+    class Lame(TunerDriver):
+        def suggest(self, *given: object, **named: object) -> object:  # type: ignore[override]
+            raise KeyError("x")
+
+    ports = watched.cluster.ports()
+    watched.cluster.ticker = type(watched.cluster.ticker)(replace(ports, make_driver=lambda study, spec: Lame(spec)))
+    watched.cluster.submit(BRANCHES)
+    fired = watched.watch(4)
+    assert fired == {"StagetreeHeldUp": ["an error holds up 1 studies or plans; all others are trained"]}
+
+
+def test_a_slot_that_is_not_heard_of_any_more_and_then_all_of_them(watched: Watched) -> None:
+    slots = watched.cluster.slots
+    watched.cluster.slots = {"gpu1": slots["gpu1"]}
+    assert watched.watch(13) == {"StagetreeSlotLost": ["1 slots were not heard of for ten minutes"]}
+    watched.cluster.slots = {}
+    assert watched.watch(13).keys() == {"StagetreeSlotLost"}, "nothing waits for them"
+    watched.cluster.submit(long(8))
+    assert watched.watch(13).keys() == {"StagetreeSlotLost", "StagetreeWithoutSlots"}
+    watched.cluster.slots = slots
