@@ -26,8 +26,12 @@ from app.api.application import make_app
 from app.cli import errors as exits
 from app.cli.commands import GROUPS
 from app.cli.commands import app as cli
+from app.events.housekeeping import AGES
 from app.settings import Settings
 from app.simulation.preview import preview
+from app.workers.slot.outbox import CAPACITY
+from app.workers.slot.saver import BACKLOG
+from stagetree.limits import LIMITS, MOST_METRICS
 from stagetree.sequences import FAMILIES, parse
 from stagetree.spec import OTHER_NAMES, StudySpec
 from stagetree.spec.tuners import KINDS, TunerSpec
@@ -370,3 +374,19 @@ def test_every_promise_names_a_test_that_exists() -> None:
     assert len(named) > 20
     for path, name in named:
         assert f"def {name}(" in (ROOT / path).read_text(), f"{path}::{name}"
+
+
+def test_the_limits_for_operators_are_those_of_the_code() -> None:
+    text = (DOCS / "operations.md").read_text()
+    limits = (
+        LIMITS.trials,
+        LIMITS.nodes,
+        LIMITS.parameters,
+        LIMITS.segments,
+        LIMITS.evaluations,
+        MOST_METRICS,
+        CAPACITY,
+    )
+    assert [limit for limit in limits if f"{limit:,}" not in text] == []
+    assert (LIMITS.steps, LIMITS.bytes, LIMITS.depth, BACKLOG) == (10**9, 2**20, 50, 4)
+    assert (AGES.keys, AGES.chains, AGES.workers) == (7.0, 7.0, 1.0)
