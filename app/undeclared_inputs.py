@@ -17,10 +17,9 @@ from functools import cache, lru_cache
 from glob import glob
 from hashlib import sha256
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
-from app.input_fingerprints import PART, SMALL, InputMissing, hash_of, look, readable
+from app.input_fingerprints import PART, SMALL, InputMissing, hash_of, look, open_file, readable
 from stagetree.source.undeclared_input import PYTHON, UndeclaredInput
 
 Json = dict[str, Any]
@@ -165,7 +164,7 @@ def _samples(folder: str, names: list[str]) -> Iterator[str]:
 
 def _hash_of_ends(path: str, part: int) -> str:
     """A hash of a file's size, and its first and last part. Raises `InputMissing`."""
-    with readable(path), Path(path).open("rb") as file:
+    with readable(path), open_file(path) as file:
         digest = sha256(file.read(part))
         end = file.seek(0, os.SEEK_END)
         file.seek(max(end - part, 0))

@@ -7,9 +7,10 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from blocked_files import KINDS, make
 
 from app import input_fingerprints
-from app.input_fingerprints import InputMissing, content_changed, look, may_be_read
+from app.input_fingerprints import InputForbidden, InputMissing, InputUnread, content_changed, look, may_be_read
 
 
 def test_a_small_file_is_its_content(tmp_path: Path) -> None:
@@ -68,3 +69,86 @@ def test_only_what_is_in_the_folders_may_be_read_links_or_not(tmp_path: Path) ->
     for path in ("data2", "data/../data2", "data/link/a", ""):
         assert not may_be_read(f"{tmp_path}/{path}", allowed)
     assert may_be_read("/etc/passwd", ["/"]) and not may_be_read("/etc/passwd", [])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_only_files_and_folders_are_read(kind: str, tmp_path: Path) -> None:
+    """A device never ends, and a FIFO waits for who writes."""
+    path = make(kind, tmp_path)
+    if said := KINDS[kind]:
+        with pytest.raises(InputMissing, match=said):
+            look(path)
+        with pytest.raises(InputMissing, match=said):
+            input_fingerprints.hash_of(path)
+    else:
+        seen = look(path)
+        assert not content_changed(seen)
+        (Path(path) / "FIFO").unlink()
+        assert content_changed(seen)
+
+
+def test_what_is_no_file_is_known_in_a_folder_by_its_kind_and_not_by_its_times(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    seen = look(str(tmp_path))
+    os.utime(tmp_path / "pipe", (5, 5))
+    assert look(str(tmp_path)) == {**seen, "modified": 0.0}
+    (tmp_path / "pipe").unlink()
+    (tmp_path / "pipe").touch()
+    assert content_changed(seen)
+
+
+def test_a_file_that_grows_is_read_up_to_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be read for as long as it is written faster."""
+    log, reading = tmp_path / "log", input_fingerprints.open_file
+    log.write_bytes(b"one")
+
+    def open_late(path: str) -> object:
+        with log.open("ab") as file:
+            file.write(b"more")
+        return reading(path)
+
+    monkeypatch.setattr(input_fingerprints, "open_file", open_late)
+    assert look(str(log))["sha256"] == sha256(b"one").hexdigest()
+
+
+def test_a_folder_of_too_many_files_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(input_fingerprints, "MAX_FILES", 4)
+    for number in range(4):
+        (tmp_path / str(number)).touch()
+    assert look(str(tmp_path))["files"] == 4
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(InputUnread, match="holds more than 4 files and folders"):
+        look(str(tmp_path))
+
+
+def test_what_vanishes_from_a_folder_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("one")
+    without = look(str(tmp_path))
+    (tmp_path / "folder").mkdir()
+    listing = os.scandir
+
+    def scandir(path: str) -> object:
+        found = listing(path)
+        if path == str(tmp_path / ""):
+            (tmp_path / "folder").rmdir()
+        return found
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    assert look(str(tmp_path))["sha256"] == without["sha256"]
+
+
+def test_what_is_outside_of_the_folders_is_neither_counted_nor_hashed(tmp_path: Path) -> None:
+    """Not even by a link in them: its size and hash would say what is in a secret."""
+    inside, secret = tmp_path / "data", tmp_path / "secret"
+    inside.mkdir()
+    (inside / "link").symlink_to(secret)
+    (inside / "folder").symlink_to(tmp_path)
+    seen = []
+    for content in ("one", "three"):
+        secret.write_text(content)
+        seen.append(look(str(inside), [str(inside)]))
+        for path in (secret, inside / "link", tmp_path / "none"):
+            with pytest.raises(InputForbidden, match="is in no folder that STAGETREE_STUDY_FILES names"):
+                look(str(path), [str(inside)])
+    assert seen[0] == seen[1] and seen[0]["files"] == 2
+    assert look(str(inside), [str(tmp_path)])["sha256"] != seen[0]["sha256"]

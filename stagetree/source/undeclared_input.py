@@ -42,9 +42,14 @@ class UndeclaredInput:
         return self.path.startswith(PACKAGE)
 
     @property
+    def is_file(self) -> bool:
+        """Whether it is a file, or stands for many."""
+        return not (self.is_variable or self.is_package)
+
+    @property
     def is_pattern(self) -> bool:
         """Whether it stands for many files."""
-        return MANY in self.path and not (self.is_variable or self.is_package)
+        return MANY in self.path and self.is_file
 
     @property
     def name(self) -> str:

@@ -1,0 +1,80 @@
+"""Paths that a careless reader never comes back from, without root: see `kinds`; and a dead mount, see `blocked`."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+needs_leases = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has leases")
+
+
+@contextmanager
+def blocked(path: Path) -> Iterator[None]:
+    """Whoever opens this file waits in the kernel, as at a dead mount: a lease is on it, which Linux takes back after
+    45 s. Its size and times can be read.
+    """
+    before = signal.signal(signal.SIGIO, signal.SIG_IGN)  # it says that somebody waits
+    file = os.open(path, os.O_RDWR)
+    try:
+        fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        yield
+    finally:
+        os.close(file)
+        signal.signal(signal.SIGIO, before)
+
+
+KINDS = {
+    "device": "is a device",
+    "endless device": "is a device",
+    "FIFO": "is a FIFO",
+    "socket": "is a socket",
+    "file of the kernel": "is in /proc or /sys",
+    "link to a device": "is a device",
+    "link to a FIFO": "is a FIFO",
+    "broken link": "cannot be read: No such file",
+    "nothing": "cannot be read: No such file",
+    "circle": "cannot be read: Too many levels",
+    "folder of all": "",
+}
+"""What a path may be, and what is said of it; of the last, which can be read, nothing."""
+
+
+def make(kind: str, folder: Path) -> str:
+    """The path of something of this kind."""
+    path = folder / kind.replace(" ", "-")
+    match kind:
+        case "device":
+            return "/dev/null"
+        case "endless device":
+            return "/dev/zero"
+        case "file of the kernel":
+            return "/proc/self/environ"
+        case "FIFO":
+            os.mkfifo(path)
+        case "socket":
+            with socket.socket(socket.AF_UNIX) as bound:
+                bound.bind(os.path.relpath(path))  # the name of a socket must be short
+        case "link to a device":
+            path.symlink_to("/dev/zero")
+        case "link to a FIFO":
+            os.mkfifo(folder / "pipe")
+            path.symlink_to("pipe")
+        case "broken link":
+            path.symlink_to("gone")
+        case "circle":
+            path.symlink_to(path.name)
+        case "folder of all":
+            path.mkdir()
+            (path / "file").write_text("one")
+            for other in KINDS:
+                if other != kind and (made := make(other, path)).startswith("/dev"):
+                    (path / f"to-{other}").symlink_to(made)
+    return str(path)
