@@ -1,13 +1,13 @@
 """The inputs of studies, and undeclared inputs that their trainers read.
 
 A record of an input is a JSON object with its `path` and, once a slot has seen it, `files`, `bytes`, a `stamp` of sizes
-and times and, for small ones, the `sha256` of the content; or `missing`. `app.undeclared_inputs` makes the records of
-paths that no study declares.
+and times and, for small ones, the `sha256` of the content; or `missing`. `unread` is a sentence that says why no slot
+could look at it so far. `app.undeclared_inputs` makes the records of paths that no study declares.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from os.path import isabs, normpath
 from pathlib import PurePath
 from typing import Any
@@ -27,9 +27,9 @@ def fingerprint(record: Mapping[str, Any]) -> Json:
     return {"path": record["path"]}
 
 
-def is_unseen(records: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether there are inputs, and no slot has seen them yet."""
-    return bool(records) and not any(name in record for record in records for name in ("stamp", "missing"))
+def is_unseen(record: Mapping[str, Any]) -> bool:
+    """Whether no slot has seen an input yet."""
+    return "stamp" not in record and "missing" not in record
 
 
 def undeclared_inputs(
@@ -69,11 +69,9 @@ def _relocate(path: str, moves: Iterable[tuple[str, str]]) -> str:
 def watched_files(plan: SearchPlan, study: Study) -> tuple[Mapping[str, Any], ...]:
     """The files that a slot looks at before it trains for a study.
 
-    These are its inputs and, once these were seen, undeclared inputs and the files that the trainer wrote during its
-    check (`written`: whether in training).
+    These are its inputs, undeclared inputs (`found`), and the files that the trainer wrote during its check (`written`:
+    whether in training).
     """
-    if is_unseen(study.inputs):
-        return tuple(study.inputs)
     written = [record for test in plan.tests for record in test.files if "written" in record]
     return (*study.inputs, *undeclared_inputs(plan, study.inputs, study.spec.runtime_args), *written)
 
@@ -102,13 +100,14 @@ def input_warnings(plan: SearchPlan, study: Study) -> Iterator[str]:
     """Warnings that results of a study may belong to different inputs, in sentences."""
     for path in study.other_files:
         yield changed_text(path)
-    if is_unseen(study.inputs):
+    if unread := [record["unread"] for record in study.inputs if "unread" in record]:
+        yield f"its inputs are unchecked: {unread[0]}{f' (and {len(unread) - 1} more)' if unread[1:] else ''}"
+    elif any(map(is_unseen, study.inputs)):
         yield "its inputs are unchecked: the server does not see them, and no slot has trained for it yet"
-        return
     for path in study.other_inputs:
         yield f"{path} was not the same on all slots, or at all times"
     for other in plan.studies.values() if study.inputs else ():  # most studies have no inputs
-        if other.id != study.id and not is_unseen(other.inputs):
+        if other.id != study.id:
             for mine, theirs in zip(study.inputs, other.inputs, strict=False):
-                if fingerprint(mine) != fingerprint(theirs):
+                if not is_unseen(mine) and not is_unseen(theirs) and fingerprint(mine) != fingerprint(theirs):
                     yield f"{mine['path']} was another file when study {other.id} read it, and the two share training"

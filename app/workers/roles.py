@@ -182,6 +182,7 @@ def make_slot(
         is_retiring=is_retiring,
         end=end_worker,
         logs=here.logs_folder,
+        study_folders=here.study_folders,
         log_table=None if database.is_file else TrialLogTable(database),
         backlog=HostBacklog(runtime_folder(here.locks) / "backlog", here.backlog_bytes or total_memory() // 4),
     )

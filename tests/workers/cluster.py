@@ -136,6 +136,7 @@ class Cluster:
             send_next=lambda: self._send_next(name),
             is_retiring=lambda: name in self.retiring,
             logs=self.folder / "logs",
+            study_folders=[str(self.folder)],
             clock=self.clock.now,
             wall_clock=self.clock.now,
             wait=lambda seconds: self.clock.wait(seconds),  # looked up each time: a test may replace it

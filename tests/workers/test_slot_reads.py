@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import io
 import os
+import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from blocked_files import KINDS, blocked, make, needs_leases
 from cluster import Cluster
 from stacks import Json
 from studies import spec
@@ -34,6 +37,7 @@ from app.workers.warm import Warm
 
 HERE = Path(__file__).parent
 BRANCHES = spec(({"lr": switch(0.1, 0.2, 4)}, 8), ({"lr": switch(0.1, 0.3, 4)}, 8), trainer="beginner")
+FORBIDDEN = "is in no folder that STAGETREE_STUDY_FILES names"
 ALONE = {**BRANCHES, "merge": False, "trainer_args": {"tag": "alone"}}
 
 
@@ -283,6 +287,88 @@ def test_what_only_workers_see_is_recorded_by_them_and_compared(cluster: Cluster
     silent = cluster.submit(spec(({"lr": 0.7}, 2), trainer="beginner"), inputs=[{"path": str(data)}])
     cluster.run(silent)  # nothing is trained, and so no slot looks
     assert cluster.study(silent).executed == 0 and "its inputs are unchecked" in told(cluster, silent)[0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_kind_of_file_holds_a_slot(cluster: Cluster, tmp_path: Path, kind: str) -> None:
+    """One study with `/dev/zero` took every slot for ever."""
+    path = make(kind, tmp_path)
+    study = cluster.submit(ALONE, inputs=[{"path": path}])
+    assert cluster.run(study).state == "completed"
+    [record] = cluster.study(study).inputs
+    if "missing" in record:
+        assert "cannot be read" in KINDS[kind]
+    elif "unread" in record:
+        assert record["unread"].startswith(f"{path} {KINDS[kind]}") or record["unread"] == f"{path} {FORBIDDEN}"
+        assert told(cluster, study) == [f"its inputs are unchecked: {record['unread']}"]
+    else:
+        assert kind == "folder of all" and told(cluster, study) == []
+
+
+def test_what_slots_may_not_read_is_not_said_to_be_there(cluster: Cluster, tmp_path: Path) -> None:
+    """Existence, size and hash of any file were a study's for the asking."""
+    paths = ["/etc/passwd", "/etc/none", str(tmp_path / "data.txt")]
+    replace(tmp_path / "data.txt", "one")
+    study = cluster.submit(BRANCHES, inputs=[{"path": path} for path in paths])
+    cluster.run(study)
+    *others, seen = cluster.study(study).inputs
+    assert others == [{"path": path, "unread": f"{path} {FORBIDDEN}"} for path in paths[:2]]
+    assert seen["sha256"] == look(paths[2])["sha256"]
+    assert told(cluster, study) == [f"its inputs are unchecked: /etc/passwd {FORBIDDEN} (and 1 more)"]
+    assert len(cluster.events(e.InputsSeen)) == 1, "later chains have no news"
+
+
+def test_an_input_that_is_seen_is_compared_though_another_one_is_not(cluster: Cluster, tmp_path: Path) -> None:
+    data = tmp_path / "data.txt"
+    replace(data, "one")
+    study = cluster.submit(BRANCHES, inputs=[{"path": "/etc/passwd"}, {"path": str(data)}])
+    cluster.at("train", 5, lambda: replace(data, "two", 9))
+    cluster.run(study)
+    assert any(f"read {data}, which had changed since" in each for each in told(cluster, study))
+
+
+@needs_leases
+def test_an_input_that_does_not_answer_is_tried_again_and_fails_nothing(database: Database, tmp_path: Path) -> None:
+    cluster, data = Cluster(database, tmp_path, reading=1.0), tmp_path / "data.txt"
+    cluster.sources["beginner"] = TrainerSource(str(HERE / "beginner.py"), "1")
+    replace(data, "one")
+    study = cluster.submit(ALONE, inputs=[{"path": str(data)}])
+    with blocked(data):
+        assert cluster.run(study).state == "completed"
+    assert told(cluster, study) == [f"its inputs are unchecked: {data} was not read within 1 s"]
+    longer = {**ALONE, "tuner": {**ALONE["tuner"], "trials": [{**ALONE["tuner"]["trials"][0], "steps": 12}]}}
+    again = cluster.submit(longer, inputs=cluster.study(study).inputs)
+    cluster.run(again)
+    assert cluster.study(again).inputs[0]["sha256"] == look(str(data))["sha256"] and told(cluster, again) == []
+    replace(data, "two", 9)
+    with blocked(data):
+        last = cluster.submit(spec(({"lr": 0.7}, 2), trainer="beginner"), inputs=cluster.study(again).inputs)
+        assert cluster.run(last).state == "completed"
+    assert told(cluster, last)[0] == (f"1 stage had an unchecked input: {data} was not read within 1 s")
+    cluster.close()
+
+
+@needs_leases
+@pytest.mark.parametrize("at", ["build", "train"])
+def test_a_slot_that_must_end_waits_for_no_input(cluster: Cluster, tmp_path: Path, at: str) -> None:
+    """What it has trained by then is recorded, and the results say that nobody looked."""
+    data, begun = tmp_path / "data.txt", time.monotonic()
+    replace(data, "one")
+    study = cluster.submit(ALONE, inputs=[{"path": str(data)} if at == "build" else look(str(data))])
+
+    def retire() -> None:
+        waiting.enter_context(blocked(data))
+        os.utime(data, (9, 9))
+        cluster.retiring |= set(cluster.slots)
+
+    with ExitStack() as waiting:
+        cluster.at(at, 0 if at == "build" else 5, retire)
+        cluster.round()
+    assert not any(chain.owner for chain in cluster.live()), "other slots were to end before they began"
+    assert time.monotonic() - begun < cluster.limits.reading / 2
+    unchecked = "had unchecked inputs: the slot had to stop before it had read them"
+    assert (unchecked in str(told(cluster, study))) == (at == "train")
+    assert (cluster.study(study).executed > 0) == (at == "train")
 
 
 def test_the_environment_is_recorded_once_on_each_kind_of_device(cluster: Cluster) -> None:

@@ -12,10 +12,12 @@ from stacks import Json
 from app.domain import events as e
 from app.domain.chain_assignment import ChainAssignment
 from app.domain.terms import ChainId, NodeId
-from app.input_fingerprints import look
+from app.input_fingerprints import EVERYWHERE, look
+from app.input_reader import InputReader
 from app.workers.slot.claim import Claim
-from app.workers.slot.input_watch import MAX_TIME_SHARE, InputWatch, written_records
-from app.workers.slot.retry import Instant
+from app.workers.slot.input_watch import MAX_TIME_SHARE, InputWatch, StudyFiles, written_records
+from app.workers.slot.retry import Clock, Instant, monotonic
+from app.workers.slot.slot_status import SlotStatus
 
 SUBMITTED = 1000.0
 FILE = "/here/best.pt"
@@ -28,6 +30,14 @@ def work(*inputs: Json, plan: str = "plan") -> ChainAssignment:
     how: Json = {"plan": plan, "trainer": "t", "trainer_version": "1", "trainer_args": {}, "seed": 0, "study": "s"}
     how |= {"trial": 0, "hp": {}, "stages": (stage,), "resume": None}
     return ChainAssignment(**how, inputs=inputs, submitted_at=SUBMITTED)
+
+
+def make_watch(clock: Clock = monotonic) -> InputWatch:
+    return InputWatch(StudyFiles(InputReader(60.0), EVERYWHERE, SlotStatus()), clock=clock)
+
+
+def look_at_end(watch: InputWatch, claim: Claim, work: ChainAssignment, uses: Json) -> list[str]:
+    return watch.look_at_end(claim, work, uses, lambda: False)
 
 
 def claim(chain: str) -> Claim:
@@ -49,26 +59,26 @@ def uses(*read: tuple[str, float, bool], written: dict[str, bool] | None = None)
 def test_what_was_changed_since_the_submission_or_while_it_was_used_is_told(
     changed_at: float, while_used: bool, said: list[str]
 ) -> None:
-    assert InputWatch().look_at_end(claim("a"), work(), uses((FILE, changed_at, while_used))) == said
+    assert look_at_end(make_watch(), claim("a"), work(), uses((FILE, changed_at, while_used))) == said
 
 
 def test_what_another_trial_has_written_is_told_and_what_it_wrote_itself_is_not() -> None:
-    around = InputWatch()
-    assert around.look_at_end(claim("a"), work(), uses(written={FILE: True})) == []
+    around = make_watch()
+    assert look_at_end(around, claim("a"), work(), uses(written={FILE: True})) == []
     again = uses((FILE, SUBMITTED + 1, False), written={FILE: True})
-    assert around.look_at_end(claim("a"), work(), again) == [], "in a later stage of its own"
-    assert around.look_at_end(claim("b"), work(), again) == [OTHERS]
-    assert around.look_at_end(claim("b"), work(), again) == [], "by now it has written it itself"
-    assert around.look_at_end(claim("a"), work(), again) == [OTHERS]
-    assert around.look_at_end(claim("a"), work(plan="other"), again) == [CHANGED]
+    assert look_at_end(around, claim("a"), work(), again) == [], "in a later stage of its own"
+    assert look_at_end(around, claim("b"), work(), again) == [OTHERS]
+    assert look_at_end(around, claim("b"), work(), again) == [], "by now it has written it itself"
+    assert look_at_end(around, claim("a"), work(), again) == [OTHERS]
+    assert look_at_end(around, claim("a"), work(plan="other"), again) == [CHANGED]
 
 
 def test_what_a_constructor_has_written_is_every_trials() -> None:
     """A data set that was downloaded, or prepared, by the first trial that needed it."""
-    around, names = InputWatch(), [f"/here/data/{number}.png" for number in range(40)]
-    around.look_at_end(claim("a"), work(), uses(written=dict.fromkeys(names[:20], False)))
-    assert around.look_at_end(claim("b"), work(), uses(*((name, SUBMITTED + 1, False) for name in names))) == []
-    assert around.look_at_end(claim("b"), work(), uses(("/here/a.png", SUBMITTED + 1, False))) != []
+    around, names = make_watch(), [f"/here/data/{number}.png" for number in range(40)]
+    look_at_end(around, claim("a"), work(), uses(written=dict.fromkeys(names[:20], False)))
+    assert look_at_end(around, claim("b"), work(), uses(*((name, SUBMITTED + 1, False) for name in names))) == []
+    assert look_at_end(around, claim("b"), work(), uses(("/here/a.png", SUBMITTED + 1, False))) != []
 
 
 def test_what_a_trainer_wrote_when_it_was_checked_is_every_trials_on_all_slots() -> None:
@@ -76,21 +86,21 @@ def test_what_a_trainer_wrote_when_it_was_checked_is_every_trials_on_all_slots()
     records = written_records([*((name, False) for name in names), ("/here/vocab.json", False), (FILE, True)])
     assert [each["path"] for each in records] == ["/here/data/*.png", "/here/vocab.json", FILE]
     read = uses((names[3], SUBMITTED + 1, False), ("/here/vocab.json", SUBMITTED + 1, False))
-    assert InputWatch().look_at_end(claim("a"), work(*records), read) == []
-    assert InputWatch().look(claim("a"), work(*records), 0) == ([], [])
-    assert InputWatch().look_at_end(claim("a"), work(*records), uses((FILE, SUBMITTED + 1, False))) == [OTHERS]
+    assert look_at_end(make_watch(), claim("a"), work(*records), read) == []
+    assert make_watch().look(claim("a"), work(*records), 0, lambda: None) == ([], [])
+    assert look_at_end(make_watch(), claim("a"), work(*records), uses((FILE, SUBMITTED + 1, False))) == [OTHERS]
 
 
 def test_of_many_files_of_one_kind_the_kind_is_named() -> None:
     read = uses(*((f"/here/{number}.png", SUBMITTED + 1, False) for number in range(9)))
-    [text] = InputWatch().look_at_end(claim("a"), work(), read)
+    [text] = look_at_end(make_watch(), claim("a"), work(), read)
     assert text == "read /here/*.png, which was changed after the study was submitted"
 
 
 def test_what_was_written_before_a_chain_in_its_process_is_anothers() -> None:
-    around = InputWatch()
+    around = make_watch()
     around.note_writes(work(), uses(written={FILE: True}))
-    assert around.look_at_end(claim("a"), work(), uses((FILE, SUBMITTED + 1, False))) == [OTHERS]
+    assert look_at_end(around, claim("a"), work(), uses((FILE, SUBMITTED + 1, False))) == [OTHERS]
 
 
 def test_a_file_is_told_once(tmp_path: Path) -> None:
@@ -98,7 +108,7 @@ def test_a_file_is_told_once(tmp_path: Path) -> None:
     data.write_text("one")
     record = look(str(data))
     data.write_text("another")
-    [text] = InputWatch().look_at_end(claim("a"), work(record), uses((str(data), SUBMITTED + 1, False)))
+    [text] = look_at_end(make_watch(), claim("a"), work(record), uses((str(data), SUBMITTED + 1, False)))
     assert text == f"read {data}, which had changed since the study was submitted"
 
 
@@ -115,10 +125,10 @@ def test_looking_takes_a_bounded_share_of_the_time(tmp_path: Path, seconds: floa
             now[0] += seconds
 
     clock = times()
-    around = InputWatch(clock=lambda: Instant(next(clock)))
-    assert around.look_at_end(claim("a"), work(record), {}) == []
+    around = make_watch(clock=lambda: Instant(next(clock)))
+    assert look_at_end(around, claim("a"), work(record), {}) == []
     data.write_text("another")
     os.utime(data, (5, 5))
-    assert len(around.look_at_end(claim("a"), work(record), {})) == looks - 1
+    assert len(look_at_end(around, claim("a"), work(record), {})) == looks - 1
     now[0] += 2 * seconds / MAX_TIME_SHARE
-    assert len(around.look_at_end(claim("a"), work(record), {})) == 1
+    assert len(look_at_end(around, claim("a"), work(record), {})) == 1

@@ -170,11 +170,11 @@ def record_environment(plan: SearchPlan, event: EnvironmentEvent) -> None:
 
 
 def _record_inputs(plan: SearchPlan, event: e.InputsSeen) -> None:
-    """Record inputs that the server does not see as the first slot saw them, and any that differ on later slots."""
+    """Record each input that the server does not see as the first slot saw it, and any that differ on later slots."""
     study = plan.studies[event.study]
-    if is_unseen(study.inputs):
-        study.inputs = event.inputs
-        return
     for before, now in zip(study.inputs, event.inputs, strict=True):
-        if fingerprint(before) != fingerprint(now) and now["path"] not in study.other_inputs:
+        is_seen = not is_unseen(before) and not is_unseen(now)
+        if is_seen and fingerprint(before) != fingerprint(now) and now["path"] not in study.other_inputs:
             study.other_inputs.append(now["path"])
+    pairs = zip(study.inputs, event.inputs, strict=True)
+    study.inputs = [now if is_unseen(before) else before for before, now in pairs]

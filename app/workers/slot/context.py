@@ -6,12 +6,13 @@ Runs on: any thread; its fields are never reassigned.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from app.events import ChainFlags, Records
 from app.events.trial_logs import TrialLogTable
+from app.input_reader import InputReader
 from app.registry import TrainerSource
 from app.storage.object_store import ObjectStore
 from app.workers.ownership import Owner
@@ -19,7 +20,7 @@ from app.workers.slot.checkpoint_store import SMALL, CheckpointReader, Checkpoin
 from app.workers.slot.environment import Surveyor
 from app.workers.slot.health import Health, Quarantine
 from app.workers.slot.host_backlog import HostBacklog
-from app.workers.slot.input_watch import InputWatch
+from app.workers.slot.input_watch import InputWatch, StudyFiles
 from app.workers.slot.outbox import FactOutbox
 from app.workers.slot.retry import Clock, RetryPolicy, monotonic
 from app.workers.slot.saver import Saver
@@ -37,6 +38,7 @@ class Limits:
     heartbeat: the interval.
     grace: for unfinished saves and facts when the slot must end.
     strike: how long a missing or damaged checkpoint is read again.
+    reading: how long a chain waits for its inputs to be read.
     silence: the shortest silence after which a trainer counts as hung.
     overhead: the share of training time that intermediate checkpoints may take.
     memory_bytes: for recent states.
@@ -47,6 +49,7 @@ class Limits:
     heartbeat: float = 2.0
     grace: float = 20.0
     strike: float = 30.0
+    reading: float = 60.0
     silence: float = 1800.0
     overhead: float = 0.01
     memory_bytes: int = 256 * 2**20
@@ -62,6 +65,7 @@ class SlotDependencies:
         with `rank`, one rank of a gang on several machines.
     sources: this slot's trainers by name.
     notify: wakes the scheduler without waiting.
+    study_folders: the folders that studies may name in `inputs`.
     log_table: where logs are sent; None if the API reads the folder `logs`.
     send_next: sends the message of the following stage early, once and without waiting.
     is_retiring: whether the worker must end.
@@ -78,6 +82,7 @@ class SlotDependencies:
     sources: Callable[[], Mapping[str, TrainerSource]]
     notify: Callable[[], None]
     logs: Path
+    study_folders: Sequence[str] = ()
     log_table: TrialLogTable | None = None
     send_next: Callable[[], None] = lambda: None
     is_retiring: Callable[[], bool] = lambda: False
@@ -136,7 +141,11 @@ class SlotContext:
             trainer=TrainerHost(deps.start, deps.sources, limits.silence, deps.clock, limits.growth_bytes),
             logs=TrialLogs(deps.logs, me.slot, deps.log_table, deps.executor),
             quarantine=Quarantine(me, deps.records, retry, status, Health()),
-            input_watch=InputWatch(Surveyor(saver, outbox, device, deps.sources), deps.clock),
+            input_watch=InputWatch(
+                StudyFiles(InputReader(limits.reading), deps.study_folders, status),
+                Surveyor(saver, outbox, device, deps.sources),
+                deps.clock,
+            ),
             flags=flags,
             overhead=limits.overhead,
         )

@@ -1,4 +1,6 @@
-"""The input files that a chain is trained with. A change is a recorded fact.
+"""The input files that a chain is trained with. A change is a recorded fact, and so is a file that cannot be read.
+
+Users choose the paths, so files are read by a process that is given a time limit: see `app.input_reader`.
 
 Runs on: the thread that trains.
 """
@@ -8,18 +10,21 @@ from __future__ import annotations
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from app.domain import events as e
 from app.domain.chain_assignment import ChainAssignment
 from app.domain.inputs import is_unseen
 from app.domain.terms import StudyId
-from app.input_fingerprints import InputMissing, content_changed, look
-from app.undeclared_inputs import has_changed, version_of
+from app.input_fingerprints import InputMissing, InputUnread
+from app.input_reader import READY, InputReader, ReadRequest
+from app.undeclared_inputs import has_changed, record_undeclared, version_of
 from app.workers.slot.claim import Claim
 from app.workers.slot.environment import Surveyor
 from app.workers.slot.retry import Clock, Instant, monotonic
+from app.workers.slot.slot_status import SlotStatus
 from stagetree.source.undeclared_input import UndeclaredInput
 
 logger = logging.getLogger(__name__)
@@ -29,6 +34,9 @@ Json = dict[str, Any]
 MAX_TIME_SHARE = 0.02
 """A path is examined again after an interval that keeps the time for it within this share of a slot's time."""
 
+SHOWN_SECONDS = 1.0
+"""A slot that has read for longer shows which path it reads."""
+
 PATTERN_FILES = 16
 """If a trainer's constructor wrote more files of one kind in a folder, it also wrote the others."""
 
@@ -36,18 +44,52 @@ MAX_NAMED_FILES = 3
 """If more files of one kind have changed, only the kind is named."""
 
 
-class InputWatch:
-    """Examines a chain's inputs when it begins and after each stage. clock: monotonic."""
+@dataclass(frozen=True, slots=True)
+class StudyFiles:
+    """What a slot may read for studies. folders: that they may name."""
 
-    def __init__(self, surveyor: Surveyor | None = None, clock: Clock = monotonic) -> None:
-        self._surveyor, self._clock = surveyor, clock
+    reader: InputReader
+    folders: Sequence[str]
+    status: SlotStatus
+
+    def read(self, requests: Sequence[ReadRequest], check_wanted: Callable[[], None]) -> list[Any]:
+        """As `InputReader.read`. The slot's row shows the path meanwhile."""
+
+        def on_wait(path: str, seconds: float) -> None:
+            check_wanted()
+            if path and seconds >= SHOWN_SECONDS:
+                self.status.put("inputs", f"reads the input {path} for {seconds:.0f} s")
+
+        try:
+            return self.reader.read(requests, on_wait)
+        finally:
+            self.status.remove("inputs")
+
+
+class _Unwanted(Exception):
+    """The slot must do something else than wait for inputs."""
+
+
+class InputWatch:
+    """Examines a chain's inputs when it begins and after each stage. clock: monotonic.
+
+    check_wanted, in all methods: called several times a second while files are read; raises to end that.
+    """
+
+    def __init__(self, files: StudyFiles, surveyor: Surveyor | None = None, clock: Clock = monotonic) -> None:
+        self._files, self._surveyor, self._clock = files, surveyor, clock
         self._cache: dict[str, tuple[Instant, str]] = {}  # by record: valid until, and the finding
         self._writers: dict[
             tuple[str, str], tuple[str, bool]
         ] = {}  # by plan and path: the chain, and whether in training
         self._built = Counter[tuple[str, str, str]]()  # by plan, folder and ending: the files that were written before
 
-    def look(self, claim: Claim, work: ChainAssignment, index: int) -> tuple[list[e.Event], list[str]]:
+    def close(self) -> None:
+        self._files.reader.close()
+
+    def look(
+        self, claim: Claim, work: ChainAssignment, index: int, check_wanted: Callable[[], None]
+    ) -> tuple[list[e.Event], list[str]]:
         """The facts to record, and why stages may have other inputs than their study: words after "3 stages".
 
         index: of the stage that begins; later stages use the first one's result.
@@ -56,26 +98,76 @@ class InputWatch:
             return [], []
         if work.describe and self._surveyor is not None:
             self._surveyor.survey(claim, work.trainer)
-        if not is_unseen(_inputs(work)):
-            return [], self._changes(work)
-        return [e.InputsSeen(study=StudyId(work.study), inputs=[_look_at(each["path"]) for each in _inputs(work)])], []
+        return self._first_sight(work, check_wanted), self._changes(work, check_wanted)
 
-    def look_at_end(self, claim: Claim, work: ChainAssignment, uses: Mapping[str, Any]) -> list[str]:
-        """The same after a stage. uses: the files that it opened, as of `TrainerHost.uses`."""
-        changes = self._changes(work)
+    def look_at_end(
+        self, claim: Claim, work: ChainAssignment, uses: Mapping[str, Any], is_unwanted: Callable[[], bool]
+    ) -> list[str]:
+        """The same after a stage, whose results must be recorded in any case.
+
+        uses: the files that it opened, as of `TrainerHost.uses`. is_unwanted: whether to stop reading.
+        """
+
+        def check_wanted() -> None:
+            if is_unwanted():
+                raise _Unwanted
+
+        try:
+            changes = self._changes(work, check_wanted)
+        except _Unwanted:
+            changes = ["had unchecked inputs: the slot had to stop before it had read them"]
         return [*changes, *(text for text in self._judge(claim, work, uses) if not _names_one_of(text, changes))]
 
-    def _changes(self, work: ChainAssignment) -> list[str]:
-        return [] if is_unseen(_inputs(work)) else list(filter(None, map(self._change, _inputs(work))))
+    def record_undeclared(self, paths: Sequence[str], check_wanted: Callable[[], None]) -> list[Json]:
+        """Records of undeclared inputs that a trainer was seen to use. What cannot be read is left out."""
+        files = [path for path in paths if UndeclaredInput(path).is_file]
+        records = record_undeclared(path for path in paths if not UndeclaredInput(path).is_file)
+        for found in self._files.read([ReadRequest.record_undeclared(files)] if files else [], check_wanted):
+            if isinstance(found, InputMissing):
+                logger.warning("%d files that a trainer reads are not compared later: %s", len(files), found)
+            else:
+                records = sorted([*records, *found], key=lambda record: paths.index(record["path"]))
+        return records
 
-    def _change(self, record: Mapping[str, Any]) -> str:
-        key, now = repr(record), self._clock()
-        until, change = self._cache.get(key, (None, ""))
-        if until is None or now >= until:
-            change = _change(record)
-            ended = self._clock()
-            self._cache[key] = Instant(ended + (ended - now) / MAX_TIME_SHARE), change
-        return change
+    def _first_sight(self, work: ChainAssignment, check_wanted: Callable[[], None]) -> list[e.Event]:
+        """The records of inputs that no slot has seen yet, if there is anything new to say of them."""
+        declared = [each for each in work.inputs if "found" not in each and "written" not in each]
+        unread = {each["path"]: self._cached(each["path"]) for each in declared if is_unseen(each)}
+        due = [path for path, problem in unread.items() if problem is None]
+        begun_at, seen = self._read([ReadRequest.look(path, self._files.folders) for path in due], check_wanted)
+        records = {path: {"path": path, "unread": problem} for path, problem in unread.items()}
+        records |= {path: _record(path, found) for path, found in zip(due, seen, strict=True)}
+        for path in due:
+            if problem := records[path].get("unread"):
+                self._keep(path, problem, begun_at)
+        now = [records.get(each["path"], dict(each)) for each in declared]
+        return [] if now == declared else [e.InputsSeen(study=StudyId(work.study), inputs=now)]
+
+    def _changes(self, work: ChainAssignment, check_wanted: Callable[[], None]) -> list[str]:
+        seen = [each for each in work.inputs if "written" not in each and not is_unseen(each)]
+        due = [each for each in seen if self._cached(repr(each)) is None]
+        files = [each for each in due if UndeclaredInput(each["path"]).is_file]
+        begun_at, answers = self._read([_request(each, self._files.folders) for each in files], check_wanted)
+        left = iter(answers)
+        for record in due:
+            is_changed = next(left) if UndeclaredInput(record["path"]).is_file else _look_here(record)
+            self._keep(repr(record), _finding(record, is_changed), begun_at)
+        return list(filter(None, (self._cache[repr(each)][1] for each in seen)))
+
+    def _read(self, requests: Sequence[ReadRequest], check_wanted: Callable[[], None]) -> tuple[Instant, list[Any]]:
+        """When reading began, and the answers. The start of the process is no part of the time that a look takes."""
+        if requests:
+            self._files.read([READY], check_wanted)
+        return self._clock(), self._files.read(requests, check_wanted)
+
+    def _cached(self, key: str) -> str | None:
+        """A finding that is still valid."""
+        until, finding = self._cache.get(key, (None, ""))
+        return None if until is None or self._clock() >= until else finding
+
+    def _keep(self, key: str, finding: str, begun_at: Instant) -> None:
+        ended = self._clock()
+        self._cache[key] = Instant(ended + (ended - begun_at) / MAX_TIME_SHARE), finding
 
     def _judge(self, claim: Claim, work: ChainAssignment, uses: Mapping[str, Any]) -> list[str]:
         """Why files that a stage opened may make its result differ from training alone."""
@@ -128,10 +220,6 @@ def written_records(written: Iterable[tuple[str, bool]]) -> list[Json]:
     return [*one.values(), *(each for name, each in records.items() if name not in patterns)]
 
 
-def _inputs(work: ChainAssignment) -> list[Mapping[str, Any]]:
-    return [each for each in work.inputs if "written" not in each]
-
-
 def _pattern(kind: tuple[str, str, str]) -> str:
     return f"{kind[1]}/*{kind[2]}"
 
@@ -140,25 +228,44 @@ def _kind(plan: str, name: str) -> tuple[str, str, str]:
     return plan, os.path.dirname(name), os.path.splitext(name)[1]
 
 
-def _look_at(path: str) -> Json:
-    try:
-        return look(path)
-    except InputMissing:
-        return {"path": path, "missing": True}
+def _record(path: str, seen: Json | InputMissing) -> Json:
+    match seen:
+        case InputUnread():
+            return {"path": path, "unread": str(seen)}
+        case InputMissing():
+            return {"path": path, "missing": True}
+    return seen
 
 
-def _change(record: Mapping[str, Any]) -> str:
+def _request(record: Mapping[str, Any], folders: Sequence[str]) -> ReadRequest:
+    """Whether an input has changed. The operator chose which undeclared inputs a trainer reads: they are not fenced."""
+    if "found" in record:
+        return ReadRequest.undeclared_changed(record)
+    if "stamp" not in record:
+        return ReadRequest.stamp(record["path"], folders)
+    return ReadRequest.content_changed(record, folders)
+
+
+def _look_here(record: Mapping[str, Any]) -> bool | InputMissing:
+    """Whether an environment variable or a package has changed."""
     try:
-        if "stamp" not in record:
-            look(record["path"], is_hashed=False)  # it was missing, or was never seen
-            return f"read {record['path']}, which was not there when it was looked at first"
-        is_found = "found" in record
-        is_other = has_changed(record) if is_found else content_changed(record)
-        return _change_text(record) if is_other else ""
+        return has_changed(record)
     except InputMissing as problem:
-        if "missing" in record or "found" in record:  # on another machine a trainer may read another path
+        return problem
+
+
+def _finding(record: Mapping[str, Any], is_changed: object) -> str:
+    """Words after "3 stages". is_changed: the answer to `_request`."""
+    match is_changed:
+        case InputUnread():
+            return f"had an unchecked input: {is_changed}"
+        case InputMissing() if "missing" in record or "found" in record:  # it may be on another machine
             return ""
-        return f"were trained where an input is missing: {problem}"
+        case InputMissing():
+            return f"were trained where an input is missing: {is_changed}"
+    if "missing" in record:
+        return f"read {record['path']}, which was not there when it was looked at first"
+    return _change_text(record) if is_changed else ""
 
 
 def _change_text(record: Mapping[str, Any]) -> str:

@@ -111,6 +111,7 @@ class Slot:
         context.retry.close()
         for part in (context.saver, context.outbox, context.store):
             part.close()
+        context.input_watch.close()
         context.trainer.close()
         context.logs.close()
 

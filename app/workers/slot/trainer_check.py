@@ -18,7 +18,6 @@ from typing import Any
 from app.domain.chain_assignment import VerificationOrder
 from app.domain.objectives import metric_problem
 from app.domain.terms import FailureKind
-from app.undeclared_inputs import record_undeclared
 from app.workers.slot.input_watch import written_records
 from app.workers.slot.verification_bench import OFF, Bench, last_line
 from app.workers.state import State
@@ -78,7 +77,7 @@ class _Check:
             first, end, metrics = self._train()
             seen = bench.seen()
             found.unread = seen.unread
-            found.files = [*record_undeclared(seen.files), *written_records(bench.written())]
+            found.files = [*bench.record_files(seen.files), *written_records(bench.written())]
             bench.load(first, 1)  # may raise; the used object is not needed afterwards
         except TrainerFailed as failed:
             raise self._fault(failed) from failed

@@ -84,7 +84,7 @@ class TrainingLane(Lane):
             slot.input_watch.note_writes(self.work, slot.trainer.uses())
         log = slot.logs.begin(self.claim.chain, self.work, execution.index)
         context.model.begin(self.work, execution.index, self._read, log)
-        about, other_inputs = slot.input_watch.look(self.claim, self.work, execution.index)
+        about, other_inputs = slot.input_watch.look(self.claim, self.work, execution.index, self._check_wanted)
         self._facts += [
             *about,
             *execution.record_inexactness((*context.model.inexact_reasons, *context.inexact_reasons, *other_inputs)),
@@ -185,7 +185,8 @@ class TrainingLane(Lane):
     def _check_inputs(self) -> None:
         """Changed input files, or files written by another trial, make the whole stage inexact."""
         stage = self._execution.stage
-        reasons = self._slot.input_watch.look_at_end(self.claim, self.work, self._slot.trainer.uses())
+        uses = self._slot.trainer.uses()
+        reasons = self._slot.input_watch.look_at_end(self.claim, self.work, uses, lambda: self.is_unwanted)
         step = min(stage.start + 1, stage.end)
         self._facts += [e.ExactnessLost(node=stage.node, step=step, reason=reason) for reason in reasons]
 

@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from math import inf
+from typing import Any
 
 from app.domain.chain_assignment import ChainAssignment, Comparison, ResumePoint
 from app.workers.slot.checkpoint_store import CheckpointUnreadable
@@ -20,6 +21,8 @@ from app.workers.trial_logs import StageFiles
 from stagetree.runtime.commands import Compared, Seen
 from stagetree.runtime.failures import TrainerFailed
 from stagetree.runtime.inexact_reasons import other_metrics
+
+Json = dict[str, Any]
 
 MOMENT_SECONDS = 2.0
 """Cheaper steps need not be saved."""
@@ -52,7 +55,7 @@ class Bench:
         on_step: Callable[[int], None],
     ) -> None:
         self._work, self._reader, self._host, self._seconds = work, slot.reader, slot.trainer, context.seconds
-        self._check_wanted, self._on_step = check_wanted, on_step
+        self._check_wanted, self._on_step, self._input_watch = check_wanted, on_step, slot.input_watch
         self._log: StageFiles | None = None
         self.steps, self.step, self.fastest = 0, work.stages[0].start, inf
 
@@ -168,6 +171,10 @@ class Bench:
     def seen(self) -> Seen:
         """The inputs that the trainer has read since it was built."""
         return self._host.commands().seen()
+
+    def record_files(self, paths: Sequence[str]) -> list[Json]:
+        """Records of the inputs that `seen` lists."""
+        return self._input_watch.record_undeclared(paths, self._check_wanted)
 
     def written(self) -> list[tuple[str, bool]]:
         """The files that the trainer has written since the last call, and whether during training."""
