@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from app.cli.service import Documents, Service
@@ -45,6 +46,9 @@ def _change_unless_over(service: Service[Documents], verb: str, study: str) -> b
     return True
 
 
+READ_SECONDS = 600.0
+"""The time limit for comparing the files of an interrupted study: initial weights may have hundreds of gigabytes."""
+
 NAMED = 3
 """The number of newest other studies that are named."""
 
@@ -66,17 +70,16 @@ def report_resumed_studies(service: Service[Documents], study: str | None = None
 
 def _is_the_same(written: StudySpec, document: Json) -> bool:
     """Whether a recorded study has the same spec and unchanged inputs."""
-    from app import input_fingerprints
+    from app.input_reader import InputReader, ReadRequest
 
     if not written.is_written_as(document["spec"]):
         return False
     begins = document.get("begins") or {}
-    try:
-        stamped = [each for each in document.get("inputs") or [] if "stamp" in each]
-        is_other = "file" in begins and input_fingerprints.hash_of(begins["file"]) != begins["sha256"]
-        return not is_other and not any(input_fingerprints.content_changed(each) for each in stamped)
-    except input_fingerprints.InputMissing:  # the submission reports that
-        return False
+    requests = [ReadRequest.content_changed(each) for each in document.get("inputs") or [] if "stamp" in each]
+    if "file" in begins:
+        requests.append(ReadRequest.file_changed(begins["file"], begins["sha256"]))
+    with closing(InputReader(READ_SECONDS)) as reader:  # the submission reports what cannot be read
+        return all(answer is False for answer in reader.read(requests))
 
 
 def _has_other_trainer(service: Service[Documents], study: str) -> bool:

@@ -20,13 +20,13 @@ from typing import Any, TypeVar, cast
 from app.domain.search_plan import SearchPlan, Study
 from app.domain.terms import ANONYMOUS_ADMIN, Principal, StudyId, Unknown
 from app.events import ChainRecord, Decide, EventLog, Plans, Records, Snapshots, StoredEvent, StudyRecord
+from app.input_reader import InputReader
 from app.registry import Catalogue
 from app.service.health import Checks
 from app.service.plan_history import PlanHistories, PlanHistory
 from app.service.trial_logs import KeptLogs, delete_logs
 from app.service.views.plans import Feed
-from app.storage.object_store import ObjectStore
-from app.storage.owned_store import open_owned
+from app.storage.owned_store import OwnedStore, open_owned
 from stagetree.limits import LIMITS, Limits
 from stagetree.sinks.addresses import Configured
 
@@ -81,6 +81,9 @@ class VersionedCache:
         return value
 
 
+READ_SECONDS = 20.0
+"""How long a request may wait for the files that it names: less than clients wait for an answer."""
+
 ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 
 
@@ -122,6 +125,9 @@ class Services:
     study_files: Sequence[str] = ()
     """The folders that studies may name in `begin_from` and `inputs`."""
 
+    reader: InputReader = field(default_factory=lambda: InputReader(READ_SECONDS))
+    """Reads what studies name."""
+
     proofs: bool = True
     """Whether slots train steps again to compare them."""
 
@@ -130,6 +136,7 @@ class Services:
 
     def close(self) -> None:
         """Close the database before the process ends."""
+        self.reader.close()
         self.records.close()
 
     @property
@@ -152,7 +159,7 @@ class Services:
         return VersionedCache()
 
     @cached_property
-    def store(self) -> ObjectStore:
+    def store(self) -> OwnedStore:
         """The store of checkpoints."""
         return open_owned(self.records, self.checkpoints)
 

@@ -6,6 +6,7 @@ study may be deleted. A failure in between leaves an orphan, as a killed worker 
 
 from __future__ import annotations
 
+import os
 import re
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +21,8 @@ from app.domain import events as e
 from app.domain.decide import decide
 from app.domain.inputs import fingerprint
 from app.domain.terms import ANONYMOUS_ADMIN, LAUNCHED, PlanId, Principal, StudyId, Unknown, plan_id
-from app.input_fingerprints import may_be_read
+from app.input_fingerprints import InputForbidden, InputMissing, InputUnread, open_file
+from app.input_reader import ReadRequest
 from app.registry import TrainerSource
 from app.search.tuners.base import pin_version
 from app.service.files import kept_state, parts
@@ -34,6 +36,9 @@ from stagetree.sinks import SinkError
 from stagetree.spec import BeginFrom, Problem, SpecError, StudySpec, reduction_name
 
 Json = dict[str, Any]
+
+MAX_WEIGHTS = 2**40
+"""The most bytes that a study begins from, all of which are read and copied into the store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +91,17 @@ def _hash_parts(parts: Iterator[bytes] | Iterator[memoryview], digest: Any) -> I
 
 def _file_source(use: Services, begin: BeginFrom, file: str) -> WeightSource:
     refuse = _check_path(use, "file", file)
-    path, digest = Path(file), sha256()
+    digest = sha256()
     try:
-        with path.open("rb") as opened:
+        with open_file(file) as opened:
             kind = kind_of(opened)
             opened.seek(0)
-            while part := opened.read(PART):
-                digest.update(part)
-            size = opened.tell()
+            size = os.fstat(opened.fileno()).st_size
+        _check_size(refuse, file, size)
+        for part in _parts_of(file, size):
+            digest.update(part)
+    except InputMissing as problem:
+        raise refuse(f"must be a file that can be read: {problem}") from None
     except OSError as error:
         raise refuse(f"must be a file that can be read: {file}: {error.strerror or error}") from None
     if kind is None:
@@ -103,7 +111,7 @@ def _file_source(use: Services, begin: BeginFrom, file: str) -> WeightSource:
     if kind == "dcp":
         raise refuse(f"must be weights, and {file} is an object of a store")
     origin = {"file": file, "state": begin.state, **_step_field(begin)}
-    return WeightSource(origin, digest.hexdigest(), size, lambda: _parts_of(path))
+    return WeightSource(origin, digest.hexdigest(), size, lambda: _parts_of(file, size))
 
 
 def _folder_source(use: Services, begin: BeginFrom, folder: str) -> WeightSource:
@@ -111,6 +119,7 @@ def _folder_source(use: Services, begin: BeginFrom, folder: str) -> WeightSource
     refuse, digest = _check_path(use, "dcp", folder), sha256()
     try:
         packed = PackedFolder.from_folder(Path(folder))
+        _check_size(refuse, folder, packed.size)
         for part in packed.parts():
             digest.update(part)
     except NotDcp as problem:
@@ -134,19 +143,29 @@ def _check_path(use: Services, field: str, path: str) -> Callable[[str], SpecErr
 
     if not path.startswith("/"):
         raise refuse(f"must be an absolute path here, got {path}")
-    if not may_be_read(path, use.study_files):
+    [problem] = use.reader.read([ReadRequest.check_readable(path, use.study_files)])
+    if isinstance(problem, InputForbidden):
         where = ", ".join(use.study_files) or "no folder"
         raise refuse(
             f"must be a file of the server that studies may name, and STAGETREE_STUDY_FILES there names {where}, got "
             f"{path}; or name a study and a trial of this server"
         )
+    if isinstance(problem, InputUnread):
+        raise refuse(f"must be a file that can be read: {problem}")
     return refuse
 
 
-def _parts_of(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        while part := file.read(PART):
+def _check_size(refuse: Callable[[str], SpecError], path: str, size: int) -> None:
+    if size > MAX_WEIGHTS:
+        raise refuse(f"must be at most {MAX_WEIGHTS / 2**40:.0f} TiB: {path} has {size:,} bytes")
+
+
+def _parts_of(file: str, size: int) -> Iterator[bytes]:
+    """The first bytes of a file, which may have grown meanwhile."""
+    with open_file(file) as opened:
+        while part := opened.read(min(PART, size)):
             yield part
+            size -= len(part)
 
 
 def _study_source(use: Services, begin: BeginFrom, who: Principal) -> WeightSource:

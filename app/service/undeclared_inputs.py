@@ -6,11 +6,12 @@ plan's id, so a study may share results of older files. It is warned then.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from app.domain.inputs import changed_text, undeclared_inputs
-from app.input_fingerprints import InputMissing, look, may_be_read
+from app.input_fingerprints import InputForbidden, InputMissing, may_be_read
+from app.input_reader import ReadRequest
 from app.service.services import Services
 from app.undeclared_inputs import has_changed, was_seen_on_this_machine
 from stagetree.source.undeclared_input import UndeclaredInput
@@ -21,19 +22,19 @@ Json = dict[str, Any]
 
 def inputs_seen(use: Services, paths: Sequence[str]) -> list[Json]:
     """Records of these paths. Workers read paths that this server may not. Raises `SpecError`."""
-    inputs, problems = list[Json](), list[Problem]()
-    is_ours = all(may_be_read(path, use.study_files) for path in paths)
-    for number, path in enumerate(paths):
-        try:
-            if not path.startswith("/"):
-                problems.append(Problem(f"inputs[{number}]", f"must be an absolute path here, got {path}"))
-            else:
-                inputs.append(look(path) if is_ours else {"path": path})
-        except InputMissing as problem:
-            problems.append(Problem(f"inputs[{number}]", f"must be a file or a folder that can be read: {problem}"))
+    problems = {path: f"must be an absolute path here, got {path}" for path in paths if not path.startswith("/")}
+    here = [path for path in paths if path not in problems] if use.study_files else []
+    seen = dict(zip(here, use.reader.read(ReadRequest.look(path, use.study_files) for path in here), strict=True))
+    if not here or any(isinstance(record, InputForbidden) for record in seen.values()):
+        seen = {path: {"path": path} for path in paths}
+    for path, record in seen.items():
+        if isinstance(record, InputMissing):
+            problems[path] = f"must be a file or a folder that can be read: {record}"
     if problems:
-        raise SpecError(problems)
-    return inputs
+        raise SpecError(
+            [Problem(f"inputs[{number}]", problems[path]) for number, path in enumerate(paths) if path in problems]
+        )
+    return [seen[path] for path in paths]
 
 
 def changed_files(use: Services, stream: str, inputs: Sequence[Json], arguments: Mapping[str, Any]) -> list[str]:
@@ -45,8 +46,21 @@ def changed_files(use: Services, stream: str, inputs: Sequence[Json], arguments:
         return []
     with use.plans.holding(stream) as plan:
         records = undeclared_inputs(plan, inputs, arguments)
-    ours = [each for each in records if may_be_read(each["path"], use.study_files) and was_seen_on_this_machine(each)]
-    return [_recorded_path(each) for each in ours if _has_changed(each)]
+    return [_recorded_path(each) for each in _changed(use, list(filter(was_seen_on_this_machine, records)))]
+
+
+def _changed(use: Services, records: Sequence[Json]) -> Iterator[Json]:
+    """The records that differ, as far as this server may read."""
+    files = [each for each in records if UndeclaredInput(each["path"]).is_file] if use.study_files else []
+    requests = (ReadRequest.undeclared_changed(each, use.study_files) for each in files)
+    changed = dict(zip((each["path"] for each in files), use.reader.read(requests), strict=True))
+    for record in records:
+        if UndeclaredInput(record["path"]).is_file:
+            is_changed = changed.get(record["path"], False) is True  # otherwise on another machine, or no longer read
+        else:
+            is_changed = may_be_read(record["path"], use.study_files) and _has_changed(record)
+        if is_changed:
+            yield record
 
 
 def advice_on_files(use: Services, stream: str, spec: StudySpec) -> list[str]:
@@ -63,7 +77,8 @@ def _recorded_path(record: Mapping[str, Any]) -> str:
 
 
 def _has_changed(record: Mapping[str, Any]) -> bool:
+    """Whether a variable or a package has changed."""
     try:
         return has_changed(record)
-    except InputMissing:  # on another machine, or no longer read
+    except InputMissing:
         return False

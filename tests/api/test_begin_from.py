@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from blocked_files import KINDS, blocked, make, needs_leases
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from safetensors.torch import save_file
@@ -18,6 +19,8 @@ from torch.distributed import checkpoint
 
 from app.domain import events as e
 from app.domain.terms import ChainId, NodeId, StudyId, VerificationKind
+from app.input_reader import InputReader
+from app.service import submission
 from app.service.services import Services
 from app.storage.object_store import open_store
 from app.undeclared_inputs import record_undeclared
@@ -68,6 +71,16 @@ def use(app: FastAPI, tmp_path: Path, files: Path) -> Services:
     found.__dict__["store"] = open_store(str(tmp_path / "checkpoints"))
     app.state.services = found
     return found
+
+
+@pytest.fixture
+def reads_all(app: FastAPI, use: Services) -> Iterator[TestClient]:
+    """A server as an embedded one, which may read everything, and waits two seconds for it."""
+    found: Services = replace(use, study_files=["/"], reader=InputReader(2.0))
+    found.__dict__["store"] = use.store
+    app.state.services = found
+    with TestClient(app, base_url=f"http://test{API}") as client:
+        yield client
 
 
 @pytest.fixture
@@ -223,6 +236,42 @@ def test_a_missing_input_is_one_sentence(http: TestClient, files: Path) -> None:
     )
     assert refused(http, inputs=["data"]) == ("inputs[0]", "must be an absolute path here, got data")
     assert refused(http, inputs="data")[0] == "inputs"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_no_file_is_refused_at_once(reads_all: TestClient, files: Path, kind: str) -> None:
+    """The API read a device for ever, and opened a FIFO for ever; the client got no answer."""
+    path = make(kind, files)
+    if said := KINDS[kind]:
+        field, problem = refused(reads_all, inputs=[path])
+        assert field == "inputs[0]"
+        assert problem.startswith(f"must be a file or a folder that can be read: {path} {said}")
+    else:
+        assert submitted(reads_all, inputs=[path])["inputs"][0]["sha256"]
+    field, problem = refused(reads_all, begin_from={"file": path})
+    assert field == "begin_from.file" and problem.startswith("must be a file that can be read: ")
+    assert refused(reads_all, begin_from={"dcp": path})[0] == "begin_from.dcp"
+
+
+@needs_leases
+def test_what_does_not_answer_is_a_sentence(reads_all: TestClient, files: Path) -> None:
+    path = weights(files / "w.safetensors", 1.0)
+    with blocked(files / "w.safetensors"):
+        late = f"{path} was not read within 2 s"
+        assert refused(reads_all, inputs=[path])[1] == f"must be a file or a folder that can be read: {late}"
+        assert refused(reads_all, begin_from={"file": path})[1] == f"must be a file that can be read: {late}"
+    assert submitted(reads_all, inputs=[path], begin_from={"file": path})["inputs"][0]["files"] == 1
+
+
+def test_weights_without_an_end_are_not_copied(http: TestClient, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file may say that it has exabytes, and take no room."""
+    path = weights(files / "w.safetensors", 1.0)
+    os.truncate(path, submission.MAX_WEIGHTS + 1)
+    assert refused(http, begin_from={"file": path})[1].startswith("must be at most 1 TiB: ")
+    monkeypatch.setattr(submission, "MAX_WEIGHTS", 2**10)
+    (files / "trunk").mkdir()
+    (files / "trunk" / ".metadata").write_bytes(bytes(2**11))
+    assert refused(http, begin_from={"dcp": str(files / "trunk")})[1].startswith("must be at most 0 TiB: ")
 
 
 def test_inputs_that_only_workers_see_are_left_to_them(http: TestClient, use: Services, tmp_path: Path) -> None:

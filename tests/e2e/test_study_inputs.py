@@ -13,8 +13,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from blocked_files import blocked, needs_leases
 from safetensors.torch import save_file
-from stacks import Json, Service
+from stacks import Json, Service, wait_for
+from toys import trials
+
+from stagetree.errors import Invalid
 
 ROOT, SITE = Path(__file__).parents[2], "site"
 TRAINER = """
@@ -364,3 +368,36 @@ def test_a_check_names_what_the_study_leaves_out(tmp_path: Path) -> None:
         done = command(tmp_path, "check", "study.json", "--steps", "2")
         assert done.returncode == 0, done.stderr
         assert [line for line in done.stdout.splitlines() if line.startswith("reads")] == told
+
+
+@pytest.mark.slow
+@needs_leases
+def test_an_input_that_does_not_answer_holds_nobody_else_and_its_study_can_be_cancelled(
+    stack: Service, tmp_path: Path
+) -> None:
+    """It took every slot of every project, and nothing showed it."""
+    data, slow = tmp_path / "data.txt", tmp_path / "slow"
+    data.write_text("one")
+    slow.touch()
+    study = trials("dead-mount", ({}, 200), inputs=[str(data)])
+    study["trainer_args"] |= {"seconds": 0.1, "slow_while": str(slow)}
+    waits = stack.submit(study)
+    stack.wait_for_step(waits, 3)
+    with blocked(data):
+        os.utime(data, (9, 9))  # so that its slot reads it when the stage has ended
+        slow.unlink()
+        [reads] = wait_for("a slot that reads", lambda: [each for each in stack.client.slots() if each["note"]])
+        assert reads["note"].startswith(f"reads the input {data} for ") and reads["study"] == waits
+        other = stack.submit(trials("beside-a-dead-mount", ({}, 6)))
+        assert stack.wait(other)["state"] == "completed"
+        stack.client.cancel(waits)
+        idle = {"idle"}
+        wait_for("its slot", lambda: {each["state"] for each in stack.client.slots()} == idle, 20.0)
+        wait_for("its last word", lambda: not any(each["note"] for each in stack.client.slots()), 20.0)
+
+
+@pytest.mark.slow
+def test_a_device_is_refused_and_the_server_answers_on(stack: Service) -> None:
+    with pytest.raises(Invalid, match="must be a file or a folder that can be read: /dev/zero is a device"):
+        stack.submit(trials("device", ({}, 6), inputs=["/dev/zero"]))
+    assert stack.run(trials("no-device", ({}, 6)))["state"] == "completed"
