@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from operator import itemgetter
 from typing import Annotated, Any
 
 import typer
@@ -21,7 +23,7 @@ Release = Annotated[
 def slots(
     server: Server = None, dir: Store = None, release: Release = None, output: ListOutput = ListFormat.table
 ) -> None:
-    """List the slots, what each of them trains, and how far the estimates of its stages were off.
+    """List the slots, what each of them trains or reads, and how far the estimates of its stages were off.
 
     \b
     Example:  stagetree slots
@@ -30,8 +32,9 @@ def slots(
         if release is not None:
             service.client.release_slot(release)
         listed = service.client.slots(estimates=True)
-    more = ("estimates off",) if any(slot.get("estimate_error") for slot in listed) else ()
-    rows = [(*slot_row(slot), *(estimate_error_text(slot) for _ in more)) for slot in listed]
+    columns: dict[str, Callable[[Json], Any]] = {"estimates off": estimate_error_text, "note": itemgetter("note")}
+    more = {name: value for name, value in columns.items() if any(map(value, listed))}
+    rows = [(*slot_row(slot), *(value(slot) for value in more.values())) for slot in listed]
     print_list(listed, output, ("slot", "device", "host", "state", "study", "steps", *more), rows)
 
 

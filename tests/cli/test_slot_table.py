@@ -1,0 +1,38 @@
+"""`slots`: a column that has nothing to say is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import pytest
+from commandline import Stagetree
+from stacks import Json
+
+from app.cli import slots
+
+SLOT: Json = {
+    "name": "cpu0",
+    "device": "cpu",
+    "host": "here",
+    "state": "busy",
+    "study": "s",
+    "stage": None,
+    "lent_to": None,
+    "note": None,
+}
+
+
+@pytest.mark.parametrize("note", [None, "reads the input /mnt/data for 12 s"])
+def test_a_slot_that_waits_says_for_what(stagetree: Stagetree, monkeypatch: pytest.MonkeyPatch, note: str) -> None:
+    """Its note was in the JSON alone."""
+
+    @contextmanager
+    def open_service(*_: object) -> Iterator[SimpleNamespace]:
+        yield SimpleNamespace(client=SimpleNamespace(slots=lambda estimates: [SLOT, {**SLOT, "note": note}]))
+
+    monkeypatch.setattr(slots, "open_service", open_service)
+    header, first, second = stagetree("slots").out.splitlines()
+    assert header.split()[-1] == ("note" if note else "steps")
+    assert second.endswith(note or "-") and first.endswith("-")
