@@ -55,8 +55,8 @@ class Settings(BaseSettings):
     )
     study_files: str = Field(
         default="",
-        description="folders on the API's machine from which studies may name files in begin_from and inputs, "
-        "separated by commas; / for all",
+        description="folders from which studies may name files: in begin_from and inputs on the API's machine, "
+        "in inputs on each slot's; separated by commas, / for all",
     )
     sinks: str = Field(
         default="",
