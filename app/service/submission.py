@@ -1,7 +1,7 @@
 """The submission of a study: its plan, its id, and the weights that it begins from.
 
 Weights are copied into the store of checkpoints before the study is recorded, since their file may change and their
-study may be deleted. A failure in between leaves an orphan, as a killed worker does (docs/decisions/0025-orphans.md).
+study may be deleted. A failure in between leaves an orphan, as a killed worker does (`app.storage.owned_store`).
 """
 
 from __future__ import annotations

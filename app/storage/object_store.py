@@ -1,7 +1,7 @@
 """Where checkpoints are stored: one immutable object each, in a folder or a bucket.
 
 An object has its name only once it is complete, and is never overwritten. Objects are found by the log, and listed only
-to find orphans (docs/decisions/0025-orphans.md).
+to find orphans (`app.storage.owned_store`).
 """
 
 from __future__ import annotations
