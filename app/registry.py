@@ -30,6 +30,7 @@ from stagetree.source.loops import read_in_steps
 from stagetree.source.syntax import syntax_tree
 from stagetree.source.versions import SourceError, candidates, module_files, version_of
 from stagetree.spec import Problem, SpecError, StudySpec
+from stagetree.spec.errors import first_problems
 from stagetree.spec.tuners import TrialsTuner
 
 SETTLED_SECONDS = 2.0
@@ -160,7 +161,7 @@ def describe(files: Iterable[str]) -> dict[str, str]:
 
 def check_arguments(spec: StudySpec, source: TrainerSource) -> None:
     """Raises `SpecError` for unknown arguments that a study gives its trainer, and for missing ones."""
-    if problems := list(_wrong_arguments(spec, source)):
+    if problems := first_problems(_wrong_arguments(spec, source)):
         raise SpecError(problems)
 
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import islice, takewhile
 from typing import Any
 
+from stagetree.json_walk import PLAIN, JsonWalk
 from stagetree.sequences import Piece, Sequence, SequenceError, with_ends
 from stagetree.sequences.base import parse_text
+from stagetree.sequences.text_cache import cached_by_text
 
 LANES = 8
 """The width for `packing: true`. More lanes gain little on few devices, and unused lanes are computed too."""
@@ -64,55 +65,37 @@ class Limits:
 LIMITS = Limits()
 """The default limits."""
 
-PLAIN = frozenset({str, int, float, bool, type(None)})
-"""Most values have one of these types. An isinstance check against abstract types takes ten times as long."""
+MOST_PATH = 1_000
+"""The characters in the names on the way to a value. Refusals name the place of each value, so it must be short."""
 
 
 def check_size(value: Any, limits: Limits = LIMITS) -> None:
     """Raise `SequenceError` for JSON that is too large, too deep, or holds a number that no float can."""
     size = 0
-    for item, path in _walk(value, limits.depth):
+    for item in (walk := JsonWalk(value)):
         size += len(item) + 2 if isinstance(item, str) else 2
         if size > limits.bytes:
             raise SequenceError("", f"must be at most {limits.bytes:,} bytes of JSON")
-        if isinstance(item, int) and not -sys.float_info.max <= item <= sys.float_info.max:
-            raise SequenceError(path, f"must be a number from -1.8e308 to 1.8e308, got one of {item.bit_length()} bits")
+        if walk.path_length > MOST_PATH:
+            raise SequenceError("", f"must not hold values below names of more than {MOST_PATH:,} characters in all")
+        if type(item) in PLAIN:
+            if isinstance(item, int) and not -sys.float_info.max <= item <= sys.float_info.max:
+                got = f"got one of {item.bit_length()} bits"
+                raise SequenceError(walk.path, f"must be a number from -1.8e308 to 1.8e308, {got}")
+        elif walk.depth >= limits.depth:
+            raise SequenceError(walk.path, f"must not be nested deeper than {limits.depth} levels")
 
 
-def _walk(value: Any, depth: int) -> Iterator[tuple[Any, str]]:
-    """Every key and every leaf with its path. Without recursion, because the depth is not checked yet."""
-    ways = [iter([(value, "")])]
-    while ways:
-        item, path = next(ways[-1], (ways, ""))
-        if item is ways:
-            ways.pop()
-        elif type(item) in PLAIN:
-            yield item, path
-        else:
-            item = item.to_json() if isinstance(item, Sequence) else item
-            holds = isinstance(item, list | tuple | Mapping)
-            if holds and len(ways) > depth:
-                raise SequenceError(path, f"must not be nested deeper than {depth} levels")
-            if holds:
-                ways.append(_inside(item, path))
-            yield "" if holds else item, path
-
-
-def _inside(item: Any, path: str) -> Iterator[tuple[Any, str]]:
-    if isinstance(item, Mapping):
-        for name, value in item.items():
-            yield str(name), path
-            yield value, f"{path}.{name}" if path else str(name)
-    else:
-        for number, value in enumerate(item):
-            yield value, f"{path}[{number}]"
+def check_name_count(number: int, limits: Limits = LIMITS) -> None:
+    """Raise `SequenceError` for too many hyper-parameters."""
+    if number > limits.parameters:
+        raise SequenceError("", f"must name at most {limits.parameters:,} hyper-parameters")
 
 
 def check_names(names: Iterable[str], limits: Limits = LIMITS) -> None:
     """Raise `SequenceError` for too many, too long or unreadable names of hyper-parameters."""
     for number, name in enumerate(names, 1):
-        if number > limits.parameters:
-            raise SequenceError("", f"must name at most {limits.parameters:,} hyper-parameters")
+        check_name_count(number, limits)
         if any(ord(character) < 32 or 127 <= ord(character) < 160 for character in name):
             raise SequenceError("", f"must name its hyper-parameters without control characters, got {name!r}")
 
@@ -150,7 +133,7 @@ def _plain(sequence: Any) -> Any:
     return sequence.to_json() if isinstance(sequence, Sequence) else sequence
 
 
-@lru_cache(maxsize=16384)
+@cached_by_text(16384)
 def _count_cached(text: str, steps: int, most: int) -> int:
     """Cached, because a space repeats few sequences many times."""
     return count_changes(parse_text(text), steps, most)

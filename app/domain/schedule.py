@@ -6,7 +6,6 @@ import json
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from heapq import merge
 from itertools import groupby, islice, takewhile
 from operator import itemgetter
@@ -16,6 +15,7 @@ from typing import Any
 from app.domain.terms import NodeId, node_id
 from stagetree.sequences import Form, Held, Piece, Scalar
 from stagetree.sequences.base import parse_text
+from stagetree.sequences.text_cache import cached_by_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,5 +125,5 @@ class _Tape:
 
 KEPT = 64
 
-_TAPES = lru_cache(maxsize=65536)(_Tape)
+_TAPES = cached_by_text(65536)(_Tape)
 """The key is the text alone: the garbage collector would traverse a cache with tuples as keys after each new one."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
-from itertools import islice
 from typing import Any
 
 from app.domain import commands as c
@@ -26,20 +26,22 @@ from app.service.services import InvalidField, Services, Write
 from stagetree.models.trials import Proposed, SamplerState, Suggestion, Suggestions
 from stagetree.sequences import SequenceError
 from stagetree.spec import Problem, SpecError, StudySpec
+from stagetree.spec.counting import listed_values
 from stagetree.spec.suggestions import check_configurations, refusal_reason, sampled_count
 
 Json = dict[str, Any]
 
 
 MOST_LISTED = 10_000
-"""The scheduler alone makes a tuner with more trials than that, since it takes a while."""
+"""The scheduler alone makes a tuner that lists trials with more values than that, since it takes a while."""
 
 
 def check_tuner(spec: StudySpec) -> None:
     """Make the tuner of a new study and its first request. Raises `SpecError` if that fails."""
     try:
-        listed = islice(spec.tuner.configurations(spec), MOST_LISTED + 1) if spec.tuner.trains_to_the_end else ()
-        if sum(1 for _ in listed) <= MOST_LISTED:
+        lists_trials = spec.tuner.trains_to_the_end
+        if not lists_trials or listed_values(spec) <= MOST_LISTED:
+            deque(spec.tuner.configurations(spec) if lists_trials else (), maxlen=0)
             TunerDriver(spec.to_json()).suggest(room=1)
     except SequenceError as error:
         raise SpecError([Problem(f"space.{error.field}".rstrip("."), error.problem)]) from None

@@ -38,7 +38,7 @@ from stagetree.sequences.families import (
 from stagetree.sequences.forms import CURVES, Form, Held, MovingForm, Piece
 from stagetree.sequences.fractions import has_fraction, is_fraction, needs_length, parse_for_length
 from stagetree.sequences.mixes import is_mix, shares
-from stagetree.sequences.scalars import Scalar, is_equal_value, is_same_value, unique_values
+from stagetree.sequences.scalars import Scalar, equality_key, is_equal_value, is_same_value, unique_values
 
 __all__ = [
     "CURVES",
@@ -65,6 +65,7 @@ __all__ = [
     "Wsd",
     "check_count",
     "did_you_mean",
+    "equality_key",
     "first_parts",
     "has_fraction",
     "is_equal_value",

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, fields
 from difflib import get_close_matches
-from functools import lru_cache
 from itertools import islice, pairwise
 from typing import Any, ClassVar
 
@@ -15,6 +14,7 @@ from stagetree.sequences.errors import SequenceError
 from stagetree.sequences.forms import Held, Piece
 from stagetree.sequences.mixes import is_mix, mix_value
 from stagetree.sequences.scalars import Scalar
+from stagetree.sequences.text_cache import cached_by_text
 
 
 class Sequence:
@@ -214,7 +214,7 @@ def parse(value: Any, path: str = "") -> Sequence:
         raise SequenceError(".".join(filter(None, (path, error.field))), error.problem) from None
 
 
-@lru_cache(maxsize=16384)
+@cached_by_text(16384)
 def parse_text(text: str) -> Sequence:
     """Parse JSON text. Cached, because spaces repeat few sequences many times and each is parsed again when a trial
     begins.

@@ -12,7 +12,7 @@ Values keep their type: 1, 1.0 and true are three values, though Python calls th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from struct import pack
 from typing import Any
 
@@ -30,6 +30,15 @@ def is_same_value(one: Any, other: Any) -> bool:
 def is_equal_value(one: Any, other: Any) -> bool:
     """Whether two values are equal as users mean it: 1 matches 1.0, but booleans are not numbers."""
     return one is other or _is_same(one, other, _is_equal_scalar)
+
+
+def equality_key(value: Any) -> Hashable:
+    """Equal for two values exactly if `is_equal_value` says that they are."""
+    if isinstance(value, Mapping):
+        return frozenset((name, equality_key(item)) for name, item in value.items())
+    if isinstance(value, list | tuple):
+        return tuple(map(equality_key, value))
+    return isinstance(value, bool), value
 
 
 def unique_values(values: Iterable[Any]) -> list[Any]:

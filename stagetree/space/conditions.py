@@ -13,8 +13,9 @@ values. Samplers, grids and trainers therefore never see a value without effect.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
@@ -23,7 +24,7 @@ from stagetree.sequences import (
     Sequence,
     SequenceError,
     did_you_mean,
-    is_equal_value,
+    equality_key,
     parse,
 )
 from stagetree.space.distributions import SpaceError, plain
@@ -44,23 +45,28 @@ class Condition:
     """By name, the sequences of which the hyper-parameter must have one."""
     listed: frozenset[str] = frozenset()
     """Names whose wanted values are written as in the space. For the others, 1 also matches 1.0 from a range."""
+    _keys: Mapping[str, frozenset[Hashable]] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        keys = {name: frozenset(self._key(name, each) for each in values) for name, values in self.wanted.items()}
+        object.__setattr__(self, "_keys", keys)
 
     def holds(self, configuration: Mapping[str, Sequence]) -> bool:
         """Whether the condition is satisfied, as far as the configuration is chosen."""
-        return all(name in configuration and self._has(name, configuration[name]) for name in self.wanted)
+        return all(
+            name in configuration and self._key(name, configuration[name]) in self._keys[name] for name in self.wanted
+        )
 
-    def _has(self, name: str, value: Sequence) -> bool:
-        if name in self.listed:
-            return value in self.wanted[name]
-        return any(_is_equal(value, each) for each in self.wanted[name])
+    def _key(self, name: str, value: Sequence) -> Hashable:
+        return value if name in self.listed else _equality_key(value)
 
-    def resolve(self, values: Mapping[str, list[Sequence] | None], owner: str) -> Condition:
+    def resolve(self, values: Mapping[str, ListedValues | None], owner: str) -> Condition:
         """The condition with the values as the space writes them, for hyper-parameters with listed values.
 
         1 means 1 if the space has it, otherwise 1.0. Raises `SpaceError` for values that are not in the space.
         """
         known = {name: options for name in self.wanted if (options := values[name]) is not None}
-        wanted = {name: _normalize(self.wanted[name], known[name], f"{owner}.when.{name}") for name in known}
+        wanted = {name: known[name].find_all(self.wanted[name], f"{owner}.when.{name}") for name in known}
         return Condition({**self.wanted, **wanted}, frozenset(known))
 
 
@@ -103,19 +109,29 @@ def dependency_order(conditions: Mapping[str, Condition | None]) -> list[str]:
         raise SpaceError(f"{cycle[0]}.when", f"must not depend on itself, through {', '.join(cycle)}") from None
 
 
-def _normalize(wanted: tuple[Sequence, ...], values: list[Sequence], path: str) -> tuple[Sequence, ...]:
-    listed: list[Sequence] = []
-    for each in wanted:
-        same = [each] if each in values else [value for value in values if _is_equal(value, each)]
-        if not same:
-            got, texts = _text(each), list(map(_text, values))
-            raise SpaceError(path, f"must be one of {', '.join(texts)}, got {got}{did_you_mean(got, texts)}")
-        listed += same
-    return tuple(listed)
+class ListedValues:
+    """All values of a hyper-parameter, in an index: a condition may list thousands of thousands."""
+
+    def __init__(self, values: list[Sequence]) -> None:
+        self._values, self._exact = values, frozenset(values)
+        self._equal = defaultdict[Hashable, list[Sequence]](list)
+        for value in values:
+            self._equal[_equality_key(value)].append(value)
+
+    def find_all(self, wanted: Iterable[Sequence], path: str) -> tuple[Sequence, ...]:
+        """The wanted values as they are listed. Raises `SpaceError` if there is one that is not."""
+        found: list[Sequence] = []
+        for each in wanted:
+            same = [each] if each in self._exact else self._equal.get(_equality_key(each), [])
+            if not same:
+                got, texts = _text(each), list(map(_text, self._values))
+                raise SpaceError(path, f"must be one of {', '.join(texts)}, got {got}{did_you_mean(got, texts)}")
+            found += same
+        return tuple(found)
 
 
-def _is_equal(one: Sequence, other: Sequence) -> bool:
-    return is_equal_value(one.to_json(), other.to_json())
+def _equality_key(sequence: Sequence) -> Hashable:
+    return equality_key(sequence.to_json())
 
 
 def _text(sequence: Sequence) -> str:

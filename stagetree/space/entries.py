@@ -16,7 +16,17 @@ from stagetree.sequences import (
 )
 from stagetree.space.conditions import split
 from stagetree.space.distributions import SpaceError
-from stagetree.space.patterns import count, fill, is_random, random_choices, random_parts, read_pattern, unfold_entry
+from stagetree.space.effort import spend
+from stagetree.space.patterns import (
+    count,
+    fill,
+    is_random,
+    random_choices,
+    random_parts,
+    read_pattern,
+    unfold_entry,
+    weight,
+)
 
 _LISTED = 1_000_000
 """The most ways to choose inside one entry of which a grid makes a list."""
@@ -30,6 +40,7 @@ def read_entry(entry: Any, path: str = "", lengths: Iterable[int | None] = (None
     pattern = read_pattern(split(entry, path)[0], path)
     for steps in lengths:
         for place, unfolded in islice(unfold_entry(pattern, path), CHECKED):
+            spend(weight(unfolded))
             _check_when(unfolded, place, steps)
     return pattern
 
@@ -58,6 +69,7 @@ def _grid_entry(name: str, pattern: Any, steps: int | None) -> Iterator[Sequence
     for path, unfolded in unfold_entry(pattern, name):
         for kind in random_parts(unfolded):
             raise SpaceError(path, f"must be listed for a grid: {kind} has no list of values, use choice or a list")
+        spend(weight(unfolded))
         yield parse_for_length(unfolded, steps, path)
 
 

@@ -42,6 +42,10 @@ class Lengths:
     end: str | None = None
     """The hyper-parameter whose last change ends the trial."""
 
+    def sets(self, name: str) -> bool:
+        """Whether the entry of this name is the length itself."""
+        return self.is_chosen and name == LENGTH
+
     def length_of(self, configuration: Configuration) -> int | None:
         """The length of a trial, as far as its values are chosen."""
         if not self.is_chosen:

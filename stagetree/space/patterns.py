@@ -18,6 +18,9 @@ _END = object()
 _LOOKS_LIKE_A_RANGE = re.compile(r"\s*({0})\s*(?::|\.\.|,)\s*({0})\s*".format(r"\d*\.?\d+(?:e[+-]?\d+)?"))
 """Range notations of other tools. A constant that looks like this, such as 16:9, must be written as a choice of one."""
 
+_MOST_RANGE = 100
+"""The characters of a constant that may look like a range: the time to tell grows with their square."""
+
 Choose = Callable[[str, Distribution], Any]
 """Returns the value of a distribution, given its place in the space."""
 
@@ -31,7 +34,8 @@ def read_pattern(value: Any, path: str) -> Any:
     """Parse the pattern of a hyper-parameter. A list at the top level, and only there, is a choice. Raises
     `SpaceError`.
     """
-    if isinstance(value, str) and (ends := _LOOKS_LIKE_A_RANGE.fullmatch(value)):
+    may_be_range = isinstance(value, str) and len(value) <= _MOST_RANGE
+    if may_be_range and (ends := _LOOKS_LIKE_A_RANGE.fullmatch(value)):
         written = f"{{uniform: [{ends[1]}, {ends[2]}]}}"
         raise SpaceError(path, f"must be a value or a distribution: a study has ranges as {written}, got {value!r}")
     value = canonical(value, path)
@@ -100,6 +104,16 @@ def count(pattern: Any) -> int:
             return math.prod(map(count, pattern))
         case _:
             return 1
+
+
+def weight(pattern: Any) -> int:
+    """The number of constants and distributions in a pattern: what one configuration costs."""
+    match pattern:
+        case Choice(options=items) | [*items]:
+            return sum(map(weight, items))
+        case dict():
+            return sum(map(weight, pattern.values()))
+    return 1
 
 
 def has_range(pattern: Any) -> bool:

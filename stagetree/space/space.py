@@ -10,8 +10,9 @@ from random import Random
 from typing import Any
 
 from stagetree.sequences import Sequence, SequenceError, parse_for_length
-from stagetree.space.conditions import Condition, dependency_order, split
+from stagetree.space.conditions import Condition, ListedValues, dependency_order, split
 from stagetree.space.distributions import Choice, Distribution, SpaceError, plain
+from stagetree.space.effort import spend
 from stagetree.space.entries import grid_options, listed_values, read_entry
 from stagetree.space.lengths import LENGTH, Lengths, read_lengths
 from stagetree.space.notation import canonical
@@ -28,6 +29,7 @@ from stagetree.space.patterns import (
     random_choices,
     unfold_entry,
     values_of,
+    weight,
 )
 from stagetree.space.where import Where, WhereError, read_where
 
@@ -65,8 +67,10 @@ class Space:
         self._conditions = {name: split(self._json[name], name)[1] for name in self._choice_order()}
         lengths = list(dict.fromkeys(self._lengths.checked_lengths(self._json.get(LENGTH))))
         self._patterns = {
-            name: read_entry(self._json[name], name, lengths) for name in dependency_order(self._conditions)
+            name: read_entry(self._json[name], name, (None,) if self._lengths.sets(name) else lengths)
+            for name in dependency_order(self._conditions)
         }
+        self._weight = sum(map(weight, self._patterns.values()))
         self._conditions = self._resolve_conditions()
         self._is_filtered = where is not None
         self._where = read_where(where, list(entries))
@@ -106,8 +110,10 @@ class Space:
         """Every combination of `options_of(name, pattern, steps)` of the hyper-parameters."""
         for configuration in self._length_options(options_of):
             steps = self._lengths.length_of(configuration)
-            options = {name: options_of(name, pattern, steps) for name, pattern in self._patterns.items()}
-            options.update({name: [sequence] for name, sequence in configuration.items()})
+            options = {
+                name: [configuration[name]] if name in configuration else options_of(name, pattern, steps)
+                for name, pattern in self._patterns.items()
+            }
             yield from map(self._lengths.add_length, self._combine(options))
 
     def _length_options(
@@ -153,13 +159,17 @@ class Space:
     def _combine(self, options: Mapping[str, list[Sequence]]) -> Iterator[dict[str, Sequence]]:
         """Every combination of the options of the names that exist in it."""
         if self.is_conditional:
-            return self._extend({}, list(options), options)
-        return (dict(zip(options, chosen, strict=True)) for chosen in product(*options.values()))
+            yield from self._extend({}, list(options), options)
+        else:
+            for chosen in product(*options.values()):
+                spend(len(chosen))
+                yield dict(zip(options, chosen, strict=True))
 
     def _extend(
         self, chosen: dict[str, Sequence], names: list[str], options: Mapping[str, list[Sequence]]
     ) -> Iterator[dict[str, Sequence]]:
         """Every completion of a partial configuration by the remaining names."""
+        spend(len(chosen))
         if not names:
             yield chosen
         elif self.exists(names[0], chosen):
@@ -225,6 +235,7 @@ class Space:
         """For each way to choose inside an entry, an example sequence, and the trial's length if known."""
         for configuration in self._length_options(_sequences):
             for place, pattern in unfold_entry(self._patterns[name], name):
+                spend(weight(pattern))
                 with suppress(SequenceError):  # a draw that is none; others are
                     example = self._lengths.parse(
                         fill(pattern, place, random_choices(Random(place))), name, configuration
@@ -272,6 +283,7 @@ class Space:
         return self._fill(lambda name, pattern: fill(pattern, label(name), choose))
 
     def _fill(self, fill: Callable[[str, Any], Any]) -> dict[str, Sequence]:
+        spend(self._weight)
         configuration: dict[str, Sequence] = {}
         for name, pattern in self._patterns.items():
             if self.exists(name, configuration):
@@ -290,7 +302,8 @@ class Space:
 
         Raises `SpaceError` for a value that a hyper-parameter with listed values does not have.
         """
-        values = {name: listed_values(name, self._patterns[name]) for name in self.parents()}
+        listed = {name: listed_values(name, self._patterns[name]) for name in self.parents()}
+        values = {name: None if options is None else ListedValues(options) for name, options in listed.items()}
         return {name: condition and condition.resolve(values, name) for name, condition in self._conditions.items()}
 
 
@@ -298,6 +311,7 @@ def _sequences(name: str, pattern: Any, steps: int | None) -> list[Sequence]:
     """Every valid sequence of a pattern without ranges. Invalid ones are skipped, as in sampling."""
     sequences = []
     for place, unfolded in unfold_entry(list_integers(pattern), name):
+        spend(weight(unfolded))
         with suppress(SequenceError):
             sequences.append(parse_for_length(unfolded, steps, place))
     return sequences

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any, Protocol
 
-from stagetree.limits import Limits, check_names, check_steps, check_trial
+from stagetree.limits import Limits, check_name_count, check_names, check_steps, check_trial
 from stagetree.sequences import Sequence, SequenceError
-from stagetree.spec.errors import Problem, SpecError
+from stagetree.spec.errors import FieldError, Problem, SpecError
 from stagetree.spec.tuners import GridTuner, HyperbandTuner, PbtTuner, TrialsTuner, TunerSpec
 from stagetree.spec.tuners.base import SamplingTuner, TunedStudy
 from stagetree.spec.tuners.pbt import MAX_DRAWS
@@ -18,6 +18,28 @@ _COUNTED = 200_000
 
 _OPTIONS = 1000
 """How many of the ways to choose inside an entry are checked."""
+
+
+def check_written_names(values: Mapping[str, Any], limits: Limits) -> None:
+    """Raise `SequenceError` for the names in a study as written, before anything that takes longer with each name."""
+    for field, names in _written_names(values):
+        if isinstance(names, Mapping):
+            try:
+                check_name_count(len(names), limits)
+            except SequenceError as error:
+                raise FieldError(field, error.problem) from None
+
+
+def _written_names(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    yield "space", values.get("space")
+    tuner = values.get("tuner")
+    for field, part in (("first", None), ("trials", "hp")) if isinstance(tuner, Mapping) else ():
+        listed = tuner.get(field)
+        for number, item in enumerate(listed if isinstance(listed, list) else ()):
+            if part is None:
+                yield f"tuner.{field}[{number}]", item
+            elif isinstance(item, Mapping):
+                yield f"tuner.{field}[{number}].{part}", item.get(part)
 
 
 class CountedStudy(TunedStudy, Protocol):
@@ -95,6 +117,13 @@ def _most_trials(spec: CountedStudy) -> tuple[str, int]:
         drawn = tuner.population_size * (1 if tuner.chance is None else MAX_DRAWS)
         return "tuner.population_size", (drawn + (generations - 1) * replaced) * tuner.populations
     return "tuner.num_trials", getattr(tuner, "num_trials", 0)
+
+
+def listed_values(spec: CountedStudy) -> int:
+    """The most values in the configurations of a tuner that lists its trials, all together."""
+    if isinstance(spec.tuner, TrialsTuner):
+        return sum(len(trial.hp) for trial in spec.tuner.trials)
+    return _most_trials(spec)[1] * len(spec.space or ())
 
 
 TRIALS_EACH = 3

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from reprlib import Repr
 from typing import Any
 
@@ -20,6 +21,15 @@ class Problem:
 
     def __str__(self) -> str:
         return f"{self.field}: {self.problem}" if self.field else self.problem
+
+
+MOST_PROBLEMS = 100
+"""A study with more problems is not what its user means; describing each takes a while."""
+
+
+def first_problems(problems: Iterable[Problem]) -> list[Problem]:
+    """The first problems, of which more are not described."""
+    return list(islice(problems, MOST_PROBLEMS))
 
 
 class SpecError(ValueError):
@@ -60,9 +70,14 @@ _LISTED = re.compile(
 )
 
 
+_MOST_HINTED = 1_000
+"""The characters of a problem in which a list is looked for: the time grows with their square."""
+
+
 def add_choice_hint(path: str, problem: str) -> Problem:
     """The problem; if a list was given inside a sequence of the space, with a hint how to write a choice."""
-    listed = _LISTED.search(problem) if path.startswith("space") else None
+    may_be_list = path.startswith("space") and len(problem) < _MOST_HINTED
+    listed = _LISTED.search(problem) if may_be_list else None
     if listed is None or "[" in listed[1]:
         return Problem(path, problem)
     return Problem(path, f"{problem}; inside a sequence a choice is written {{choice: [{listed[1]}]}}")

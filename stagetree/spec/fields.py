@@ -30,6 +30,7 @@ from stagetree.spec.errors import (
     FieldError,
     Problem,
     SpecError,
+    first_problems,
     join_path,
     shorten,
     trainer_name_hint,
@@ -239,7 +240,8 @@ class SpecPart(SpecModel):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            raise SpecError([_problem(detail, type(self)) for detail in error.errors()]) from None
+            details = error.errors(include_url=False)
+            raise SpecError(first_problems(_problem(detail, type(self)) for detail in details)) from None
 
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]  # within a study, the study raises the error
 

@@ -19,8 +19,8 @@ from stagetree.spec.checks import (
     problem_in,
     translate_field_aliases,
 )
-from stagetree.spec.counting import check_limits
-from stagetree.spec.errors import FieldError, Problem, SpecError, join_path, shorten
+from stagetree.spec.counting import check_limits, check_written_names
+from stagetree.spec.errors import FieldError, Problem, SpecError, first_problems, join_path, shorten
 from stagetree.spec.fields import (
     Count,
     Entries,
@@ -186,8 +186,9 @@ class StudySpec(SubmittedStudy):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            problems = (problem_in(detail, type(self), values.get("space")) for detail in error.errors())
-            raise SpecError([*problems, *missing]) from None
+            details = error.errors(include_url=False)
+            problems = (problem_in(detail, type(self), values.get("space")) for detail in details)
+            raise SpecError([*first_problems(problems), *missing]) from None
         except RecursionError:
             raise SpecError([Problem("", "must not be nested this deeply")]) from None
         if missing:
@@ -237,6 +238,7 @@ class StudySpec(SubmittedStudy):
             return cls(**values)
         try:
             check_size(values, limits)
+            check_written_names(values, limits)
             check_length(values)
         except SequenceError as error:
             raise SpecError([Problem(error.field, error.problem)]) from None
@@ -254,6 +256,12 @@ class StudySpec(SubmittedStudy):
             return cls.from_dict(absolute(values, Path(path).parent) if isinstance(values, dict) else values, limits)
         except SpecError as error:
             raise SpecError(error.problems, str(path)) from None
+
+    def __getstate__(self) -> dict[Any, Any]:
+        """The fields alone: what was computed from them cannot be pickled."""
+        state = super().__getstate__()
+        fields = {name: value for name, value in state["__dict__"].items() if name in type(self).model_fields}
+        return {**state, "__dict__": fields}
 
     def to_json(self) -> dict[str, Any]:
         """The JSON object that `from_dict` reads back: every field that is set or has a default, in order."""

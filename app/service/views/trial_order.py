@@ -11,10 +11,10 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
-from functools import lru_cache
 from itertools import chain, groupby, islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from stagetree.sequences.text_cache import cached_by_text
 from stagetree.text import RANKED_LAST, float_text
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ def _ends(value: Any, steps: int) -> Iterator[_Turn]:
         is_begun = last == piece.start
 
 
-@lru_cache(maxsize=1 << 16)
+@cached_by_text(1 << 16)
 def _schedule_text(value: str, steps: int, says_when: bool = False) -> str:
     """`schedule_text` of JSON, cached: pages show the same trials again, and some share a schedule."""
     return json_safe(schedule_text(json.loads(value), steps, says_when))
