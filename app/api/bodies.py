@@ -5,6 +5,8 @@ A type's descriptions complete the sentences "must be ..." and "is missing: ..."
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from operator import call
 from typing import Annotated, Any, TypeVar, get_args
 
 from fastapi import Body
@@ -19,23 +21,44 @@ from app.service.suggestions import check_tuner
 from stagetree.limits import Limits
 from stagetree.models.service import ScopeWord
 from stagetree.sequences import did_you_mean
+from stagetree.space.effort import TooMuchEffort, bounded_effort
 from stagetree.spec import Problem as SpecProblem
 from stagetree.spec import SpecError, StudySpec, TrialSpec, shorten
 from stagetree.spec.fields import SpecPart
 from stagetree.spec.suggestions import MOST_SUGGESTIONS
 
 Json = dict[str, Any]
+Compute = Callable[..., Any]
+"""Calls a function with arguments, here or in another process."""
+
 Parsed = TypeVar("Parsed", bound=SpecPart)
 
 
-def parse_study(body: Any, trainers: Catalogue, limits: Limits) -> tuple[StudySpec, TrainerSource]:
-    """A body's study, and its trainer. Raises `SpecError`, also where this server lacks something the study needs."""
-    spec = StudySpec.from_dict(body, limits)
-    trainer = _trainer_of(spec, trainers)
-    if (problem := unavailable(spec)) is not None:
-        raise SpecError([SpecProblem("tuner.sampler", problem)])
-    check_tuner(spec)
-    return spec, trainer
+def parse_study(
+    body: Any, trainers: Catalogue, limits: Limits, compute: Compute = call
+) -> tuple[StudySpec, TrainerSource]:
+    """A body's study, and its trainer. Raises `SpecError`, also where this server lacks something the study needs.
+
+    compute: does the work, which may be much for a large body.
+    """
+    spec: StudySpec = compute(_checked_study, body, limits)
+    return spec, _trainer_of(spec, trainers)
+
+
+MOST_VALUES = 100_000
+"""The values that are tried to check a study: some two seconds of work."""
+
+
+def _checked_study(body: Any, limits: Limits) -> StudySpec:
+    try:
+        with bounded_effort(MOST_VALUES):
+            spec = StudySpec.from_dict(body, limits)
+            if (problem := unavailable(spec)) is not None:
+                raise SpecError([SpecProblem("tuner.sampler", problem)])
+            check_tuner(spec)
+    except TooMuchEffort as problem:
+        raise SpecError([SpecProblem("space", str(problem))]) from None
+    return spec
 
 
 def _trainer_of(spec: StudySpec, trainers: Catalogue) -> TrainerSource:

@@ -6,6 +6,7 @@ Also the parts of the OpenAPI document that FastAPI lacks: refusals, examples, a
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
@@ -17,6 +18,7 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.responses import JSONResponse, Response
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from app.api.examples import EXAMPLES
 from app.domain import terms
@@ -25,6 +27,8 @@ from app.service.services import HttpProblem, InvalidField
 from app.storage.object_store import StoreUnavailable
 from stagetree.models.pages import Problem
 from stagetree.spec import SpecError, shorten
+
+logger = logging.getLogger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
 TRY_AGAIN = {"Retry-After": "1"}
@@ -46,7 +50,7 @@ def answer(
 
 
 def _problem(request: Request, error: HttpProblem) -> Response:
-    return answer(request, error.status, error.detail)
+    return answer(request, error.status, error.detail, TRY_AGAIN if error.status == 429 else None)
 
 
 def _invalid(request: Request, error: InvalidField) -> Response:
@@ -156,6 +160,12 @@ def _unusable(request: Request, error: PlanUnusable) -> Response:
     return answer(request, 500, str(error))
 
 
+def _gone(request: Request, _: ClientDisconnect) -> Response:
+    """Nobody reads this answer."""
+    logger.warning("%s %s: the client went away before the end of its body", request.method, request.url.path)
+    return answer(request, 400, "The body has no end.")
+
+
 def _internal_error(request: Request, _: Exception) -> Response:
     return answer(request, 500, "The server made a mistake; its log says which.")
 
@@ -172,6 +182,7 @@ HANDLERS: dict[type[Exception], Any] = {
     DatabaseUnavailable: _unavailable,
     StoreUnavailable: _unavailable,
     PlanUnusable: _unusable,
+    ClientDisconnect: _gone,
     Exception: _internal_error,
 }
 
@@ -188,10 +199,12 @@ REFUSALS = {
     401: "The request has no valid token.",
     403: "The scope or project of the token does not allow this.",
     404: "There is no such study or trial.",
+    408: "The body did not arrive in time.",
     409: "Its state does not allow this.",
     413: "The body is too large.",
     415: "The Content-Type is not JSON.",
     422: "The request is invalid; `errors` has the problem of each field.",
+    429: "Too many requests that take long are under way; `Retry-After` says when to come back.",
     501: "The server lacks a required library.",
     503: "The database is unavailable.",
 }
@@ -199,8 +212,8 @@ UNCHANGED: Json = {"description": "Nothing has happened since."}
 
 
 def refusals(*statuses: int) -> dict[int | str, Json]:
-    """The `responses` of a route for these refusals; 401, 403, 422 and 503 are always included."""
-    return {status: _refusal(status) for status in sorted({*statuses, 401, 403, 422, 503})}
+    """The `responses` of a route for these refusals, and for those that any route may give."""
+    return {status: _refusal(status) for status in sorted({*statuses, 401, 403, 408, 422, 429, 503})}
 
 
 def _refusal(status: int) -> Json:

@@ -1,8 +1,8 @@
 """The parts that routes share, as FastAPI dependencies.
 
-Concurrent requests for the same work share one run. Heavy work waits for its turn or runs in a process of its own, and
-its answer is cached until the next event. A cached answer is compressed JSON with an `ETag`, the moment it is valid
-for; a client with a valid copy gets a 304.
+Concurrent requests for the same work share one run. Heavy work waits for its turn (`app.api.turns`), and its answer is
+cached until the next event. A cached answer is compressed JSON with an `ETag`, the moment it is valid for; a client
+with a valid copy gets a 304.
 """
 
 from __future__ import annotations
@@ -10,13 +10,11 @@ from __future__ import annotations
 import asyncio
 import gzip
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from threading import Lock
 from typing import Annotated, Any, TypeVar, cast
-from weakref import WeakValueDictionary
 
 from fastapi import Depends, Request, Response
 from fastapi import Path as PathParameter
@@ -26,13 +24,12 @@ from starlette.concurrency import run_in_threadpool
 from app.api.access import AccessPolicy, Who, check_owner
 from app.api.request_times import RequestTimes
 from app.api.streaming import Broadcasts, Tail
+from app.api.turns import LARGE_AT_ONCE, LARGE_SECONDS, PLACE_SECONDS, Turns, compute_in_process
 from app.domain.terms import Principal, Unknown
 from app.events import StudyRecord
-from app.process.sandbox import LimitExceeded, run_in_sandbox
-from app.registry import register
 from app.service.access import Doorkeeper
 from app.service.failure_counts import FailureCounts
-from app.service.services import InvalidField, Services
+from app.service.services import Services
 
 T = TypeVar("T")
 
@@ -63,64 +60,6 @@ class SingleFlight:
         finally:
             if key not in self._next:
                 del self._running[key]
-
-
-TURN_SECONDS = 30.0
-"""A request that has waited this long no longer waits for its turn."""
-
-AT_ONCE = 2
-"""Heavy requests at once. Threads share the interpreter's lock: more are no faster, and delay small requests."""
-
-Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
-_heavy: set[Callable[..., Any]] = set()
-
-
-class StudyQueue:
-    """Runs one heavy request at a time for each study, and a few in all, so that no study blocks the others.
-
-    Requests wait in the event loop and occupy no thread.
-    """
-
-    def __init__(self, at_once: int = AT_ONCE, seconds: float = TURN_SECONDS) -> None:
-        self._all, self._seconds = asyncio.Semaphore(at_once), seconds
-        self._of = WeakValueDictionary[str, asyncio.Lock]()
-
-    @asynccontextmanager
-    async def turn(self, study: str) -> AsyncIterator[None]:
-        """Run the block in its turn, in the order of requests about a study."""
-        of_study = self._of.get(study)
-        if of_study is None:
-            of_study = self._of[study] = asyncio.Lock()
-        async with AsyncExitStack() as held:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._seconds):
-                    await held.enter_async_context(of_study)
-                    await held.enter_async_context(self._all)
-            yield
-
-
-def compute_in_process(tuner_files: Sequence[str], do: Callable[..., T], *given: Any) -> T:
-    """Run a pure function in a process with limits of its own. Raises `InvalidField` at a limit."""
-    try:
-        return cast(T, run_in_sandbox(_with_registered_tuners, tuner_files, do, *given))
-    except LimitExceeded as problem:
-        raise InvalidField("", str(problem)) from None
-
-
-def _with_registered_tuners(files: Sequence[str], do: Callable[..., T], *given: Any) -> T:
-    """Run in the new process, where users' tuners are not registered yet."""
-    register(files)
-    return do(*given)
-
-
-def heavy(endpoint: Endpoint) -> Endpoint:
-    """Mark an endpoint whose cost grows with the plan, unless it is requested without trials."""
-    _heavy.add(endpoint)
-    return endpoint
-
-
-def is_heavy(endpoint: Callable[..., Any]) -> bool:
-    return endpoint in _heavy
 
 
 def etag(moment: Any) -> str:
@@ -241,9 +180,19 @@ class ApiServices(Services):
         return SingleFlight()
 
     @cached_property
-    def turns(self) -> StudyQueue:
+    def turns(self) -> Turns:
         """The turns of heavy requests."""
-        return StudyQueue()
+        return Turns()
+
+    @cached_property
+    def places(self) -> Turns:
+        """The turns of requests that compute in a process of their own."""
+        return Turns(seconds=PLACE_SECONDS)
+
+    @cached_property
+    def large_bodies(self) -> Turns:
+        """The turns of requests with a large body."""
+        return Turns(LARGE_AT_ONCE, LARGE_SECONDS)
 
     @cached_property
     def answers(self) -> ResponseCache:

@@ -5,9 +5,13 @@ Refused are NaN, duplicate keys, text that a database cannot store, and unknown 
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
-from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Sequence
+import re
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Sequence
+from contextlib import AsyncExitStack
+from functools import partial
 from hashlib import sha256
 from typing import Annotated, Any, get_origin
 from urllib.parse import quote
@@ -15,36 +19,47 @@ from urllib.parse import quote
 from fastapi import BackgroundTasks, Depends, Header, Query, Request, Response
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
+from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import QueryParams
 
 from app.api.access import Who
-from app.api.services import ServicesDep, is_heavy, services
+from app.api.services import ServicesDep, services
+from app.api.turns import LARGE_BYTES, is_computed, is_heavy
 from app.events import Decide, Idempotency, StoredEvent, transact
 from app.events import Write as Transaction
 from app.service.services import HttpProblem, InvalidField
-from stagetree.limits import Limits
+from stagetree.json_walk import JsonWalk
+from stagetree.limits import MOST_PATH, Limits
 from stagetree.sequences import did_you_mean
 from stagetree.spec import shorten
 
 NO = ("false", "0", "no", "off", "f", "n")
 """The false values of a query parameter."""
 
+BODY_SECONDS = 30.0
+"""How long a client may take to send a body."""
+
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
 class StrictRequest(Request):
-    """A request whose body is limited in size and, if it is JSON, checked first."""
+    """A request whose body is limited in size and time and, if it is JSON, checked first."""
 
     def __init__(self, request: Request) -> None:
         super().__init__(request.scope, request.receive)
         self._value: Any = None
 
-    async def prepare(self, *, is_json: bool) -> None:
-        """Read the body. Raises `HttpProblem` 400, 413, 415 or 422."""
-        limits = services(self).limits
-        self._body = await _read_bounded(self, limits.bytes)
+    async def prepare(self, held: AsyncExitStack, *, is_json: bool) -> None:
+        """Read the body. held: takes the turn of a large one. Raises `HttpProblem` 400, 408, 413, 415, 422 or 429."""
+        use = services(self)
+
+        async def take_turn() -> None:
+            await held.enter_async_context(use.large_bodies.turn(None, self.state.principal))
+
+        self._body = await _read_bounded(self, use.limits.bytes, take_turn)
         if is_json:
-            self._value = _json_value(self.headers.get("content-type", ""), self._body, limits)
+            parse = partial(_json_value, self.headers.get("content-type", ""), self._body, use.limits)
+            self._value = parse() if len(self._body) <= LARGE_BYTES else await run_in_threadpool(parse)
 
     async def json(self) -> Any:
         """The value in the body."""
@@ -52,24 +67,27 @@ class StrictRequest(Request):
 
 
 class StrictRoute(APIRoute):
-    """A route with strict requests, which take turns if they are heavy."""
+    """A route with strict requests, which take turns if they cost much."""
 
     def get_route_handler(self) -> Handler:
         handle, is_json = super().get_route_handler(), self.body_field is not None
         parameters = list(_query_parameters(self.dependant))
         names = {parameter.alias for parameter in parameters}
         repeated = {each.alias for each in parameters if get_origin(each.field_info.annotation) is Sequence}
-        has_turns = is_heavy(self.endpoint)
+        takes_turn, takes_place = is_heavy(self.endpoint), is_computed(self.endpoint)
 
         async def strict(request: Request) -> Response:
             refuse_unknown(request.query_params, names)
             refuse_repeated(request.query_params, repeated)
             careful = StrictRequest(request)
-            await careful.prepare(is_json=is_json)
-            if has_turns and not _is_without_trials(request):
-                async with services(request).turns.turn(request.path_params["study"]):
-                    return await handle(careful)
-            return await handle(careful)
+            use, who, study = services(request), request.state.principal, request.path_params.get("study")
+            async with AsyncExitStack() as held:
+                await careful.prepare(held, is_json=is_json)
+                if takes_turn and not _is_without_trials(request):
+                    await held.enter_async_context(use.turns.turn(study, who))
+                if takes_place:
+                    await held.enter_async_context(use.places.turn(study, who))
+                return await handle(careful)
 
         return strict
 
@@ -108,12 +126,20 @@ def _query_parameters(dependant: Dependant) -> Iterator[Any]:
         yield from _query_parameters(inner)
 
 
-async def _read_bounded(request: Request, most: int) -> bytes:
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > most:
-            raise HttpProblem(413, f"The body is larger than {most:,} bytes.")
+async def _read_bounded(request: Request, most: int, take_turn: Callable[[], Awaitable[None]]) -> bytes:
+    """The body. take_turn: called once, before more than `LARGE_BYTES` are in memory."""
+    body, has_turn = bytearray(), False
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > most:
+                    raise HttpProblem(413, f"The body is larger than {most:,} bytes.")
+                if len(body) > LARGE_BYTES and not has_turn:
+                    await take_turn()
+                    has_turn = True
+    except TimeoutError:
+        raise HttpProblem(408, f"The body must arrive within {BODY_SECONDS:g} s.") from None
     return bytes(body)
 
 
@@ -143,28 +169,20 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return fields
 
 
+UNKEEPABLE = re.compile("[\0\ud800-\udfff]")
+
+
 def _check(value: Any, most: int) -> None:
-    """Raise `HttpProblem` for JSON that a database cannot store."""
-    for path, item in _walk(value, most):
+    """Raise `HttpProblem` for JSON that a database cannot store, or whose places are too long to be named."""
+    for item in (walk := JsonWalk(value)):
+        if walk.depth > most:
+            raise _too_deep(most)
+        if walk.path_length > MOST_PATH:
+            raise HttpProblem(422, f"Values must be below names of at most {MOST_PATH:,} characters in all.")
         if isinstance(item, float) and not math.isfinite(item):
-            raise InvalidField(path, "must be a finite number; this one is too large")
-        if isinstance(item, str) and ("\0" in item or any("\ud800" <= char <= "\udfff" for char in item)):
-            raise InvalidField(path, "must be text that can be kept, without NUL characters and lone surrogates")
-
-
-def _walk(value: Any, most: int, path: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """All keys and all leaf values, each with its path."""
-    if depth > most:
-        raise _too_deep(most)
-    if isinstance(value, dict):
-        for key, item in value.items():
-            yield path, key
-            yield from _walk(item, most, f"{path}.{key}" if path else key, depth + 1)
-    elif isinstance(value, list):
-        for number, item in enumerate(value):
-            yield from _walk(item, most, f"{path}[{number}]", depth + 1)
-    else:
-        yield path, value
+            raise InvalidField(walk.path, "must be a finite number; this one is too large")
+        if isinstance(item, str) and UNKEEPABLE.search(item):
+            raise InvalidField(walk.path, "must be text that can be kept, without NUL characters and lone surrogates")
 
 
 def _too_deep(most: int) -> HttpProblem:

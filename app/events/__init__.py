@@ -11,7 +11,7 @@ from __future__ import annotations
 from app.events.archive import Archived
 from app.events.database import Database, DatabaseUnavailable
 from app.events.log import Alongside, EventLog, Idempotency, StoredEvent, VersionConflict
-from app.events.past import Snapshots, last_profile, packs_on_record, profiles_on_record
+from app.events.past import MeasuredProfiles, Snapshots, last_profile, packs_on_record, profiles_on_record
 from app.events.plans import Plans, PlanUnusable
 from app.events.records import OPTIMISTIC, Decide, Moved, Records, SqlRecords, Write, change, transact
 from app.events.rows import (
@@ -49,6 +49,7 @@ __all__ = [
     "Idempotency",
     "Installation",
     "Lease",
+    "MeasuredProfiles",
     "Moved",
     "PlanUnusable",
     "Plans",

@@ -6,10 +6,11 @@ once. A measurement counts for all plans with the same trainer, version and argu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from threading import Lock
+from typing import Any
 
 from app.domain.events import Json, PackingProfiled, PlanOpened, Profile, RanksProfiled
 from app.domain.evolve import collector_paused, evolve, struck_studies
@@ -77,22 +78,60 @@ def profiles_on_record(
     log: EventLog, opened: PlanOpened, batch: Json, wanted_type: type[Profile]
 ) -> dict[str, Profile]:
     """The last measurement for each kind of device with such a batch, the newest last. Raises `DatabaseUnavailable`."""
-    by_kind: dict[str, Profile] = {}
-    for recorded in log.profiles():
-        profile = recorded.event
-        if isinstance(profile, wanted_type) and profile.batch == batch and _is_alike(log, recorded.stream, opened):
-            kind = profile.kind if isinstance(profile, RanksProfiled) else profile.device
-            by_kind.pop(kind, None)
-            by_kind[kind] = profile
-    return by_kind
+    alike = (
+        recorded.event
+        for recorded in log.profiles()
+        if _is_of(recorded.event, batch, wanted_type) and _is_alike(log, recorded.stream, opened)
+    )
+    return _last_by_kind(alike)
 
 
 def last_profile(
     log: EventLog, opened: PlanOpened, batch: Json, wanted_type: type[Profile], devices: Sequence[str] = ()
 ) -> Profile | None:
     """The newest profile; of ranks, only on the kinds that `devices` names. Raises `DatabaseUnavailable`."""
-    profiles = reversed(profiles_on_record(log, opened, batch, wanted_type).items())
-    of_them = (each for kind, each in profiles if wanted_type is PackingProfiled or matches_device(kind, devices))
+    return _newest(profiles_on_record(log, opened, batch, wanted_type), wanted_type, devices)
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredProfiles:
+    """What `last_profile` finds for one study, read from the log before it is asked for: it can be pickled."""
+
+    profiles: tuple[Any, ...]
+    devices: Sequence[str]
+
+    @classmethod
+    def read(cls, log: EventLog, opened: PlanOpened, devices: Sequence[str]) -> MeasuredProfiles:
+        """Raises `DatabaseUnavailable`."""
+        recorded = log.profiles()
+        alike = {stream for stream in {each.stream for each in recorded} if _is_alike(log, stream, opened)}
+        return cls(tuple(each.event for each in recorded if each.stream in alike), devices)
+
+    def __call__(self, batch: Json, wanted_type: type[Profile]) -> Profile | None:
+        fitting = (each for each in self.profiles if _is_of(each, batch, wanted_type))
+        return _newest(_last_by_kind(fitting), wanted_type, self.devices)
+
+
+def _is_of(profile: Any, batch: Json, wanted_type: type[Profile]) -> bool:
+    return isinstance(profile, wanted_type) and profile.batch == batch
+
+
+def _last_by_kind(profiles: Iterable[Any]) -> dict[str, Any]:
+    """The last profile of each kind of device, the newest last."""
+    by_kind: dict[str, Any] = {}
+    for profile in profiles:
+        kind = profile.kind if isinstance(profile, RanksProfiled) else profile.device
+        by_kind.pop(kind, None)
+        by_kind[kind] = profile
+    return by_kind
+
+
+def _newest(by_kind: dict[str, Any], wanted_type: type[Profile], devices: Sequence[str]) -> Profile | None:
+    of_them = (
+        profile
+        for kind, profile in reversed(by_kind.items())
+        if wanted_type is PackingProfiled or matches_device(kind, devices)
+    )
     return next(of_them, None)
 
 

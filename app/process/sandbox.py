@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import pickle
 import resource
 from collections.abc import Callable
@@ -35,8 +36,13 @@ class SandboxLimits:
 
 LIMITS = SandboxLimits()
 
-PRELOADED = ["app.simulation.what_if", "app.search.replay"]
+PRELOADED = ["app.api.bodies", "app.service.html_report", "app.service.previews", "app.simulation.preview"]
+PRELOADED += ["app.simulation.what_if", "app.search.replay"]
 """Modules that the fork server imports once, for all sandboxes."""
+
+
+NICENESS = 10
+"""Computations give way to the process that answers requests."""
 
 
 def run_in_sandbox(function: Callable[..., Result], *args: Any, limits: SandboxLimits = LIMITS) -> Result:
@@ -66,6 +72,7 @@ def _compute(answers: Connection, limits: SandboxLimits, function: Callable[...,
         mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (mapped + limits.bytes, mapped + limits.bytes))
     resource.setrlimit(resource.RLIMIT_CPU, (limits.seconds, limits.seconds))
+    os.nice(NICENESS)
     try:
         answer = (True, function(*args))
     except MemoryError:

@@ -121,14 +121,20 @@ def test_what_takes_too_much_is_refused_in_a_sentence(
     http: TestClient, tuned: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(run_in_sandbox.__kwdefaults__, "limits", SandboxLimits(seconds=0))
-    monkeypatch.setattr("app.api.routes.studies.PREVIEW_SECONDS", -1)
     too_much = "this takes more than 0 s of a processor, or 2 GiB of memory"
-    too_long = "the study must be smaller to be previewed: it takes too long, try fewer trials"
-    asked = [(f"{tuned}:what-if", {"changes": {"tuner.max_steps": 20}}), (f"{tuned}:replay", None)]
+    changes = {"changes": {"tuner.max_steps": 20}}
+    asked = [(f"/{tuned}:what-if", changes), (f"/{tuned}:replay", None), (":preview", STUDY)]
     for path, body in asked:
-        said = http.post(f"/studies/{path}", json=body)
+        said = http.post(f"/studies{path}", json=body)
         assert (said.status_code, said.json()["detail"]) == (422, f"{too_much}.")
+
+
+def test_a_preview_that_takes_too_long_is_refused_in_a_sentence(
+    http: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.service.previews.PREVIEW_SECONDS", -1)
     said = http.post("/studies:preview", json=STUDY)
+    too_long = "the study must be smaller to be previewed: it takes too long, try fewer trials"
     assert (said.status_code, said.json()["detail"]) == (422, f"{too_long}.")
 
 

@@ -7,10 +7,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import httpx
+import pytest
 from fastapi import FastAPI
 
-from app.api.services import StudyQueue
-from app.service.services import Services
+from app.api.turns import Turns
+from app.domain.terms import ANONYMOUS_ADMIN, Principal, Scope
+from app.service.services import HttpProblem, Services
 from tests.api.world import API, STUDY
 
 MORE_THAN_THREADS = 60
@@ -22,12 +24,12 @@ HEAVY = ("", "/trials?limit=1000", "/trials:columns", "/plan", "/stage-tree", "/
 class Scene:
     """Answers that are under way until they may end. `begun`: about which studies, in the order of their turns."""
 
-    def __init__(self, turns: StudyQueue) -> None:
+    def __init__(self, turns: Turns) -> None:
         self._turns, self._may_end = turns, asyncio.Event()
         self.begun, self.running = list[str](), list[str]()
 
-    async def answer(self, study: str) -> None:
-        async with self._turns.turn(study):
+    async def answer(self, study: str, who: Principal = ANONYMOUS_ADMIN) -> None:
+        async with self._turns.turn(study, who):
             self.begun.append(study)
             self.running.append(study)
             await self._may_end.wait()
@@ -44,7 +46,7 @@ class Scene:
 
 def test_one_at_a_time_about_a_study_and_a_few_in_all() -> None:
     async def play() -> None:
-        scene = Scene(StudyQueue(at_once=2))
+        scene = Scene(Turns(at_once=2))
         answers = [asyncio.create_task(scene.answer(study)) for study in ("a", "a", "a", "b", "c")]
         await scene.settle()
         assert scene.running == ["a", "b"]
@@ -56,21 +58,58 @@ def test_one_at_a_time_about_a_study_and_a_few_in_all() -> None:
     asyncio.run(play())
 
 
-def test_whoever_has_waited_for_long_goes_ahead() -> None:
+def test_whoever_has_waited_for_long_is_refused() -> None:
+    """They went ahead once: after a while, any number of threads computed at once."""
+
     async def play() -> None:
-        scene = Scene(StudyQueue(at_once=1, seconds=0.0))
-        answers = [asyncio.create_task(scene.answer("a")) for _ in range(3)]
-        while len(scene.running) < 3:
-            await asyncio.sleep(0)
+        scene = Scene(Turns(at_once=1, seconds=0.01))
+        first, *others = (asyncio.create_task(scene.answer("a")) for _ in range(3))
+        for each in others:
+            with pytest.raises(HttpProblem, match="try again later") as refused:
+                await each
+            assert refused.value.status == 429
+        assert scene.running == ["a"]
         scene.end()
-        await asyncio.gather(*answers)
+        await first
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("scope", Scope)
+def test_a_reader_has_half_of_the_turns(scope: Scope) -> None:
+    async def play() -> None:
+        scene, who = Scene(Turns(at_once=4)), Principal("someone", scope)
+        answers = [asyncio.create_task(scene.answer(study, who)) for study in "abcde"]
+        await scene.settle()
+        assert scene.running == (["a", "b"] if scope is Scope.READ else ["a", "b", "c", "d"])
+        others = [asyncio.create_task(scene.answer("a", Principal("other", Scope.READ))) for _ in range(2)]
+        await scene.settle()
+        assert scene.running.count("a") == 1, "one at a time about a study"
+        scene.end()
+        await asyncio.gather(*answers, *others)
+
+    asyncio.run(play())
+
+
+def test_a_reader_who_waits_for_its_share_keeps_no_study_waiting() -> None:
+    async def play() -> None:
+        scene, reader = Scene(Turns(at_once=2)), Principal("reader", Scope.READ)
+        first = asyncio.create_task(scene.answer("a", reader))
+        await scene.settle()
+        flood = [asyncio.create_task(scene.answer("b", reader)) for _ in range(50)]
+        await scene.settle()
+        other = asyncio.create_task(scene.answer("b"))
+        await scene.settle()
+        assert scene.running == ["a", "b"] and not any(each.done() for each in flood)
+        scene.end()
+        await asyncio.gather(first, other, *flood)
 
     asyncio.run(play())
 
 
 def test_who_gives_up_waiting_holds_up_nobody() -> None:
     async def play() -> None:
-        scene = Scene(StudyQueue(at_once=1))
+        scene = Scene(Turns(at_once=1))
         first, second, third = (asyncio.create_task(scene.answer(study)) for study in ("a", "a", "b"))
         await scene.settle()
         second.cancel()

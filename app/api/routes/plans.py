@@ -17,8 +17,9 @@ from starlette.concurrency import run_in_threadpool
 
 from app.api.bodies import ChangesBody, ChangesWanted, parse
 from app.api.errors import UNCHANGED, refusals
-from app.api.services import ApiServices, Key, ServicesDep, StudyRowDep, TrialPath, heavy
+from app.api.services import ApiServices, Key, ServicesDep, StudyRowDep, TrialPath
 from app.api.strict import POSITION, At, Cursor, Limit, StrictRoute
+from app.api.turns import computed, heavy
 from app.events import StudyRecord
 from app.service import chart_data, html_report, queries
 from stagetree.models.pages import (
@@ -122,7 +123,7 @@ async def cached_response(
     key = (*key, row.id, at)
     answer = use.answers.find(key, moment)
     if answer is None:
-        async with use.turns.turn(row.id):
+        async with use.turns.turn(row.id, request.state.principal):
             answer = await run_in_threadpool(use.answers.get, key, moment, make)
     return (
         await run_in_threadpool(answer.response, request)
@@ -222,7 +223,7 @@ LINE = (
     response_model_exclude_unset=True,
     responses=refusals(404),
 )
-@heavy
+@computed
 def replay_study(row: StudyRowDep, use: ServicesDep, at: ReplayedTo = None) -> Replay:
     """Fold the log, ask the tuner again at every decision, and compare: `identical` is false if one differs."""
     return html_report.replay(use, row, at)
@@ -234,7 +235,7 @@ def replay_study(row: StudyRowDep, use: ServicesDep, at: ReplayedTo = None) -> R
     response_model=Imagined,
     responses=refusals(400, 404, 413, 415),
 )
-@heavy
+@computed
 def imagine_study(row: StudyRowDep, body: ChangesBody, use: ServicesDep, at: ReplayedTo = None) -> Imagined:
     """Over the results that exist: nothing is trained, and nothing is changed."""
     return html_report.replay_with_changes(use, row, parse(ChangesWanted, body).changes, at)

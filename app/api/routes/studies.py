@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
+from operator import call
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
@@ -11,26 +11,21 @@ from fastapi import APIRouter, Query, Request, Response
 from app.api.access import Who
 from app.api.bodies import StudyBody, parse_study
 from app.api.errors import refusals
-from app.api.services import ApiServices, ServicesDep, StudyRowDep, caching_headers, client_has, etag, heavy
-from app.api.strict import At, Cursor, Limit, StrictRoute, Write, WriterDep
+from app.api.services import ApiServices, ServicesDep, StudyRowDep, caching_headers, client_has, etag
+from app.api.strict import At, Cursor, Limit, Raw, StrictRoute, Write, WriterDep
+from app.api.turns import LARGE_BYTES, computed, heavy
 from app.domain import commands as c
 from app.domain.decide import decide
 from app.domain.evolve import fold
-from app.domain.sampler_inputs import learned_text
 from app.domain.terms import StateConflict, StudyId
-from app.events import StudyRecord, last_profile
-from app.registry import unread_hyper_parameters
-from app.service import queries, slot_use, study_changes, submission, suggestions, undeclared_inputs
-from app.service.services import InvalidField
+from app.events import StudyRecord
+from app.service import previews, queries, study_changes, submission
 from app.service.views import documents
 from stagetree.models.pages import StudyPage
 from stagetree.models.previews import Preview
 from stagetree.models.studies import StudyAnswer, StudyWord
 
 router = APIRouter(tags=["studies"], route_class=StrictRoute)
-
-PREVIEW_SECONDS = 20.0
-"""The time limit of a preview on a server. `stagetree preview` has none."""
 
 Json = dict[str, Any]
 Slots = Annotated[int, Query(ge=1, le=10_000, description="the number of slots for the study")]
@@ -54,12 +49,15 @@ def submit_study(
     response: Response,
     body: StudyBody,
     use: ServicesDep,
+    raw: Raw,
     write: WriterDep,
     who: Who,
     project: Project = None,
 ) -> StudyAnswer:
     """The body is the study file as JSON. The same `Idempotency-Key` with the same body is one study."""
-    submitted = submission.submit(use, write, *parse_study(body, use.trainers, use.limits), who, project)
+    compute = use.compute if len(raw) > LARGE_BYTES else call
+    spec, trainer = parse_study(body, use.trainers, use.limits, compute)
+    submitted = submission.submit(use, write, spec, trainer, who, project)
     plan = fold(submitted)
     study = next(iter(plan.studies.values()))
     response.headers["Location"] = f"{request.url.path}/{study.id}"
@@ -183,26 +181,8 @@ def _change(use: ApiServices, write: Write, row: StudyRecord, command: c.Command
     response_model=Preview,
     responses=refusals(400, 413, 415),
 )
+@computed
 def preview_study(body: StudyBody, use: ServicesDep, who: Who, slots: Slots = 1) -> Preview:
     """The body is that of a submission, with the same refusals."""
-    from app.simulation.preview import PreviewTooLong, preview
-
-    until = time.monotonic() + PREVIEW_SECONDS
-    spec, trainer = parse_study(body, use.trainers, use.limits)
-    learned = [learned_text(each) for each in suggestions.learn_results(use, spec, StudyId(""), who)]
-    plan = submission.opening_event(spec, trainer, project=who.project or "")
-    files = undeclared_inputs.advice_on_files(use, submission.plan_name(plan), spec)
-    try:
-        costs = preview(
-            spec,
-            slots=slots,
-            limits=use.limits,
-            is_over=lambda: time.monotonic() > until,
-            measured=lambda batch, what: last_profile(use.log, plan, batch, what, spec.devices),
-            **slot_use.measurements(use, submission.plan_name(plan)),
-        )
-    except PreviewTooLong as error:
-        raise InvalidField("", str(error)) from None
-    return Preview.model_validate(
-        {**costs, "advice": [*costs["advice"], *unread_hyper_parameters(spec, trainer), *learned, *files]}
-    )
+    spec, trainer = parse_study(body, use.trainers, use.limits, use.compute)
+    return previews.preview(use, spec, trainer, slots, who)

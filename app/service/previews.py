@@ -1,0 +1,47 @@
+"""Previews of studies over the service: simulated in a process of its own, with what the slots measured before."""
+
+from __future__ import annotations
+
+from time import process_time
+from typing import Any
+
+from app.domain.sampler_inputs import learned_text
+from app.domain.terms import Principal, StudyId
+from app.events import MeasuredProfiles
+from app.registry import TrainerSource, unread_hyper_parameters
+from app.service import slot_use, submission, suggestions, undeclared_inputs
+from app.service.services import InvalidField, Services
+from stagetree.limits import Limits
+from stagetree.models.previews import Preview
+from stagetree.spec import StudySpec
+
+PREVIEW_SECONDS = 20.0
+"""The processor time of a preview on a server. `stagetree preview` has no limit."""
+
+Json = dict[str, Any]
+
+
+def preview(use: Services, spec: StudySpec, trainer: TrainerSource, slots: int, who: Principal) -> Preview:
+    """What a study would cost. Raises `SpecError`, and `InvalidField` for one that is too large to be simulated."""
+    from app.simulation.preview import PreviewTooLong
+
+    learned = [learned_text(each) for each in suggestions.learn_results(use, spec, StudyId(""), who)]
+    plan = submission.opening_event(spec, trainer, project=who.project or "")
+    stream = submission.plan_name(plan)
+    files = undeclared_inputs.advice_on_files(use, stream, spec)
+    measured = MeasuredProfiles.read(use.log, plan, spec.devices)
+    try:
+        measurements = {"measured": measured, **slot_use.measurements(use, stream)}
+        costs = use.compute(_simulate, spec, slots, use.limits, measurements, PREVIEW_SECONDS)
+    except PreviewTooLong as error:
+        raise InvalidField("", str(error)) from None
+    return Preview.model_validate(
+        {**costs, "advice": [*costs["advice"], *unread_hyper_parameters(spec, trainer), *learned, *files]}
+    )
+
+
+def _simulate(spec: StudySpec, slots: int, limits: Limits, measurements: Json, seconds: float) -> Json:
+    from app.simulation.preview import preview
+
+    until = process_time() + seconds
+    return preview(spec, slots=slots, limits=limits, is_over=lambda: process_time() > until, **measurements)
