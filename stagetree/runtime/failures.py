@@ -22,7 +22,13 @@ from stagetree.trainer.program import ProgramKilled
 SECRET = re.compile("pass|secret|token|key|credential", re.IGNORECASE)
 PASSWORD = re.compile("://[^/@:]*:([^/@]{3,})@")
 MIN_SECRET_LENGTH = 8
-"""Shorter values may be ordinary words of a text."""
+"""Shorter values may be parts of ordinary words."""
+
+MIN_SECRET_WORD = 6
+"""Shorter values may be ordinary words, such as false."""
+
+BETWEEN = r"""['"]?\s*[=:,]\s*[brf]?['"]?"""
+"""What stands between a variable's name and its value where a text lists both."""
 
 SERVICE = "STAGETREE_"
 STACK = f"{SERVICE}STACK"
@@ -79,12 +85,20 @@ def keep_for_trainers(environment: MutableMapping[str, str]) -> None:
 def mask_secrets(text: str, environment: Mapping[str, str]) -> str:
     """Mask the values of variables with secret-sounding names, and passwords in URLs among the variables.
 
-    Everybody with access to the study can read error texts.
+    Everybody with access to the study can read error texts. A long value is masked wherever it is, a shorter one where
+    it stands as a word, and any value beside its name, as in `TOKEN=abc` and `{'TOKEN': 'abc'}`. A number that is not
+    long is masked only there: it may be any other number.
     """
-    secrets = {value for name, value in environment.items() if SECRET.search(name) and len(value) >= MIN_SECRET_LENGTH}
-    secrets |= {password for value in environment.values() for password in PASSWORD.findall(value)}
-    for secret in sorted(secrets, key=len, reverse=True):
-        text = text.replace(secret, "***")
+    named = {name: value for name, value in environment.items() if SECRET.search(name) and value}
+    passwords = {password for value in environment.values() for password in PASSWORD.findall(value)}
+    for name, value in named.items():
+        if name in text and value in text:
+            text = re.sub(rf"(?<!\w)({re.escape(name)}{BETWEEN}){re.escape(value)}(?!\w)", r"\1***", text)
+    for secret in sorted({*named.values(), *passwords}, key=len, reverse=True):
+        if secret in passwords or len(secret) >= MIN_SECRET_LENGTH:
+            text = text.replace(secret, "***")
+        elif len(secret) >= MIN_SECRET_WORD and not secret.isdecimal() and secret in text:
+            text = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", "***", text)
     return text
 
 

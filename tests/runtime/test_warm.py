@@ -21,7 +21,7 @@ from stacks import wait_for
 from app.workers import warm as warm_module
 from app.workers.trainer_connection import Deadline
 from app.workers.warm import Warm, WarmFailed
-from stagetree.runtime.failures import TrainerFailed, format_error, keep_for_trainers
+from stagetree.runtime.failures import TrainerFailed, format_error, keep_for_trainers, mask_secrets
 from stagetree.runtime.loading import PACKAGES
 from stagetree.runtime.warm import TOLD, launch
 from stagetree.runtime.wire import Wire, pair
@@ -315,3 +315,31 @@ def test_secrets_of_the_environment_are_masked_in_errors(monkeypatch: pytest.Mon
         text = format_error(error)
     assert "sk-VERYSECRET" not in text and "hunter22" not in text
     assert "no us here" in text and "WANDB_API_KEY" in text and "***" in text
+
+
+LISTINGS = ("{}={}", "export {}='{}'", "environ({{'A': '1', '{}': '{}', 'B': '2'}})", '{{"{}": "{}"}}', "('{}', '{}')")
+
+
+@pytest.mark.parametrize("value", ["nothing", "a", "0", "x.y", "p(w"])
+@pytest.mark.parametrize("listing", LISTINGS)
+def test_a_short_secret_is_masked_beside_its_name(listing: str, value: str) -> None:
+    """`AWS_SECRET_ACCESS_KEY=nothing` was shown, since its value is short."""
+    text = listing.format("AWS_SECRET_ACCESS_KEY", value)
+    masked = mask_secrets(text, {"AWS_SECRET_ACCESS_KEY": value, "A": "1"})
+    assert masked == listing.format("AWS_SECRET_ACCESS_KEY", "***")
+
+
+@pytest.mark.parametrize(
+    ("value", "text", "masked"),
+    [
+        ("hunter2", "no hunter2 here", "no *** here"),
+        ("hunter2", "hunter22 is another word", "hunter22 is another word"),
+        ("false", "the loss is false", "the loss is false"),
+        ("100000", "at step 100000", "at step 100000"),
+        ("a", "a word", "a word"),
+        ("", "TOKEN= and others", "TOKEN= and others"),
+        ("longsecret", "xlongsecretx", "x***x"),
+    ],
+)
+def test_a_short_secret_garbles_no_other_text(value: str, text: str, masked: str) -> None:
+    assert mask_secrets(text, {"TOKEN": value}) == masked
