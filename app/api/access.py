@@ -209,6 +209,9 @@ def check_owner(request: Request, who: Principal, owner: str) -> None:
         raise HttpProblem(403, f"The study {whose}, and {who.name} may {who.scope}: this needs operate.")
 
 
+SANDBOX = "sandbox; default-src 'none'; style-src 'unsafe-inline'"
+"""For answers without a policy of their own: no scripts and no requests; styles animate a film."""
+
 ANY = "*"
 LOCAL = "localhost"
 ELSEWHERE = ("cross-site", "same-site")
@@ -218,7 +221,8 @@ class Guard:
     """Refuses requests from pages of other sites, and requests to a name that is not the server's.
 
     IP addresses, `localhost` and `names` are the server's; a * in `names` allows any, for a proxy that checks names.
-    Every answer forbids the browser to guess its type, since some contain users' and trainers' text.
+    Some answers contain users' and trainers' text. So a browser must not guess the type of any, and runs nothing in
+    those that are no page of ours, such as a film opened by itself.
     """
 
     def __init__(self, app: ASGIApp, names: Collection[str]) -> None:
@@ -227,9 +231,9 @@ class Guard:
     async def __call__(self, scope: Asgi, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and (problem := self._problem(Headers(scope=scope))):
             status, detail = problem
-            await answer(Request(scope), status, detail)(scope, receive, _with_nosniff(send))
+            await answer(Request(scope), status, detail)(scope, receive, _with_browser_limits(send))
             return
-        await self._app(scope, receive, _with_nosniff(send))
+        await self._app(scope, receive, _with_browser_limits(send))
 
     def _problem(self, headers: Headers) -> tuple[int, str] | None:
         host = headers.get("host", "")
@@ -250,10 +254,12 @@ class Guard:
         return ANY in self._names or name == LOCAL or name in self._names or _is_address(name)
 
 
-def _with_nosniff(send: Send) -> Send:
+def _with_browser_limits(send: Send) -> Send:
     async def sent(message: Message) -> None:
         if message["type"] == "http.response.start":
-            MutableHeaders(scope=message).setdefault("X-Content-Type-Options", "nosniff")
+            headers = MutableHeaders(scope=message)
+            headers.setdefault("X-Content-Type-Options", "nosniff")
+            headers.setdefault("Content-Security-Policy", SANDBOX)
         await send(message)
 
     return sent
