@@ -155,9 +155,9 @@ class ApiServices(Services):
     tuner_files: Sequence[str] = ()
     """Files with users' tuners."""
 
-    def compute(self, do: Callable[..., T], *given: Any) -> T:
+    def compute(self, do: Callable[..., T], *given: Any, seconds: int | None = None) -> T:
         """Run a pure function in a process of its own, since its cost depends on the request. Raises `InvalidField`."""
-        return compute_in_process(self.tuner_files, do, *given)
+        return compute_in_process(self.tuner_files, do, *given, seconds=seconds)
 
     @cached_property
     def doorkeeper(self) -> Doorkeeper:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar, cast
 from weakref import WeakValueDictionary
 
 from app.domain.terms import ANONYMOUS_ADMIN, Principal, Scope
-from app.process.sandbox import LimitExceeded, run_in_sandbox
+from app.process.sandbox import LimitExceeded, SandboxLimits, run_in_sandbox
 from app.registry import register
 from app.service.services import HttpProblem, InvalidField
 
@@ -100,10 +100,14 @@ class Turns:
         return [*wanted, self._all]
 
 
-def compute_in_process(tuner_files: Sequence[str], do: Callable[..., T], *given: Any) -> T:
-    """Run a pure function in a process with limits of its own. Raises `InvalidField` at a limit."""
+def compute_in_process(tuner_files: Sequence[str], do: Callable[..., T], *given: Any, seconds: int | None = None) -> T:
+    """Run a pure function in a process with limits of its own. Raises `InvalidField` at a limit.
+
+    seconds: of a processor, if not those that a computation may take by default.
+    """
+    limits = {} if seconds is None else {"limits": SandboxLimits(seconds)}
     try:
-        return cast(T, run_in_sandbox(_with_registered_tuners, tuner_files, do, *given))
+        return cast(T, run_in_sandbox(_with_registered_tuners, tuner_files, do, *given, **limits))
     except LimitExceeded as problem:
         raise InvalidField("", str(problem)) from None
 

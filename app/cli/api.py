@@ -13,8 +13,8 @@ def api(host: Host = "127.0.0.1", port: Port = 8000, insecure: Insecure = False)
     \b
     Example:  stagetree api --host 0.0.0.0
     """
-    import uvicorn
+    from app.api.server import serve
 
     if insecure:
         os.environ["STAGETREE_ACCESS"] = "open"
-    uvicorn.run("app.main:create_app", factory=True, host=host, port=port, proxy_headers=False)
+    serve(host, port)

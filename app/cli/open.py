@@ -73,13 +73,14 @@ def _server(folder: Path) -> Server:
 
     from app.api.access import AccessPolicy
     from app.api.application import make_app
+    from app.api.server import OPTIONS
     from app.api.services import ApiServices
     from app.cli.store import services_of
     from app.settings import settings
 
     policy = AccessPolicy(instead=f"`stagetree up --dir {folder}` serves the same studies so that they can be changed.")
     services: ApiServices = services_of(folder, ApiServices, settings().stop_seconds, policy=policy)
-    return uvicorn.Server(uvicorn.Config(make_app(services), log_level="warning", access_log=False))
+    return uvicorn.Server(uvicorn.Config(make_app(services), log_level="warning", access_log=False, **OPTIONS))
 
 
 def _studies(folder: Path) -> str:

@@ -19,7 +19,6 @@ from app.embedded import machine
 from app.embedded.folder_lock import FolderLock, FolderServer, find_server
 from app.embedded.interpreter import Interpreter, import_path
 from app.embedded.machine import (
-    HOME,
     PRIVATE,
     PYTHON,
     StackFailed,
@@ -218,8 +217,7 @@ class Embedded:
 
     def commands(self) -> dict[str, list[str]]:
         """The command of each process, by the name of its log. The API and the workers are forks of one process."""
-        where = ["--app-dir", str(HOME), "--host", self.host, "--port", str(self.port)]
-        api = ["uvicorn", "--factory", *where, "--no-access-log", "--no-proxy-headers", "app.main:create_app"]
+        api = ["app.api.server", self.host, str(self.port)]
         forks = {"api": api, "scheduler": [*worker_command("scheduler"), "-P", "solo", "-B"]}
         forks |= {name: worker_command(name) for name in slot_names(self.slots, self.slots_per_gpu)}
         prefork = ["app.workers.prefork", str(self.folder / "logs"), json.dumps(forks)]

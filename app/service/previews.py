@@ -15,8 +15,11 @@ from stagetree.limits import Limits
 from stagetree.models.previews import Preview
 from stagetree.spec import StudySpec
 
-PREVIEW_SECONDS = 20.0
+PREVIEW_SECONDS = 20
 """The processor time of a preview on a server. `stagetree preview` has no limit."""
+
+MORE_SECONDS = 5
+"""A preview says by itself that it takes too long, once its simulation has begun; this much later it is ended."""
 
 Json = dict[str, Any]
 
@@ -32,7 +35,8 @@ def preview(use: Services, spec: StudySpec, trainer: TrainerSource, slots: int, 
     measured = MeasuredProfiles.read(use.log, plan, spec.devices)
     try:
         measurements = {"measured": measured, **slot_use.measurements(use, stream)}
-        costs = use.compute(_simulate, spec, slots, use.limits, measurements, PREVIEW_SECONDS)
+        most = PREVIEW_SECONDS + MORE_SECONDS
+        costs = use.compute(_simulate, spec, slots, use.limits, measurements, PREVIEW_SECONDS, seconds=most)
     except PreviewTooLong as error:
         raise InvalidField("", str(error)) from None
     return Preview.model_validate(

@@ -168,8 +168,8 @@ class Services:
         if self.logs is not None:
             delete_logs(self.logs, plan)
 
-    def compute(self, do: Callable[..., T], *given: Any) -> T:
-        """The result of a pure function of a module."""
+    def compute(self, do: Callable[..., T], *given: Any, seconds: int | None = None) -> T:
+        """The result of a pure function of a module. seconds: how long a server computes at most."""
         return do(*given)
 
     def find(self, study: str, who: Principal = ANONYMOUS_ADMIN) -> StudyRecord:

@@ -62,12 +62,12 @@ def main() -> int:
     logs, commands = Path(sys.argv[1]), json.loads(sys.argv[2])
     gc.disable()  # an import makes next to no garbage
     import_worker_modules()
-    if api := commands.get(API):
+    if API in commands:
         problem = prepare_database()
         os.write(sys.stdin.fileno(), f"{problem}\n".encode())
         if problem:
             return 1
-        import_app(api)
+        import_app()
     gc.enable()
     sys.stdin.read()
     processes = Prefork(logs)
@@ -83,10 +83,10 @@ def import_worker_modules() -> None:
         importlib.import_module("billiard.util").get_pdeathsig()  # it imports a C parser, if one is installed
 
 
-def import_app(command: Sequence[str]) -> None:
-    """Import the application that uvicorn's command names last."""
-    importlib.import_module("uvicorn.main")
-    importlib.import_module(command[-1].partition(":")[0])
+def import_app() -> None:
+    """Import the application and its server."""
+    importlib.import_module("app.main")
+    importlib.import_module("app.api.server")
 
 
 def prepare_database() -> str:
@@ -219,7 +219,8 @@ class Prefork:
             os.dup2(log.fileno(), sys.stderr.fileno())
         sys.argv = list(command)
         if name == API:
-            importlib.import_module("uvicorn.main").main()
+            _, host, port = command
+            sys.exit(importlib.import_module("app.api.server").serve(host, int(port), access_log=False))
         sys.exit(celery())
 
 

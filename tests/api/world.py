@@ -14,6 +14,7 @@ import uvicorn
 from assignments import work
 from fastapi import FastAPI
 
+from app.api.server import OPTIONS
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import decide
@@ -134,7 +135,7 @@ def serving(app: FastAPI, listening: socket.socket | None = None) -> Iterator[st
     """The URL of a real server, in a thread. It listens on this socket, or on a free port."""
     listening = listening or socket.create_server(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", **OPTIONS))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
     while not server.started:
