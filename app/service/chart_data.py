@@ -60,7 +60,7 @@ def render_film(
     if kind == "svg":
         return film_files.svg(scene).encode()
     try:
-        return film_files.gif(scene) if kind == "gif" else film_files.png(scene)
+        return use.compute(film_files.gif if kind == "gif" else film_files.png, scene)
     except ImportError:
         needs = f"a {kind.upper()} needs Pillow, which is not installed: pip install 'stagetree[plots]'"
         raise HttpProblem(501, needs) from None

@@ -65,3 +65,13 @@ def test_no_browser_guesses_the_type_of_an_answer(local: TestClient, study: str)
     for path in paths:
         assert local.get(path).headers["x-content-type-options"] == "nosniff"
     assert local.get("/studies", headers={"Host": "evil.example"}).headers["x-content-type-options"] == "nosniff"
+
+
+def test_an_answer_that_is_opened_by_itself_runs_nothing(local: TestClient, study: str) -> None:
+    """An SVG may hold scripts, and a download may be opened; the pages have policies of their own."""
+    paths = (f"/studies/{study}", f"/studies/{study}/film", f"/studies/{study}/log", "/studies/none", "/metrics")
+    for path in paths:
+        policy = local.get(path).headers["content-security-policy"]
+        assert "sandbox" in policy and "default-src 'none'" in policy and "script" not in policy
+    for page in ("http://127.0.0.1:8000/", "http://127.0.0.1:8000/docs"):
+        assert "sandbox" not in local.get(page).headers["content-security-policy"]
