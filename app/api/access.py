@@ -221,8 +221,8 @@ class Guard:
     """Refuses requests from pages of other sites, and requests to a name that is not the server's.
 
     IP addresses, `localhost` and `names` are the server's; a * in `names` allows any, for a proxy that checks names.
-    Some answers contain users' and trainers' text. So a browser must not guess the type of any, and runs nothing in
-    those that are no page of ours, such as a film opened by itself.
+    Some answers contain users' and trainers' text. So a browser must not guess the type of any, and runs scripts only
+    in our pages, and not in a film that is opened by itself.
     """
 
     def __init__(self, app: ASGIApp, names: Collection[str]) -> None:

@@ -161,7 +161,7 @@ def _unusable(request: Request, error: PlanUnusable) -> Response:
 
 
 def _gone(request: Request, _: ClientDisconnect) -> Response:
-    """Nobody reads this answer."""
+    """The client does not read this answer any more."""
     logger.warning("%s %s: the client went away before the end of its body", request.method, request.url.path)
     return answer(request, 400, "The body has no end.")
 
@@ -212,7 +212,7 @@ UNCHANGED: Json = {"description": "Nothing has happened since."}
 
 
 def refusals(*statuses: int) -> dict[int | str, Json]:
-    """The `responses` of a route for these refusals, and for those that any route may give."""
+    """The `responses` of a route for these refusals; 401, 403, 408, 422, 429 and 503 are always included."""
     return {status: _refusal(status) for status in sorted({*statuses, 401, 403, 408, 422, 429, 503})}
 
 

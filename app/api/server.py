@@ -70,5 +70,5 @@ OPTIONS: dict[str, Any] = {"http": Connection, "limit_concurrency": MOST_CONNECT
 
 
 def serve(host: str, port: int, *, access_log: bool = True) -> None:
-    """Run the API until this process is told to end. Its settings come from the environment."""
+    """Run the API until this process gets a signal to end. The settings come from the environment."""
     uvicorn.run("app.main:create_app", factory=True, host=host, port=port, access_log=access_log, **OPTIONS)

@@ -1,8 +1,8 @@
 """Turns: how many costly requests are under way at once, of which study, and of whom.
 
 Three kinds of requests cost more than others. A heavy one reads a whole plan in a thread. A computed one, such as a
-preview, works in a process of its own (`app.process.sandbox`). One with a large body holds it, and what is made of it,
-in memory. Each kind has turns of its own, so that an answer about a study never waits for a preview.
+preview, works in a process of its own (`app.process.sandbox`). One with a large body takes a hundred times as much
+memory. Each kind has turns of its own, so that an answer about a study never waits for a preview.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def is_computed(endpoint: Callable[..., Any]) -> bool:
 class Turns:
     """Runs one request at a time for each study, and a few in all, so that no study blocks the others.
 
-    A caller who may only read has at most half of the turns, so that a reader blocks nobody else. Requests wait in the
-    event loop and occupy no thread.
+    A caller of the scope `read` has at most half of the turns, and leaves the others to other callers. Requests wait in
+    the event loop and occupy no thread.
     """
 
     def __init__(self, at_once: int = AT_ONCE, seconds: float = TURN_SECONDS) -> None:
@@ -78,7 +78,7 @@ class Turns:
     async def turn(self, study: str | None = None, who: Principal | None = ANONYMOUS_ADMIN) -> AsyncIterator[None]:
         """Run the block in its turn, in the order of requests about a study. Raises `HttpProblem` 429.
 
-        who: None for a caller who was asked for no token, of whom all share one share.
+        who: None for callers of public paths, who share one share.
         """
         async with AsyncExitStack() as held:
             try:
@@ -91,10 +91,10 @@ class Turns:
             yield
 
     def _wanted(self, study: str | None, who: Principal | None) -> list[asyncio.Lock | asyncio.Semaphore]:
-        """All that a request must have, in this order: a reader who waits for its share keeps no study waiting."""
+        """The locks of a request, in their order: a reader waits for its share before it holds the lock of a study."""
         wanted: list[asyncio.Lock | asyncio.Semaphore] = []
         if who is None or who.scope == Scope.READ:
-            wanted.append(self._by_reader.setdefault(who and who.name, asyncio.Semaphore(self._share)))
+            wanted.append(self._by_reader.setdefault(who.name if who else None, asyncio.Semaphore(self._share)))
         if study is not None:
             wanted.append(self._by_study.setdefault(study, asyncio.Lock()))
         return [*wanted, self._all]
@@ -103,7 +103,7 @@ class Turns:
 def compute_in_process(tuner_files: Sequence[str], do: Callable[..., T], *given: Any, seconds: int | None = None) -> T:
     """Run a pure function in a process with limits of its own. Raises `InvalidField` at a limit.
 
-    seconds: of a processor, if not those that a computation may take by default.
+    seconds: the limit on processor time; by default that of all computations.
     """
     limits = {} if seconds is None else {"limits": SandboxLimits(seconds)}
     try:

@@ -95,7 +95,7 @@ def last_profile(
 
 @dataclass(frozen=True, slots=True)
 class MeasuredProfiles:
-    """What `last_profile` finds for one study, read from the log before it is asked for: it can be pickled."""
+    """The profiles for one study, of which it finds the last as `last_profile` does. It can be pickled."""
 
     profiles: tuple[Any, ...]
     devices: Sequence[str]

@@ -41,7 +41,7 @@ PRELOADED += ["app.simulation.what_if", "app.search.replay"]
 """Modules that the fork server imports once, for all sandboxes."""
 
 
-NICENESS = 10
+NICENESS = 5
 """Computations give way to the process that answers requests."""
 
 

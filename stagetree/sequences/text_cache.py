@@ -1,4 +1,4 @@
-"""Caches of functions of JSON text, which stay small whatever texts there are."""
+"""Caches of functions of JSON text, which stay small for long texts, too."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Callable
 from functools import lru_cache, wraps
 from typing import ParamSpec, TypeVar
 
-P, R = ParamSpec("P"), TypeVar("R")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 SHORT = 1_000
 """Characters. Nearly all sequences are shorter; a request may hold one of a megabyte."""

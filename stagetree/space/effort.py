@@ -1,7 +1,7 @@
 """Bounds the effort of checking a space: how many values are tried, all together.
 
 A space of a kilobyte may have any number of configurations, and its `where` may reject all that are tried. A server
-that checks studies of others counts the values, and gives up after so many.
+that checks studies of others counts the values, up to a limit.
 """
 
 from __future__ import annotations

@@ -33,8 +33,9 @@ def check_written_names(values: Mapping[str, Any], limits: Limits) -> None:
 def _written_names(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     yield "space", values.get("space")
     tuner = values.get("tuner")
-    for field, part in (("first", None), ("trials", "hp")) if isinstance(tuner, Mapping) else ():
-        listed = tuner.get(field)
+    fields = tuner if isinstance(tuner, Mapping) else {}
+    for field, part in (("first", None), ("trials", "hp")):
+        listed = fields.get(field)
         for number, item in enumerate(listed if isinstance(listed, list) else ()):
             if part is None:
                 yield f"tuner.{field}[{number}]", item

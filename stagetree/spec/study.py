@@ -258,7 +258,7 @@ class StudySpec(SubmittedStudy):
             raise SpecError(error.problems, str(path)) from None
 
     def __getstate__(self) -> dict[Any, Any]:
-        """The fields alone: what was computed from them cannot be pickled."""
+        """The fields alone, without the cached space, which cannot be pickled."""
         state = super().__getstate__()
         fields = {name: value for name, value in state["__dict__"].items() if name in type(self).model_fields}
         return {**state, "__dict__": fields}

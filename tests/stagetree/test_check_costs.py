@@ -98,7 +98,7 @@ MANY: dict[str, tuple[Json, str]] = {
         study({"kind": "trials", "trials": [{"hp": {f"n{i}": 1 for i in range(22_000)}, "steps": 1}]}),
         "must name at most 1,000 hyper-parameters",
     ),
-    "unknown fields": (study(space={"lr": 1}, **{f"zz{i}": 1 for i in range(22_000)}), "is not a field here"),
+    "unknown fields": (study(space={"lr": 1}) | {f"zz{i}": 1 for i in range(22_000)}, "is not a field here"),
     "wrong trials": (study({"kind": "trials", "trials": [{"hp": 1}] * 22_000}), "must be an object"),
     "lengths and values": (
         study({"kind": "grid"}, space={"max_steps": list(range(1, 2001)), "lr": list(range(2000))}),
