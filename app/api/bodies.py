@@ -15,13 +15,11 @@ from pydantic import Field, PlainValidator
 from app.api import examples
 from app.domain import commands as c
 from app.registry import Catalogue, TrainerFileError, TrainerSource, check_arguments
-from app.search.samplers import unavailable
 from app.service.access import NAME
-from app.service.suggestions import check_tuner
+from app.service.study_checks import checked_study
 from stagetree.limits import Limits
 from stagetree.models.service import ScopeWord
 from stagetree.sequences import did_you_mean
-from stagetree.space.effort import TooMuchEffort, bounded_effort
 from stagetree.spec import Problem as SpecProblem
 from stagetree.spec import SpecError, StudySpec, TrialSpec, shorten
 from stagetree.spec.fields import SpecPart
@@ -41,24 +39,8 @@ def parse_study(
 
     compute: does the work, which may be much for a large body.
     """
-    spec: StudySpec = compute(_checked_study, body, limits)
+    spec: StudySpec = compute(checked_study, body, limits)
     return spec, _trainer_of(spec, trainers)
-
-
-MOST_VALUES = 100_000
-"""The values that are tried to check a study: some two seconds of work."""
-
-
-def _checked_study(body: Any, limits: Limits) -> StudySpec:
-    try:
-        with bounded_effort(MOST_VALUES):
-            spec = StudySpec.from_dict(body, limits)
-            if (problem := unavailable(spec)) is not None:
-                raise SpecError([SpecProblem("tuner.sampler", problem)])
-            check_tuner(spec)
-    except TooMuchEffort as problem:
-        raise SpecError([SpecProblem("space", str(problem))]) from None
-    return spec
 
 
 def _trainer_of(spec: StudySpec, trainers: Catalogue) -> TrainerSource:

@@ -62,6 +62,30 @@ class SingleFlight:
                 del self._running[key]
 
 
+Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
+_heavy, _computed = set[Callable[..., Any]](), set[Callable[..., Any]]()
+
+
+def heavy(endpoint: Endpoint) -> Endpoint:
+    """Mark an endpoint whose cost grows with the plan, unless it is requested without trials."""
+    _heavy.add(endpoint)
+    return endpoint
+
+
+def computed(endpoint: Endpoint) -> Endpoint:
+    """Mark an endpoint that computes in a process of its own, since its cost depends on the request."""
+    _computed.add(endpoint)
+    return endpoint
+
+
+def is_heavy(endpoint: Callable[..., Any]) -> bool:
+    return endpoint in _heavy
+
+
+def is_computed(endpoint: Callable[..., Any]) -> bool:
+    return endpoint in _computed
+
+
 def etag(moment: Any) -> str:
     """The `ETag` of an answer that is valid for a moment. It is weak, since encodings differ."""
     return f'W/"{moment}"'

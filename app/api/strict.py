@@ -23,8 +23,8 @@ from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import QueryParams
 
 from app.api.access import Who
-from app.api.services import ServicesDep, services
-from app.api.turns import LARGE_BYTES, is_computed, is_heavy
+from app.api.services import ServicesDep, is_computed, is_heavy, services
+from app.api.turns import LARGE_BYTES
 from app.events import Decide, Idempotency, StoredEvent, transact
 from app.events import Write as Transaction
 from app.service.services import HttpProblem, InvalidField

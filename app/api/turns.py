@@ -19,7 +19,6 @@ from app.registry import register
 from app.service.services import HttpProblem, InvalidField
 
 T = TypeVar("T")
-Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 
 AT_ONCE = 2
 """Requests of a kind at once. Threads share the interpreter's lock, and processes the machine: more are no faster, and
@@ -37,28 +36,6 @@ LARGE_BYTES = 8 * 1024
 
 LARGE_AT_ONCE, LARGE_SECONDS = 4, 10.0
 """Large bodies in memory at once, and the longest wait to be one of them."""
-
-_heavy, _computed = set[Callable[..., Any]](), set[Callable[..., Any]]()
-
-
-def heavy(endpoint: Endpoint) -> Endpoint:
-    """Mark an endpoint whose cost grows with the plan, unless it is requested without trials."""
-    _heavy.add(endpoint)
-    return endpoint
-
-
-def computed(endpoint: Endpoint) -> Endpoint:
-    """Mark an endpoint that computes in a process of its own, since its cost depends on the request."""
-    _computed.add(endpoint)
-    return endpoint
-
-
-def is_heavy(endpoint: Callable[..., Any]) -> bool:
-    return endpoint in _heavy
-
-
-def is_computed(endpoint: Callable[..., Any]) -> bool:
-    return endpoint in _computed
 
 
 class Turns:

@@ -85,11 +85,11 @@ def print_advice(spec: StudySpec) -> None:
 
 def check_tuner(spec: StudySpec) -> None:
     """Raises `SpecError` for a study whose tuner cannot begin, as a server does."""
-    from app.service import suggestions
+    from app.service import study_checks
     from app.simulation.preview import remove_guidance
     from stagetree.spec import StudySpec
 
-    suggestions.check_tuner(StudySpec(**remove_guidance(spec.to_json())))
+    study_checks.check_tuner(StudySpec(**remove_guidance(spec.to_json())))
 
 
 def print_trainer_advice(spec: StudySpec, source: TrainerSource) -> None:

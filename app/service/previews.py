@@ -11,7 +11,6 @@ from app.events import MeasuredProfiles
 from app.registry import TrainerSource, unread_hyper_parameters
 from app.service import slot_use, submission, suggestions, undeclared_inputs
 from app.service.services import InvalidField, Services
-from stagetree.limits import Limits
 from stagetree.models.previews import Preview
 from stagetree.spec import StudySpec
 
@@ -34,9 +33,8 @@ def preview(use: Services, spec: StudySpec, trainer: TrainerSource, slots: int, 
     files = undeclared_inputs.advice_on_files(use, stream, spec)
     measured = MeasuredProfiles.read(use.log, plan, spec.devices)
     try:
-        measurements = {"measured": measured, **slot_use.measurements(use, stream)}
-        most = PREVIEW_SECONDS + MORE_SECONDS
-        costs = use.compute(_simulate, spec, slots, use.limits, measurements, PREVIEW_SECONDS, seconds=most)
+        options = {"slots": slots, "limits": use.limits, "measured": measured, **slot_use.measurements(use, stream)}
+        costs = use.compute(_simulate, spec, options, PREVIEW_SECONDS, seconds=PREVIEW_SECONDS + MORE_SECONDS)
     except PreviewTooLong as error:
         raise InvalidField("", str(error)) from None
     return Preview.model_validate(
@@ -44,8 +42,8 @@ def preview(use: Services, spec: StudySpec, trainer: TrainerSource, slots: int, 
     )
 
 
-def _simulate(spec: StudySpec, slots: int, limits: Limits, measurements: Json, seconds: float) -> Json:
+def _simulate(spec: StudySpec, options: Json, seconds: float) -> Json:
     from app.simulation.preview import preview
 
     until = process_time() + seconds
-    return preview(spec, slots=slots, limits=limits, is_over=lambda: process_time() > until, **measurements)
+    return preview(spec, is_over=lambda: process_time() > until, **options)

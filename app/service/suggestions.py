@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -26,27 +25,9 @@ from app.service.services import InvalidField, Services, Write
 from stagetree.models.trials import Proposed, SamplerState, Suggestion, Suggestions
 from stagetree.sequences import SequenceError
 from stagetree.spec import Problem, SpecError, StudySpec
-from stagetree.spec.counting import listed_values
 from stagetree.spec.suggestions import check_configurations, refusal_reason, sampled_count
 
 Json = dict[str, Any]
-
-
-MOST_LISTED = 10_000
-"""The scheduler alone makes a tuner that lists trials with more values than that, since it takes a while."""
-
-
-def check_tuner(spec: StudySpec) -> None:
-    """Make the tuner of a new study and its first request. Raises `SpecError` if that fails."""
-    try:
-        lists_trials = spec.tuner.trains_to_the_end
-        if not lists_trials or listed_values(spec) <= MOST_LISTED:
-            deque(spec.tuner.configurations(spec) if lists_trials else (), maxlen=0)
-            TunerDriver(spec.to_json()).suggest(room=1)
-    except SequenceError as error:
-        raise SpecError([Problem(f"space.{error.field}".rstrip("."), error.problem)]) from None
-    except TunerFailed as failed:
-        raise SpecError([Problem("tuner", f"must be able to make its first decision: {failed}")]) from None
 
 
 def suggest(

@@ -120,13 +120,6 @@ def _most_trials(spec: CountedStudy) -> tuple[str, int]:
     return "tuner.num_trials", getattr(tuner, "num_trials", 0)
 
 
-def listed_values(spec: CountedStudy) -> int:
-    """The most values in the configurations of a tuner that lists its trials, all together."""
-    if isinstance(spec.tuner, TrialsTuner):
-        return sum(len(trial.hp) for trial in spec.tuner.trials)
-    return _most_trials(spec)[1] * len(spec.space or ())
-
-
 TRIALS_EACH = 3
 """With cooldowns at each rung, a configuration makes at most this many trials on average: 1 + eta / (eta - 1)."""
 

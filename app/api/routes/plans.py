@@ -17,9 +17,8 @@ from starlette.concurrency import run_in_threadpool
 
 from app.api.bodies import ChangesBody, ChangesWanted, parse
 from app.api.errors import UNCHANGED, refusals
-from app.api.services import ApiServices, Key, ServicesDep, StudyRowDep, TrialPath
+from app.api.services import ApiServices, Key, ServicesDep, StudyRowDep, TrialPath, computed, heavy
 from app.api.strict import POSITION, At, Cursor, Limit, StrictRoute
-from app.api.turns import computed, heavy
 from app.events import StudyRecord
 from app.service import chart_data, html_report, queries
 from stagetree.models.pages import (

@@ -11,9 +11,9 @@ from fastapi import APIRouter, Query, Request, Response
 from app.api.access import Who
 from app.api.bodies import StudyBody, parse_study
 from app.api.errors import refusals
-from app.api.services import ApiServices, ServicesDep, StudyRowDep, caching_headers, client_has, etag
+from app.api.services import ApiServices, ServicesDep, StudyRowDep, caching_headers, client_has, computed, etag, heavy
 from app.api.strict import At, Cursor, Limit, Raw, StrictRoute, Write, WriterDep
-from app.api.turns import LARGE_BYTES, computed, heavy
+from app.api.turns import LARGE_BYTES
 from app.domain import commands as c
 from app.domain.decide import decide
 from app.domain.evolve import fold

@@ -12,9 +12,8 @@ from pydantic import Field
 from app.api.access import Who
 from app.api.bodies import Json, Steps, SuggestionsBody, SuggestionsWanted, TrialNumber, parse, typed
 from app.api.errors import refusals
-from app.api.services import ServicesDep, StudyRowDep
+from app.api.services import ServicesDep, StudyRowDep, heavy
 from app.api.strict import At, StrictRoute, WriterDep
-from app.api.turns import heavy
 from app.domain import commands as c
 from app.domain.terms import StudyId
 from app.service import queries, study_changes, suggestions

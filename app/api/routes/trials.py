@@ -12,9 +12,8 @@ from fastapi.responses import StreamingResponse
 from app.api import bodies
 from app.api.errors import UNCHANGED, refusals
 from app.api.routes.plans import cached_response
-from app.api.services import ApiServices, ServicesDep, StudyRowDep, TrialPath
+from app.api.services import ApiServices, ServicesDep, StudyRowDep, TrialPath, heavy
 from app.api.strict import At, Cursor, Limit, StrictRoute, Write, WriterDep
-from app.api.turns import heavy
 from app.domain import commands as c
 from app.domain.decide import decide
 from app.domain.terms import StudyId
