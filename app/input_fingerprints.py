@@ -41,7 +41,12 @@ KERNEL_FOLDERS = ("/proc", "/sys")
 BROKEN = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 """The errors of links that lead nowhere."""
 
-KINDS = {stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}
+UNREAD_KINDS = {
+    stat.S_IFCHR: "is a device",
+    stat.S_IFBLK: "is a device",
+    stat.S_IFIFO: "is a FIFO",
+    stat.S_IFSOCK: "is a socket",
+}
 
 
 class InputMissing(Exception):
@@ -155,12 +160,12 @@ def _status_of_input(path: str) -> os.stat_result:
 
 def _check_kind(path: str, status: os.stat_result) -> None:
     if kind := _kind(status):
-        raise InputUnread(f"{path} is {kind}")
+        raise InputUnread(f"{path} {kind}")
 
 
 def _kind(status: os.stat_result) -> str:
     """Empty for a file or a folder."""
-    return KINDS.get(stat.S_IFMT(status.st_mode), "")
+    return UNREAD_KINDS.get(stat.S_IFMT(status.st_mode), "")
 
 
 def _files(path: str, folders: Sequence[str]) -> list[_File]:

@@ -125,7 +125,12 @@ class AverageNamed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialAdded:
-    """A trial was added, to be trained for `steps` steps."""
+    """A trial was added, to be trained for `steps` steps.
+
+    The names of its nodes are recorded, not derived again when the log is read: a name is a hash of what today's code
+    makes of a sequence, so a later canonical form, or another mathematics library, would give other names. A later
+    version may name nodes in another way: then new trials share less with old ones, and nothing breaks.
+    """
 
     study: StudyId
     trial: int
