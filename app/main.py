@@ -25,7 +25,7 @@ from app.service.plan_history import PlanHistories
 from app.service.trial_logs import KeptLogs, LogFolder
 from app.settings import Settings
 from app.settings import settings as read_settings
-from app.workers.celery_app import wake_scheduler
+from app.workers.celery_app import dropped_messages, wake_scheduler
 from app.workers.threads import Notifier
 from stagetree.sinks.addresses import Configured
 
@@ -65,6 +65,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         policy=AccessPolicy(settings.access, settings.proxy_networks),
         groups=settings.principals_by_group,
         checks=Checks(_checks(settings)),
+        dropped_messages=dropped_messages,
         lease_seconds=settings.lease_seconds,
         stop_seconds=settings.stop_seconds,
     )

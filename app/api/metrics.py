@@ -18,7 +18,7 @@ from app.api.request_times import BOUNDS
 from app.api.services import ApiServices
 from app.domain.terms import ChainState, StudyState
 from app.events import ChainRecord, DatabaseUnavailable, SlotRecord
-from app.outages import LostRace
+from app.outages import LostRace, broker_is_unavailable
 from app.process.limits import resident_bytes
 from app.service import queries
 from app.service.slot_use import STATES, slot_state
@@ -65,6 +65,8 @@ def metrics_text(use: ApiServices, *, is_known: bool) -> str:
     metrics = [_labelled("stagetree_ready", "Whether a check of readiness is met.", "check", ready)]
     if is_known:
         metrics += _process_metrics(use)
+        if checks.get("broker", "ok") == "ok":
+            metrics.append(_dropped_messages(use))
         if checks.get("database", "ok") == "ok":  # or each question would wait for it
             with suppress(DatabaseUnavailable, LostRace):  # the check will notice
                 metrics += _database_metrics(use)
@@ -91,6 +93,16 @@ def _process_metrics(use: ApiServices) -> Iterator[MetricFamily]:
         samples.append(MetricSample(round(times.total, 6), {"route": route}, "_sum"))
         samples.append(MetricSample(sum(times.counts), {"route": route}, "_count"))
     yield MetricFamily("stagetree_request_seconds", "Until an answer began, by route.", samples, "histogram")
+
+
+def _dropped_messages(use: ApiServices) -> MetricFamily:
+    try:
+        count = use.dropped_messages()
+    except Exception as error:
+        if not broker_is_unavailable(error):
+            raise
+        count = None  # the check will notice
+    return _unlabelled("stagetree_dropped_messages", "What workers dropped, as none of us can have sent it.", count)
 
 
 def _database_metrics(use: ApiServices) -> list[MetricFamily]:

@@ -179,6 +179,9 @@ class ApiServices(Services):
     tuner_files: Sequence[str] = ()
     """Files with users' tuners."""
 
+    dropped_messages: Callable[[], int | None] = lambda: None
+    """How many messages workers have dropped; None if unknown. Raises what the broker's client raises."""
+
     def compute(self, do: Callable[..., T], *given: Any, seconds: int | None = None) -> T:
         """Run a pure function in a process of its own, since its cost depends on the request. Raises `InvalidField`."""
         return compute_in_process(self.tuner_files, do, *given, seconds=seconds)

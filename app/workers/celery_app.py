@@ -220,10 +220,15 @@ def _queued_messages(connection: Any) -> int:
     return int(declared.message_count)
 
 
-def dropped_messages() -> int:
-    """How many messages workers have dropped. Raises what the broker's client raises."""
-    with celery.connection_or_acquire() as connection:
-        return int(connection.default_channel.dropped())
+def dropped_messages() -> int | None:
+    """How many messages workers have dropped; None if the broker is not Redis.
+
+    Raises what the broker's client raises, after about a second.
+    """
+    quick = {"socket_connect_timeout": 1, "socket_timeout": 1, "max_retries": 0}
+    with celery.connection_for_read(transport_options=quick) as connection:
+        channel = connection.default_channel
+        return channel.dropped() if isinstance(channel, Channel) else None
 
 
 def publish(chain_id: str, stages: int, slot: str) -> None:

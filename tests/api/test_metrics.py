@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
+from kombu.exceptions import OperationalError
 
 from app.api import metrics
 from app.api.access import AccessPolicy
@@ -102,6 +103,18 @@ def test_a_message_that_nobody_takes_is_counted_after_some_seconds(
     assert numbers(http)["stagetree_undelivered_messages"] == 0
     monkeypatch.setattr(metrics, "UNDELIVERED_SECONDS", 0.0)
     assert numbers(http)["stagetree_undelivered_messages"] == 1, "the other one is at work"
+
+
+def test_dropped_messages_are_counted_where_the_broker_answers(app: FastAPI, http: TestClient) -> None:
+    assert "stagetree_dropped_messages" not in numbers(http), "the broker keeps no count"
+    app.state.services = replace(app.state.services, dropped_messages=lambda: 7)
+    assert numbers(http)["stagetree_dropped_messages"] == 7
+
+    def refuse() -> int:
+        raise OperationalError("connection refused")
+
+    app.state.services = replace(app.state.services, dropped_messages=refuse)
+    assert "stagetree_dropped_messages" not in numbers(http)
 
 
 def test_an_installation_without_any_scheduler_on_record_raises_the_alert(http: TestClient) -> None:
