@@ -46,10 +46,11 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     records = SqlRecords(database)
     register(settings.tuner_files)
     plan_histories = PlanHistories(records.log)
+    plans = Plans(records.log, on_fold=plan_histories.take, on_loss=lambda: services.forget())
     services = ApiServices(
         tuner_files=settings.tuner_files,
         records=records,
-        plans=Plans(records.log, on_fold=plan_histories.take),
+        plans=plans,
         plan_histories=plan_histories,
         trainers=_trainers(settings),
         limits=settings.limits,
@@ -64,7 +65,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         sinks=Configured.parse(settings.sinks),
         policy=AccessPolicy(settings.access, settings.proxy_networks),
         groups=settings.principals_by_group,
-        checks=Checks(_checks(settings)),
+        checks=Checks(_checks(settings, plans)),
         dropped_messages=dropped_messages,
         lease_seconds=settings.lease_seconds,
         stop_seconds=settings.stop_seconds,
@@ -90,12 +91,12 @@ def _trainers(settings: Settings) -> Catalogue:
     return catalogue
 
 
-def _checks(settings: Settings) -> Mapping[str, Callable[[], None]]:
+def _checks(settings: Settings, plans: Plans) -> Mapping[str, Callable[[], None]]:
     """The readiness checks. They use connections of their own, so that they take none from requests."""
     database = Database(settings.database_url, patience=CHECK_PATIENCE_SECONDS)
     records, late = SqlRecords(database), LATE_TICKS * (settings.tick_seconds + 1)
     return {
-        "database": partial(_look_at_database, database, records),
+        "database": partial(_look_at_database, database, records, plans),
         "schema": partial(check_schema, database),
         "broker": partial(_ping_broker, settings.broker_url),
         "store": partial(_look_at_store, settings.checkpoints),
@@ -104,9 +105,10 @@ def _checks(settings: Settings) -> Mapping[str, Callable[[], None]]:
     }
 
 
-def _look_at_database(database: Database, records: SqlRecords) -> None:
-    """Check that it can be written and, if it is a file, can grow."""
+def _look_at_database(database: Database, records: SqlRecords, plans: Plans) -> None:
+    """Check that it can be written, has all events that were read and, if it is a file, can grow."""
     check_writable(records)
+    plans.check_log()
     if database.is_file and database.url.database:
         check_space(Path(database.url.database))
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -261,10 +262,21 @@ class Expression:
                 evaluate = lambda samples, at: {  # noqa: E731
                     _without_name(labels): max(values) for labels, values in samples.span(at, seconds, chosen)
                 }
+            case "increase":
+                chosen = self._selector(self._next())
+                seconds = seconds_of(self._next().strip("[]"))
+                evaluate = lambda samples, at: {  # noqa: E731
+                    _without_name(labels): _increase(values) for labels, values in samples.span(at, seconds, chosen)
+                }
             case _:
                 raise NotUnderstood(f"{self.text!r} calls {name}")
         self._next(")")
         return evaluate
+
+
+def _increase(values: Sequence[float]) -> float:
+    """By how much a counter has grown, resets included. Prometheus also extrapolates to the ends of the range."""
+    return sum(after - before if after >= before else after for before, after in pairwise(values))
 
 
 def _sum(vector: Vector) -> Vector:

@@ -85,6 +85,8 @@ def _labelled(name: str, meaning: str, label: str, values: Mapping[str, float], 
 
 def _process_metrics(use: ApiServices) -> Iterator[MetricFamily]:
     yield _unlabelled("stagetree_api_memory_bytes", "Memory of this process.", resident_bytes(os.getpid()))
+    meaning = "How often the log lost events that this server had read."
+    yield _unlabelled("stagetree_lost_commits", meaning, use.plans.losses)
     samples = list[MetricSample]()
     for route, times in use.request_times.histograms().items():
         for bound, count in zip(BOUNDS, accumulate(times.counts), strict=True):

@@ -156,6 +156,11 @@ class ResponseCache:
             self._keep(key, packed)
         return packed
 
+    def clear(self) -> None:
+        with self._lock:
+            self._kept.clear()
+            self._bytes = 0
+
     def _keep(self, key: Key, answer: PackedAnswer) -> None:
         self._drop(key)
         self._kept[key] = answer
@@ -181,6 +186,10 @@ class ApiServices(Services):
 
     dropped_messages: Callable[[], int | None] = lambda: None
     """How many messages workers have dropped; None if unknown. Raises what the broker's client raises."""
+
+    def forget(self) -> None:
+        super().forget()
+        self.answers.clear()
 
     def compute(self, do: Callable[..., T], *given: Any, seconds: int | None = None) -> T:
         """Run a pure function in a process of its own, since its cost depends on the request. Raises `InvalidField`."""

@@ -1,9 +1,9 @@
 """The event log and the rows beside it. All SQL is in this package.
 
 `app.domain.events` defines the events; this package stores them. Reading order: `codec` (event to JSON and back),
-`database` and `tables`, `log` (appends), `plans` (folded plans in memory) and `past` (plans at an earlier version),
-`rows` (chains, slots, studies), `records` (log and rows together, and how to write), `memory` (the same without a
-database, for tests and simulations).
+`database` and `tables`, `log` (appends), `plans` (folded plans in memory), `lost_commits` (a log that went back) and
+`past` (plans at an earlier version), `rows` (chains, slots, studies), `records` (log and rows together, and how to
+write), `memory` (the same without a database, for tests and simulations).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from app.events.archive import Archived
 from app.events.database import Database, DatabaseUnavailable
 from app.events.log import Alongside, EventLog, Idempotency, StoredEvent, VersionConflict
+from app.events.lost_commits import LostCommits
 from app.events.past import MeasuredProfiles, Snapshots, last_profile, packs_on_record, profiles_on_record
 from app.events.plans import Plans, PlanUnusable
 from app.events.records import OPTIMISTIC, Decide, Moved, Records, SqlRecords, Write, change, transact
@@ -49,6 +50,7 @@ __all__ = [
     "Idempotency",
     "Installation",
     "Lease",
+    "LostCommits",
     "MeasuredProfiles",
     "Moved",
     "PlanUnusable",

@@ -29,18 +29,24 @@ class Snapshots:
     def __init__(self, log: EventLog, kept: int = MOMENTS_KEPT) -> None:
         self._log, self._kept = log, kept
         self._plans: list[tuple[str, SearchPlan]] = []  # least recently used first
-        self._lock = Lock()
+        self._lock, self._is_void = Lock(), False
 
     @contextmanager
     def holding(self, stream: str, version: int) -> Iterator[SearchPlan]:
         """The plan of a stream after its event `version`, which must exist. The plan is locked for the block."""
         with self._lock:
+            if self._is_void:
+                self._plans, self._is_void = [], False
             plan = self._nearest(stream, version)
             if not self._fold(stream, plan, version):  # a study was struck since, so its events must be left out
                 plan = SearchPlan(struck=self._log.struck_studies(stream))
                 self._fold(stream, plan, version)
             self._plans = [*self._plans, (stream, plan)][-self._kept :]
             yield plan
+
+    def clear(self) -> None:
+        """Forget all of them: the log has lost events. Does not wait for the thread that holds a plan."""
+        self._is_void = True
 
     def _nearest(self, stream: str, version: int) -> SearchPlan:
         """Take out the latest cached plan that is not past `version`; or an empty plan."""

@@ -1,10 +1,12 @@
 """The folded plans of streams, in memory. A plan is folded on demand, and evicted when it is idle.
 
-See `app.events.past` for plans at an earlier version.
+A plan whose log has lost events is dropped with all others, see `app.events.lost_commits`. See `app.events.past` for
+plans at an earlier version.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,6 +18,9 @@ from app.domain.evolve import collector_paused, evolve, struck_studies
 from app.domain.search_plan import SearchPlan
 from app.events.codec import UnknownEvent
 from app.events.log import EventLog, Gap, StoredEvent
+from app.events.lost_commits import LostCommits, read_after
+
+logger = logging.getLogger(__name__)
 
 BATCH = 10_000
 
@@ -38,12 +43,13 @@ class _Entry:
     """A plan in memory.
 
     lock: held while the plan is read or folded. writing: held from the decision to the append, so that writers of one
-    process wait for each other instead of losing races; readers do not need it. broken: the version at which folding
-    failed, and when.
+    process wait for each other instead of losing races; readers do not need it. last: the event folded last. broken:
+    the version at which folding failed, and when.
     """
 
     plan: SearchPlan
     used_at: float
+    last: StoredEvent | None = None
     lock: RLock = field(default_factory=RLock)
     writing: RLock = field(default_factory=RLock)
     problem: PlanUnusable | None = None
@@ -55,7 +61,8 @@ class Plans:
 
     on_fold: called with the events that were folded into a stream's plan, in order, while the plan is locked. A caller
     that derives something else from the events need not read them again. It may see events twice, and must not ask for
-    a plan.
+    a plan. on_loss: called after all plans were dropped because the log has lost events.
+    losses: how often that was so.
 
     Do not ask for a plan inside a write transaction: the holder of the plan may be waiting for that transaction to end.
     """
@@ -68,18 +75,21 @@ class Plans:
         max_idle: int = MAX_IDLE,
         clock: Callable[[], float] = time.monotonic,
         on_fold: Callable[[str, Sequence[StoredEvent]], None] = lambda stream, recorded: None,
+        on_loss: Callable[[], None] = lambda: None,
     ) -> None:
-        self._log, self._clock, self._on_fold = log, clock, on_fold
+        self._log, self._clock, self._on_fold, self._on_loss = log, clock, on_fold, on_loss
         self._idle_seconds, self._max_idle = idle_seconds, max_idle
         self._entries: OrderedDict[str, _Entry] = OrderedDict()  # least recently used first
         self._lock = Lock()
         self._swept_at = clock()
+        self._newest: StoredEvent | None = None  # of all events that were folded
+        self.losses = 0
 
     def get(self, stream: str) -> SearchPlan:
         """The plan as of now. Other threads may fold later events into it: use `holding` to read more than one thing
         from it.
 
-        Raises `PlanUnusable`, `DatabaseUnavailable`.
+        Raises `PlanUnusable`, `DatabaseUnavailable`, `LostCommits`.
         """
         with self.holding(stream) as plan:
             return plan
@@ -119,6 +129,13 @@ class Plans:
                 if stream in self._entries:
                     self._entries[stream].used_at = at
                     self._entries.move_to_end(stream)
+
+    def check_log(self) -> None:
+        """Raise `LostCommits` if the newest event in memory is not in the log any more."""
+        newest = self._newest
+        if newest is not None:
+            with self._dropping_all_on_loss():
+                read_after(self._log, newest.stream, newest, limit=0)
 
     def names(self) -> list[str]:
         """The streams whose plans are in memory."""
@@ -170,7 +187,8 @@ class Plans:
 
     def _read(self, stream: str, entry: _Entry) -> list[StoredEvent]:
         try:
-            return self._log.read(stream, after=entry.plan.version, limit=BATCH)
+            with self._dropping_all_on_loss():
+                return read_after(self._log, stream, entry.last, BATCH)
         except (UnknownEvent, Gap) as error:
             raise self._mark_broken(stream, entry, error) from error
 
@@ -180,19 +198,33 @@ class Plans:
         """
         plan, is_whole = entry.plan, False
         if not struck_studies(each.event for each in recorded) <= plan.struck:
-            entry.plan = SearchPlan(struck=self._log.struck_studies(stream))
+            entry.plan, entry.last = SearchPlan(struck=self._log.struck_studies(stream)), None
             return
         try:
             for each in recorded:
                 evolve(plan, each.event)
                 plan.version = each.version
-            is_whole = True
+            is_whole, entry.last = True, recorded[-1]
         except Exception as error:  # only this plan is unusable
             raise self._mark_broken(stream, entry, error) from error
         finally:
             if not is_whole:
-                entry.plan = SearchPlan()
+                entry.plan, entry.last = SearchPlan(), None
+        if self._newest is None or self._newest.position < recorded[-1].position:
+            self._newest = recorded[-1]
         self._on_fold(stream, recorded)
+
+    @contextmanager
+    def _dropping_all_on_loss(self) -> Iterator[None]:
+        try:
+            yield
+        except LostCommits as lost:
+            logger.error("%s", lost)
+            with self._lock:
+                self._entries.clear()
+                self._newest, self.losses = None, self.losses + 1
+            self._on_loss()
+            raise
 
     def _mark_broken(self, stream: str, entry: _Entry, error: Exception) -> PlanUnusable:
         problem = str(error) if isinstance(error, UnknownEvent | Gap) else f"{type(error).__name__}: {error}"

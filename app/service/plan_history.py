@@ -293,6 +293,11 @@ class PlanHistories:
                     history.take_all(batch)
             yield history
 
+    def clear(self) -> None:
+        """Forget all of them: the log has lost events."""
+        with self._lock:
+            self._kept.clear()
+
     @contextmanager
     def _open(self, stream: str) -> Iterator[PlanHistory]:
         """The history, locked within the block."""

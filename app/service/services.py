@@ -80,6 +80,10 @@ class VersionedCache:
                 self._kept.popitem(last=False)
         return value
 
+    def clear(self) -> None:
+        with self._lock:
+            self._kept.clear()
+
 
 READ_SECONDS = 20.0
 """How long a request may wait for the files that it names: less than clients wait for an answer."""
@@ -138,6 +142,13 @@ class Services:
         """Close the database before the process ends."""
         self.reader.close()
         self.records.close()
+
+    def forget(self) -> None:
+        """Drop what was derived from the log, which has lost events."""
+        self.plan_histories.clear()
+        self.moments.clear()
+        self.overviews.clear()
+        self.estimates.clear()
 
     @property
     def log(self) -> EventLog:

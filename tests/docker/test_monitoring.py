@@ -38,7 +38,14 @@ LABELS: dict[str, dict[str, set[str] | None]] = {
     "stagetree_slot_backlog_seconds": {"slot": None, "queue": set(QUEUES)},
     **{
         f"stagetree_{name}": {}
-        for name in ("log_head", "held_up", "scheduler_tick_age_seconds", "undelivered_messages", "api_memory_bytes")
+        for name in (
+            "log_head",
+            "held_up",
+            "lost_commits",
+            "scheduler_tick_age_seconds",
+            "undelivered_messages",
+            "api_memory_bytes",
+        )
     },
 }
 """What `GET /metrics` says, with the values of its labels; None for any."""

@@ -66,7 +66,9 @@ class Append:
     alongside: Alongside | None = None
     """Runs in the same transaction before anything is appended, even for no events. If it raises, all is aborted."""
     decide: Callable[[Sequence[StoredEvent]], Sequence[Event]] | None = None
-    """Returns the events, once the stream is locked, given the events after version `expected`."""
+    """Returns the events, once the stream is locked, given the events after version `expected`. A shorter stream is a
+    conflict: it has lost events.
+    """
     by: str | None = None
 
 
@@ -163,6 +165,12 @@ def assign_positions(append: Append, events: Sequence[Event], position: int, ver
     """The events at the places that follow `position` and `version`."""
     stream, at, by = append.stream, append.at, append.by
     return [StoredEvent(position + n, stream, version + n, event, at, by) for n, event in enumerate(events, 1)]
+
+
+def check_not_shorter(append: Append, version: int) -> None:
+    """Raise `VersionConflict` if the stream has lost events that were read for this decision."""
+    if version < (append.expected or 0):
+        raise VersionConflict(f"Stream {append.stream} is at version {version}, before {append.expected}.")
 
 
 STATE_AFTER: dict[type[e.Event], StudyState] = {

@@ -30,6 +30,7 @@ from app.events.log.port import (
     Used,
     VersionConflict,
     assign_positions,
+    check_not_shorter,
     project,
 )
 from app.events.rows import Rows
@@ -211,6 +212,7 @@ def _write(session: SqlSession, append: Append) -> list[StoredEvent]:
 def _decide(session: SqlSession, append: Append, decide: Callable[[Sequence[StoredEvent]], Sequence[Event]]) -> Append:
     """Decide on the events while the stream is locked."""
     version = session.scalar(select(STREAMS.c.version).where(STREAMS.c.stream == append.stream).with_for_update())
+    check_not_shorter(append, version or 0)
     news = _read(session, append.stream, append.expected or 0, None)
     return replace(append, events=decide(news), expected=version or 0)
 

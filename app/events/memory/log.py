@@ -12,7 +12,7 @@ from app.domain.events import ChainEnded, PackingProfiled, RanksProfiled, StageF
 from app.domain.evolve import struck_studies
 from app.domain.terms import FAILURES, StudyId
 from app.events.log import Append, EventLog, StoredEvent, Used, VersionConflict, assign_positions
-from app.events.log.port import project
+from app.events.log.port import check_not_shorter, project
 from app.events.memory.chains import Tables
 from app.events.memory.rows import MemoryRows
 
@@ -63,6 +63,7 @@ class MemoryLog(EventLog):
         """The append with the events that are decided on now. Raises `VersionConflict`."""
         version = self.version(append.stream)
         if append.decide is not None:
+            check_not_shorter(append, version)
             events = append.decide(self.read(append.stream, after=append.expected or 0))
             return replace(append, events=events, expected=version)
         if append.events and append.expected not in (None, version):

@@ -16,7 +16,7 @@ from app.domain import stage_tree as tree
 from app.domain.events import Metrics
 from app.domain.search_plan import SearchPlan, Study
 from app.domain.terms import StudyId
-from app.events import Plans, Records, StoredEvent, StudyRecord
+from app.events import DatabaseUnavailable, Plans, Records, StoredEvent, StudyRecord
 from app.events.codec import encode
 from app.service.plan_history import PlanHistories
 from app.service.views.trial_order import form_text, json_safe
@@ -121,7 +121,7 @@ class Feed:
     def __init__(
         self, records: Records, plans: Plans, plan_histories: PlanHistories, row: StudyRecord, after: int
     ) -> None:
-        self._records, self._plans, self._histories = records, plans, plan_histories
+        self._records, self._plans, self._histories, self._losses = records, plans, plan_histories, plans.losses
         self.stream, self.study = row.stream, StudyId(row.id)
         with plans.holding(row.stream) as plan:
             self.before = plan.studies[self.study].submitted_version - 1
@@ -138,8 +138,14 @@ class Feed:
         return other
 
     def read(self, limit: int) -> list[StoredEvent]:
-        """Look at the next `limit` events of the stream. Raises `DatabaseUnavailable`."""
+        """Look at the next `limit` events of the stream. Raises `DatabaseUnavailable`, also once the log has lost
+        events.
+        """
         batch = self._records.log.read(self.stream, after=self.version, limit=limit)
+        if not batch:
+            self._plans.check_log()
+        if self._plans.losses != self._losses:
+            raise DatabaseUnavailable("The log has lost events since this feed began.")
         if batch or not self.state:
             for recorded in batch:
                 self._follow_chain(recorded.event)

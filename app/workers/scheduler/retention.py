@@ -112,12 +112,17 @@ class Retention:
     ) -> None:
         self._records, self._plans, self._store, self._budget = records, plans, store, budget
         self._clock, self._report, self._pause, self._begin, self._until = clock, report, pause, begin, until
-        self._uses: dict[str, PlanUse] = {}  # in the order of the looks
-        self._exhausted: dict[str, int] = {}  # versions of plans with nothing left to delete for the budget
-        self._is_exhausted = False
+        self._forget()
         self._published = Budget({}, 0, False)  # set by the thread that deletes, read by the tick
         self._waiting = 0  # set by the tick, read by the thread that deletes
         self.fence = Fence()
+
+    def _forget(self) -> None:
+        """What was measured is void: the log may have lost events."""
+        self._losses = self._plans.losses
+        self._uses: dict[str, PlanUse] = {}  # in the order of the looks
+        self._exhausted: dict[str, int] = {}  # versions of plans with nothing left to delete for the budget
+        self._is_exhausted = False
 
     @property
     def kept_bytes(self) -> int:
@@ -154,6 +159,9 @@ class Retention:
             self._publish()
 
     def _look(self) -> Freed:
+        if self._plans.losses != self._losses:
+            self._forget()
+        self._plans.check_log()
         versions = self._records.log.versions()
         self.fence.begin_tick()
         self.fence.retain(versions)

@@ -32,7 +32,13 @@ class Scheduler:
     """`tick` looks once. The next tick does what this one could not."""
 
     def __init__(self, ports: Ports) -> None:
-        self._ports, self._cluster, self._is_away = ports, Cluster(ports), False
+        self._ports, self._is_away = ports, False
+        self._begin()
+
+    def _begin(self) -> None:
+        """Remember nothing: everything follows from the log and the rows."""
+        ports, self._losses = self._ports, self._ports.plans.losses
+        self._cluster = Cluster(ports)
         self._frontiers, self._dispatch = FrontierCache(ports), Dispatch(ports)
         self._reaper, self._tuning, self._flags = Reaper(ports, self._dispatch), Tuning(ports), FlagSender(ports)
         self._assignment = Assignment(ports, self._frontiers, self._dispatch)
@@ -86,6 +92,9 @@ class Scheduler:
         }
 
     def _tick(self) -> None:
+        if self._ports.plans.losses != self._losses:
+            self._begin()
+        self._ports.plans.check_log()
         cluster = self._cluster
         self._cluster.look()
         if self._reaper.reap(cluster):  # its slots are free now
