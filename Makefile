@@ -78,7 +78,8 @@ night: .venv/.installed-dev  ## a hundred times more examples of the properties,
 		tests/exactness
 	@$(BIN)/python benchmarks/soak.py --seeds 0:20000
 	@$(BIN)/python benchmarks/soak.py --hours 24
-	@STAGETREE_TEST_CHAOS=0:100 $(BIN)/python -m pytest tests/e2e/test_chaos.py
+	@STAGETREE_TEST_CHAOS=0:200 $(BIN)/python -m pytest tests/e2e/test_chaos.py
+	@$(BIN)/python benchmarks/soak_stack.py --minutes 60
 
 figures: .venv/.installed-dev  ## the papers' figures on virtual slots, and docs/figures.md of them (ten minutes)
 	@for figure in single_study several_studies scheduling stragglers page; do $(BIN)/python -m benchmarks.figures.$$figure || exit 1; done

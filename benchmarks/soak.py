@@ -5,6 +5,8 @@ and fail, as processes die, in ways that the seed chooses: see `tests/world`. Wh
 `tests/world/history.py`: results equal to the last bit to those without faults, no trial or study ended by an accident,
 no step repeated but the ones under way, every named checkpoint there, nothing recorded twice, and all at rest.
 
+A stack of real processes under work for an hour is in `benchmarks/soak_stack.py`.
+
 `--hours H` plays one study of that many virtual hours, with a fault or two a minute, in half a minute of CPU each.
 
 `--crash-points` plays the seeds, and each crash point that they pass once more, where a process is killed at it.
@@ -54,13 +56,15 @@ class Tally:
 
     def __init__(self) -> None:
         self.faults, self.crash_points, self.moments = Counter[str](), Counter[str](), set[str]()
-        self.histories, self.seconds, self.gangs = 0, 0.0, 0
+        self.histories, self.seconds, self.gangs, self.lost, self.noticed = 0, 0.0, 0, 0, 0
         self.wrong: list[int] = []
 
     def add(self, world: World) -> None:
         self.histories += 1
         self.seconds += world.time.now
         self.gangs += world.gangs
+        self.lost += world.database.lost
+        self.noticed += world.noticed_losses
         self.faults += world.faults.counts
         self.crash_points += world.faults.crash_points
         self.moments |= world.faults.moments
@@ -77,6 +81,7 @@ class Tally:
                 f"{self.crash_points.total()} kills at {len(self.crash_points)} of {len(self.moments)} crash points",
                 *([f"no kill: {', '.join(safe)}"] if safe else []),
                 f"{self.gangs} chains had more than one slot",
+                f"{self.lost} events were lost in fail-overs, which processes noticed {self.noticed} times",
             ]
         )
 

@@ -149,22 +149,26 @@ class Cluster(Service):
         """Start processes, all of them if none is named, and return when they are at work."""
         names = names or tuple(self.commands)
         for name in names:
-            disk = {"STAGETREE_LOGS": str(self.folder / f"disk-of-{name}")}
-            environment = {**os.environ, **self.settings, **disk, **self.addresses(name), **settings}
-            with (self.folder / f"{name}.log").open("ab") as log:
-                self.processes[name] = subprocess.Popen(
-                    self.commands[name],
-                    env=environment,
-                    stdout=log,
-                    stderr=log,
-                    cwd=self.folder,
-                    start_new_session=True,
-                )
+            self.spawn(name, **settings)
         for name in names:
             if "gpu" in name:
                 wait_for(f"the start of {name}", lambda name=name: self.is_ready(name))
             elif name == "api":
                 wait_for("the start of the API", self.is_serving)
+
+    def spawn(self, name: str, **settings: str) -> None:
+        """Start a process, and do not wait until it is at work."""
+        disk = {"STAGETREE_LOGS": str(self.folder / f"disk-of-{name}")}
+        environment = {**os.environ, **self.settings, **disk, **self.addresses(name), **settings}
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.processes[name] = subprocess.Popen(
+                self.commands[name],
+                env=environment,
+                stdout=log,
+                stderr=log,
+                cwd=self.folder,
+                start_new_session=True,
+            )
 
     def addresses(self, name: str) -> dict[str, str]:
         """Where a process finds the servers: each behind a proxy of its own."""
@@ -195,11 +199,12 @@ class Cluster(Service):
             for proxy in proxies:
                 proxy.heal()
 
-    def is_ready(self, slot: str) -> bool:
-        """Whether the slot was registered by the worker that was started last."""
-        assert self.processes[slot].poll() is None, f"{slot} ended: {self.log(slot)}"
+    def is_ready(self, slot: str, by: str = "") -> bool:
+        """Whether the slot was registered by the worker that was started last. by: its name, if not the slot's."""
+        worker = by or slot
+        assert self.processes[worker].poll() is None, f"{worker} ended: {self.log(worker)}"
         with SqlRecords(self.database).read() as rows:
-            return any(row.name == slot and row.pid == self.child(slot) for row in rows.slots.all())
+            return any(row.name == slot and row.pid == self.child(worker) for row in rows.slots.all())
 
     def is_serving(self) -> bool:
         """Whether the API answers."""

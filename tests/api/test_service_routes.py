@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -318,6 +319,7 @@ def test_numbers(http: TestClient, tuned: str, workers: Workers) -> None:
         'stagetree_ready{check="database"} 1',
         'stagetree_ready{check="scheduler"} 0',
         f"stagetree_log_head {workers.use.log.head()}",
+        "stagetree_lost_commits 0",
         "# TYPE stagetree_log_head gauge",
     ):
         assert line in lines
@@ -329,7 +331,7 @@ def test_a_trainer_file_that_cannot_be_used_keeps_the_server_from_starting(sqlit
 
 
 def test_numbers_do_not_look_at_any_plan(http: TestClient, tuned: str, use: Services, app: FastAPI) -> None:
-    app.state.services = replace(use, plans=None)  # type: ignore[arg-type]
+    app.state.services = replace(use, plans=SimpleNamespace(losses=0))  # type: ignore[arg-type]
     assert http.get("http://test/metrics").status_code == 200
 
 

@@ -11,16 +11,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
 from uuid import uuid4
 
-import boto3
 import psutil
 import pytest
 from faults import check, siblings
+from round_faults import FAULTS
 from sqlalchemy import Engine
 from stacks import PATIENCE, TOYS, Cluster, Json, Service, wait_for
 from toys import curves, grid
@@ -33,123 +33,8 @@ from app.events.records import SqlRecords
 from stagetree.client import Client
 from tests.conftest import drop_database, make_database
 
-Fault = Callable[[Cluster, Random], str]
 SEEDS = range(*map(int, os.environ.get("STAGETREE_TEST_CHAOS", "1:2").split(":")))
-LONGEST = 9.0
-"""Seconds of a fault: more than two of the cluster's leases."""
-
 ENOUGH = 5 * PATIENCE
-
-
-# ------------------------------------------------------------------------------------------------ a cluster
-
-
-def _slot(chance: Random) -> str:
-    return chance.choice(("gpu0", "gpu1"))
-
-
-def worker(cluster: Cluster, chance: Random) -> str:
-    """A worker is killed, or asked to end, and comes back."""
-    slot, number = _slot(chance), chance.choice((signal.SIGKILL, signal.SIGTERM))
-    cluster.kill(slot, number)
-    time.sleep(chance.random() * 3)
-    cluster.start(slot)
-    return f"{slot} got {number.name}"
-
-
-def fork(cluster: Cluster, chance: Random) -> str:
-    """The process that runs a worker's tasks is killed."""
-    slot = _slot(chance)
-    cluster.signal_child(slot, signal.SIGKILL)
-    return f"the fork of {slot} was killed"
-
-
-def trainer(cluster: Cluster, chance: Random) -> str:
-    """The process that trains is killed, if there is one now."""
-    slot = _slot(chance)
-    with suppress(psutil.NoSuchProcess):
-        inside = psutil.Process(cluster.processes[slot].pid).children(recursive=True)
-        if len(inside) > 1:
-            inside[-1].kill()
-    return f"the trainer of {slot} was killed"
-
-
-def freezing(cluster: Cluster, chance: Random) -> str:
-    """A worker, or the scheduler, stands still with all that is below it."""
-    name, seconds = chance.choice(("gpu0", "gpu1", "scheduler")), chance.random() * LONGEST
-    root = psutil.Process(cluster.processes[name].pid)
-    family = [root, *root.children(recursive=True)]
-    for number in (signal.SIGSTOP, signal.SIGCONT):
-        for each in family:
-            with suppress(psutil.NoSuchProcess):
-                each.send_signal(number)
-        time.sleep(seconds if number == signal.SIGSTOP else 0.0)
-    return f"{name} stood still for {seconds:.1f} s"
-
-
-def scheduler(cluster: Cluster, chance: Random) -> str:
-    cluster.kill("scheduler", chance.choice((signal.SIGKILL, signal.SIGTERM)))
-    cluster.start("scheduler")
-    return "another scheduler"
-
-
-def broker(cluster: Cluster, chance: Random) -> str:
-    """It forgets everything, at once or by a kill; or it gets messages that are not valid."""
-    match chance.randrange(3):
-        case 0:
-            with cluster.broker() as redis:
-                redis.flushall()
-        case 1:
-            cluster.kill("redis")
-            time.sleep(chance.random() * 3)
-            cluster.start("redis")
-        case _:
-            with cluster.broker() as redis:
-                redis.lpush(f"stagetree:{_slot(chance)}", chance.randbytes(40))
-    return "the broker forgot, or lied"
-
-
-def network(cluster: Cluster, chance: Random) -> str:
-    """A server is unavailable to some of its clients, in one of the ways of networks."""
-    server, kind = chance.choice(("database", "broker", "store")), chance.choice(("refuse", "freeze"))
-    names = chance.sample(sorted(cluster.networks), chance.randint(1, len(cluster.networks)))
-    seconds = chance.random() * LONGEST
-    with cluster.fault(server, kind, *names):
-        time.sleep(seconds)
-    return f"{server}: {kind} for {seconds:.1f} s to {', '.join(names)}"
-
-
-def connections(cluster: Cluster, chance: Random) -> str:
-    """Open connections break, with or without a notice."""
-    server, kind = chance.choice(("database", "broker", "store")), chance.choice(("forget", "reset"))
-    for proxy in cluster.proxies(server):
-        getattr(proxy, kind)()
-    return f"{server}: {kind}"
-
-
-def checkpoint(cluster: Cluster, chance: Random) -> str:
-    """One that is kept is deleted or damaged."""
-    store = boto3.client("s3")
-    found = store.list_objects_v2(Bucket="checkpoints").get("Contents", [])
-    kept = sorted(each["Key"] for each in found if each["Key"].endswith(".safetensors"))
-    if kept and chance.random() < 0.5:
-        store.delete_object(Bucket="checkpoints", Key=chance.choice(kept[-8:]))
-    elif kept:
-        store.put_object(Bucket="checkpoints", Key=chance.choice(kept[-8:]), Body=b"x" * 100)
-    return "a checkpoint was deleted or damaged"
-
-
-FAULTS: tuple[Fault, ...] = (
-    worker,
-    fork,
-    trainer,
-    freezing,
-    scheduler,
-    broker,
-    network,
-    connections,
-    checkpoint,
-)
 
 
 @pytest.fixture(scope="module")

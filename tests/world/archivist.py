@@ -46,6 +46,7 @@ class Archivist:
             try:
                 me.records.ask(what)
                 is_done = do()
+                self._world.database.catch_up()
                 self._world.faults.tell(f"asked: {what}, {is_done}")
                 me.records.answer(what)
             except (DatabaseUnavailable, LostRace, StateConflict):

@@ -19,6 +19,12 @@ LATENCY = 0.01
 PAUSE = 60.0
 """The most seconds that a process stands still."""
 
+STAY = 90.0
+"""The most seconds that another machine has a worker of the same slot."""
+
+LAG = 10.0
+"""The most seconds of commits that a fail-over loses."""
+
 RATES = {
     "database fails": 0.02,
     "database's answer is lost": 0.02,
@@ -26,6 +32,7 @@ RATES = {
     "database is away": 0.001,
     "database is away for one": 0.002,
     "database's clock jumps": 0.001,
+    "database loses its last commits": 0.0005,
     "store fails": 0.05,
     "store's answer is lost": 0.05,
     "store is away": 0.01,
@@ -40,6 +47,7 @@ RATES = {
     "fork is killed": 0.001,
     "worker is asked to end": 0.002,
     "worker is paused": 0.002,
+    "slot is claimed twice": 0.002,
     "scheduler is killed": 0.003,
     "scheduler is paused": 0.002,
     "host is lost": 0.0005,
@@ -80,7 +88,9 @@ HELD = {"trainer dies", "lane fails"}
 """Faults that count against a trial, though not at once."""
 
 MOST = {
+    "database loses its last commits": 2,
     "fork is killed": 2,
+    "slot is claimed twice": 3,
     "trainer dies": 1,
     "rank dies": 2,
     "pack dies": 6,
@@ -172,6 +182,7 @@ class Effects:
             accidents["fork is killed"] = self._die_alone
         accidents[f"{kind} is paused"] = lambda what: process.pause(self.faults.seconds(PAUSE))
         if kind == "worker":
+            accidents["slot is claimed twice"] = lambda what: process.begin_twin(self.faults.seconds(STAY))
             accidents["worker is asked to end"] = lambda what: process.ask_to_end()
             accidents["host is lost"] = lambda what: process.kill_host()
         accidents["everything is killed"] = lambda what: process.kill_all()

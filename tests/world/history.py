@@ -77,6 +77,7 @@ def _play(world: World) -> None:
     world.faults.until = 0.0
     for server in (world.database, world.objects, world.broker):
         server.come_back()
+    world.end_twins()
     until = world.time.now + PAUSE + 2 * LEASE
     while world.time.now < until and not world.is_at_rest():
         world.time.run(world.time.now + LOOK)

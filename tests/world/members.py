@@ -22,6 +22,7 @@ class Member(Process):
     def __init__(self, name: str, world: World) -> None:
         super().__init__(name, world.time)
         self._world, self.is_to_end, self.is_away_with_its_host, self.is_busy = world, False, False, False
+        self.is_refused = False
         self.on_end: Callable[[], None] = lambda: None
         self.following: tuple[str, int, int] | None = None
         self.fibers_of = Fibers(self)
@@ -39,6 +40,14 @@ class Member(Process):
 
     def kill_host(self) -> None:
         self._world.kill_host(self.name)
+
+    def begin_twin(self, seconds: float) -> None:
+        """Another machine has a worker of this slot as well, for so long."""
+        self._world.begin_twin(self, seconds)
+
+    def lose_commits(self, seconds: float) -> None:
+        """The database fails over to a replica that lacks the commits of so long."""
+        self._world.lose_commits(seconds)
 
     def ask_to_end(self) -> None:
         """As SIGTERM."""
@@ -64,5 +73,5 @@ class Member(Process):
 class Lock:
     """The lock of a slot on its machine, like `SlotLock`: its owner knows that the previous one is dead."""
 
-    def __init__(self, slot: str) -> None:
-        self.id = f"lock-of-{slot}"
+    def __init__(self, worker: str) -> None:
+        self.id = f"lock-of-{worker}"

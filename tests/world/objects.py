@@ -11,14 +11,14 @@ from tests.world.servers import Server
 
 
 class WorldObjects(Server):
-    """The objects in the store. damaged: keys with changed bytes. copies: the objects on the disk of each
-    machine, which has room for a few."""
+    """The objects in the store. damaged: keys with changed bytes. deleted: when each was. copies: the objects on the
+    disk of each machine, which has room for a few."""
 
     def __init__(self, time: Time) -> None:
         super().__init__(time)
         self.objects: dict[str, bytes] = {}
         self.seen_from: dict[str, float] = {}
-        self.damaged = set[str]()
+        self.damaged, self.deleted = set[str](), dict[str, float]()
         self.copies: dict[int, dict[str, bytes]] = {}
 
 
@@ -73,7 +73,8 @@ class WorldStore:
 
     def delete(self, key: str) -> None:
         self._ask("store delete", key)
-        self._all.objects.pop(key, None)
+        if self._all.objects.pop(key, None) is not None:
+            self._all.deleted[key] = self._effects.process.time.now
         self._answer("store delete", key)
 
     def all_keys(self) -> Iterator[str]:

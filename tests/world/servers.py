@@ -15,8 +15,9 @@ from app.events.log import Append, EventLog, StoredEvent, VersionConflict
 from app.events.memory import MemoryRecords
 from app.events.records import Records, SqlRecords
 from app.outages import LostRace
-from tests.world.fault_alphabet import Effects
+from tests.world.fault_alphabet import LAG, Effects
 from tests.world.fibers import Time
+from tests.world.replica import PutBack, copy_records
 
 
 class Server:
@@ -37,13 +38,34 @@ class Server:
 
 class WorldDatabase(Server):
     """One for all. offset: by how much its clock is wrong. writes: how many there were to its log. file: where it is,
-    if it is a real one."""
+    if it is a real one. lost: how many events fail-overs have lost."""
 
     def __init__(self, time: Time, file: Path | None = None) -> None:
         super().__init__(time)
-        self.offset, self.writes = 0.0, 0
+        self.offset, self.writes, self.lost = 0.0, 0, 0
+        self._replica: PutBack | None = None  # while it falls behind
         self.sql = None if file is None else _created(file, self.clock)
         self.records: Records = MemoryRecords(self.clock) if self.sql is None else SqlRecords(self.sql)
+
+    def fall_behind(self) -> bool:
+        """From now on, commits do not reach the replica. False: that is so already."""
+        is_news = self._replica is None
+        self._replica = self._replica or copy_records(self.records)
+        return is_news
+
+    def catch_up(self) -> None:
+        """The replica has all that was committed."""
+        if self._replica is not None:
+            self._replica = copy_records(self.records)
+
+    def fail_over(self) -> None:
+        """The replica takes the place of the database. What it lacks is lost."""
+        assert self._replica is not None
+        before = self.records.log.head()
+        self._replica()
+        self._replica = None
+        self.lost += before - self.records.log.head()
+        self.writes += 1
 
     def clock(self) -> float:
         return 1_000_000.0 + self._time.now + self.offset
@@ -100,6 +122,8 @@ class WorldRecords:
             self.database.offset += faults.seconds(600.0) * (
                 1 if self.effects.process.time.chance.random() < 0.5 else -1
             )
+        if faults.strikes("database loses its last commits", f"{me}, {what}"):
+            self.effects.process.lose_commits(faults.seconds(LAG))
         self.check_away(me)
         if faults.strikes("database fails", f"{me}, {what}"):
             raise DatabaseUnavailable("The database did not answer.")
@@ -143,16 +167,16 @@ class WorldLog:
 
 
 class WorldBroker(Server):
-    """Messages on their way: each queue is a process's to take from."""
+    """Messages on their way: each is taken by one of the processes that serve its queue."""
 
     def __init__(self, time: Time) -> None:
         super().__init__(time)
         self._queues: dict[str, deque[tuple[Any, ...]]] = {}
-        self._flags: dict[str, Any] = {}
+        self._flags: dict[str, dict[str, Any]] = {}  # by queue, of each process
 
-    def serve(self, queue: str, flag: Any) -> None:
-        """The worker on a queue now waits for that flag."""
-        self._flags[queue] = flag
+    def serve(self, process: str, queue: str, flag: Any) -> None:
+        """This process, instead of the one before it of that name, waits for that flag."""
+        self._flags.setdefault(queue, {})[process] = flag
         if self._queues.get(queue):
             flag.set()
 
@@ -173,7 +197,7 @@ class WorldBroker(Server):
 
     def take(self, effects: Effects, queue: str) -> tuple[Any, ...] | None:
         """Waits for one; None where it was woken for something else."""
-        flag = self._flags[queue]
+        flag = self._flags[queue][effects.process.name]
         flag.wait()
         flag.clear()
         waiting = self._queues.get(queue)
@@ -193,5 +217,5 @@ class WorldBroker(Server):
 
     def _place(self, queue: str, message: tuple[Any, ...]) -> None:
         self._queues.setdefault(queue, deque()).append(message)
-        if (flag := self._flags.get(queue)) is not None:
+        for flag in self._flags.get(queue, {}).values():
             flag.set()

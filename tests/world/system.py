@@ -13,7 +13,10 @@ from typing import Any
 
 from app.domain import events as e
 from app.domain.search_plan import SearchPlan, Study
+from app.events.database import DatabaseUnavailable
 from app.events.plans import Plans
+from app.events.rows import SlotTaken
+from app.outages import LostRace
 from app.registry import TrainerSource
 from app.scheduling.fair_share import POLICIES
 from app.workers.ownership import Ownership
@@ -34,8 +37,16 @@ from tests.world.settings import Setting
 from tests.world.trainer import start_trainer
 from tests.world.users import Users
 
+TWIN = "twin"
+"""In the name of a worker of a slot that another machine has as well."""
+
 TOY = str(Path(__file__).parents[1] / "e2e" / "trainers.py")
 LEASE, HEARTBEAT, GRACE, TICK = 15.0, 2.0, 5.0, 1.0
+LOOK_SECONDS = 0.5
+
+
+def slot_of(worker: str) -> str:
+    return worker.rpartition("-")[2]
 
 
 class World:
@@ -52,6 +63,8 @@ class World:
         self.users = Users(self, self.sources)
         self.members: dict[str, Member] = {}
         self.deaths = self.gangs = self._coming = 0
+        self.noticed_losses = 0  # by processes
+        self.lost_times: list[tuple[float, float]] = []  # in which a fact may be lost, or a lost one be relied on
         self._machine = Member("machine", self)
         self._owners: dict[str, Ownership] = {}
         self._starts: dict[str, Callable[[], None]] = {}
@@ -79,10 +92,11 @@ class World:
 
     def note_death(self, member: Member) -> None:
         """Another process replaces it."""
-        self.deaths += not member.name.startswith("api")
+        self.deaths += not (member.is_refused or member.name.startswith("api"))
         if not member.is_fork_alone:
             self._owners.pop(member.name, None)
-        self.later(self.faults.seconds(120.0 if member.is_away_with_its_host else 20.0), self._starts[member.name])
+        seconds = self.faults.seconds(120.0 if member.is_away_with_its_host else 20.0)
+        self.later(seconds, lambda: self._starts[member.name]())
 
     def kill_all(self) -> None:
         for member in list(self.members.values()):
@@ -96,9 +110,43 @@ class World:
                 member.is_away_with_its_host = True
                 member.kill()
 
+    def begin_twin(self, member: Member, seconds: float) -> None:
+        """A worker of the same slot on another machine, which its user ends after so long."""
+        name = f"worker-{TWIN}-{slot_of(member.name)}"
+        if name not in self.members:
+            self._supervise(name, self._be_worker)
+            self.later(seconds, lambda: self._end_twin(name))
+
+    def end_twins(self) -> None:
+        for name in [name for name in self.members if TWIN in name]:
+            self._end_twin(name)
+
+    def _end_twin(self, name: str) -> None:
+        """It is gone once it has ended."""
+        if name in self.members:
+            self._starts[name] = lambda: self.members.pop(name, None)  # type: ignore[assignment]
+            self.members[name].ask_to_end()
+
+    def lose_commits(self, seconds: float) -> None:
+        """The commits of so long do not reach the replica, which then takes the place of the database."""
+        begin = self.time.now
+
+        def fail_over() -> None:
+            lost = self.database.lost
+            self.database.fail_over()
+            self.faults.tell(f"the database has lost {self.database.lost - lost} events")
+            self.database.leave("", self.faults.seconds(20.0))
+            self.lost_times.append((begin, self.time.now + LEASE))
+            self._plans, self._read_at = Plans(self.database.records.log), {}
+
+        if self.database.fall_behind():
+            self.later(seconds, fail_over)
+
     def host_of(self, name: str) -> int:
         """The number of the machine of a process: an API and a scheduler of its number are there as well."""
         number = int(name[-1])
+        if TWIN in name:
+            return -1 - number
         return number // self.setting.host if name.startswith("worker") else number
 
     def later(self, seconds: float, do: Callable[[], None]) -> None:
@@ -113,10 +161,14 @@ class World:
     # ------------------------------------------------------------------------------------------------ a worker
 
     def _be_worker(self, me: Member) -> None:
-        slot = me.name.partition("-")[2]
+        slot, owner = slot_of(me.name), self._ownership(me.name)
+        if not self._await_free(me, owner):
+            me.is_refused = True
+            me.kill()
+            return
         messages = me.fibers_of.flag()
         me.on_end = messages.set
-        self.broker.serve(slot, messages)
+        self.broker.serve(me.name, slot, messages)
         notifier = self._notifier(me)
         limits = Limits(
             lease=LEASE,
@@ -140,7 +192,7 @@ class World:
             wall_clock=self.wall_clock,
             executor=me.fibers_of,
         )
-        made = Slot(self._ownership(me.name, slot), "cpu", given, limits)
+        made = Slot(owner, "cpu", given, limits)
         made.start()
         while not me.is_to_end:
             message = self.broker.take(me.effects, slot)
@@ -149,6 +201,20 @@ class World:
         made.close()
         notifier.close()
         me.kill()
+
+    def _await_free(self, me: Member, owner: Ownership) -> bool:
+        """As `app.workers.tasks` does: False if another worker has the slot."""
+        while not me.is_to_end:
+            try:
+                with me.records.read() as rows:
+                    if owner.is_free(rows):
+                        return True
+            except SlotTaken:
+                return False
+            except (DatabaseUnavailable, LostRace):
+                return True
+            self.time.wait(LOOK_SECONDS)
+        return False
 
     def _do_stage(self, me: Member, made: Slot, slot: str, chain: str, index: int, stages: int) -> None:
         me.is_busy = True
@@ -176,10 +242,11 @@ class World:
 
         me.fibers_of.spawn(beside, send) if beside else send()
 
-    def _ownership(self, name: str, slot: str) -> Ownership:
+    def _ownership(self, name: str) -> Ownership:
         """Another worker's, or another fork's of the same one."""
         if name not in self._owners:
-            lock: Any = Lock(slot)
+            lock: Any = Lock(name)
+            slot = slot_of(name)
             owner = Ownership(slot, lock, lease_seconds=LEASE, heartbeat_seconds=HEARTBEAT, clock=self.time.clock)
             owner.kind, owner.host = "core", f"host{self.host_of(name)}"
             self._owners[name] = owner
@@ -200,7 +267,7 @@ class World:
 
     def _be_scheduler(self, me: Member) -> None:
         messages = me.fibers_of.flag()
-        self.broker.serve("scheduler", messages)
+        self.broker.serve(me.name, "scheduler", messages)
         deleting = Retention(
             me.records,  # type: ignore[arg-type]
             Plans(me.records.log, clock=self.time.clock),

@@ -1,0 +1,158 @@
+"""A stack of real processes under work for an hour: `python benchmarks/soak_stack.py [--minutes 60] [--slots 2]`.
+
+Studies follow each other without a pause, and what their users look at is asked for. Every few seconds each process is
+looked at. In the end, for each process that lived on: how its memory grew, by a line through all looks after the first
+fifth, and its open descriptors. The exit code is 1 if memory grew by more than `MOST_GROWTH`, if there are more
+descriptors than before, or if a process or a file in /dev/shm outlives the stack.
+
+Memory is what belongs to a process alone (USS): pages that forks share count for none of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from app.embedded import Embedded, embedded
+from stagetree.client import Client
+
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT / "tests")]
+
+from stacks import TOYS  # noqa: E402
+from toys import grid  # noqa: E402
+
+LOOK_SECONDS = 5.0
+WARM_UP = 0.2
+"""The share of the time in which caches fill."""
+
+MOST_GROWTH = 16.0
+"""MiB by which a process may grow within the looks that count."""
+
+MOST_DESCRIPTORS = 2
+"""By how many the median of the last third of the looks may exceed that of the first: some are open for a moment."""
+
+AT_ONCE = 2
+SHARED_MEMORY = Path("/dev/shm")
+
+
+@dataclass
+class Watched:
+    """One process, by its looks: seconds since the beginning, MiB, and open descriptors."""
+
+    process: psutil.Process
+    name: str
+    looks: list[tuple[float, float, int]] = field(default_factory=list)
+
+    def look(self, at: float) -> None:
+        with contextlib.suppress(psutil.Error, OSError):
+            memory = self.process.memory_full_info().uss / 2**20
+            self.looks.append((at, memory, self.process.num_fds()))
+
+    def growth(self) -> float:
+        """MiB, from the first look to the last one, on the line that fits them best."""
+        return self.slope() * (self.looks[-1][0] - self.looks[0][0])
+
+    def slope(self) -> float:
+        """MiB a second."""
+        times, sizes = [at for at, _, _ in self.looks], [size for _, size, _ in self.looks]
+        return statistics.linear_regression(times, sizes).slope
+
+    def more_descriptors(self) -> float:
+        third = max(1, len(self.looks) // 3)
+        first, last = ([each[2] for each in part] for part in (self.looks[:third], self.looks[-third:]))
+        return statistics.median(last) - statistics.median(first)
+
+    def problems(self) -> Iterator[str]:
+        if (grown := self.growth()) > MOST_GROWTH:
+            yield f"{self.name} grew by {grown:.1f} MiB, and may by {MOST_GROWTH:.0f}"
+        if (more := self.more_descriptors()) > MOST_DESCRIPTORS:
+            yield f"{self.name} has {more:.0f} descriptors more than at first, and may have {MOST_DESCRIPTORS}"
+
+    def __str__(self) -> str:
+        sizes, files = [size for _, size, _ in self.looks], [number for _, _, number in self.looks]
+        return (
+            f"{self.name:<24} {self.process.pid:>8} {sizes[0]:>9.1f} {sizes[-1]:>9.1f} {3600 * self.slope():>+11.1f}"
+            f" {files[0]:>6} {files[-1]:>6} {max(files):>6}"
+        )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--slots", type=int, default=2)
+    arguments = parser.parse_args()
+    before = shared_files()
+    with tempfile.TemporaryDirectory() as folder:
+        with embedded(Embedded(Path(folder), arguments.slots, TOYS), await_slots=True) as stack:
+            watched, studies = soak(stack, 60 * arguments.minutes)
+            family = psutil.Process().children(recursive=True)
+        outlived = psutil.wait_procs(family, timeout=30.0)[1]
+    left = sorted(shared_files() - before)
+    problems = [problem for each in watched for problem in each.problems()]
+    problems += [f"process {each.pid} outlives the stack" for each in outlived]
+    problems += [f"{SHARED_MEMORY / name} is left" for name in left]
+    print(f"{studies} studies in {arguments.minutes:g} minutes; MiB of each process, and its descriptors:")
+    print(f"{'':<24} {'pid':>8} {'first':>9} {'last':>9} {'MiB/hour':>11} {'first':>6} {'last':>6} {'most':>6}")
+    print(*watched, sep="\n")
+    print(*(problems or [f"all level; nothing is left in {SHARED_MEMORY}"]), sep="\n")
+    return 1 if problems else 0
+
+
+def shared_files() -> set[str]:
+    return set(os.listdir(SHARED_MEMORY)) if SHARED_MEMORY.is_dir() else set()
+
+
+def soak(stack: Embedded, seconds: float) -> tuple[list[Watched], int]:
+    """The processes that lived from the end of the warm-up to the end, and how many studies were completed."""
+    begin, watched, numbers, done = time.monotonic(), list[Watched](), count(), 0
+    open_studies = list[str]()
+    with Client(stack.url) as client:
+        while (at := time.monotonic() - begin) < seconds:
+            if not watched and at > WARM_UP * seconds:
+                watched = [Watched(each, name_of(each)) for each in psutil.Process().children(recursive=True)]
+            for each in watched:
+                each.look(at)
+            still = [study for study in open_studies if not is_over(client, study)]
+            done += len(open_studies) - len(still)
+            new = [client.submit(work(next(numbers))).study for _ in range(AT_ONCE - len(still))]
+            open_studies = [*still, *new]
+            time.sleep(max(0.0, LOOK_SECONDS - (time.monotonic() - begin - at)))
+    return [each for each in watched if each.process.is_running() and len(each.looks) > 2], done
+
+
+def work(number: int) -> dict[str, Any]:
+    """Every study has a plan of its own."""
+    return grid(f"soak {number}", seconds=0.01, name=f"soak-{number}")
+
+
+def is_over(client: Client, study: str) -> bool:
+    """After a look at what a user looks at."""
+    client.trials(study)
+    client.slots()
+    return bool(client.study(study, trials=False).state in ("completed", "failed", "cancelled"))
+
+
+def name_of(process: psutil.Process) -> str:
+    """What it does, by its command."""
+    words = process.cmdline()
+    if "-Q" in words:
+        return words[words.index("-Q") + 1] + (" (fork)" if process.ppid() != os.getpid() else "")
+    known = {"uvicorn": "api", "app.workers.prefork": "workers", "redis-server": "redis"}
+    return next((name for word in words for key, name in known.items() if key in word), " ".join(words)[-24:])
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,42 @@
+"""A server that has read events which the log has lost says so once, and then answers by the log that is there."""
+
+from __future__ import annotations
+
+import pytest
+from fastapi.testclient import TestClient
+from lost_events import lose_events
+
+from app.main import create_app
+from app.settings import Settings
+from tests.api.world import API, STUDY
+
+
+@pytest.fixture
+def http(sqlite_url: str, trainers: str) -> TestClient:
+    """Without replaced services, so that all their memory is the server's."""
+    settings = Settings(database_url=sqlite_url, trainers=trainers, broker_url="memory://", hosts="test")
+    return TestClient(create_app(settings), base_url=f"http://test{API}")
+
+
+def test_a_server_forgets_what_the_log_has_lost(http: TestClient) -> None:
+    study = http.post("/studies", json=STUDY).json()["study"]
+    log = http.app.state.services.log  # type: ignore[attr-defined]
+    head = log.head()
+    assert http.post(f"/studies/{study}:pause").json()["state"] == "paused"
+    assert http.get(f"/studies/{study}/events").json()["items"][-1]["type"] == "StudyPaused"
+    lose_events(log, head)
+    answer = http.get(f"/studies/{study}")
+    assert answer.status_code == 503 and answer.headers["retry-after"]
+    assert answer.json()["detail"].startswith(f"the database has lost its last commits: event {head + 1} of plan ")
+    assert http.get(f"/studies/{study}").json()["state"] == "running"
+    assert [each["type"] for each in http.get(f"/studies/{study}/events").json()["items"]] == ["StudySubmitted"]
+    assert "stagetree_lost_commits 1" in http.get("http://test/metrics").text.splitlines()
+
+
+def test_readiness_finds_a_loss_that_no_request_has_met(http: TestClient) -> None:
+    study = http.post("/studies", json=STUDY).json()["study"]
+    log = http.app.state.services.log  # type: ignore[attr-defined]
+    head = log.head()
+    http.post(f"/studies/{study}:pause")
+    lose_events(log, head)
+    assert "the database has lost its last commits" in http.get("http://test/readyz").json()["checks"]["database"]

@@ -1,0 +1,115 @@
+"""A log that has lost its last events is noticed by who has read them, who drops what it remembers and reads anew."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import pytest
+from lost_events import lose_events
+
+from app.domain.events import Event, StudySubmitted
+from app.domain.evolve import fold
+from app.domain.search_plan import SearchPlan
+from app.events.log import Append, EventLog, VersionConflict
+from app.events.lost_commits import LostCommits
+from app.events.plans import Plans
+from app.events.records import Write, transact
+
+AT = 1_764_424_931.0
+
+
+def submitted(study: str) -> StudySubmitted:
+    return StudySubmitted(study=study, spec={"name": study}, at=AT)
+
+
+def add(log: EventLog, *studies: str, stream: str = "p", at: float = AT) -> None:
+    log.append(stream, [submitted(each) for each in studies], expected=None, at=at)
+
+
+def shorter(log: EventLog) -> None:
+    lose_events(log, 1)
+
+
+def as_long_again(log: EventLog) -> None:
+    lose_events(log, 1)
+    add(log, "other", at=AT + 9)
+
+
+def longer(log: EventLog) -> None:
+    lose_events(log, 1)
+    add(log, "other", "third", at=AT + 9)
+
+
+@pytest.mark.parametrize("lose", [shorter, as_long_again, longer])
+def test_a_plan_whose_events_are_gone_is_read_anew(
+    log: EventLog, lose: Callable[[EventLog], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    add(log, "s1", "s2")
+    plans = Plans(log)
+    plans.get("p")
+    lose(log)
+    with caplog.at_level(logging.ERROR), pytest.raises(LostCommits) as raised:
+        plans.get("p")
+    assert str(raised.value) == (
+        "the database has lost its last commits: event 2 of plan p, recorded at 2025-11-29 14:02:11 UTC, is not in the"
+        " log any more; what was trained since is trained again, and what users asked for since must be asked for"
+        " again."
+    )
+    assert caplog.messages == [str(raised.value)]
+    assert plans.get("p") == fold(each.event for each in log.read("p"))
+    assert plans.losses == 1
+
+
+def test_what_one_plan_shows_counts_for_all_of_them(log: EventLog) -> None:
+    """Also where nobody asks about the plan that has lost something."""
+    forgotten: list[str] = []
+    add(log, "s1")
+    add(log, "s2", stream="q")
+    plans = Plans(log, on_loss=lambda: forgotten.append("all"))
+    plans.get("p")
+    plans.get("q")
+    plans.check_log()
+    lose_events(log, 1)
+    with pytest.raises(LostCommits):
+        plans.check_log()
+    assert plans.names() == [] and forgotten == ["all"]
+    plans.check_log()
+    assert plans.get("q").version == 0
+
+
+def test_nothing_is_missed_in_a_log_that_has_all(log: EventLog) -> None:
+    add(log, "s1")
+    plans = Plans(log)
+    plans.get("p")
+    add(log, "s2")
+    plans.get("p")
+    add(log, "s3", stream="q")
+    plans.check_log()
+    assert plans.get("p").version == 2 and plans.losses == 0
+
+
+def test_nothing_is_decided_on_events_that_are_gone(log: EventLog) -> None:
+    """However often the race is lost: also while the stream is locked."""
+    add(log, "s1", "s2")
+    plans = Plans(log)
+    plans.get("p")
+    lose_events(log, 1)
+    seen: list[list[str]] = []
+
+    def decide(plan: SearchPlan) -> list[Event]:
+        seen.append(list(plan.studies))
+        return [submitted("mine")]
+
+    write = Write(stream="p", decide=decide, at=AT, is_known=True)
+    with pytest.raises(LostCommits):
+        transact(log, plans, write, pause=lambda seconds: None)
+    assert log.version("p") == 1
+    transact(log, plans, write, pause=lambda seconds: None)
+    assert seen[-1] == ["s1"] and list(plans.get("p").studies) == ["s1", "mine"]
+
+
+def test_a_decision_for_a_longer_stream_is_a_conflict(log: EventLog) -> None:
+    add(log, "s1")
+    with pytest.raises(VersionConflict, match="at version 1, before 2"):
+        log.write(Append(stream="p", decide=lambda news: [submitted("mine")], expected=2, at=AT))
