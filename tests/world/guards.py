@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from app.domain import checkpoint_needs
+from app.events import plans
 from app.events.database import DatabaseUnavailable
-from app.events.log import Append, assign_positions
+from app.events.log import Append, EventLog, StoredEvent, assign_positions
 from app.events.memory.chains import MemoryChains, Table
 from app.events.memory.log import MemoryLog
 from app.events.rows import ChainFlags, Fenced, SlotRecord
 from app.workers.scheduler.reaper import Reaper
-from app.workers.slot import group, models
+from app.workers.slot import group, models, outbox
 from app.workers.slot.checkpoint_store import CheckpointStore, Stored
 from app.workers.slot.models import LaneContext
 from stagetree.runtime.failures import TrainerFailed
@@ -173,6 +174,20 @@ def slots_that_are_lent(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Table, "put", keep)
 
 
+def losses_in_memory(patch: pytest.MonkeyPatch) -> None:
+    """Who has read what the log has lost reads on as if it had not."""
+
+    def read_after(log: EventLog, stream: str, last: StoredEvent | None, limit: int) -> list[StoredEvent]:
+        return log.read(stream, after=0 if last is None else last.version, limit=limit)
+
+    patch.setattr(plans, "read_after", read_after)
+
+
+def losses_of_slots(patch: pytest.MonkeyPatch) -> None:
+    """A slot whose facts the log has lost trains on."""
+    patch.setattr(outbox, "read_after", lambda *given, **more: [])
+
+
 GUARDS: dict[str, Without] = {
     each.__name__: each
     for each in (
@@ -192,6 +207,8 @@ GUARDS: dict[str, Without] = {
         processes_of_packs,
         lanes_that_leave,
         slots_that_are_lent,
+        losses_in_memory,
+        losses_of_slots,
     )
 }
 
