@@ -15,9 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stacks import wait_for
 
-from app.domain.events import StudyPaused
 from app.events.database import DatabaseUnavailable
-from app.events.lost_commits import LostCommits
 from app.events.memory import MemoryRecords
 from app.events.rows import ChainFlags, SlotTaken
 from app.events.rows.ports import RowsPort
@@ -58,7 +56,6 @@ class Beating:
         self.looks, self.ends = list[int](), list[str]()
         self.is_retiring, self.said = False, Description()
         self.look: Callable[[], None] = lambda: None
-        self.check_log: Callable[[str], None] = lambda stream: None
         self.heartbeat = Heartbeat(
             self.anna,
             "cpu",
@@ -67,7 +64,6 @@ class Beating:
             describe=lambda: self.said,
             is_retiring=lambda: self.is_retiring,
             look=self._look,
-            check_log=lambda stream: self.check_log(stream),
             end=self.ends.append,
             clock=self.clock.now,
             lease_seconds=LEASE,
@@ -364,19 +360,3 @@ def test_who_begins_anew_says_again_what_it_has(beating: Beating) -> None:
         rows.slots.forget_all()
     beating.beat()
     assert beating.row().note == "waits"
-
-
-def test_chains_whose_facts_the_log_has_lost_are_given_up(beating: Beating, caplog: pytest.LogCaptureFixture) -> None:
-    claim = beating.begin()
-    recorded = beating.records.log.append("plan", [StudyPaused(study="s")], expected=0, at=0.0)
-
-    def miss(stream: str) -> None:
-        assert stream == "plan"
-        raise LostCommits(recorded[0])
-
-    beating.beat()
-    assert not claim.end_flag.is_set()
-    beating.check_log = miss
-    beating.beat()
-    assert claim.end_flag.is_set()
-    assert "slot gpu0 gives up its chains: the database has lost its last commits" in caplog.text

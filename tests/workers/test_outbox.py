@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import pytest
-from lost_events import lose_events
 
 from app.domain import events as e
-from app.events.lost_commits import LostCommits
 from app.events.memory import MemoryRecords
 from app.events.rows import Fenced
 from app.events.rows.ports import RowsPort
@@ -187,15 +185,3 @@ def test_facts_in_one_are_both_void_when_the_chain_is_over(told: Told) -> None:
     told.outbox.put(told.first, [fact(1)], refusal(Fenced("another worker's")), is_last=True)
     assert told.outbox.drain(60.0)
     assert told.records.log.read("plan") == [] and told.first.end_flag.is_set()
-
-
-def test_a_fact_that_the_log_has_lost_is_missed_once(outbox: FactOutbox, records: MemoryRecords) -> None:
-    outbox.check_log("plan")
-    outbox.put(Claim("c", "plan", 1), [fact(0)], always)
-    assert outbox.drain(60.0)
-    outbox.check_log("plan")
-    lose_events(records.log, 0)
-    with pytest.raises(LostCommits, match="event 1 of plan plan"):
-        outbox.check_log("plan")
-    outbox.check_log("plan")
-    assert outbox.version("plan") == 0

@@ -32,7 +32,7 @@ RATES = {
     "database is away": 0.001,
     "database is away for one": 0.002,
     "database's clock jumps": 0.001,
-    "database loses its last commits": 0.0005,
+    "database loses its last commits": 0.002,
     "store fails": 0.05,
     "store's answer is lost": 0.05,
     "store is away": 0.01,

@@ -16,7 +16,7 @@ from app.events.memory.chains import MemoryChains, Table
 from app.events.memory.log import MemoryLog
 from app.events.rows import ChainFlags, Fenced, SlotRecord
 from app.workers.scheduler.reaper import Reaper
-from app.workers.slot import group, models, outbox
+from app.workers.slot import group, models
 from app.workers.slot.checkpoint_store import CheckpointStore, Stored
 from app.workers.slot.models import LaneContext
 from stagetree.runtime.failures import TrainerFailed
@@ -183,11 +183,6 @@ def losses_in_memory(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(plans, "read_after", read_after)
 
 
-def losses_of_slots(patch: pytest.MonkeyPatch) -> None:
-    """A slot whose facts the log has lost trains on."""
-    patch.setattr(outbox, "read_after", lambda *given, **more: [])
-
-
 GUARDS: dict[str, Without] = {
     each.__name__: each
     for each in (
@@ -208,7 +203,6 @@ GUARDS: dict[str, Without] = {
         lanes_that_leave,
         slots_that_are_lent,
         losses_in_memory,
-        losses_of_slots,
     )
 }
 

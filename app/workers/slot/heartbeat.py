@@ -14,17 +14,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from app.domain.terms import ChainState
-from app.events import (
-    ChainFlags,
-    ChainRecord,
-    DatabaseUnavailable,
-    Fenced,
-    LostCommits,
-    Records,
-    RowsPort,
-    SlotLost,
-    SlotTaken,
-)
+from app.events import ChainFlags, ChainRecord, DatabaseUnavailable, Fenced, Records, RowsPort, SlotLost, SlotTaken
 from app.outages import LostRace
 from app.workers.ownership import Owner
 from app.workers.slot.claim import Claim, Pulse
@@ -67,7 +57,6 @@ class Heartbeat:
     gauges: what the slot measures for its row, see `app.workers.slot.gauges`.
     is_retiring: whether it takes no more chains.
     look: called in each round.
-    check_log: raises `LostCommits` if this worker's last fact in a stream is not in the log any more.
     end: called when this worker can no longer be the slot: another one has it, or messages do not arrive.
     clock: monotonic.
     flags: what the scheduler wants of each chain.
@@ -83,7 +72,6 @@ class Heartbeat:
         describe: Callable[[], Description],
         is_retiring: Callable[[], bool],
         look: Callable[[], None],
-        check_log: Callable[[str], None],
         end: Callable[[str], None],
         clock: Clock,
         lease_seconds: float,
@@ -93,7 +81,7 @@ class Heartbeat:
     ) -> None:
         self._me, self._device, self._records, self._gauges = me, device, records, gauges
         self._pulses, self._describe, self._is_retiring = pulses, describe, is_retiring
-        self._look, self._check_log, self._end, self._clock = look, check_log, end, clock
+        self._look, self._end, self._clock = look, end, clock
         self._lease_seconds, self._heartbeat_seconds = lease_seconds, heartbeat_seconds
         self.flags: Mapping[str, ChainFlags] = {}
         self.is_taken = False
@@ -176,7 +164,6 @@ class Heartbeat:
             self._sent_description, self._is_retired = None, False  # it is not on record
             raise
         flags = dict[str, ChainFlags]()
-        self._give_up_lost()
         for pulse in self._live():
             self._give_up_waiting(pulse)
             if not pulse.claim.end_flag.is_set():
@@ -216,16 +203,6 @@ class Heartbeat:
     def _live(self) -> list[Pulse]:
         """The chains that are still ours, as far as known here."""
         return [pulse for pulse in self._pulses() if not pulse.claim.end_flag.is_set()]
-
-    def _give_up_lost(self) -> None:
-        """End the chains of a plan whose facts the log has lost: they resume from what is on record."""
-        for stream in dict.fromkeys(pulse.claim.stream for pulse in self._live()):
-            try:
-                self._check_log(stream)
-            except LostCommits as lost:
-                logger.error("slot %s gives up its chains: %s", self._me.slot, lost)
-                for pulse in [each for each in self._live() if each.claim.stream == stream]:
-                    pulse.claim.end_flag.set()
 
     def _give_up_waiting(self, pulse: Pulse) -> None:
         """End a chain whose next message has not come for a whole lease. If it comes now, it is stale."""

@@ -1,8 +1,7 @@
 """Writes a slot's facts to the log, in order; nothing else in a slot appends to it.
 
 Each fact carries proof of the right to state it. During an outage of the database facts wait while training continues.
-Only the database's answer decides whether the chain is still ours, not the time that has passed. A fact that was
-recorded may be lost with the database's last commits, see `check_log`.
+Only the database's answer decides whether the chain is still ours, not the time that has passed.
 
 Runs on: the outbox's thread; `put` on the caller's.
 """
@@ -17,9 +16,8 @@ from dataclasses import dataclass, replace
 from itertools import count
 
 from app.domain import events as e
-from app.events import DatabaseUnavailable, Fenced, LostCommits, Records, RowsPort, SlotLost, StoredEvent
+from app.events import DatabaseUnavailable, Fenced, Records, RowsPort, SlotLost
 from app.events.codec import Unwritable, write
-from app.events.lost_commits import read_after
 from app.outages import LostRace
 from app.workers.slot.claim import Claim
 from app.workers.slot.retry import RetryPolicy
@@ -182,7 +180,7 @@ class FactOutbox:
     ) -> None:
         self._log, self._clock, self._notify, self._retry = records.log, clock, notify, retry
         self._numbers = count(1)
-        self._last: dict[str, StoredEvent] = {}  # by stream
+        self._versions: Mapping[str, int] = {}  # replaced as a whole for other threads
         self._thread = WorkerThread("outbox", self._record, retry, CAPACITY, executor)
 
     def put(
@@ -209,19 +207,7 @@ class FactOutbox:
 
     def version(self, stream: str) -> int:
         """The version of this slot's last fact in a stream; 0 if there is none."""
-        last = self._last.get(stream)
-        return 0 if last is None else last.version
-
-    def check_log(self, stream: str) -> None:
-        """Raise `LostCommits` once if this slot's last fact in a stream is not in the log any more. On any thread."""
-        last = self._last.get(stream)
-        if last is None:
-            return
-        try:
-            read_after(self._log, stream, last, limit=0)
-        except LostCommits:
-            self._last.pop(stream, None)
-            raise
+        return self._versions.get(stream, 0)
 
     @property
     def is_idle(self) -> bool:
@@ -290,7 +276,7 @@ class FactOutbox:
                 about = statement.claim.log_fields
                 logger.log(level, "facts of chain %s wait: %s", about["chain"], problem, extra=about)
                 continue
-            self._last[stream] = recorded[-1]
+            self._versions = {**self._versions, stream: recorded[-1].version}
             return
 
 

@@ -53,7 +53,6 @@ class Slot:
             describe=self._describe,
             is_retiring=self._is_retiring,
             look=self._look,
-            check_log=self._context.outbox.check_log,
             end=dependencies.end,
             clock=dependencies.clock,
             lease_seconds=limits.lease,
