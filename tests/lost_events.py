@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from sqlalchemy import text
 
 from app.events.log import EventLog, SqlLog
@@ -15,13 +18,15 @@ WITHOUT_THE_LAST = (
 )
 
 
-def lose_events(log: EventLog, head: int) -> None:
-    """Those after a position."""
-    if isinstance(log, MemoryLog):
-        log._all = log._all[:head]
-        log._streams = {name: [each for each in log._all if each.stream == name] for name in log._streams}
+@contextmanager
+def lost(log: EventLog) -> Iterator[None]:
+    """What is appended within the block is lost at its end."""
+    head, put_back = log.head(), log.replica() if isinstance(log, MemoryLog) else None
+    yield
+    if put_back is not None:
+        put_back()
         return
     assert isinstance(log, SqlLog)
-    with log._database.write() as session:
+    with log.database.write() as session:
         for statement in WITHOUT_THE_LAST:
             session.execute(text(statement), {"head": head})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from fastapi.testclient import TestClient
-from lost_events import lose_events
+from lost_events import lost
 
 from app.main import create_app
 from app.settings import Settings
@@ -22,9 +22,9 @@ def test_a_server_forgets_what_the_log_has_lost(http: TestClient) -> None:
     study = http.post("/studies", json=STUDY).json()["study"]
     log = http.app.state.services.log  # type: ignore[attr-defined]
     head = log.head()
-    assert http.post(f"/studies/{study}:pause").json()["state"] == "paused"
-    assert http.get(f"/studies/{study}/events").json()["items"][-1]["type"] == "StudyPaused"
-    lose_events(log, head)
+    with lost(log):
+        assert http.post(f"/studies/{study}:pause").json()["state"] == "paused"
+        assert http.get(f"/studies/{study}/events").json()["items"][-1]["type"] == "StudyPaused"
     answer = http.get(f"/studies/{study}")
     assert answer.status_code == 503 and answer.headers["retry-after"]
     assert answer.json()["detail"].startswith(f"the database has lost its last commits: event {head + 1} of plan ")
@@ -36,7 +36,6 @@ def test_a_server_forgets_what_the_log_has_lost(http: TestClient) -> None:
 def test_readiness_finds_a_loss_that_no_request_has_met(http: TestClient) -> None:
     study = http.post("/studies", json=STUDY).json()["study"]
     log = http.app.state.services.log  # type: ignore[attr-defined]
-    head = log.head()
-    http.post(f"/studies/{study}:pause")
-    lose_events(log, head)
+    with lost(log):
+        http.post(f"/studies/{study}:pause")
     assert "the database has lost its last commits" in http.get("http://test/readyz").json()["checks"]["database"]

@@ -16,6 +16,7 @@ import psutil
 from sqlalchemy import text
 from stacks import Cluster, wait_for
 
+from app.events.log import SqlLog
 from app.events.tables import metadata
 
 Fault = Callable[[Cluster, Random], str]
@@ -229,7 +230,9 @@ def lost_commits(cluster: Cluster, chance: Random) -> str:
         "CREATE SCHEMA replica",
         *(f"CREATE TABLE replica.{name} AS TABLE public.{name}" for name in names),
     )
+    head = SqlLog(cluster.database).head()
     time.sleep(seconds)
+    lost = SqlLog(cluster.database).head() - head
     execute(
         cluster,
         END_CONNECTIONS,
@@ -237,7 +240,7 @@ def lost_commits(cluster: Cluster, chance: Random) -> str:
         *(f"INSERT INTO public.{name} SELECT * FROM replica.{name}" for name in names),
         END_CONNECTIONS,
     )
-    return f"the commits of {seconds:.1f} s were lost"
+    return f"the commits of {seconds:.1f} s were lost, and {lost} events with them"
 
 
 END_CONNECTIONS = (

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
 import pytest
-from lost_events import lose_events
+from lost_events import lost
 
 from app.domain.events import Event, StudySubmitted
 from app.domain.evolve import fold
@@ -27,28 +26,17 @@ def add(log: EventLog, *studies: str, stream: str = "p", at: float = AT) -> None
     log.append(stream, [submitted(each) for each in studies], expected=None, at=at)
 
 
-def shorter(log: EventLog) -> None:
-    lose_events(log, 1)
-
-
-def as_long_again(log: EventLog) -> None:
-    lose_events(log, 1)
-    add(log, "other", at=AT + 9)
-
-
-def longer(log: EventLog) -> None:
-    lose_events(log, 1)
-    add(log, "other", "third", at=AT + 9)
-
-
-@pytest.mark.parametrize("lose", [shorter, as_long_again, longer])
+@pytest.mark.parametrize("others", [(), ("other",), ("other", "third")], ids=["shorter", "as long", "longer"])
 def test_a_plan_whose_events_are_gone_is_read_anew(
-    log: EventLog, lose: Callable[[EventLog], None], caplog: pytest.LogCaptureFixture
+    log: EventLog, others: tuple[str, ...], caplog: pytest.LogCaptureFixture
 ) -> None:
-    add(log, "s1", "s2")
+    add(log, "s1")
     plans = Plans(log)
-    plans.get("p")
-    lose(log)
+    with lost(log):
+        add(log, "s2")
+        plans.get("p")
+    if others:
+        add(log, *others, at=AT + 9)
     with caplog.at_level(logging.ERROR), pytest.raises(LostCommits) as raised:
         plans.get("p")
     assert str(raised.value) == (
@@ -65,12 +53,12 @@ def test_what_one_plan_shows_counts_for_all_of_them(log: EventLog) -> None:
     """Also where nobody asks about the plan that has lost something."""
     forgotten: list[str] = []
     add(log, "s1")
-    add(log, "s2", stream="q")
     plans = Plans(log, on_loss=lambda: forgotten.append("all"))
-    plans.get("p")
-    plans.get("q")
-    plans.check_log()
-    lose_events(log, 1)
+    with lost(log):
+        add(log, "s2", stream="q")
+        plans.get("p")
+        plans.get("q")
+        plans.check_log()
     with pytest.raises(LostCommits):
         plans.check_log()
     assert plans.names() == [] and forgotten == ["all"]
@@ -91,10 +79,11 @@ def test_nothing_is_missed_in_a_log_that_has_all(log: EventLog) -> None:
 
 def test_nothing_is_decided_on_events_that_are_gone(log: EventLog) -> None:
     """However often the race is lost: also while the stream is locked."""
-    add(log, "s1", "s2")
+    add(log, "s1")
     plans = Plans(log)
-    plans.get("p")
-    lose_events(log, 1)
+    with lost(log):
+        add(log, "s2")
+        plans.get("p")
     seen: list[list[str]] = []
 
     def decide(plan: SearchPlan) -> list[Event]:

@@ -126,12 +126,12 @@ def _append_in_one_statement(
 
 class SqlLog(EventLog):
     def __init__(self, database: Database) -> None:
-        self._database = database
+        self.database = database
 
     def write(self, append: Append) -> list[StoredEvent]:
         once = append.idempotency
         try:
-            with self._database.write() as session:
+            with self.database.write() as session:
                 return _write(session, append)
         except VersionConflict:
             raise
@@ -143,28 +143,28 @@ class SqlLog(EventLog):
             return recorded
 
     def find_by_key(self, key: str, fingerprint: str = "") -> list[StoredEvent] | None:
-        with self._database.read() as session:
+        with self.database.read() as session:
             return _find_by_key(session, key, fingerprint)
 
     def read(self, stream: str, *, after: int = 0, limit: int | None = None) -> list[StoredEvent]:
-        with self._database.read() as session:
+        with self.database.read() as session:
             return _read(session, stream, after, limit)
 
     def tail(self, *, after: int = 0, limit: int | None = None) -> list[tuple[int, str]]:
         place = select(EVENTS.c.position, EVENTS.c.stream)
         query = place.where(EVENTS.c.position > after).order_by(EVENTS.c.position).limit(limit)
-        with self._database.read() as session:
+        with self.database.read() as session:
             return [(position, stream) for position, stream in session.execute(query)]
 
     def struck_studies(self, stream: str) -> frozenset[StudyId]:
         query = select(EVENTS).where(EVENTS.c.stream == stream, EVENTS.c.type == StudyStruck.__name__)
-        with self._database.read() as session:
+        with self.database.read() as session:
             struck = struck_studies(each.event for each in _fetch(session, query))
             return struck or struck_studies(_stored_event(each).event for each in archive.events_of(session, stream))
 
     def profiles(self) -> list[StoredEvent]:
         recorded: list[StoredEvent] = []
-        with self._database.read() as session:
+        with self.database.read() as session:
             for row in session.execute(select(EVENTS).where(text(PROFILES)).order_by(EVENTS.c.position)):
                 with suppress(UnknownEvent):
                     recorded.append(_stored_event(row))
@@ -182,16 +182,16 @@ class SqlLog(EventLog):
         return {kind: count for kind, count in counts.items() if kind in FAILURES}
 
     def version(self, stream: str) -> int:
-        with self._database.read() as session:
+        with self.database.read() as session:
             return session.scalar(select(STREAMS.c.version).where(STREAMS.c.stream == stream)) or 0
 
     def head(self) -> int:
-        with self._database.read() as session:
+        with self.database.read() as session:
             return session.scalar(select(HEAD.c.position)) or 0
 
     def versions(self) -> dict[str, int]:
         query = select(STREAMS.c.stream, STREAMS.c.version).order_by(STREAMS.c.stream)
-        with self._database.read() as session:
+        with self.database.read() as session:
             return {row.stream: row.version for row in session.execute(query)}
 
 

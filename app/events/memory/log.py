@@ -13,7 +13,8 @@ from app.domain.evolve import struck_studies
 from app.domain.terms import FAILURES, StudyId
 from app.events.log import Append, EventLog, StoredEvent, Used, VersionConflict, assign_positions
 from app.events.log.port import check_not_shorter, project
-from app.events.memory.chains import Tables
+from app.events.memory.chains import Table, Tables
+from app.events.memory.replica import copy_parts
 from app.events.memory.rows import MemoryRows
 
 
@@ -36,6 +37,11 @@ class MemoryRecords:
             yield self._rows
 
     def close(self) -> None: ...
+
+    def replica(self) -> Callable[[], None]:
+        """A function that makes all rows and events what they are now: what is committed meanwhile is lost."""
+        tables = [each for each in vars(self._tables).values() if isinstance(each, Table)]
+        return copy_parts([self.log, self._tables, *tables])
 
 
 class MemoryLog(EventLog):
@@ -80,6 +86,10 @@ class MemoryLog(EventLog):
             self._streams.setdefault(append.stream, []).extend(recorded)
             self._tables.versions[append.stream] = recorded[-1].version
         return recorded
+
+    def replica(self) -> Callable[[], None]:
+        """As that of `MemoryRecords`, of the events alone."""
+        return copy_parts([self])
 
     def find_by_key(self, key: str, fingerprint: str = "") -> list[StoredEvent] | None:
         with self._tables.lock:
