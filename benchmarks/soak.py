@@ -56,7 +56,8 @@ class Tally:
 
     def __init__(self) -> None:
         self.faults, self.crash_points, self.moments = Counter[str](), Counter[str](), set[str]()
-        self.histories, self.seconds, self.gangs, self.lost, self.noticed = 0, 0.0, 0, 0, 0
+        self.histories, self.seconds = 0, 0.0
+        self.gangs = self.lost = self.noticed = self.stolen = 0
         self.wrong: list[int] = []
 
     def add(self, world: World) -> None:
@@ -65,6 +66,7 @@ class Tally:
         self.gangs += world.gangs
         self.lost += world.database.lost
         self.noticed += world.noticed_losses
+        self.stolen += world.stolen
         self.faults += world.faults.counts
         self.crash_points += world.faults.crash_points
         self.moments |= world.faults.moments
@@ -81,6 +83,7 @@ class Tally:
                 f"{self.crash_points.total()} kills at {len(self.crash_points)} of {len(self.moments)} crash points",
                 *([f"no kill: {', '.join(safe)}"] if safe else []),
                 f"{self.gangs} chains had more than one slot",
+                f"{self.stolen} slots were taken by a worker on another machine",
                 f"{self.lost} events were lost in fail-overs, which processes noticed {self.noticed} times",
             ]
         )

@@ -100,10 +100,10 @@ def main() -> int:
             watched, studies = soak(stack, 60 * arguments.minutes)
             family = psutil.Process().children(recursive=True)
         outlived = psutil.wait_procs(family, timeout=30.0)[1]
-    left = sorted(shared_files() - before)
+    left = sorted(shared_files() - before - files_of_others())
     problems = [problem for each in watched for problem in each.problems()]
     problems += [f"process {each.pid} outlives the stack" for each in outlived]
-    problems += [f"{SHARED_MEMORY / name} is left" for name in left]
+    problems += [f"{path} is left" for path in left]
     print(f"{studies} studies in {arguments.minutes:g} minutes; MiB of each process, and its descriptors:")
     print(f"{'':<24} {'pid':>8} {'first':>9} {'last':>9} {'MiB/hour':>11} {'first':>6} {'last':>6} {'most':>6}")
     print(*watched, sep="\n")
@@ -111,8 +111,17 @@ def main() -> int:
     return 1 if problems else 0
 
 
-def shared_files() -> set[str]:
-    return set(os.listdir(SHARED_MEMORY)) if SHARED_MEMORY.is_dir() else set()
+def shared_files() -> set[Path]:
+    return {path for path in SHARED_MEMORY.glob("*") if not path.is_dir()}
+
+
+def files_of_others() -> set[Path]:
+    """What living processes have mapped: the stack has none any more."""
+    mapped = set[Path]()
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            mapped |= {Path(each.path) for each in process.memory_maps() if each.path.startswith(str(SHARED_MEMORY))}
+    return mapped
 
 
 def soak(stack: Embedded, seconds: float) -> tuple[list[Watched], int]:
@@ -146,12 +155,10 @@ def is_over(client: Client, study: str) -> bool:
 
 
 def name_of(process: psutil.Process) -> str:
-    """What it does, by its command."""
-    words = process.cmdline()
-    if "-Q" in words:
-        return words[words.index("-Q") + 1] + (" (fork)" if process.ppid() != os.getpid() else "")
-    known = {"uvicorn": "api", "app.workers.prefork": "workers", "redis-server": "redis"}
-    return next((name for word in words for key, name in known.items() if key in word), " ".join(words)[-24:])
+    """That of its log, of which a slot has two: its worker, and the fork that trains."""
+    with contextlib.suppress(OSError):
+        return Path(os.readlink(f"/proc/{process.pid}/fd/1")).stem
+    return process.name()
 
 
 if __name__ == "__main__":

@@ -64,6 +64,7 @@ class World:
         self.members: dict[str, Member] = {}
         self.deaths = self.gangs = self._coming = 0
         self.noticed_losses = 0  # by processes
+        self.stolen = 0  # slots that a worker on another machine could take
         self.lost_times: list[tuple[float, float]] = []  # in which a fact may be lost, or a lost one be relied on
         self._machine = Member("machine", self)
         self._owners: dict[str, Ownership] = {}
@@ -166,6 +167,7 @@ class World:
             me.is_refused = True
             me.kill()
             return
+        self.stolen += TWIN in me.name
         messages = me.fibers_of.flag()
         me.on_end = messages.set
         self.broker.serve(me.name, slot, messages)

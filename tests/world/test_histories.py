@@ -6,6 +6,7 @@ Each runs in a process of its own, so that a seed means the same here and there.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -33,7 +34,9 @@ def soak(*arguments: str) -> str:
 def test_whatever_happens_the_results_are_those_of_a_calm_run(part: int) -> None:
     said = soak("--seeds", f"{part * EACH}:{(part + 1) * EACH}")
     assert f"{EACH} histories" in said
-    assert " chains had more than one slot" in said and "\n0 chains" not in said
+    rare = () if part else ("slots were taken by a worker on another machine", "events were lost in fail-overs")
+    for shown in ("chains had more than one slot", *rare):
+        assert re.search(rf"^[1-9]\d* {shown}", said, re.MULTILINE), said
 
 
 @pytest.mark.slow
