@@ -94,9 +94,10 @@ class Scheduler:
     def _tick(self) -> None:
         if self._ports.plans.losses != self._losses:
             self._begin()
-        self._ports.plans.check_log()
         cluster = self._cluster
         self._cluster.look()
+        if cluster.has_news:
+            self._ports.plans.check_log()
         if self._reaper.reap(cluster):  # its slots are free now
             self._cluster.look()
         self._dispatch.send_again(cluster.undelivered)
