@@ -164,10 +164,10 @@ def without(guards: Iterable[str], first: int, last: int) -> int:
                 GUARDS[guard](patch)
                 broken = violation(seed)
             if broken is not None:
-                print(f"without {guard}, {broken.sentence[:200]} (seed {seed})")
+                print(f"without {guard}, {broken.sentence[:200]} (seed {seed})", flush=True)
                 break
         else:
-            print(f"nothing shows that {guard} is missing")
+            print(f"nothing shows that {guard} is missing", flush=True)
             code = 1
     return code
 

@@ -6,7 +6,9 @@ import pytest
 from fastapi.testclient import TestClient
 from lost_events import lost
 
+from app.events import DatabaseUnavailable, LostCommits
 from app.main import create_app
+from app.service.services import Services
 from app.settings import Settings
 from tests.api.world import API, STUDY
 
@@ -39,3 +41,18 @@ def test_readiness_finds_a_loss_that_no_request_has_met(http: TestClient) -> Non
     with lost(log):
         http.post(f"/studies/{study}:pause")
     assert "the database has lost its last commits" in http.get("http://test/readyz").json()["checks"]["database"]
+
+
+def test_a_feed_ends_where_the_log_has_lost_events(http: TestClient) -> None:
+    """Its client asks again, and is given what is there."""
+    study = http.post("/studies", json=STUDY).json()["study"]
+    use: Services = http.app.state.services  # type: ignore[attr-defined]
+    feed = use.feed(use.find(study), 0)
+    with lost(use.log):
+        http.post(f"/studies/{study}:pause")
+        assert len(feed.read(10)) == 2
+    with pytest.raises(LostCommits):
+        feed.read(10)
+    with pytest.raises(DatabaseUnavailable, match="since this feed began"):
+        feed.read(10)
+    assert len(use.feed(use.find(study), 0).read(10)) == 1
