@@ -15,14 +15,13 @@ from app.events.log import EventLog, StoredEvent
 
 
 class LostCommits(DatabaseUnavailable):
-    """The log has lost events that this process has read. What was derived from them is dropped: try again."""
+    """The log has lost events that this process has read. All memory of them is dropped: try again."""
 
     def __init__(self, lost: StoredEvent) -> None:
         at = datetime.fromtimestamp(lost.at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
         super().__init__(
             f"the database has lost its last commits: event {lost.version} of plan {lost.stream}, recorded at {at}, is"
-            " not in the log any more; what was trained since is trained again, and what users asked for since must be"
-            " asked for again."
+            " not in the log any more; later steps are trained again, and later requests of users must be sent again."
         )
 
 

@@ -144,7 +144,7 @@ class Services:
         self.records.close()
 
     def forget(self) -> None:
-        """Drop what was derived from the log, which has lost events."""
+        """Drop all memory of the log, which has lost events."""
         self.plan_histories.clear()
         self.moments.clear()
         self.overviews.clear()

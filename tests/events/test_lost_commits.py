@@ -41,8 +41,7 @@ def test_a_plan_whose_events_are_gone_is_read_anew(
         plans.get("p")
     assert str(raised.value) == (
         "the database has lost its last commits: event 2 of plan p, recorded at 2025-11-29 14:02:11 UTC, is not in the"
-        " log any more; what was trained since is trained again, and what users asked for since must be asked for"
-        " again."
+        " log any more; later steps are trained again, and later requests of users must be sent again."
     )
     assert caplog.messages == [str(raised.value)]
     assert plans.get("p") == fold(each.event for each in log.read("p"))

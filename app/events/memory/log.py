@@ -39,7 +39,7 @@ class MemoryRecords:
     def close(self) -> None: ...
 
     def replica(self) -> Callable[[], None]:
-        """A function that makes all rows and events what they are now: what is committed meanwhile is lost."""
+        """A function that puts all present rows and events back: later commits are lost."""
         tables = [each for each in vars(self._tables).values() if isinstance(each, Table)]
         return copy_parts([self.log, self._tables, *tables])
 

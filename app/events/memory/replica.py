@@ -11,7 +11,7 @@ SHARED = frozenset({"lock", "clock", "_undo"})
 
 
 def copy_parts(parts: Iterable[object]) -> Callable[[], None]:
-    """A function that makes their rows what they are now. No transaction may be under way, neither now nor then."""
+    """A function that puts their present rows back. No transaction may be under way, neither now nor then."""
     kept = [(part, _rows(part)) for part in parts]
 
     def put_back() -> None:

@@ -118,7 +118,7 @@ class Retention:
         self.fence = Fence()
 
     def _forget(self) -> None:
-        """What was measured is void: the log may have lost events."""
+        """Void all measurements: the log may have lost events."""
         self._losses = self._plans.losses
         self._uses: dict[str, PlanUse] = {}  # in the order of the looks
         self._exhausted: dict[str, int] = {}  # versions of plans with nothing left to delete for the budget
