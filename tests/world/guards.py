@@ -215,7 +215,7 @@ SHOWN_BY: Mapping[str, int] = {
     "keys_of_facts": 6,
     "leases": 10,
     "losses_in_memory": 8,
-    "marks_without_pack": 150,
+    "marks_without_pack": 83,
     "processes_of_packs": 21,
     "room_for_others": 11,
     "versions_of_streams": 30,
