@@ -1,7 +1,7 @@
 """The other end of a request's connection: its address, and whether this server's own user has it.
 
 A server may put into `scope["client"]` what a header of the caller says: uvicorn does so where the peer is on this
-machine. So the addresses are those of the connection itself, which uvicorn shows with the method that it passes as
+machine. So the addresses are read from the connection itself, which uvicorn shows with the method that it passes as
 `receive`.
 """
 
@@ -132,7 +132,7 @@ def _unix_owner(connected: socket.socket) -> int:
 
 
 TABLES = Path("/proc/net")
-"""The folder of the kernel's tables of sockets, `tcp` and `tcp6`. They show those of this network namespace."""
+"""The folder of the kernel's tables of sockets, `tcp` and `tcp6`. They list the sockets of this network namespace."""
 
 UID_FIELD, INODE_FIELD = 7, 9
 
@@ -141,7 +141,7 @@ def tcp_owner(there: Endpoint, here: Endpoint) -> int | None:
     """The uid of the socket at the end `there` of a TCP connection; None if this machine has no such open socket.
 
     Raises FileNotFoundError on a system without such tables. A socket that its process has closed has no inode, and uid
-    0 whoever it belonged to. The kernel writes the two fields one after the other, so they count only if a second
+    0 instead of its owner's. The kernel writes the two fields one after the other, so they count only if a second
     reading finds the same.
     """
     found = _owners(there, here)

@@ -2,7 +2,7 @@
 
 A record of an input is a JSON object with its `path` and, once a slot has seen it, `files`, `bytes`, a `stamp` of sizes
 and times and, for small ones, the `sha256` of the content; or `missing`. `unread` is a sentence that says why no slot
-could look at it so far. `app.undeclared_inputs` makes the records of paths that no study declares.
+could look at it yet. `app.undeclared_inputs` makes the records of paths that no study declares.
 """
 
 from __future__ import annotations

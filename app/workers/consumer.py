@@ -1,4 +1,4 @@
-"""Which messages a worker accepts: those that our own senders could have made. `Channel` drops all others.
+"""Which messages a worker accepts: only messages that our own senders could have made. `Channel` drops all others.
 
 A message names one task of this worker's role, with its arguments. Nothing else in it counts: a time limit would
 interrupt the task anywhere, a date would keep it in memory, and callbacks would send further messages.
@@ -33,7 +33,7 @@ def accepted_headers(message: Message, tasks: Tasks) -> dict[str, Any]:
     arguments, named, embedded = message.payload
     wanted, ids = tasks[message.headers["task"]], [message.headers["id"], message.headers.get("root_id", "")]
     if not isinstance(arguments, list) or [type(each) for each in arguments] != wanted or named:
-        raise ValueError("the arguments are not those of the task")
+        raise ValueError("the arguments do not fit the task")
     if any(embedded.get(name) for name in CALLBACKS):
         raise ValueError("it has callbacks")
     if any(link["task"] not in tasks or link["subtask_type"] for link in embedded.get("chain") or ()):

@@ -85,7 +85,7 @@ def keep_for_trainers(environment: MutableMapping[str, str]) -> None:
 def mask_secrets(text: str, environment: Mapping[str, str]) -> str:
     """Mask the values of variables with secret-sounding names, and passwords in URLs among the variables.
 
-    Everybody with access to the study can read error texts. A long value is masked wherever it is, a shorter one where
+    Everybody with access to the study can read error texts. A long value is masked at any place, a shorter one where
     it stands as a word, and any value beside its name, as in `TOKEN=abc` and `{'TOKEN': 'abc'}`. A number that is not
     long is masked only there: it may be any other number.
     """

@@ -11,6 +11,7 @@ from app.main import create_app
 from app.service.services import Services
 from app.settings import Settings
 from tests.api.world import API, STUDY
+from tests.promql import Prometheus
 
 
 @pytest.fixture
@@ -56,3 +57,14 @@ def test_a_feed_ends_where_the_log_has_lost_events(http: TestClient) -> None:
     with pytest.raises(DatabaseUnavailable, match="since this feed began"):
         feed.read(10)
     assert len(use.feed(use.find(study), 0).read(10)) == 1
+
+
+def test_a_loss_raises_an_alert(http: TestClient) -> None:
+    study = http.post("/studies", json=STUDY).json()["study"]
+    prometheus = Prometheus({"api": lambda: http.get("http://test/metrics").text})
+    assert "StagetreeLostCommits" not in prometheus.watch(5)
+    with lost(http.app.state.services.log):  # type: ignore[attr-defined]
+        http.post(f"/studies/{study}:pause")
+    assert http.get(f"/studies/{study}").status_code == 503
+    assert "StagetreeLostCommits" in prometheus.watch(5)
+    assert "StagetreeLostCommits" not in prometheus.watch(120)

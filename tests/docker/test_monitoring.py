@@ -17,7 +17,10 @@ from tests.promql import Rule, read_rules
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docker" / "monitoring"
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
-CAUSES = [(ROOT / "tests" / path).read_text() for path in ("e2e/test_alerts.py", "workers/test_slot_alerts.py")]
+CAUSES = [
+    (ROOT / "tests" / path).read_text()
+    for path in ("e2e/test_alerts.py", "workers/test_slot_alerts.py", "api/test_lost_log.py")
+]
 RULES = read_rules()
 PANELS = json.loads((FOLDER / "grafana.json").read_text())["panels"]
 QUERIES = [each["expr"] for panel in PANELS for each in panel["targets"]]

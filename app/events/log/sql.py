@@ -174,7 +174,7 @@ class SqlLog(EventLog):
         of_stages = EVENTS.c.data["kind"].as_string(), EVENTS.c.type == StageFailed.__name__
         of_chains = EVENTS.c.data["outcome"].as_string(), EVENTS.c.type == ChainEnded.__name__
         counts = Counter[str]()
-        with self._database.read() as session:
+        with self.database.read() as session:
             for column, is_it in (of_stages, of_chains):
                 query = select(column, func.count()).where(EVENTS.c.position > after, EVENTS.c.position <= until, is_it)
                 for kind, count in session.execute(query.group_by(text("1"))):

@@ -67,13 +67,12 @@ class Cluster:
     live: the live chains by name.
     changed_chains: chains whose row has changed; the reader of them empties it.
     last_begun: by slot, when the last chain was sent that its worker began.
-    has_news: whether anything may have changed since the look before.
     """
 
     def __init__(self, ports: Ports) -> None:
         self._ports, self._slots = ports, dict[str, SlotRecord]()
         self._mark: object = None
-        self._all_again_at, self.has_news = -inf, True
+        self._all_again_at = -inf
         self.now, self.versions, self.live = 0.0, dict[str, int](), dict[str, ChainRecord]()
         self.changed_chains, self.last_begun, self.gangs = set[str](), dict[str, float](), dict[str, ChainRecord]()
         self._lease_clock = LeaseClock(ports.lease_seconds)
@@ -117,14 +116,15 @@ class Cluster:
         self._all_again_at = -inf
 
     def look(self) -> None:
-        """Read the changes. Raises `DatabaseUnavailable` and then changes nothing."""
+        """Read the changes. Raises `DatabaseUnavailable` and then changes nothing, as where the log has lost events."""
         elapsed = self._ports.elapsed()
         is_whole = elapsed >= self._all_again_at
         with self._ports.records.read() as rows:
             now = rows.now()  # read first, so that a lease renewed meanwhile does not look expired
             changes, versions = rows.changes(None if is_whole else self._mark), rows.studies.busy_versions()
         chains, slots = changes.chains, changes.slots
-        self.has_news = is_whole or bool(chains or slots) or versions != self.versions
+        if is_whole or chains or slots or versions != self.versions:
+            self._ports.plans.check_log()
         self.now, self.versions, self._mark = now, versions, changes.mark
         if is_whole:
             chains, slots = dict.fromkeys(self.live) | chains, dict.fromkeys(self._slots) | slots

@@ -53,6 +53,8 @@ class Scheduler:
         """
         try:
             self._ports.fence.begin_tick()
+            if self._ports.plans.losses != self._losses:
+                self._begin()
             self._tick()
             self._ports.show()  # a write: no worker can renew a lease in a read-only database
         except DatabaseUnavailable as problem:
@@ -92,12 +94,8 @@ class Scheduler:
         }
 
     def _tick(self) -> None:
-        if self._ports.plans.losses != self._losses:
-            self._begin()
         cluster = self._cluster
         self._cluster.look()
-        if cluster.has_news:
-            self._ports.plans.check_log()
         if self._reaper.reap(cluster):  # its slots are free now
             self._cluster.look()
         self._dispatch.send_again(cluster.undelivered)

@@ -77,9 +77,9 @@ class SamplingTuner(TunerSpec):
     distinct: bool = distinct_field()
     per_rung: bool | None = Field(
         default=None,
-        description="which results tpe and gp learn from: true, those of one rung at a time, as in BOHB; false, the "
-        "value at the highest step of each trial; by default tpe ranks all results by steps and value, and gp is as "
-        "with false",
+        description="which results tpe and gp learn from: true, the results of one rung at a time, as in BOHB; false, "
+        "the value at the highest step of each trial; by default tpe ranks all results by steps and value, and gp is "
+        "as with false",
     )
 
     def check(self, spec: TunedStudy) -> None:
