@@ -157,11 +157,6 @@ def processes_of_packs(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(models.PackedModel, "is_alive", True)
 
 
-def lanes_that_leave(patch: pytest.MonkeyPatch) -> None:
-    """A lane that is over keeps its place in the pack."""
-    patch.setattr(models.PackedModel, "leave", lambda self: None)
-
-
 def slots_that_are_lent(patch: pytest.MonkeyPatch) -> None:
     """A chain that is over keeps the slots that were lent to it."""
     put = Table.put
@@ -200,7 +195,6 @@ GUARDS: dict[str, Without] = {
         lanes_that_nobody_has,
         room_for_others,
         processes_of_packs,
-        lanes_that_leave,
         slots_that_are_lent,
         losses_in_memory,
     )
