@@ -107,7 +107,7 @@ def test_a_plan_is_folded_part_by_part(done: str, workers: Workers, monkeypatch:
     records = SqlRecords(workers.use.records.database)  # type: ignore[attr-defined]
     log = CountingLog(records.database)
     assert Plans(log).get(workers.stream(done)).version == log.head()
-    assert log.longest <= PART
+    assert log.longest <= PART + 1, "with the last one before it, which may be lost"
 
 
 # --------------------------------------------------------------------------------------------------- what trials print

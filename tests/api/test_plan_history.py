@@ -38,7 +38,7 @@ def test_what_was_folded_is_not_read_again(use: Services, done: str, monkeypatch
 
     monkeypatch.setattr(SqlLog, "read", counting)
     before = drawn(use, done)
-    assert sum(reads) == 0
+    assert set(reads) <= {1}, "the last event, which may be lost"
     with (
         PlanHistories(use.log).holding(stream, version) as alone,
         use.plan_histories.holding(stream, version) as beside,
