@@ -22,7 +22,7 @@ from fastapi.routing import APIRoute
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import QueryParams
 
-from app.api.access import Who
+from app.api.access import Who, principal, require_principal
 from app.api.services import ServicesDep, is_computed, is_heavy, services
 from app.api.turns import LARGE_BYTES
 from app.events import Decide, Idempotency, StoredEvent, transact
@@ -75,8 +75,11 @@ class StrictRoute(APIRoute):
         names = {parameter.alias for parameter in parameters}
         repeated = {each.alias for each in parameters if get_origin(each.field_info.annotation) is Sequence}
         takes_turn, takes_place = is_heavy(self.endpoint), is_computed(self.endpoint)
+        needs_scope = any(each.call is require_principal for each in self.dependant.dependencies)
 
         async def strict(request: Request) -> Response:
+            if needs_scope:  # before anything of the request is read
+                principal(request)
             refuse_unknown(request.query_params, names)
             refuse_repeated(request.query_params, repeated)
             careful = StrictRequest(request)
