@@ -129,9 +129,16 @@ def test_a_slow_answer_has_no_deadline(address: tuple[str, int], app: FastAPI) -
 
 
 def test_a_client_that_goes_away_is_a_line(
-    address: tuple[str, int], caplog: pytest.LogCaptureFixture, wait: Callable[[Callable[[], bool]], None]
+    address: tuple[str, int],
+    caplog: pytest.LogCaptureFixture,
+    wait: Callable[[Callable[[], bool]], None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(http_server, "HEADER_SECONDS", PATIENCE)
+    monkeypatch.setattr(strict, "BODY_SECONDS", PATIENCE)
     with caplog.at_level(logging.INFO), connected(address) as connection:
+        connection.sendall(head("GET", f"{API}/trainers"))
+        assert connection.recv(2**16).startswith(b"HTTP/1.1 200"), "whose connection it is was looked up"
         json = ("Content-Type: application/json", "Content-Length: 100")
         connection.sendall(head("POST", f"{API}/studies", *json) + b'{"name": ')
         time.sleep(SOON / 10)
