@@ -54,7 +54,7 @@ DROPPED_TEXT = "something that is no message was in the queue, and is dropped"
 
 
 class Channel(kombu_redis.Channel):
-    """Drops what is no message, with a line in the log: anything that can write to Redis can write nonsense."""
+    """Drops malformed messages, with a line in the log: any program with access to Redis can write them."""
 
     def _brpop_read(self, **options: Any) -> Any:
         try:
