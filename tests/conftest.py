@@ -55,6 +55,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a 
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """For a socket, whose path must be short: `tmp_path` has the test's name in it."""
+    with tempfile.TemporaryDirectory(prefix="st-") as folder:
+        yield Path(folder)
+
+
 @pytest.fixture(autouse=True, scope="session")
 def scratch() -> Iterator[None]:
     """Temporary files of the processes that tests start, and kill, end with the session."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -76,13 +75,6 @@ def test_another_user_of_the_machine_needs_a_token(
         ):
             assert status_for(NOBODY, place, method, path, family) == 401, path
         assert status_for(NOBODY, place, "GET", "/healthz", family) == 200
-
-
-@pytest.fixture
-def short_folder() -> Iterator[Path]:
-    """For a socket, whose path must be short."""
-    with tempfile.TemporaryDirectory(prefix="st-") as folder:
-        yield Path(folder)
 
 
 def unix_socket(folder: Path) -> tuple[socket.socket, str]:

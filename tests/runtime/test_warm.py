@@ -267,21 +267,21 @@ def test_a_machine_that_is_full_is_said_and_the_interpreter_goes_on(monkeypatch:
 
 
 def test_an_interpreter_that_is_not_ready_is_not_waited_for_for_ever(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, short_folder: Path
 ) -> None:
     monkeypatch.setattr(warm_module, "START_SECONDS", 0.2)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as deaf:
-        deaf.bind(str(tmp_path / "deaf"))
+        deaf.bind(str(short_folder / "deaf"))
         deaf.listen()
         before = opened()
         with pytest.raises(WarmFailed, match="was not ready after"):
-            Warm(str(tmp_path / "deaf")).fork()
+            Warm(str(short_folder / "deaf")).fork()
         assert not opened() - before
 
 
-def test_a_machines_interpreter_that_hangs_up_each_time_is_said(tmp_path: Path) -> None:
+def test_a_machines_interpreter_that_hangs_up_each_time_is_said(short_folder: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-        listener.bind(str(tmp_path / "rude"))
+        listener.bind(str(short_folder / "rude"))
         listener.listen()
 
         def hang_up() -> None:
@@ -291,7 +291,7 @@ def test_a_machines_interpreter_that_hangs_up_each_time_is_said(tmp_path: Path) 
         with ThreadPoolExecutor(1) as pool:
             pool.submit(hang_up)
             with pytest.raises(WarmFailed, match=r"cannot be started: (.*Broken pipe|the other process closed)"):
-                Warm(str(tmp_path / "rude")).fork()
+                Warm(str(short_folder / "rude")).fork()
 
 
 def test_trainers_get_nothing_that_the_service_is_set_up_with() -> None:
