@@ -22,7 +22,7 @@ FORMAT = 1
 """Version of the JSON, since 0.1.0."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Unreadable:
     """An assignment in the format of another version. reason: a sentence."""
 
@@ -82,7 +82,7 @@ class VerificationOrder:
     """A state on the path, for the torch version and device with which metrics without a state were measured."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True, kw_only=True)
 class ChainAssignment:
     """The stages that a chain trains in a row, and how.
 

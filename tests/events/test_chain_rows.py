@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 from concurrent.futures import ThreadPoolExecutor
+from weakref import ref
 
 import pytest
-from assignments import WORK
+from assignments import WORK, stage, work
 from transactions import TTL, Clock, Transactions
 
 from app.events.rows import ChainFlags, ChainNotClaimable, Fenced, Lease, SlotTaken
@@ -237,3 +239,17 @@ def test_marks_that_were_passed_before_they_were_heard_of_are_struck(rows: Trans
     assert rows.chains.flags("c", lease.fence) == ChainFlags((7, 10, 20))
     rows.chains.ask_evaluation("c", [30])
     assert rows.chains.flags("c", lease.fence) == ChainFlags((7, 10, 20, 30))
+
+
+# In memory
+
+
+def test_an_assignment_is_read_once_and_dropped_with_its_last_holder(rows: Transactions) -> None:
+    """Each process of a server kept the last 4,096 of them."""
+    rows.chains.assign("c", "plan", "gpu0", work(stage("only here")), TTL)
+    held = rows.chains.get("c").assignment
+    assert rows.chains.get("c").assignment is held
+    last = ref(held)
+    del held
+    gc.collect()
+    assert last() is None

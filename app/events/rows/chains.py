@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from math import inf
 from typing import Any
+from weakref import WeakValueDictionary
 
 from sqlalchemy import Column, ColumnElement, Text, Update, bindparam, cast, func, select, text, update
 
@@ -207,7 +207,13 @@ def _record(row: Any) -> ChainRecord:
     return ChainRecord(**values | {"members": row.members or {}})
 
 
-@lru_cache(maxsize=4096)
-def _parse(assignment: str) -> ChainAssignment | Unreadable:
-    """Assignments never change, and live chains are read at each tick."""
-    return ChainAssignment.from_json(json.loads(assignment))
+def _parse(text: str) -> ChainAssignment | Unreadable:
+    """The same object for the same text as long as anything holds it, as the scheduler does with live chains, whose
+    rows it reads at each heartbeat.
+    """
+    if (assignment := _PARSED.get(text)) is None:
+        assignment = _PARSED[text] = ChainAssignment.from_json(json.loads(text))
+    return assignment
+
+
+_PARSED: WeakValueDictionary[str, ChainAssignment | Unreadable] = WeakValueDictionary()
