@@ -18,7 +18,6 @@ from stagetree import StudySpec
 from stagetree.space import Space
 from stagetree.space import distinct as module
 from stagetree.space.distinct import UniqueSamples
-from stagetree.spec.tuners.base import DRAWN_FIRST
 from tests.plans import tried
 from tests.tuners.worlds import STUDY, losses, numbered, simulator, spec
 
@@ -41,7 +40,7 @@ SPACES = st.dictionaries(st.sampled_from("abc"), ENTRIES, min_size=1, max_size=3
 STEPS = 8
 MANY: dict[str, Any] = {"num_trials": 500, "max_steps": STEPS, "distinct": True, "sampling_seed": 3}
 SMALL = {"lr": [0.1, 0.2, {"family": "multistep", "init": 0.1, "milestones": [5], "gamma": 0.5}, 0.3], "bs": [32, 64]}
-SAMPLING = ["random", "grid", "sobol", "halton", "tpe", "cmaes", "gp"]
+SAMPLING = ["random", "grid", "sobol", "halton", "tpe", "cmaes", "gp", "trunks"]
 
 
 def nodes(hp: Any) -> tuple[Any, ...]:
@@ -82,10 +81,9 @@ def test_the_tuner_random_too(space: Any, seed: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("sampler", SAMPLING)
 @pytest.mark.parametrize("kind", ["asha", "sha", "hyperband", "median"])
-def test_every_sampler_under_every_tuner(kind: str, sampler: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if sampler in ("tpe", "cmaes", "gp"):
+def test_every_sampler_under_every_tuner(kind: str, sampler: str) -> None:
+    if sampler in ("tpe", "cmaes"):
         pytest.importorskip("optuna")
-    monkeypatch.setitem(DRAWN_FIRST, "gp", 10)  # of eight trials; its models take seconds where little is left
     fields: dict[str, Any] = {"max_steps": STEPS, "sampler": sampler, "distinct": True}
     if kind != "hyperband":
         fields |= {"num_trials": 30}

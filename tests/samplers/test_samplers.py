@@ -21,7 +21,8 @@ from stagetree.limits import LIMITS
 from stagetree.sequences import SequenceError, parse
 from stagetree.spec import SpecError, StudySpec
 
-GUIDED = ("tpe", "cmaes", "gp")
+BY_OPTUNA = ("tpe", "cmaes")
+GUIDED = (*BY_OPTUNA, "gp", "trunks")
 QUASI = ("sobol", "halton")
 SPACE: dict[str, Any] = {
     "lr": {"loguniform": [1e-4, 1.0]},
@@ -98,7 +99,7 @@ def before(seen: list[TrialEvent], number: int) -> list[TrialEvent]:
 @pytest.mark.slow
 @pytest.mark.parametrize("sampler", [*GUIDED, *QUASI, "random"])
 def test_a_proposal_is_a_function_of_seed_and_history(sampler: str) -> None:
-    trials = 8 if sampler == "gp" else 24
+    trials = 24
     seen, proposals = story(sampler, trials)
     for number in (trials // 2, trials - 1):
         again = source(sampler, before(seen, number))
@@ -110,7 +111,7 @@ def test_a_proposal_is_a_function_of_seed_and_history(sampler: str) -> None:
 @pytest.mark.parametrize("sampler", [*GUIDED, *QUASI])
 def test_where_is_respected(sampler: str) -> None:
     where = "lr < 0.05 and bs == 64"
-    last = 5 if sampler == "gp" else 11
+    last = 11
     seen, proposals = story(sampler, last + 1, where=where)
     space = spec(sampler, where=where).search_space
     for proposal in proposals:
@@ -181,7 +182,7 @@ def test_it_learns_within_a_few_trials(sampler: str) -> None:
 
 
 def test_gp_learns_from_four_results() -> None:
-    """Optuna's own number is ten: of twelve trials two were proposed by the model."""
+    """With ten, of twelve trials two were proposed by the model."""
 
     def after(results: int, sign: float) -> Proposal:
         made = source("gp")
@@ -275,7 +276,7 @@ def no_optuna(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_optuna")
-@pytest.mark.parametrize("sampler", GUIDED)
+@pytest.mark.parametrize("sampler", BY_OPTUNA)
 def test_a_server_without_optuna_says_so_at_once(sampler: str, tmp_path: Path) -> None:
     sentence = f"must be another one on this server, since {sampler} needs Optuna: pip install 'stagetree[optuna]'"
     assert unavailable(spec(sampler)) == sentence
@@ -312,7 +313,7 @@ def test_what_is_known_comes_first_and_changes_no_draw_of_a_sampler_that_does_no
         assert proposed(with_known, 1).hp == proposed(without, 0).hp
 
 
-@pytest.mark.parametrize("sampler", GUIDED)
+@pytest.mark.parametrize("sampler", BY_OPTUNA)
 def test_learning_samplers_learn_of_what_was_known(sampler: str) -> None:
     tuner = {"kind": "asha", "num_trials": 9, "min_steps": 1, "max_steps": 9, "sampler": sampler}
     known = [{**KNOWN[0], "lr": 0.01 * (1 + n / 100)} for n in range(40)]
@@ -338,7 +339,7 @@ def test_what_is_known_and_not_in_the_space_is_tried_all_the_same() -> None:
 
 
 def test_tpe_models_each_parameter_by_itself() -> None:
-    """All of them together, which Optuna does by default, is the worse on recorded curves: benchmarks/asha_tpe.py."""
+    """All of them together, which Optuna does by default, is the worse on recorded curves: benchmarks/search.py."""
     seen, _ = story("tpe", 15)
     told = optuna_sampler.OptunaMirror(spec("tpe"), "tpe")
     told.catch_up(seen)
@@ -394,15 +395,14 @@ def test_every_result_counts_for_tpe_by_the_steps_reached_and_the_value_there() 
     assert (trials[1].value, told.level, told.results()) == (0.4, None, 4)
 
 
-@pytest.mark.parametrize("per_rung", [None, True])
-@pytest.mark.parametrize("sampler", ["tpe", pytest.param("gp", marks=pytest.mark.night)])
-def test_a_proposal_is_a_function_of_history_at_any_rung(sampler: str, per_rung: bool | None) -> None:
-    tuner = asha_tuner(sampler) | ({} if per_rung is None else {"per_rung": per_rung})
+@pytest.mark.parametrize(("sampler", "fields"), [("tpe", {}), ("tpe", {"per_rung": True}), ("gp", {})])
+def test_a_proposal_is_a_function_of_history_at_any_rung(sampler: str, fields: dict[str, Any]) -> None:
+    tuner = asha_tuner(sampler) | fields
     seen, proposals = story(sampler, 16, tuner=tuner)
     for number in (9, 15):
         assert proposed(source(sampler, before(seen, number), tuner=tuner), number) == proposals[number]
 
 
 def test_others_have_no_models_to_part() -> None:
-    with pytest.raises(SpecError, match=r"per_rung: must be left out for random: it is of the samplers tpe and gp"):
+    with pytest.raises(SpecError, match=r"per_rung: must be left out for random: it is of the sampler tpe"):
         spec("random", tuner=asha_tuner("random") | {"per_rung": True})

@@ -18,7 +18,7 @@ from app.domain.pricing import trained_tree
 from app.domain.search_plan import Node, TrialEvent
 from app.domain.terms import TrialEventKind, TrialState
 from app.search.replay import replay
-from app.search.samplers import SAMPLERS, gaussian, trunks
+from app.search.samplers import SAMPLERS, gaussian, gp, step_model, trunks
 from app.search.samplers.cube import Cube, spread
 from app.search.tuners.base import context_of
 from app.search.tuners.driver import TunerDriver
@@ -26,6 +26,7 @@ from app.simulation.simulator import Simulator
 from stagetree.sequences import parse
 from stagetree.space import Space
 from stagetree.spec import StudySpec
+from stagetree.spec.tuners.base import DRAWN_FIRST
 from tests.tuners.worlds import STUDY
 
 WSD = {"family": "wsd", "peak": 0.1, "warmup": 2}
@@ -39,8 +40,9 @@ SPACE["lr"]["shape"] = {"choice": ["linear", "sqrt"]}
 @pytest.fixture(autouse=True)
 def few_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
     """These tests do not depend on the number of candidates."""
-    for name, number in {"FRESH": 12, "BRANCHES": 12, "NEIGHBOURS": 6}.items():
-        monkeypatch.setattr(trunks, name, number)
+    monkeypatch.setattr(gp, "FRESH", 12)
+    monkeypatch.setattr(gp, "NEIGHBOURS", 6)
+    monkeypatch.setattr(trunks, "BRANCHES", 12)
 
 
 def spec(**fields: Any) -> StudySpec:
@@ -88,8 +90,8 @@ def test_studies_propose_branches_at_the_price_that_they_say() -> None:
     simulator = simulated()
     study = simulator.plan.studies[STUDY]
     priced = [trial for trial in study.trials if "price" in trial.reason]
-    assert len(study.trials) == 12 and len(priced) == 12 - trunks.FIRST
-    assert sum(trial.reason["price"] for trial in priced) + 20 * trunks.FIRST == study.executed
+    assert len(study.trials) == 12 and len(priced) == 12 - DRAWN_FIRST["trunks"]
+    assert sum(trial.reason["price"] for trial in priced) + 20 * DRAWN_FIRST["trunks"] == study.executed
     assert any(trial.reason["price"] < 20 for trial in priced)
     assert study.executed < 12 * 20
 
@@ -150,7 +152,7 @@ def test_a_study_that_does_not_merge_pays_for_every_step() -> None:
 
 
 @pytest.mark.slow
-def test_rungs_have_models_of_their_own() -> None:
+def test_a_model_of_all_rungs_proposes() -> None:
     study = simulated(slots=2, tuner={"min_steps": 5, "num_trials": 20, "eta": 2}).plan.studies[STUDY]
     assert len(study.trials) == 20 and sum("price" in trial.reason for trial in study.trials) > 10
 
@@ -197,7 +199,7 @@ def test_the_model_is_told_which_part_of_a_trial_a_value_changes(monkeypatch: py
         told_of.append(arguments[3])
         return gaussian.fit_process(*arguments)
 
-    monkeypatch.setattr(trunks, "fit_process", fitted)
+    monkeypatch.setattr(step_model, "fit_process", fitted)
     space = {"lr": SPACE["lr"], "wd": {"choice": [0.1, 0.2]}}
     simulated(space=space)
     places = Space(space, steps=20).parameters()
@@ -206,7 +208,7 @@ def test_the_model_is_told_which_part_of_a_trial_a_value_changes(monkeypatch: py
         assert by_place["lr.peak"] >= 0.95 and by_place["wd"] == 1
         assert 0.05 <= by_place["lr.shape"] < 0.7 and by_place["lr.decay"] < 0.7
     told_of.clear()
-    simulated(space=space, tuner={"min_steps": 5, "eta": 2, "num_trials": 5, "max_steps": 20})
+    simulated(space=space, tuner={"min_steps": 5, "eta": 5, "num_trials": 5, "max_steps": 20})
     assert any(changed[list(places).index("lr.shape")] == 0.05 for changed in told_of)
 
 
@@ -304,6 +306,6 @@ def test_the_improvement_is_the_mean_of_what_may_come() -> None:
     mean, deviation = process.predict(at)
     drawn = mean + deviation * np.random.default_rng(2).standard_normal((200_000, 1))
     assert np.allclose(
-        np.exp(process.log_improvement(at)), np.maximum(0, process.best - drawn).mean(axis=0), rtol=0.05, atol=1e-4
+        np.exp(process.log_improvement(at, -0.9)), np.maximum(0, -0.9 - drawn).mean(axis=0), rtol=0.05, atol=1e-4
     )
-    assert np.isfinite(process.log_improvement(np.array([[1e3, 1e3], [1.0, 1.0]]))).all()
+    assert np.isfinite(process.log_improvement(np.array([[1e3, 1e3], [1.0, 1.0]]), -0.9)).all()

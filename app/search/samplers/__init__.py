@@ -18,8 +18,14 @@ from stagetree.spec import StudySpec
 from stagetree.spec.tuners import SamplingTuner
 
 
+def _gp(spec: StudySpec) -> Sampler:
+    from app.search.samplers.gp import GPSampler  # scipy takes long to import
+
+    return GPSampler(spec)
+
+
 def _trunks(spec: StudySpec) -> Sampler:
-    from app.search.samplers.trunks import TrunkSampler  # scipy takes long to import
+    from app.search.samplers.trunks import TrunkSampler
 
     return TrunkSampler(spec)
 
@@ -31,14 +37,14 @@ SAMPLERS: dict[str, Callable[[StudySpec], Sampler]] = {
     "halton": partial(QMCSampler, kind="halton"),
     "tpe": partial(OptunaSampler, kind="tpe"),
     "cmaes": partial(OptunaSampler, kind="cmaes"),
-    "gp": partial(OptunaSampler, kind="gp"),
+    "gp": _gp,
     "trunks": _trunks,
 }
 
 NEEDED: dict[str, tuple[str, ...]] = {
     "tpe": ("optuna",),
     "cmaes": ("optuna", "cmaes"),
-    "gp": ("optuna",),
+    "gp": (),
     "trunks": (),
 }
 """The samplers that learn, each with the packages that it needs beyond the required ones."""

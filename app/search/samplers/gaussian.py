@@ -52,11 +52,6 @@ class GaussianProcess:
     factor: Numbers
     weights: Numbers
 
-    @property
-    def best(self) -> float:
-        """The least observed loss, standardized."""
-        return float(self.losses.min())
-
     def predict(self, points: Numbers) -> tuple[Numbers, Numbers]:
         """Mean and standard deviation of the standardized loss at points [m, p]: each [m]."""
         across = _kernel(_squares(points, self.points, self.groups), self.lengths, self.share)
@@ -70,10 +65,12 @@ class GaussianProcess:
         losses = np.concatenate([self.losses, self.predict(points)[0]])
         return _factorize(replace(self, points=np.vstack([self.points, points]), losses=losses))
 
-    def log_improvement(self, points: Numbers) -> Numbers:
-        """The logarithm of the expected improvement on the best loss, at points [m, p] (Ament et al. 2023, eq. 9)."""
+    def log_improvement(self, points: Numbers, best: float) -> Numbers:
+        """The logarithm of the expected improvement on `best`, a standardized loss, at points [m, p] (Ament et al.
+        2023, eq. 9).
+        """
         mean, deviation = self.predict(points)
-        return _log_h((self.best - mean) / deviation) + np.log(deviation)
+        return _log_h((best - mean) / deviation) + np.log(deviation)
 
 
 def fit_process(

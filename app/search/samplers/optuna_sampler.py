@@ -1,18 +1,18 @@
-"""TPE, CMA-ES and Gaussian processes, by Optuna's samplers: they learn from results.
+"""TPE and CMA-ES, by Optuna's samplers: they learn from results.
 
 Optuna gets the history, and proposes one configuration at a time. A proposal is a function of the study file and of
 the history: each has a sampler of its own, seeded by the study's seed and the proposal's number, on an Optuna study
 that can be rebuilt from the history at any time. All work waits until a proposal is needed.
 
 TPE learns from every result, by ranks: trials are ordered by the steps that they reached and then by the metric there,
-as Optuna orders pruned trials, and a trial that failed is the worst. The Gaussian process and CMA-ES learn from the
-metric at the highest step that each trial reached. CMA-ES, which uses each generation once, keeps the first. The field
-`per_rung` chooses otherwise for TPE and the Gaussian process. With `false`, TPE learns as the Gaussian process does.
-With `true`, both learn from the metric at one step for all, the highest one with enough results: each rung has a model
-of its own (Falkner et al. 2018, BOHB, §3.2), which knows nothing of the trials that were stopped before it.
+as Optuna orders pruned trials, and a trial that failed is the worst. CMA-ES learns from the first result of each trial,
+because it uses each generation once. The field `per_rung` chooses otherwise for TPE. With `false`, it learns from the
+metric at the highest step that each trial reached. With `true`, it learns from the metric at one step for all, the
+highest one with enough results: each rung has a model of its own (Falkner et al. 2018, BOHB, §3.2), which knows nothing
+of the trials that were stopped before it.
 
 Trials without a value are reported to Optuna as failed, and left out of the model. Running trials are reported as
-running: TPE treats them as bad ones (a constant liar), the Gaussian process keeps away from them.
+running: TPE treats them as bad ones (a constant liar).
 """
 
 from __future__ import annotations
@@ -311,16 +311,12 @@ def load_optuna() -> Any:
 
 
 def _sampler(kind: str, seed: int) -> BaseSampler:
-    from optuna.samplers import CmaEsSampler, GPSampler, TPESampler
+    from optuna.samplers import CmaEsSampler, TPESampler
 
-    match kind:
-        case "tpe":
-            # not multivariate: better on recorded curves
-            return TPESampler(seed=seed, n_startup_trials=DRAWN_FIRST[kind], multivariate=False, constant_liar=True)
-        case "cmaes":
-            return CmaEsSampler(seed=seed, warn_independent_sampling=False)
-        case _:
-            return GPSampler(seed=seed, n_startup_trials=DRAWN_FIRST[kind], warn_independent_sampling=False)
+    if kind == "cmaes":
+        return CmaEsSampler(seed=seed, warn_independent_sampling=False)
+    # not multivariate: better on recorded curves
+    return TPESampler(seed=seed, n_startup_trials=DRAWN_FIRST[kind], multivariate=False, constant_liar=True)
 
 
 def _suggest(trial: Trial, place: str, free: Distribution) -> Any:

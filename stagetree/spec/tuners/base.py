@@ -56,13 +56,8 @@ class TunerSpec(SpecPart):
         next(self.configurations(spec))
 
 
-MODELLING = ("tpe", "gp")
-"""Samplers that can model either each rung separately or all results together."""
-
-DRAWN_FIRST = {"tpe": 10, "gp": 4, "cmaes": 1}
-"""How many results a sampler needs before it stops sampling at random. Optuna's default for `gp` is also 10, which
-leaves its model two trials of a budget of twelve.
-"""
+DRAWN_FIRST = {"tpe": 10, "gp": 4, "trunks": 4, "cmaes": 1}
+"""How many results a sampler needs before it stops sampling at random."""
 
 
 class SamplingTuner(TunerSpec):
@@ -77,9 +72,8 @@ class SamplingTuner(TunerSpec):
     distinct: bool = distinct_field()
     per_rung: bool | None = Field(
         default=None,
-        description="which results tpe and gp learn from: true, the results of one rung at a time, as in BOHB; false, "
-        "the value at the highest step of each trial; by default tpe ranks all results by steps and value, and gp is "
-        "as with false",
+        description="which results tpe learns from: true, the results of one rung at a time, as in BOHB; false, the "
+        "value at the highest step of each trial; by default all results are ranked by steps and value",
     )
 
     def check(self, spec: TunedStudy) -> None:
@@ -87,9 +81,8 @@ class SamplingTuner(TunerSpec):
             spec.search_space.sample(spec.sampling_seed, 0)
         elif spec.search_space.is_empty():
             raise WhereError("must let at least one combination of the space through, got none")
-        if self.per_rung is not None and self.sampler not in MODELLING:
-            text = f"must be left out for {self.sampler}: it is of the samplers {' and '.join(MODELLING)}"
-            raise FieldError("tuner.per_rung", text)
+        if self.per_rung is not None and self.sampler != "tpe":
+            raise FieldError("tuner.per_rung", f"must be left out for {self.sampler}: it is of the sampler tpe")
         self.check_steps()
         self.check_study(spec)
 
