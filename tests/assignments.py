@@ -7,6 +7,7 @@ from typing import Any
 from app.domain.chain_assignment import ChainAssignment, ResumePoint
 from app.domain.events import Stage
 from app.domain.terms import NodeId, StudyId
+from app.events.rows import LeaseFence
 
 
 def work(*stages: Stage, resume: str | None = None, **fields: Any) -> ChainAssignment:
@@ -22,3 +23,6 @@ def stage(node: str = "n", start: int = 0, end: int = 4, study: str = "s") -> St
 
 
 WORK = work()
+
+FENCE = LeaseFence(1, "anna")
+"""Of a chain that anna has claimed, with nothing on record yet."""

@@ -1,14 +1,16 @@
-"""A log without its last events, as after a fail-over to a replica that lacks them. Its rows stay as they are."""
+"""A database without its last commits, as after a fail-over to a replica that lacks them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from sqlalchemy import text
+from sqlalchemy import select, text
 
 from app.events.log import EventLog, SqlLog
-from app.events.memory import MemoryLog
+from app.events.memory import MemoryLog, MemoryRecords
+from app.events.records import Records, SqlRecords
+from app.events.tables import metadata
 
 WITHOUT_THE_LAST = (
     "DELETE FROM events WHERE position > :head",
@@ -20,7 +22,7 @@ WITHOUT_THE_LAST = (
 
 @contextmanager
 def lost(log: EventLog) -> Iterator[None]:
-    """What is appended within the block is lost at its end."""
+    """What is appended within the block is lost at its end. Rows of a database stay as they are."""
     head, put_back = log.head(), log.replica() if isinstance(log, MemoryLog) else None
     yield
     if put_back is not None:
@@ -30,3 +32,22 @@ def lost(log: EventLog) -> Iterator[None]:
     with log.database.write() as session:
         for statement in WITHOUT_THE_LAST:
             session.execute(text(statement), {"head": head})
+
+
+def copy_tables(records: Records) -> Callable[[], None]:
+    """A function that puts all present rows and events back."""
+    if isinstance(records, MemoryRecords):
+        return records.replica()
+    assert isinstance(records, SqlRecords)
+    engine, tables = records.database.engine, metadata.sorted_tables
+    with engine.connect() as connection:
+        kept = {table: [dict(row._mapping) for row in connection.execute(select(table))] for table in tables}
+
+    def put_back() -> None:
+        with engine.begin() as connection:
+            for table, rows in kept.items():
+                connection.execute(table.delete())
+                if rows:
+                    connection.execute(table.insert(), rows)
+
+    return put_back

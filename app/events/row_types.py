@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any
 
@@ -34,7 +34,7 @@ class ChainNotClaimable(Exception):
 
 
 class Fenced(Exception):
-    """The chain no longer belongs to this worker, whose writes are refused."""
+    """The chain no longer belongs to this worker, or its row has lost reports of it: its writes are refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +57,30 @@ class ChainFlags:
 
 
 @dataclass(frozen=True, slots=True)
+class LeaseFence:
+    """What a worker shows with each write for its chain. The chain's row must agree."""
+
+    number: int
+    """Of the claim. Ending the chain changes it."""
+    owner: str
+    """The worker's token. A database that has lost a claim gives its number away again, but no token is used twice."""
+    reports: int = 0
+    """How many reports on the chain are on record, as far as the worker knows. A row with fewer has lost some."""
+
+    @property
+    def after_report(self) -> LeaseFence:
+        """The fence once one more report is on record."""
+        return replace(self, reports=self.reports + 1)
+
+
+@dataclass(frozen=True, slots=True)
 class Lease:
     """The right to work on a chain, proven by `fence`."""
 
     chain: str
     stream: str
     slot: str
-    fence: int
+    fence: LeaseFence
     assignment: ChainAssignment | Unreadable
     flags: ChainFlags
 
@@ -176,7 +193,10 @@ class ChainRecord:
     dispatched_at: float
     state: str = ChainState.READY
     fence: int = 0
+    """See `LeaseFence.number`."""
     owner: str | None = None
+    reports: int = 0
+    """How many reports of its worker are on record."""
     index: int = 0
     """The stage under way."""
     step: int = 0
@@ -200,7 +220,12 @@ class ChainRecord:
     @property
     def lease(self) -> Lease:
         """The lease of its current worker."""
-        return Lease(self.chain, self.stream, self.slot, self.fence, self.assignment, self.flags)
+        fence = LeaseFence(self.fence, self.owner or "", self.reports)
+        return Lease(self.chain, self.stream, self.slot, fence, self.assignment, self.flags)
+
+    def is_held_by(self, fence: LeaseFence) -> bool:
+        """Whether a worker with this fence has claimed it, and all that this worker knows of is on record."""
+        return (self.fence, self.owner) == (fence.number, fence.owner) and self.reports >= fence.reports
 
     def may_read(self, key: str) -> bool:
         """Whether it begins with this object of the store. True if its assignment cannot be read."""
@@ -233,4 +258,4 @@ def has_expired(lease_until: float, at: float, longest: float = inf) -> bool:
 
 def not_yours(chain: str) -> Fenced:
     """The error of a worker that has lost its chain."""
-    return Fenced(f"Chain {chain} is over, or another worker's.")
+    return Fenced(f"Chain {chain} is over, another worker's, or has lost reports of this one.")

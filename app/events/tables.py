@@ -179,6 +179,7 @@ ChainRow = table_of(
     "chain",
     Index("ix_chains_live", "lease_until", sqlite_where=text(LIVE)),
     members={"nullable": True},
+    reports={"server_default": "0"},
 )
 
 metadata = SQLModel.metadata

@@ -16,7 +16,7 @@ from app.domain.terms import ChainOutcome, FailureKind
 from app.events import Lease, Records, RowsPort
 from app.simulation.pace import NO_OVERHEADS, Fault, Overheads, Place, StepTimeline, pass_times, rank_times
 from app.workers.slot.execution import Action, ChainExecution, Complete, Conditions, Evaluate, Save, Stop, Train
-from app.workers.slot.outbox import Advance, End, Finish, Guard, Release, RowChange
+from app.workers.slot.outbox import Advance, End, Finish, Release, RowChange
 from app.workers.slot.retry import Clock, Seconds
 
 Measure = Callable[[str, int], e.Metrics]
@@ -64,7 +64,7 @@ class VirtualChain:
         on_trained: Callable[[], None],
     ) -> None:
         self.slot, self.resident, self._on_death, self._is_dead = slot, resident, on_death, False
-        self._lease, self._world, self._flags = lease, world, lease.flags
+        self._lease, self._fence, self._world, self._flags = lease, lease.fence, world, lease.flags
         self._own_seconds, self._on_trained = seconds, on_trained
         work = lease.assignment
         assert isinstance(work, ChainAssignment)
@@ -91,7 +91,7 @@ class VirtualChain:
         if step != self._said_step and not self.is_trained:
             self._said_step = step
             with self._world.records.write() as rows:
-                rows.chains.heartbeat(self._lease.chain, self._lease.fence, inf, step, self._execution.kept)
+                rows.chains.heartbeat(self._lease.chain, self._fence, inf, step, self._execution.kept)
 
     def _keep_silent(self, until: float) -> None:
         self.silent_until = until
@@ -105,7 +105,7 @@ class VirtualChain:
     def look(self) -> None:
         """Read what the scheduler asks for."""
         with self._world.records.read() as rows:
-            self._flags = rows.chains.flags(self._lease.chain, self._lease.fence)
+            self._flags = rows.chains.flags(self._lease.chain, self._fence)
         if isinstance(self._action, Train):
             step = self._step()
             until = self._execution.end_of_training(step, self._conditions())
@@ -235,7 +235,7 @@ class VirtualChain:
         """The worker dies at the end of the stage, before it is recorded."""
         self._is_dead = True
         with self._world.records.write() as rows:
-            rows.chains.heartbeat(self._lease.chain, self._lease.fence, inf, self._execution.stage.end)
+            rows.chains.heartbeat(self._lease.chain, self._fence, inf, self._execution.stage.end)
         self._on_death()
 
     # ------------------------------------------------------------------------------------------------ records
@@ -249,7 +249,7 @@ class VirtualChain:
         if upload := self._world.overheads.upload:
             self._state_facts()
             self._uploads_until = max(self._uploads_until, self._now) + upload
-        self._record_when_stored([checkpoint], Guard())
+        self._record_when_stored([checkpoint])
 
     def _end(self, last: e.Event, change: RowChange | None = None) -> None:
         """Record the last fact, after all checkpoints."""
@@ -259,27 +259,29 @@ class VirtualChain:
         self._record_when_stored(facts, change or End())
         self._state_facts()
 
-    def _record_when_stored(self, facts: Sequence[e.Event], change: RowChange) -> None:
+    def _record_when_stored(self, facts: Sequence[e.Event], *changes: RowChange) -> None:
         if self._uploads_until > self._now:
-            self._world.later(self._uploads_until, lambda: self._record(facts, [change]))
+            self._world.later(self._uploads_until, lambda: self._record(facts, changes))
         else:
             self._facts += facts
-            self._changes.append(change)
+            self._changes += changes
 
     def _state_facts(self) -> None:
         """Record the facts found since the last call."""
-        facts, changes = self._facts, self._changes or [Guard()]
+        facts, changes = self._facts, self._changes
         self._facts, self._changes = [], []
         if facts:
             self._record(facts, changes)
 
     def _record(self, facts: Sequence[e.Event], changes: Sequence[RowChange]) -> bool:
         def change(rows: RowsPort) -> None:
+            rows.chains.report(self._lease.chain, self._fence)
             for each in changes:
-                each.apply(rows, self._lease.chain, self._lease.fence)
+                each.apply(rows, self._lease.chain, self._fence)
 
         if not self._is_dead:
             self._world.records.log.append(self._world.stream, facts, expected=None, at=self._now, alongside=change)
+            self._fence = self._fence.after_report
         return not self._is_dead
 
     @property

@@ -21,7 +21,7 @@ from app.domain.decide import decide
 from app.domain.search_plan import SearchPlan, Trial
 from app.domain.terms import ChainId, StudyId
 from app.events.records import Write, record, transact
-from app.events.rows import Rows
+from app.events.rows import LeaseFence, Rows
 from app.search.tuners import TunerDriver
 from app.service.services import Services
 
@@ -97,8 +97,8 @@ class Workers:
 
     def beat(self, chain: str, index: int, step: int) -> None:
         with self.use.records.write() as rows:
-            rows.chains.heartbeat(chain, 1, 600, step)
-            rows.chains.advance(chain, 1, index)
+            rows.chains.heartbeat(chain, LeaseFence(1, "worker"), 600, step)
+            rows.chains.advance(chain, LeaseFence(1, "worker"), index)
 
     def finish(self, study: str, chain: str, metrics: dict[str, float | None], *stored: e.CheckpointKept) -> None:
         """Train all stages of the chain, report the same metrics at the end of each, and keep the given states."""
@@ -111,7 +111,7 @@ class Workers:
                 e.CheckpointKept(node=stage.node, step=stage.end, **kept),
             ]
         events += [*stored, e.ChainEnded(chain=ChainId(chain), outcome="done")]
-        self.record(study, *events, alongside=lambda rows: rows.chains.finish(chain, 1))
+        self.record(study, *events, alongside=lambda rows: rows.chains.finish(chain, LeaseFence(1, "worker")))
 
     def fail(self, study: str, chain: str, error: str) -> None:
         event = e.StageFailed(chain=ChainId(chain), index=0, step=3, kind="exception", error=error, seconds=0.5)

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from assignments import WORK
+from assignments import FENCE, WORK
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+from lost_events import copy_tables
 from transactions import TTL, Clock, Kept, free
 
 from app.domain.events import StudyPaused, StudyResumed, StudySubmitted
@@ -21,10 +22,20 @@ from app.events.database import Database
 from app.events.log import Append
 from app.events.memory import MemoryRecords
 from app.events.records import Records, SqlRecords
-from app.events.rows import ChainFlags, ChainNotClaimable, Fenced, SlotLost, SlotTaken, StudyRecord, TokenRecord
+from app.events.rows import (
+    ChainFlags,
+    ChainNotClaimable,
+    Fenced,
+    LeaseFence,
+    SlotLost,
+    SlotTaken,
+    StudyRecord,
+    TokenRecord,
+)
 from app.events.rows.ports import RowsPort
 
 REFUSALS = (ChainNotClaimable, Fenced, SlotLost, SlotTaken)
+BERTAS = LeaseFence(1, "berta")
 HERE = {"device": "cpu", "host": "here", "pid": 1}
 
 
@@ -77,6 +88,7 @@ def shown(rows: RowsPort) -> tuple[Any, ...]:
             str(x.state),
             x.fence,
             x.owner,
+            x.reports,
             x.lease_until,
             x.index,
             x.step,
@@ -99,7 +111,7 @@ def test_what_a_block_that_raises_has_changed_is_as_before(records: Records) -> 
     with pytest.raises(ZeroDivisionError), records.write() as rows:
         rows.chains.assign("a", "plan", "gpu0", WORK, TTL)
         rows.chains.claim("a", "anna", TTL)
-        rows.chains.finish("a", 1)
+        rows.chains.finish("a", FENCE)
         rows.slots.retire("gpu0", "anna")
         rows.studies.add(StudyRecord(id="s", stream="plan", name="s", state="running", submitted_at=1.0))
         raise ZeroDivisionError
@@ -116,10 +128,10 @@ def test_who_takes_in_what_has_changed_knows_all_that_there_is(records: Records)
         lambda rows: rows.chains.assign("a", "plan", "gpu0", WORK, TTL),
         lambda rows: rows.chains.assign("b", "plan", "gpu1", WORK, TTL),
         lambda rows: rows.chains.claim("b", "berta", TTL),
-        lambda rows: rows.chains.heartbeat("b", 1, TTL, 3),
-        lambda rows: (rows.chains.ask_stop("a"), rows.chains.release("b", 1, {"step": 4})),
+        lambda rows: rows.chains.heartbeat("b", BERTAS, TTL, 3),
+        lambda rows: (rows.chains.ask_stop("a"), rows.chains.release("b", BERTAS, {"step": 4})),
         lambda rows: rows.slots.retire("gpu1", "berta"),
-        lambda rows: rows.chains.finish("b", 1),
+        lambda rows: rows.chains.finish("b", BERTAS),
         lambda rows: rows.slots.forget_all(),
         lambda rows: rows.chains.end("a"),
     ]
@@ -182,7 +194,7 @@ def test_facts_and_their_proof_are_written_together_or_not_at_all(records: Recor
         rows.chains.assign("a", "plan", "gpu0", WORK, TTL)
     with pytest.raises(Fenced):
         records.log.append(
-            "plan", [submitted("s")], expected=None, at=1.0, alongside=lambda rows: rows.chains.guard("a", 1)
+            "plan", [submitted("s")], expected=None, at=1.0, alongside=lambda rows: rows.chains.report("a", FENCE)
         )
     assert records.log.version("plan") == 0
     records.log.append(
@@ -193,7 +205,7 @@ def test_facts_and_their_proof_are_written_together_or_not_at_all(records: Recor
         alongside=lambda rows: rows.chains.claim("a", "anna", TTL) and None,
     )
     with records.read() as rows:
-        assert rows.chains.flags("a", 1) == ChainFlags()
+        assert rows.chains.flags("a", FENCE) == ChainFlags()
         assert rows.studies.find("s") is not None
 
 
@@ -246,6 +258,85 @@ def test_studies_are_listed_newest_first(records: Records) -> None:
         assert [row.id for row in rows.studies.page()] == ["s4", "s3", "s2", "s1", "s0"]
         assert [row.id for row in rows.studies.page("s3", 2)] == ["s2", "s1"]
         assert rows.studies.page("nobody") == []
+
+
+# ------------------------------------------------------------------------------------------------ lost commits
+
+WRITES: dict[str, Callable[[RowsPort, LeaseFence], Any]] = {
+    "heartbeat": lambda rows, fence: rows.chains.heartbeat("a", fence, TTL, 9),
+    "flags": lambda rows, fence: rows.chains.flags("a", fence),
+    "advance": lambda rows, fence: rows.chains.advance("a", fence, 1),
+    "release": lambda rows, fence: rows.chains.release("a", fence, None),
+    "finish": lambda rows, fence: rows.chains.finish("a", fence),
+    "end": lambda rows, fence: rows.chains.end("a", fence),
+    "report": lambda rows, fence: rows.chains.report("a", fence),
+}
+
+
+def claimed(records: Records, owner: str = "anna") -> LeaseFence:
+    with records.write() as rows:
+        if rows.chains.get("a") is None:
+            rows.chains.assign("a", "plan", "gpu0", WORK, TTL)
+        return rows.chains.claim("a", owner, TTL).fence
+
+
+def report(records: Records, fence: LeaseFence) -> LeaseFence:
+    with records.write() as rows:
+        rows.chains.report("a", fence)
+    return fence.after_report
+
+
+def lose(records: Records, do: Callable[[], Any]) -> Any:
+    """What is committed by this is lost; its result."""
+    put_back = copy_tables(records)
+    result = do()
+    put_back()
+    return result
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_a_worker_that_knows_of_a_lost_report_is_refused(records: Records, write: str) -> None:
+    fence = report(records, claimed(records))
+    later = lose(records, lambda: report(records, fence))
+    with records.read() as rows:
+        before = shown(rows)
+    with pytest.raises(Fenced), records.write() as rows:
+        WRITES[write](rows, later)
+    with records.read() as rows:
+        assert shown(rows) == before
+    with records.write() as rows:
+        WRITES[write](rows, fence)
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_of_two_workers_with_one_number_only_the_later_one_may_write(records: Records, write: str) -> None:
+    """The first one's claim was lost, so the second one's has the same number."""
+    with records.write() as rows:
+        rows.chains.assign("a", "plan", "gpu0", WORK, TTL)
+    first = lose(records, lambda: claimed(records, "anna"))
+    second = claimed(records, "berta")
+    assert (first.number, first.reports) == (second.number, second.reports)
+    with pytest.raises(Fenced), records.write() as rows:
+        WRITES[write](rows, first)
+    with records.write() as rows:
+        WRITES[write](rows, second)
+
+
+def test_a_report_is_counted_once_and_the_other_writes_follow_it(records: Records) -> None:
+    """As a heartbeat does that begins before the answer to a report has come."""
+    first = claimed(records)
+    second = report(records, first)
+    with pytest.raises(Fenced):
+        report(records, first)
+    for fence in (first, second):
+        with records.write() as rows:
+            rows.chains.heartbeat("a", fence, TTL, 9)
+    with records.write() as rows:
+        rows.chains.finish("a", second)
+    third = report(records, second)
+    with records.read() as rows:
+        row = rows.chains.get("a")
+    assert row is not None and (row.state, row.reports, row.lease.fence) == ("done", 2, third)
 
 
 # ------------------------------------------------------------------------------------------------ gangs
@@ -343,7 +434,7 @@ CHAINS, SLOTS, OWNERS = (
     st.sampled_from(["gpu0", "gpu1", "gpu2"]),
     st.sampled_from(["anna", "berta"]),
 )
-FENCES = st.integers(0, 3)
+FENCES = st.builds(LeaseFence, st.integers(0, 3), OWNERS, st.integers(0, 2))
 
 
 class Alike(RuleBasedStateMachine):
@@ -425,14 +516,14 @@ class Alike(RuleBasedStateMachine):
         self.change(lambda rows: rows.chains.claim(chain, owner, TTL))
 
     @rule(chain=CHAINS, fence=FENCES, number=st.integers(0, 9), how=st.integers(0, 6))
-    def work(self, chain: str, fence: int, number: int, how: int) -> None:
+    def work(self, chain: str, fence: LeaseFence, number: int, how: int) -> None:
         changes: list[Callable[[RowsPort], Any]] = [
             lambda rows: rows.chains.heartbeat(chain, fence, TTL, number),
             lambda rows: rows.chains.flags(chain, fence),
             lambda rows: rows.chains.advance(chain, fence, number),
             lambda rows: rows.chains.release(chain, fence, {"step": number}),
             lambda rows: rows.chains.finish(chain, fence),
-            lambda rows: rows.chains.guard(chain, fence),
+            lambda rows: rows.chains.report(chain, fence),
             lambda rows: rows.chains.end(chain, fence),
         ]
         self.change(changes[how])

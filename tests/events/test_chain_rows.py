@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import gc
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from weakref import ref
 
 import pytest
 from assignments import WORK, stage, work
 from transactions import TTL, Clock, Transactions
 
-from app.events.rows import ChainFlags, ChainNotClaimable, Fenced, Lease, SlotTaken
+from app.events.rows import ChainFlags, ChainNotClaimable, Fenced, Lease, LeaseFence, SlotTaken
+
+FENCE = LeaseFence(1, "worker")
 
 
 def test_a_slot_has_one_chain(rows: Transactions) -> None:
@@ -32,7 +35,7 @@ def test_a_slot_is_free_when_the_last_chain_of_its_pack_is(rows: Transactions) -
     for ended, left in (("b", "a"), ("a", "c"), ("c", None)):
         assert rows.slots.get("gpu0").chain == ended
         rows.chains.claim(ended, "worker", TTL)
-        rows.chains.release(ended, 1, {"step": 3})
+        rows.chains.release(ended, FENCE, {"step": 3})
         assert rows.slots.get("gpu0").chain == left
 
 
@@ -64,14 +67,14 @@ def test_a_chain_from_assignment_to_its_end(rows: Transactions, clock: Clock) ->
     assert (row.state, row.fence, row.owner, row.lease_until) == ("ready", 0, None, 1060.0)
     clock.at = 1010.0
     lease = rows.chains.claim("c", "worker", TTL)
-    assert lease == Lease("c", "plan", "gpu0", 1, WORK, ChainFlags())
+    assert lease == Lease("c", "plan", "gpu0", FENCE, WORK, ChainFlags())
     clock.at = 1050.0
-    assert rows.chains.heartbeat("c", 1, TTL, 7) == ChainFlags()
-    rows.chains.advance("c", 1, 1)
+    assert rows.chains.heartbeat("c", FENCE, TTL, 7) == ChainFlags()
+    rows.chains.advance("c", FENCE, 1)
     row = rows.chains.get("c")
     assert (row.state, row.owner, row.index, row.step) == ("running", "worker", 1, 7)
     assert row.lease_until == 1110.0
-    rows.chains.finish("c", 1)
+    rows.chains.finish("c", FENCE)
     assert (rows.chains.get("c").state, rows.slots.get("gpu0").chain, rows.slots.get("gpu0").resident_model) == (
         "done",
         None,
@@ -148,7 +151,7 @@ def test_a_slot_is_free_while_its_last_chain_is_being_saved(rows: Transactions, 
     rows.chains.release("c", lease.fence, {"node": "n"})
     rows.chains.assign("d", "plan", "gpu0", WORK, TTL)
     rows.chains.heartbeat("c", lease.fence, TTL, 9)
-    rows.chains.guard("c", lease.fence)
+    rows.chains.report("c", lease.fence)
     assert rows.chains.flags("c", lease.fence) == ChainFlags((), False)
     assert ([row.chain for row in rows.chains.live()], rows.slots.get("gpu0").resident_model) == (
         ["c", "d"],
@@ -169,7 +172,7 @@ def test_a_chain_that_is_being_saved_may_be_lost(rows: Transactions, lease: Leas
     rows.chains.end_expired("c")
     assert (rows.chains.get("c").state, rows.slots.get("gpu0").chain) == ("ended", "d")
     with pytest.raises(Fenced):
-        rows.chains.guard("c", lease.fence)
+        rows.chains.report("c", lease.fence)
 
 
 # Time runs out
@@ -218,7 +221,7 @@ def test_a_chain_that_is_done_is_not_ended(rows: Transactions, lease: Lease, clo
 
 def test_a_worker_ends_only_its_own_chain(rows: Transactions, lease: Lease) -> None:
     with pytest.raises(Fenced):
-        rows.chains.end("c", lease.fence - 1)
+        rows.chains.end("c", replace(lease.fence, number=lease.fence.number - 1))
     assert rows.chains.get("c").state == "running"
     rows.chains.end("c", lease.fence)
     assert rows.chains.get("c").state == "ended"

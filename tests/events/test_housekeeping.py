@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from assignments import WORK
+from assignments import FENCE, WORK
 from sqlalchemy import text
 from transactions import TTL, Clock, Transactions
 
@@ -21,7 +21,7 @@ def test_what_is_old_goes(rows: Transactions, clock: Clock, timed: Database) -> 
     for chain, slot in (("done", "gpu0"), ("ended", "gpu1")):
         rows.chains.assign(chain, "p", slot, WORK, TTL)
     rows.chains.claim("done", "anna", TTL)
-    rows.chains.finish("done", 1)
+    rows.chains.finish("done", FENCE)
     rows.chains.end("ended")
     rows.schedulers.record_tick("old", "host", 1)
     clock.at += 8 * DAY

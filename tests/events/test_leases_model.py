@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,7 @@ class Leases(RuleBasedStateMachine):
         self.slot_of: dict[str, str] = {}
         self.owner: dict[str, int] = {}
         self.lease_until: dict[str, float] = {}
+        self.reports: dict[str, int] = {}
         self.done: set[str] = set()
         self.facts: list[tuple[str, str]] = []
         for slot in SLOTS:
@@ -80,11 +82,12 @@ class Leases(RuleBasedStateMachine):
             assert self.owner.get(chain) != 0
             return None
         assert self.owner[chain] == 0
-        self.owner[chain], self.lease_until[chain] = lease.fence, self.at + TTL
+        self.owner[chain], self.lease_until[chain] = lease.fence.number, self.at + TTL
+        self.reports[chain] = 0
         return lease
 
     def owns(self, lease: Lease) -> bool:
-        return self.owner.get(lease.chain) == lease.fence
+        return self.owner.get(lease.chain) == lease.fence.number
 
     @rule(lease=workers, step=st.integers(0, 9))
     def heartbeat(self, lease: Lease | None, step: int) -> None:
@@ -103,12 +106,12 @@ class Leases(RuleBasedStateMachine):
         """A stage is done, or the last one, or a checkpoint is safe only now: the worker may long be a zombie."""
         if lease is None:
             return
-        fact = StageCompleted(chain=lease.chain, index=0, seconds=0.0)
+        fact, reports = StageCompleted(chain=lease.chain, index=0, seconds=0.0), self.reports[lease.chain]
         proofs = {
             "stage": lambda rows: rows.chains.advance(lease.chain, lease.fence, 1),
             "release": lambda rows: rows.chains.release(lease.chain, lease.fence, None),
             "finish": lambda rows: rows.chains.finish(lease.chain, lease.fence),
-            "late": lambda rows: rows.chains.guard(lease.chain, lease.fence),
+            "late": lambda rows: rows.chains.report(lease.chain, replace(lease.fence, reports=reports)),
         }
         allowed = self.owns(lease) or (how == "late" and lease.chain in self.done)
         try:
@@ -118,6 +121,7 @@ class Leases(RuleBasedStateMachine):
             return
         assert allowed
         self.facts.append(("StageCompleted", lease.chain))
+        self.reports[lease.chain] += how == "late"
         if how == "release":
             self.slot_of[lease.chain] = ""
         if how == "finish":

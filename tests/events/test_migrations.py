@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from alembic import command
 from alembic.script import ScriptDirectory
+from assignments import FENCE
 from sqlalchemy import Boolean, Float, Integer, MetaData, text
 
 from app.domain import commands as c
@@ -28,7 +29,9 @@ STREAM = "plan-of-then"
 
 
 def filled(database: Database, revision: str) -> None:
-    """A store as that version left it: a plan's log, the row of its study, a key, and a chain that is over."""
+    """A store as that version left it: a plan's log, the row of its study, a key, a chain that is over, and one under
+    way.
+    """
     with database.engine.begin() as connection:
         command.upgrade(migration_config(connection), revision)
         tables = MetaData()
@@ -51,7 +54,10 @@ def filled(database: Database, revision: str) -> None:
             "idempotency": [
                 {"key": "k", "fingerprint": "f", "stream": STREAM, "version": 2, "count": 1, "at": 1.0},
             ],
-            "chains": [{"chain": "c0", "stream": STREAM, "slot": "gpu0", "state": "done"}],
+            "chains": [
+                {"chain": "c0", "stream": STREAM, "slot": "gpu0", "state": "done", "fence": 1, "owner": "anna"},
+                {"chain": "c1", "stream": STREAM, "slot": "gpu0", "state": "running", "fence": 1, "owner": "anna"},
+            ],
         }
         for name, its in rows.items():
             table = tables.tables[name]
@@ -120,6 +126,28 @@ def test_a_store_that_goes_back_to_an_earlier_release_loses_no_event(empty_url: 
         assert events_of(database) == written
     records = SqlRecords(database)
     assert "s1" in Plans(records.log).get(STREAM).studies
+    records.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("revision", REVISIONS)
+def test_a_chain_under_way_stays_its_workers_through_an_upgrade(empty_url: str, revision: str) -> None:
+    """And a scheduler of the earlier release, which has not ended yet, may still assign one."""
+    database = Database(empty_url)
+    filled(database, revision)
+    tables = MetaData()
+    tables.reflect(database.engine)
+    database.create()
+    records = SqlRecords(database)
+    with records.write() as rows:
+        rows.chains.heartbeat("c1", FENCE, 60.0, 4)
+        rows.chains.report("c1", FENCE)
+    chains = tables.tables["chains"]
+    with database.engine.begin() as connection:
+        new = {"chain": "c2", "stream": STREAM, "slot": "gpu1", "state": "ready"}
+        connection.execute(chains.insert(), {**_needed(chains), **new})
+    with records.write() as rows:
+        rows.chains.report("c2", rows.chains.claim("c2", "berta", 60.0).fence)
     records.close()
 
 

@@ -21,7 +21,7 @@ from app.events.database import Database
 from app.events.housekeeping import strike
 from app.events.plans import Plans, PlanUnusable
 from app.events.records import SqlRecords, Write, transact
-from app.events.rows import Fenced, Rows
+from app.events.rows import Fenced, LeaseFence, Rows
 from app.search.replay import replay
 
 STREAM = PlanId("plan")
@@ -130,7 +130,7 @@ def test_its_chains_end_and_no_others(records: SqlRecords, plans: Plans) -> None
     with records.read() as rows:
         assert [row.chain for row in rows.chains.live()] == ["g"]
     with pytest.raises(Fenced), records.write() as rows:
-        rows.chains.heartbeat("b", 1, 60.0, 16)
+        rows.chains.heartbeat("b", LeaseFence(1, "owner"), 60.0, 16)
 
 
 def test_nothing_more_can_be_asked_of_it(records: SqlRecords, plans: Plans) -> None:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
+from assignments import FENCE
 from stacks import Json
 
 from app.domain import commands as c
@@ -199,7 +200,7 @@ class Scene:
     def beat(self, chain: str, step: int, *kept: int) -> None:
         """The chain's worker reports its step, and which requested steps it has kept."""
         with self.records.write() as rows:
-            rows.chains.heartbeat(chain, 1, LEASE, step, kept)
+            rows.chains.heartbeat(chain, FENCE, LEASE, step, kept)
 
     def expire(self, *alive: str) -> None:
         """More than a lease goes by, in which only these slots were heard of."""
@@ -230,7 +231,7 @@ class Scene:
             facts.append(e.StageCompleted(chain=chain, index=index, seconds=1.0))
             facts.append(e.CheckpointKept(node=stage.node, step=stage.end, key=f"{chain}/{index}", sha256="", size=1))
         self.record(
-            chain, [*facts, e.ChainEnded(chain=chain, outcome="done")], lambda rows: rows.chains.finish(chain, 1)
+            chain, [*facts, e.ChainEnded(chain=chain, outcome="done")], lambda rows: rows.chains.finish(chain, FENCE)
         )
 
     def fail(self, signature: str | None = "Boom") -> None:
@@ -245,7 +246,7 @@ class Scene:
             seconds=1.0,
             signature=signature,
         )
-        self.record(chain, [failed], lambda rows: rows.chains.end(chain, 1))
+        self.record(chain, [failed], lambda rows: rows.chains.end(chain, FENCE))
 
     def record(self, chain: str, facts: list[e.Event], proof: Any) -> None:
         with self.records.read() as rows:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from assignments import WORK
+from assignments import FENCE, WORK
 from hypothesis import given
 from hypothesis import strategies as st
 from scenes import LEASE, Scene
@@ -30,9 +30,9 @@ def changes(slot: str, number: int) -> list[Callable[[RowsPort], Any]]:
         lambda rows: rows.slots.retire(slot, "anna"),
         lambda rows: rows.chains.assign(chain, "plan", slot, WORK, LEASE),
         lambda rows: rows.chains.claim(chain, "anna", LEASE),
-        lambda rows: rows.chains.heartbeat(chain, 1, LEASE, number),
+        lambda rows: rows.chains.heartbeat(chain, FENCE, LEASE, number),
         lambda rows: rows.chains.mark_dispatched(chain),
-        lambda rows: rows.chains.release(chain, 1, None),
+        lambda rows: rows.chains.release(chain, FENCE, None),
         lambda rows: rows.chains.end(chain),
     ]
 

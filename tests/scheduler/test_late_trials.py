@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from assignments import FENCE
 from hypothesis import example, given
 from hypothesis import strategies as st
 from scenes import Scene, trials
@@ -44,7 +45,7 @@ def test_what_a_worker_will_pass_or_is_about_to_report_is_not() -> None:
     scene.submit(trials(4), "late")
     scene.scheduler.tick()
     with scene.records.read() as rows:
-        assert rows.chains.flags(chain, 1).extra_eval_steps == (4,)
+        assert rows.chains.flags(chain, FENCE).extra_eval_steps == (4,)
     scene.beat(chain, 6, 4)
     scene.scheduler.tick()
     assert scene.assigned() == [(0, 10)]
@@ -77,7 +78,7 @@ def on_the_way(*asked: int) -> Scene:
     facts.append(e.StageCompleted(chain=chain, index=0, seconds=1.0))
     kept = {step: e.CheckpointKept(node=trunk.node, step=step, key=f"{step}", sha256="", size=1) for step in (2, 4)}
     facts += [kept[step] for step in (*asked, 4) if step in kept]
-    scene.record(chain, facts, lambda rows: rows.chains.advance(chain, 1, 1))
+    scene.record(chain, facts, lambda rows: rows.chains.advance(chain, FENCE, 1))
     scene.beat(chain, 7, *asked)
     return scene
 
@@ -141,7 +142,7 @@ def happen(scene: Scene, chain: str, kind: str, number: int) -> None:
         scene.record(chain, [*facts], None)
     elif row.step >= stage.end:
         with scene.records.write() as rows:
-            rows.chains.advance(chain, 1, at.index + 1)
+            rows.chains.advance(chain, FENCE, at.index + 1)
         scene.record(chain, [e.StageCompleted(chain=ChainId(chain), index=at.index, seconds=1.0)], None)
 
 

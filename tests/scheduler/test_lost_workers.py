@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from assignments import WORK
+from assignments import FENCE, WORK
 from scenes import AWAY, LEASE, ONE, Scene, times, trials
 from transactions import free as free_slots
 
@@ -43,7 +43,7 @@ def two_stage_scene() -> tuple[Scene, str]:
     scene = Scene()
     chain = scene.running(trials(4, 8))
     done = e.StageCompleted(chain=chain, index=0, seconds=1.0)
-    scene.record(chain, [done], lambda rows: rows.chains.advance(chain, 1, 1))
+    scene.record(chain, [done], lambda rows: rows.chains.advance(chain, FENCE, 1))
     return scene, chain
 
 
@@ -77,7 +77,7 @@ def test_a_worker_that_is_saving_waits_for_nothing() -> None:
     scene, chain = two_stage_scene()
     scene.beat(chain, 4)
     done = e.StageCompleted(chain=chain, index=1, seconds=1.0)
-    scene.record(chain, [done], lambda rows: rows.chains.release(chain, 1, None))
+    scene.record(chain, [done], lambda rows: rows.chains.release(chain, FENCE, None))
     assert scene.scheduler.tick()
     scene.expire("gpu0")
     scene.scheduler.tick()
@@ -271,7 +271,7 @@ def hears(scene: Scene, *slots: str) -> None:
             if row.slot in slots and row.state == "ready":
                 rows.chains.claim(row.chain, "anna", LEASE)
             elif row.slot in slots:
-                rows.chains.heartbeat(row.chain, row.fence, LEASE, row.step + 1)
+                rows.chains.heartbeat(row.chain, row.lease.fence, LEASE, row.step + 1)
 
 
 def a_lease(scene: Scene, *hearing: str) -> None:

@@ -14,7 +14,7 @@ from scenes import LEASE, ONE, Scene
 from app.domain import checkpoint_needs
 from app.domain import events as e
 from app.events.plans import PlanUnusable
-from app.events.rows import Fenced
+from app.events.rows import Fenced, LeaseFence
 from app.storage.object_store import ObjectStat, ObjectStore, StoreUnavailable
 from app.storage.owned_store import find_orphans
 
@@ -56,6 +56,7 @@ class World(Scene):
             self.register(f"gpu{worker}")
         (self.node,) = self.plan().nodes
         self.given: dict[int, str] = {}
+        self.fences: dict[int, LeaseFence] = {}
         self.unsaid: dict[int, list[str]] = {worker: [] for worker in range(SLOTS)}
 
     def do_all(self, moves: Sequence[Move]) -> None:
@@ -69,7 +70,7 @@ class World(Scene):
             if slot is None or slot.chain is not None:
                 return
             rows.chains.assign(chain, "plan", f"gpu{worker}", WORK, LEASE)
-            rows.chains.claim(chain, "anna", LEASE)
+            self.fences[worker] = rows.chains.claim(chain, "anna", LEASE).fence
         self.given[worker], self.unsaid[worker] = chain, []
 
     def write(self, worker: int) -> None:
@@ -85,9 +86,10 @@ class World(Scene):
             return
         kept = [e.CheckpointKept(node=self.node, step=1, key=key, sha256="", size=1) for key in self.unsaid[worker]]
         try:
-            self.record(chain, list(kept), lambda rows: rows.chains.guard(chain, 1))
+            self.record(chain, list(kept), lambda rows: rows.chains.report(chain, self.fences[worker]))
         except Fenced:
             return
+        self.fences[worker] = self.fences[worker].after_report
         self.unsaid[worker].clear()
 
     def end(self, worker: int) -> None:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+from assignments import FENCE
 from scenes import LOST_RACE, ONE, Scene, times, trials
 
 from app.domain import commands as c
@@ -167,7 +168,7 @@ def told_while_tuners_are_asked(do: Callable[[Scene, str], None]) -> Scene:
 def test_a_chain_that_ends_while_the_tuners_are_asked_is_told_nothing_any_more() -> None:
     def end(scene: Scene, chain: str) -> None:
         ended = e.ChainEnded(chain=ChainId(chain), outcome=ChainOutcome.STOPPED)
-        scene.record(chain, [ended], lambda rows: rows.chains.end(chain, 1))
+        scene.record(chain, [ended], lambda rows: rows.chains.end(chain, FENCE))
 
     scene = told_while_tuners_are_asked(end)
     assert scene.outcomes() == ["stopped"]
@@ -178,7 +179,7 @@ def test_a_chain_that_ends_while_the_tuners_are_asked_is_told_nothing_any_more()
 def test_a_chain_that_is_trained_while_the_tuners_are_asked_is_told_nothing_any_more() -> None:
     def complete(scene: Scene, chain: str) -> None:
         done = e.StageCompleted(chain=chain, index=0, seconds=1.0)
-        scene.record(chain, [done], lambda rows: rows.chains.release(chain, 1, None))
+        scene.record(chain, [done], lambda rows: rows.chains.release(chain, FENCE, None))
 
     scene = told_while_tuners_are_asked(complete)
     with scene.records.read() as rows:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from assignments import FENCE
 from hypothesis import example, given
 from hypothesis import strategies as st
 from stacks import Json
@@ -90,7 +91,7 @@ def interrupted_check(slots: int, tuner: Json, **how: Any) -> tuple[ToyWorkers, 
     [stage] = workers.scene.plan().chains[ChainId(chain)].stages
     place = {"proof": VerificationKind.CHECK, "device": "cpu", "node": stage.node, "begin": 0, "step": stage.end}
     told = e.ExactnessTested(chain=ChainId(chain), **place, goes_on=True)  # type: ignore[arg-type]
-    workers.scene.record(chain, [told], lambda rows: rows.chains.guard(chain, 1))
+    workers.scene.record(chain, [told], lambda rows: rows.chains.report(chain, FENCE))
     return workers, chain
 
 
@@ -416,7 +417,7 @@ def test_a_proof_that_always_comes_to_nothing_holds_up_nobody() -> None:
         workers.scene.scheduler.tick()
         chain, _ = workers.scene.claim()
         ended = e.ChainEnded(chain=chain, outcome="interrupted")  # type: ignore[arg-type]
-        workers.scene.record(chain, [ended], lambda rows, chain=chain: rows.chains.end(chain, 1))
+        workers.scene.record(chain, [ended], lambda rows, chain=chain: rows.chains.end(chain, FENCE))
     workers.run()
     assert workers.scene.study().state == StudyState.COMPLETED
     assert judged(workers).verdict in (Verdict.CHECKED, Verdict.UNCHECKED)

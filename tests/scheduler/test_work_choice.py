@@ -6,6 +6,7 @@ from typing import Any
 from zlib import crc32
 
 import pytest
+from assignments import FENCE
 from scenes import ONE, RANDOM, Scene
 from stacks import Json
 
@@ -136,7 +137,7 @@ def test_a_chain_may_keep_a_state_inside_its_stages_though_the_plan_has_spent_wh
     node = scene.plan().chains[ChainId(chain)].stages[0].node
     kept = e.CheckpointKept(node=node, step=5, key="k", sha256="", size=5000, intermediate=True)
     lost = e.ChainEnded(chain=ChainId(chain), outcome=ChainOutcome.INTERRUPTED, steps=5)
-    scene.record(chain, [kept, lost], lambda rows: rows.chains.end(chain, 1))
+    scene.record(chain, [kept, lost], lambda rows: rows.chains.end(chain, FENCE))
     scene.scheduler.tick()
     assert room_of_the_last_chain(scene) == 1
 
@@ -200,7 +201,7 @@ def test_one_that_did_not_find_it_waits_until_it_is_in_the_store() -> None:
     scene.scheduler.tick()
     sibling, _ = scene.claim()
     interrupted = e.ChainEnded(chain=ChainId(sibling), outcome=ChainOutcome.INTERRUPTED)
-    scene.record(sibling, [interrupted], lambda rows: rows.chains.end(sibling, 1))
+    scene.record(sibling, [interrupted], lambda rows: rows.chains.end(sibling, FENCE))
     scene.scheduler.tick()
     assert scene.slots_of() == ["gpu0", "gpu1"]
     assert scene.plan().nodes[trunk.node].saving

@@ -44,11 +44,11 @@ def claimed_in_doubt(cluster: Cluster, meanwhile: Callable[[RowsPort, str], obje
 def test_what_was_claimed_without_an_answer_is_ours(cluster: Cluster) -> None:
     lease = claimed_in_doubt(cluster, lambda rows, chain: rows.chains.claim(chain, "me", LEASE))
     with cluster.records.write() as rows:
-        rows.chains.guard(lease.chain, lease.fence)
+        rows.chains.report(lease.chain, lease.fence)
 
 
 def test_what_was_not_claimed_is_claimed_then(cluster: Cluster) -> None:
-    assert claimed_in_doubt(cluster, lambda rows, chain: None).fence == 1
+    assert claimed_in_doubt(cluster, lambda rows, chain: None).fence.number == 1
 
 
 def test_what_another_has_claimed_is_not_ours(cluster: Cluster) -> None:
@@ -100,4 +100,4 @@ def test_a_chain_that_was_given_to_another_slot_is_not_ours(cluster: Cluster) ->
     chain, retry = cluster.messages[0][0], RetryPolicy(cluster.clock.wait)
     with pytest.raises(ChainNotClaimable, match="was given to slot gpu0"):
         Claimer(cluster.records, me("gpu1"), LEASE, retry).claim(chain, lambda: False)
-    assert Claimer(cluster.records, me(), LEASE, retry).claim(chain, lambda: False).fence == 1
+    assert Claimer(cluster.records, me(), LEASE, retry).claim(chain, lambda: False).fence.number == 1

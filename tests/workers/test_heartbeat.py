@@ -9,7 +9,7 @@ from random import Random
 from typing import Any, NoReturn
 
 import pytest
-from assignments import WORK
+from assignments import FENCE, WORK
 from faulty import Clock
 from hypothesis import given
 from hypothesis import strategies as st
@@ -236,7 +236,7 @@ def test_that_nobody_can_hear_of_it_is_said_once(beating: Beating, caplog: pytes
 
 @pytest.mark.parametrize("is_beat", [True, False])
 def test_a_chain_that_was_ended_is_given_up(beating: Beating, is_beat: bool) -> None:
-    lost, other = beating.begin(), Claim("d", "plan", 1)
+    lost, other = beating.begin(), Claim("d", "plan", FENCE)
     with beating.records.write() as rows:
         rows.slots.take("gpu1", "anna", instead_of=None, device="cpu", host="here", pid=1)
         rows.chains.assign("d", "plan", "gpu1", WORK, LEASE)

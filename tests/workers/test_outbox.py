@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import pytest
+from assignments import FENCE, WORK
 
 from app.domain import events as e
+from app.events.database import DatabaseUnavailable
+from app.events.log import Append
 from app.events.memory import MemoryRecords
-from app.events.rows import Fenced
+from app.events.rows import Fenced, LeaseFence
 from app.events.rows.ports import RowsPort
 from app.workers.slot import outbox as module
 from app.workers.slot.claim import Claim
@@ -25,11 +28,11 @@ def fact(index: int, seconds: float = 1.0) -> e.StageCompleted:
 
 @dataclass(frozen=True)
 class Noting(RowChange):
-    """States every fact. note: is called then."""
+    """Changes nothing. note: is called instead."""
 
     note: Callable[[], object] = lambda: None
 
-    def apply(self, rows: RowsPort, chain: str, fence: int) -> None:
+    def apply(self, rows: RowsPort, chain: str, fence: LeaseFence) -> None:
         self.note()
 
 
@@ -51,7 +54,14 @@ def a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def records() -> MemoryRecords:
-    return MemoryRecords()
+    """Anna has claimed the chains c and d."""
+    made = MemoryRecords()
+    with made.write() as rows:
+        for chain, slot in (("c", "gpu0"), ("d", "gpu1")):
+            rows.slots.take(slot, "anna", instead_of=None, device="cpu", host="here", pid=1)
+            rows.chains.assign(chain, "plan", slot, WORK, 1e9)
+            rows.chains.claim(chain, "anna", 1e9)
+    return made
 
 
 @pytest.fixture
@@ -64,7 +74,7 @@ def outbox(records: MemoryRecords) -> Iterator[FactOutbox]:
 def test_a_fact_that_cannot_be_written_ends_its_chain_before_the_database_is_asked(
     outbox: FactOutbox, records: MemoryRecords, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bad, good = Claim("c", "plan", 1), Claim("d", "plan", 1)
+    bad, good = Claim("c", "plan", FENCE), Claim("d", "plan", FENCE)
     asked = list[str]()
     outbox.put(bad, [fact(0, math.nan)], Noting(lambda: asked.append("bad")))
     outbox.put(bad, [fact(1)], Noting(lambda: asked.append("bad")))
@@ -78,7 +88,7 @@ def test_a_fact_that_cannot_be_written_ends_its_chain_before_the_database_is_ask
 def test_a_mistake_of_ours_leaves_no_hole_in_what_is_stated_about_a_chain(
     outbox: FactOutbox, records: MemoryRecords, caplog: pytest.LogCaptureFixture
 ) -> None:
-    claim, other = Claim("c", "plan", 1), Claim("d", "plan", 1)
+    claim, other = Claim("c", "plan", FENCE), Claim("d", "plan", FENCE)
 
     outbox.put(claim, [fact(0)], refusal(ZeroDivisionError()))
     outbox.put(claim, [fact(1)], always)
@@ -94,7 +104,7 @@ class Told:
     def __init__(self, records: MemoryRecords) -> None:
         self.records, self.nudges, self.commits = records, 0, list[str]()
         self.outbox = FactOutbox(records, RetryPolicy(), clock=lambda: 0.0, notify=self._notify)
-        self.first, self.second = Claim("c", "plan", 1), Claim("d", "plan", 1)
+        self.first, self.second = Claim("c", "plan", FENCE), Claim("d", "plan", FENCE)
 
     def _notify(self) -> None:
         self.nudges += 1
@@ -185,3 +195,43 @@ def test_facts_in_one_are_both_void_when_the_chain_is_over(told: Told) -> None:
     told.outbox.put(told.first, [fact(1)], refusal(Fenced("another worker's")), is_last=True)
     assert told.outbox.drain(60.0)
     assert told.records.log.read("plan") == [] and told.first.end_flag.is_set()
+
+
+# --------------------------------------------------------------------------------------- a database that loses commits
+
+
+def test_a_worker_whose_last_report_was_lost_records_nothing_after_it(
+    outbox: FactOutbox, records: MemoryRecords
+) -> None:
+    """An evaluation was missing for good: the next one, and the end of the stage, were recorded behind the hole."""
+    claim = Claim("c", "plan", FENCE)
+    outbox.put(claim, [fact(0)])
+    assert outbox.drain(60.0)
+    put_back = records.replica()
+    outbox.put(claim, [fact(1)])
+    assert outbox.drain(60.0)
+    put_back()
+    outbox.put(claim, [fact(2)])
+    assert outbox.drain(60.0)
+    assert [each.event for each in records.log.read("plan")] == [fact(0)]
+    assert claim.end_flag.is_set()
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_report_without_an_answer_counts_once(outbox: FactOutbox, records: MemoryRecords, is_lost: bool) -> None:
+    """Whether its commit is there, or was lost afterwards."""
+    claim, write, put_back = Claim("c", "plan", FENCE), records.log.write, records.replica()
+
+    def hang_up(append: Append) -> NoReturn:
+        records.log.write = write  # type: ignore[method-assign]
+        write(append)
+        if is_lost:
+            put_back()
+        raise DatabaseUnavailable("The connection was lost while the commit was under way.")
+
+    records.log.write = hang_up  # type: ignore[method-assign]
+    for number in range(2):
+        outbox.put(claim, [fact(number)])
+    assert outbox.drain(60.0)
+    assert [each.event for each in records.log.read("plan")] == [fact(0), fact(1)]
+    assert not claim.end_flag.is_set() and claim.fence == replace(FENCE, reports=2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-from assignments import stage, work
+from assignments import FENCE, stage, work
 
 from app.domain import events as e
 from app.domain.terms import ChainId
@@ -53,7 +53,7 @@ def test_only_what_failed_here_and_another_slot_has_trained_since_speaks_against
             rows.slots.take(completed_on, "anna", instead_of=None, **HERE)
             rows.chains.assign("chain", "plan", completed_on, work(STAGE), 60.0)
     records.log.append("plan", [e.StageCompleted(chain=ChainId("chain"), index=0, seconds=1.0)], expected=None, at=0.0)
-    sentence = quarantine(records, health).judge_failure(Claim("other", "plan", 1), "another node", 0, 0)
+    sentence = quarantine(records, health).judge_failure(Claim("other", "plan", FENCE), "another node", 0, 0)
     assert (sentence is not None) == is_the_slots_fault
 
 

@@ -14,7 +14,7 @@ from threading import Event as Flag
 from typing import Any
 
 import pytest
-from assignments import work
+from assignments import FENCE, work
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,7 +34,7 @@ from app.workers.slot.slot_status import SlotStatus
 from app.workers.state import State
 from tests.plans import tried
 
-CLAIM = Claim("c", "plan", 1)
+CLAIM = Claim("c", "plan", FENCE)
 
 
 class Refusing:
@@ -153,7 +153,7 @@ def test_what_is_small_is_told_of_at_once_if_nothing_else_is_on_its_way() -> Non
 
 
 def test_a_state_that_nobody_wants_any_more_is_not_tried_again() -> None:
-    claim, stored = Claim("c", "plan", 1), list[object]()
+    claim, stored = Claim("c", "plan", FENCE), list[object]()
     made, notes = saver(lambda seconds: claim.end_flag.set())
     made.save(claim, "place", State.from_bytes(b"state"), lambda *found: stored.append(found))
     assert made.drain(60.0)
@@ -162,7 +162,7 @@ def test_a_state_that_nobody_wants_any_more_is_not_tried_again() -> None:
 
 
 def test_what_comes_behind_the_end_of_its_chain_is_not_done() -> None:
-    claim, done = Claim("c", "plan", 1), list[str]()
+    claim, done = Claim("c", "plan", FENCE), list[str]()
     made, _ = saver()
     claim.end_flag.set()
     made.submit(claim, lambda: done.append("late"))
@@ -406,7 +406,7 @@ class Held(Refusing):
 
 
 def test_what_nobody_wants_any_more_leaves_room(backlogs: Callable[[], HostBacklog]) -> None:
-    claim, backlog, closed = Claim("c", "plan", 1), backlogs(), list[bool]()
+    claim, backlog, closed = Claim("c", "plan", FENCE), backlogs(), list[bool]()
     made = Saver(CheckpointStore(Held(Flag())), RetryPolicy(lambda _: None), SlotStatus(), lambda: 0.0, backlog=backlog)
     claim.end_flag.set()
     made.save(claim, "place", State(os.memfd_create("x"), 90, closed.append), lambda stored: None)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from assignments import FENCE
 from stacks import Json
 
 from app.domain import events as e
@@ -41,7 +42,7 @@ def look_at_end(watch: InputWatch, claim: Claim, work: ChainAssignment, uses: Js
 
 
 def claim(chain: str) -> Claim:
-    return Claim(ChainId(chain), "stream", 1)
+    return Claim(ChainId(chain), "stream", FENCE)
 
 
 def uses(*read: tuple[str, float, bool], written: dict[str, bool] | None = None) -> Json:

@@ -24,6 +24,7 @@ from app.events.row_types import (
     ChainRecord,
     Installation,
     Lease,
+    LeaseFence,
     SlotRecord,
     SlotTaken,
     StudyRecord,
@@ -198,9 +199,9 @@ class MemoryChains(ChainsPort):
         if (row := self._tables.live.get(chain)) is not None:
             self._put(replace(row, preempt=True))
 
-    def end(self, chain: str, fence: int | None = None) -> None:
+    def end(self, chain: str, fence: LeaseFence | None = None) -> None:
         row = self._tables.live.get(chain)
-        if row is None or (fence is not None and row.fence != fence):
+        if row is None or (fence is not None and not row.is_held_by(fence)):
             raise not_yours(chain)
         self._close(replace(row, state=ChainState.ENDED, fence=row.fence + 1))
         self._free(row, None)
@@ -231,37 +232,40 @@ class MemoryChains(ChainsPort):
         self._put(running)
         return running.lease
 
-    def heartbeat(self, chain: str, fence: int, ttl: float, step: int, kept: Container[int] = ()) -> ChainFlags:
+    def heartbeat(self, chain: str, fence: LeaseFence, ttl: float, step: int, kept: Container[int] = ()) -> ChainFlags:
         row = self._get_held(chain, fence)
         left = tuple(at for at in row.extra_eval_steps if at >= step or at in kept)
         beat = replace(row, lease_until=self._tables.clock() + ttl, step=step, extra_eval_steps=left)
         self._put(beat)
         return beat.flags
 
-    def flags(self, chain: str, fence: int) -> ChainFlags:
+    def flags(self, chain: str, fence: LeaseFence) -> ChainFlags:
         return self._get_held(chain, fence).flags
 
-    def advance(self, chain: str, fence: int, index: int) -> None:
+    def advance(self, chain: str, fence: LeaseFence, index: int) -> None:
         self._put(replace(self._get_held(chain, fence), index=index))
 
-    def release(self, chain: str, fence: int, resident_model: Mapping[str, Any] | None) -> None:
+    def release(self, chain: str, fence: LeaseFence, resident_model: Mapping[str, Any] | None) -> None:
         row = replace(self._get_held(chain, fence), state=ChainState.SAVING)
         self._put(row)
         self._free(row, resident_model)
 
-    def finish(self, chain: str, fence: int) -> None:
+    def finish(self, chain: str, fence: LeaseFence) -> None:
         row = replace(self._get_held(chain, fence), state=ChainState.DONE)
         self._close(row)
         self._free(row, None)
 
-    def guard(self, chain: str, fence: int) -> None:
+    def report(self, chain: str, fence: LeaseFence) -> None:
         row = self.get(chain)
-        if row is None or row.fence != fence or row.state not in (*HELD, ChainState.DONE):
+        is_known = row is not None and row.is_held_by(fence) and row.reports == fence.reports
+        if row is None or not is_known or row.state not in (*HELD, ChainState.DONE):
             raise not_yours(chain)
+        table = self._tables.over if row.state == ChainState.DONE else self._tables.live
+        table.put(chain, replace(row, reports=row.reports + 1))
 
-    def _get_held(self, chain: str, fence: int) -> ChainRecord:
+    def _get_held(self, chain: str, fence: LeaseFence) -> ChainRecord:
         row = self._tables.live.get(chain)
-        if row is None or row.fence != fence or row.state not in HELD:
+        if row is None or not row.is_held_by(fence) or row.state not in HELD:
             raise not_yours(chain)
         return row
 

@@ -21,6 +21,7 @@ from app.events.row_types import (
     ChainNotClaimable,
     ChainRecord,
     Lease,
+    LeaseFence,
     SlotTaken,
     not_yours,
 )
@@ -33,10 +34,19 @@ FLAG_COLUMNS = (CHAINS.c.extra_eval_steps, CHAINS.c.stop, CHAINS.c.preempt, CHAI
 FREE = SLOTS.c.chain.is_(None) & SLOTS.c.lent_to.is_(None)
 SLOT_COLUMNS = (CHAINS.c.slot, CHAINS.c.members)
 
-MATCHES = (CHAINS.c.chain == bindparam("chain"), CHAINS.c.fence == bindparam("fence"))
+MATCHES = (
+    CHAINS.c.chain == bindparam("its_chain"),
+    CHAINS.c.fence == bindparam("its_number"),
+    CHAINS.c.owner == bindparam("its_owner"),
+)
 
-FLAGS = select(*FLAG_COLUMNS).where(*MATCHES, CHAINS.c.state.in_(HELD))
-GUARD = select(CHAINS.c.chain).where(*MATCHES, CHAINS.c.state.in_([*HELD, ChainState.DONE])).with_for_update()
+FLAGS = select(*FLAG_COLUMNS).where(*MATCHES, CHAINS.c.reports >= bindparam("its_reports"), CHAINS.c.state.in_(HELD))
+REPORT = (
+    update(CHAINS)
+    .where(*MATCHES, CHAINS.c.reports == bindparam("its_reports"), CHAINS.c.state.in_([*HELD, ChainState.DONE]))
+    .values(reports=CHAINS.c.reports + 1)
+    .returning(CHAINS.c.chain)
+)
 """Built once, because workers run these statements all the time."""
 
 COLUMNS = [
@@ -63,8 +73,8 @@ class Chains(ChainsPort):
             raise SlotTaken(f"Slot {slot} is not free.")
         members = self._lend(chain, assignment.members)
         at = self._session.now()
-        progress = {"state": ChainState.READY, "fence": 0, "index": 0, "step": 0, "extra_eval_steps": []}
-        progress |= {"stop": False, "preempt": False, "branch_steps": []}
+        progress = {"state": ChainState.READY, "fence": 0, "reports": 0, "index": 0, "step": 0}
+        progress |= {"extra_eval_steps": [], "stop": False, "preempt": False, "branch_steps": []}
         columns: dict[str, Any] = {"chain": chain, "stream": stream, "slot": slot, "assignment": assignment.to_json()}
         columns |= {"members": members or None}
         self._session.execute(CHAINS.insert().values(**columns, **progress, lease_until=at + ttl, dispatched_at=at))
@@ -92,8 +102,8 @@ class Chains(ChainsPort):
     def ask_preempt(self, chain: str) -> None:
         self._session.execute(_update_chain(chain).values(preempt=True))
 
-    def end(self, chain: str, fence: int | None = None) -> None:
-        self._end(chain, *(() if fence is None else (CHAINS.c.fence == fence,)))
+    def end(self, chain: str, fence: LeaseFence | None = None) -> None:
+        self._end(chain, *(() if fence is None else _held_by(fence)))
 
     def end_expired(self, chain: str, longest: float = inf) -> None:
         self._end(chain, self._is_expired(longest))
@@ -126,7 +136,7 @@ class Chains(ChainsPort):
             raise ChainNotClaimable(f"Chain {chain} is not ready.")
         return _record(row).lease
 
-    def heartbeat(self, chain: str, fence: int, ttl: float, step: int, kept: Container[int] = ()) -> ChainFlags:
+    def heartbeat(self, chain: str, fence: LeaseFence, ttl: float, step: int, kept: Container[int] = ()) -> ChainFlags:
         beat = _update_held(chain, fence).values(lease_until=self._session.now() + ttl, step=step)
         row = self._change_or_raise(chain, beat, *FLAG_COLUMNS)
         left = tuple(at for at in row.extra_eval_steps if at >= step or at in kept)
@@ -134,25 +144,25 @@ class Chains(ChainsPort):
             self._session.execute(_update_chain(chain).values(extra_eval_steps=list(left)))
         return replace(_flags(row), extra_eval_steps=left)
 
-    def flags(self, chain: str, fence: int) -> ChainFlags:
-        row = self._session.execute(FLAGS, {"chain": chain, "fence": fence}).one_or_none()
+    def flags(self, chain: str, fence: LeaseFence) -> ChainFlags:
+        row = self._session.execute(FLAGS, _given(chain, fence)).one_or_none()
         if row is None:
             raise not_yours(chain)
         return _flags(row)
 
-    def advance(self, chain: str, fence: int, index: int) -> None:
+    def advance(self, chain: str, fence: LeaseFence, index: int) -> None:
         self._change_or_raise(chain, _update_held(chain, fence).values(index=index), CHAINS.c.slot)
 
-    def release(self, chain: str, fence: int, resident_model: Mapping[str, Any] | None) -> None:
+    def release(self, chain: str, fence: LeaseFence, resident_model: Mapping[str, Any] | None) -> None:
         saving = _update_held(chain, fence).values(state=ChainState.SAVING)
         self._free(chain, self._change_or_raise(chain, saving, *SLOT_COLUMNS), resident_model)
 
-    def finish(self, chain: str, fence: int) -> None:
+    def finish(self, chain: str, fence: LeaseFence) -> None:
         done = _update_held(chain, fence).values(state=ChainState.DONE)
         self._free(chain, self._change_or_raise(chain, done, *SLOT_COLUMNS), None)
 
-    def guard(self, chain: str, fence: int) -> None:
-        if self._session.execute(GUARD, {"chain": chain, "fence": fence}).one_or_none() is None:
+    def report(self, chain: str, fence: LeaseFence) -> None:
+        if self._session.execute(REPORT, _given(chain, fence)).one_or_none() is None:
             raise not_yours(chain)
 
     def _add(self, chain: str, column: Column[Any], steps: Iterable[int]) -> None:
@@ -195,9 +205,19 @@ def _update_chain(chain: str) -> Update:
     return update(CHAINS).where(CHAINS.c.chain == chain)
 
 
-def _update_held(chain: str, fence: int) -> Update:
+def _update_held(chain: str, fence: LeaseFence) -> Update:
     """An update of the chain's row, if `fence` holds it."""
-    return _update_chain(chain).where(CHAINS.c.fence == fence, CHAINS.c.state.in_(HELD))
+    return _update_chain(chain).where(*_held_by(fence), CHAINS.c.state.in_(HELD))
+
+
+def _held_by(fence: LeaseFence) -> tuple[ColumnElement[bool], ...]:
+    """As `ChainRecord.is_held_by`."""
+    return CHAINS.c.fence == fence.number, CHAINS.c.owner == fence.owner, CHAINS.c.reports >= fence.reports
+
+
+def _given(chain: str, fence: LeaseFence) -> dict[str, Any]:
+    """The values that `FLAGS` and `REPORT` ask for."""
+    return {"its_chain": chain, "its_number": fence.number, "its_owner": fence.owner, "its_reports": fence.reports}
 
 
 def _record(row: Any) -> ChainRecord:

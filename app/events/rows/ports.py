@@ -17,6 +17,7 @@ from app.events.row_types import (
     ChainRecord,
     Installation,
     Lease,
+    LeaseFence,
     RowChanges,
     SlotRecord,
     StudyRecord,
@@ -150,9 +151,9 @@ class SlotsPort(ABC):
 class ChainsPort(ABC):
     """Which worker may write for a chain. The chain's row decides that, and not a message.
 
-    A fence is the number that proves it, and ending a chain changes the fence. A chain is never taken over: when its
-    lease has run out, it is ended, and the work comes back in a new chain. The row changes in the transaction of the
-    fact, so that both commit together.
+    A fence proves it, and ending a chain changes the fence. A chain is never taken over: when its lease has run out, it
+    is ended, and the work comes back in a new chain. The row changes in the transaction of the fact, so that both
+    commit together. It counts these reports: in a database that has lost some, they are fewer than the worker knows of.
     """
 
     # The scheduler's side
@@ -185,7 +186,7 @@ class ChainsPort(ABC):
         """Ask the worker to save its state after the step under way, and to leave the slot."""
 
     @abstractmethod
-    def end(self, chain: str, fence: int | None = None) -> None:
+    def end(self, chain: str, fence: LeaseFence | None = None) -> None:
         """End the chain before it is done: its slot is free, and later writes of its worker are refused.
 
         With `fence`, only if that still holds. Raises `Fenced` if the chain is over or another worker's.
@@ -216,36 +217,37 @@ class ChainsPort(ABC):
         """Begin a chain that is ready; its lease lasts `ttl` seconds from now. Raises `ChainNotClaimable`."""
 
     @abstractmethod
-    def heartbeat(self, chain: str, fence: int, ttl: float, step: int, kept: Container[int] = ()) -> ChainFlags:
+    def heartbeat(self, chain: str, fence: LeaseFence, ttl: float, step: int, kept: Container[int] = ()) -> ChainFlags:
         """Renew the lease for `ttl` seconds, and report the step and the steps at which the state was saved.
 
         Requests at steps that the worker has passed are dropped. Raises `Fenced`.
         """
 
     @abstractmethod
-    def flags(self, chain: str, fence: int) -> ChainFlags:
+    def flags(self, chain: str, fence: LeaseFence) -> ChainFlags:
         """What a heartbeat would return, without one. Raises `Fenced`."""
 
     @abstractmethod
-    def advance(self, chain: str, fence: int, index: int) -> None:
+    def advance(self, chain: str, fence: LeaseFence, index: int) -> None:
         """Begin stage `index`: the one before it is done. Raises `Fenced`."""
 
     @abstractmethod
-    def release(self, chain: str, fence: int, resident_model: Mapping[str, Any] | None) -> None:
+    def release(self, chain: str, fence: LeaseFence, resident_model: Mapping[str, Any] | None) -> None:
         """Free the slot when all is trained, while states are still being saved. Raises `Fenced`.
 
         resident_model: the model that the slot keeps in memory.
         """
 
     @abstractmethod
-    def finish(self, chain: str, fence: int) -> None:
+    def finish(self, chain: str, fence: LeaseFence) -> None:
         """Mark the chain as done, and free its slot if it still has one. Raises `Fenced`."""
 
     @abstractmethod
-    def guard(self, chain: str, fence: int) -> None:
-        """Raise `Fenced` unless `fence` holds the chain, or held it when it was done.
+    def report(self, chain: str, fence: LeaseFence) -> None:
+        """Count one more report, or raise `Fenced` unless `fence` holds the chain, or held it when it was done.
 
-        The row stays locked until the commit, so that the chain cannot be ended meanwhile.
+        The row must have just the reports that the worker knows of. It stays locked until the commit, so that the chain
+        cannot be ended meanwhile.
         """
 
 

@@ -12,7 +12,7 @@ from threading import Event as Flag
 
 from app.domain.chain_assignment import ChainAssignment
 from app.domain.terms import ChainId, ChainState
-from app.events import ChainNotClaimable, DatabaseUnavailable, Lease, Records, RowsPort
+from app.events import ChainNotClaimable, DatabaseUnavailable, Lease, LeaseFence, Records, RowsPort
 from app.outages import LostRace
 from app.workers.ownership import Owner
 from app.workers.slot.retry import Instant, RetryPolicy
@@ -20,19 +20,23 @@ from app.workers.slot.retry import Instant, RetryPolicy
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Claim:
-    """Proves the right to write for a chain. end_flag: set once, by any thread, when nothing more will be written."""
+    """Proves the right to write for a chain.
+
+    fence: replaced by the outbox after each report that is on record; other threads may read it.
+    end_flag: set once, by any thread, when nothing more will be written.
+    """
 
     chain: ChainId
     stream: str
-    fence: int
+    fence: LeaseFence
     end_flag: Flag = field(default_factory=Flag)
 
     @property
     def log_fields(self) -> dict[str, str | int]:
         """The fields of a log line about it."""
-        return {"chain": self.chain, "plan": self.stream, "fence": self.fence}
+        return {"chain": self.chain, "plan": self.stream, "fence": self.fence.number}
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +110,7 @@ class Claimer:
 
 
 class ChainLost(Exception):
-    """The chain is over, or another worker's."""
+    """The chain is over, another worker's, or has lost reports: see `Fenced`."""
 
 
 class ChainStopped(Exception):

@@ -236,7 +236,8 @@ class Heartbeat:
 
     def _lose(self, claim: Claim) -> None:
         """The row says that the chain is not ours; we may just have recorded its end ourselves."""
-        logger.info("chain %s is given up: it is over, or another worker's", claim.chain, extra=claim.log_fields)
+        lost = "chain %s is given up: it is over, another worker's, or has lost reports"
+        logger.info(lost, claim.chain, extra=claim.log_fields)
         claim.end_flag.set()
 
 

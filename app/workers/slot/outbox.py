@@ -1,7 +1,9 @@
 """Writes a slot's facts to the log, in order; nothing else in a slot appends to it.
 
-Each fact carries proof of the right to state it. During an outage of the database facts wait while training continues.
-Only the database's answer decides whether the chain is still ours, not the time that has passed.
+Each fact carries proof of the right to state it, and the count of reports before it: a database that has lost one of
+them refuses the next, and the chain is trained again from what is on record. During an outage of the database facts
+wait while training continues. Only the database's answer decides whether the chain is still ours, not the time that has
+passed.
 
 Runs on: the outbox's thread; `put` on the caller's.
 """
@@ -16,7 +18,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 
 from app.domain import events as e
-from app.events import DatabaseUnavailable, Fenced, Records, RowsPort, SlotLost
+from app.events import DatabaseUnavailable, Fenced, LeaseFence, Records, RowsPort, SlotLost
 from app.events.codec import Unwritable, write
 from app.outages import LostRace
 from app.workers.slot.claim import Claim
@@ -37,19 +39,11 @@ LOG_EVERY = 10
 
 
 class RowChange(ABC):
-    """A change of rows, recorded together with facts, that proves the slot's right to state them."""
+    """A change of rows, recorded together with facts."""
 
     @abstractmethod
-    def apply(self, rows: RowsPort, chain: str, fence: int) -> None:
+    def apply(self, rows: RowsPort, chain: str, fence: LeaseFence) -> None:
         """Raises `Fenced` if the chain is over, or another worker's."""
-
-
-@dataclass(frozen=True, slots=True)
-class Guard(RowChange):
-    """Changes nothing; checks that the chain is ours."""
-
-    def apply(self, rows: RowsPort, chain: str, fence: int) -> None:
-        rows.chains.guard(chain, fence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +52,7 @@ class Advance(RowChange):
 
     index: int
 
-    def apply(self, rows: RowsPort, chain: str, fence: int) -> None:
+    def apply(self, rows: RowsPort, chain: str, fence: LeaseFence) -> None:
         rows.chains.advance(chain, fence, self.index)
 
 
@@ -70,7 +64,7 @@ class Release(RowChange):
     node: str
     step: int
 
-    def apply(self, rows: RowsPort, chain: str, fence: int) -> None:
+    def apply(self, rows: RowsPort, chain: str, fence: LeaseFence) -> None:
         rows.chains.release(chain, fence, {"plan": self.plan, "node": self.node, "step": self.step})
 
 
@@ -78,7 +72,7 @@ class Release(RowChange):
 class Finish(RowChange):
     """Everything is trained and saved."""
 
-    def apply(self, rows: RowsPort, chain: str, fence: int) -> None:
+    def apply(self, rows: RowsPort, chain: str, fence: LeaseFence) -> None:
         rows.chains.finish(chain, fence)
 
 
@@ -86,7 +80,7 @@ class Finish(RowChange):
 class End(RowChange):
     """The chain ended early."""
 
-    def apply(self, rows: RowsPort, chain: str, fence: int) -> None:
+    def apply(self, rows: RowsPort, chain: str, fence: LeaseFence) -> None:
         rows.chains.end(chain, fence)
 
 
@@ -99,7 +93,7 @@ class DescribeSlot(RowChange):
     trainers: Mapping[str, str]
     note: str | None
 
-    def apply(self, rows: RowsPort, chain: str, fence: int) -> None:
+    def apply(self, rows: RowsPort, chain: str, fence: LeaseFence) -> None:
         with contextlib.suppress(SlotLost):
             rows.slots.describe(self.slot, self.owner, trainers=self.trainers, note=self.note)
 
@@ -113,7 +107,7 @@ class QuarantineSlot(RowChange):
     seconds: float | None
     reason: str | None
 
-    def apply(self, rows: RowsPort, chain: str = "", fence: int = 0) -> None:
+    def apply(self, rows: RowsPort, chain: str = "", fence: LeaseFence | None = None) -> None:
         if self.seconds is not None and _exceeds_host_limit(rows, self.slot):
             logger.warning("slot %s stays in use: half of the slots of its host are in quarantine", self.slot)
             return
@@ -162,6 +156,8 @@ class _Statement:
         )
 
     def change(self, rows: RowsPort) -> None:
+        """Raises `Fenced`."""
+        rows.chains.report(self.claim.chain, self.claim.fence)
         for each in self.changes:
             each.apply(rows, self.claim.chain, self.claim.fence)
 
@@ -195,14 +191,14 @@ class FactOutbox:
     ) -> None:
         """Record facts about a chain, after all earlier ones.
 
-        changes: by default only a check that the chain is ours.
+        changes: of rows, besides the count of reports that proves that the chain is ours.
         is_last: nothing more follows about this chain.
         is_news: wakes the scheduler.
         awaits_more: the next statement about the chain comes soon, and is recorded together with this one. Raises
             `Closing` if there was no room before the slot had to end.
         """
-        key, is_news = f"slot:{claim.chain}:{claim.fence}:{next(self._numbers)}", is_news or is_last
-        changes, at = changes or (Guard(),), self._clock()
+        key, is_news = f"slot:{claim.chain}:{claim.fence.owner}:{next(self._numbers)}", is_news or is_last
+        at = self._clock()
         self._thread.put(_Statement(claim, tuple(facts), changes, key, at, is_last, is_news, awaits_more, on_recorded))
 
     def version(self, stream: str) -> int:
@@ -234,7 +230,7 @@ class FactOutbox:
             _check_writable(statement.facts)
             self._append(statement)
         except Fenced:
-            lost = "chain %s is over, or another worker's: its last report is discarded"
+            lost = "chain %s is over, another worker's, or has lost earlier reports: its last report is discarded"
             logger.warning(lost, claim.chain, extra=claim.log_fields)
             claim.end_flag.set()
             return
@@ -276,6 +272,7 @@ class FactOutbox:
                 about = statement.claim.log_fields
                 logger.log(level, "facts of chain %s wait: %s", about["chain"], problem, extra=about)
                 continue
+            statement.claim.fence = statement.claim.fence.after_report
             self._versions = {**self._versions, stream: recorded[-1].version}
             return
 
