@@ -41,7 +41,7 @@ def copy_tables(records: Records) -> Callable[[], None]:
     assert isinstance(records, SqlRecords)
     engine, tables = records.database.engine, metadata.sorted_tables
     with engine.connect() as connection:
-        kept = {table: [dict(row._mapping) for row in connection.execute(select(table))] for table in tables}
+        kept = {table: [dict(row) for row in connection.execute(select(table)).mappings()] for table in tables}
 
     def put_back() -> None:
         with engine.begin() as connection:

@@ -51,7 +51,7 @@ COMPOSED = {"app.main", "app.cli.commands"}
 """Where the service and the command line are put together: they import all their parts."""
 
 REPEATED_CLASSES = {
-    "End", "FieldError", "Guard", "Health", "Lane", "Limits", "Logged", "Node", "Note", "Point", "Problem", "Progress",
+    "End", "FieldError", "Health", "Lane", "Limits", "Logged", "Node", "Note", "Point", "Problem", "Progress",
     "Replay", "Slot", "Stage", "Stop", "Study", "TrainerFileError", "Trial", "Word",
 }  # fmt: skip
 """Names that stand for more than one class. None may come to them; a name that stands once is taken out."""

@@ -221,10 +221,7 @@ def read_only(cluster: Cluster, chance: Random) -> str:
 
 
 def lost_commits(cluster: Cluster, chance: Random) -> str:
-    """The database is what it was some seconds ago: it failed over to a replica that lacks the last commits.
-
-    Not a fault of every round: evaluations of a stage under way that were lost stay missing.
-    """
+    """The database is what it was some seconds ago: it failed over to a replica that lacks the last commits."""
     seconds, names = chance.random() * 3, [table.name for table in metadata.sorted_tables]
     execute(
         cluster,
@@ -241,6 +238,7 @@ def lost_commits(cluster: Cluster, chance: Random) -> str:
         END_CONNECTIONS,
         f"TRUNCATE {', '.join(f'public.{name}' for name in names)}",
         *(f"INSERT INTO public.{name} SELECT * FROM replica.{name}" for name in names),
+        "DROP SCHEMA replica CASCADE",
         END_CONNECTIONS,
     )
     return f"the commits of {seconds:.1f} s were lost, and {lost} events with them"
@@ -259,6 +257,9 @@ def execute(cluster: Cluster, *statements: str) -> None:
             connection.execute(text(statement))
 
 
+BREAKS_BACKUPS: tuple[Fault, ...] = (read_only, lost_commits)
+"""A backup ends with a sentence, and is to be made again: it can write nothing, or its connections are closed."""
+
 FAULTS: tuple[Fault, ...] = (
     worker,
     fork,
@@ -275,4 +276,5 @@ FAULTS: tuple[Fault, ...] = (
     store,
     messages,
     read_only,
+    lost_commits,
 )

@@ -20,7 +20,7 @@ from uuid import uuid4
 import psutil
 import pytest
 from faults import check, siblings
-from round_faults import FAULTS, lost_commits
+from round_faults import BREAKS_BACKUPS, FAULTS, lost_commits
 from sqlalchemy import Engine
 from stacks import PATIENCE, TOYS, Cluster, Json, Service, wait_for
 from toys import curves, grid
@@ -63,14 +63,11 @@ def test_faults_of_a_round_change_no_result(
 def test_a_study_comes_to_its_results_after_its_last_commits_were_lost(
     cluster: Cluster, expected: list[Json], seed: int
 ) -> None:
-    """Lost evaluations of a stage under way may stay missing, as docs/operations.md says; all others are the same."""
     study = cluster.submit(grid(f"lost commits {seed}", seconds=0.2))
     cluster.wait_for_event(study, "StageCompleted")
     print(lost_commits(cluster, Random(seed)))
     assert cluster.wait(study)["state"] == "completed"
-    for found, calm in zip(curves(cluster, study), expected, strict=True):
-        assert all(point in calm["curve"] for point in found["curve"])
-        assert found | {"curve": []} == calm | {"curve": []}
+    assert curves(cluster, study) == expected
 
 
 # ------------------------------------------------------------------------------------------------ a backup
@@ -112,8 +109,9 @@ def test_a_backup_that_is_made_amid_faults_goes_on_elsewhere(
     command = [sys.executable, "-m", "stagetree"]
     made = [*command, "backup", str(tmp_path / "kept"), "--checkpoints"]
     backup = subprocess.Popen(made, env=here, stdout=subprocess.PIPE, text=True)
+    faults = [each for each in FAULTS if each not in BREAKS_BACKUPS]
     while backup.poll() is None:
-        print(f"round {seed}:", chance.choice(FAULTS)(cluster, chance))
+        print(f"round {seed}:", chance.choice(faults)(cluster, chance))
     assert backup.wait() == 0 and backup.stdout and "copies of 0" not in backup.stdout.read()
     check(cluster, study, expected)
     settings = {**cluster.settings, "STAGETREE_CHECKPOINTS": str(tmp_path / "checkpoints")}

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 import pytest
+from assignments import FENCE
 from scenes import LEASE, OPENED, Json, Scene, scene, trials
 
 from app.domain import commands as c
@@ -178,7 +179,9 @@ def test_idle_slots_are_measured_before_they_are_given() -> None:
     assert (row.assignment.ranks, row.assignment.measures_ranks) == (4, {})
     at.claim()
     at.record(
-        "chain0", [PROFILE, e.ChainEnded(chain="chain0", outcome="stopped")], lambda rows: rows.chains.end("chain0", 1)
+        "chain0",
+        [PROFILE, e.ChainEnded(chain="chain0", outcome="stopped")],
+        lambda rows: rows.chains.end("chain0", FENCE),
     )
     at.scheduler.tick()
     assert gangs(at)[1:] == [("a-gpu0", "a-gpu1", "a-gpu2", "a-gpu3")]
@@ -315,4 +318,4 @@ def test_a_member_that_leaves_in_order_ends_nothing_before_the_step_is_done() ->
     at.scheduler.tick()
     assert at.outcomes() == []
     with at.records.read() as rows:
-        assert rows.chains.flags("chain0", 1).preempt
+        assert rows.chains.flags("chain0", FENCE).preempt

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from assignments import FENCE
 from scenes import Scene
 
 from app.domain import events as e
@@ -99,7 +100,7 @@ class ToyWorkers:
         )
         facts = [replace(each, **shown) if isinstance(each, e.ExactnessTested) else each for each in facts]
         end = "end" if isinstance(facts[-1], e.StageFailed) else "finish"
-        self.scene.record(chain, facts, lambda rows: getattr(rows.chains, end)(chain, 1))
+        self.scene.record(chain, facts, lambda rows: getattr(rows.chains, end)(chain, FENCE))
 
     def _begun(self, work: ChainAssignment) -> ToyModel:
         model = self.model()

@@ -14,7 +14,7 @@ from app.events.database import DatabaseUnavailable
 from app.events.log import Append, EventLog, StoredEvent, assign_positions
 from app.events.memory.chains import MemoryChains, Table
 from app.events.memory.log import MemoryLog
-from app.events.rows import ChainFlags, Fenced, SlotRecord
+from app.events.rows import ChainFlags, ChainRecord, Fenced, LeaseFence, SlotRecord
 from app.workers.scheduler.reaper import Reaper
 from app.workers.slot import group, models
 from app.workers.slot.checkpoint_store import CheckpointStore, Stored
@@ -41,7 +41,7 @@ def fences(patch: pytest.MonkeyPatch) -> None:
 
         return do
 
-    for name in ("guard", "heartbeat", "flags", "advance", "release", "finish"):
+    for name in ("report", "heartbeat", "flags", "advance", "release", "finish"):
         patch.setattr(MemoryChains, name, unguarded(name))
 
 
@@ -169,6 +169,20 @@ def slots_that_are_lent(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Table, "put", keep)
 
 
+def counts_of_reports(patch: pytest.MonkeyPatch) -> None:
+    """A worker whose reports were lost records the next ones behind the hole."""
+
+    def report(self: MemoryChains, chain: str, fence: LeaseFence) -> None:
+        row = self.get(chain)
+        real(self, chain, fence if row is None else replace(fence, reports=row.reports))
+
+    real = MemoryChains.report
+    patch.setattr(MemoryChains, "report", report)
+    patch.setattr(
+        ChainRecord, "is_held_by", lambda self, fence: (self.fence, self.owner) == (fence.number, fence.owner)
+    )
+
+
 def losses_in_memory(patch: pytest.MonkeyPatch) -> None:
     """Who has read what the log has lost reads on as if it had not."""
 
@@ -197,6 +211,7 @@ GUARDS: dict[str, Without] = {
         processes_of_packs,
         slots_that_are_lent,
         losses_in_memory,
+        counts_of_reports,
     )
 }
 

@@ -64,6 +64,8 @@ def _check_results(world: World, number: int, spec: Json) -> None:
         near = _is_without_pack(plan, study.trials[trial])
         wrong = [step for step, found in got.curve.items() if not _agree(found, right.curve[step], near=near)]
         assert not wrong, f"trial {trial} of study {number} has other values at steps {wrong}"
+        missing = [] if is_left or fails else [step for step in _due(world, number, right) if step not in got.curve]
+        assert not missing, f"trial {trial} of study {number} has no values at steps {missing}"
         assert is_left or fails or got.steps in got.curve, f"trial {trial} of study {number} has no value at its end"
     events = [each.event for each in world.database.records.log.read(world.users.streams[number])]
     assert fold(events) == plan, "the plan is not what its events fold to"
@@ -77,6 +79,13 @@ def _check_results(world: World, number: int, spec: Json) -> None:
     )
     _check_facts(events)
     _check_parents(events)
+
+
+def _due(world: World, number: int, right: Result) -> list[int]:
+    """The steps of a trial at which its study is measured. None where another study may have trained them before."""
+    every, streams = world.setting.studies[number]["eval_every"], list(world.users.streams.values())
+    is_alone = streams.count(world.users.streams[number]) == 1
+    return [step for step in right.curve if step % every == 0] if is_alone else []
 
 
 def _is_without_pack(plan: SearchPlan, trial: Trial) -> bool:
