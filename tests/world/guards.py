@@ -217,6 +217,7 @@ GUARDS: dict[str, Without] = {
 
 SHOWN_BY: Mapping[str, int] = {
     "checkpoints_in_use": 19,
+    "counts_of_reports": 257,
     "crashes_of_packs": 124,
     "facts_that_wait": 80,
     "fences": 33,
