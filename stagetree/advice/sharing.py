@@ -98,7 +98,7 @@ def _steps_at_zero(spec: StudySpec, count_steps: CountSteps) -> Iterator[str]:
             if name in configuration
         ]
         ends = [(last_change(sequence), steps) for sequence, steps in trials if sequence.at(steps - 1) == 0]
-        idle = [steps - end for end, steps in ends if end and end < steps]
+        idle = [steps - end for end, steps in ends if end and end < steps - 1]  # a schedule may end in its last step
         if idle:
             yield (
                 f"{len(idle)} of {len(trials)} trials train at {name} 0 for {sum(idle)} steps: write max_steps: {{end: "

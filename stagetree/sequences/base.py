@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, fields
 from difflib import get_close_matches
@@ -138,10 +139,34 @@ _MOST_PIECES = 10_000
 
 
 def last_change(sequence: Sequence) -> int | None:
-    """The step from which the sequence is constant; None if it never is, or has too many pieces to tell."""
+    """The step from which all values are equal; None if they never are, or if there are too many pieces to tell.
+
+    A form may have the final value before its end: the last step of a warm-up has that of its target.
+    """
     pieces = list(islice(sequence.pieces(), _MOST_PIECES + 1))
-    is_over = len(pieces) <= _MOST_PIECES and pieces[-1].form.is_held
-    return pieces[-1].start if is_over else None
+    if len(pieces) > _MOST_PIECES or not pieces[-1].form.is_held:
+        return None
+    last, step = pieces[-1], pieces[-1].start
+    for piece in reversed(pieces[:-1]):
+        step = _held_since(piece, step, last.form.name)
+        if step > piece.start:
+            break
+    return step
+
+
+def _held_since(piece: Piece, end: int, value: str) -> int:
+    """The first of the steps in [start, end] from which a piece has only this value, given as the name of a `Held`.
+
+    Forms are monotone, or alternate in sign: then no two neighbours are equal.
+    """
+
+    def is_reached(step: int) -> bool:
+        return Held(piece.form.at(step)).name == value
+
+    for step in range(end - 1, max(piece.start, end - 2) - 1, -1):
+        if not is_reached(step):
+            return step + 1
+    return bisect_left(range(piece.start, end), True, key=is_reached) + piece.start
 
 
 def check_number(name: str, value: Any) -> None:

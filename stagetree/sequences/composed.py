@@ -111,7 +111,8 @@ class OneCycle(Sequence):
     """One cycle (Smith and Topin 2018): from `init` up to `max` in `up` steps, then down to `final` in `down`.
 
     Both phases are "cosine" (half a period) or "linear". PyTorch's `OneCycleLR(max_lr, total_steps, pct_start)` is
-    `init` max_lr / 25, `final` max_lr / 250000, `up` pct_start * total_steps - 1, `down` total_steps - 1 - `up`.
+    `init` max_lr / 25, `final` max_lr / 250000, `up` pct_start * total_steps - 1, `down` total_steps - 1 - `up`. If the
+    trial's length is given, `down` may be left out: `final` is then the value of the trial's last step, as in PyTorch.
     """
 
     family: ClassVar[str] = "one_cycle"
@@ -136,7 +137,7 @@ class OneCycle(Sequence):
     @classmethod
     def fill_length_field(cls, written: Mapping[str, Any], steps: int) -> dict[str, Any]:
         up = written.get("up")
-        return {**written, "down": steps - up} if isinstance(up, int) else dict(written)
+        return {**written, "down": steps - 1 - up} if isinstance(up, int) else dict(written)
 
     def _pieces(self, origin: int) -> Iterator[Piece]:
         way, top = _WAYS[self.shape], origin + self.up

@@ -16,6 +16,7 @@ from app.search.tuners.driver import TunerDriver
 from app.simulation.preview import preview
 from stagetree import Constant, OneCycle, SequenceError, SpecError, StudySpec, Wsd, fraction
 from stagetree.advice import advice
+from stagetree.sequences import parse
 from stagetree.sequences.fractions import resolve_fractions
 from stagetree.space import Space
 
@@ -54,6 +55,12 @@ def test_a_ladder_costs_what_its_list_costs() -> None:
     as_list = listed(*(({"lr": {**WSD, "stable_until": steps - 200, "decay": 200}}, steps) for steps in lengths))
     assert asked(ladder) == asked(by_end) == asked(as_list)
     assert {preview(each, slots=1)["unique"] for each in (ladder, by_end, as_list)} == {8797}
+
+
+def test_a_trial_ends_where_its_rate_stays_though_a_warmup_comes_to_it() -> None:
+    """It was a step longer where `final` is `peak`, for the last step of the warm-up."""
+    lr = {**WSD, "warmup": {"choice": [3, 4]}, "stable_until": 10, "decay": 5, "final": 0.01}
+    assert [steps for _, steps in asked(study({"max_steps": {"end": "lr"}, "lr": lr}))] == [2, 3]
 
 
 @pytest.mark.slow
@@ -183,24 +190,34 @@ def test_pbt_leaves_fractions_as_they_are() -> None:
 # ------------------------------------------------------------------------------------------------ one cycle
 
 
-def test_one_cycle_is_that_of_torch() -> None:
-    total, share = 100, 0.3
+def torch_one_cycle(total: int, up: int, highest: float, strategy: str) -> list[float]:
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.5, total_steps=total, pct_start=share)
-    theirs = []
-    for _ in range(total):
-        theirs.append(optimizer.param_groups[0]["lr"])
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, highest, total_steps=total, pct_start=(up + 1) / total, anneal_strategy=strategy
+    )
+    rates = [optimizer.param_groups[0]["lr"]]
+    for _ in range(total - 1):
         optimizer.step()
-        if len(theirs) < total:
-            scheduler.step()
-    up = round(share * total) - 1
-    ours = OneCycle(0.5, up, total - 1 - up, 0.5 / 25, 0.5 / 250_000)
-    assert ours.take(total) == pytest.approx(theirs, rel=1e-12)
+        scheduler.step()
+        rates.append(optimizer.param_groups[0]["lr"])
+    return rates
+
+
+@given(st.data(), st.integers(3, 300), st.sampled_from([("cos", "cosine"), ("linear", "linear")]))
+def test_one_cycle_is_that_of_torch(data: st.DataObject, total: int, shape: tuple[str, str]) -> None:
+    """Without `down` it ended one step after torch's."""
+    up = data.draw(st.integers(1, total - 2))
+    cycle = {"family": "one_cycle", "max": 0.5, "init": 0.5 / 25, "final": 0.5 / 250_000, "shape": shape[1]}
+    [(hp, steps)] = asked(study({"lr": {**cycle, "up": up}}, {"kind": "grid", "max_steps": total}))
+    assert steps == total
+    assert hp["lr"] == {**cycle, "up": up, "down": total - 1 - up}
+    assert parse(hp["lr"]).take(total) == pytest.approx(torch_one_cycle(total, up, 0.5, shape[0]), rel=1e-9)
 
 
 def test_one_cycle_may_end_with_the_trial() -> None:
     spec = study({"lr": {"family": "one_cycle", "max": 0.1, "up": fraction(0.3)}}, {"kind": "grid", "max_steps": 50})
-    assert asked(spec) == [({"lr": OneCycle(0.1, 15, 35).to_json()}, 50)]
+    assert asked(spec) == [({"lr": OneCycle(0.1, 15, 34).to_json()}, 50)]
+    assert advice(spec) == []
 
 
 # ------------------------------------------------------------------------------------------------ messages

@@ -3,7 +3,7 @@ import math
 from itertools import islice, pairwise, takewhile
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from stagetree.sequences import (
@@ -21,6 +21,8 @@ from stagetree.sequences import (
     SequenceError,
     Values,
     Warmup,
+    Wsd,
+    last_change,
     parse,
 )
 from tests.plans import tried
@@ -121,6 +123,19 @@ def test_json_is_read_back(sequence: Sequence) -> None:
     read = parse(json.loads(json.dumps(sequence.to_json())))
     assert read == sequence
     assert [form.name for form in forms(read)] == [form.name for form in forms(sequence)]
+
+
+@given(sequences())
+@example(Wsd(0.05, 3, 8, 4, final=0.05))
+@example(Warmup(4, Constant(0.1)))
+@example(Piecewise([Part(Exponential(1.0, 0.5), 2000), Part(Constant(0.0))]))
+@example(Piecewise([Part(Exponential(1.0, -0.5), 2000), Part(Constant(0.0))]))
+def test_the_last_change_is_the_first_step_of_equal_values(sequence: Sequence) -> None:
+    """The last step of a warm-up to the value that stays counted as a change."""
+    if (step := last_change(sequence)) is not None:
+        values = [repr(value) for value in sequence.take(step + 20)]
+        assert len(set(values[step:])) == 1
+        assert step == 0 or values[step - 1] != values[step]
 
 
 @given(sequences(), sequences(), st.integers(0, 30))
