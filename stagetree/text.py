@@ -16,9 +16,13 @@ RANKED_LAST = "failed"
 
 
 def value_text(result: Mapping[str, Any]) -> str:
-    """A metric in six digits; for a mean, with deviation and count: 0.981234 ± 0.0012 (3)."""
-    value, deviation = f"{result['value']:.6g}", result.get("deviation")
-    return value if deviation is None else f"{value} ± {deviation:.2g} ({result['repeats']})"
+    """A metric in six digits; for a mean, with deviation and count: 0.981234 ± 0.0012 (3).
+
+    Where repeats share a trunk, with its end: 0.981234 ± 0.0012 (3 from step 8000).
+    """
+    value, deviation, begin = f"{result['value']:.6g}", result.get("deviation"), result.get("repeats_from")
+    repeats = f"{result.get('repeats')}{f' from step {begin}' if begin else ''}"
+    return value if deviation is None else f"{value} ± {deviation:.2g} ({repeats})"
 
 
 def float_text(value: float, digits: int) -> str:

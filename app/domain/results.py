@@ -19,7 +19,9 @@ from typing import NamedTuple
 from app.domain.objectives import ResultScore, Scored
 from app.domain.pareto_fronts import best_first
 from app.domain.pareto_fronts import pareto_front as best_front
+from app.domain.schedule import path
 from app.domain.search_plan import SearchPlan, Study, Trial
+from app.domain.terms import NodeId
 from stagetree.text import RANKED_LAST
 
 
@@ -32,6 +34,8 @@ class MeasuredValue(NamedTuple):
     """The sample standard deviation of the repeats; None for fewer than two."""
     repeats: int = 1
     """How many distinct runs it is the mean of."""
+    repeats_from: int = 0
+    """The step from which these runs differ. If it is not 0, the deviation has the noise of the branch alone."""
 
 
 def score(plan: SearchPlan, study: Study, trial: Trial) -> ResultScore | None:
@@ -125,9 +129,18 @@ STANDARD_ERRORS = 2
 def ties_with_best(order: Sequence[tuple[Trial, MeasuredValue]]) -> list[int]:
     """The trials whose means do not differ significantly from the best one's.
 
-    Trials without repeats are never among them: their noise is unknown.
+    Trials without repeats are never among them: their noise is unknown. Nor are trials on another trunk if repeats
+    share the trunk: their deviations lack the noise of what comes before the branch.
     """
-    return [trial.number for trial, value in order[1:] if _is_within_noise(order[0][1], value)]
+    if not order:
+        return []
+    (first, best), others = order[0], order[1:]
+    return [trial.number for trial, value in others if _is_within_noise(best, value) and _trunk(trial) == _trunk(first)]
+
+
+def _trunk(trial: Trial) -> NodeId | None:
+    """The last node of the beginning that all repeats of a trial share, as if the study merged; None without one."""
+    return next(reversed(path(trial.hp, trial.repeats_from, "")), None)
 
 
 def _is_within_noise(one: MeasuredValue, other: MeasuredValue) -> bool:
@@ -151,4 +164,4 @@ def measured_value(plan: SearchPlan, study: Study, trial: Trial, step: int) -> M
         number for metrics in plan.metrics_by_run(trial, step) if (number := metrics.get(study.spec.metric)) is not None
     ]
     value, deviation = sign(study) * score.losses[0], stdev(each) if len(each) > 1 else None
-    return MeasuredValue(step, value, deviation, len(each))
+    return MeasuredValue(step, value, deviation, len(each), trial.repeats_from if deviation is not None else 0)

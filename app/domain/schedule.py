@@ -13,6 +13,7 @@ from threading import Lock
 from typing import Any
 
 from app.domain.terms import NodeId, node_id
+from stagetree.limits import DATA_SEED
 from stagetree.sequences import Form, Held, Piece, Scalar
 from stagetree.sequences.base import parse_text
 from stagetree.sequences.text_cache import cached_by_text
@@ -42,29 +43,35 @@ def segments(hp: Mapping[str, Any]) -> Iterator[ScheduleSegment]:
         yield ScheduleSegment(start, forms)
 
 
-def path(hp: Mapping[str, Any], steps: int, parent: str, *, after: int = 0) -> dict[NodeId, int]:
+def _name(parent: str, start: int, forms: Mapping[str, Form], seed: int) -> NodeId:
+    """The id of a node. A `data_seed` that is the study's seed is left out: without one, data comes in that order."""
+    own = Held(seed)
+    kept = {name: form.name for name, form in forms.items() if name != DATA_SEED or form != own}
+    return node_id(parent, start, kept)
+
+
+def path(hp: Mapping[str, Any], steps: int, parent: str, *, after: int = 0, seed: int = 0) -> dict[NodeId, int]:
     """The nodes of a trial that begin in [after, steps), each with its start.
 
-    parent: the parent of the first one. Raises `stagetree.sequences.SequenceError`.
+    parent: the parent of the first one. seed: the study's. Raises `stagetree.sequences.SequenceError`.
     """
     nodes: dict[NodeId, int] = {}
     for segment in segments(hp):
         if segment.start >= steps:
             break
         if segment.start >= after:
-            parent = node_id(parent, segment.start, {name: form.name for name, form in segment.forms.items()})
-            nodes[NodeId(parent)] = segment.start
+            parent = _name(parent, segment.start, segment.forms, seed)
+            nodes[parent] = segment.start
     return nodes
 
 
-def path_from(hp: Mapping[str, Any], begin: int, steps: int, parent: str) -> dict[NodeId, int]:
+def path_from(hp: Mapping[str, Any], begin: int, steps: int, parent: str, seed: int) -> dict[NodeId, int]:
     """Like `path`, but a node begins at step `begin` under `parent` even if no value changes there."""
-    forms = segment_at(hp, begin).forms
-    first = node_id(parent, begin, {name: form.name for name, form in forms.items()})
-    return {first: begin, **path(hp, steps, first, after=begin + 1)}
+    first = _name(parent, begin, segment_at(hp, begin).forms, seed)
+    return {first: begin, **path(hp, steps, first, after=begin + 1, seed=seed)}
 
 
-def upcoming_nodes(hp: Mapping[str, Any], steps: int, last: str) -> Iterator[tuple[NodeId, int]]:
+def upcoming_nodes(hp: Mapping[str, Any], steps: int, last: str, seed: int) -> Iterator[tuple[NodeId, int]]:
     """The nodes that a trial would pass after `steps` steps, each with the step at which the trial would leave it.
 
     last: the node of the last of these steps, the first one to leave. Endless if a sequence never settles. Raises
@@ -73,7 +80,7 @@ def upcoming_nodes(hp: Mapping[str, Any], steps: int, last: str) -> Iterator[tup
     for segment in segments(hp):
         if segment.start >= steps:
             yield NodeId(last), segment.start
-            last = node_id(last, segment.start, {name: form.name for name, form in segment.forms.items()})
+            last = _name(last, segment.start, segment.forms, seed)
 
 
 def segment_at(hp: Mapping[str, Any], step: int) -> ScheduleSegment:

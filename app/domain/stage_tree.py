@@ -210,7 +210,7 @@ def upcoming_branches(study: Study, trial: Trial) -> Iterator[Place]:
     most = (study.spec.max_steps or math.inf) if can_be_extended else 0
     if trial.state not in (TrialState.ACTIVE, TrialState.COMPLETED) or trial.steps >= most:
         return iter(())
+    following = (upcoming_nodes(run.hp, trial.steps, run.path[-1], study.spec.seed) for run in trial.runs)
     return chain.from_iterable(
-        takewhile(lambda place: place[1] < most, islice(upcoming_nodes(run.hp, trial.steps, run.path[-1]), MOST_AHEAD))
-        for run in trial.runs
+        takewhile(lambda place: place[1] < most, islice(nodes, MOST_AHEAD)) for nodes in following
     )

@@ -120,7 +120,7 @@ def branch_hp(trial: Trial, at: int, hp: Json, steps: int) -> Json:
 
 
 def data_seeds(study: Study, hp: Json, horizon: int) -> list[Json]:
-    """The sequence of `data_seed` for each repeat of a trial: the study's seed, then the next ones from a step on.
+    """The sequence of `data_seed` for each repeat of a trial: the study's seed, then the repeat's own from a step on.
 
     `from: branch` is the last change of a hyper-parameter in the trial's first `horizon` steps. Empty for a trial
     without repeats. Raises `Refused`.
@@ -130,11 +130,14 @@ def data_seeds(study: Study, hp: Json, horizon: int) -> list[Json]:
         return []
     if DATA_SEED in hp:
         raise Refused(f"hp.{DATA_SEED}: must be left out, since each of the study's repeats has its own")
-    at = max(path(hp, horizon, "").values()) if begin == "branch" else begin
-    own = study.spec.seed
-    parted: list[Json] = [{"family": "values", "values": [own, own + n], "milestones": [at]} for n in range(1, count)]
-    held: list[Json] = [{"family": "constant", "value": own + n} for n in range(count)]
-    return [held[0], *parted] if at else held
+    at = max(path(hp, horizon, "").values()) if begin == "branch" else int(begin)
+    return [_data_seed(study.spec.seed, seed, at) for seed in study.spec.data_seeds]
+
+
+def _data_seed(first: int, then: int, at: int) -> Json:
+    if first == then or not at:
+        return {"family": "constant", "value": then}
+    return {"family": "values", "values": [first, then], "milestones": [at]}
 
 
 class TrialRequests:
@@ -159,7 +162,8 @@ class TrialRequests:
         self._check(hp, horizon)
         seeds = data_seeds(self._study, hp, horizon) if nodes is None else []
         hps = [hp | {DATA_SEED: seed} for seed in seeds] or [hp]
-        paths = [path(each, steps, self._study.root_of(number, run)) for run, each in enumerate(hps)]
+        own, roots = self._study.spec.seed, (self._study.root_of(number, run) for run in range(len(hps)))
+        paths = [path(each, steps, root, seed=own) for each, root in zip(hps, roots, strict=True)]
         nodes, *others = map(self._check_node_limit, paths if nodes is None else [nodes])
         self._number += 1
         return e.TrialAdded(
@@ -190,8 +194,8 @@ class TrialRequests:
     def _added_nodes(self, hp: Mapping[str, Any], before: int, steps: int, last: NodeId) -> dict[NodeId, int]:
         """The nodes that an extension adds. An average has no steps of its own."""
         if last in self._plan.means:
-            return path_from(hp, before, steps, last)
-        return path(hp, steps, last, after=before)
+            return path_from(hp, before, steps, last, self._study.spec.seed)
+        return path(hp, steps, last, after=before, seed=self._study.spec.seed)
 
     def extend_along(
         self, number: int, hp: Json, steps: int, reason: Json, nodes: dict[NodeId, int]

@@ -20,6 +20,11 @@ class Outcome(Answer):
     value: float
     deviation: float | None = Field(default=None, description="the sample standard deviation of the repeats")
     repeats: int = Field(default=1, description="the number of repeats")
+    repeats_from: int = Field(
+        default=0,
+        description="the step from which the repeats differ; if it is not 0, the deviation has the noise of the branch "
+        "alone",
+    )
 
 
 class Prediction(Answer, needs=()):

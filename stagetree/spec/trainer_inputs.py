@@ -128,17 +128,25 @@ FreshProcesses = Annotated[
 
 def as_repeats(value: Any) -> Any:
     """How often each trial is trained: a count, or an object with `seeds` and the step at which repeats branch."""
-    parts = value if isinstance(value, Mapping) else {"seeds": value}
+    parts = value if isinstance(value, Mapping) else {} if isinstance(value, list) else {"seeds": value}
     seeds, begin = parts.get("seeds", 0), parts.get("from", "start")
     begin = 0 if begin == "start" else begin
-    is_number = isinstance(seeds, int) and not isinstance(seeds, bool) and 1 <= seeds <= MOST_REPEATS
-    if parts.keys() <= {"seeds", "from"} and is_number and (begin == "branch" or _is_whole(begin, 0)):
-        return {"seeds": seeds, "from": begin} if begin and seeds > 1 else seeds
+    if parts.keys() <= {"seeds", "from"} and _are_seeds(seeds) and (begin == "branch" or _is_whole(begin, 0)):
+        return {"seeds": seeds, "from": begin} if isinstance(seeds, list) or (begin and seeds > 1) else seeds
     raise SequenceError(
         "",
-        f"must be a number from 1 to {MOST_REPEATS}, or an object with seeds, which is one, and from, which is start, "
-        f"branch or a step, got {shorten(value)}",
+        f"must be a number from 1 to {MOST_REPEATS}, or an object with seeds, which is one or a list of 2 to "
+        f"{MOST_REPEATS} different values of data_seed, and from, which is start, branch or a step, "
+        f"got {shorten(value)}",
     )
+
+
+def _are_seeds(seeds: Any) -> bool:
+    """Whether this is a number of repeats, or a list of their seeds."""
+    if isinstance(seeds, list):
+        is_each_a_seed = all(_is_whole(seed, 0) for seed in seeds)
+        return is_each_a_seed and 2 <= len(seeds) <= MOST_REPEATS and len(set(seeds)) == len(seeds)
+    return _is_whole(seeds, 1) and seeds <= MOST_REPEATS
 
 
 def _is_whole(value: Any, least: int) -> bool:
@@ -146,16 +154,16 @@ def _is_whole(value: Any, least: int) -> bool:
 
 
 Repeats = Annotated[
-    Annotated[int, Field(ge=1)] | dict[str, int | str],
+    Annotated[int, Field(ge=1)] | dict[str, int | str | list[int]],
     BeforeValidator(as_repeats),
     Field(
-        description="how many times each trial is trained, each with a data_seed of its own, or an object with seeds "
-        "and from: the mean is its result"
+        description="how many times each trial is trained, each with a data_seed of its own, or an object with seeds, "
+        "their number or a list of them, and from: the mean is its result"
     ),
 ]
 
 
-def check_repeats(repeats: int | Mapping[str, int | str], names: Iterable[str]) -> None:
+def check_repeats(repeats: int | Mapping[str, Any], names: Iterable[str]) -> None:
     """Raises `FieldError` if trials already have the hyper-parameter that repeats add."""
     if repeats != 1 and DATA_SEED in names:
         raise FieldError("repeats", f"must be left out where trials have a {DATA_SEED}: each repeat has its own")

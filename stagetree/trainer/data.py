@@ -243,10 +243,10 @@ class DataTrainer(MeasuringTrainer):
 
     def _take_data_seed(self, name: str, value: Any) -> None:
         """Continue in the order of another seed, at the same position."""
-        if self._stream is not None:
-            raise ValueError(f"{name}: train_data is a stream, which comes in one order: give data with an index")
         seed = whole_number(name, value, least=0)
         if seed != self.data_seed:
+            if self._stream is not None:
+                raise ValueError(f"{name}: train_data is a stream, which comes in one order: give data with an index")
             self.data_seed, self._orders = seed, {}
             if self._mixed is not None:
                 self._mixed.draw_from(seed)

@@ -263,6 +263,18 @@ def test_means_averages_and_cooldowns_say_what_they_are() -> None:
     assert re.search(r"accuracy [\d.]+ ± [\d.]+ \(mean of 3 repeats\) at", told(simulated.plan, repeated)["lines"][0])
 
 
+def test_repeats_of_a_branch_and_the_best_of_many_means_say_so() -> None:
+    simulated = simulator()
+    many = study_of([({"lr": number / 100}, 4) for number in range(1, 11)], repeats=2).to_json()
+    ends = study_of([({"lr": DECAY}, 20)], repeats={"seeds": 2, "from": 9}).to_json()
+    first, second = (submit(simulated, spec).id for spec in (many, ends))
+    simulated.run()
+    selected = "the highest of so many means is likely too good by chance, and repeats with new seeds would confirm it."
+    assert told(simulated.plan, first)["lines"][0].endswith(f"the highest of 10 results; {selected}")
+    line = told(simulated.plan, second)["lines"][0]
+    assert "(mean of 2 repeats from step 9, the noise of the branch alone) at step 20" in line
+
+
 def numbers_of(shown: Any) -> set[str]:
     """All numbers that the lines may contain: the numbers of the answer."""
     best, story = shown["best"], shown["story"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import chain
 from random import Random
 from statistics import fmean, stdev
 from typing import Any
@@ -24,9 +25,11 @@ from app.events.codec import decode, encode
 from app.scheduling.frontier import Frontier, Span
 from app.scheduling.placement import assign, base_assignment, stages_of
 from app.search.replay import replay
+from app.service.views import documents
 from app.simulation.simulator import Simulator
 from stagetree.limits import LIMITS
 from stagetree.spec import SpecError, StudySpec
+from stagetree.text import value_text
 from tests.plans import METRIC, OPENED, Story, steps, study_of, tried
 from tests.strategies import Trial, spaces
 
@@ -70,6 +73,73 @@ def test_repeats_are_as_many_trials_by_hand(trials: list[Trial], count: int, beg
             assert found is not None and found.repeats == len(values)
             assert found.value == pytest.approx(fmean(values.values()))
             assert found.deviation == (pytest.approx(stdev(values.values())) if len(values) > 1 else None)
+
+
+@tried(20)
+@given(
+    spaces(), st.lists(st.integers(0, 9), min_size=2, max_size=4, unique=True), st.integers(0, 12), st.integers(0, 4)
+)
+def test_listed_seeds_are_the_trials_with_them(trials: list[Trial], seeds: list[int], begin: int, own: int) -> None:
+    plan = run(study_of(trials, repeats={"seeds": seeds, "from": begin}, seed=own)).plan
+    each = [steps(own, seed, milestones=[begin]) if begin and seed != own else seed for seed in seeds]
+    listed = [(hp | {"data_seed": seed}, length) for hp, length in trials for seed in each]
+    alike = run(study_of(listed, seed=own)).plan.studies[StudyId("study")]
+    study = plan.studies[StudyId("study")]
+    assert [run.path for trial in study.trials for run in trial.runs] == [trial.path for trial in alike.trials]
+
+
+@tried(20)
+@given(spaces(), st.integers(0, 4), st.integers(1, 12))
+def test_the_seed_of_the_study_is_the_data_seed_of_trials_without_one(
+    trials: list[Trial], own: int, begin: int
+) -> None:
+    """`data_seed: 0` and no `data_seed` were two names, so repeats of the best few shared nothing with them."""
+    there_and_back = steps(own, own + 1, own, milestones=[begin, begin + 3])
+    paths = [
+        [trial.path for trial in run(study_of(listed, seed=own)).plan.studies[StudyId("study")].trials]
+        for listed in (
+            trials,
+            [(hp | {"data_seed": own}, length) for hp, length in trials],
+            [(hp | {"data_seed": float(own)}, length) for hp, length in trials],
+            [(hp | {"data_seed": there_and_back}, length) for hp, length in trials],
+        )
+    ]
+    assert paths[0] == paths[1]
+    assert not {*chain(*paths[0])} & {*chain(*paths[2])}
+    for (_, length), one, other in zip(trials, paths[0], paths[3], strict=True):
+        assert (one == other) == (length <= begin), "a node after another seed is another one"
+
+
+def test_repeats_of_the_best_few_reuse_what_these_have_trained() -> None:
+    """As the guide said; all of it was trained again."""
+    simulated = run(study_of([({"lr": lr}, 20) for lr in (0.1, 0.2, 0.3)]))
+    for name, repeats in (("again", 3), ("confirm", {"seeds": [1, 2, 3]})):
+        spec = study_of([({"lr": 0.2}, 20)], repeats=repeats).to_json()
+        simulated.give(c.SubmitStudy(plan=OPENED, study=StudyId(name), spec=spec, at=0.0))
+        simulated.run()
+    again, confirm = (simulated.plan.studies[StudyId(name)] for name in ("again", "confirm"))
+    assert (again.requested, again.executed) == (60, 40)
+    assert (confirm.requested, confirm.executed) == (60, 20)
+    first = simulated.plan.studies[StudyId("study")].trials[1].path
+    assert again.trials[0].path == first
+    assert first not in [run.path for run in confirm.trials[0].runs], "none of them chose it"
+
+
+def test_repeats_of_a_branch_are_compared_within_their_trunk() -> None:
+    """They lack the noise of their trunks, and were compared with those of others."""
+    ways = ((0.1, "linear"), (0.1, "sqrt"), (0.2, "linear"))
+    decays = [WSD["lr"] | {"peak": peak, "shape": shape} for peak, shape in ways]
+    story = Story()
+    name = story.submit(*(({"lr": lr}, 25) for lr in decays), repeats={"seeds": 2, "from": "branch"})
+    study = story.plan.studies[name]
+    for trial in study.trials:
+        for node, value in zip(story.plan.nodes_of(trial, 25), (0.5, 0.6), strict=True):
+            story.happen(e.Evaluated(node=node.id, step=25, metrics={METRIC: value}))
+    order = results.rank_trials(story.plan, study)
+    assert results.ties_with_best(order) == [1]
+    assert {value.repeats_from for _, value in order} == {21}
+    shown = documents.trial(story.plan, order[0][0])
+    assert value_text(shown["last"]) == "0.55 ± 0.071 (2 from step 21)"
 
 
 def test_the_variance_of_a_cooldown_costs_the_cooldown() -> None:
@@ -153,7 +223,13 @@ def test_a_seed_of_its_own_is_refused_beside_repeats() -> None:
         story.give(c.AddTrial(study=study, hp={"lr": 0.1, "data_seed": 1}, steps=5))
 
 
-@pytest.mark.parametrize("repeats", [0, True, 2.5, "3", None, {"from": "branch"}, {"seeds": 2, "from": -1}, [3]])
+@pytest.mark.parametrize(
+    "repeats",
+    [
+        *(0, True, 2.5, "3", None, {"from": "branch"}, {"seeds": 2, "from": -1}, [3], [3, 4]),
+        *({"seeds": seeds} for seeds in ([3], [3, 3], [1, "2"], [1, -2], [1, True], [*range(65)])),
+    ],
+)
 def test_what_is_no_number_of_repeats_is_refused(repeats: Any) -> None:
     with pytest.raises(SpecError, match="repeats: must be a number from 1 to 64, or an object"):
         study_of([({"lr": 0.1}, 5)], repeats=repeats)

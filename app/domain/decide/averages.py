@@ -56,7 +56,7 @@ def average(plan: SearchPlan, command: AverageTrials, trials: TrialRequests) -> 
     added = trials.add(hp, at, {"by": "user", "average_of": parts}, {name: at})
     yield added
     if command.steps is not None:
-        nodes = path_from(hp, at, command.steps, name)
+        nodes = path_from(hp, at, command.steps, name, study.spec.seed)
         yield trials.extend_along(added.trial, hp, command.steps, {"by": "user"}, nodes)
 
 
@@ -145,7 +145,7 @@ def branch_path(plan: SearchPlan, trial: Trial, at: int, hp: Json, steps: int) -
     begin, name = plan.start_step(trial), trial.path[0]
     if at < begin:
         raise Refused(f"at: must be at least {begin}, since trial {trial.number} begins there as an average, got {at}")
-    return {name: begin, **path_from(hp, begin, steps, name)}
+    return {name: begin, **path_from(hp, begin, steps, name, plan.studies[trial.study].spec.seed)}
 
 
 def price_of(

@@ -40,7 +40,8 @@ def _restart_trial(study: Study, trial: Trial, number: int) -> Iterator[e.Event]
     seeds = [run.hp[DATA_SEED] for run in trial.runs] if len(trial.runs) > 1 else []
     ends, before = [study.isolated_root(number, run) for run in range(len(trial.runs))], 0
     for steps in trial.requested_steps:
-        paths = [path(run.hp, steps, end, after=before) for run, end in zip(trial.runs, ends, strict=True)]
+        runs = zip(trial.runs, ends, strict=True)
+        paths = [path(run.hp, steps, end, after=before, seed=study.spec.seed) for run, end in runs]
         request: dict[str, Any] = {"study": study.id, "trial": number, "steps": steps, "reason": {"by": "user"}}
         request |= {"path": paths[0], "repeats": paths[1:]}
         yield e.TrialExtended(**request) if before else e.TrialAdded(**request, hp=trial.hp, data_seeds=seeds)

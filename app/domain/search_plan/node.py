@@ -93,7 +93,8 @@ class Node:
     parent: NodeId | None
     start: int
     hp: Mapping[str, Any]
-    """The hyper-parameters of the first trial that passes the node. From `start` on they are the same for all."""
+    """The hyper-parameters of the first trial that passes the node. From `start` on they are the same for all, but for
+    a `data_seed` that is the study's seed: some have it, others leave it out."""
     children: list[NodeId] = field(default_factory=list)
     trials: int = 0
     """How many trials pass the node."""

@@ -52,7 +52,7 @@ class StoredSpec:
     suggestions: tuple[dict[str, Any], ...] = ()
     seed: int = 0
     repeats: tuple[int, int | str] = (1, 0)
-    """The number of repeats of each trial, and the step from which they differ, or `branch`."""
+    """The number of repeats of each trial, and the step from which they differ, or `branch`. See `data_seeds`."""
     eval_every: int | None = None
     """Steps between regular evaluations; None to evaluate at requested steps only."""
 
@@ -95,6 +95,13 @@ class StoredSpec:
         return str(self.tuner.get("kind", ""))
 
     @property
+    def data_seeds(self) -> tuple[int, ...]:
+        """The `data_seed` of each repeat: as listed, or the study's seed and the ones that follow it."""
+        written = self.json.get("repeats")
+        listed = written["seeds"] if isinstance(written, Mapping) else None
+        return tuple(listed) if isinstance(listed, list) else tuple(self.seed + n for n in range(self.repeats[0]))
+
+    @property
     def max_steps(self) -> int | None:
         """Most steps of a trial; None if the tuner does not have a limit."""
         return self.tuner.get("max_steps")
@@ -129,7 +136,9 @@ def _ranks(written: int | Mapping[str, int]) -> dict[str, Any]:
 
 
 def _repeats(written: int | Mapping[str, Any]) -> tuple[int, int | str]:
-    return (written["seeds"], written["from"]) if isinstance(written, Mapping) else (written, 0)
+    if not isinstance(written, Mapping):
+        return written, 0
+    return len(seeds) if isinstance(seeds := written["seeds"], list) else seeds, written["from"]
 
 
 _TYPED: dict[str, Callable[[Any], Any]] = {

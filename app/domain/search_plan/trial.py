@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from app.domain.terms import NodeId, StudyId, TrialEventKind, TrialKey, TrialState
+from stagetree.limits import DATA_SEED
+from stagetree.sequences import last_change, parse
 
 COOLDOWN_OF = "cooldown_of"
 """Key in the reason of a trial's start: the trial whose value at a rung this cooldown measures."""
@@ -79,6 +81,12 @@ class Trial:
     def cooldown_of(self) -> int | None:
         """For a cooldown, the trial that it branches off."""
         return self.reason.get(COOLDOWN_OF)
+
+    @property
+    def repeats_from(self) -> int:
+        """The step from which its repeats differ: before it they are one training. 0 without repeats."""
+        seeds = [parse(run.hp[DATA_SEED]) for run in self.runs] if len(self.runs) > 1 else []
+        return max((last_change(seed) or 0 for seed in seeds), default=0)
 
     @property
     def passes(self) -> set[NodeId]:

@@ -15,13 +15,17 @@ export function axisNumber(value: number): string {
   return Math.abs(value) >= 1e5 ? value.toExponential(2).replace(/\.?0+(?=e)/, "").replace("e+", "e").replace("-", MINUS) : number(value);
 }
 
-/** The standard deviation and the count of repeats, as in "± 0.0012 (3)"; "" for a single run. */
-export function deviationText(result: { deviation?: number | null; repeats?: number } | null | undefined): string {
-  return typeof result?.deviation === "number" ? `± ${number(result.deviation, 2)} (${result.repeats})` : "";
+type Spread = { deviation?: number | null; repeats?: number; repeats_from?: number };
+
+/** The standard deviation and the count of repeats: "± 0.0012 (3)", or "± 0.0012 (3 from step 8000)"; "" for a single run. */
+export function deviationText(result: Spread | null | undefined): string {
+  if (typeof result?.deviation !== "number") return "";
+  const from = result.repeats_from ? ` from step ${result.repeats_from}` : "";
+  return `± ${number(result.deviation, 2)} (${result.repeats}${from})`;
 }
 
 /** A result in six digits, with the deviation of its repeats. */
-export function resultText(result: { value: number; deviation?: number | null; repeats?: number }): string {
+export function resultText(result: Spread & { value: number }): string {
   return `${number(result.value, 6)} ${deviationText(result)}`.trim();
 }
 

@@ -126,7 +126,10 @@ class _Spread(TypedDict, total=False):
 
     deviation: float
     repeats: int
+    repeats_from: int
 
 
 def _spread(result: results.MeasuredValue) -> _Spread:
-    return {} if result.deviation is None else {"deviation": result.deviation, "repeats": result.repeats}
+    if result.deviation is None:
+        return {}
+    return {"deviation": result.deviation, "repeats": result.repeats, "repeats_from": result.repeats_from}

@@ -21,6 +21,9 @@ from stagetree.text import RANKED_LAST, rough_duration
 NAMED = 5
 """The most trials that are listed by number. Of more, the rest is counted."""
 
+MANY = 10
+"""Of so many means, the best one is said to be selected for its noise: of ten equal ones, by 1.5 standard errors."""
+
 Ranked = Sequence[tuple[Trial, MeasuredValue]]
 
 
@@ -102,7 +105,15 @@ def _best_text(plan: SearchPlan, study: Study, ranked: Ranked, equal: list[int],
     of = f"{_n(len(ranked))} results"
     if study.spec.constraints:
         of = f"the results that satisfy {_join(study.spec.constraints)}, {_n(len(ranked))} in all"
-    return f"{_heading(study)}: {what}, the {word} of {of}{_tie_text(ranked, equal, as_far)}."
+    selected = _selection_text(word, result, len(ranked))
+    return f"{_heading(study)}: {what}, the {word} of {of}{_tie_text(ranked, equal, as_far)}{selected}."
+
+
+def _selection_text(word: str, result: MeasuredValue, count: int) -> str:
+    """That the best of many means was selected for its noise, too; empty for few, and for results without repeats."""
+    if result.deviation is None or count < MANY:
+        return ""
+    return f"; the {word} of so many means is likely too good by chance, and repeats with new seeds would confirm it"
 
 
 def _failed_text(ranked: Ranked, others: int) -> str:
@@ -202,8 +213,11 @@ def _trial_name(trial: Trial) -> str:
 
 
 def _value(result: MeasuredValue) -> str:
-    value = f"{result.value:.6g}"
-    return value if result.deviation is None else f"{value} ± {result.deviation:.2g} (mean of {result.repeats} repeats)"
+    value, begin = f"{result.value:.6g}", result.repeats_from
+    if result.deviation is None:
+        return value
+    branch = f" from step {_n(begin)}, the noise of the branch alone" if begin else ""
+    return f"{value} ± {result.deviation:.2g} (mean of {result.repeats} repeats{branch})"
 
 
 # ------------------------------------------------------------------------------------------------------ the savings

@@ -13,7 +13,7 @@ import { curveLine } from "./curves.tsx";
 import { ScheduleSketches } from "./overview.tsx";
 import type { ViewProps } from "./props.ts";
 
-const FACTS = ["state", "value", "last.deviation", "last.repeats", "best.value", "best.step", "last.step", "rung", "rank", "trained", "standing"];
+const FACTS = ["state", "value", "last.deviation", "last.repeats", "last.repeats_from", "best.value", "best.step", "last.step", "rung", "rank", "trained", "standing"];
 
 export function Compare({ study, at }: ViewProps) {
   const table = useTable(study.study, at);

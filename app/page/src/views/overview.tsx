@@ -142,7 +142,7 @@ function RunnersUp({ study, at }: ViewProps) {
             <span class="whole">
               <a href={studyLink(study.study, ["trials", String(trial)])}>{trial}</a>: {number(table.get(trial, "value") as number)}
               <Mark text={markOf(trial)} signs={signs} />
-              <span class="quiet"> {deviationText({ deviation: table.get(trial, `${place}.deviation`) as number | null, repeats: Number(table.get(trial, `${place}.repeats`)) })}</span>
+              <span class="quiet"> {deviationText({ deviation: table.get(trial, `${place}.deviation`) as number | null, repeats: Number(table.get(trial, `${place}.repeats`)), repeats_from: Number(table.get(trial, `${place}.repeats_from`)) })}</span>
             </span>
           </span>
         ))}
