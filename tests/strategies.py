@@ -12,12 +12,14 @@ from stagetree.sequences import (
     Cosine,
     Cyclic,
     Exponential,
+    InverseSqrt,
     Linear,
     MultiStep,
     OneCycle,
     Part,
     Piecewise,
     Polynomial,
+    Power,
     Sequence,
     Values,
     Warmup,
@@ -34,6 +36,8 @@ LEAVES = [
     "cyclic",
     "polynomial",
     "wsd",
+    "inverse_sqrt",
+    "power",
     "one_cycle",
 ]
 SOON = st.integers(1, 12)
@@ -115,6 +119,21 @@ def _wsd(draw: st.DrawFn, number: Any, depth: int) -> Sequence:
     warmup = draw(st.integers(0, 6))
     shape = draw(st.sampled_from(["linear", "cosine", "sqrt"]))
     return Wsd(number(), warmup, warmup + draw(st.integers(0, 12)), draw(SOON), number(), shape)
+
+
+def _inverse_sqrt(draw: st.DrawFn, number: Any, depth: int) -> Sequence:
+    return InverseSqrt(*_curve(draw, number))
+
+
+def _power(draw: st.DrawFn, number: Any, depth: int) -> Sequence:
+    return Power(*_curve(draw, number), exponent=draw(st.sampled_from([-1, -0.51, -0.1])))
+
+
+def _curve(draw: st.DrawFn, number: Any) -> tuple[Any, ...]:
+    warmup, decay = draw(st.integers(1, 6)), draw(st.integers(0, 12))
+    start = warmup + draw(st.integers(0, 12)) if decay else None
+    shape = draw(st.sampled_from(["linear", "cosine", "sqrt"]))
+    return number(), warmup, decay, start, number(), number(), shape
 
 
 def _one_cycle(draw: st.DrawFn, number: Any, depth: int) -> Sequence:

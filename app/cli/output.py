@@ -88,7 +88,14 @@ def short_sequence(sequence: Any) -> str:
     return f"{family}({inner})"
 
 
-DEFAULTS: dict[str, Json] = {"warmup": {"start": 0}, "wsd": {"final": 0, "shape": "linear"}}
+_CURVE: Json = {"decay": 0, "decay_start": None, "min": 0, "final": 0, "shape": "linear"}
+
+DEFAULTS: dict[str, Json] = {
+    "warmup": {"start": 0},
+    "wsd": {"final": 0, "shape": "linear"},
+    "inverse_sqrt": _CURVE,
+    "power": _CURVE,
+}
 """The default values of fields, by family."""
 
 

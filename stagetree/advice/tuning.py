@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import islice, takewhile
 from typing import Any
 
-from stagetree.sequences import OneCycle, Sequence, SequenceError, Warmup, Wsd, last_change
+from stagetree.sequences import InverseSqrt, OneCycle, Sequence, SequenceError, Warmup, Wsd, last_change
 from stagetree.sequences.forms import Piece
 from stagetree.space.distinct import UniqueSamples
 from stagetree.spec import StudySpec
@@ -229,7 +229,7 @@ def _warmup_end(sequence: Sequence) -> int:
     match sequence:
         case Warmup():
             return sequence.steps
-        case Wsd():
+        case Wsd() | InverseSqrt():
             return sequence.warmup
         case OneCycle() if sequence.init < sequence.max:
             return sequence.up

@@ -37,6 +37,7 @@ from stagetree.sequences.families import (
 )
 from stagetree.sequences.forms import CURVES, Form, Held, MovingForm, Piece
 from stagetree.sequences.fractions import has_fraction, is_fraction, needs_length, parse_for_length
+from stagetree.sequences.horizon_free import InverseSqrt, Power
 from stagetree.sequences.mixes import is_mix, shares
 from stagetree.sequences.scalars import Scalar, equality_key, is_equal_value, is_same_value, unique_values
 
@@ -49,6 +50,7 @@ __all__ = [
     "Exponential",
     "Form",
     "Held",
+    "InverseSqrt",
     "Linear",
     "MovingForm",
     "MultiStep",
@@ -57,6 +59,7 @@ __all__ = [
     "Piece",
     "Piecewise",
     "Polynomial",
+    "Power",
     "Scalar",
     "Sequence",
     "SequenceError",
@@ -95,6 +98,8 @@ FAMILIES.update(
         Polynomial,
         Warmup,
         Wsd,
+        InverseSqrt,
+        Power,
         OneCycle,
         Piecewise,
     )

@@ -67,8 +67,8 @@ class Sequence:
         return values
 
     @classmethod
-    def length_field(cls) -> str | None:
-        """The name of the field that may be omitted if the trial's length is given, or None."""
+    def length_field(cls, written: Mapping[str, Any]) -> str | None:
+        """The name of the field that may be omitted if the trial's length is given, or None. written: the fields."""
         return None
 
     @classmethod

@@ -48,19 +48,19 @@ class Warmup(Sequence):
         return pieces_from(since, self._pieces(origin))
 
 
-_DECAYS: dict[str, Callable[[float, float, float, int], Form]] = {
+DECAYS: dict[str, Callable[[float, float, float, int], Form]] = {
     "linear": Slide,
     "cosine": HalfCosine,
     "sqrt": OneMinusSqrt,
 }
 
 
-def _check_shape(shape: Any, shapes: Iterable[str]) -> None:
+def check_shape(shape: Any, shapes: Iterable[str]) -> None:
     if not isinstance(shape, str) or shape not in shapes:
         raise SequenceError("shape", f"must be one of {', '.join(shapes)}, got {shape!r}")
 
 
-_WAYS = {"cosine": _DECAYS["cosine"], "linear": _DECAYS["linear"]}
+_WAYS = {"cosine": DECAYS["cosine"], "linear": DECAYS["linear"]}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,10 +87,10 @@ class Wsd(Sequence):
         check_number("final", self.final)
         if self.stable_until < self.warmup:
             raise SequenceError("stable_until", f"must not be before the end of the warm-up at {self.warmup}")
-        _check_shape(self.shape, _DECAYS)
+        check_shape(self.shape, DECAYS)
 
     @classmethod
-    def length_field(cls) -> str:
+    def length_field(cls, written: Mapping[str, Any]) -> str:
         return "stable_until"
 
     @classmethod
@@ -102,7 +102,7 @@ class Wsd(Sequence):
         decays, (peak, final) = origin + self.stable_until, common_numbers(self.peak, self.final)
         yield Piece(origin, Ramp(origin, 0, peak, self.warmup) if self.warmup else Held(peak))
         yield Piece(origin + self.warmup, Held(peak))
-        yield Piece(decays, _DECAYS[self.shape](decays, peak, final, self.decay))
+        yield Piece(decays, DECAYS[self.shape](decays, peak, final, self.decay))
         yield Piece(decays + self.decay, Held(final))
 
 
@@ -128,10 +128,10 @@ class OneCycle(Sequence):
             check_number(name, getattr(self, name))
         check_count("up", self.up)
         check_count("down", self.down)
-        _check_shape(self.shape, _WAYS)
+        check_shape(self.shape, _WAYS)
 
     @classmethod
-    def length_field(cls) -> str:
+    def length_field(cls, written: Mapping[str, Any]) -> str:
         return "down"
 
     @classmethod

@@ -150,6 +150,27 @@ class Power(MovingForm):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class PowerLaw(MovingForm):
+    """From `init` at offset 0 towards `low`, which it never reaches: by a power of (u + `scale`) / `scale`."""
+
+    stored_as: ClassVar[str] = "_PowerLaw"
+    numbers: ClassVar[tuple[str, str]] = ("init", "low")
+    init: float
+    low: float
+    exponent: float
+    scale: int
+
+    def _value(self, u: float) -> float:
+        if u == 0:
+            return self.init
+        return self.low + (self.init - self.low) * power(1 + u / self.scale, self.exponent)
+
+    @property
+    def is_held(self) -> bool:
+        return self.init == self.low
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Ramp(MovingForm):
     """Climbs from `low` and has the value `high` at the last of `steps` steps."""
 
@@ -246,7 +267,7 @@ class OneMinusSqrt(MovingForm):
         return self.peak == self.final
 
 
-CURVES: tuple[type[MovingForm], ...] = (Line, Power, Ramp, Slide, HalfCosine, PolynomialDecay, OneMinusSqrt)
+CURVES: tuple[type[MovingForm], ...] = (Line, Power, PowerLaw, Ramp, Slide, HalfCosine, PolynomialDecay, OneMinusSqrt)
 
 
 @dataclass(frozen=True, slots=True)

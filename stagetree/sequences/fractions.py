@@ -40,7 +40,7 @@ def resolve_fractions(value: Any, steps: int | None, path: str = "") -> Any:
     """Replace each fraction by a number of steps, and add fields that follow from the trial's length."""
     answer = _resolve(value, {}, steps, path, ())
     family = FAMILIES.get(str(answer.get("family"))) if isinstance(answer, Mapping) else None
-    if family is None or steps is None or family.length_field() in {None, *answer}:
+    if family is None or steps is None or family.length_field(answer) in {None, *answer}:
         return answer
     return family.fill_length_field(answer, steps)
 
@@ -109,6 +109,6 @@ def needs_length(value: Any) -> bool:
         return "of" not in value
     if isinstance(value, Mapping) and not is_mix(value):
         family = FAMILIES.get(str(value.get("family")))
-        follows = family is not None and family.length_field() not in {None, *value}
+        follows = family is not None and family.length_field(value) not in {None, *value}
         return follows or any(map(needs_length, value.values()))
     return isinstance(value, list | tuple) and any(map(needs_length, value))

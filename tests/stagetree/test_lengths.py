@@ -89,6 +89,20 @@ def test_any_ladder_is_the_list_of_its_trials(
     assert costs[0]["makespan_steps"] == costs[1]["makespan_steps"]
 
 
+@pytest.mark.parametrize("family", ["inverse_sqrt", "power"])
+def test_trials_of_all_lengths_share_a_curve_that_knows_none(family: str) -> None:
+    """The longest trial, and the decays of the others."""
+    lr = {"family": family, "peak": 0.1, "warmup": 10, "decay": fraction(0.2)}
+    ladder = study({"max_steps": [100, 200, 400], "lr": lr})
+    assert [hp["lr"]["decay_start"] for hp, _ in asked(ladder)] == [80, 160, 320]
+    by_end = study({"max_steps": {"end": "lr"}, "lr": {**lr, "decay": 20, "decay_start": {"choice": [80, 160]}}})
+    assert [steps for _, steps in asked(by_end)] == [100, 180]
+    costs = preview(ladder, slots=1)
+    assert (costs["requested"], costs["unique"]) == (700, 400 + 20 + 40)
+    plain = preview(study({"max_steps": [100, 400], "lr": {"family": family, "peak": 0.1, "warmup": 10}}), slots=1)
+    assert plain["unique"] == 400
+
+
 def test_where_may_name_the_length() -> None:
     space = {"max_steps": [100, 200], "lr": [0.1, 0.2]}
     assert [(hp["lr"]["value"], steps) for hp, steps in asked(study(space, where="max_steps == 200 or lr == 0.1"))] == [

@@ -109,6 +109,7 @@ SCHEDULES_OF_INTS = [
     ({"family": "cosine", "init": 4, "min": 4, "period": 5}, [4, 4, 4, 4]),
     ({"family": "warmup", "steps": 3, "then": 48}, [16, 32, 48, 48]),
     ({"family": "wsd", "peak": 8, "warmup": 2, "stable_until": 2, "decay": 4}, [4, 8, 8, 6]),
+    ({"family": "power", "peak": 12, "warmup": 1, "exponent": -1}, [12, 6, 4, 3]),
     ({"family": "one_cycle", "max": 8, "up": 2, "down": 4, "shape": "linear"}, [0, 4, 8, 6]),
     ({"family": "polynomial", "init": 9, "final": 1, "steps": 4, "power": 1}, [9, 7, 5, 3]),
     ({"family": "piecewise", "parts": [{"steps": 2, "sequence": 8}, {"sequence": 4}]}, [8, 8, 4, 4]),

@@ -17,6 +17,7 @@ from stagetree.sequences import (
     MultiStep,
     Part,
     Piecewise,
+    Power,
     Sequence,
     SequenceError,
     Values,
@@ -66,6 +67,15 @@ def naive(sequence: object, t: int) -> object:
             u = min((t - until) / decay, 1)
             down = {"linear": 1 - u, "cosine": (1 + math.cos(math.pi * u)) / 2, "sqrt": 1 - math.sqrt(u)}
             return sequence["final"] + (peak - sequence["final"]) * down[sequence["shape"]]
+        case {"family": "inverse_sqrt" | "power", "peak": peak, "warmup": warmup, "decay": decay, "min": low}:
+            if t < warmup:
+                return peak * (t + 1) / warmup
+            start, final = sequence["decay_start"], sequence["final"]
+            then = t if start is None else min(t, start)
+            curve = low + (peak - low) * ((then + 1) / warmup) ** sequence.get("exponent", -0.5)
+            u = min((t - then) / decay, 1) if decay else 0
+            down = {"linear": 1 - u, "cosine": (1 + math.cos(math.pi * u)) / 2, "sqrt": 1 - math.sqrt(u)}
+            return final + (curve - final) * down[sequence["shape"]]
         case {"family": "one_cycle", "max": top, "up": up, "down": down, "init": init, "final": final}:
             first, last, u = (init, top, t / up) if t < up else (top, final, min((t - up) / down, 1))
             way = {"linear": u, "cosine": (1 - math.cos(math.pi * u)) / 2}
@@ -165,6 +175,30 @@ def test_equal_values_for_long_enough_have_equal_names(one: Sequence, other: Seq
 def test_what_is_constant_is_the_constant_whatever_wrote_it(written: Sequence) -> None:
     assert next(written.pieces()) == next(Constant(0.1).pieces())
     assert {form.name for form in forms(written)[:20]} == {Held(0.1).name}
+
+
+def olmo_power_lr(peak: float, current: int, t_max: int, warmup: int, decay: int, b: float) -> float:
+    """`PowerLR` as OLMo-core's pull request 674 describes it; `current` is 1 in the first step."""
+    if current <= warmup:
+        return peak * current / warmup
+    tail = t_max - decay
+    power = peak * (min(current, tail) / warmup) ** b
+    return power if current < tail else power * (t_max - current) / decay
+
+
+@given(st.integers(1, 20), st.integers(0, 30), st.integers(1, 20), st.floats(-2, -0.01))
+def test_power_is_that_of_olmo(warmup: int, between: int, decay: int, b: float) -> None:
+    """There the last step of the decay has its final value, so it begins a step before the last `decay` ones."""
+    t_max = warmup + between + decay + 1
+    ours = Power(0.3, warmup, decay, t_max - decay - 1, exponent=b)
+    theirs = [olmo_power_lr(0.3, t + 1, t_max, warmup, decay, b) for t in range(t_max)]
+    assert ours.take(t_max) == pytest.approx(theirs, rel=1e-12)
+
+
+@given(sequences(families=("inverse_sqrt",)))
+def test_an_inverse_square_root_is_a_power(sequence: Sequence) -> None:
+    fields = {name: value for name, value in sequence.to_json().items() if name != "family"}
+    assert forms(Power(**fields, exponent=-0.5)) == forms(sequence)
 
 
 def test_what_grows_too_large_is_infinite() -> None:
