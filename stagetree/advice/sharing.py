@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
+from stagetree.advice.horizons import horizon_advice
 from stagetree.advice.tuning import RATES, num_trials, sample_configurations, tuner_advice
 from stagetree.sequences import Sequence, SequenceError, last_change
 from stagetree.space import LENGTH, Space
@@ -44,6 +45,7 @@ def advice(spec: StudySpec, count_steps: CountSteps = lambda spec: None) -> list
         *tuner_advice(spec),
         *(tuner.rung_value.decay_warnings(spec, tuner.max_steps or tuner.min_steps) if has_cooldowns else ()),
         *_steps_at_zero(spec, count_steps),
+        *horizon_advice(spec, count_steps),
         *_reasons_against_sharing(spec, count_steps),
     ]
 

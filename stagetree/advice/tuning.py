@@ -213,7 +213,7 @@ def _compares_in_warmups(spec: StudySpec) -> Iterator[str]:
         return
     drawn = sample_configurations(spec)
     for name in dict.fromkeys(name for configuration in drawn for name in configuration):
-        ends = [_warmup_end(configuration[name]) for configuration in drawn if name in configuration]
+        ends = [warmup_end(configuration[name]) for configuration in drawn if name in configuration]
         if late := [end for end in ends if end > step]:
             most = getattr(spec.tuner, "max_steps", None)
             cure = "shorten it" if most and max(late) >= most else f"give min_steps: {max(late)} or more"
@@ -224,7 +224,7 @@ def _compares_in_warmups(spec: StudySpec) -> Iterator[str]:
             )
 
 
-def _warmup_end(sequence: Sequence) -> int:
+def warmup_end(sequence: Sequence) -> int:
     """The step at which a sequence reaches its warm-up target; 0 without warm-up."""
     match sequence:
         case Warmup():

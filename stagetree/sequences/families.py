@@ -19,7 +19,7 @@ from stagetree.sequences.base import (
     set_field,
 )
 from stagetree.sequences.errors import SequenceError
-from stagetree.sequences.forms import HalfCosine, Held, Line, Piece, PolynomialDecay, Power, Slide, power
+from stagetree.sequences.forms import Geometric, HalfCosine, Held, Line, Piece, PolynomialDecay, Slide, power
 from stagetree.sequences.scalars import Scalar, common_numbers, number_from
 
 _FURTHEST = 2.0**53
@@ -114,7 +114,7 @@ class Exponential(Sequence):
         check_number("gamma", self.gamma)
 
     def _pieces(self, origin: int) -> Iterator[Piece]:
-        yield Piece(origin, Power(origin, self.init, self.gamma))
+        yield Piece(origin, Geometric(origin, self.init, self.gamma))
         if self.gamma == 0:
             init, _ = common_numbers(self.init, self.gamma)
             yield Piece(origin + 1, Held(number_from(0, init)))

@@ -135,7 +135,7 @@ class Line(MovingForm):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Power(MovingForm):
+class Geometric(MovingForm):
     stored_as: ClassVar[str] = "_Power"
     numbers: ClassVar[tuple[str, str]] = ("init", "gamma")
     init: float
@@ -267,7 +267,16 @@ class OneMinusSqrt(MovingForm):
         return self.peak == self.final
 
 
-CURVES: tuple[type[MovingForm], ...] = (Line, Power, PowerLaw, Ramp, Slide, HalfCosine, PolynomialDecay, OneMinusSqrt)
+CURVES: tuple[type[MovingForm], ...] = (
+    Line,
+    Geometric,
+    PowerLaw,
+    Ramp,
+    Slide,
+    HalfCosine,
+    PolynomialDecay,
+    OneMinusSqrt,
+)
 
 
 @dataclass(frozen=True, slots=True)

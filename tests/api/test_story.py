@@ -269,7 +269,7 @@ def test_repeats_of_a_branch_and_the_best_of_many_means_say_so() -> None:
     ends = study_of([({"lr": DECAY}, 20)], repeats={"seeds": 2, "from": 9}).to_json()
     first, second = (submit(simulated, spec).id for spec in (many, ends))
     simulated.run()
-    selected = "the highest of so many means is likely too good by chance, and repeats with new seeds would confirm it."
+    selected = "the highest of many means is likely too good by chance, and repeats with new seeds would confirm it."
     assert told(simulated.plan, first)["lines"][0].endswith(f"the highest of 10 results; {selected}")
     line = told(simulated.plan, second)["lines"][0]
     assert "(mean of 2 repeats from step 9, the noise of the branch alone) at step 20" in line

@@ -22,7 +22,7 @@ NAMED = 5
 """The most trials that are listed by number. Of more, the rest is counted."""
 
 MANY = 10
-"""Of so many means, the best one is said to be selected for its noise: of ten equal ones, by 1.5 standard errors."""
+"""From this many means on, a note says that the best was selected: of ten equal ones it is 1.5 standard errors up."""
 
 Ranked = Sequence[tuple[Trial, MeasuredValue]]
 
@@ -113,7 +113,7 @@ def _selection_text(word: str, result: MeasuredValue, count: int) -> str:
     """That the best of many means was selected for its noise, too; empty for few, and for results without repeats."""
     if result.deviation is None or count < MANY:
         return ""
-    return f"; the {word} of so many means is likely too good by chance, and repeats with new seeds would confirm it"
+    return f"; the {word} of many means is likely too good by chance, and repeats with new seeds would confirm it"
 
 
 def _failed_text(ranked: Ranked, others: int) -> str:

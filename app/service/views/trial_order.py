@@ -121,7 +121,7 @@ def flatten(item: Json | Answer, prefix: str = "") -> Json:
     return fields
 
 
-FAMILIES = {"Line": "linear", "Power": "exponential", "Ramp": "warm-up", "Slide": "linear"}
+FAMILIES = {"Line": "linear", "Geometric": "exponential", "PowerLaw": "power", "Ramp": "warm-up", "Slide": "linear"}
 """The names of forms in study files, if they differ from the class names."""
 
 
