@@ -11,7 +11,6 @@ from itertools import islice, pairwise
 
 from stagetree.advice.tuning import RATES, warmup_end
 from stagetree.sequences import Sequence, SequenceError, Wsd, unique_values
-from stagetree.space.distributions import is_number
 from stagetree.spec import SpecError, StudySpec
 from stagetree.spec.tuners import FixedTuner
 from stagetree.spec.tuners.fixed import TrialsTuner
@@ -45,16 +44,16 @@ def horizon_advice(spec: StudySpec, count_steps: Callable[[StudySpec], int | Non
     if len(lengths) < 2 or len(trials) > MAX_TRIALS:
         return
     for name in RATES:
-        stretched = [falls_throughout(hp[name], steps) if name in hp else None for hp, steps in trials]
-        if None in stretched:
+        stretched = [each for hp, steps in trials if name in hp and (each := falls_throughout(hp[name], steps))]
+        if len(stretched) < len(trials):
             continue
-        flat = [({**hp, name: each}, steps) for (hp, steps), each in zip(trials, stretched, strict=True)]
+        flat: list[Trial] = [({**hp, name: each}, steps) for (hp, steps), each in zip(trials, stretched, strict=True)]
         now, then = count_steps(spec), _count(spec, flat, count_steps)
         if now and then and then <= (1 - WORTHWHILE) * now:
             yield (
                 f"{name} falls over the whole length of its trial, so trials of {len(lengths)} lengths share next to "
                 f"nothing: as wsd with a tail of a fifth they take {then} steps instead of {now}, {1 - then / now:.0%} "
-                f"less: write {name}: {_proposal([each for each in stretched if each])}"
+                f"less: write {name}: {_proposal(stretched)}"
             )
 
 
@@ -71,8 +70,9 @@ def falls_throughout(sequence: Sequence, steps: int) -> Wsd | None:
     span = steps - 1 - begin
     if span < 4 or tail < 1 or begin > steps - tail:
         return None
-    values = [value for part in range(5) if is_number(value := sequence.at(begin + span * part // 4))]
-    if len(values) < 5 or not _is_falling(values):
+    some = [sequence.at(begin + span * part // 4) for part in range(5)]
+    values = [float(value) for value in some if isinstance(value, int | float)]
+    if len(values) < len(some) or not _is_falling(values):
         return None
     peak, *_, final = values
     return Wsd(peak, begin, steps - tail, tail, final)

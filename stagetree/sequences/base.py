@@ -76,6 +76,10 @@ class Sequence:
         """The fields as written, completed for a trial of `steps` steps."""
         return dict(written)
 
+    def decay_span(self) -> tuple[int, int] | None:
+        """The steps at which its decay starts and ends; None without one."""
+        return None
+
     def to_json(self) -> dict[str, Any]:
         """The JSON object that `parse` reads back."""
         return {"family": self.family, **{field.name: _plain(getattr(self, field.name)) for field in _fields(self)}}

@@ -22,6 +22,12 @@ from stagetree.sequences.forms import Form, HalfCosine, Held, OneMinusSqrt, Piec
 from stagetree.sequences.scalars import common_numbers
 
 
+def moved_span(sequence: Sequence, origin: int) -> tuple[int, int] | None:
+    """The decay of a sequence whose t is 0 at step `origin`."""
+    span = sequence.decay_span()
+    return None if span is None else (origin + span[0], origin + span[1])
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Warmup(Sequence):
     """For t < steps: `start + (then(0) - start) * (t + 1) / steps`; after that `then`, with its own t from 0."""
@@ -41,6 +47,9 @@ class Warmup(Sequence):
         if self.steps:
             yield Piece(origin, Ramp(origin, self.start, self.then.at(0), self.steps))  # type: ignore[arg-type]
         yield from self.then._pieces(origin + self.steps)
+
+    def decay_span(self) -> tuple[int, int] | None:
+        return moved_span(self.then, self.steps)
 
     def _pieces_since(self, origin: int, since: int) -> Iterator[Piece]:
         if since >= origin + self.steps:
@@ -98,6 +107,9 @@ class Wsd(Sequence):
         decay = written.get("decay")
         return {**written, "stable_until": steps - decay} if isinstance(decay, int) else dict(written)
 
+    def decay_span(self) -> tuple[int, int]:
+        return self.stable_until, self.stable_until + self.decay
+
     def _pieces(self, origin: int) -> Iterator[Piece]:
         decays, (peak, final) = origin + self.stable_until, common_numbers(self.peak, self.final)
         yield Piece(origin, Ramp(origin, 0, peak, self.warmup) if self.warmup else Held(peak))
@@ -138,6 +150,9 @@ class OneCycle(Sequence):
     def fill_length_field(cls, written: Mapping[str, Any], steps: int) -> dict[str, Any]:
         up = written.get("up")
         return {**written, "down": steps - 1 - up} if isinstance(up, int) else dict(written)
+
+    def decay_span(self) -> tuple[int, int]:
+        return self.up, self.up + self.down
 
     def _pieces(self, origin: int) -> Iterator[Piece]:
         way, top = _WAYS[self.shape], origin + self.up
@@ -181,6 +196,13 @@ class Piecewise(Sequence):
             raise SequenceError("parts", "must hold at least one part")
         last = len(parts) - 1
         set_field(self, "parts", tuple(_part(part, f"parts[{n}]", is_last=n == last) for n, part in enumerate(parts)))
+
+    def decay_span(self) -> tuple[int, int] | None:
+        """The decay of the last part, if it begins there."""
+        *before, last = self.parts
+        begin = sum(part.steps or 0 for part in before)
+        span = moved_span(last.sequence, begin - last.skip)
+        return span if span is not None and span[0] >= begin else None
 
     def _pieces(self, origin: int) -> Iterator[Piece]:
         return self._pieces_since(origin, origin)

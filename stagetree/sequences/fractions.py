@@ -1,8 +1,9 @@
 """Fractions: numbers of steps written as a share of the trial's length or of another field.
 
-`{ratio: 0.2}` is a fifth of the trial's steps, `{ratio: 0.25, of: stable_until}` a quarter of the field beside it. A
-fraction can replace any number of steps in a sequence. It is rounded to whole steps, and halves up. The trial is
-trained, named and recorded with the number.
+`{ratio: 0.2}` is a fifth of the trial's steps, `{ratio: 0.25, of: stable_until}` a quarter of the field beside it,
+`{of: stable_until}` the field itself. A step of another hyper-parameter, such as `lr.decay_start`, is replaced before:
+see `stagetree.space.references`. A fraction can replace any number of steps in a sequence. It is rounded to whole
+steps, and halves up. The trial is trained, named and recorded with the number.
 
 >>> resolved({"family": "multistep", "init": 0.1, "milestones": [{"ratio": 0.5}, {"ratio": 0.75}], "gamma": 0.1}, 200)
 {'family': 'multistep', 'init': 0.1, 'milestones': [100, 150], 'gamma': 0.1}
@@ -23,8 +24,10 @@ from stagetree.sequences.mixes import is_mix
 __all__ = ["fraction", "has_fraction", "is_fraction", "needs_length", "parse_for_length", "resolve_fractions"]
 
 
-def fraction(ratio: Any, of: str | None = None) -> dict[str, Any]:
-    """A fraction as a space writes it: of the trial's length, or of the field `of` of the same sequence."""
+def fraction(ratio: Any = 1, of: str | None = None) -> dict[str, Any]:
+    """A fraction as a space writes it: of the trial's length, of the field `of` of the same sequence, or of a step of
+    another hyper-parameter, such as lr.decay_start.
+    """
     return {"ratio": ratio} if of is None else {"ratio": ratio, "of": of}
 
 
@@ -61,12 +64,16 @@ def _resolve(value: Any, owner: Mapping[str, Any], steps: int | None, path: str,
 def _steps(
     value: Mapping[str, Any], owner: Mapping[str, Any], steps: int | None, path: str, through: tuple[str, ...]
 ) -> int:
+    ratio, of = value.get("ratio", 1), value.get("of")
     try:
-        check_number("ratio", value["ratio"])
+        check_number("ratio", ratio)
     except SequenceError as error:
         raise SequenceError(f"{path}.ratio".strip("."), error.problem) from None
-    whole = _length(steps, path) if "of" not in value else _field(str(value["of"]), owner, steps, path, through)
-    return math.floor(float(value["ratio"]) * whole + 0.5)
+    if "of" not in value:
+        whole: float = _length(steps, path)
+    else:
+        whole = of if isinstance(of, int) else _field(str(of), owner, steps, path, through)
+    return math.floor(float(ratio) * whole + 0.5)
 
 
 def _length(steps: int | None, path: str) -> int:
@@ -82,6 +89,8 @@ def _field(name: str, owner: Mapping[str, Any], steps: int | None, path: str, th
     """The value of the field that a fraction refers to."""
     others = [each for each in owner if each not in ("family", *through[:1])]
     at = f"{path}.of".strip(".")
+    if "." in name:
+        raise SequenceError(at, f"must be a field beside it: {name} is known in spaces and in listed trials only")
     if name not in owner or name in through:
         expected = ", ".join(others) or "no other field"
         raise SequenceError(at, f"must be one of {expected}, got {name!r}{did_you_mean(name, others)}")
@@ -92,7 +101,7 @@ def _field(name: str, owner: Mapping[str, Any], steps: int | None, path: str, th
 
 
 def is_fraction(value: Any) -> bool:
-    return isinstance(value, Mapping) and "ratio" in value and value.keys() <= {"ratio", "of"}
+    return isinstance(value, Mapping) and bool(value) and value.keys() <= {"ratio", "of"}
 
 
 def has_fraction(value: Any) -> bool:
@@ -104,9 +113,9 @@ def has_fraction(value: Any) -> bool:
 
 
 def needs_length(value: Any) -> bool:
-    """Whether parsing the entry needs the trial's length."""
+    """Whether parsing the entry needs the trial's length, or another hyper-parameter."""
     if is_fraction(value):
-        return "of" not in value
+        return "of" not in value or "." in str(value["of"])
     if isinstance(value, Mapping) and not is_mix(value):
         family = FAMILIES.get(str(value.get("family")))
         follows = family is not None and family.length_field(value) not in {None, *value}

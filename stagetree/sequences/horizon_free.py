@@ -68,6 +68,9 @@ class InverseSqrt(Sequence):
     def _exponent(self) -> float:
         return -0.5
 
+    def decay_span(self) -> tuple[int, int] | None:
+        return None if self.decay_start is None else (self.decay_start, self.decay_start + self.decay)
+
     def _pieces(self, origin: int) -> Iterator[Piece]:
         peak, low, final = common_numbers(self.peak, self.min, self.final)
         curve = PowerLaw(origin + self.warmup - 1, peak, low, self._exponent, self.warmup)

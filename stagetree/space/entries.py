@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from random import Random
 from typing import Any
@@ -27,6 +27,7 @@ from stagetree.space.patterns import (
     unfold_entry,
     weight,
 )
+from stagetree.space.references import Unbound, find_references
 
 _LISTED = 1_000_000
 """The most ways to choose inside one entry of which a grid makes a list."""
@@ -58,19 +59,30 @@ def _check_when(unfolded: Any, path: str, steps: int | None) -> None:
             return
 
 
-def grid_options(name: str, pattern: Any, steps: int | None) -> list[Sequence]:
-    """Every sequence of a pattern without ranges, in a trial of `steps` steps. Raises `SpaceError`."""
+def grid_options(name: str, pattern: Any, steps: int | None) -> list[Any]:
+    """Every value of a pattern without ranges, for trials of `steps` steps. Raises `SpaceError`."""
     if (ways := count(pattern)) > _LISTED:
         raise SpaceError(name, f"must have at most {_LISTED:,} ways to be chosen in a grid, got {ways:.1e}")
     return list(_grid_entry(name, pattern, steps))
 
 
-def _grid_entry(name: str, pattern: Any, steps: int | None) -> Iterator[Sequence]:
+def _grid_entry(name: str, pattern: Any, steps: int | None) -> Iterator[Any]:
+    read = reader_of(pattern)
     for path, unfolded in unfold_entry(pattern, name):
         for kind in random_parts(unfolded):
             raise SpaceError(path, f"must be listed for a grid: {kind} has no list of values, use choice or a list")
         spend(weight(unfolded))
-        yield parse_for_length(unfolded, steps, path)
+        yield read(unfolded, steps, path)
+
+
+Read = Callable[[Any, int | None, str], Any]
+"""Reads one way to choose in an entry, given the length of trials and its path. Raises `SequenceError`."""
+
+
+def reader_of(pattern: Any) -> Read:
+    """Reads a sequence; in an entry with references a value that is one once the others are chosen."""
+    has_references = any(find_references(pattern, ""))
+    return (lambda written, steps, path: Unbound(written, path)) if has_references else parse_for_length
 
 
 def listed_values(name: str, pattern: Any) -> list[Sequence] | None:

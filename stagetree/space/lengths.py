@@ -19,7 +19,6 @@ from stagetree.sequences import (
     SequenceError,
     check_count,
     last_change,
-    parse_for_length,
 )
 from stagetree.space.conditions import split
 from stagetree.space.distributions import Range, SpaceError
@@ -52,11 +51,6 @@ class Lengths:
             return self.steps
         chosen = configuration.get(LENGTH)
         return chosen.value if isinstance(chosen, Constant) else None  # type: ignore[return-value]
-
-    def parse(self, written: Any, path: str, configuration: Configuration) -> Sequence:
-        """Parse a hyper-parameter's sequence for a trial of this length. Raises `SequenceError`."""
-        sequence: Sequence = parse_for_length(written, self.length_of(configuration), path)
-        return sequence
 
     def add_length(self, configuration: dict[str, Sequence]) -> dict[str, Sequence]:
         """Add the length that follows from the configuration. Raises `SpaceError`."""

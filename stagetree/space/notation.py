@@ -16,7 +16,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from stagetree.sequences import did_you_mean, is_fraction, is_mix, matching_families
+from stagetree.sequences import SequenceError, did_you_mean, is_fraction, is_mix, matching_families
 from stagetree.space.distributions import (
     TAILS,
     Choice,
@@ -31,6 +31,7 @@ from stagetree.space.distributions import (
     plain,
     steps_in,
 )
+from stagetree.space.starts import expand_at
 
 __all__ = ["DISTRIBUTIONS", "canonical", "choice", "lograndint", "loguniform", "normal", "randint", "uniform"]
 
@@ -114,17 +115,25 @@ def _build_range(name: str, arguments: list[Any], **options: Any) -> Range:
 
 
 def canonical(entry: Any, path: str = "") -> Any:
-    """Convert every distribution inside an entry to its canonical form. Raises `SpaceError`."""
+    """Convert every distribution and every `at` inside an entry to its canonical form. Raises `SpaceError`."""
+    try:
+        entry = expand_at(entry)
+    except SequenceError as error:
+        raise SpaceError(_path_to(path, error.field), error.problem) from None
+    return _canonical(entry, path)
+
+
+def _canonical(entry: Any, path: str) -> Any:
     if isinstance(entry, list | tuple):
-        return [canonical(item, f"{path}[{number}]") for number, item in enumerate(entry)]
+        return [_canonical(item, f"{path}[{number}]") for number, item in enumerate(entry)]
     if not isinstance(entry, Mapping):
         return entry
     if is_mix(entry) and isinstance(entry["mix"], Mapping):  # all names in it are of streams
         return {
-            "mix": {name: canonical(item, f"{_path_to(path, 'mix')}.{name}") for name, item in entry["mix"].items()}
+            "mix": {name: _canonical(item, f"{_path_to(path, 'mix')}.{name}") for name, item in entry["mix"].items()}
         }
     literal = {"when"} if "value" in entry else set()
-    inside = {name: item if name in literal else canonical(item, _path_to(path, name)) for name, item in entry.items()}
+    inside = {name: item if name in literal else _canonical(item, _path_to(path, name)) for name, item in entry.items()}
     if entry.keys() == {"value"}:  # a constant of W&B's
         return inside["value"]
     if "distribution" in inside:

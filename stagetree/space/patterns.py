@@ -268,8 +268,9 @@ class _Fitting:
         """The values for a field of `owner`, or for an item of a list."""
         if not is_fraction(item):
             return self.values(item, path, value)
-        whole = owner.get(item["of"]) if "of" in item else self.steps
-        return None if not whole else self._ratio(item["ratio"], f"{path}.ratio", value, whole)
+        of = item.get("of")
+        whole = of if isinstance(of, int) else self.steps if of is None else owner.get(of)
+        return None if not whole else self._ratio(item.get("ratio", 1), f"{path}.ratio", value, whole)
 
     def _ratio(self, pattern: Any, path: str, value: Any, whole: float) -> Values | None:
         """The values with which a fraction of `whole` is `value`. Of all ratios that round to it, the middle one."""

@@ -13,7 +13,7 @@ from stagetree.sequences import Sequence, SequenceError, parse_for_length
 from stagetree.space.conditions import Condition, ListedValues, dependency_order, split
 from stagetree.space.distributions import Choice, Distribution, SpaceError, plain
 from stagetree.space.effort import spend
-from stagetree.space.entries import grid_options, listed_values, read_entry
+from stagetree.space.entries import grid_options, listed_values, read_entry, reader_of
 from stagetree.space.lengths import LENGTH, Lengths, read_lengths
 from stagetree.space.notation import canonical
 from stagetree.space.patterns import (
@@ -31,10 +31,17 @@ from stagetree.space.patterns import (
     values_of,
     weight,
 )
+from stagetree.space.references import bind, bind_pattern, check_references, read_references
 from stagetree.space.where import Where, WhereError, read_where
 
 _ATTEMPTS = 1000
 """How often a sample is repeated before the space, or its `where`, counts as empty."""
+
+_EXAMPLES = 16
+"""How many samples stand for an entry that follows from others."""
+
+OptionsOf = Callable[[str, Any, int | None], list[Any]]
+"""The values of an entry, given its name, its pattern and the length of trials."""
 
 MAX_TESTED = 200_000
 """How many combinations `where` is tested on. Without the limit, a grid of 10^20 would keep the server busy."""
@@ -66,10 +73,13 @@ class Space:
         self._lengths = read_lengths(self._json[LENGTH], entries) if has_lengths else Lengths(steps)
         self._conditions = {name: split(self._json[name], name)[1] for name in self._choice_order()}
         lengths = list(dict.fromkeys(self._lengths.checked_lengths(self._json.get(LENGTH))))
+        self._references = read_references(self._json, {LENGTH} if self._lengths.is_chosen else ())
         self._patterns = {
-            name: read_entry(self._json[name], name, (None,) if self._lengths.sets(name) else lengths)
+            name: read_entry(self._json[name], name, self._checked_lengths(name, lengths))
             for name in dependency_order(self._conditions)
         }
+        self._readers = {name: reader_of(pattern) for name, pattern in self._patterns.items()}
+        self._check_references(lengths)
         self._weight = sum(map(weight, self._patterns.values()))
         self._conditions = self._resolve_conditions()
         self._is_filtered = where is not None
@@ -81,6 +91,18 @@ class Space:
         if self._lengths.is_chosen:
             names = ([] if self._lengths.end else [LENGTH]) + [name for name in names if name != LENGTH]
         return names
+
+    def _checked_lengths(self, name: str, lengths: list[int | None]) -> list[int | None]:
+        """The lengths for which an entry is checked by itself."""
+        if name in self._references:
+            return []
+        return [None] if self._lengths.sets(name) else lengths
+
+    def _check_references(self, lengths: list[int | None]) -> None:
+        for name in sorted(self.parents() & self._references.keys()):
+            raise SpaceError(name, "must not follow from another hyper-parameter, since a `when` names it")
+        for name, steps in product(self._references, lengths):
+            check_references(name, self._references, self._patterns, steps)
 
     @classmethod
     def parse(cls, json: Mapping[str, Any], where: str | Where | None = None) -> Space:
@@ -106,7 +128,7 @@ class Space:
             looked_at += 1
         return looked_at < MAX_TESTED
 
-    def _product(self, options_of: Callable[[str, Any, int | None], list[Sequence]]) -> Iterator[dict[str, Sequence]]:
+    def _product(self, options_of: OptionsOf, *, skips_invalid: bool = False) -> Iterator[dict[str, Sequence]]:
         """Every combination of `options_of(name, pattern, steps)` of the hyper-parameters."""
         for configuration in self._length_options(options_of):
             steps = self._lengths.length_of(configuration)
@@ -114,11 +136,17 @@ class Space:
                 name: [configuration[name]] if name in configuration else options_of(name, pattern, steps)
                 for name, pattern in self._patterns.items()
             }
-            yield from map(self._lengths.add_length, self._combine(options))
+            for combination in self._combine(options):
+                with suppress(*((SequenceError,) if skips_invalid and self._references else ())):
+                    yield self._complete(combination)
 
-    def _length_options(
-        self, options_of: Callable[[str, Any, int | None], list[Sequence]]
-    ) -> Iterator[dict[str, Sequence]]:
+    def _complete(self, configuration: dict[str, Any]) -> dict[str, Sequence]:
+        """The configuration with its references replaced, and with its length. Raises `SequenceError`."""
+        if self._references:
+            configuration = bind(configuration, self._lengths.length_of(configuration))
+        return self._lengths.add_length(configuration)
+
+    def _length_options(self, options_of: OptionsOf) -> Iterator[dict[str, Sequence]]:
         """The possible lengths, which are chosen first; an empty configuration if lengths are not chosen."""
         if self._lengths.is_chosen and LENGTH in self._patterns:
             yield from ({LENGTH: each} for each in options_of(LENGTH, self._patterns[LENGTH], None))
@@ -150,7 +178,7 @@ class Space:
 
     def read(self, name: str, written: Any) -> Sequence:
         """Parse the sequence of a hyper-parameter in a trial of the space's length. Raises `SequenceError`."""
-        return self._lengths.parse(written, name, {})
+        return parse_for_length(written, self._lengths.length_of({}), name)  # type: ignore[no-any-return]
 
     def names(self, configuration: Mapping[str, Sequence]) -> list[str]:
         """The names that exist in a configuration, given its values."""
@@ -187,6 +215,11 @@ class Space:
         """Whether a hyper-parameter exists in a configuration, given the values that are already chosen."""
         condition = self._conditions[name]
         return condition is None or condition.holds(configuration)
+
+    @property
+    def references(self) -> Mapping[str, set[str]]:
+        """By hyper-parameter whose steps follow from others, the names of these."""
+        return self._references
 
     def parents(self) -> set[str]:
         """The hyper-parameters that conditions refer to."""
@@ -225,22 +258,27 @@ class Space:
 
     def list_configurations(self) -> Iterator[dict[str, Sequence]]:
         """Every configuration that can be sampled, in the order written, possibly with repetitions. Requires `ways`."""
-        return filter(self.allows, self._product(_sequences))
+        return filter(self.allows, self._product(_sequences, skips_invalid=True))
 
     def combinations(self) -> int:
         """The number of combinations of lists and `choice`, before `where`. Counted without enumerating them."""
         return math.prod(map(count, self._patterns.values()))
 
     def examples(self, name: str) -> Iterator[tuple[Sequence, int | None]]:
-        """For each way to choose inside an entry, an example sequence, and the trial's length if known."""
+        """For each way to choose inside an entry, an example sequence, and the trial's length if known.
+
+        Of an entry that follows from others, some samples.
+        """
+        if name in self._references:
+            some = (self.sample(0, number) for number in range(_EXAMPLES))
+            yield from ((each[name], self._lengths.length_of(each)) for each in some if name in each)
+            return
         for configuration in self._length_options(_sequences):
             for place, pattern in unfold_entry(self._patterns[name], name):
                 spend(weight(pattern))
                 with suppress(SequenceError):  # a draw that is none; others are
-                    example = self._lengths.parse(
-                        fill(pattern, place, random_choices(Random(place))), name, configuration
-                    )
-                    yield example, self._lengths.length_of(configuration)
+                    steps = self._lengths.length_of(configuration)
+                    yield parse_for_length(fill(pattern, place, random_choices(Random(place))), steps, name), steps
 
     def parameters(self) -> dict[str, Distribution]:
         """The free parameters of the space: each distribution with more than one value, by its place.
@@ -272,11 +310,17 @@ class Space:
         values: dict[str, Any] = {}
         steps = self._lengths.length_of(configuration)
         for name in names:
-            inside = values_of(self._patterns[name], label(name), configuration[name].to_json(), steps)
+            pattern = self.bound_pattern(name, configuration)
+            inside = values_of(pattern, label(name), configuration[name].to_json(), steps)
             if inside is None:
                 return None
             values |= inside
         return values
+
+    def bound_pattern(self, name: str, configuration: Mapping[str, Sequence]) -> Any:
+        """The pattern of an entry with references replaced by the steps of these sequences. Raises `SequenceError`."""
+        pattern = self._patterns[name]
+        return bind_pattern(pattern, name, configuration.get) if name in self._references else pattern
 
     def compose(self, choose: Choose) -> dict[str, Sequence]:
         """The configuration with values from `choose`, which is called in the order written."""
@@ -284,11 +328,12 @@ class Space:
 
     def _fill(self, fill: Callable[[str, Any], Any]) -> dict[str, Sequence]:
         spend(self._weight)
-        configuration: dict[str, Sequence] = {}
+        configuration: dict[str, Any] = {}
         for name, pattern in self._patterns.items():
             if self.exists(name, configuration):
-                configuration[name] = self._lengths.parse(fill(name, pattern), name, configuration)
-        return self._lengths.add_length(configuration)
+                read, steps = self._readers[name], self._lengths.length_of(configuration)
+                configuration[name] = read(fill(name, pattern), steps, name)
+        return self._complete(configuration)
 
     def allows(self, configuration: Mapping[str, Sequence]) -> bool:
         """Whether `where` accepts a configuration."""
@@ -307,11 +352,11 @@ class Space:
         return {name: condition and condition.resolve(values, name) for name, condition in self._conditions.items()}
 
 
-def _sequences(name: str, pattern: Any, steps: int | None) -> list[Sequence]:
-    """Every valid sequence of a pattern without ranges. Invalid ones are skipped, as in sampling."""
-    sequences = []
+def _sequences(name: str, pattern: Any, steps: int | None) -> list[Any]:
+    """Every valid value of a pattern without ranges. Invalid ones are skipped, as in sampling."""
+    sequences, read = [], reader_of(pattern)
     for place, unfolded in unfold_entry(list_integers(pattern), name):
         spend(weight(unfolded))
         with suppress(SequenceError):
-            sequences.append(parse_for_length(unfolded, steps, place))
+            sequences.append(read(unfolded, steps, place))
     return sequences

@@ -35,8 +35,9 @@ def suggested_values(space: Space, suggestion: Mapping[str, Any]) -> Values:
     if not isinstance(suggestion, Mapping) or not suggestion:
         raise SpaceError("", f"must map at least one hyper-parameter to its value, got {suggestion!r}")
     free, values = space.parameters(), Values()
+    known = {name: space.read(name, plain(written)) for name, written in suggestion.items() if name in space.patterns}
     for name, written in suggestion.items():
-        for place, value in {**_options_above(name, free), **_values(space, free, name, written)}.items():
+        for place, value in {**_options_above(name, free), **_values(space, free, known, name, written)}.items():
             if not is_same_value(values.setdefault(place, value), value):
                 raise SpaceError(
                     name, f"must go with the rest of the suggestion, which chooses another option of {place}"
@@ -44,11 +45,12 @@ def suggested_values(space: Space, suggestion: Mapping[str, Any]) -> Values:
     return values
 
 
-def _values(space: Space, free: Mapping[str, Distribution], name: str, written: Any) -> Values:
-    """The values that one entry of a suggestion determines."""
-    if name in space.patterns:
-        pattern, path = space.patterns[name], label(name)
-        value = space.read(name, plain(written)).to_json()
+def _values(
+    space: Space, free: Mapping[str, Distribution], known: Mapping[str, Sequence], name: str, written: Any
+) -> Values:
+    """The values that one entry of a suggestion determines. known: the sequences that the suggestion names."""
+    if name in known:
+        pattern, path, value = space.bound_pattern(name, known), label(name), known[name].to_json()
     elif name in free:
         pattern, path, value = free[name], name, plain(written)
     else:

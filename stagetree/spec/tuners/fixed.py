@@ -8,9 +8,12 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from stagetree.sequences import Sequence, parse
+from stagetree.sequences import Sequence, SequenceError, parse, parse_for_length
 from stagetree.sequences.fractions import resolve_fractions
 from stagetree.space.distinct import UniqueSamples
+from stagetree.space.distributions import plain
+from stagetree.space.references import Unbound, bind, read_references
+from stagetree.space.starts import expand_at
 from stagetree.space.where import WhereError
 from stagetree.spec.fields import (
     Count,
@@ -36,16 +39,30 @@ class TrialSpec(SpecPart):
     @model_validator(mode="before")
     @classmethod
     def _count_steps(cls, written: Any) -> Any:
-        """Convert fractions of the trial's length to numbers of steps."""
+        """Convert fractions of the trial's length, and references between hyper-parameters, to numbers of steps."""
         if not isinstance(written, Mapping) or not isinstance(written.get("hp"), Mapping):
             return written
         steps = written.get("steps")
         length = steps if isinstance(steps, int) and not isinstance(steps, bool) else None
-        hp = {name: resolve_fractions(value, length, f"hp.{name}") for name, value in written["hp"].items()}
-        return {**written, "hp": hp}
+        return {**written, "hp": _with_numbers({name: plain(value) for name, value in written["hp"].items()}, length)}
 
     def configuration(self) -> dict[str, Sequence]:
         return {name: parse(value) for name, value in self.hp.items()}
+
+
+def _with_numbers(hp: Mapping[str, Any], steps: int | None) -> dict[str, Any]:
+    """The hyper-parameters of a trial with numbers of steps only."""
+    try:
+        hp = {name: expand_at(value) for name, value in hp.items()}
+        if not (following := read_references(hp)):
+            return {name: resolve_fractions(value, steps, name) for name, value in hp.items()}
+        values = {
+            name: Unbound(value, name) if name in following else parse_for_length(value, steps, name)
+            for name, value in hp.items()
+        }
+        return {name: each.to_json() for name, each in bind(values, steps).items()}
+    except SequenceError as error:
+        raise SequenceError(f"hp.{error.field}".strip("."), error.problem) from None
 
 
 class FixedTuner(TunerSpec):

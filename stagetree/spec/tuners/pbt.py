@@ -51,6 +51,9 @@ class PbtTuner(SamplingTuner):
             )
         for name in sorted(spec.search_space.parents() - set(self.fixed)):
             raise FieldError("tuner.fixed", f"must hold {name}: whether others exist depends on it")
+        for name, others in sorted(spec.search_space.references.items()):
+            for each in sorted({name, *others} - set(self.fixed)):
+                raise FieldError("tuner.fixed", f"must hold {each}: steps of {name} follow from {', '.join(others)}")
         for number, name in enumerate(self.fixed):
             if name not in (spec.space or {}):
                 names = list(spec.space or {})
