@@ -129,15 +129,19 @@ class Space:
         return looked_at < MAX_TESTED
 
     def _product(self, options_of: OptionsOf, *, skips_invalid: bool = False) -> Iterator[dict[str, Sequence]]:
-        """Every combination of `options_of(name, pattern, steps)` of the hyper-parameters."""
+        """Every combination of `options_of(name, pattern, steps)` of the hyper-parameters.
+
+        skips_invalid: leave out combinations in which a reference gives no valid sequence, instead of raising.
+        """
         for configuration in self._length_options(options_of):
             steps = self._lengths.length_of(configuration)
             options = {
                 name: [configuration[name]] if name in configuration else options_of(name, pattern, steps)
                 for name, pattern in self._patterns.items()
             }
+            skipped = (SequenceError,) if skips_invalid and self._references else ()
             for combination in self._combine(options):
-                with suppress(*((SequenceError,) if skips_invalid and self._references else ())):
+                with suppress(*skipped):
                     yield self._complete(combination)
 
     def _complete(self, configuration: dict[str, Any]) -> dict[str, Sequence]:
