@@ -34,7 +34,7 @@ import numpy as np
 from laws import Task
 
 from app.domain import events as e
-from app.domain.cooldowns import cooldown_hp
+from app.domain.rung_values import cooldown_hp
 from app.domain.search_plan import Node, SearchPlan, Trial
 from app.domain.terms import StudyId
 from app.simulation.simulator import Simulator

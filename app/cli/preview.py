@@ -121,6 +121,9 @@ def cost_lines(costs: Json, slots: int) -> Iterator[str]:
     yield f"steps           {costs['requested']} that the trials take, {unique}"
     for number, line in enumerate(saving_lines(costs)):
         yield f"{'' if number else 'saved':<15} {line}"
+    if merges := costs.get("merges"):
+        states = f"{merges['states']} states that are saved for them"
+        yield f"merges          {merges['trials']} of the trials, from {states}: values at rungs, for no step"
     if cooldowns := costs.get("cooldowns"):
         yield f"cooldowns       {cooldowns['trials']} of the trials, {cooldowns['steps']} of the steps: values at rungs"
     alone = "" if "ranks" in costs else ": no number of slots is faster"

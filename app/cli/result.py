@@ -119,8 +119,9 @@ def print_best(study: Json) -> None:
     if study.get("metrics"):
         _print_front(study)
         return
-    cooled = {trial["cooldown_of"] for trial in study["trials"] if "cooldown_of" in trial}  # judged by these alone
-    judged = (trial for trial in study["trials"] if trial["trial"] not in cooled and not trial.get("violation"))
+    keys = ("cooldown_of", "merge_of")
+    trunks = {trial[key] for trial in study["trials"] for key in keys if key in trial}  # judged by these trials alone
+    judged = (trial for trial in study["trials"] if trial["trial"] not in trunks and not trial.get("violation"))
     best = sort_trials([trial for trial in judged if trial["value"] is not None], "value", study["mode"])[:BEST]
     if not best:
         _print_broken(study)

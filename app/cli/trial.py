@@ -120,6 +120,7 @@ WORDS = {
     "replaces": "instead of trial {}",
     "branch_of": "branched off trial {}",
     "cooldown_of": "as a cooldown of trial {}",
+    "merge_of": "as the value of trial {}",
     "at": "at step {}",
     "suggestion": "from suggestion {}",
     "suggested_by": "by {}",

@@ -111,7 +111,7 @@ def seconds_per_step(study: Study) -> float:
 
 def horizon(study: Study, trial: Trial) -> int:
     """The steps of each run of the trial if it is not stopped."""
-    is_open = trial.reason.get("by") == "tuner" and trial.cooldown_of is None
+    is_open = trial.reason.get("by") == "tuner" and trial.trunk is None
     return max(trial.steps, (study.spec.max_steps or 0) if is_open else 0)
 
 

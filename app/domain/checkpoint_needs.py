@@ -15,7 +15,7 @@ from app.domain import events as e
 from app.domain import results
 from app.domain.objectives import BestSoFar
 from app.domain.search_plan import Checkpoint, Node, PlacedCheckpoint, SearchPlan, Study, Trial
-from app.domain.terms import NodeId
+from app.domain.terms import NodeId, Place
 
 
 def required_keys(plan: SearchPlan) -> set[str]:
@@ -141,6 +141,7 @@ def steps_to_keep(plan: SearchPlan, node: NodeId, begin: int, end: int) -> list[
     """The steps of a node in (begin, end] whose states studies want, and that are not kept yet."""
     steps = set[int]().union(*(study.kept_steps(node, begin, end) for study in _studies_keeping_states(plan)))
     best = (_best_on_path(plan, study, node, end) for study in _studies_keeping_best(plan, {node}))
+    steps |= {step for step in _steps_to_merge(plan, node) if begin < step <= end}
     steps |= {step for step, its in filter(None, best) if its.id == node and step > begin}
     return sorted(steps - plan.nodes[node].checkpoints.keys())
 
@@ -184,10 +185,28 @@ def _studies_keeping_best(plan: SearchPlan, nodes: set[NodeId]) -> list[Study]:
 
 
 def _checkpoints_to_keep(plan: SearchPlan) -> Iterator[PlacedCheckpoint]:
+    for name, step in _places_to_merge(plan):
+        if (state := plan.nodes[name].checkpoints.get(step)) is not None:
+            yield PlacedCheckpoint(name, step, state)
     studies = _studies_keeping_states(plan)
     for place in checkpoints(plan) if studies else ():
         if any(study.kept_steps(place.node, place.step - 1, place.step) for study in studies):
             yield place
+
+
+def _places_to_merge(plan: SearchPlan, passing: NodeId | None = None) -> Iterator[Place]:
+    """The states whose means will be values of trials at rungs; of the trials that pass a node, if one is given."""
+    for study in plan.studies.values():
+        for number, rung in study.unmerged.items() if not study.is_final else ():
+            trial = study.trials[number]
+            if passing is None or passing in trial.passes:
+                for step in study.spec.merged_steps(rung):
+                    yield from ((node.id, step) for node in plan.nodes_of(trial, step))
+
+
+def _steps_to_merge(plan: SearchPlan, node: NodeId) -> set[int]:
+    """The steps of a node whose states will be part of means at rungs."""
+    return {step for name, step in _places_to_merge(plan, node) if name == node}
 
 
 def _studies_keeping_states(plan: SearchPlan) -> list[Study]:
@@ -196,8 +215,9 @@ def _studies_keeping_states(plan: SearchPlan) -> list[Study]:
 
 
 def _best_checkpoints(plan: SearchPlan, study: Study) -> Iterator[PlacedCheckpoint]:
-    """The final states of the best trials and the states of their best results; and averages."""
-    for name in plan.means.keys() & study.max_step_by_node.keys():
+    """The final states of the best trials and the states of their best results; and averages, except at rungs."""
+    merges = {name for trial in study.trials if trial.merge_of is not None for name in trial.passes}
+    for name in (plan.means.keys() & study.max_step_by_node.keys()) - merges:
         yield from (PlacedCheckpoint(name, step, state) for step, state in plan.nodes[name].checkpoints.items())
     for trial, result in results.rank_trials(plan, study)[: study.spec.keep_best] if study.spec.keep_best else []:
         states = states_of(plan, trial)

@@ -6,10 +6,11 @@ Clock readings and random ids are fields of the commands, so that deciding stays
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from app.domain.events import Json, PackingProfiled, PlanOpened, Stage
 from app.domain.sampler_inputs import ResultsLearned as ResultsLearned
-from app.domain.search_plan import PlacedCheckpoint, Progresses
+from app.domain.search_plan import AVERAGE_OF, PlacedCheckpoint, Progresses
 from app.domain.study_annotations import AddNote as AddNote
 from app.domain.study_annotations import CorrectNote as CorrectNote
 from app.domain.study_annotations import LabelStudy as LabelStudy
@@ -36,13 +37,31 @@ class SubmitStudy:
     """Results of other studies for the sampler to start from."""
 
 
+class AveragedState(NamedTuple):
+    """The state of a trial after a step, with its weight in a mean."""
+
+    trial: int
+    step: int
+    weight: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """Start a trial with this configuration, for `steps` steps."""
+    """Start a trial with this configuration, for `steps` steps.
+
+    average_of: the states of one trial whose mean is evaluated instead of training; the last one is at step `steps`.
+    """
 
     hp: Json
     steps: int
     reason: Json = field(default_factory=dict)
+    average_of: tuple[AveragedState, ...] = ()
+
+    @property
+    def recorded_reason(self) -> Json:
+        """The reason as the log holds it."""
+        states = {AVERAGE_OF: [state._asdict() for state in self.average_of]} if self.average_of else {}
+        return {**self.reason, **states}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

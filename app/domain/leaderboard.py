@@ -11,12 +11,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from app.domain.cooldowns import COOLDOWN_AT, Cooldowns
 from app.domain.failures import failure_text
 from app.domain.objectives import FAILED, Objectives, ResultScore
 from app.domain.pareto_fronts import best_first
 from app.domain.results import sign
-from app.domain.search_plan import Study, Trial, TrialEvent
+from app.domain.rung_values import RUNG_AT, RungValues
+from app.domain.search_plan import AVERAGE_OF, Study, Trial, TrialEvent
 from app.domain.terms import StudyState, TrialEventKind, TrialState
 from stagetree.text import rank_text
 
@@ -119,8 +119,8 @@ class Leaderboard:
 
 def build_leaderboard(study: Study) -> Leaderboard:
     """The study's leaderboard, from its history."""
-    board, cooldowns = Leaderboard(sign(study)), Cooldowns(study.spec.tuner)
-    for event in filter(None, map(cooldowns.read, study.history)):
+    board, rung_values = Leaderboard(sign(study)), RungValues(study.spec.tuner)
+    for event in filter(None, map(rung_values.read, study.history)):
         match event.kind:
             case TrialEventKind.START | TrialEventKind.PROMOTE:
                 _enter_rung(board, event)
@@ -176,6 +176,8 @@ def prediction(trial: Trial, board: Leaderboard) -> Mapping[str, object] | None:
 def state_text(study: Study, trial: Trial, state: str, board: Leaderboard) -> str:
     """The trial's state in words: "waits at rung 1: rank 5 of 9"."""
     text = _state_text(study, trial, state, board)
+    if trial.merge_of is not None:
+        return text
     parts = sorted({part["trial"] for part in trial.reason.get("average_of", ())})
     return f"{text}, from the mean of {_trials_text(parts)}" if parts else text
 
@@ -193,8 +195,11 @@ def _trials_text(numbers: Sequence[int]) -> str:
 
 def _state_text(study: Study, trial: Trial, state: str, board: Leaderboard) -> str:
     rung = board.rung(trial.number)
+    if trial.merge_of is not None and state in MERGE_TEXTS:
+        states = trial.reason[AVERAGE_OF]
+        return MERGE_TEXTS[state].format(len(states), trial.merge_of, states[-1]["step"], states[0]["step"])
     if trial.cooldown_of is not None and state in COOLDOWN_TEXTS:
-        return COOLDOWN_TEXTS[state].format(trial.cooldown_of, trial.reason[COOLDOWN_AT], trial.steps)
+        return COOLDOWN_TEXTS[state].format(trial.cooldown_of, trial.reason[RUNG_AT], trial.steps)
     match state:
         case "waiting":
             return f"waits for a slot, to train to step {trial.steps}"
@@ -244,7 +249,9 @@ def _rank(board: Leaderboard, rung: RungRanking, trial: Trial) -> str:
 
 
 def _cooldown_text(study: Study) -> str:
-    """The suffix for ranks by a cooldown's result instead of the trial's own."""
+    """The suffix for ranks by the result of a cooldown or a merge instead of the trial's own."""
+    if study.spec.merges_at_rungs:
+        return " by the mean of its last states"
     return " by its cooldown" if "rung_value" in study.spec.tuner else ""
 
 
@@ -254,6 +261,13 @@ COOLDOWN_TEXTS = {
     TrialState.COMPLETED: "cooled trial {} down from step {} to {}",
 }
 """The state of a cooldown, with its trunk, its first and its last step."""
+
+MERGE_TEXTS = {
+    "waiting": "waits for a slot, to evaluate the mean of {} states of trial {} from step {} to {}",
+    "running": "evaluates the mean of {} states of trial {} from step {} to {}",
+    TrialState.COMPLETED: "the mean of {} states of trial {} from step {} to {}",
+}
+"""The state of a merge, with the number of its states, their trial, and the first and the last step."""
 
 
 def decisions(study: Study, number: int) -> list[str]:

@@ -137,6 +137,7 @@ def end_trial(
     if trial.state == TrialState.ACTIVE:
         plan.studies[trial.study].active -= 1
     trial.state = state
+    plan.studies[trial.study].unmerged.pop(trial.number, None)
     if state == TrialState.FAILED:
         plan.studies[trial.study].failed.append(trial.number)
     waited, trial.unevaluated = {*trial.requested_steps, *trial.unevaluated}, set()

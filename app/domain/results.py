@@ -109,7 +109,7 @@ def _failed_last(study: Study, scored: Iterable[Scored]) -> tuple[list[Scored], 
 
 
 def _scored(plan: SearchPlan, study: Study) -> Iterator[Scored]:
-    trunks = {trial.cooldown_of for trial in study.trials if trial.cooldown_of is not None}
+    trunks = {trial.trunk for trial in study.trials if trial.trunk is not None}
     for trial in study.trials:
         if trial.number not in trunks and (own := score(plan, study, trial)) is not None:
             yield own, trial.number

@@ -140,6 +140,11 @@ def _data_seed(first: int, then: int, at: int) -> Json:
     return {"family": "values", "values": [first, then], "milestones": [at]}
 
 
+def run_seeds(trial: Trial) -> list[Json]:
+    """The sequence of `data_seed` for each repeat of an existing trial. Empty for a trial without repeats."""
+    return [run.hp[DATA_SEED] for run in trial.runs] if len(trial.runs) > 1 else []
+
+
 class TrialRequests:
     """The new and extended trials of one command in one study, each checked after the ones before it."""
 
@@ -149,8 +154,18 @@ class TrialRequests:
         self._asked: dict[int, tuple[int, list[NodeId]]] = {}  # extended trials: steps and last nodes
         self._new: set[NodeId] = set()
 
-    def add(self, hp: Json, steps: int, reason: Json, nodes: dict[NodeId, int] | None = None) -> e.TrialAdded:
-        """Add a trial. nodes: its path, unless it begins with these values at step 0. Raises `Refused`."""
+    def add(
+        self,
+        hp: Json,
+        steps: int,
+        reason: Json,
+        paths: Sequence[dict[NodeId, int]] | None = None,
+        seeds: Sequence[Json] = (),
+    ) -> e.TrialAdded:
+        """Add a trial. paths: those of its repeats, which have `seeds`, unless it begins with these values at step 0.
+
+        Raises `Refused`.
+        """
         number = self._number
         if number >= self._limits.trials:
             raise Refused(f"a study may have {self._limits.trials:,} trials, and {self._study.id} has them")
@@ -160,11 +175,12 @@ class TrialRequests:
             raise Refused("hp: must name at least one hyper-parameter")
         horizon = max(steps, (self._study.spec.max_steps or 0) if reason.get("by") == "tuner" else 0)
         self._check(hp, horizon)
-        seeds = data_seeds(self._study, hp, horizon) if nodes is None else []
-        hps = [hp | {DATA_SEED: seed} for seed in seeds] or [hp]
-        own, roots = self._study.spec.seed, (self._study.root_of(number, run) for run in range(len(hps)))
-        paths = [path(each, steps, root, seed=own) for each, root in zip(hps, roots, strict=True)]
-        nodes, *others = map(self._check_node_limit, paths if nodes is None else [nodes])
+        if paths is None:
+            seeds = data_seeds(self._study, hp, horizon)
+            hps = [hp | {DATA_SEED: seed} for seed in seeds] or [hp]
+            own, roots = self._study.spec.seed, (self._study.root_of(number, run) for run in range(len(hps)))
+            paths = [path(each, steps, root, seed=own) for each, root in zip(hps, roots, strict=True)]
+        nodes, *others = map(self._check_node_limit, paths)
         self._number += 1
         return e.TrialAdded(
             study=self._study.id,
@@ -173,7 +189,7 @@ class TrialRequests:
             steps=steps,
             reason=reason,
             path=nodes,
-            data_seeds=seeds,
+            data_seeds=list(seeds),
             repeats=others,
         )
 

@@ -113,7 +113,7 @@ def _add_requests(plan: SearchPlan, study: Study, entries: dict[Key, _Entry]) ->
     ranks = dict[int, int]()
     for rank, (trial, _) in enumerate(results.rank_trials(plan, study)):
         ranks[trial.number] = rank
-        ranks.setdefault(trial.number if trial.cooldown_of is None else trial.cooldown_of, rank)
+        ranks.setdefault(trial.number if trial.trunk is None else trial.trunk, rank)
     for trial in study.trials:
         if trial.state in (TrialState.ACTIVE, TrialState.COMPLETED):
             last = _resume_checkpoint(plan, study, trial)

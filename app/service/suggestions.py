@@ -157,7 +157,7 @@ def _refusal_reason(study: Study, spec: StudySpec, number: int) -> str:
     counted = [
         most for most in (sampled_count(spec.tuner), None if sampler is None else sampler.size()) if most is not None
     ]
-    begun = sum(trial.reason.get("by") == "tuner" and trial.cooldown_of is None for trial in study.trials)
+    begun = sum(trial.reason.get("by") == "tuner" and trial.trunk is None for trial in study.trials)
     waiting = len(study.open_suggestions()) - len(study.trials_by_suggestion())
     if not counted or number <= (left := max(0, min(counted) - begun - waiting)):
         return ""

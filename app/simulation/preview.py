@@ -84,7 +84,7 @@ def preview(
     return {
         **_steps(simulated, previewed),
         "slots": slots,
-        **_cooldowns(previewed),
+        **_rung_values(simulated, previewed),
         **_budget(spec, previewed),
         **packed,
         **ranks,
@@ -137,11 +137,23 @@ def _memory(peaks: Peaks, simulated: Simulator) -> list[dict[str, Any]]:
     ]
 
 
+def _rung_values(simulated: Simulator, previewed: Study) -> dict[str, Any]:
+    return _cooldowns(previewed) | _merges(simulated, previewed)
+
+
 def _cooldowns(previewed: Study) -> dict[str, Any]:
     """The number of cooldowns at rungs, and their steps beyond their trunks, each counted alone."""
     cooldowns = (trial for trial in previewed.trials if trial.cooldown_of is not None)
     steps = [(trial.steps - trial.reason["at"]) * len(trial.runs) for trial in cooldowns]
     return {"cooldowns": {"trials": len(steps), "steps": sum(steps)}} if steps else {}
+
+
+def _merges(simulated: Simulator, previewed: Study) -> dict[str, Any]:
+    """The number of merges at rungs, and of the states that are saved for them."""
+    merges = [trial for trial in previewed.trials if trial.merge_of is not None]
+    means = {name for trial in merges for name in trial.passes}
+    states = {(share.node, share.step) for name in means for share in simulated.plan.means[name]}
+    return {"merges": {"trials": len(merges), "states": len(states)}} if merges else {}
 
 
 def _budget(spec: StudySpec, previewed: Study) -> dict[str, Any]:

@@ -158,7 +158,7 @@ class _RecordedConfigurations:
     """The recorded configurations of a study in their order, followed by its sampler's."""
 
     def __init__(self, study: Study, beyond: Sampler) -> None:
-        own = (trial for trial in study.trials if trial.reason.get("by") == "tuner")
+        own = (trial for trial in study.trials if trial.reason.get("by") == "tuner" and trial.trunk is None)
         self._had = [Proposal(trial.hp, _sampler_fields(trial.reason)) for trial in own]
         self._beyond = beyond
         inner = beyond.then if isinstance(beyond, FirstConfigurations) else beyond

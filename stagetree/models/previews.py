@@ -83,6 +83,11 @@ class Preview(Answer):
         description="the number of `trials` that are cooldowns at rungs, and the `steps` of these after their trunks; "
         "for a study with a `rung_value`",
     )
+    merges: dict[str, int] | None = Field(
+        default=None,
+        description="the number of `trials` that are means of states at rungs, for which no step is trained, and of "
+        "the `states` that are saved for them; for a study whose `rung_value` is a merge",
+    )
     budget: dict[str, Any] | None = Field(
         default=None,
         description="where a budget `ends` the study: `by` which, after how many `steps`, with how many complete "

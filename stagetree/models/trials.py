@@ -78,6 +78,10 @@ class Trial(Answer, needs=("trial", "state", "steps")):
         default=None,
         description="only for a cooldown: the trial from which it was branched, which gets its value at the rung",
     )
+    merge_of: int | None = Field(
+        default=None,
+        description="only for a merge at a rung: the trial whose last states it averages, which gets its value there",
+    )
     error: str = Field(default="", description="why it failed, in one line")
     exactness: str = Field(
         default="", description="a mark for numbers that were not compared or may be wrong; empty for none"

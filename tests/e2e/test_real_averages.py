@@ -97,3 +97,29 @@ def test_repeats_are_what_trials_by_hand_are(stack: Service, tmp_path: Path, pac
     run = tmp_path / study["study"] / "trial-0"
     assert scalars(run, "val_loss") == pytest.approx(curve) and list(curve) == [2, 4, 6, 7]
     assert scalars(run, "val_loss/std") == pytest.approx({6: scalars(run, "val_loss/std")[6], 7: stdev(values)})
+
+
+MERGE = {"merge": 3, "window": 2, "weights": {"decay": "linear"}}
+
+
+@pytest.mark.parametrize("packing", [0, 2])
+def test_values_at_rungs_are_of_the_mean_of_states_that_were_trained(
+    stack: Service, tmp_path: Path, packing: int
+) -> None:
+    """With weights that imitate a decay, the state is the weighted mean, bit for bit."""
+    tuner = {"kind": "sha", "sampler": "grid", "num_trials": 3, "min_steps": 4, "max_steps": 12, "reduction_factor": 3}
+    study = {"name": f"merges-{packing}", "trainer": "packable", "metric": "val_loss", "mode": "min", "check": False}
+    study |= {"space": {"lr": list(LRS), "bs": 5}, "tuner": tuner | {"rung_value": MERGE}, "packing": packing}
+    done = stack.run(study | {"keep_every": 1})
+    name, trials = done["study"], done["trials"]
+    assert (done["state"], done["steps"]["executed"]) == ("completed", 3 * 4 + 8)
+    merges = {trial["trial"]: trial["steps"] for trial in trials if trial.merge_of is not None}
+    assert sorted(merges.values()) == [4, 4, 4, 12] and merges[done["best"]["trial"]] == 12
+    best = stack.client.trial(name, done["best"]["trial"])
+    parts = [(each.weight, weights(stack, name, each.trial, each.step, tmp_path)) for each in best.average_of]
+    assert [(each.step, each.weight) for each in best.average_of] == [(12, 0.25), (11, 0.5), (10, 0.25)]
+    mean = weights(stack, name, best.trial, 12, tmp_path)
+    for leaf, found in mean.items():
+        total = sum(weight * state[leaf].double() for weight, state in parts)
+        assert torch.equal(found, total.to(found.dtype)), leaf  # type: ignore[union-attr]
+    assert stack.client.replay(name).identical

@@ -167,6 +167,13 @@ def test_what_if_fewer_go_on() -> None:
     assert strict["unique"] < world.plan.studies[STUDY].unique < loose["unique"]
 
 
+def test_what_if_fewer_go_on_of_trials_that_are_ranked_by_cooldowns() -> None:
+    """The configurations of the study are those of its trunks, in their order."""
+    world = calm({**ASHA, "rung_value": {"cooldown": 2}}, slots=1)
+    found = what_if(world.events, STUDY, {"tuner.max_steps": 9})
+    assert (found["needed"], found["not_known"]) == (0, 0) and found["saved"] > 0
+
+
 def test_what_if_it_goes_where_nobody_has_been() -> None:
     """A grid of 5 steps, in which a sequence changes at step 6, is imagined longer: an unknown result fails nothing."""
     late = {"family": "values", "values": [0.1, 0.01], "milestones": [6]}

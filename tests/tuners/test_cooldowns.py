@@ -14,8 +14,8 @@ from app.domain import results
 from app.domain.accounting import cost
 from app.domain.checkpoint_needs import required_keys, states_of
 from app.domain.commands import Extend, Start
-from app.domain.cooldowns import cooldown_hp
 from app.domain.leaderboard import build_leaderboard, state_text
+from app.domain.rung_values import cooldown_hp
 from app.domain.schedule import path
 from app.domain.search_plan import Node, Study, TrialEvent
 from app.domain.terms import StudyId
@@ -25,7 +25,7 @@ from app.simulation.preview import preview
 from stagetree.advice import advice
 from stagetree.sequences import SequenceError, parse
 from stagetree.spec import SpecError, StudySpec
-from stagetree.spec.tuners.rung_values import RungValue
+from stagetree.spec.tuners.rung_values import CooldownValue
 from tests.plans import tried
 from tests.properties.test_naive_tuners import Decision, Naive, asha, hyperband, sha
 from tests.tuners.worlds import STUDY, Table, numbered, simulator, spec, unlucky
@@ -196,9 +196,9 @@ def test_what_cannot_fall_is_said() -> None:
 
 
 def test_groups_fall_with_their_sequence() -> None:
-    value = RungValue(cooldown=4)
+    value = CooldownValue(cooldown=4)
     assert [name for name in ("lr", "lr.head", "lrs", "momentum") if value.falls(name)] == ["lr", "lr.head"]
-    assert [RungValue(cooldown=0.1).steps(rung) for rung in (1, 10, 25, 90)] == [2, 2, 3, 9]
+    assert [CooldownValue(cooldown=0.1).steps(rung) for rung in (1, 10, 25, 90)] == [2, 2, 3, 9]
     assert value.steps(1000) == 4
 
 

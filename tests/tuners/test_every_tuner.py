@@ -85,6 +85,31 @@ KINDS: dict[str, dict[str, Any]] = {
         "max_steps": 8,
         "rung_value": {"cooldown": 0.5},
     },
+    "asha: merged": {
+        "kind": "asha",
+        "num_trials": 14,
+        "min_steps": 3,
+        "max_steps": 12,
+        "eta": 2,
+        "finish_best": 2,
+        "rung_value": {"merge": 3, "window": 0.3, "weights": {"decay": "sqrt"}},
+    },
+    "sha: merged": {
+        "kind": "sha",
+        "num_trials": 8,
+        "min_steps": 2,
+        "max_steps": 11,
+        "reduction_factor": 2,
+        "rung_value": {"merge": 2},
+    },
+    "asha: stopping, merged": {
+        "kind": "asha",
+        "type": "stopping",
+        "num_trials": 14,
+        "min_steps": 2,
+        "max_steps": 8,
+        "rung_value": {"merge": 2, "window": 1, "weights": "linear"},
+    },
     "median: finished": {"kind": "median", "num_trials": 14, "max_steps": 11, "interval": 3, "finish_best": 2},
     "early_term": {"kind": "early_term", "num_trials": 14, "max_steps": 11, "boundary": 3, "delta": 0.2},
     "pop": {"kind": "pop", "num_trials": 14, "max_steps": 11, "boundary": 2, "lower_bound": 0.02},
@@ -134,7 +159,7 @@ def check(world: Simulator, tuner: dict[str, Any], name: StudyId = STUDY) -> Stu
     """What holds at the end of any study."""
     study = world.plan.studies[name]
     assert study.is_final and study.active == 0
-    trunks = [trial for trial in study.trials if trial.cooldown_of is None]
+    trunks = [trial for trial in study.trials if trial.trunk is None]
     assert all(trial.steps <= tuner.get("max_steps", 10**9) for trial in trunks)
     assert sum(trial.reason.get("by") == "tuner" for trial in trunks) <= most_trials(tuner)
     found = replay(numbered(world.events), name)
@@ -258,7 +283,7 @@ def test_fewer_configurations_than_asked_for(tuner: dict[str, Any]) -> None:
     study = spec({**sampled, **({"fixed": []} if "fixed" in tuner else {})}, space={"lr": [0.1, 0.2, 0.3]})
     world = run(study, 1)
     trials = check(world, tuner).trials
-    first = [trial for trial in trials if "exploits" not in trial.reason and trial.cooldown_of is None]
+    first = [trial for trial in trials if "exploits" not in trial.reason and trial.trunk is None]
     assert len(first) == 3
 
 

@@ -17,13 +17,14 @@ from math import isfinite
 
 from app.domain import checkpoint_needs, results
 from app.domain import events as e
+from app.domain.commands import Start
 from app.domain.decide.studies import reopen_if_ended
 from app.domain.events import MeanShare
 from app.domain.pricing import Price, price
 from app.domain.schedule import path_from
-from app.domain.search_plan import SearchPlan, Study, Trial, get_trial
+from app.domain.search_plan import AVERAGE_OF, SearchPlan, Study, Trial, get_trial
 from app.domain.terms import NodeId, Place, Refused, TrialState, average_id
-from app.domain.trial_requests import AverageTrials, Json, TrialRequests, branch_hp
+from app.domain.trial_requests import AverageTrials, Json, TrialRequests, branch_hp, run_seeds
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +54,31 @@ def average(plan: SearchPlan, command: AverageTrials, trials: TrialRequests) -> 
     if name not in plan.means:
         yield e.AverageNamed(node=name, step=at, shares=shares)
     parts = [{"trial": each.trial.number, "step": each.share.step, "weight": each.share.weight} for each in sources]
-    added = trials.add(hp, at, {"by": "user", "average_of": parts}, {name: at})
+    added = trials.add(hp, at, {"by": "user", AVERAGE_OF: parts}, [{name: at}])
     yield added
     if command.steps is not None:
         nodes = path_from(hp, at, command.steps, name, study.spec.seed)
         yield trials.extend_along(added.trial, hp, command.steps, {"by": "user"}, nodes)
+
+
+def average_of_run(plan: SearchPlan, study: Study, action: Start, trials: TrialRequests) -> Iterator[e.Event]:
+    """Add a tuner's trial that is the mean of states of one trial, of each of its repeats its own. Raises `Refused`."""
+    original = get_trial(study, action.average_of[0].trial)
+    if study.isolated:
+        raise Refused(f"each trial of study {study.id} is trained alone, and keeps no states of which there is a mean")
+    named, paths = set[NodeId](), list[dict[NodeId, int]]()
+    for run in original.single_runs():
+        sources = _merge_sources(
+            Source(run, MeanShare(plan.node_of(run, step).id, step, weight)) for _, step, weight in action.average_of
+        )
+        shares = tuple(source.share for source in sources)
+        name = average_id(shares)
+        if name not in plan.means and name not in named:
+            yield e.AverageNamed(node=name, step=action.steps, shares=shares)
+        named.add(name)
+        paths.append({name: action.steps})
+    reason = {"by": "tuner", **action.recorded_reason}
+    yield trials.add(action.hp, action.steps, reason, paths, run_seeds(original))
 
 
 def _sources(plan: SearchPlan, study: Study, command: AverageTrials) -> Iterator[Source]:

@@ -22,11 +22,15 @@ EXTENDABLE = (TrialState.ACTIVE, TrialState.COMPLETED)
 """The states in which a trial may be extended."""
 
 
-def tune(study: Study, actions: tuple[c.TunerAction, ...], trials: TrialRequests) -> Iterator[e.Event]:
+def tune(
+    plan: SearchPlan, study: Study, actions: tuple[c.TunerAction, ...], trials: TrialRequests
+) -> Iterator[e.Event]:
     if study.state != StudyState.RUNNING:
         return
     for action in actions:
         match action:
+            case c.Start() if action.average_of:
+                yield from averages.average_of_run(plan, study, action, trials)
             case c.Start():
                 yield trials.add(action.hp, action.steps, {"by": "tuner", **action.reason})
             case c.Extend():
@@ -75,7 +79,8 @@ def branch(plan: SearchPlan, study: Study, command: c.BranchTrial, trials: Trial
     hp = branch_hp(original, command.at, command.hp, command.steps)
     nodes = averages.branch_path(plan, original, command.at, hp, command.steps)
     yield from reopen_if_ended(study, command.time)
-    yield trials.add(hp, command.steps, {"by": "user", "branch_of": command.trial, "at": command.at}, nodes)
+    reason = {"by": "user", "branch_of": command.trial, "at": command.at}
+    yield trials.add(hp, command.steps, reason, None if nodes is None else [nodes])
 
 
 def price_of(plan: SearchPlan, command: c.BranchTrial | c.AverageTrials, limits: Limits) -> Price:
@@ -212,7 +217,7 @@ def _decide_trial_command(plan: SearchPlan, command: c.TrialCommand, limits: Lim
     match command:
         case c.ApplyTunerActions():
             study = get_study(plan, command.study)
-            return tune(study, command.actions, TrialRequests(plan, study, limits))
+            return tune(plan, study, command.actions, TrialRequests(plan, study, limits))
         case c.AddTrial():
             study = get_open_study(plan, command.study)
             return iter([TrialRequests(plan, study, limits).add(command.hp, command.steps, {"by": "user"})])

@@ -14,8 +14,8 @@ from app.domain.schedule import path
 from app.domain.search_plan import BUDGETS, SearchPlan, StoredSpec, Study, Trial, require_open
 from app.domain.terms import FailureKind, InexactPolicy, Refused, StateConflict, StudyState, TrialState
 from app.domain.trainer_check import check_error
-from app.domain.trial_requests import refuse_sequence_errors, suggestion_events
-from stagetree.limits import DATA_SEED, Limits, check_size
+from app.domain.trial_requests import refuse_sequence_errors, run_seeds, suggestion_events
+from stagetree.limits import Limits, check_size
 
 
 def isolate(plan: SearchPlan, study: Study, at: float) -> Iterator[e.Event]:
@@ -27,6 +27,10 @@ def isolate(plan: SearchPlan, study: Study, at: float) -> Iterator[e.Event]:
         case InexactPolicy.REFUSE:
             text = f"the trainer is not exact, and the study says inexact: refuse. {test.difference}"
             yield e.StudyFailed(study=study.id, error=text, at=at)
+        case InexactPolicy.ALONE if study.spec.merges_at_rungs:
+            why = "each trial is trained alone and keeps no states, of which tuner.rung_value.merge takes the mean"
+            text = f"the trainer is not exact, so {why}. {test.difference}"
+            yield e.StudyFailed(study=study.id, error=text, at=at)
         case InexactPolicy.ALONE:
             yield e.StudyIsolated(study=study.id, reason=test.difference, at=at)
             kept = (trial for trial in study.trials if trial.state != TrialState.CANCELLED)
@@ -37,14 +41,15 @@ def isolate(plan: SearchPlan, study: Study, at: float) -> Iterator[e.Event]:
 
 def _restart_trial(study: Study, trial: Trial, number: int) -> Iterator[e.Event]:
     """Request a user's trial again. Averages cannot be restarted, and a tuner starts its own trials anew."""
-    seeds = [run.hp[DATA_SEED] for run in trial.runs] if len(trial.runs) > 1 else []
     ends, before = [study.isolated_root(number, run) for run in range(len(trial.runs))], 0
     for steps in trial.requested_steps:
         runs = zip(trial.runs, ends, strict=True)
         paths = [path(run.hp, steps, end, after=before, seed=study.spec.seed) for run, end in runs]
         request: dict[str, Any] = {"study": study.id, "trial": number, "steps": steps, "reason": {"by": "user"}}
         request |= {"path": paths[0], "repeats": paths[1:]}
-        yield e.TrialExtended(**request) if before else e.TrialAdded(**request, hp=trial.hp, data_seeds=seeds)
+        yield (
+            e.TrialExtended(**request) if before else e.TrialAdded(**request, hp=trial.hp, data_seeds=run_seeds(trial))
+        )
         ends, before = [next(reversed(nodes), end) for nodes, end in zip(paths, ends, strict=True)], steps
 
 

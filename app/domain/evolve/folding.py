@@ -23,6 +23,8 @@ def add(plan: SearchPlan, event: e.TrialAdded) -> None:
     study.trials.append(trial)
     study.active += 1
     study.history.append(TrialEvent(TrialEventKind.START, event.trial, event.steps, reason=event.reason, hp=event.hp))
+    if trial.merge_of is not None:
+        study.unmerged.pop(trial.merge_of, None)
     _request(plan, trial, event)
 
 
@@ -40,6 +42,8 @@ def _request(plan: SearchPlan, trial: Trial, event: e.TrialAdded | e.TrialExtend
     before = trial.requested_steps[-1] if trial.requested_steps else plan.start_step(trial)
     study.requested += (steps - before) * len(trial.runs)
     trial.requested_steps.append(steps)
+    if study.spec.merges_at_rungs and trial.trunk is None and trial.reason.get("by") == "tuner":
+        study.unmerged[trial.number] = steps
     if trial.state != TrialState.ACTIVE:
         trial.state, study.active = TrialState.ACTIVE, study.active + 1
     _count_unique(plan, study, trial)

@@ -118,6 +118,7 @@ def _isolate(plan: SearchPlan, study: Study, reason: str) -> None:
     study.isolated = reason
     study.spec = StoredSpec.from_json(dict(study.spec.json))  # another object: its tuner begins anew
     study.trials, study.history, study.failed, study.max_step_by_node = [], [], [], {}
+    study.unmerged = {}
     study.active = study.num_results = study.requested = study.unique = 0
     study.first, study.retried, study.lost, study.struck = 0, 0, 0, study.executed
     plan.metric_unseen[study.id] = None

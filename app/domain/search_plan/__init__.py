@@ -26,12 +26,14 @@ from app.domain.search_plan.plan import (
 from app.domain.search_plan.resumptions import Resumption, Value, Witness, resumption_at
 from app.domain.search_plan.spec import BUDGETS, StoredSpec
 from app.domain.search_plan.study import Study, get_trial, require_open
-from app.domain.search_plan.trial import COOLDOWN_OF, Note, Trial, TrialEvent, TrialRun
+from app.domain.search_plan.trial import AVERAGE_OF, COOLDOWN_OF, MERGE_OF, Note, Trial, TrialEvent, TrialRun
 
 __all__ = [
+    "AVERAGE_OF",
     "BUDGETS",
     "COOLDOWN_OF",
     "MAX_LOST",
+    "MERGE_OF",
     "MOST_FAILURES",
     "NO_PROGRESS",
     "CachedState",

@@ -9,6 +9,7 @@ from typing import Any
 
 from app.domain.objectives import OBJECTIVE_FIELDS, Objectives, read_objectives
 from app.domain.terms import InexactPolicy
+from stagetree.sequences.merging import merged_states
 
 BUDGETS = ("max_total_steps", "max_slot_seconds")
 """The fields of a study file that limit its cost."""
@@ -124,6 +125,15 @@ class StoredSpec:
     def keeps_states(self) -> bool:
         """Whether `keep_at` or `keep_every` keeps states of all trials."""
         return bool(self.keep_at or self.keep_every)
+
+    @property
+    def merges_at_rungs(self) -> bool:
+        """Whether its trials are ranked by the means of their last states."""
+        return "merge" in (self.tuner.get("rung_value") or {})
+
+    def merged_steps(self, rung: int) -> list[int]:
+        """The steps of the states of which a trial's value at the rung of `rung` steps is the mean."""
+        return [step for step, _ in merged_states(self.tuner["rung_value"], rung)] if self.merges_at_rungs else []
 
     def evaluates(self, step: int) -> bool:
         """Whether `eval_every` asks for an evaluation at this step."""

@@ -31,6 +31,8 @@ class Study:
     """The events of its trials, in the order of the log."""
     max_step_by_node: dict[NodeId, int] = field(default_factory=dict)
     """The last requested step in each node. `unique` counts the steps up to there."""
+    unmerged: dict[int, int] = field(default_factory=dict)
+    """The rungs of the trials whose states there are still to be averaged, in steps, by trial."""
     failed: list[int] = field(default_factory=list)
     """The numbers of the failed trials."""
     notes: list[Note] = field(default_factory=list)

@@ -13,6 +13,12 @@ from stagetree.sequences import last_change, parse
 COOLDOWN_OF = "cooldown_of"
 """Key in the reason of a trial's start: the trial whose value at a rung this cooldown measures."""
 
+MERGE_OF = "merge_of"
+"""Key in the reason of a trial's start: the trial whose value at a rung this mean of its states measures."""
+
+AVERAGE_OF = "average_of"
+"""Key in the reason of a trial's start: the states, each with its weight, whose mean the trial begins with."""
+
 
 @dataclass(frozen=True, slots=True)
 class TrialEvent:
@@ -87,6 +93,16 @@ class Trial:
         """The step from which its repeats differ: before it they are one training. 0 without repeats."""
         seeds = [parse(run.hp[DATA_SEED]) for run in self.runs] if len(self.runs) > 1 else []
         return max((last_change(seed) or 0 for seed in seeds), default=0)
+
+    @property
+    def merge_of(self) -> int | None:
+        """For a merge, the trial whose states it averages."""
+        return self.reason.get(MERGE_OF)
+
+    @property
+    def trunk(self) -> int | None:
+        """For a cooldown or a merge, the trial whose value at a rung it measures."""
+        return self.merge_of if self.cooldown_of is None else self.cooldown_of
 
     @property
     def passes(self) -> set[NodeId]:

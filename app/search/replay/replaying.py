@@ -92,7 +92,8 @@ class Judge:
             case NewTrial() | Start():
                 drawn = Proposal(action.hp) if isinstance(action, Start) else self._driver.foreseen() or Proposal({})
                 why = {name: value for name, value in drawn.reason.items() if name not in NOT_DERIVED}
-                start = {"kind": "start", "steps": action.steps, "reason": {**action.reason, **why}}
+                own = action.recorded_reason if isinstance(action, Start) else action.reason
+                start = {"kind": "start", "steps": action.steps, "reason": {**own, **why}}
                 return {**start, "hp": drawn.hp} if drawn.hp else start
             case Extend():
                 return {

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from app.domain.cooldowns import Cooldowns
 from app.domain.results import sign
+from app.domain.rung_values import RungValues
 from app.domain.sampler_inputs import ResultsLearned
 from app.domain.search_plan import Study
 from app.domain.terms import TrialEventKind
@@ -76,8 +76,8 @@ def results_for(spec: StudySpec, source: Study) -> tuple[list[Json], dict[str, i
 
 def _results_by_trial(source: Study, metric: str) -> ByTrial:
     """The metric of each trial that has results, as the study's tuner sees them."""
-    values, cooldowns = ByTrial(), Cooldowns(source.spec.tuner)
-    for event in filter(None, map(cooldowns.read, source.history)):
+    values, rung_values = ByTrial(), RungValues(source.spec.tuner)
+    for event in filter(None, map(rung_values.read, source.history)):
         value = event.metrics.get(metric) if event.kind == TrialEventKind.RESULT else None
         if value is not None and isfinite(value):
             values.setdefault(event.trial, {})[event.steps] = value

@@ -9,7 +9,7 @@ from typing import Any
 
 from app.domain.accounting import BudgetUse
 from app.domain.commands import Start, TunerAction
-from app.domain.cooldowns import Cooldowns
+from app.domain.rung_values import RungValues
 from app.domain.search_plan import BUDGETS, Study, TrialEvent
 from app.domain.terms import StudyId, TrialEventKind
 from app.search.samplers import EnqueuedTrials, Knowledge, Proposal, Sampler, find_price_sampler, queued_sampler_of
@@ -121,7 +121,7 @@ class TunerDriver:
                 self._tuner.set_max_trials(size)
         self._endings = Endings(parsed)
         self._context = NOWHERE
-        self._cooldowns = Cooldowns(spec["tuner"])
+        self._rung_values = RungValues(spec["tuner"])
         self._unread: list[News] = []
         self._position = self._proposed = self._active = 0
         self._own: set[int] = set()  # the trials that the tuner requested; it sees no others
@@ -142,7 +142,7 @@ class TunerDriver:
         is_suggested = isinstance(self._sampler, EnqueuedTrials) and self._sampler.hear(study)
         is_other = is_other or is_suggested
         self._suggested = None if is_other else self._suggested
-        news = [(event, self._cooldowns.read(event)) for event in study.history[self._position :]]
+        news = [(event, self._rung_values.read(event)) for event in study.history[self._position :]]
         self._unread += news
         for event, understood in news:
             if understood is not None:

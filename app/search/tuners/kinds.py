@@ -13,7 +13,7 @@ from app.search.tuners.pop import Pop
 from app.search.tuners.population import Pbt
 from app.search.tuners.sha import Asha, AshaByPrediction, Sha
 from app.search.tuners.stopping import AshaStopping, Bandit, EarlyTerm, Median
-from app.search.tuners.wrappers import Annealed, Finishing, watch
+from app.search.tuners.wrappers import Finishing, RankedByRungValues, watch
 from stagetree.space.distinct import Configuration
 from stagetree.spec import StudySpec
 from stagetree.spec.tuners import AshaTuner, FixedTuner, TrialsTuner
@@ -84,7 +84,7 @@ def tuner_of(spec: StudySpec) -> Tuner:
     """The tuner of a study file. Raises `stagetree.spec.SpecError` if this server does not have it."""
     tuner = _tuner_alone(spec)
     tuner = Finishing(spec, tuner) if getattr(spec.tuner, "finish_best", None) else tuner
-    return Annealed(spec, tuner) if getattr(spec.tuner, "rung_value", None) else tuner
+    return RankedByRungValues(spec, tuner) if getattr(spec.tuner, "rung_value", None) else tuner
 
 
 def _tuner_alone(spec: StudySpec) -> Tuner:

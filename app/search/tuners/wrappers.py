@@ -7,8 +7,8 @@ that was ended before counts as failed, the worst of all.
 `Finishing` serves `finish_best`: when the inner tuner is done, the best of the trials that it ended early are trained
 to `max_steps`. Such a trial is held instead of stopped, because a stopped trial can never be trained again.
 
-`Annealed` serves `rung_value`: when a trial has reached the requested step, a cooldown is branched off it, and the
-inner tuner sees the cooldown's result as the trial's own.
+`RankedByRungValues` serves `rung_value`: when a trial has reached the requested step, a cooldown is branched off it, or
+the mean of its last states is evaluated, and the inner tuner sees the result as the trial's own.
 """
 
 from __future__ import annotations
@@ -19,14 +19,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from app.domain.commands import Extend, Start, Stop
-from app.domain.cooldowns import COOLDOWN_AT, Cooldowns, cooldown_hp
-from app.domain.search_plan import COOLDOWN_OF, TrialEvent
+from app.domain.commands import AveragedState, Extend, Start, Stop
+from app.domain.rung_values import RUNG_AT, RungValues, cooldown_hp, trunk_of
+from app.domain.search_plan import COOLDOWN_OF, MERGE_OF, TrialEvent
 from app.domain.terms import TrialEventKind
 from app.search.tuners.base import Context, Key, NewTrial, Next, Tuner
 from app.search.tuners.forecasts import Forecasts
 from app.search.tuners.rungs import is_result, key_in_words, sort_results
+from stagetree.sequences.merging import merged_states
 from stagetree.spec import StudySpec
+from stagetree.spec.tuners.rung_values import CooldownValue
 from stagetree.spec.tuners.rungs import boundary_steps, requested_steps
 
 UNTIL = "until"
@@ -228,10 +230,10 @@ class Finishing(Tuner):
         return [trial for _, trial in sort_results((self._losses[trial], trial) for trial in early)]
 
 
-class Annealed(Tuner):
-    """The tuner, whose trials are ranked by a cooldown before it uses their results.
+class RankedByRungValues(Tuner):
+    """The tuner, whose trials are ranked by a cooldown or a merge before it uses their results.
 
-    A cooldown comes before other actions, because the tuner needs it to rank the trial; but not before the starts of an
+    These come before other actions, because the tuner needs them to rank the trial; but not before the starts of an
     eager tuner, which depend on no result.
     """
 
@@ -240,7 +242,7 @@ class Annealed(Tuner):
         fields: Any = spec.tuner
         self.eager, self.open_ended = tuner.eager, tuner.open_ended  # type: ignore[misc]
         self._tuner, self._value = tuner, fields.rung_value
-        self._cooldowns = Cooldowns({"rung_value": self._value})
+        self._rung_values = RungValues({"rung_value": self._value})
         self._hp, self._asked = dict[int, Mapping[str, Any]](), dict[int, int]()  # by trial
         self._due = dict[int, Start]()  # by trial
 
@@ -253,24 +255,37 @@ class Annealed(Tuner):
     def observe(self, event: TrialEvent) -> None:
         trial = event.trial
         match event.kind:
-            case TrialEventKind.START if COOLDOWN_OF in event.reason:
-                self._due.pop(event.reason[COOLDOWN_OF], None)
+            case TrialEventKind.START if (trunk := trunk_of(event.reason)) is not None:
+                self._due.pop(trunk, None)
             case TrialEventKind.START:
                 self._hp[trial], self._asked[trial] = event.hp, event.steps
             case TrialEventKind.PROMOTE:
                 self._asked[trial] = event.steps
             case TrialEventKind.RESULT if event.steps == self._asked.get(trial):
-                self._due[trial] = self._cooldown(trial, event.steps)
+                self._due[trial] = self._start(trial, event.steps)
             case TrialEventKind.FAIL | TrialEventKind.STOP | TrialEventKind.CANCEL:
                 self._due.pop(trial, None)
-        if (understood := self._cooldowns.read(event)) is not None:
+        if (understood := self._rung_values.read(event)) is not None:
             self._tuner.observe(understood)
+
+    def _start(self, trial: int, at: int) -> Start:
+        return self._cooldown(trial, at) if isinstance(self._value, CooldownValue) else self._merge(trial, at)
+
+    def _merge(self, trial: int, at: int) -> Start:
+        """The trial that is the mean of another one's last states at step `at`, the latest first."""
+        states = reversed(merged_states(self._value.model_dump(), at))
+        return Start(
+            hp=dict(self._hp[trial]),
+            steps=at,
+            reason={MERGE_OF: trial, RUNG_AT: at},
+            average_of=tuple(AveragedState(trial, step, weight) for step, weight in states),
+        )
 
     def _cooldown(self, trial: int, at: int) -> Start:
         """The trial that is branched off another one after step `at`."""
         value, hp, steps = self._value, self._hp[trial], self._value.steps(at)
         hp = cooldown_hp(hp, at, steps, falling=filter(value.falls, hp), shape=value.shape, final=value.final)
-        return Start(hp=hp, steps=at + steps, reason={COOLDOWN_OF: trial, COOLDOWN_AT: at})
+        return Start(hp=hp, steps=at + steps, reason={COOLDOWN_OF: trial, RUNG_AT: at})
 
     def suggest(self) -> Next | None:
         return next(iter(self.suggest_many(1)), None)

@@ -218,6 +218,7 @@ class _OptionalFields(TypedDict, total=False):
 
     prediction: Prediction
     cooldown_of: int
+    merge_of: int
     error: str
     exactness: str
     metrics: dict[str, float]
@@ -243,6 +244,8 @@ def _trial(
         more["prediction"] = Prediction.model_validate(foretold)
     if trial.cooldown_of is not None:
         more["cooldown_of"] = trial.cooldown_of
+    if trial.merge_of is not None:
+        more["merge_of"] = trial.merge_of
     if trial.error:
         more["error"] = text
     if mark:

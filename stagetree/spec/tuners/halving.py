@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import ClassVar, Literal
 
 from pydantic import Field
@@ -21,7 +22,7 @@ from stagetree.spec.fields import (
     reduction_factor_field,
 )
 from stagetree.spec.tuners.base import SamplingTuner, TunedStudy
-from stagetree.spec.tuners.rung_values import RungValue
+from stagetree.spec.tuners.rung_values import AnyRungValue
 from stagetree.spec.tuners.rungs import MAX_RUNGS, log_floor, rung_steps, rungs_down_from
 
 
@@ -29,16 +30,21 @@ class HalvingTuner(SamplingTuner):
     """The base class of tuners that compare trials at rungs."""
 
     finish_best: Count | None = finish_best_field()
-    rung_value: RungValue | None = Field(
+    rung_value: AnyRungValue | None = Field(
         default=None,
         description="an object with cooldown, and any of shape, final and sequence: trials are ranked by what a "
-        "cooldown comes to that is branched off them at each rung",
+        "cooldown comes to that is branched off them at each rung; or with merge, and any of window and weights: they "
+        "are ranked by the mean of their last states",
     )
+
+    @abstractmethod
+    def ladders(self) -> list[list[int]]:
+        """The rungs of each bracket, the most aggressive first."""
 
     def check_study(self, spec: TunedStudy) -> None:
         if self.rung_value is not None:
-            ends = (getattr(self, name, None) for name in ("min_steps", "max_steps"))
-            self.rung_value.check(spec, [step for step in ends if step is not None])
+            has_end = getattr(self, "max_steps", None) is not None
+            self.rung_value.check(spec, [rungs if has_end else rungs[:2] for rungs in self.ladders()])
 
 
 class ShaTuner(HalvingTuner):
@@ -51,6 +57,9 @@ class ShaTuner(HalvingTuner):
     max_steps: Count = max_steps_field()
     reduction_factor: Factor = reduction_factor_field()
     early_stopping_rate: Rate = Field(default=0, description="a whole number from 0 to 64: s in the ASHA paper")
+
+    def ladders(self) -> list[list[int]]:
+        return [rung_steps(self.min_steps, self.max_steps, self.reduction_factor, self.early_stopping_rate)]
 
     def check_steps(self) -> None:
         """Check the assertion of Algorithm 1 in the ASHA paper: at least one configuration must reach `max_steps`."""
@@ -90,7 +99,6 @@ class AshaTuner(HalvingTuner):
     )
 
     def ladders(self) -> list[list[int]]:
-        """The rungs of each bracket, the most aggressive first."""
         rungs = rung_steps(self.min_steps, self.max_steps, self.reduction_factor, self.early_stopping_rate)
         return [rungs[s:] for s in range(min(self.brackets, len(rungs)))]
 
@@ -140,7 +148,6 @@ class HyperbandTuner(HalvingTuner):
         return [-(-(s_max + 1) * eta ** (s_max - s) // (s_max - s + 1)) for s in self._numbers()]
 
     def ladders(self) -> list[list[int]]:
-        """The rungs of each bracket, in the same order."""
         rungs = self._most_promotions() + 1
         return [rungs_down_from(self.max_steps, rungs - s, self.reduction_factor) for s in self._numbers()]
 
@@ -164,7 +171,6 @@ class AsyncHyperbandTuner(HalvingTuner):
     brackets: Count = Field(default=3, description="how many brackets, the most aggressive first")
 
     def ladders(self) -> list[list[int]]:
-        """The rungs of each bracket, the most aggressive first."""
         rungs = log_floor(self.max_steps, self.min_steps or 1, self.reduction_factor) + 1
         rungs = rungs if self.min_steps else min(rungs, MAX_RUNGS)
         brackets = range(min(self.brackets, rungs))

@@ -64,10 +64,10 @@ export function sortRows(table: Table, rows: number[], column: string, isDown: b
   });
 }
 
-/** The trials from best to worst, without trunks of cooldowns and without trials that violate a constraint. */
+/** The trials from best to worst, without trunks of cooldowns and merges, and without trials that violate a constraint. */
 export function bestRows(table: Table, mode: string): number[] {
   const values = table.column("value");
-  const trunks = new Set(table.column("cooldown_of"));
+  const trunks = new Set([...table.column("cooldown_of"), ...table.column("merge_of")]);
   const isResult = (_: unknown, row: number) => values[row] !== null && !trunks.has(row) && !(Number(table.get(row, "violation")) > 0);
   return sortRows(table, values.map((_, row) => row).filter(isResult), "value", mode !== "min");
 }

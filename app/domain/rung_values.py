@@ -1,9 +1,9 @@
-"""Cooldowns at rungs: short branches with a falling learning rate, on whose results trials are ranked.
+"""Cooldowns and merges at rungs: trials on whose results other trials, their trunks, are ranked.
 
-A cooldown is a trial of its own. Up to a step it has the sequences of the trial that it branches off, its trunk; then
-its learning rate falls. The trunk resumes from before the cooldown. Plan, scheduler and log treat a cooldown like any
-trial. Only the reason of its start marks it, and `Cooldowns` uses that to translate the history for tuners, samplers
-and rankings.
+A cooldown is a short branch with a falling learning rate. Up to a step it has the sequences of its trunk; then its
+learning rate falls. A merge is the mean of the last states of its trunk, for which nothing is trained. The trunk
+resumes from its own state, before either. Plan, scheduler and log treat both like any trial. Only the reason of their
+start marks them, and `RungValues` uses that to translate the history for tuners, samplers and rankings.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from app.domain.search_plan import COOLDOWN_OF, TrialEvent
+from app.domain.search_plan import COOLDOWN_OF, MERGE_OF, TrialEvent
 from app.domain.terms import TrialEventKind
 from stagetree.sequences import SequenceError, Wsd, first_parts, parse
 
 Json = dict[str, Any]
 
-COOLDOWN_AT = "at"
-"""Key in the reason of a cooldown's start: the step after which it branches off its trunk."""
+RUNG_AT = "at"
+"""Key in the reason of a cooldown's or a merge's start: the step of its trunk's rung."""
 
 
 def cooldown_hp(
@@ -43,30 +43,34 @@ def cooldown_hp(
     return cooling
 
 
-class Cooldowns:
-    """A fold over a study's history that turns the result of a cooldown into the result of its trunk at the rung.
+def trunk_of(reason: Mapping[str, Any]) -> int | None:
+    """By the reason of its start, the trial whose value at a rung a cooldown or a merge measures; None for others."""
+    trunk: int | None = reason.get(COOLDOWN_OF, reason.get(MERGE_OF))
+    return trunk
 
-    Without cooldowns, the history is unchanged.
+
+class RungValues:
+    """A fold over a study's history that turns the result of a cooldown or merge into that of its trunk at the rung.
+
+    Without a `rung_value`, the history is unchanged.
     """
 
     def __init__(self, tuner: Mapping[str, Any]) -> None:
         self._has_any = tuner.get("rung_value") is not None
         self._trunks = set[int]()
-        self._cooldowns = dict[
-            int, tuple[int, int, int]
-        ]()  # by cooldown: its trunk, the step of the rung, and its own last step
+        self._rungs = dict[int, tuple[int, int, int]]()  # by cooldown or merge: its trunk, the rung, its own last step
 
     def read(self, event: TrialEvent) -> TrialEvent | None:
-        """The event for the tuner; None if it concerns only the inside of a cooldown.
+        """The event for the tuner; None if it concerns only the inside of a cooldown or merge.
 
-        If a cooldown fails, its trunk fails. If a user cancels it, its trunk leaves the ranking.
+        If one fails, its trunk fails. If a user cancels it, its trunk leaves the ranking.
         """
         if not self._has_any:
             return event
         if event.kind == TrialEventKind.START:
             return self._begin(event)
-        if event.trial in self._cooldowns:
-            return self._trunk_event(event, *self._cooldowns[event.trial])
+        if event.trial in self._rungs:
+            return self._trunk_event(event, *self._rungs[event.trial])
         if event.kind == TrialEventKind.RESULT and event.trial in self._trunks:
             return None
         if event.kind in (TrialEventKind.FAIL, TrialEventKind.STOP, TrialEventKind.CANCEL):
@@ -74,9 +78,8 @@ class Cooldowns:
         return event
 
     def _begin(self, event: TrialEvent) -> TrialEvent | None:
-        trunk = event.reason.get(COOLDOWN_OF)
-        if trunk is not None:
-            self._cooldowns[event.trial] = trunk, event.reason[COOLDOWN_AT], event.steps
+        if (trunk := trunk_of(event.reason)) is not None:
+            self._rungs[event.trial] = trunk, event.reason[RUNG_AT], event.steps
             return None
         if event.reason.get("by") != "user":
             self._trunks.add(event.trial)
