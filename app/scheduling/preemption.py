@@ -72,7 +72,13 @@ def takeovers(
 
 
 def can_be_preempted(plan: SearchPlan, chain: Chain, now: float) -> bool:
-    """Whether the chain has run long enough compared with the cost of stopping and resuming it."""
+    """Whether the chain has run long enough compared with the cost of stopping and resuming it.
+
+    An evaluation or an average has no step to resume from. If it was stopped each time that another study lacks a slot,
+    it would never end where it takes longer than a turn.
+    """
+    if (stage := chain.stages[chain.index]).start == stage.end:
+        return False
     cost = 2 * _state_bytes(plan, chain) / BYTES_PER_SECOND
     return now - chain.at >= max(LEAST_SECONDS, cost / MOST_COST)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from app.domain import events as e
 from app.scheduling.fair_share import FairSharing, fair_share, share_requests, slots_used
 from app.scheduling.frontier import Frontier
@@ -85,3 +87,17 @@ def test_a_chain_with_a_large_state_is_left_alone_for_longer() -> None:
     story.happen(e.CheckpointKept(node=node, step=10, key="k", sha256="", size=10**9, intermediate=True))
     assert not can_be_preempted(story.plan, chain, 199.0), "ten seconds to keep and ten to load are a tenth of 200"
     assert can_be_preempted(story.plan, chain, 200.0)
+
+
+def test_an_evaluation_keeps_its_slot_however_long_it_takes() -> None:
+    """It has no step to resume from: under load, three studies stopped each other's averages every turn, for ever."""
+    story = Story()
+    story.submit(({"h": 1}, 100))
+    frontier, _ = filled(story, 1)
+    chain = next(iter(story.plan.chains.values()))
+    training, stage = chain.stages[0], replace(chain.stages[0], start=100, end=100)
+    assert can_be_preempted(story.plan, chain, LATER)
+    chain.stages = (stage,)
+    assert not can_be_preempted(story.plan, chain, LATER)
+    chain.stages = (stage, training)
+    assert not can_be_preempted(story.plan, chain, LATER)
