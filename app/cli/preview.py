@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from app.cli import study_files
+from app.cli.errors import USAGE, fail
 from app.cli.options import DEFAULT_DIR, Changes, Output, Store, StudyFile, Trainers, is_store
 from app.cli.output import Format, one_line, plural, print_json
 from stagetree.text import percent, rough_duration
@@ -143,6 +144,20 @@ def cost_lines(costs: Json, slots: int) -> Iterator[str]:
         yield f"{'' if number else 'choices':<15} {line}"
     for each in costs["advice"]:
         yield f"advice          {each}"
+    for each in costs["rewrites"]:
+        steps = f"{each['unique']} steps instead of {costs['unique']}, {percent(each['saved'])} less"
+        saving = f"{each['name']}: {steps}: {each['change']}"
+        yield f"rewrite         {saving}; --rewrite {each['name']} prints the study file"
+
+
+def rewritten_study(costs: Json, name: str) -> Json:
+    """The study file of a rewrite. Exits if it is not offered."""
+    offered = {each["name"]: each["study"] for each in costs["rewrites"]}
+    if name not in offered:
+        there = f"must be one of {', '.join(offered)}" if offered else "there is none that saves steps for this study"
+        fail(f"--rewrite: {there}, got {name}", USAGE)
+    study: Json = offered[name]
+    return study
 
 
 def preview(
@@ -153,6 +168,10 @@ def preview(
     trainers: Trainers = None,
     store: Store = None,
     changes: Changes = None,
+    rewrite: Annotated[
+        str | None,
+        typer.Option("--rewrite", metavar="NAME", help="Print the study file of this rewrite instead."),
+    ] = None,
     output: Output = Format.table,
 ) -> None:
     """Print what a study would cost and save. Trains nothing.
@@ -160,6 +179,8 @@ def preview(
     \b
     Example:  stagetree preview study.yaml --slots 4
     """
+    import yaml
+
     from app.cli.trainer_files import find_trainer
     from app.settings import settings
     from app.simulation.preview import preview as previewed
@@ -171,8 +192,10 @@ def preview(
     with local_measurements(spec, source, store) as (measured, learned):
         costs = previewed(spec, slots=slots, limits=limits, **measured)
     costs["advice"] += [*study_files.preview_advice(spec, source), *learned]
+    shown = costs if rewrite is None else rewritten_study(costs, rewrite)
     if output is Format.json:
-        print_json(costs)
-        return
-    for line in cost_lines(costs, slots):
-        print(line)
+        print_json(shown)
+    elif rewrite is not None:
+        print(yaml.safe_dump(shown, sort_keys=False, default_flow_style=None), end="")
+    else:
+        print(*cost_lines(costs, slots), sep="\n")

@@ -14,8 +14,8 @@ from app.scheduling.costs import Costs
 from app.scheduling.widths import Peaks, batch_of, batch_sizes
 from app.search.samplers import NEEDED
 from app.simulation.pace import even_packs, even_ranks, faster
+from app.simulation.rewrites import savings
 from app.simulation.simulator import Simulator, Unit
-from stagetree.advice import advice
 from stagetree.limits import LIMITS, Limits
 from stagetree.spec import StudySpec
 
@@ -68,9 +68,6 @@ def preview(
     is_over: called now and then; true if the preview has taken too long. Raises `PreviewTooLong`.
     """
 
-    def count(other: StudySpec) -> int | None:
-        return previewed.unique if other is spec else count_steps(other, limits=limits, is_over=is_over)
-
     if (least := spec.ranks if isinstance(spec.ranks, int) else spec.ranks["least"]) > slots:
         raise PreviewTooLong(f"a study of {least} ranks is previewed on {least} slots or more, not on {slots}")
     run = partial(_run, spec, slots, limits, is_over)
@@ -91,7 +88,7 @@ def preview(
         **_time(costs, run),
         "memory": [] if spec.packing else _memory(peaks or {}, simulated),
         "choices": choices(simulated.plan, previewed),
-        "advice": advice(spec, count),
+        **savings(spec, previewed, partial(plan_study, limits=limits, is_over=is_over)),
     }
 
 
@@ -238,8 +235,16 @@ def _run_gangs(
 
 def count_steps(spec: StudySpec, *, limits: Limits = LIMITS, is_over: Callable[[], bool] = lambda: False) -> int | None:
     """The unique steps of a study; None if it is too large to be simulated."""
+    planned = plan_study(spec, limits=limits, is_over=is_over)
+    return None if planned is None else planned.unique
+
+
+def plan_study(
+    spec: StudySpec, *, limits: Limits = LIMITS, is_over: Callable[[], bool] = lambda: False
+) -> Study | None:
+    """A study after its run on one virtual slot; None if it is too large to be simulated."""
     try:
-        return _run(spec, 1, limits, is_over).plan.studies[STUDY].unique
+        return _run(spec, 1, limits, is_over).plan.studies[STUDY]
     except PreviewTooLong:
         return None
 

@@ -41,6 +41,17 @@ class EstimatedMemory(Answer):
     sizes: int = Field(description="the number of batch sizes in the study")
 
 
+class PricedRewrite(Answer):
+    """Another way to write the study, whose trials share more."""
+
+    name: str = Field(description="horizon, order or peak")
+    change: str = Field(description="the difference, and so the question that the study asks instead")
+    trials: int
+    unique: int = Field(description="its unique steps, as planned")
+    saved: float = Field(description="the part of the study's unique steps that it does not take")
+    study: dict[str, Any] = Field(description="the study file, which can be submitted")
+
+
 class Preview(Answer):
     """The cost of a study in steps."""
 
@@ -97,5 +108,8 @@ class Preview(Answer):
     choices: list[PricedOption] = Field(
         default=[],
         description="the values of each field in which trials differ, if the tuner does not decide by results",
+    )
+    rewrites: list[PricedRewrite] = Field(
+        default=[], description="nearly the same question written so that trials share more, each planned whole"
     )
     advice: list[str] = Field(default=[], description="changes that would let trials share more, in sentences")

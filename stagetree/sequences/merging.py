@@ -27,7 +27,7 @@ _AREAS: dict[str, Callable[[float], float]] = {
 }
 """By the shape of a decay from 1 at u = 0 to 0 at u = 1, the integral of its factor from 0 to u.
 
-The shapes are those of `wsd`: 1 - u, (1 + cos(pi u)) / 2 and 1 - sqrt(u).
+The shapes are as of `wsd`: 1 - u, (1 + cos(pi u)) / 2 and 1 - sqrt(u).
 """
 
 SHAPES = tuple(_AREAS)
@@ -53,7 +53,7 @@ def merged_steps(at: int, states: int, window: int) -> list[int]:
 def merge_weights(steps: Sequence[int], weights: str | Mapping[str, str]) -> list[float]:
     """The weight of the state at each of these rising steps.
 
-    `uniform`: 1. `linear`: 1, 2, 3, ... . `{decay: SHAPE}`: those that imitate a decay of that shape from the first
+    `uniform`: 1. `linear`: 1, 2, 3, ... . `{decay: SHAPE}`: weights that imitate a decay of that shape from the first
     step to the last, where each interval between states has the mean factor of the decay there.
     """
     if weights == UNIFORM:

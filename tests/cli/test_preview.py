@@ -136,3 +136,19 @@ class Mine(Trainer):
     assert stagetree("preview", write(spec), "--trainers", file).err == ""
     file.write_text("class Mine(")
     assert "mine.py, line 1: " in stagetree("preview", write(spec), "--trainers", file).err
+
+
+def test_preview_prints_a_study_file_that_shares_more(stagetree: Stagetree, write: Write, tmp_path: Path) -> None:
+    lr = {"family": "cosine", "init": 0.1, "min": 0, "period": {"ratio": 1}}
+    study = grid("lengths", trainer="nobody-has-this", space={"lr": lr, "max_steps": [100, 200, 400]})
+    study["tuner"] = {"kind": "grid"}
+    said = stagetree("preview", write(study))
+    assert "rewrite         horizon: 458 steps instead of 698, 34% less: lr as wsd: held, and" in said.out
+    assert said.out.rstrip().endswith("--rewrite horizon prints the study file")
+    rewritten = tmp_path / "shared.yaml"
+    rewritten.write_text(stagetree("preview", write(study), "--rewrite", "horizon").out)
+    assert stagetree("preview", rewritten, "-o", "json").json["unique"] == 458
+    wrong = stagetree("preview", write(study), "--rewrite", "peak")
+    assert (wrong.code, wrong.err.splitlines()[-1]) == (2, "stagetree: --rewrite: must be one of horizon, got peak")
+    plain = stagetree("preview", write(grid("plain", trainer="nobody-has-this")), "--rewrite", "peak")
+    assert plain.code == 2
