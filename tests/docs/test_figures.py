@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from heapq import heappop, heappush
 from pathlib import Path
 from random import Random
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.figures import page, scheduling, several_studies, simulated, single_study
+from benchmarks.figures import merge_or_decay_page, page, scheduling, several_studies, simulated, single_study
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -23,6 +24,17 @@ def test_the_page_is_made_of_what_was_kept(tmp_path: Path, monkeypatch: pytest.M
     assert len(made) == 3
     for path in made:
         assert path.read_text() == (ROOT / "docs" / path.relative_to(tmp_path)).read_text(), path.name
+
+
+def test_merge_or_decay_is_made_of_what_was_measured() -> None:
+    found = json.loads(merge_or_decay_page.DATA.read_text())
+    assert merge_or_decay_page.page(found) == merge_or_decay_page.PAGE.read_text()
+
+
+def test_the_intervals_are_students() -> None:
+    """A difference counts as shown beyond 95 %: of two values beyond 12.71 standard errors, of a hundred beyond 2.2."""
+    assert merge_or_decay_page.is_shown([1.0, 1.1]) and not merge_or_decay_page.is_shown([1.0, 1.2])
+    assert merge_or_decay_page.quantile(7) == merge_or_decay_page.quantile(6)
 
 
 @given(st.integers(0, 10_000), st.integers(1, 4))

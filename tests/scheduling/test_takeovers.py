@@ -93,7 +93,7 @@ def test_an_evaluation_keeps_its_slot_however_long_it_takes() -> None:
     """It has no step to resume from: under load, three studies stopped each other's averages every turn, for ever."""
     story = Story()
     story.submit(({"h": 1}, 100))
-    frontier, _ = filled(story, 1)
+    _frontier, _ = filled(story, 1)
     chain = next(iter(story.plan.chains.values()))
     training, stage = chain.stages[0], replace(chain.stages[0], start=100, end=100)
     assert can_be_preempted(story.plan, chain, LATER)

@@ -30,6 +30,11 @@ test("the runners-up exclude trunks of cooldowns and infeasible trials", () => {
   assert.deepEqual(bestRows(table, "max"), [0, 5, 2]);
 });
 
+test("the runners-up exclude trials that are ranked by means of their states", () => {
+  const table = new Table({ count: 4, columns: { value: [0.1, 0.2, 0.3, 0.4], merge_of: [null, null, 0, 1] } } as unknown as Columns);
+  assert.deepEqual(bestRows(table, "min"), [2, 3]);
+});
+
 test("the border connects neighbours of the front by lines parallel to the axes", () => {
   const edge = staircase(frontDots(TABLE, "loss", "memory"), true, true);
   assert.deepEqual(edge, [[1, 3], [2, 3], [2, 2], [3, 2], [3, 1]]);
