@@ -24,7 +24,8 @@ TEXT = """# Merge or decay?
 
 A training at a constant learning rate ends with a decay, or with the mean of its last states, for which nothing is
 trained. Is the mean as good? And may trials be ranked by it? This page asks both of a small transformer on *Alice in
-Wonderland*. One command has measured every number, on a CPU in {minutes:g} minutes, and has written this page:
+Wonderland*. One command has measured every number, in {minutes:g} minutes on {slots} CPU slots, and has
+written this page:
 
 ```sh
 python -m benchmarks.figures.merge_or_decay
@@ -115,6 +116,7 @@ def page(found: Json) -> str:
     lengths, shares = distinct(values, "length"), [share for share in distinct(values, "share") if share]
     return TEXT.format(
         minutes=found["minutes"],
+        slots=found["slots"],
         seeds=seeds,
         tasks=tasks,
         configurations=found["configurations"],
@@ -203,9 +205,10 @@ def best_at(values: list[Json], length: int, shares: list[float]) -> str:
     differences = difference(values, [length], mean, decay)
     what = f"the best mean ({mean[0].removesuffix(' mean')}, {percent(mean[1])})"
     gained = difference(values, [length], ("trunk", 0.0), decay)
-    part = f" It has {percent(1 - fmean(differences) / fmean(gained))} of what that gains over the trunk."
     sentence = f"- At {length} steps, {what} is {judged(differences, f'the best decay, {percent(decay[1])}')}."
-    return sentence + (part if fmean(gained) > 0 and is_shown(gained) else "")
+    if fmean(gained) <= 0 or not is_shown(gained):
+        return sentence
+    return f"{sentence} It has {percent(1 - fmean(differences) / fmean(gained))} of what that gains over the trunk."
 
 
 # -------------------------------------------------------------------------------------------------------------- rungs

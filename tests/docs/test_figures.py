@@ -11,7 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.figures import merge_or_decay_page, page, scheduling, several_studies, simulated, single_study
+from benchmarks.figures import (
+    merge_or_decay,
+    merge_or_decay_page,
+    page,
+    scheduling,
+    several_studies,
+    simulated,
+    single_study,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -29,6 +37,26 @@ def test_the_page_is_made_of_what_was_kept(tmp_path: Path, monkeypatch: pytest.M
 def test_merge_or_decay_is_made_of_what_was_measured() -> None:
     found = json.loads(merge_or_decay_page.DATA.read_text())
     assert merge_or_decay_page.page(found) == merge_or_decay_page.PAGE.read_text()
+
+
+@pytest.mark.slow
+def test_the_command_of_merge_or_decay_measures_a_smaller_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`merge-or-decay.md` has one command: the same studies, of fewer steps, make a page with all rows."""
+    monkeypatch.setattr(merge_or_decay, "LENGTHS", (10, 20))
+    for name in ("MODEL", "SMALL"):
+        monkeypatch.setattr(merge_or_decay, name, {"layers": 1, "width": 16, "batches_per_step": 1})
+    for name in ("DATA", "PAGE"):
+        monkeypatch.setattr(merge_or_decay_page, name, tmp_path / name)
+    monkeypatch.setattr(
+        "sys.argv", ["merge_or_decay", "--seeds", "2", "--tasks", "2", "--dir", str(tmp_path / "store")]
+    )
+    merge_or_decay.main()
+    found = json.loads((tmp_path / "DATA").read_text())
+    assert (len(found["values"]), len(found["rungs"])) == (2 * 2 * (1 + 3 + 6), 2 * 3)
+    assert all(row["regret"] >= 0 and -1 <= row["order"] <= 1 for row in found["rungs"])
+    assert "| 20 |" in (tmp_path / "PAGE").read_text()
 
 
 def test_the_intervals_are_students() -> None:

@@ -32,6 +32,7 @@ WALKED = {
     "curves.md": "test_readme.py",
     "sinks.md": "../cli/test_commands.py",
     "which-decay.md": "../examples/test_flagship.py",
+    "merge-or-decay.md": "test_figures.py",
     "index.md": "test_guide.py",
     "sharing.md": "test_guide.py",
     "writing.md": "../tuners/test_custom.py",
