@@ -162,7 +162,7 @@ class TrialRequests:
         paths: Sequence[dict[NodeId, int]] | None = None,
         seeds: Sequence[Json] = (),
     ) -> e.TrialAdded:
-        """Add a trial. paths: those of its repeats, which have `seeds`, unless it begins with these values at step 0.
+        """Add a trial. paths: of its repeats, which have `seeds`, unless it begins with these values at step 0.
 
         Raises `Refused`.
         """

@@ -68,7 +68,7 @@ class LeaseFence:
     """How many reports on the chain are on record, as far as the worker knows. A row with fewer has lost some."""
 
     @property
-    def after_report(self) -> LeaseFence:
+    def reported(self) -> LeaseFence:
         """The fence once one more report is on record."""
         return replace(self, reports=self.reports + 1)
 

@@ -281,7 +281,7 @@ class VirtualChain:
 
         if not self._is_dead:
             self._world.records.log.append(self._world.stream, facts, expected=None, at=self._now, alongside=change)
-            self._fence = self._fence.after_report
+            self._fence = self._fence.reported
         return not self._is_dead
 
     @property

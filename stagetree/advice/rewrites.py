@@ -74,7 +74,7 @@ def _lengths_of_end(space: Json) -> list[int] | None:
     """The lengths of a space in which trials end with a schedule that has a choice of lengths; None for others."""
     end = space.get(LENGTH)
     name = end.get("end") if isinstance(end, Mapping) else None
-    entry = _after_warmup(space.get(str(name)))
+    entry = _skip_warmup(space.get(str(name)))
     steps = entry.get("steps") if isinstance(entry, Mapping) else None
     return _numbers(steps) if isinstance(entry, Mapping) and entry.get("family") == "polynomial" else None
 
@@ -92,7 +92,7 @@ def _as_wsd(entry: Any, shortest: int, is_listed: bool) -> Json | None:
 
     is_listed: whether the length is the number of steps that the schedule lists.
     """
-    inside = _after_warmup(entry)
+    inside = _skip_warmup(entry)
     if not isinstance(inside, Mapping) or not (needs_length(inside) or is_listed):
         return None
     warmup = _steps(entry.get("steps", 0) if inside is not entry else 0, shortest)
@@ -109,7 +109,7 @@ def _as_wsd(entry: Any, shortest: int, is_listed: bool) -> Json | None:
     return {"family": "wsd", "warmup": warmup, "decay": {"ratio": TAIL}, **curve}
 
 
-def _after_warmup(entry: Any) -> Any:
+def _skip_warmup(entry: Any) -> Any:
     """The sequence after a warm-up from 0, or the entry itself."""
     is_warmup = isinstance(entry, Mapping) and entry.get("family") == "warmup" and not entry.get("start")
     return entry["then"] if is_warmup else entry

@@ -283,7 +283,7 @@ def claimed(records: Records, owner: str = "anna") -> LeaseFence:
 def report(records: Records, fence: LeaseFence) -> LeaseFence:
     with records.write() as rows:
         rows.chains.report("a", fence)
-    return fence.after_report
+    return fence.reported
 
 
 def lose(records: Records, do: Callable[[], Any]) -> Any:

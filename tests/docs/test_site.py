@@ -55,4 +55,4 @@ def test_pages_load_nothing_from_elsewhere(site: Path) -> None:
 
 
 def test_every_sequence_has_its_plot(site: Path) -> None:
-    assert len(re.findall(r'<img [^>]*src="_images/\w+\.svg"', (site / "sequences.html").read_text())) == 12
+    assert len(re.findall(r'<img [^>]*src="_images/\w+\.svg"', (site / "sequences.html").read_text())) == 14

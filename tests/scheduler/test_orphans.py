@@ -89,7 +89,7 @@ class World(Scene):
             self.record(chain, list(kept), lambda rows: rows.chains.report(chain, self.fences[worker]))
         except Fenced:
             return
-        self.fences[worker] = self.fences[worker].after_report
+        self.fences[worker] = self.fences[worker].reported
         self.unsaid[worker].clear()
 
     def end(self, worker: int) -> None:

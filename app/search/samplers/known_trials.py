@@ -46,7 +46,7 @@ class KnownTrial:
 
 
 class KnownTrials:
-    """The trials of a study, and those of other studies, which have negative numbers. Losses are to be minimized."""
+    """The trials of a study, and of other studies, which have negative numbers. Losses are to be minimized."""
 
     def __init__(self, spec: StudySpec) -> None:
         self._space, self._metric, self._sign = spec.search_space, spec.metric, -1.0 if spec.mode == "max" else 1.0
@@ -76,9 +76,9 @@ class KnownTrials:
                 trial.has_failed = True
 
     def ranked(self) -> list[KnownTrial]:
-        """Those with results, best first."""
+        """The trials with results, best first."""
         return sorted((trial for trial in self if trial.losses), key=lambda trial: trial.rank)
 
     def failed(self) -> list[KnownTrial]:
-        """Those that failed before they had a result."""
+        """The trials that failed before they had a result."""
         return [trial for trial in self if trial.has_failed and not trial.losses]

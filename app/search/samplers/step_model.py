@@ -27,7 +27,7 @@ MOST_TRIALS, MOST_RESULTS = 80, 120
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class Observation:
     """The loss of a trial after a number of steps."""
 
     trial: KnownTrial
@@ -78,7 +78,7 @@ class StepModel:
         return np.hstack([points, np.array(shares).reshape(-1, 1)])
 
 
-def choose_results(known: KnownTrials) -> list[Result]:
+def choose_results(known: KnownTrials) -> list[Observation]:
     """The last result of each trial, and an earlier one of the best. A trial that failed counts as the worst.
 
     Of many trials, half are the best, and the others stand for the rest: a model of the best ones alone would not know
@@ -86,8 +86,8 @@ def choose_results(known: KnownTrials) -> list[Result]:
     """
     ranked, failed = known.ranked(), known.failed()
     worst = max(trial.losses[trial.last] for trial in ranked)
-    last = [Result(trial, trial.last, trial.losses[trial.last]) for trial in ranked]
-    last += [Result(trial, ranked[0].last, worst) for trial in failed]
+    last = [Observation(trial, trial.last, trial.losses[trial.last]) for trial in ranked]
+    last += [Observation(trial, ranked[0].last, worst) for trial in failed]
     chosen = _thin(last, MOST_TRIALS)
     return [*chosen, *_earlier(ranked)][:MOST_RESULTS]
 
@@ -110,13 +110,13 @@ def _median_at(known: KnownTrials, step: int) -> float:
     return median([trial.losses[step] for trial in known if step in trial.losses])
 
 
-def _earlier(ranked: Iterable[KnownTrial]) -> Iterator[Result]:
+def _earlier(ranked: Iterable[KnownTrial]) -> Iterator[Observation]:
     for trial in ranked:
         if (step := trial.earlier) is not None:
-            yield Result(trial, step, trial.losses[step])
+            yield Observation(trial, step, trial.losses[step])
 
 
-def _thin(results: list[Result], most: int) -> list[Result]:
+def _thin(results: list[Observation], most: int) -> list[Observation]:
     """The first half of them, and as many of the rest, evenly spread."""
     if len(results) <= most:
         return results

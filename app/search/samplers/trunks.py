@@ -69,7 +69,7 @@ class TrunkSampler(GPSampler):
         return np.asarray(super()._scores(model, candidates) - ALPHA * np.log(prices))
 
     def _affordable(self, candidates: list[Candidate]) -> list[Candidate]:
-        """Those that the remaining budget pays for, because a trial that it cuts off has no result.
+        """The candidates that the remaining budget pays for, because a trial that it cuts off has no result.
 
         All of them if it pays for nothing new: else free trials would be proposed endlessly.
         """
@@ -78,7 +78,7 @@ class TrunkSampler(GPSampler):
         return [candidate for candidate in candidates if candidate.price <= most]
 
     def _candidates(self, chance: Random, ranked: list[KnownTrial]) -> Iterator[Candidate]:
-        """Those of `gp`, and branches of the best trials."""
+        """The candidates of `gp`, and branches of the best trials."""
         yield from super()._candidates(chance, ranked)
         bases = [(trial, late) for trial in ranked[:BASES] if (late := self._late(trial))]
         for trial, late in bases:

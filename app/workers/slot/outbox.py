@@ -272,7 +272,7 @@ class FactOutbox:
                 about = statement.claim.log_fields
                 logger.log(level, "facts of chain %s wait: %s", about["chain"], problem, extra=about)
                 continue
-            statement.claim.fence = statement.claim.fence.after_report
+            statement.claim.fence = statement.claim.fence.reported
             self._versions = {**self._versions, stream: recorded[-1].version}
             return
 
