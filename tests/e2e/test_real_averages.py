@@ -109,7 +109,7 @@ def test_values_at_rungs_are_of_the_mean_of_states_that_were_trained(
     """With weights that imitate a decay, the state is the weighted mean, bit for bit."""
     tuner = {"kind": "sha", "sampler": "grid", "num_trials": 3, "min_steps": 4, "max_steps": 12, "reduction_factor": 3}
     study = {"name": f"merges-{packing}", "trainer": "packable", "metric": "val_loss", "mode": "min", "check": False}
-    study |= {"space": {"lr": list(LRS), "bs": 5}, "tuner": tuner | {"rung_value": MERGE}, "packing": packing}
+    study |= {"space": {"lr": list(LRS), "bs": 7}, "tuner": tuner | {"rung_value": MERGE}, "packing": packing}
     done = stack.run(study | {"keep_every": 1})
     name, trials = done["study"], done["trials"]
     assert (done["state"], done["steps"]["executed"]) == ("completed", 3 * 4 + 8)
