@@ -5,7 +5,8 @@ looked at. In the end, for each process that lived on: how its memory grew, by a
 fifth, and its open descriptors. The exit code is 1 if memory grew by more than `MOST_GROWTH`, if there are more
 descriptors than before, or if a process or a file in /dev/shm outlives the stack.
 
-Memory is what belongs to a process alone (USS): pages that forks share count for none of them.
+Memory is what a process has resident (RSS). What belongs to it alone (USS) also grows when a fork copies a page that it
+shares, and falls while a process has forks.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Watched:
 
     def look(self, at: float) -> None:
         with contextlib.suppress(psutil.Error, OSError):
-            memory = self.process.memory_full_info().uss / 2**20
+            memory = self.process.memory_info().rss / 2**20
             self.looks.append((at, memory, self.process.num_fds()))
 
     def growth(self) -> float:
