@@ -121,9 +121,11 @@ def _steps(reference: str, path: str, sequence_of: Callable[[str], Sequence | No
         raise SequenceError(path, f"must be a step of a hyper-parameter that each such trial has: some have no {name}")
     named = named_steps(sequence)
     if field not in named:
-        known = f"{', '.join(f'{name}.{each}' for each in named)}" if named else f"none: it is {sequence.family}"
+        places = [f"{name}.{each}" for each in named]
+        known = ", ".join(places) or f"none: it is {sequence.family}"
         raise SequenceError(
-            path, f"must be a step of {name}, which here has {known}, got {reference!r}{did_you_mean(field, named)}"
+            path,
+            f"must be a step of {name}, which here has {known}, got {reference!r}{did_you_mean(reference, places)}",
         )
     return named[field]
 

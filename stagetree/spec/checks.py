@@ -59,7 +59,14 @@ def problem_in(detail: ErrorDetails, study: type[BaseModel], space: Any = None) 
         return Problem(path, f"is no field of a study; did you mean space.{path}?")
     if detail["type"] == "extra_forbidden" and path in _names(*KINDS.values()) - _names(study):
         return Problem(path, f"is no field of a study; did you mean tuner.{path}?")
-    return Problem(path, _sentence(detail, owner, str(names[0]) if names else ""))
+    return Problem(path, _sentence(detail, owner, str(names[0]) if names else "") + _length_hint(path, detail["input"]))
+
+
+def _length_hint(path: str, given: Any) -> str:
+    """Where a length stands that is searched or that follows from a schedule, if it was given as the tuner's."""
+    if path != "tuner.max_steps" or not isinstance(given, Mapping | list):
+        return ""
+    return "; a length that is searched, or that a schedule ends, is a hyper-parameter: space.max_steps"
 
 
 def _names(*kinds: type[BaseModel]) -> set[str]:

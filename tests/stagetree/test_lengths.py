@@ -241,6 +241,8 @@ def test_one_cycle_may_end_with_the_trial() -> None:
     ("space", "tuner", "field", "problem"),
     [
         ({"lr": 0.1}, GRID, "tuner.max_steps", "is missing"),
+        ({"lr": 0.1}, {**GRID, "max_steps": {"end": "lr"}}, "tuner.max_steps", "is a hyper-parameter: space.max_steps"),
+        ({"lr": 0.1}, {**GRID, "max_steps": [10, 20]}, "tuner.max_steps", "is a hyper-parameter: space.max_steps"),
         (
             {"lr": 0.1, "max_steps": [10]},
             {**GRID, "max_steps": 20},
