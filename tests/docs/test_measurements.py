@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections import Counter
 from datetime import date
 
@@ -34,3 +35,10 @@ def test_each_figure_has_a_row() -> None:
 def test_a_large_value_is_readable() -> None:
     figure = Figure("s", "w", 41394, "steps", "", "", "c", "cpu", "0123456", "2026-01-01")
     assert figure.row().startswith("| w | 41,394 | steps |")
+
+
+def test_the_table_of_samplers_is_what_its_script_makes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # it would set it for all tests
+    monkeypatch.syspath_prepend(str(PAGE.parents[1] / "benchmarks"))
+    table = importlib.import_module("search").table()
+    assert table in (PAGE.parent / "samplers.md").read_text(), "run python benchmarks/search.py --table"

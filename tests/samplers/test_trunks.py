@@ -216,8 +216,9 @@ def test_the_studies_of_the_benchmark_are_as_users_submit_them(monkeypatch: pyte
     """Its studies once drew configurations again."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # it would set it for all tests
     monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "benchmarks"))
-    benchmark = importlib.import_module("trunk_search")
-    study = benchmark.study_of(benchmark.Recorded(0), "gp", 0)
+    search = importlib.import_module("search")
+    run = search.Run("schedules", "tpe", 0, "whole", 1, 0.0, 480, None)
+    study = search.study_of(run, search.task_of("schedules", 0, None))
     assert study.tuner.distinct and study.tuner.per_rung is None
 
 
