@@ -126,7 +126,9 @@ def result(values: list[dict[str, Any]]) -> e.Metrics:
 
 
 def values_of(trial: Trial, steps: int) -> list[dict[str, Any]]:
-    """The trial's own values, from its sequences alone."""
+    """The trial's own values, from its sequences alone. None of a merge: its state is a mean of other ones."""
+    if trial.merge_of is not None:
+        return []
     taken = {name: parse(sequence).take(steps) for name, sequence in sorted(trial.hp.items())}
     return [{name: values[step] for name, values in taken.items()} for step in range(steps)]
 
@@ -155,22 +157,25 @@ def test_whatever_happens(seed: int, rates: list[Any]) -> None:
 
 
 def nothing_begins_with_what_is_gone(world: World) -> None:
-    """What a chain begins with is there, and is not released before the chain has ended."""
-    there, begun = dict[tuple[str, int], str](), dict[str, str]()
+    """What a chain begins with is there, and is not released before the chain has ended. A mean begins with its parts."""
+    there, begun, means = dict[tuple[str, int], str](), dict[str, set[str]](), dict[str, list[tuple[str, int]]]()
     parents = {node.id: node.parent for node in world.plan.nodes.values()}
     for event in world.simulator.events:
         match event:
             case e.CheckpointKept():
                 there[event.node, event.step] = event.key
+            case e.AverageNamed():
+                means[event.node] = [(node, step) for node, step, _ in event.shares]
             case e.ChainAssigned():
                 first = event.stages[0]
                 key = there.get((first.node, first.start)) or there.get((parents[first.node], first.start))
-                assert key is not None or (first.start == 0 and parents[first.node] is None)
-                begun[event.chain] = key or ""
+                keys = {key} if key or first.node not in means else {there.get(part) for part in means[first.node]}
+                assert None not in keys or (first.start == 0 and parents[first.node] is None)
+                begun[event.chain] = {each for each in keys if each}
             case e.ChainEnded() | e.StageFailed():
                 begun.pop(event.chain, None)
             case e.CheckpointReleased():
-                assert event.key not in begun.values()
+                assert not any(event.key in keys for keys in begun.values())
                 there.pop((event.node, event.step), None)
             case e.CheckpointDropped():
                 if there.get((event.node, event.step)) == event.key:
@@ -189,7 +194,7 @@ def results_are_its_own(world: World, study: Study) -> None:
 
 def counters_are_right(world: World, study: Study) -> None:
     assert study.active == sum(trial.state == "active" for trial in study.trials) == 0
-    assert study.requested == sum(trial.steps for trial in study.trials)
+    assert study.requested == sum(trial.steps for trial in study.trials if trial.merge_of is None)
     passed = {
         (name, step)
         for trial in study.trials

@@ -155,6 +155,7 @@ def test_a_preview_counts_steps() -> None:
         ],
         "advice": [],
         "memory": [],
+        "rewrites": [],
     }
 
 

@@ -26,7 +26,7 @@ from stagetree.space.distinct import Configuration
 from stagetree.spec import StudySpec
 from stagetree.spec.tuners.base import DRAWN_FIRST
 
-FRESH, NEIGHBOURS = 400, 60
+FRESH, NEIGHBOURS = 200, 60
 """The number of candidates of each kind."""
 BEST = 3
 """How many of the best trials have neighbours among the candidates."""
