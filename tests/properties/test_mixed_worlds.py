@@ -157,7 +157,7 @@ def test_whatever_happens(seed: int, rates: list[Any]) -> None:
 
 
 def nothing_begins_with_what_is_gone(world: World) -> None:
-    """What a chain begins with is there, and is not released before the chain has ended. A mean begins with its parts."""
+    """What a chain begins with is there, and is not released before its end. A mean begins with its parts."""
     there, begun, means = dict[tuple[str, int], str](), dict[str, set[str]](), dict[str, list[tuple[str, int]]]()
     parents = {node.id: node.parent for node in world.plan.nodes.values()}
     for event in world.simulator.events:
