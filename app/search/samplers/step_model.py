@@ -1,10 +1,10 @@
 """A Gaussian process over configurations and steps, which learns from the results at every rung.
 
 The step is an input of the process, as the fidelity is in BOCA (Kandasamy et al. 2017, arXiv 1703.06240, §3): a trial
-that was stopped tells what its configuration comes to early. What all trials gain or lose with steps is subtracted
-first, as far as trials with results at both steps show it, so that the process has to learn differences between
-configurations only. Predictions are for the highest step with a result. Where all results are at one step, the process
-is over configurations alone.
+that was stopped tells what its configuration comes to early. If losses rise with steps, as far as trials with results
+at both steps show it, that is subtracted first: else the trials that were promoted would look like bad ones. A fall is
+not, because the trials that were stopped might have fallen less. Predictions are for the highest step with a result.
+Where all results are at one step, the process is over configurations alone.
 """
 
 from __future__ import annotations
@@ -24,6 +24,11 @@ from app.search.samplers.known_trials import KnownTrial, KnownTrials
 
 MOST_TRIALS, MOST_RESULTS = 80, 120
 """The model learns from this many: a fit takes as the cube of the results."""
+
+STEP_CHANGED = 0.25
+"""The step counts as a parameter that changes this part of a trial: an early result says nearly as much as a late one,
+until results show otherwise.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +53,10 @@ class StepModel:
         groups = cube.groups
         if self._has_steps:
             groups = np.append(groups, groups.max(initial=-1) + 1)
-            changed = None if changed is None else np.append(changed, 1.0)
+            changed = np.append(np.ones(len(cube.places)) if changed is None else changed, STEP_CHANGED)
         points = self._points((result.trial.sample, result.step) for result in results)
-        gains = step_gains(known, steps)
-        losses = np.array([result.loss - gains[result.step] for result in results])
+        rises = step_rises(known, steps)
+        losses = np.array([result.loss - rises[result.step] for result in results])
         process = fit_process(points, losses, groups, changed)
         waiting = [trial.sample for trial in known if trial.is_waiting]
         self._process = process.assume_means(self._final_points(waiting))
@@ -92,18 +97,18 @@ def choose_results(known: KnownTrials) -> list[Observation]:
     return [*chosen, *_earlier(ranked)][:MOST_RESULTS]
 
 
-def step_gains(known: KnownTrials, steps: Sequence[int]) -> dict[int, float]:
-    """How much more the loss is at each of these ascending steps than at the first: the sum of the median differences
-    from step to step, each over the trials with both results.
+def step_rises(known: KnownTrials, steps: Sequence[int]) -> dict[int, float]:
+    """How much the loss has risen at each of these ascending steps since the first: the sum of the median differences
+    from step to step that are above 0, each over the trials with both results.
 
     The trials that were promoted are the better ones, so a mean of theirs alone would say nothing of the steps.
     """
-    gains, gain = {steps[0]: 0.0}, 0.0
+    rises, risen = {steps[0]: 0.0}, 0.0
     for one, other in pairwise(steps):
         pairs = [trial.losses[other] - trial.losses[one] for trial in known if {one, other} <= trial.losses.keys()]
-        gain += median(pairs) if pairs else _median_at(known, other) - _median_at(known, one)
-        gains[other] = gain
-    return gains
+        risen += max(0.0, median(pairs) if pairs else _median_at(known, other) - _median_at(known, one))
+        rises[other] = risen
+    return rises
 
 
 def _median_at(known: KnownTrials, step: int) -> float:
