@@ -6,7 +6,7 @@
     python benchmarks/search.py --record
 
 Tasks are those of `benchmarks/search_tasks.py`; FOLDER holds taskset_*.npz. A budget is a number of whole trials, as
-`max_total_steps`. `asha` stops trials at rungs, a third at each goes on; `whole` trains each one to its end. With
+`max_total_steps`. `asha` stops trials at rungs and promotes a third; `whole` trains each one to its end. With
 noise, every result has an error of its own, whose standard deviation is this part of the distance from the best loss to
 the median of random trials.
 
@@ -220,7 +220,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="names of tasks")
     parser.add_argument("--arms", default="random;tpe;tpe per_rung: false;tpe per_rung: true;optuna tpe")
     parser.add_argument("--keep", action="store_true", help="keep the figures for the table")
-    parser.add_argument("--table", action="store_true", help="print the table of what was kept")
+    parser.add_argument("--table", action="store_true", help="print the table of the figures on file")
     parser.add_argument("--record", action="store_true", help="train the recorded schedules anew")
     arguments = parser.parse_args()
     if arguments.table:

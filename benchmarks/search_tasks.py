@@ -178,27 +178,35 @@ SCHEDULES: dict[str, Any] = {
 }
 
 
-@dataclass
-class Law:
-    """A task of `laws.Task`. `mix` is a mixture of data that changes at step 80, and counts by its last value."""
+class CurveTask:
+    """A task whose losses are computed for all steps of a configuration at once."""
 
+    space: dict[str, Any]
+    steps: int
     name: str
-    seed: int
-    steps: int = 100
-
-    def __post_init__(self) -> None:
-        self.space = SCHEDULES
-        self._task = laws.Task(self.name, self.seed)
-        self._losses = dict[str, Numbers]()
+    _last: tuple[Hp, Numbers] | None = None
 
     @cached_property
     def scale(self) -> tuple[float, float]:
         return searched_scale(self)
 
     def loss(self, hp: Hp, step: int) -> float:
-        if (key := json.dumps(hp, sort_keys=True)) not in self._losses:
-            self._losses = {key: self._curve(hp)}
-        return float(self._losses[key][step - 1])
+        if self._last is None or self._last[0] != hp:
+            self._last = hp, self._curve(hp)
+        return float(self._last[1][step - 1])
+
+    def _curve(self, hp: Hp) -> Numbers:
+        """[steps]: the loss after each."""
+        raise NotImplementedError
+
+
+class Law(CurveTask):
+    """A task of `laws.Task`. `mix` is a mixture of data that changes at step 80, and counts by its last value."""
+
+    space, steps = SCHEDULES, 100
+
+    def __init__(self, name: str, seed: int) -> None:
+        self.name, self._task = name, laws.Task(name, seed)
 
     def _curve(self, hp: Hp) -> Numbers:
         others = {name: parse(hp[name]) for name in ("weight_decay", "mix")}
@@ -213,7 +221,7 @@ def number(sequence: Sequence, step: int) -> float:
     return float(value)
 
 
-class Quadratic:
+class Quadratic(CurveTask):
     """The noisy quadratic of Zhang et al. 2019 (arXiv 1907.04164, eq. 4): curvatures by a power law, and noise.
 
     The risk follows its recursion exactly: E[x_i^2] <- (1 - lr h_i)^2 E[x_i^2] + lr^2 h_i s^2 / batch. A step stands
@@ -224,7 +232,7 @@ class Quadratic:
     name, steps = "quadratic", 60
 
     def __init__(self, seed: int) -> None:
-        self.space: dict[str, Any] = {
+        self.space = {
             "lr": {
                 "family": "wsd",
                 "peak": {"loguniform": [0.001, 3]},
@@ -237,16 +245,6 @@ class Quadratic:
         chance = Random(f"{seed}/quadratic")
         self._curvatures = np.arange(1, self.DIMENSIONS + 1) ** -(0.8 + 0.6 * chance.random())
         self._gradient_noise = self.NOISE * 4 ** chance.random()
-        self._losses = dict[str, Numbers]()
-
-    @cached_property
-    def scale(self) -> tuple[float, float]:
-        return searched_scale(self)
-
-    def loss(self, hp: Hp, step: int) -> float:
-        if (key := json.dumps(hp, sort_keys=True)) not in self._losses:
-            self._losses = {key: self._curve(hp)}
-        return float(self._losses[key][step - 1])
 
     def _curve(self, hp: Hp) -> Numbers:
         """A larger batch has less noise, and costs as much as the smaller steps that it needs."""

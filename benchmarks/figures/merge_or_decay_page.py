@@ -89,7 +89,7 @@ distance of the chosen one from the best one, in loss; ± is the standard error 
   means are of billions of tokens: [Tian et al. 2025](https://arxiv.org/abs/2507.17634) find them better than decays.
   What holds there may fail here, and the other way round.
 - {seeds} seeds and {tasks} tasks. "Shown" means beyond the 95 % interval of Student's t, which is {quantile_seeds:g}
-  standard errors of {seeds} values and {quantile_tasks:g} of {tasks}. What is not shown may still be so.
+  standard errors of {seeds} values and {quantile_tasks:g} of {tasks}. A difference that is not shown may still exist.
 - The best mean is chosen among {means} and the best decay among {decays}, by the seeds that they are compared on. That
   favours means a little.
 - While the loss still falls fast, any mean looks back at worse models, and any decay gives up steps: the trunk's column

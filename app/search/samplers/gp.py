@@ -55,8 +55,7 @@ class GPSampler:
         tuner: Any = spec.tuner
         self._seed, self._first = spec.sampling_seed, DRAWN_FIRST[kind]
         self._steps: int = getattr(tuner, "max_steps", None) or getattr(tuner, "min_steps", None) or 1
-        self._space = spec.search_space
-        self._free = self._space.parameters()
+        self._free = spec.search_space.parameters()
         self._cube = Cube(self._free)
         self._maker = Maker(spec)
         self._known = KnownTrials(spec)

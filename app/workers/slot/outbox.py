@@ -1,7 +1,7 @@
 """Writes a slot's facts to the log, in order; nothing else in a slot appends to it.
 
 Each fact carries proof of the right to state it, and the count of reports before it: a database that has lost one of
-them refuses the next, and the chain is trained again from what is on record. During an outage of the database facts
+them refuses the next, and the chain is trained again from the facts that it has. During an outage of the database facts
 wait while training continues. Only the database's answer decides whether the chain is still ours, not the time that has
 passed.
 
