@@ -14,15 +14,17 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import re
 import statistics
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -43,24 +45,33 @@ MOST_GROWTH = 16.0
 """MiB by which a process may grow within the looks that count."""
 
 MOST_DESCRIPTORS = 2
-"""By how many the median of the last third of the looks may exceed that of the first: some are open for a moment."""
+"""By how many the median of the last third may exceed that of the first, of a kind: some are open for a moment."""
 
 AT_ONCE = 2
 SHARED_MEMORY = Path("/dev/shm")
 
 
+class Look(NamedTuple):
+    at: float
+    """Seconds since the beginning."""
+    mib: float
+    """Resident memory."""
+    descriptors: Counter[str]
+    """How many are open of each kind."""
+
+
 @dataclass
 class Watched:
-    """One process, by its looks: seconds since the beginning, MiB, and open descriptors."""
+    """One process, by its looks."""
 
     process: psutil.Process
     name: str
-    looks: list[tuple[float, float, int]] = field(default_factory=list)
+    looks: list[Look] = field(default_factory=list)
 
     def look(self, at: float) -> None:
         with contextlib.suppress(psutil.Error, OSError):
             memory = self.process.memory_info().rss / 2**20
-            self.looks.append((at, memory, self.process.num_fds()))
+            self.looks.append(Look(at, memory, descriptors(self.process.pid)))
 
     def growth(self) -> float:
         """MiB, from the first look to the last one, on the line that fits them best."""
@@ -68,26 +79,41 @@ class Watched:
 
     def slope(self) -> float:
         """MiB a second."""
-        times, sizes = [at for at, _, _ in self.looks], [size for _, size, _ in self.looks]
-        return statistics.linear_regression(times, sizes).slope
+        return statistics.linear_regression([each.at for each in self.looks], [each.mib for each in self.looks]).slope
 
-    def more_descriptors(self) -> float:
+    def more_descriptors(self) -> dict[str, float]:
+        """By how many the median of the last third of the looks exceeds that of the first, by kind."""
         third = max(1, len(self.looks) // 3)
-        first, last = ([each[2] for each in part] for part in (self.looks[:third], self.looks[-third:]))
-        return statistics.median(last) - statistics.median(first)
+        kinds = sorted({kind for each in self.looks for kind in each.descriptors})
+        first, last = (
+            {kind: statistics.median(each.descriptors[kind] for each in part) for kind in kinds}
+            for part in (self.looks[:third], self.looks[-third:])
+        )
+        return {kind: last[kind] - first[kind] for kind in kinds}
 
     def problems(self) -> Iterator[str]:
         if (grown := self.growth()) > MOST_GROWTH:
             yield f"{self.name} grew by {grown:.1f} MiB, and may by {MOST_GROWTH:.0f}"
-        if (more := self.more_descriptors()) > MOST_DESCRIPTORS:
-            yield f"{self.name} has {more:.0f} descriptors more than at first, and may have {MOST_DESCRIPTORS}"
+        for kind, more in self.more_descriptors().items():
+            if more > MOST_DESCRIPTORS:
+                yield f"{self.name} has {more:g} more descriptors of {kind}, and may have {MOST_DESCRIPTORS}"
 
     def __str__(self) -> str:
-        sizes, files = [size for _, size, _ in self.looks], [number for _, _, number in self.looks]
+        first, last = self.looks[0], self.looks[-1]
+        most = max(each.descriptors.total() for each in self.looks)
         return (
-            f"{self.name:<24} {self.process.pid:>8} {sizes[0]:>9.1f} {sizes[-1]:>9.1f} {3600 * self.slope():>+11.1f}"
-            f" {files[0]:>6} {files[-1]:>6} {max(files):>6}"
+            f"{self.name:<24} {self.process.pid:>8} {first.mib:>9.1f} {last.mib:>9.1f} {3600 * self.slope():>+11.1f}"
+            f" {first.descriptors.total():>6} {last.descriptors.total():>6} {most:>6}"
         )
+
+
+def descriptors(pid: int) -> Counter[str]:
+    """The open descriptors of a process by kind: a file by its path without digits, others by their type."""
+    kinds = Counter[str]()
+    for each in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            kinds[re.sub(r"\d+|:\[\d+\]", "", str(each.readlink()))] += 1
+    return kinds
 
 
 def main() -> int:

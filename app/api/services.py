@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from threading import Lock
@@ -191,9 +191,11 @@ class ApiServices(Services):
         super().forget()
         self.answers.clear()
 
-    def compute(self, do: Callable[..., T], *given: Any, seconds: int | None = None) -> T:
+    def compute(
+        self, do: Callable[..., T], *given: Any, stream: Iterable[Any] | None = None, seconds: int | None = None
+    ) -> T:
         """Run a pure function in a process of its own, since its cost depends on the request. Raises `InvalidField`."""
-        return compute_in_process(self.tuner_files, do, *given, seconds=seconds)
+        return compute_in_process(self.tuner_files, do, *given, stream=stream, seconds=seconds)
 
     @cached_property
     def doorkeeper(self) -> Doorkeeper:

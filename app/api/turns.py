@@ -8,7 +8,7 @@ memory. Each kind has turns of its own, so that an answer about a study never wa
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, TypeVar, cast
 from weakref import WeakValueDictionary
@@ -41,13 +41,15 @@ LARGE_AT_ONCE, LARGE_SECONDS = 4, 10.0
 class Turns:
     """Runs one request at a time for each study, and a few in all, so that no study blocks the others.
 
-    A caller of the scope `read` has at most half of the turns, and leaves the others to other callers. Requests wait in
+    Callers of the scope `read` have at most half of the turns together, and leave the others to other callers. A reader
+    who asks for much waits behind its own requests, so that the others of the scope come in between. Requests wait in
     the event loop and occupy no thread.
     """
 
     def __init__(self, at_once: int = AT_ONCE, seconds: float = TURN_SECONDS) -> None:
         self._all, self._seconds = asyncio.Semaphore(at_once), seconds
         self._share = max(1, at_once // 2)
+        self._readers = asyncio.Semaphore(self._share)
         self._by_reader = WeakValueDictionary[str | None, asyncio.Semaphore]()
         self._by_study = WeakValueDictionary[str, asyncio.Lock]()
 
@@ -72,19 +74,27 @@ class Turns:
         wanted: list[asyncio.Lock | asyncio.Semaphore] = []
         if who is None or who.scope == Scope.READ:
             wanted.append(self._by_reader.setdefault(who.name if who else None, asyncio.Semaphore(self._share)))
+            wanted.append(self._readers)
         if study is not None:
             wanted.append(self._by_study.setdefault(study, asyncio.Lock()))
         return [*wanted, self._all]
 
 
-def compute_in_process(tuner_files: Sequence[str], do: Callable[..., T], *given: Any, seconds: int | None = None) -> T:
+def compute_in_process(
+    tuner_files: Sequence[str],
+    do: Callable[..., T],
+    *given: Any,
+    stream: Iterable[Any] | None = None,
+    seconds: int | None = None,
+) -> T:
     """Run a pure function in a process with limits of its own. Raises `InvalidField` at a limit.
 
-    seconds: the limit on processor time; by default that of all computations.
+    stream: one more argument, the last, which is sent item by item. seconds: the limit on processor time; by default
+    that of all computations.
     """
-    limits = {} if seconds is None else {"limits": SandboxLimits(seconds)}
+    options: dict[str, Any] = {"stream": stream} | ({} if seconds is None else {"limits": SandboxLimits(seconds)})
     try:
-        return cast(T, run_in_sandbox(_with_registered_tuners, tuner_files, do, *given, **limits))
+        return cast(T, run_in_sandbox(_with_registered_tuners, tuner_files, do, *given, **options))
     except LimitExceeded as problem:
         raise InvalidField("", str(problem)) from None
 

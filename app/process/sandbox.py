@@ -6,11 +6,13 @@ import multiprocessing
 import os
 import pickle
 import resource
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from multiprocessing.connection import Connection
 from pathlib import Path
+from threading import Timer
 from typing import Any, TypeVar, cast
 
 Result = TypeVar("Result")
@@ -41,30 +43,66 @@ PRELOADED += ["app.simulation.what_if", "app.search.replay"]
 """Modules that the fork server imports once, for all sandboxes."""
 
 
+SENT_AT_ONCE = 1000
+"""Items of a stream in one message."""
+
 NICENESS = 5
 """Computations give way to the process that answers requests."""
 
 
-def run_in_sandbox(function: Callable[..., Result], *args: Any, limits: SandboxLimits = LIMITS) -> Result:
-    """Call a pure function of a module in a process of its own. Raises `LimitExceeded` and the function's errors."""
+def run_in_sandbox(
+    function: Callable[..., Result], *args: Any, stream: Iterable[Any] | None = None, limits: SandboxLimits = LIMITS
+) -> Result:
+    """Call a pure function of a module in a process of its own. Raises `LimitExceeded` and the function's errors.
+
+    stream: items that are too many for this process to collect. The function gets an iterator of them as one more
+    argument, the last.
+    """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([*PRELOADED, function.__module__])
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_compute, args=(sender, limits, function, args), daemon=True)
+    theirs_in, ours_out = context.Pipe(duplex=False)
+    ours_in, theirs_out = context.Pipe(duplex=False)
+    given = args if stream is None else (*args, _Received(theirs_in))
+    process = context.Process(target=_compute, args=(theirs_out, limits, function, given), daemon=True)
     process.start()
-    sender.close()
+    theirs_in.close()
+    theirs_out.close()
+    late = Timer(2 * limits.seconds, process.kill)
+    late.start()
     try:
-        answer = receiver.recv_bytes() if receiver.poll(2 * limits.seconds) else b""
+        _send(stream or (), ours_out)
+        answer = ours_in.recv_bytes()
     except EOFError:  # the process was killed
         answer = b""
     finally:
+        late.cancel()
         process.kill()
         process.join()
-        receiver.close()
+        ours_in.close()
+        ours_out.close()
     succeeded, value = pickle.loads(answer) if answer else (False, limits.exceeded)
     if not succeeded:
         raise value
     return cast(Result, value)
+
+
+def _send(items: Iterable[Any], to: Connection) -> None:
+    with suppress(BrokenPipeError):  # the process needs no more, or is dead
+        each = iter(items)
+        while several := list(islice(each, SENT_AT_ONCE)):
+            to.send_bytes(pickle.dumps(several))
+        to.send_bytes(b"")
+
+
+@dataclass(frozen=True)
+class _Received:
+    """The items of a stream, as they arrive; once."""
+
+    source: Connection
+
+    def __iter__(self) -> Iterator[Any]:
+        while several := self.source.recv_bytes():
+            yield from pickle.loads(several)
 
 
 def _compute(answers: Connection, limits: SandboxLimits, function: Callable[..., Any], args: tuple[Any, ...]) -> None:

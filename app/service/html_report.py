@@ -209,32 +209,31 @@ def replay(use: Services, row: StudyRecord, at: int | None) -> Replay:
     use.version(row, at)
     with use.open_study(row) as (_, study):
         before = study.submitted_version - 1
-    log = [(recorded.version - before, recorded.event) for recorded in use.log.scan(row.stream)]
-    return Replay.model_validate(
-        use.compute(_compute_replay, log, StudyId(row.id), at, use.log.struck_studies(row.stream))
-    )
+    struck = use.log.struck_studies(row.stream)
+    log = ((recorded.version - before, recorded.event) for recorded in use.log.scan(row.stream))
+    return Replay.model_validate(use.compute(_compute_replay, StudyId(row.id), at, struck, stream=log))
 
 
 def replay_with_changes(use: Services, row: StudyRecord, changes: Json, at: int | None) -> Imagined:
     """Derive the decisions with a changed study file. Raises `stagetree.spec.SpecError`."""
     with use.open_study(row, at) as (plan, _):
         version = plan.version
-    events = [recorded.event for recorded in islice(use.log.scan(row.stream), version)]
-    return Imagined.model_validate(use.compute(_compute_what_if, events, StudyId(row.id), changes))
+    events = (recorded.event for recorded in islice(use.log.scan(row.stream), version))
+    return Imagined.model_validate(use.compute(_compute_what_if, StudyId(row.id), changes, stream=events))
 
 
 def _compute_replay(
-    log: Sequence[tuple[int, Event]], study: StudyId, at: int | None, struck: frozenset[StudyId]
+    study: StudyId, at: int | None, struck: frozenset[StudyId], log: Iterable[tuple[int, Event]]
 ) -> Any:
     from app.search.replay import replay
 
     return json_safe(replay(log, study, at=at, struck=struck).to_json())
 
 
-def _compute_what_if(events: Sequence[Event], study: StudyId, changes: Json) -> Any:
+def _compute_what_if(study: StudyId, changes: Json, events: Iterable[Event]) -> Any:
     from app.simulation.what_if import what_if
 
-    return json_safe(what_if(events, study, changes))
+    return json_safe(what_if(list(events), study, changes))
 
 
 def log(use: Services, row: StudyRecord) -> Iterator[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -179,9 +179,15 @@ class Services:
         if self.logs is not None:
             delete_logs(self.logs, plan)
 
-    def compute(self, do: Callable[..., T], *given: Any, seconds: int | None = None) -> T:
-        """The result of a pure function of a module. seconds: how long a server computes at most."""
-        return do(*given)
+    def compute(
+        self, do: Callable[..., T], *given: Any, stream: Iterable[Any] | None = None, seconds: int | None = None
+    ) -> T:
+        """The result of a pure function of a module.
+
+        stream: one more argument, the last, of which a server never holds all items. seconds: how long a server
+        computes at most.
+        """
+        return do(*given) if stream is None else do(*given, stream)
 
     def find(self, study: str, who: Principal = ANONYMOUS_ADMIN) -> StudyRecord:
         """The study's row. Raises `Unknown`, also for a project that the caller may not see."""

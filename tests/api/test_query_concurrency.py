@@ -107,6 +107,24 @@ def test_a_reader_who_waits_for_its_share_keeps_no_study_waiting() -> None:
     asyncio.run(play())
 
 
+def test_readers_together_have_half_of_the_turns_and_take_them_in_turn() -> None:
+    async def play() -> None:
+        scene = Scene(Turns(at_once=2))
+        first, second = (Principal(name, Scope.READ) for name in ("first", "second"))
+        answers = [asyncio.create_task(scene.answer(study, first)) for study in ("a", "b", "c")]
+        answers += [asyncio.create_task(scene.answer("d", second))]
+        await scene.settle()
+        assert scene.running == ["a"]
+        answers += [asyncio.create_task(scene.answer("e"))]
+        await scene.settle()
+        assert scene.running == ["a", "e"], "no number of readers keeps another caller waiting"
+        scene.end()
+        await asyncio.gather(*answers)
+        assert scene.begun[2] == "d", "one reader's flood does not keep another reader waiting"
+
+    asyncio.run(play())
+
+
 def test_who_gives_up_waiting_holds_up_nobody() -> None:
     async def play() -> None:
         scene = Scene(Turns(at_once=1))

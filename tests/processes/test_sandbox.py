@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterable, Iterator
 
 import pytest
 
@@ -34,6 +35,30 @@ def end() -> None:
     os._exit(1)
 
 
+def total(first: int, numbers: Iterable[int]) -> int:
+    return first + sum(numbers)
+
+
+def first_of(numbers: Iterable[int]) -> int:
+    return next(iter(numbers))
+
+
+def sleep_beside(numbers: Iterable[int]) -> None:
+    sleep_on()
+
+
+class Numbers:
+    """The numbers from 1 to `count`. made: the last one that was asked for."""
+
+    def __init__(self, count: int) -> None:
+        self.count, self.made = count, 0
+
+    def __iter__(self) -> Iterator[int]:
+        for number in range(1, self.count + 1):
+            self.made = number
+            yield number
+
+
 def refuse() -> None:
     raise SpecError([Problem("tuner.eta", "is not a field here")])
 
@@ -54,6 +79,32 @@ def test_it_has_so_much_memory() -> None:
 def test_it_has_so_much_time(do: object) -> None:
     with pytest.raises(LimitExceeded):
         run_in_sandbox(do, limits=SMALL)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("count", [0, 1, 999, 1000, 1001, 100_000])
+def test_a_stream_arrives_whole_and_in_order(count: int) -> None:
+    assert run_in_sandbox(total, 5, stream=Numbers(count)) == 5 + count * (count + 1) // 2
+
+
+def test_a_stream_is_sent_no_further_than_it_is_read() -> None:
+    numbers = Numbers(10_000_000)
+    assert run_in_sandbox(first_of, stream=numbers) == 1
+    assert numbers.made < 1_000_000
+
+
+def test_an_error_of_the_source_ends_the_process_too() -> None:
+    def broken() -> Iterator[int]:
+        yield 1
+        raise ConnectionError("the database is away")
+
+    with pytest.raises(ConnectionError, match="away"):
+        run_in_sandbox(total, 0, stream=broken())
+
+
+@pytest.mark.slow
+def test_a_process_that_reads_no_stream_has_so_much_time() -> None:
+    with pytest.raises(LimitExceeded):
+        run_in_sandbox(sleep_beside, stream=Numbers(10_000_000), limits=SMALL)
 
 
 def test_it_raises_the_same() -> None:
