@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -194,6 +195,26 @@ def test_gp_learns_from_four_results() -> None:
 
     assert after(3, 1.0) == after(3, -1.0)
     assert after(4, 1.0) != after(4, -1.0)
+
+
+@pytest.mark.parametrize("sampler", ["gp", "trunks"])
+def test_a_third_is_random_where_trials_are_stopped_early(sampler: str) -> None:
+    """Without, a search proposed nearly equal trials sixteen times, which were all stopped at the first rung."""
+
+    def proposals(rungs: Sequence[int], sign: float) -> list[Mapping[str, Any]]:
+        made = source(sampler)
+        for number in range(4):
+            proposal = proposed(made, number)
+            made.observe(start(number, proposal))
+            for steps in rungs:
+                made.observe(result(number, sign * quality(proposal), steps))
+        return [proposed(made, number).hp for number in range(4, 34)]
+
+    def same_whatever_came_before(rungs: Sequence[int]) -> int:
+        return sum(one == other for one, other in zip(proposals(rungs, 1.0), proposals(rungs, -1.0), strict=True))
+
+    assert same_whatever_came_before([1]) == 0
+    assert 5 <= same_whatever_came_before([1, 3]) <= 15
 
 
 def test_cma_es_learns_over_its_generations() -> None:

@@ -1,7 +1,8 @@
 """A sampler with a model of the metric: the Gaussian process of `step_model`.
 
 The candidates are some hundred random samples and neighbours of the best trials. The one with the largest expected
-improvement is proposed. The first trials are spread out, so that the model has seen some of every range.
+improvement is proposed. The first trials are spread out, so that the model has seen some of every range. Where trials
+are stopped early, a part of the proposals is random.
 """
 
 from __future__ import annotations
@@ -32,6 +33,13 @@ BEST = 3
 """How many of the best trials have neighbours among the candidates."""
 ROUNDS = 2
 """How often neighbours of the best candidates are added."""
+RANDOM_SHARE = 1 / 3
+"""The part of the proposals that is random where trials are stopped early (ρ of BOHB, Falkner et al. 2018, alg. 2).
+
+A model expects much of what it knows nothing about at the last step, and a trial that is stopped at the first rung says
+little of that: without random ones, a search may propose nearly equal trials, which are stopped, again and again. A bad
+trial costs little where it is stopped.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +99,14 @@ class GPSampler:
             self._fixed = None
 
     def _make_proposal(self, number: int) -> Proposal | None:
-        if (guided := self._ask_model(number)) is not None:
+        if not self._is_random(number) and (guided := self._ask_model(number)) is not None:
             return guided
         if (drawn := self._spread_start(number) or self._maker.sample(number)) is None:
             return None
         return Proposal(to_json(drawn[1]), {} if drawn[0] is None else {"sample": drawn[0]})
+
+    def _is_random(self, number: int) -> bool:
+        return self._known.has_rungs and Random(f"{self._seed}/{number}/random").random() < RANDOM_SHARE
 
     def _spread_start(self, number: int) -> Made | None:
         """One of the first, spread trials; None if that is not possible."""

@@ -75,6 +75,11 @@ class KnownTrials:
             case TrialEventKind.FAIL if trial:
                 trial.has_failed = True
 
+    @property
+    def has_rungs(self) -> bool:
+        """Whether there are results at different steps."""
+        return len({step for trial in self for step in trial.losses}) > 1
+
     def ranked(self) -> list[KnownTrial]:
         """The trials with results, best first."""
         return sorted((trial for trial in self if trial.losses), key=lambda trial: trial.rank)
