@@ -22,7 +22,7 @@ from stagetree.runtime.checkpoints.weight_files import load_weights
 from stagetree.runtime.failures import UNSAVABLE, TrainerFailed, plain, user_code
 from stagetree.runtime.scripts.interface import Script, place_text
 from stagetree.runtime.scripts.launched_trainer import LaunchedTrainer as LaunchedTrainer
-from stagetree.sequences import Form, Scalar, is_same_value, parse
+from stagetree.sequences import Form, as_lists, is_same_value, parse
 from stagetree.trainer import Trainer, generators
 from stagetree.trainer.base import MetricSums, TrainsAhead, finite_metrics
 from stagetree.trainer.values import GivenValues
@@ -37,11 +37,11 @@ class HpTimeline:
     def matches(self, hp: Mapping[str, Any]) -> bool:
         return is_same_value(self._hp, hp)
 
-    def at(self, step: int) -> dict[str, Scalar]:
+    def at(self, step: int) -> dict[str, Any]:
         """All values in force at a step."""
         return {name: track.at(step) for name, track in self._tracks.items()}
 
-    def changes(self, step: int) -> dict[str, Scalar]:
+    def changes(self, step: int) -> dict[str, Any]:
         """The values that are new at a step: all of them at step 0."""
         now, before = self.at(step), self.at(max(0, step - 1))
         return {name: value for name, value in now.items() if step == 0 or not is_same_value(value, before[name])}
@@ -55,12 +55,12 @@ class _Track:
         self._starts, self._forms = list[int](), list[Form]()
         self._next = next(self._pieces, None)
 
-    def at(self, step: int) -> Scalar:
+    def at(self, step: int) -> Any:
         while self._next is not None and self._next.start <= step:
             self._starts.append(self._next.start)
             self._forms.append(self._next.form)
             self._next = next(self._pieces, None)
-        return self._forms[bisect_right(self._starts, step) - 1].at(step)
+        return as_lists(self._forms[bisect_right(self._starts, step) - 1].at(step))
 
 
 class Model:

@@ -39,7 +39,7 @@ from stagetree.sequences.forms import CURVES, Form, Held, MovingForm, Piece
 from stagetree.sequences.fractions import has_fraction, is_fraction, needs_length, parse_for_length
 from stagetree.sequences.horizon_free import InverseSqrt, Power
 from stagetree.sequences.mixes import is_mix, shares
-from stagetree.sequences.scalars import Scalar, equality_key, is_equal_value, is_same_value, unique_values
+from stagetree.sequences.scalars import Scalar, as_lists, equality_key, is_equal_value, is_same_value, unique_values
 
 __all__ = [
     "CURVES",
@@ -66,6 +66,7 @@ __all__ = [
     "Values",
     "Warmup",
     "Wsd",
+    "as_lists",
     "check_count",
     "did_you_mean",
     "equality_key",

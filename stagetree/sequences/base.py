@@ -135,7 +135,7 @@ def _fields(sequence: Any) -> tuple[Field[Any], ...]:
 def _plain(value: Any) -> Any:
     if hasattr(value, "to_json"):
         return value.to_json()
-    return [_plain(item) for item in value] if isinstance(value, tuple) else value
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 _MOST_PIECES = 10_000
@@ -197,9 +197,11 @@ def check_scalar(name: str, value: Any) -> None:
 
 
 def read_scalar(name: str, value: Any) -> Scalar:
-    """A scalar or a mix of streams; a mix is returned in its normal form."""
+    """A scalar, a list of them or a mix of streams. A list is returned as a tuple, a mix in its normal form."""
     if is_mix(value):
         return mix_value(value, name)
+    if isinstance(value, list | tuple):
+        return tuple(read_scalar(f"{name}[{number}]", item) for number, item in enumerate(value))
     check_scalar(name, value)
     return value  # type: ignore[no-any-return]
 

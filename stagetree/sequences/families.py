@@ -31,7 +31,7 @@ _MOST_PASSED = 20_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Constant(Sequence):
-    """`value` at every step. The value is any JSON scalar, or a mix of streams."""
+    """`value` at every step. The value is any JSON scalar, a list of them, or a mix of streams."""
 
     family: ClassVar[str] = "constant"
     value: Scalar

@@ -8,6 +8,7 @@ Equal names mean equal values of equal types: 1 and 1.0 are two values.
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass, fields
 from typing import ClassVar, Protocol
@@ -44,6 +45,8 @@ def _letter(value: Scalar) -> str:
             return "s"
         case None:
             return "N"
+        case tuple() | list():
+            return "l"
 
 
 def power(base: float, exponent: float) -> float:
@@ -75,7 +78,8 @@ class Held(_Named):
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        return f"{_letter(self.held)}{self.held!r}"
+        written = json.dumps(self.held) if isinstance(self.held, tuple | list) else repr(self.held)
+        return f"{_letter(self.held)}{written}"
 
     @property
     def is_held(self) -> bool:

@@ -16,7 +16,8 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from struct import pack
 from typing import Any
 
-Scalar = bool | int | float | str | None
+Scalar = bool | int | float | str | None | tuple["Scalar", ...]
+"""A value: a list is one value too, and is held as a tuple, which nobody can change."""
 
 LARGEST_EXACT = 2**53
 """Above this, floats do not represent every whole number."""
@@ -47,6 +48,11 @@ def unique_values(values: Iterable[Any]) -> list[Any]:
     for value in values:
         unique.setdefault(repr(value), value)
     return list(unique.values())
+
+
+def as_lists(value: Scalar) -> Any:
+    """The value as JSON and trainers have it: with a new list for each tuple."""
+    return [as_lists(item) for item in value] if isinstance(value, tuple) else value
 
 
 def _is_same(one: Any, other: Any, is_same_scalar: Callable[[Any, Any], bool]) -> bool:

@@ -120,7 +120,11 @@ def canonical(entry: Any, path: str = "") -> Any:
         entry = expand_at(entry)
     except SequenceError as error:
         raise SpaceError(_path_to(path, error.field), error.problem) from None
-    return _canonical(entry, path)
+    written = _canonical(entry, path)
+    is_list_value = (
+        isinstance(entry, Mapping) and "value" in entry and "when" not in entry and isinstance(written, list)
+    )
+    return [written] if is_list_value else written  # a list alone would be a choice
 
 
 def _canonical(entry: Any, path: str) -> Any:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from typing import Any
 
-from stagetree.sequences import FAMILIES, Constant, Part, Sequence, SequenceError, did_you_mean
+from stagetree.sequences import FAMILIES, Constant, Part, Sequence, SequenceError, as_lists, did_you_mean
 from stagetree.source.syntax import syntax_tree
 
 __all__ = ["Where", "WhereError", "compile_where", "number_of", "parse_expression", "read_where"]
@@ -119,7 +119,7 @@ def _truth(node: ast.expr, hp: Mapping[str, Sequence]) -> bool:
 def _scalar(node: ast.expr, hp: Mapping[str, Sequence]) -> Any:
     """The value of a node. A constant sequence counts as its value."""
     value = _value(node, hp)
-    return value.value if isinstance(value, Constant) else value
+    return as_lists(value.value) if isinstance(value, Constant) else value
 
 
 def _value(node: ast.expr, hp: Mapping[str, Sequence]) -> Any:
@@ -133,7 +133,7 @@ def _value(node: ast.expr, hp: Mapping[str, Sequence]) -> Any:
         case ast.Attribute(value=owner, attr=name):
             return _field(_value(owner, hp), name, node)
         case ast.Subscript(value=owner, slice=index):
-            return _compute(node, operator.getitem, _value(owner, hp), _scalar(index, hp))
+            return _compute(node, operator.getitem, _scalar(owner, hp), _scalar(index, hp))
         case ast.BoolOp(op=op, values=parts):
             truths = (_truth(part, hp) for part in parts)
             return all(truths) if isinstance(op, ast.And) else any(truths)
