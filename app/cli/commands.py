@@ -22,6 +22,7 @@ from app.cli.environment import environment
 from app.cli.errors import USAGE, fail, parameter_message
 from app.cli.events import events
 from app.cli.export import export
+from app.cli.import_study import import_
 from app.cli.open import open
 from app.cli.preview import preview
 from app.cli.replay import replay
@@ -99,7 +100,7 @@ app = typer.Typer(
 )
 
 GROUPS: dict[str, tuple[Callable[..., Any], ...]] = {
-    "Run studies": (run, preview, up, submit, watch, wait),
+    "Run studies": (run, preview, import_, up, submit, watch, wait),
     "Look at studies": (
         open,
         studies,
@@ -123,7 +124,8 @@ GROUPS: dict[str, tuple[Callable[..., Any], ...]] = {
 
 for group, commands in GROUPS.items():
     for command in commands:
-        app.command(rich_help_panel=group, context_settings={"help_option_names": ["-h", "--help"]})(command)
+        name = command.__name__.strip("_").replace("_", "-")  # `import` is a word of Python's
+        app.command(name, rich_help_panel=group, context_settings={"help_option_names": ["-h", "--help"]})(command)
 app.add_typer(trials.app, name="trials", rich_help_panel="Look at studies")
 app.add_typer(tokens.app, name="token", rich_help_panel="Run a cluster")
 

@@ -179,11 +179,10 @@ def preview(
     \b
     Example:  stagetree preview study.yaml --slots 4
     """
-    import yaml
-
     from app.cli.trainer_files import find_trainer
     from app.settings import settings
     from app.simulation.preview import preview as previewed
+    from stagetree.spec.file import write
 
     limits = settings().limits
     spec = study_files.load(study, changes or (), limits)
@@ -196,6 +195,6 @@ def preview(
     if output is Format.json:
         print_json(shown)
     elif rewrite is not None:
-        print(yaml.safe_dump(shown, sort_keys=False, default_flow_style=None), end="")
+        print(write(shown), end="")
     else:
         print(*cost_lines(costs, slots), sep="\n")

@@ -34,12 +34,16 @@ def read_pattern(value: Any, path: str) -> Any:
     """Parse the pattern of a hyper-parameter. A list at the top level, and only there, is a choice. Raises
     `SpaceError`.
     """
-    may_be_range = isinstance(value, str) and len(value) <= _MOST_RANGE
-    if may_be_range and (ends := _LOOKS_LIKE_A_RANGE.fullmatch(value)):
+    if isinstance(value, str) and (ends := looks_like_range(value)):
         written = f"{{uniform: [{ends[1]}, {ends[2]}]}}"
         raise SpaceError(path, f"must be a value or a distribution: a study has ranges as {written}, got {value!r}")
     value = canonical(value, path)
     return _choice({"choice": value}, path, path) if isinstance(value, list) else _read(value, path)
+
+
+def looks_like_range(text: str) -> re.Match[str] | None:
+    """The match of a text that may be meant as a range, such as 16:9 or 0.1..0.5."""
+    return _LOOKS_LIKE_A_RANGE.fullmatch(text) if len(text) <= _MOST_RANGE else None
 
 
 def _read(value: Any, path: str) -> Any:

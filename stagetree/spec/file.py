@@ -21,18 +21,18 @@ from yaml.constructor import ConstructorError
 from stagetree.spec.errors import Problem, SpecError
 from stagetree.spec.tuners import KINDS
 
-__all__ = ["read"]
+__all__ = ["StudyLoader", "read", "write"]
 
 
-def read(path: Path) -> Any:
-    """The content of the file. Raises `SpecError`."""
+def read(path: Path, loader: type[StudyLoader] | None = None) -> Any:
+    """The content of the file. loader: by default that of study files. Raises `SpecError`."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise SpecError([Problem("", f"cannot be read: {reason}")], str(path)) from None
     try:
-        value = _read_json(text) if path.suffix == ".json" else yaml.load(text, _Loader)  # a SafeLoader
+        value = _read_json(text) if path.suffix == ".json" else yaml.load(text, loader or StudyLoader)
     except yaml.MarkedYAMLError as error:
         wrong = _words(error)
         raise SpecError([Problem("", wrong.sentence)], f"{path}:{wrong.line}" if wrong.line else str(path)) from None
@@ -50,7 +50,7 @@ def read(path: Path) -> Any:
 _NULL = "tag:yaml.org,2002:null"
 
 
-class _Loader(yaml.SafeLoader):
+class StudyLoader(yaml.SafeLoader):
     """YAML with the plain values of the 1.2 core schema."""
 
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012, PyYAML's name and type
@@ -71,18 +71,18 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def _float(loader: _Loader, node: Any) -> float:
+def _float(loader: StudyLoader, node: Any) -> float:
     text = node.value.lower().replace(".inf", "inf").replace(".nan", "nan")
     if not math.isfinite(float(text)):
         raise ConstructorError(None, None, f"numbers must be finite, got {node.value}", node.start_mark)
     return float(text)
 
 
-def _int(loader: _Loader, node: Any) -> int:
+def _int(loader: StudyLoader, node: Any) -> int:
     return int(node.value, {"0x": 16, "0o": 8}.get(node.value[:2], 10))
 
 
-_PLAIN: dict[str, tuple[str, str, Callable[[_Loader, Any], Any] | None]] = {
+_PLAIN: dict[str, tuple[str, str, Callable[[StudyLoader, Any], Any] | None]] = {
     "null": (r"~|null|Null|NULL|", "~nN\0", None),
     "bool": (r"true|True|TRUE|false|False|FALSE", "tTfF", None),
     "int": (r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789", _int),
@@ -95,9 +95,23 @@ _PLAIN: dict[str, tuple[str, str, Callable[[_Loader, Any], Any] | None]] = {
 }
 for _name, (_pattern, _first, _construct) in _PLAIN.items():
     _tag = f"tag:yaml.org,2002:{_name}"
-    _Loader.add_implicit_resolver(_tag, re.compile(f"^(?:{_pattern})$"), [c.strip("\0") for c in _first])
+    StudyLoader.add_implicit_resolver(_tag, re.compile(f"^(?:{_pattern})$"), [c.strip("\0") for c in _first])
     if _construct:
-        _Loader.add_constructor(_tag, _construct)
+        StudyLoader.add_constructor(_tag, _construct)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes the texts that YAML 1.1 or 1.2 would read as something else."""
+
+
+for _letter, _resolvers in StudyLoader.yaml_implicit_resolvers.items():
+    for _tag, _regex in _resolvers:
+        _Dumper.add_implicit_resolver(_tag, _regex, [_letter])
+
+
+def write(values: Any) -> str:
+    """The text of a study file, which `read` gives back."""
+    return yaml.dump(values, Dumper=_Dumper, sort_keys=False, default_flow_style=None, allow_unicode=True, width=120)
 
 
 def _read_json(text: str) -> Any:
@@ -127,11 +141,11 @@ def parse_value(text: str) -> Any:
     except json.JSONDecodeError:
         pass
     if text[:1] not in _OPENING:
-        resolve: Any = _Loader("").resolve
+        resolve: Any = StudyLoader("").resolve
         tag = resolve(yaml.ScalarNode, text, (True, False))
         return text if tag == _TEXT or not text else _construct_scalar(yaml.ScalarNode(tag, text))
     try:
-        return yaml.load(text, _Loader)
+        return yaml.load(text, StudyLoader)
     except yaml.MarkedYAMLError as error:
         raise ValueError(_words(error).sentence) from None
 
@@ -142,7 +156,7 @@ _TEXT = "tag:yaml.org,2002:str"
 
 def _construct_scalar(node: yaml.ScalarNode) -> Any:
     try:
-        return _Loader("").construct_object(node)
+        return StudyLoader("").construct_object(node)
     except ConstructorError as error:
         raise ValueError(error.problem) from None
 

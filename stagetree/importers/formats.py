@@ -1,0 +1,65 @@
+"""The formats that can be imported, and how each is recognised."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from stagetree.errors import StagetreeError
+from stagetree.importers import determined, hydra, katib, nni, optuna_study, ray_tune, wandb
+from stagetree.importers.draft import Draft
+from stagetree.importers.yaml_1_1 import read_yaml
+from stagetree.sequences import did_you_mean
+
+__all__ = ["FORMATS", "read_draft"]
+
+
+class Format(NamedTuple):
+    """A format: what it is, whether a content has its shape, and how it is read."""
+
+    title: str
+    recognises: Callable[[Any], bool]
+    read: Callable[[Any], Draft]
+
+
+FORMATS = {
+    "katib": Format("an experiment of Katib", katib.is_katib, katib.read_katib),
+    "determined": Format("an experiment of Determined", determined.is_determined, determined.read_determined),
+    "hydra": Format("a multirun sweep of Hydra", hydra.is_hydra, hydra.read_hydra),
+    "nni": Format("a search space or experiment of NNI", nni.is_nni, nni.read_nni),
+    "ray": Format("a space of Ray Tune", ray_tune.is_ray, ray_tune.read_ray),
+    "optuna": Format("a study of Optuna", optuna_study.is_optuna, optuna_study.read_optuna),
+    "wandb": Format("a sweep of W&B", wandb.is_wandb, wandb.read_wandb),
+}
+"""All formats by name; the first that recognises a content reads it."""
+
+
+def read_draft(source: Any, name: str | None = None) -> Draft:
+    """The draft of a study from a file, or from the object that it would hold. name: of the format, if it is known.
+
+    Raises `StagetreeError` if it is of none of them, and `SpecError` for a file that cannot be read.
+    """
+    if isinstance(source, Path) or (isinstance(source, str) and "://" not in source):
+        draft = read_draft(read_yaml(Path(source)), name)
+        draft.fields.setdefault("name", Path(source).stem)
+        return draft
+    if name is not None and name not in FORMATS:
+        raise StagetreeError(f"format: must be one of {', '.join(FORMATS)}, got {name!r}{did_you_mean(name, FORMATS)}")
+    found = [name] if name else [each for each, format in FORMATS.items() if format.recognises(source)]
+    if not found:
+        raise StagetreeError(f"is none of {', '.join(each.title for each in FORMATS.values())}{_seen(source)}")
+    content = optuna_study.load(source) if isinstance(source, str) else source
+    _check_shape(content, found[0])
+    return FORMATS[found[0]].read(content)
+
+
+def _check_shape(content: Any, name: str) -> None:
+    """Raises `StagetreeError` if a content cannot be of the format that was named."""
+    if not FORMATS[name].recognises(content) and not isinstance(content, Mapping):
+        raise StagetreeError(f"must be {FORMATS[name].title}, got {type(content).__name__}")
+
+
+def _seen(source: Any) -> str:
+    names = ", ".join(list(map(str, source))[:5]) if isinstance(source, Mapping) else ""
+    return f": it has {names}; say which with format" if names else ""

@@ -1,0 +1,192 @@
+"""Hydra: the parameters of a multirun sweep, by its basic sweeper or by the plugin for Optuna.
+
+The sweep is in `hydra.sweeper` of a config, is a sweeper's own file, or a list of overrides as on a command line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from stagetree.importers.draft import Draft
+from stagetree.importers.hydra_overrides import Sweep, listed, parse
+from stagetree.importers.lengths import is_length
+from stagetree.importers.values import choice, constant, evenly, whole
+from stagetree.sequences import SequenceError, did_you_mean
+from stagetree.space import plain
+from stagetree.space.notation import lograndint, loguniform, randint
+
+Json = dict[str, Any]
+
+SAMPLERS = {
+    "CmaEsSampler": "cmaes",
+    "GPSampler": "gp",
+    "GridSampler": "grid",
+    "QMCSampler": "sobol",
+    "TPESampler": "tpe",
+}
+OF_OPTUNA = {
+    "custom_search_space": "is a function: write when and where of the space by hand",
+    "max_failure_rate": "is left out: max_failures says how many trials may fail",
+    "storage": "is left out: a study has a store of its own",
+}
+PROGRAM = "is left out, as what the program is configured with: what the trainer is given belongs in trainer_args"
+METRIC = "optimized_metric"
+"""The name of the metric in configs made from the Lightning-Hydra template."""
+
+
+def is_hydra(content: Any) -> bool:
+    if isinstance(content, list):
+        return bool(content) and all(isinstance(each, str) and "=" in each for each in content)
+    if not isinstance(content, Mapping):
+        return False
+    hydra = content.get("hydra")
+    return (isinstance(hydra, Mapping) and "sweeper" in hydra) or "hydra_plugins" in str(content.get("_target_"))
+
+
+def read_hydra(content: Any) -> Draft:
+    """The draft of a study from a config, a sweeper's file, or a list of overrides."""
+    draft = Draft()
+    if isinstance(content, list):
+        overrides = dict(each.split("=", 1) for each in content)
+        _read_sweeper({"params": overrides}, draft, "", is_optuna=False)
+        return draft
+    if "hydra" not in content:
+        _read_sweeper(content, draft, "", is_optuna="optuna" in str(content.get("_target_")))
+        return draft
+    hydra, program = content["hydra"], {name: content[name] for name in content if name != "hydra"}
+    sweeper = hydra["sweeper"] or {}
+    is_optuna = "optuna" in f"{sweeper.get('_target_')} {content.get('defaults')}" or "n_trials" in sweeper
+    _read_sweeper(sweeper, draft, "hydra.sweeper.", is_optuna=is_optuna)
+    for name in hydra.keys() - {"sweeper", "mode"}:
+        draft.note(f"hydra.{name}", "is left out: it says how Hydra starts programs, and slots train here")
+    _read_program(program, draft)
+    return draft
+
+
+def _read_program(program: Json, draft: Draft) -> None:
+    """The configuration of the program: its metric, and how long it trains."""
+    if METRIC in program:
+        draft.fields["metric"] = program[METRIC]
+    for name, value in program.items():
+        lengths = dict(_lengths(name, value))
+        for place, length in lengths.items():
+            draft.add(place, place, lambda length=length: length)  # type: ignore[misc]
+        if name != METRIC and not (lengths and not isinstance(value, Mapping)):
+            draft.note(name, PROGRAM)
+
+
+def _lengths(place: str, value: Any) -> Iterator[tuple[str, int]]:
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _lengths(f"{place}.{name}", inner)
+    elif is_length(place) and isinstance(value, int):
+        yield place, value
+
+
+def _read_sweeper(sweeper: Json, draft: Draft, place: str, *, is_optuna: bool) -> None:
+    if "optuna_config" in sweeper:  # of older versions
+        sweeper = {**sweeper, **sweeper["optuna_config"]}
+        is_optuna = True
+    for name in ("ax_config", "parametrization"):
+        if name in sweeper:
+            draft.refuse(
+                f"{place}{name}", "is of a plugin that is not known here: write params as overrides, or a study file"
+            )
+            return
+    for name, value in (sweeper.get("params") or {}).items():
+        _read_override(str(name), value, draft, f"{place}params.{name}", is_optuna=is_optuna)
+    for name, value in (sweeper.get("search_space") or {}).items():
+        at = f"{place}search_space.{name}"
+        draft.add(str(name), at, lambda value=value, at=at: _configured(value, at))  # type: ignore[misc]
+    known = ["_target_", "defaults", "params", "search_space", "max_batch_size"]
+    if is_optuna:
+        known += ["direction", "n_trials", "n_jobs", "study_name", "sampler", "seed", "optuna_config", *OF_OPTUNA]
+        _read_optuna(sweeper, draft, place)
+    else:
+        draft.tuner["kind"] = "grid"
+    draft.check_names(sweeper, known, place)
+    draft.leave_out(sweeper, {"max_batch_size": "is left out: max_slots says how many trials train at once"}, place)
+
+
+def _read_override(name: str, value: Any, draft: Draft, at: str, *, is_optuna: bool) -> None:
+    if name.startswith("~"):
+        draft.refuse(at, "removes a value of the config: leave it out, and remove it from the trainer's arguments")
+        return
+    draft.add(name.lstrip("+").strip(), at, lambda: _entry(value, at, is_optuna=is_optuna))
+
+
+def _entry(value: Any, at: str, *, is_optuna: bool) -> Any:
+    sweep = parse(value, at) if isinstance(value, str) else value
+    if not isinstance(sweep, Sweep):
+        return constant(sweep, at)
+    if sweep.kind == "choice":
+        return choice(sweep.values, at)
+    low, high = sweep.values
+    if sweep.kind == "range":
+        if not is_optuna:
+            return choice(listed(sweep), at)
+        is_whole = all(isinstance(each, int) for each in (low, high, sweep.step))
+        step = sweep.step if sweep.step != 1 or not is_whole else None
+        return (
+            plain(randint(low, high, step)) if is_whole else evenly(low, high, step)
+        )  # with its end, as the plugin has it
+    if not is_optuna:
+        raise SequenceError(
+            at, "is an interval, which a grid cannot cross: write choice or range, or use the optuna sweeper"
+        )
+    is_whole, is_log = "int" in sweep.tags or isinstance(low, int), "log" in sweep.tags
+    if is_whole:
+        return plain((lograndint if is_log else randint)(int(low), int(high)))
+    return plain(loguniform(low, high)) if is_log else evenly(low, high)
+
+
+def _configured(value: Any, at: str) -> Any:
+    """An entry of `search_space`, the older notation of the plugin."""
+    if not isinstance(value, Mapping) or value.get("type") not in ("categorical", "int", "float"):
+        kind = value.get("type") if isinstance(value, Mapping) else value
+        raise SequenceError(f"{at}.type", f"must be int, float or categorical, got {kind!r}")
+    if value["type"] == "categorical":
+        return choice(value.get("choices"), f"{at}.choices")
+    low, high, step = value.get("low"), value.get("high"), value.get("step")
+    if value["type"] == "int":
+        low, high = whole(low, f"{at}.low"), whole(high, f"{at}.high")
+        return plain(lograndint(low, high) if value.get("log") else randint(low, high, step))
+    return plain(loguniform(low, high)) if value.get("log") else evenly(low, high, step)
+
+
+def _read_optuna(sweeper: Json, draft: Draft, place: str) -> None:
+    modes = {"minimize": "min", "maximize": "max"}
+    direction = sweeper.get("direction", "minimize")  # the plugin's default
+    if isinstance(direction, list):
+        draft.refuse(
+            f"{place}direction", "is of several metrics: write metrics of the study by hand, and pass one metric"
+        )
+    elif direction in modes:
+        draft.fields["mode"] = modes[direction]
+    else:
+        hint = did_you_mean(direction, modes)
+        draft.refuse(f"{place}direction", f"must be minimize or maximize, got {direction!r}{hint}", "mode")
+    if sweeper.get("study_name"):
+        draft.fields["name"] = str(sweeper["study_name"])
+    for theirs, owner, ours in (("n_trials", draft.tuner, "num_trials"), ("n_jobs", draft.fields, "max_slots")):
+        if sweeper.get(theirs) is not None:
+            owner[ours] = sweeper[theirs]
+    if sweeper.get("custom_search_space"):
+        draft.refuse(f"{place}custom_search_space", OF_OPTUNA["custom_search_space"])
+    draft.leave_out({name: each for name, each in sweeper.items() if name != "custom_search_space"}, OF_OPTUNA, place)
+    _read_sampler(sweeper.get("sampler") or {}, sweeper.get("seed"), draft, f"{place}sampler")
+
+
+def _read_sampler(sampler: Any, seed: Any, draft: Draft, place: str) -> None:
+    options = dict(sampler) if isinstance(sampler, Mapping) else {"_target_": f"{sampler}"}
+    name = str(options.pop("_target_", "TPESampler")).rsplit(".", 1)[-1]  # the plugin's default
+    seed = options.pop("seed", seed)
+    ours = SAMPLERS.get(name) or {"tpe": "tpe", "cmaes": "cmaes", "grid": "grid"}.get(name)
+    draft.tuner |= {"kind": "asha", "sampler": ours} if ours else {"kind": "random"}
+    if not ours and name.lower() not in ("randomsampler", "random"):
+        draft.note(place, f"{name} has no counterpart: configurations are drawn; docs/samplers.md has others")
+    if seed is not None:
+        draft.tuner["sampling_seed"] = seed
+    for option in options:
+        draft.note(f"{place}.{option}", "is left out: samplers have no such option here")
