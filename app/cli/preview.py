@@ -182,7 +182,6 @@ def preview(
     from app.cli.trainer_files import find_trainer
     from app.settings import settings
     from app.simulation.preview import preview as previewed
-    from stagetree.spec.file import write
 
     limits = settings().limits
     spec = study_files.load(study, changes or (), limits)
@@ -195,6 +194,6 @@ def preview(
     if output is Format.json:
         print_json(shown)
     elif rewrite is not None:
-        print(write(shown), end="")
+        print(study_files.text_of(shown), end="")
     else:
         print(*cost_lines(costs, slots), sep="\n")

@@ -51,6 +51,13 @@ def load_to_run(path: Path, changes: Sequence[str], *, is_here: bool, is_checked
     return spec if is_checked else spec.model_copy(update={"check": False})
 
 
+def text_of(study: Json) -> str:
+    """The text of a study file."""
+    from stagetree.spec.file import write
+
+    return write(study)
+
+
 def changes_of(options: Sequence[str], option: str) -> Json:
     """The changes of `--set tuner.max_steps=20` by dotted path; values are written as in a study file."""
     from stagetree.spec.file import parse_value

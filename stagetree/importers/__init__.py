@@ -50,8 +50,8 @@ def import_study(
     """The study that another tool's file, search space or study describes.
 
     source: the path of a YAML or JSON file; what such a file holds; a study of Optuna, or the URL of its storage; or a
-    space of Ray Tune. format: one of `FORMATS`; by default the one whose shape it has. The others are what the file
-    does not say, or what is to be otherwise; steps are calls of the trainer's `train`.
+    space of Ray Tune. format: one of `FORMATS`; by default the one whose shape it has. The others complete
+    the file, or replace its values; steps are calls of the trainer's `train`.
 
     Raises `NotImported`, which names everything that is missing or has no counterpart, and `StagetreeError` for a
     source of no format.

@@ -29,12 +29,14 @@ LEFT_OUT = {
     "log_policies": ELSEWHERE,
     "min_checkpoint_period": "is left out: states are saved where trials part, and at keep_every",
     "optimizations": ELSEWHERE,
+    "pbs": ELSEWHERE,
     "perform_initial_validation": "is left out: trials are evaluated from their first evaluation on",
     "profiling": ELSEWHERE,
     "project": "is left out: stagetree tag ID TAG groups studies",
     "records_per_epoch": "is left out: a step is what the trainer's train does",
     "resources": "is left out: max_slots and priority say how many slots a study has: {}",
     "scheduling_unit": "is left out: a step is what the trainer's train does",
+    "slurm": ELSEWHERE,
     "workspace": "is left out: stagetree tag ID TAG groups studies",
 }
 USED = ["name", "hyperparameters", "searcher", "max_restarts", "min_validation_period", "reproducibility"]
@@ -70,8 +72,8 @@ def read_determined(content: Json) -> Draft:
     draft.leave_out(content, LEFT_OUT)
     if content.get("name"):
         draft.fields["name"] = str(content["name"])
-    searcher = content["searcher"]
-    if not isinstance(searcher, Mapping) or not isinstance(content["hyperparameters"], Mapping):
+    searcher: Any = content["searcher"]
+    if not isinstance(searcher, dict) or not isinstance(content["hyperparameters"], dict):
         draft.refuse("searcher", "and hyperparameters must be objects")
         return draft
     _read_parameters(content["hyperparameters"], draft, "", "hyperparameters", is_grid=searcher.get("name") == "grid")
@@ -162,21 +164,16 @@ def _read_length(length: Any, draft: Draft, place: str) -> None:
 
 def _read_asha(searcher: Json, draft: Draft) -> None:
     """Rungs from the top down. `aggressive` is one bracket; the other modes have several, beside each other."""
-    divisor, rungs = searcher.get("divisor", 4), searcher.get("max_rungs", 5)
-    draft.tuner |= {"kind": "asha", "reduction_factor": divisor, "type": "promotion"}
+    draft.rungs = whole(searcher.get("max_rungs", 5), "searcher.max_rungs")
+    draft.tuner |= {"kind": "asha", "reduction_factor": searcher.get("divisor", 4), "type": "promotion"}
     if searcher.get("stop_once"):
         draft.tuner["type"] = "stopping"
-    steps = draft.tuner.get("max_steps")
-    if isinstance(steps, int) and isinstance(divisor, int) and isinstance(rungs, int):
-        draft.tuner["min_steps"] = max(1, steps // divisor ** (rungs - 1))
-    else:
-        draft.refuse("searcher.max_length", "is needed here as whole steps: rungs are a part of it")
     mode = searcher.get("mode", "standard")
     if searcher["name"] == "adaptive_asha" and mode != "aggressive":
         draft.note(
             "searcher.mode", f"{mode} has several brackets: brackets: N of the tuner makes them, and 1 is aggressive"
         )
-    if "bracket_rungs" in searcher:
+    if searcher.get("bracket_rungs"):
         draft.refuse("searcher.bracket_rungs", "has no counterpart: leave it out, and say brackets of the tuner")
 
 

@@ -1,7 +1,7 @@
 """The study that a file of another tool is turned into, while it is read.
 
-A format's module fills a `Draft`: what it translates, what it leaves out with a note, and what it refuses. `finish`
-then adds what was passed, asks for what is missing, and checks the study as a whole.
+A format's module fills a `Draft` with translated fields, notes on fields that it leaves out, and refusals. `finish`
+then adds the arguments of the caller, asks for missing ones, and checks the study as a whole.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class NotImported(SpecError, StagetreeError):
 
 
 class Given(NamedTuple):
-    """What was passed beside the file. It comes before what the file says."""
+    """The arguments of the caller. They come before the values of the file."""
 
     name: str | None = None
     trainer: str | None = None
@@ -44,6 +44,8 @@ class Draft:
     tuner: Json = field(default_factory=dict)
     places: dict[str, str] = field(default_factory=dict)
     """By hyper-parameter, its place in the file."""
+    rungs: int | None = None
+    """How many rungs there are at most; the lowest follows from the highest then."""
     program: str = ""
     """What trains there: a command or a program."""
     notes: list[Problem] = field(default_factory=list)
@@ -56,7 +58,7 @@ class Draft:
         self.notes.append(Problem(place, sentence))
 
     def refuse(self, place: str, sentence: str, field: str = "") -> None:
-        """Refuse what is at a place. field: of the study, which is then not asked for."""
+        """Refuse a field of the file. field: of the study, which then counts as given."""
         self.problems.append(Problem(place, sentence))
         self.refused.add(field)
 
@@ -104,7 +106,7 @@ class Imported:
 
 
 def finish(draft: Draft, given: Given, *, needs_trainer: bool = True) -> Imported:
-    """The study of a draft and what was passed. Raises `NotImported`."""
+    """The study of a draft and the arguments of the caller. Raises `NotImported`."""
     _set_length(draft, given.max_steps)
     _set_trials(draft, given.num_trials)
     for name in ("metric", "mode"):
@@ -139,7 +141,7 @@ _MISSING = {
     "num_trials": "how many configurations are tried",
     "max_steps": "for how many steps a trial is trained, a step being one call of the trainer's train",
 }
-"""What is asked for by name."""
+"""Arguments that the caller may have to pass."""
 
 
 def _ask(draft: Draft, name: str, more: str = "") -> None:
@@ -190,8 +192,10 @@ def _set_length(draft: Draft, given: int | None) -> None:
         _move_length(draft, named[0])
     elif draft.tuner.get(LENGTH) is None:
         _ask(draft, LENGTH)
-    if draft.tuner.get("kind") == "asha":
-        draft.tuner.setdefault("min_steps", draft.tuner.get(LENGTH))  # one rung: nothing is stopped
+    if draft.tuner.get("kind") == "asha" and isinstance(steps := draft.tuner.get(LENGTH), int):
+        eta = draft.tuner.get("reduction_factor", 1)
+        lowest = max(1, steps // eta ** ((draft.rungs or 1) - 1))  # with one rung, nothing is stopped
+        draft.tuner.setdefault("min_steps", lowest)
     if draft.tuner.get("kind") == "grid":
         draft.space = {name: list_range(entry) for name, entry in draft.space.items()}
 

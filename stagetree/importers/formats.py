@@ -15,8 +15,8 @@ from stagetree.sequences import did_you_mean
 __all__ = ["FORMATS", "read_draft"]
 
 
-class Format(NamedTuple):
-    """A format: what it is, whether a content has its shape, and how it is read."""
+class ImportFormat(NamedTuple):
+    """A format: its title, a test for its shape, and its reader."""
 
     title: str
     recognises: Callable[[Any], bool]
@@ -24,19 +24,19 @@ class Format(NamedTuple):
 
 
 FORMATS = {
-    "katib": Format("an experiment of Katib", katib.is_katib, katib.read_katib),
-    "determined": Format("an experiment of Determined", determined.is_determined, determined.read_determined),
-    "hydra": Format("a multirun sweep of Hydra", hydra.is_hydra, hydra.read_hydra),
-    "nni": Format("a search space or experiment of NNI", nni.is_nni, nni.read_nni),
-    "ray": Format("a space of Ray Tune", ray_tune.is_ray, ray_tune.read_ray),
-    "optuna": Format("a study of Optuna", optuna_study.is_optuna, optuna_study.read_optuna),
-    "wandb": Format("a sweep of W&B", wandb.is_wandb, wandb.read_wandb),
+    "katib": ImportFormat("an experiment of Katib", katib.is_katib, katib.read_katib),
+    "determined": ImportFormat("an experiment of Determined", determined.is_determined, determined.read_determined),
+    "hydra": ImportFormat("a multirun sweep of Hydra", hydra.is_hydra, hydra.read_hydra),
+    "nni": ImportFormat("a search space or experiment of NNI", nni.is_nni, nni.read_nni),
+    "ray": ImportFormat("a space of Ray Tune", ray_tune.is_ray, ray_tune.read_ray),
+    "optuna": ImportFormat("a study of Optuna", optuna_study.is_optuna, optuna_study.read_optuna),
+    "wandb": ImportFormat("a sweep of W&B", wandb.is_wandb, wandb.read_wandb),
 }
 """All formats by name; the first that recognises a content reads it."""
 
 
 def read_draft(source: Any, name: str | None = None) -> Draft:
-    """The draft of a study from a file, or from the object that it would hold. name: of the format, if it is known.
+    """The draft of a study from a file, or from its content. name: of the format, if known.
 
     Raises `StagetreeError` if it is of none of them, and `SpecError` for a file that cannot be read.
     """

@@ -11,7 +11,7 @@ from typing import Any
 from stagetree.importers.draft import Draft
 from stagetree.importers.hydra_overrides import Sweep, listed, parse
 from stagetree.importers.lengths import is_length
-from stagetree.importers.values import choice, constant, evenly, whole
+from stagetree.importers.values import choice, constant, evenly, number, whole
 from stagetree.sequences import SequenceError, did_you_mean
 from stagetree.space import plain
 from stagetree.space.notation import lograndint, loguniform, randint
@@ -66,7 +66,9 @@ def read_hydra(content: Any) -> Draft:
 
 def _read_program(program: Json, draft: Draft) -> None:
     """The configuration of the program: its metric, and how long it trains."""
-    if METRIC in program:
+    if "${" in str(program.get(METRIC)):
+        draft.note(METRIC, f"refers to another value, so it is not taken: {program[METRIC]}")
+    elif METRIC in program:
         draft.fields["metric"] = program[METRIC]
     for name, value in program.items():
         lengths = dict(_lengths(name, value))
@@ -113,7 +115,10 @@ def _read_override(name: str, value: Any, draft: Draft, at: str, *, is_optuna: b
     if name.startswith("~"):
         draft.refuse(at, "removes a value of the config: leave it out, and remove it from the trainer's arguments")
         return
-    draft.add(name.lstrip("+").strip(), at, lambda: _entry(value, at, is_optuna=is_optuna))
+    if isinstance(value, Mapping):
+        draft.add(name, at, lambda: _configured(value, at))
+    else:
+        draft.add(name.lstrip("+").strip(), at, lambda: _entry(value, at, is_optuna=is_optuna))
 
 
 def _entry(value: Any, at: str, *, is_optuna: bool) -> Any:
@@ -148,7 +153,8 @@ def _configured(value: Any, at: str) -> Any:
         raise SequenceError(f"{at}.type", f"must be int, float or categorical, got {kind!r}")
     if value["type"] == "categorical":
         return choice(value.get("choices"), f"{at}.choices")
-    low, high, step = value.get("low"), value.get("high"), value.get("step")
+    low, high = (number(value.get(name), f"{at}.{name}") for name in ("low", "high"))
+    step = value.get("step")
     if value["type"] == "int":
         low, high = whole(low, f"{at}.low"), whole(high, f"{at}.high")
         return plain(lograndint(low, high) if value.get("log") else randint(low, high, step))
@@ -186,7 +192,9 @@ def _read_sampler(sampler: Any, seed: Any, draft: Draft, place: str) -> None:
     draft.tuner |= {"kind": "asha", "sampler": ours} if ours else {"kind": "random"}
     if not ours and name.lower() not in ("randomsampler", "random"):
         draft.note(place, f"{name} has no counterpart: configurations are drawn; docs/samplers.md has others")
-    if seed is not None:
+    if isinstance(seed, int):
         draft.tuner["sampling_seed"] = seed
+    elif seed is not None:
+        draft.note(f"{place}.seed", f"is left out: sampling_seed is a whole number, and this is {seed}")
     for option in options:
         draft.note(f"{place}.{option}", "is left out: samplers have no such option here")

@@ -46,7 +46,7 @@ class _Parser:
     def whole(self) -> Any:
         values = self._items("")
         if self._at < len(self._text):
-            raise self._error(f"does not go on after {self._text[: self._at]!r}")
+            raise self._error(f"does not end after {self._text[: self._at]!r}")
         if len(values) > 1:
             return Sweep("choice", [self._plain(value) for value in values])
         return values[0] if values else ""

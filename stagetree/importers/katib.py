@@ -58,6 +58,8 @@ def read_katib(content: Json) -> Draft:
         at = f"spec.parameters[{number}]"
         name = str(parameter.get("name", "")).lstrip("-")
         draft.add(name, at, lambda parameter=parameter, at=at: _entry(parameter, at))  # type: ignore[misc]
+        if (entry := draft.space.get(name)) and isinstance(entry, list) and all(map(_is_number_text, entry)):
+            draft.note(at, f"has texts as its values, as there: for numbers write [{', '.join(entry)}]")
     _read_algorithm(spec, draft)
     for theirs, ours in (("maxFailedTrialCount", "max_failures"), ("parallelTrialCount", "max_slots")):
         if theirs in spec:
@@ -125,6 +127,10 @@ def _range(kind: str, low: Any, high: Any, step: Any, distribution: str, place: 
     if kind == "int":
         return plain(randint(low, high, None if step is None else whole(step, f"{place}.step")))
     return evenly(low, high) if step is None else evenly(low, high, float(step))
+
+
+def _is_number_text(value: Any) -> bool:
+    return isinstance(value, str) and value.replace(".", "", 1).isdigit()
 
 
 def _number(text: Any, place: str) -> Any:

@@ -70,7 +70,7 @@ def read_optuna(study: optuna.Study) -> Draft:
 
 
 def _finished(study: optuna.Study) -> list[Any]:
-    """The trials that have drawn all their parameters: those that failed may have stopped before."""
+    """The trials that have drawn all their parameters: failed ones may have stopped before."""
     complete = [trial for trial in study.trials if trial.state.name in ("COMPLETE", "PRUNED")]
     return complete or list(study.trials)
 
@@ -88,8 +88,11 @@ def _read_directions(study: optuna.Study, draft: Draft) -> None:
 
 def _read_sampler(study: optuna.Study, draft: Draft) -> None:
     sampler, pruner = type(study.sampler).__name__, type(study.pruner).__name__
-    if sampler in SAMPLERS:
+    if sampler in SAMPLERS and len(study.directions) == 1:
         draft.tuner |= {"kind": "asha", "sampler": SAMPLERS[sampler]}
+        draft.note(
+            "sampler", f"is {SAMPLERS[sampler]} here, for {sampler}, which the study has now: storages keep none"
+        )
     else:
         draft.tuner["kind"] = "random"
         if sampler != "RandomSampler":
@@ -131,13 +134,15 @@ def convert(name: str, distribution: Any) -> Any:
 
 def _condition(name: str, seen: dict[str, list[Any]], trials: Sequence[Any]) -> Json:
     """The one other parameter whose values say whether this one exists. Raises `SequenceError`."""
-    found = {other: values for other in seen if other != name and (values := _explaining(name, other, trials))}
+    listed = {other: options for other, kinds in seen.items() if other != name and (options := _options(kinds[0]))}
+    found = {other: values for other in listed if (values := _explaining(name, other, trials))}
     if len(found) == 1:
         other, values = next(iter(found.items()))
-        if unseen := _unseen(seen[other][0], other, trials):
-            tried = f"no trial has tried {other} {' or '.join(map(repr, unseen))}"
+        tried = [trial.params[other] for trial in trials if other in trial.params]
+        if unseen := [option for option in listed[other] if option not in tried]:
+            what = f"no trial has tried {other} {' or '.join(map(repr, unseen[:3]))}"
             raise SequenceError(
-                name, f"exists in some trials only, and {tried}: try it in Optuna, or write when by hand"
+                name, f"exists in some trials only, and {what}: try it in Optuna, or write when by hand"
             )
         return {other: values[0] if len(values) == 1 else values}
     why = f"{' and '.join(found)} both explain which" if found else "no other parameter alone explains which"
@@ -155,20 +160,15 @@ def _explaining(name: str, other: str, trials: Iterable[Any]) -> list[Any]:
         elif (value := trial.params[other]) not in having[exists]:
             having[exists].append(value)
     is_decided = not any(value in having[False] for value in having[True])
-    return having[True] if is_decided and having[False] and len(having[True]) <= MOST_VALUES else []
+    return having[True] if is_decided and having[False] else []
 
 
-def _unseen(distribution: Any, name: str, trials: Iterable[Any]) -> list[Any]:
-    """The values of a distribution that no trial has tried, at most three."""
-    kind = type(distribution).__name__
-    if kind == "CategoricalDistribution":
-        options: Iterable[Any] = distribution.choices
-    elif kind == "IntDistribution" and distribution.high - distribution.low < MOST_VALUES:
-        options = range(distribution.low, distribution.high + 1, distribution.step)
-    else:
-        raise SequenceError(name, "is a range, of which a condition cannot list the values: write when by hand")
-    tried = [trial.params[name] for trial in trials if name in trial.params]
-    return [option for option in options if option not in tried][:3]
+def _options(distribution: Any) -> list[Any]:
+    """The values of a parameter that may be a condition; none for a range of floats or of many numbers."""
+    if type(distribution).__name__ == "CategoricalDistribution":
+        return list(distribution.choices)
+    is_short = type(distribution).__name__ == "IntDistribution" and distribution.high - distribution.low < MOST_VALUES
+    return list(range(distribution.low, distribution.high + 1, distribution.step)) if is_short else []
 
 
 def configurations(study: optuna.Study, best: int | None = None) -> list[Json]:

@@ -67,29 +67,31 @@ def evenly(low: float, high: float, step: Any = None) -> Any:
 
 
 def multiples(low: float, high: float, step: float, place: str, *, is_log: bool = False) -> Any:
-    """The range of the multiples of `step` from `low` to `high`, whole numbers if the step is one.
+    """The multiples of `step` to which a number from `low` to `high` rounds: whole numbers if the step is one.
 
-    Other tools draw and then round to a multiple. Our steps count from `low`, which must therefore be a multiple.
-    Raises `SequenceError`.
+    Raises `SequenceError` for a step that is no whole number and does not divide `low`, from which steps count here.
     """
     if step <= 0:
         raise SequenceError(place, f"must be above 0, got {step!r}")
-    if Decimal(repr(low)) % Decimal(repr(step)):
-        raise SequenceError(place, f"must divide {low!r}, from which steps are counted here, got {step!r}")
     if not isinstance(step, int):
+        if Decimal(repr(low)) % Decimal(repr(step)):
+            raise SequenceError(place, f"must divide {low!r}, from which steps are counted here, got {step!r}")
         return plain((loguniform if is_log else uniform)(low, high, step))
-    if not is_log:
-        return plain(randint(int(low), math.floor(high), step))
-    return plain(lograndint(int(low), math.floor(high))) if step == 1 else _logarithmic(int(low), high, step, place)
+    least, most = (round(bound / step) * step for bound in (low, high))
+    if step == 1 and is_log:
+        return plain(lograndint(least, most))
+    if not is_log and low % step == 0:
+        return plain(randint(least, math.floor(high), None if step == 1 else step))
+    return _weighted(list(range(least, most + 1, step)), low, high, step, place, is_log=is_log)
 
 
-def _logarithmic(low: int, high: float, step: int, place: str) -> Any:
-    """Multiples of a whole number, each as likely as a log-uniform number is to round to it."""
-    values = list(range(low, math.floor(high) + 1, step))
-    if low <= 0 or not 0 < len(values) <= MOST_LISTED:
-        raise SequenceError(place, f"must leave 1 to {MOST_LISTED} multiples above 0, got {len(values)}")
+def _weighted(values: list[int], low: float, high: float, step: int, place: str, *, is_log: bool) -> Any:
+    """Whole numbers, each as likely as a number of the range is to round to it."""
+    if not 0 < len(values) <= MOST_LISTED or (is_log and low <= 0):
+        raise SequenceError(place, f"must leave 1 to {MOST_LISTED} multiples of a range above 0, got {len(values)}")
+    measure = math.log if is_log else float
     edges = [low, *(value + step / 2 for value in values[:-1]), high]
-    weights = [float(f"{math.log(after / before):.6g}") for before, after in pairwise(edges)]
+    weights = [float(f"{measure(after) - measure(before):.6g}") for before, after in pairwise(edges)]
     return {"choice": values, "weights": weights}
 
 

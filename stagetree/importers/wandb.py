@@ -1,7 +1,7 @@
 """Sweep files of Weights & Biases.
 
 Search methods: `grid`; `random`; `bayes`, which becomes the sampler `tpe`. Early termination by `hyperband` becomes
-`asha` of the type `stopping`: both stop a run at a rung unless it is among the best 1/eta of those that came there.
+`asha` of the type `stopping`: both stop a run at a rung unless it is among the best 1/eta of the runs at that rung.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ METHODS = {"grid": "grid", "random": "random", "bayes": "tpe"}
 
 LEFT_OUT = {
     "program": "{} becomes the trainer of the study, see docs/trainers.md",
-    "command": "is left out: what it gives the program beside the parameters belongs in trainer_args: {}",
+    "command": "is left out: other arguments of the program belong in trainer_args: {}",
     "project": "is left out: sinks: [wandb:{}] writes the study to it",
     "entity": "is left out: WANDB_ENTITY={} says it to a sink",
     "description": "is left out: stagetree note ID TEXT keeps it with the study",
@@ -99,6 +99,18 @@ def _read_parameters(parameters: Parameter, draft: Draft, before: str, place: st
             _read_parameters(parameter["parameters"], draft, f"{before}{name}.", at)
         else:
             draft.add(f"{before}{name}", at, lambda parameter=parameter, at=at: _entry(parameter, at))  # type: ignore[misc]
+            _note_exponents(parameter, draft, at)
+
+
+def _note_exponents(parameter: Any, draft: Draft, at: str) -> None:
+    """Note bounds of `log_uniform` that were meant for `log_uniform_values`."""
+    if isinstance(parameter, Mapping) and parameter.get("distribution") == "log_uniform":
+        low, high = parameter.get("min"), parameter.get("max")
+        if isinstance(low, int | float) and isinstance(high, int | float) and 0 < low < high <= 1:
+            drawn = f"{math.exp(low):.6g} to {math.exp(high):.6g}"
+            draft.note(
+                at, f"draws from {drawn}: log_uniform has exponents of e, log_uniform_values the bounds themselves"
+            )
 
 
 def _entry(parameter: Any, at: str) -> Any:
@@ -113,8 +125,8 @@ def _entry(parameter: Any, at: str) -> Any:
     for name in needed:
         if parameter.get(name) is None and not (name == "value" and name in parameter):
             raise SequenceError(f"{at}.{name}", f"is missing: {kind} needs {' and '.join(needed)}")
-    for name in parameter.keys() - {"distribution", *needed, *optional}:
-        if parameter[name] is not None:
+    for name in parameter:
+        if name not in {"distribution", *needed, *optional} and parameter[name] is not None:
             known_names = ", ".join([*needed, *optional])
             raise SequenceError(f"{at}.{name}", f"does not go with {kind}, which has {known_names}")
     return convert(parameter, at)
@@ -141,7 +153,8 @@ def _uniform(parameter: Parameter, at: str) -> Any:
 
 
 def _int_uniform(parameter: Parameter, at: str) -> Any:
-    return plain(randint(whole(parameter["min"], f"{at}.min"), whole(parameter["max"], f"{at}.max")))
+    low, high = (int(each) if each == int(each) else whole(each, at) for each in _bounds(parameter, at))
+    return plain(randint(low, high))
 
 
 def _q_uniform(parameter: Parameter, at: str) -> Any:
@@ -273,12 +286,10 @@ def _read_stopping(stopping: Any, draft: Draft) -> None:
     if stopping.get("strict"):
         draft.fields["value"] = "last"  # the value at the rung
     elif "strict" in stopping:
-        draft.note(
-            "early_terminate.strict", "is left out: value: best compares the best results so far, as without strict"
-        )
+        draft.note("early_terminate.strict", "is left out: value: best compares best results, as without strict")
 
 
-def _rungs(stopping: Json, draft: Draft) -> Json:
+def _rungs(stopping: Parameter, draft: Draft) -> Json:
     eta = whole(stopping.get("eta", 3), "eta")
     if "max_iter" not in stopping:
         if "min_iter" not in stopping:

@@ -7,7 +7,7 @@ means one.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import yaml
 
@@ -19,7 +19,7 @@ _TIME = "tag:yaml.org,2002:timestamp"
 class Loader(StudyLoader):
     """The plain values of YAML 1.1, without dates; and the checks of study files, such as for a key written twice."""
 
-    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {
+    yaml_implicit_resolvers: dict[str, Any] = {  # noqa: RUF012
         letter: [
             *(
                 (tag, pattern)

@@ -17,7 +17,7 @@ from struct import pack
 from typing import Any
 
 Scalar = bool | int | float | str | None | tuple["Scalar", ...]
-"""A value: a list is one value too, and is held as a tuple, which nobody can change."""
+"""A value of a hyper-parameter. A list is one value too, held as a tuple, which is immutable."""
 
 LARGEST_EXACT = 2**53
 """Above this, floats do not represent every whole number."""

@@ -173,7 +173,7 @@ def test_where_reaches_into_nested_sequences() -> None:
         ({3: 1}, "", "must name its hyper-parameters by strings"),
         ({"lr": []}, "lr", "must be a list of at least one option, got []"),
         ({"lr": {"choice": 3}}, "lr.choice", "must be a list of at least one option, got 3"),
-        ({"lr": [0.1, [{"min": 1, "max": 2}, {"a": 1}]]}, "lr[1][1]", "must be a number, a string, true, false or null, got"),
+        ({"lr": [0.1, [{"min": 1, "max": 2}, {"a": 1}]]}, "lr[1][1]", "must be a number, a string, true"),
         ({"lr": {"unifrom": [0, 1]}}, "lr", "got 'unifrom'; did you mean uniform?"),
         ({"lr": {"uniform": [0]}}, "lr.uniform", "must be [lowest, highest], two finite numbers, got [0]"),
         ({"lr": {"uniform": [1, 0]}}, "lr.uniform", "must be [lowest, highest], but 1 is more than 0"),
