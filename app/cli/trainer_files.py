@@ -89,7 +89,8 @@ def find_trainer(spec: StudySpec, study: Path, trainers: list[str]) -> TrainerSo
             names = ", ".join(sorted(known)) or "none"
             text = f"is in none of the files that are named, which have {names}, got {spec.trainer!r}"
             raise SpecError([Problem("trainer", text + did_you_mean(spec.trainer, known))])
-        why = f"it is not in {ENTRY} beside the study file; --trainers names another file"
+        near = did_you_mean(spec.trainer, known)
+        why = f"it is not in {ENTRY} beside the study file{near or '; --trainers names another file'}"
     except TrainerFileError as error:
         if trainers:
             raise

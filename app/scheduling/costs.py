@@ -192,7 +192,7 @@ def _features(node: Node, gpu: str) -> Features:
         return {}
     features: Features = {f" on {gpu}": 1.0} if gpu else {}
     for name, value in values.items():
-        if isinstance(value, str):
+        if isinstance(value, str | tuple):
             features[f"{name}={value}"] = 1.0
         elif value is not None:
             features[name] = _logarithm(value)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
 from stagetree.advice.horizons import horizon_advice
 from stagetree.advice.tuning import RATES, num_trials, sample_configurations, tuner_advice
+from stagetree.advice.values import value_advice
 from stagetree.sequences import Sequence, SequenceError, last_change
 from stagetree.space import LENGTH, Space
 from stagetree.space.distributions import Distribution, Range
@@ -40,7 +40,7 @@ def advice(spec: StudySpec, count_steps: CountSteps = lambda spec: None) -> list
     tuner: Any = spec.tuner
     has_cooldowns = getattr(tuner, "rung_value", None) is not None
     return [
-        *_texts_like_numbers(spec.to_json().get("space") or {}),
+        *value_advice(spec),
         *_best_state_unkept(spec),
         *tuner_advice(spec),
         *(tuner.rung_value.decay_warnings(spec, tuner.max_steps or tuner.min_steps) if has_cooldowns else ()),
@@ -48,32 +48,6 @@ def advice(spec: StudySpec, count_steps: CountSteps = lambda spec: None) -> list
         *horizon_advice(spec, count_steps),
         *_reasons_against_sharing(spec, count_steps),
     ]
-
-
-_NUMBERS = re.compile(
-    r"\s*[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?(\s+[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?)*\s*", re.IGNORECASE
-)
-
-
-def _texts_like_numbers(space: Mapping[str, Any]) -> Iterator[str]:
-    """Texts that look like numbers, and empty values. Otherwise only the trainer would notice."""
-    for name, entry in space.items():
-        if entry is None or entry == {"family": "constant", "value": None}:
-            yield f"{name} is null, which trainers are given as None: write its values, or leave it out"
-        for text in dict.fromkeys(_texts(entry)):
-            if _NUMBERS.fullmatch(text):
-                right = (
-                    f"[{', '.join(text.split())}] is a list" if len(text.split()) > 1 else f"{text.strip()} is a number"
-                )
-                yield f"{name} has the text {text!r} among its values: {right}, without quotes"
-
-
-def _texts(entry: Any) -> Iterator[str]:
-    if isinstance(entry, str):
-        yield entry
-    elif isinstance(entry, Mapping | list):
-        for each in entry.values() if isinstance(entry, Mapping) else entry:
-            yield from _texts(each)
 
 
 def _best_state_unkept(spec: StudySpec) -> Iterator[str]:

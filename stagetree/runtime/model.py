@@ -19,6 +19,7 @@ from stagetree.runtime.averaging import Averaging
 from stagetree.runtime.checkpoints import state_format
 from stagetree.runtime.checkpoints.buffers import Buffer, Buffers
 from stagetree.runtime.checkpoints.weight_files import load_weights
+from stagetree.runtime.construction import construct
 from stagetree.runtime.failures import UNSAVABLE, TrainerFailed, plain, user_code
 from stagetree.runtime.scripts.interface import Script, place_text
 from stagetree.runtime.scripts.launched_trainer import LaunchedTrainer as LaunchedTrainer
@@ -78,7 +79,7 @@ class Model:
         """The model before its first step. Raises `TrainerFailed`."""
         generators.seed(seed)
         with user_code():
-            return cls(kind(seed=seed, device=device, **args), device)
+            return cls(construct(kind, args, seed, device), device)
 
     def unread(self) -> list[str]:
         """The hyper-parameters that the trainer has not read so far."""

@@ -260,6 +260,12 @@ def _family(value: Mapping[str, Any]) -> type[Sequence]:
         raise SequenceError("family", f"is missing: {meant} has these fields")
     if name is None and (hint := _notation_hint(value)):
         raise SequenceError("", f"must be a sequence, which names its family, or a distribution: {hint}")
+    if name is None:
+        fields_of = ", ".join(map(str, value))
+        example = "{uniform: [lowest, highest]} or {family: exponential, init: 0.1, gamma: 0.9}"
+        raise SequenceError(
+            "", f"must be a distribution or a sequence, such as {example}, got an object with {fields_of}"
+        )
     if not isinstance(name, str) or name not in FAMILIES:
         raise SequenceError(
             "family", f"must be one of {', '.join(FAMILIES)}, got {name!r}{did_you_mean(name, FAMILIES)}"

@@ -104,8 +104,13 @@ class Wsd(Sequence):
 
     @classmethod
     def fill_length_field(cls, written: Mapping[str, Any], steps: int) -> dict[str, Any]:
-        decay = written.get("decay")
-        return {**written, "stable_until": steps - decay} if isinstance(decay, int) else dict(written)
+        warmup, decay = written.get("warmup", 0), written.get("decay")
+        if not isinstance(decay, int):
+            return dict(written)
+        if isinstance(warmup, int) and warmup + decay > steps and warmup >= 0:
+            long = f"warmup {warmup} and decay {decay} are {warmup + decay} steps, and the trial has {steps}"
+            raise SequenceError("decay", f"must end with the trial: {long}")
+        return {**written, "stable_until": steps - decay}
 
     def decay_span(self) -> tuple[int, int]:
         return self.stable_until, self.stable_until + self.decay

@@ -45,7 +45,10 @@ def resolve_fractions(value: Any, steps: int | None, path: str = "") -> Any:
     family = FAMILIES.get(str(answer.get("family"))) if isinstance(answer, Mapping) else None
     if family is None or steps is None or family.length_field(answer) in {None, *answer}:
         return answer
-    return family.fill_length_field(answer, steps)
+    try:
+        return family.fill_length_field(answer, steps)
+    except SequenceError as error:
+        raise SequenceError(".".join(filter(None, (path, error.field))), error.problem) from None
 
 
 def _resolve(value: Any, owner: Mapping[str, Any], steps: int | None, path: str, through: tuple[str, ...]) -> Any:

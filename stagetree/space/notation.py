@@ -31,6 +31,7 @@ from stagetree.space.distributions import (
     plain,
     steps_in,
 )
+from stagetree.space.other_notations import other_notation
 from stagetree.space.starts import expand_at
 
 __all__ = ["DISTRIBUTIONS", "canonical", "choice", "lograndint", "loguniform", "normal", "randint", "uniform"]
@@ -132,6 +133,8 @@ def _canonical(entry: Any, path: str) -> Any:
         return [_canonical(item, f"{path}[{number}]") for number, item in enumerate(entry)]
     if not isinstance(entry, Mapping):
         return entry
+    if "family" not in entry and (sentence := other_notation(entry)):
+        raise SpaceError(path, sentence)
     if is_mix(entry) and isinstance(entry["mix"], Mapping):  # all names in it are of streams
         return {
             "mix": {name: _canonical(item, f"{_path_to(path, 'mix')}.{name}") for name, item in entry["mix"].items()}
@@ -254,7 +257,9 @@ def read_range(value: Mapping[str, Any], name: str, path: str) -> Range:
     at, bounds = _path_to(path, name), value[name]
     if not isinstance(bounds, list) or len(bounds) != 2 or not all(map(is_number, bounds)):
         expected = "[mean, standard deviation]" if name == "normal" else "[lowest, highest]"
-        raise SpaceError(at, f"must be {expected}, two finite numbers, got {bounds!r}")
+        quoted = isinstance(bounds, list) and any(isinstance(each, str) for each in bounds)
+        hint = ": write numbers without quotes" if quoted else ""
+        raise SpaceError(at, f"must be {expected}, two finite numbers, got {bounds!r}{hint}")
     step = _step(value, name, path)
     return _normal(bounds, value, step, path) if name == "normal" else _bounded_range(bounds, name, step, at)
 

@@ -18,6 +18,8 @@ _END = object()
 _LOOKS_LIKE_A_RANGE = re.compile(r"\s*({0})\s*(?::|\.\.|,)\s*({0})\s*".format(r"\d*\.?\d+(?:e[+-]?\d+)?"))
 """Range notations of other tools. A constant that looks like this, such as 16:9, must be written as a choice of one."""
 
+_THOUSANDS = re.compile(r"[1-9]\d{0,2}(,\d{3})+")
+
 _MOST_RANGE = 100
 """The characters of a constant that may look like a range: the time to tell grows with their square."""
 
@@ -34,6 +36,8 @@ def read_pattern(value: Any, path: str) -> Any:
     """Parse the pattern of a hyper-parameter. A list at the top level, and only there, is a choice. Raises
     `SpaceError`.
     """
+    if isinstance(value, str) and _THOUSANDS.fullmatch(value):
+        raise SpaceError(path, f"must be a value: write {value.replace(',', '')} for the number, got {value!r}")
     if isinstance(value, str) and (ends := looks_like_range(value)):
         written = f"{{uniform: [{ends[1]}, {ends[2]}]}}"
         raise SpaceError(path, f"must be a value or a distribution: a study has ranges as {written}, got {value!r}")

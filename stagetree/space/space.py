@@ -15,6 +15,7 @@ from stagetree.space.distributions import Choice, Distribution, SpaceError, plai
 from stagetree.space.effort import spend
 from stagetree.space.entries import grid_options, listed_values, read_entry, reader_of
 from stagetree.space.lengths import LENGTH, Lengths, read_lengths
+from stagetree.space.names import check_names
 from stagetree.space.notation import canonical
 from stagetree.space.patterns import (
     Choose,
@@ -39,6 +40,9 @@ _ATTEMPTS = 1000
 
 _EXAMPLES = 16
 """How many samples stand for an entry that follows from others."""
+
+CHECKED_WHERE = 10_000
+"""On how many configurations `where` is tried before a study starts."""
 
 OptionsOf = Callable[[str, Any, int | None], list[Any]]
 """The values of an entry, given its name, its pattern and the length of trials."""
@@ -70,6 +74,7 @@ class Space:
         if not all(isinstance(name, str) and name for name in entries):
             raise SpaceError("", f"must name its hyper-parameters by strings, got {list(entries)!r}")
         self._json = {name: canonical(plain(entry), name) for name, entry in entries.items()}
+        check_names(self._json)
         self._lengths = read_lengths(self._json[LENGTH], entries) if has_lengths else Lengths(steps)
         self._conditions = {name: split(self._json[name], name)[1] for name in self._choice_order()}
         lengths = list(dict.fromkeys(self._lengths.checked_lengths(self._json.get(LENGTH))))
@@ -82,7 +87,7 @@ class Space:
         self._check_references(lengths)
         self._weight = sum(map(weight, self._patterns.values()))
         self._conditions = self._resolve_conditions()
-        self._is_filtered = where is not None
+        self._is_filtered, self._is_expression = where is not None, isinstance(where, str)
         self._where = read_where(where, list(entries))
 
     def _choice_order(self) -> list[str]:
@@ -339,6 +344,12 @@ class Space:
                 configuration[name] = read(fill(name, pattern), steps, name)
         return self._complete(configuration)
 
+    def check_where(self) -> None:
+        """Raise `WhereError` if `where` cannot be computed for a configuration. Ranges are represented by one draw."""
+        if self._is_expression:
+            for configuration in islice(self._product(_drawn_options, skips_invalid=True), CHECKED_WHERE):
+                self._where(configuration)
+
     def allows(self, configuration: Mapping[str, Sequence]) -> bool:
         """Whether `where` accepts a configuration."""
         return bool(self._where(dict(configuration)))
@@ -354,6 +365,16 @@ class Space:
         listed = {name: listed_values(name, self._patterns[name]) for name in self.parents()}
         values = {name: None if options is None else ListedValues(options) for name, options in listed.items()}
         return {name: condition and condition.resolve(values, name) for name, condition in self._conditions.items()}
+
+
+def _drawn_options(name: str, pattern: Any, steps: int | None) -> list[Any]:
+    """A value of each way to choose, with ranges drawn. Invalid ones are skipped, as in sampling."""
+    options, read = [], reader_of(pattern)
+    for place, unfolded in islice(unfold_entry(pattern, name), CHECKED_WHERE):
+        spend(weight(unfolded))
+        with suppress(SequenceError):
+            options.append(read(fill(unfolded, place, random_choices(Random(place))), steps, place))
+    return options
 
 
 def _sequences(name: str, pattern: Any, steps: int | None) -> list[Any]:

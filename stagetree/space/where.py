@@ -12,7 +12,9 @@ lists and indices, but no calls, builtins or powers.
 from __future__ import annotations
 
 import ast
+import json
 import operator
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from typing import Any
@@ -23,6 +25,9 @@ from stagetree.source.syntax import syntax_tree
 __all__ = ["Where", "WhereError", "compile_where", "number_of", "parse_expression", "read_where"]
 
 Where = Callable[[Mapping[str, Sequence]], bool]
+
+PARAMS = "params"
+"""The object of all hyper-parameters in an expression, unless the space has this name."""
 
 _LONGEST, _DEEPEST = 2000, 50
 _ARITHMETIC: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
@@ -75,9 +80,39 @@ def compile_where(text: str, names: Iterable[str]) -> Where:
     Raises `WhereError`. The predicate also raises it for values that it cannot compute with.
     """
     text = text.replace("\n", " ").strip()
-    tree = parse_expression(text)
-    _check(tree, tree, list(names), text)
-    return lambda hp: _truth(tree, hp)
+    tree, known = parse_expression(text), list(names)
+    _check(tree, tree, known, text)
+    used = [name for name in known if name in _names_in(tree, known)]
+
+    def accepts(hp: Mapping[str, Sequence]) -> bool:
+        try:
+            return _truth(tree, hp)
+        except WhereError as error:
+            shown = ", ".join(f"{name}: {_written(hp.get(name))}" for name in used)
+            raise WhereError(f"{error.problem}, with {shown}" if shown else error.problem) from None
+
+    return accepts
+
+
+def _names_in(tree: ast.expr, names: list[str]) -> set[str]:
+    """The hyper-parameters that an expression names."""
+    nodes = list(ast.walk(tree))
+    return {node.id for node in nodes if isinstance(node, ast.Name)} | {
+        quoted for node in nodes if (quoted := _quoted_name(node, names)) is not None
+    }
+
+
+def _quoted_name(node: ast.AST, names: Iterable[str]) -> str | None:
+    """The name in `params['optimizer.lr']`, which is for names that are no words; None for any other node."""
+    match node:
+        case ast.Subscript(value=ast.Name(id=owner), slice=ast.Constant(value=str(name))):
+            return name if owner == PARAMS and PARAMS not in names else None
+    return None
+
+
+def _written(value: Sequence | None) -> str:
+    """A value as a study file has it."""
+    return json.dumps(value.to_json().get("value") if isinstance(value, Constant) else value and value.to_json())
 
 
 def parse_expression(text: str) -> ast.expr:
@@ -100,13 +135,24 @@ def _check(node: ast.AST, place: ast.expr, names: list[str], text: str, depth: i
     if not isinstance(node, _ALLOWED):
         got = ast.get_source_segment(text, place)
         raise WhereError(f"only comparisons, and, or, not, arithmetic and fields are allowed, got {got}", place)
+    if (quoted := _quoted_name(node, names)) is not None:
+        if quoted not in names:
+            raise _unknown_name(quoted, names, place)
+        return
     if isinstance(node, ast.Name) and node.id not in names:
-        advice = f"there are {', '.join(names)}{did_you_mean(node.id, names)}"
-        raise WhereError(f"{node.id} is not a hyper-parameter: {advice}", node)
+        raise _unknown_name(node.id, names, node)
+    if isinstance(node, ast.Attribute) and ast.unparse(node) in names:
+        raise WhereError(f"write {PARAMS}[{ast.unparse(node)!r}] for a name with a dot in it", node)
     if isinstance(node, ast.Attribute) and node.attr not in _FIELDS:
         raise WhereError(f"no family has a field {node.attr}{did_you_mean(node.attr, _FIELDS)}", node)
     for child in ast.iter_child_nodes(node):
         _check(child, child if isinstance(child, ast.expr) else place, names, text, depth + 1)
+
+
+def _unknown_name(name: str, names: list[str], node: ast.expr) -> WhereError:
+    longer = [each for each in names if re.match(rf"{re.escape(name)}[^\w]", each)]
+    advice = f"; write {PARAMS}[{longer[0]!r}]" if longer else did_you_mean(name, names)
+    return WhereError(f"{name} is not a hyper-parameter: there are {', '.join(names)}{advice}", node)
 
 
 def _truth(node: ast.expr, hp: Mapping[str, Sequence]) -> bool:
@@ -132,6 +178,10 @@ def _value(node: ast.expr, hp: Mapping[str, Sequence]) -> Any:
             return [_scalar(item, hp) for item in items]
         case ast.Attribute(value=owner, attr=name):
             return _field(_value(owner, hp), name, node)
+        case ast.Subscript(value=ast.Name(id=owner_name), slice=ast.Constant(value=str(name))) if (
+            owner_name == PARAMS and PARAMS not in hp
+        ):
+            return hp.get(name)
         case ast.Subscript(value=owner, slice=index):
             return _compute(node, operator.getitem, _scalar(owner, hp), _scalar(index, hp))
         case ast.BoolOp(op=op, values=parts):

@@ -55,11 +55,22 @@ def problem_in(detail: ErrorDetails, study: type[BaseModel], space: Any = None) 
         )
     if detail["type"].startswith("union_tag"):
         path = f"{path}.kind"
+    if detail["type"] == "extra_forbidden" and space is EMPTY and path.isidentifier() and not _is_meant(path, study):
+        return Problem(path, f"stands beside space: indent it, so that {path} is in the space")
     if detail["type"] == "extra_forbidden" and isinstance(space, Mapping) and path in space:
         return Problem(path, f"is no field of a study; did you mean space.{path}?")
     if detail["type"] == "extra_forbidden" and path in _names(*KINDS.values()) - _names(study):
         return Problem(path, f"is no field of a study; did you mean tuner.{path}?")
     return Problem(path, _sentence(detail, owner, str(names[0]) if names else "") + _length_hint(path, detail["input"]))
+
+
+EMPTY = object()
+"""For a `space:` with nothing in it."""
+
+
+def _is_meant(name: str, study: type[BaseModel]) -> bool:
+    """Whether a name is nearly one of a study's or tuner's fields."""
+    return bool(did_you_mean(name, _names(study, *KINDS.values())))
 
 
 def _length_hint(path: str, given: Any) -> str:

@@ -275,9 +275,7 @@ def part_of(owner: type[BaseModel], name: str) -> type[BaseModel] | None:
 
 def sentence(detail: ErrorDetails, owner: type[BaseModel], name: str) -> str:
     """What would be right for the field `name` of a model."""
-    got = shorten(detail["input"])
-    if detail["type"] == "int_type" and isinstance(detail["input"], float) and detail["input"].is_integer():
-        got = f"{got}: write {int(detail['input'])}"
+    got = shorten(detail["input"]) + _whole_hint(detail)
     own_first = sorted(owner.model_fields, key=lambda field: field not in owner.__annotations__)
     fields = [field for field in own_first if field != "kind"]
     match detail["type"]:
@@ -295,6 +293,16 @@ def sentence(detail: ErrorDetails, owner: type[BaseModel], name: str) -> str:
             return f"must be a string, as all keys, got {got}"
         case _:
             return f"must be {_description(owner, name)}, got {got}"
+
+
+def _whole_hint(detail: ErrorDetails) -> str:
+    """How to write a whole number that was given as a float or a text."""
+    given = detail["input"]
+    if detail["type"] != "int_type" or not isinstance(given, float | str):
+        return ""
+    if isinstance(given, str):
+        return f": write {given}, without quotes" if given.isdigit() else ""
+    return f": write {int(given)}" if given.is_integer() else ": it must be a whole number"
 
 
 def _description(owner: type[BaseModel], name: str) -> str:

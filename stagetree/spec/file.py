@@ -48,6 +48,7 @@ def read(path: Path, loader: type[StudyLoader] | None = None) -> Any:
 
 
 _NULL = "tag:yaml.org,2002:null"
+_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
 
 class StudyLoader(yaml.SafeLoader):
@@ -60,6 +61,10 @@ class StudyLoader(yaml.SafeLoader):
         for key, value in node.value:
             if key.tag == "tag:yaml.org,2002:merge":
                 continue
+            if key.tag in _NUMBERS and value.tag == _NULL and keys:
+                before, low = list(node.value)[len(keys) - 1]
+                written = f"{before.value}: [{low.value}, {key.value}]"
+                raise ConstructorError(None, None, f"write {{{written}}}: two numbers are a list", key.start_mark)
             if not isinstance(key.value, str) or key.tag != "tag:yaml.org,2002:str":
                 raise ConstructorError(None, None, f"keys must be strings, got {key.value!r}", key.start_mark)
             if key.value in keys:
@@ -171,16 +176,23 @@ def change_fields(spec: Any, changes: Mapping[str, Any]) -> Any:
     if kind in KINDS and isinstance(tuner, dict) and kind != tuner.get("kind"):
         copy["tuner"] = {field: value for field, value in tuner.items() if field in KINDS[kind].model_fields}
     for path, value in changes.items():
-        *owners, last = path.split(".")
-        owner = copy
-        for part in owners:
-            owner = owner.setdefault(part, {}) if isinstance(owner, dict) else None
+        owner, parts = copy, _parts(path)
+        while len(parts) > 1 and not (isinstance(owner, dict) and ".".join(parts) in owner):
+            owner = owner.setdefault(parts[0], {}) if isinstance(owner, dict) else None
+            parts = parts[1:]
+        last = ".".join(parts)
         if not isinstance(owner, dict):
             raise SpecError([Problem(path, "cannot be set: its parent is not an object")])
         owner[last] = value
         if value is None:
             del owner[last]
     return copy
+
+
+def _parts(path: str) -> list[str]:
+    """The names in a path such as `tuner.max_steps`, or `space['optimizer.lr'].init`. `params` is the space."""
+    parts = [quoted or name for quoted, name in re.findall(r"""\[['"](.+?)['"]\]|([^.\[\]]+)""", path)]
+    return ["space", *parts[1:]] if path.startswith("params[") else parts
 
 
 # ------------------------------------------------------------------------------------------------------------- errors

@@ -13,6 +13,7 @@ from stagetree.limits import LIMITS, Limits, check_size
 from stagetree.sequences import Sequence, SequenceError, parse
 from stagetree.space import LENGTH, Space, Where, WhereError
 from stagetree.spec.checks import (
+    EMPTY,
     OMITTED_DEFAULTS,
     check_length,
     missing_length_problems,
@@ -187,7 +188,8 @@ class StudySpec(SubmittedStudy):
             super().__init__(**values)
         except ValidationError as error:
             details = error.errors(include_url=False)
-            problems = (problem_in(detail, type(self), values.get("space")) for detail in details)
+            space = values.get("space", {})
+            problems = (problem_in(detail, type(self), EMPTY if space is None else space) for detail in details)
             raise SpecError([*first_problems(problems), *missing]) from None
         except RecursionError:
             raise SpecError([Problem("", "must not be nested this deeply")]) from None
@@ -214,6 +216,8 @@ class StudySpec(SubmittedStudy):
         if self.stop_hopeless is not None:
             self.stop_hopeless.check(self.tuner)
         try:
+            if self.tuner.needs_space:
+                self.search_space.check_where()
             self.tuner.check(self)
         except (WhereError, FieldError):
             raise

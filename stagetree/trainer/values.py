@@ -12,8 +12,22 @@ from typing import Any
 from stagetree.sequences import is_same_value
 
 
+class NoHyperParameter(KeyError):
+    """A trainer read a hyper-parameter that it is not given. names: those that it is given."""
+
+    def __init__(self, name: str, names: Iterable[str] = ()) -> None:
+        super().__init__(name, tuple(names))
+
+    def __str__(self) -> str:
+        name, names = self.args
+        return f"the trainer reads {name}, and is given {', '.join(names) or 'no hyper-parameters'}"
+
+
 class RecordedValues(dict[str, Any]):
     """Hyper-parameters that record which of them were read."""
+
+    def __missing__(self, name: str) -> Any:
+        raise NoHyperParameter(name, dict.keys(self))
 
     def __init__(self, hp: Mapping[str, Any]) -> None:
         super().__init__(hp)

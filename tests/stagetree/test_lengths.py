@@ -257,8 +257,8 @@ def test_one_cycle_may_end_with_the_trial() -> None:
         (
             {"lr": {**WSD, "decay": 10}, "max_steps": [50]},
             GRID,
-            "space.lr.stable_until",
-            "before the end of the warm-up",
+            "space.lr.decay",
+            "must end with the trial: warmup ",
         ),
         (
             {"lr": {**WSD, "decay": {"ratio": "x"}}, "max_steps": [500]},

@@ -220,10 +220,10 @@ WSD = {"family": "wsd", "peak": 1, "warmup": 2, "stable_until": 5, "decay": 3}
     ("written", "field", "problem"),
     [
         (math.nan, "", "must be a finite number, got nan"),
-        ([1], "", "must be a number, a string, true, false or null, got [1]"),
+        ([{}], "[0]", "must be a number, a string, true, false or null, got {}"),
         ({"family": "multistepp"}, "family", "did you mean multistep?"),
         ({"family": ["x"]}, "family", "must be one of constant, values,"),
-        ({}, "family", "got None"),
+        ({}, "", "must be a distribution or a sequence, such as"),
         ({"type": "float", "low": 0, "high": 1, "log": True}, "", "distribution: write {loguniform: [low, high]}"),
         ({"uniform": [0, 1], "log": True}, "", "distribution: write {loguniform: [low, high]}"),
         ({"grid_search": [1, 2]}, "", "write the list alone, with the tuner grid"),

@@ -267,7 +267,7 @@ LINEAR = {"family": "linear", "init": 0.1, "slope": -0.01}
             "tuner.trials[0].hp",
             "must be an object from hyper-parameter to sequence, got 3",
         ),
-        (trials({"hp": {"lr": [1]}, "steps": 1}), "tuner.trials[0].hp.lr", "must be a number, a string"),
+        (trials({"hp": {"lr": [{}]}, "steps": 1}), "tuner.trials[0].hp.lr[0]", "must be a number, a string"),
         (trials({"hp": {"lr": {"family": "cos"}}, "steps": 1}), "tuner.trials[0].hp.lr.family", "did you mean cosine?"),
         (trials({"hp": LR, "steps": 1, "stps": 1}), "tuner.trials[0].stps", "did you mean steps?"),
         (trials({"hp": LR, "steps": 1}) | {"space": LR}, "space", "must be left out: the tuner trials has no space"),
@@ -456,7 +456,10 @@ STEPS = "must be the number of steps to train each trial for, at least 1"
         ({"parameters": {"lr": 0.1}}, "parameters: is not a field here: its name is space"),
         ({"method": "bayes"}, "method: is not a field here: its name is tuner"),
         ({"tuner": {"kind": "grid", "max_steps": 1e4}}, f"tuner.max_steps: {STEPS}, got 10000.0: write 10000"),
-        ({"tuner": {"kind": "grid", "max_steps": 4.5}}, f"tuner.max_steps: {STEPS}, got 4.5"),
+        (
+            {"tuner": {"kind": "grid", "max_steps": 4.5}},
+            f"tuner.max_steps: {STEPS}, got 4.5: it must be a whole number",
+        ),
         ({"epochs": 9}, "epochs: is not a field here: max_steps of the tuner is meant for that"),
         (
             {"tuner": {**GRID["tuner"], "epochs": 9}},
