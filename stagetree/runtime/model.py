@@ -19,13 +19,12 @@ from stagetree.runtime.averaging import Averaging
 from stagetree.runtime.checkpoints import state_format
 from stagetree.runtime.checkpoints.buffers import Buffer, Buffers
 from stagetree.runtime.checkpoints.weight_files import load_weights
-from stagetree.runtime.construction import construct
 from stagetree.runtime.failures import UNSAVABLE, TrainerFailed, plain, user_code
 from stagetree.runtime.scripts.interface import Script, place_text
 from stagetree.runtime.scripts.launched_trainer import LaunchedTrainer as LaunchedTrainer
 from stagetree.sequences import Form, as_lists, is_same_value, parse
 from stagetree.trainer import Trainer, generators
-from stagetree.trainer.base import MetricSums, TrainsAhead, finite_metrics
+from stagetree.trainer.base import MetricSums, TrainsAhead, construct, finite_metrics
 from stagetree.trainer.values import GivenValues
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from stagetree import Trainer
 from stagetree.advice import advice
-from stagetree.runtime.construction import construct
 from stagetree.spec import SpecError, StudySpec
 from stagetree.spec.file import change_fields
+from stagetree.trainer.base import construct
 from stagetree.trainer.values import GivenValues
 
 HEAD = "name: x\ntrainer: t\nmetric: loss\nmode: min\n"

@@ -220,7 +220,7 @@ WSD = {"family": "wsd", "peak": 1, "warmup": 2, "stable_until": 5, "decay": 3}
     ("written", "field", "problem"),
     [
         (math.nan, "", "must be a finite number, got nan"),
-        ([{}], "[0]", "must be a number, a string, true, false or null, got {}"),
+        ({"family": "constant", "value": [{}]}, "value[0]", "must be a number, a string, true, false or null, got"),
         ({"family": "multistepp"}, "family", "did you mean multistep?"),
         ({"family": ["x"]}, "family", "must be one of constant, values,"),
         ({}, "", "must be a distribution or a sequence, such as"),
