@@ -57,7 +57,7 @@ class StudyLoader(yaml.SafeLoader):
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012, PyYAML's name and type
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        keys = set()
+        keys = set[str]()
         for key, value in node.value:
             if key.tag == "tag:yaml.org,2002:merge":
                 continue
