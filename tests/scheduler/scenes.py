@@ -12,6 +12,7 @@ from stacks import Json
 
 from app.domain import commands as c
 from app.domain import events as e
+from app.domain.chain_assignment import ChainAssignment
 from app.domain.decide import decide
 from app.domain.search_plan import SearchPlan, Study
 from app.domain.terms import FailureKind, StudyId
@@ -20,6 +21,7 @@ from app.events.log import Append, StoredEvent, VersionConflict
 from app.events.memory import MemoryRecords
 from app.events.plans import Plans
 from app.events.records import Records, Write, transact
+from app.events.rows import ChainRecord
 from app.events.rows.ports import RowsPort
 from app.scheduling.fair_share import POLICIES
 from app.workers.scheduler.ports import Ports
@@ -39,6 +41,11 @@ def trials(*steps: int) -> Json:
 
 
 ONE = trials(10)
+
+
+def rates(*values: Any, steps: int = 4) -> Json:
+    """The tuner of trials that differ in nothing but their learning rate."""
+    return {"kind": "trials", "trials": [{"hp": {"lr": each}, "steps": steps} for each in values]}
 
 
 class Accidents:
@@ -189,6 +196,17 @@ class Scene:
         """From where to where the stages go that were given to slots."""
         return [(stage.start, stage.end) for event in self.events(e.ChainAssigned) for stage in event.stages]
 
+    def row(self, chain: str) -> ChainRecord:
+        with self.records.read() as rows:
+            found = rows.chains.get(chain)
+        assert found is not None
+        return found
+
+    def assignment(self, chain: str) -> ChainAssignment:
+        given = self.row(chain).assignment
+        assert isinstance(given, ChainAssignment)
+        return given
+
     # A worker's side
 
     def running(self, tuner: Json = ONE) -> str:
@@ -249,10 +267,7 @@ class Scene:
         self.record(chain, [failed], lambda rows: rows.chains.end(chain, FENCE))
 
     def record(self, chain: str, facts: list[e.Event], proof: Any) -> None:
-        with self.records.read() as rows:
-            row = rows.chains.get(chain)
-        assert row is not None
-        self.records.inner.log.append(row.stream, facts, expected=None, at=self.at, alongside=proof)
+        self.records.inner.log.append(self.row(chain).stream, facts, expected=None, at=self.at, alongside=proof)
 
     def run(self, rounds: int = 100) -> None:
         """Tick and train until nothing is left to do."""

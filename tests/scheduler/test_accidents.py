@@ -9,7 +9,6 @@ import pytest
 from scenes import AWAY, LOST_RACE, ONE, RANDOM, Scene, times, trials
 
 from app.domain import events as e
-from app.domain.chain_assignment import ChainAssignment
 from app.domain.search_plan import Node, SearchPlan
 from app.events.memory import MemoryRecords
 from app.events.plans import MAX_IDLE, Plans
@@ -181,10 +180,7 @@ def test_an_idle_tick_is_one_read() -> None:
 
 def patience(scene: Scene) -> bool:
     """Of the chain that was sent last."""
-    with scene.records.read() as rows:
-        row = rows.chains.get(scene.messages[-1][0])
-    assert row is not None and isinstance(row.assignment, ChainAssignment)
-    return row.assignment.patient
+    return scene.assignment(scene.messages[-1][0]).patient
 
 
 def test_a_step_that_is_slower_than_all_before_is_not_taken_for_a_hang_twice() -> None:

@@ -74,14 +74,3 @@ def test_what_a_lost_chain_has_taken_does_not_jump_with_the_clock(jump: float, b
     (ended,) = world.scene.events(e.ChainEnded)
     assert (ended.outcome, ended.steps) == ("lost", 6)
     assert ended.seconds == pytest.approx(LEASE + 10.0 + beats_again)  # since it was given to its slot
-
-
-def test_a_chain_that_nobody_claimed_before_the_clock_went_back_goes_to_another_slot() -> None:
-    scene = Scene()
-    scene.submit(ONE)
-    scene.scheduler.tick()
-    scene.at -= HOUR
-    scene.register("gpu1")
-    scene.scheduler.tick()
-    assert scene.outcomes() == ["undelivered"]
-    assert scene.slots_of() == ["gpu0", "gpu1"]

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from scenes import OPENED, Scene, scene, trials
+from scenes import OPENED, Scene, rates, scene, trials
 from toy_worker import ToyWorkers
 
 from app.domain import commands as c
 from app.domain import events as e
-from app.domain.chain_assignment import ChainAssignment
 from app.domain.terms import StudyId, Verdict, VerificationKind
 from app.exactness import judge
 from app.scheduling.gangs import verification_kinds
@@ -23,8 +22,8 @@ def decay(at: int) -> dict[str, Any]:
     return {"family": "multistep", "init": 1.0, "milestones": [at], "gamma": 0.5}
 
 
-LADDER = {"kind": "trials", "trials": [{"hp": {"lr": decay(end)}, "steps": 12} for end in (4, 8)]}
-LONG = {"kind": "trials", "trials": [{"hp": {"lr": 0.2}, "steps": 500}]}
+LADDER = rates(decay(4), decay(8), steps=12)
+LONG = rates(0.2, steps=500)
 
 
 def submit_for_two(at: Scene, **fields: Any) -> None:
@@ -71,9 +70,7 @@ def test_slots_of_several_machines_make_a_proof_where_none_has_enough() -> None:
     at.scheduler.tick()
     assert chains(at) == [(VerificationKind.CHECK, ("a-gpu0", "b-gpu0"))]
     assert [slot for *_, slot in at.messages] == ["a-gpu0"] and [slot for _, slot in at.invited] == ["b-gpu0"]
-    with at.records.read() as rows:
-        row = rows.chains.get(at.messages[0][0])
-    assert row is not None and isinstance(row.assignment, ChainAssignment) and row.assignment.meeting is not None
+    assert at.assignment(at.messages[0][0]).meeting is not None
 
 
 def test_slots_are_held_for_a_trial_of_the_trainer() -> None:

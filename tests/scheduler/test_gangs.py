@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 from assignments import FENCE
-from scenes import LEASE, OPENED, Json, Scene, scene, trials
+from scenes import LEASE, OPENED, Scene, rates, scene, trials
 
 from app.domain import commands as c
 from app.domain import events as e
-from app.domain.chain_assignment import ChainAssignment
 
 SHARDED = e.PlanOpened(trainer="toy", trainer_version="1", trainer_args={}, seed=0, shards=8)
 PROFILE = e.RanksProfiled(kind="H200", step_seconds={"1": 1.0, "2": 0.55, "4": 0.3, "8": 0.2}, batch={})
@@ -32,10 +31,6 @@ def states(at: Scene) -> dict[str, tuple[bool, bool]]:
         return {row.name: (row.chain is not None, row.lent_to is not None) for row in rows.slots.all()}
 
 
-def other(lr: float, steps: int) -> Json:
-    return {"hp": {"lr": lr}, "steps": steps}
-
-
 @pytest.mark.parametrize("reached", [False, True])
 def test_a_gang_is_of_one_machine_that_has_enough_slots(reached: bool) -> None:
     at = scene({"a": 1, "b": 2}, reached=reached)
@@ -46,10 +41,8 @@ def test_a_gang_is_of_one_machine_that_has_enough_slots(reached: bool) -> None:
     assert at.invited == [("chain0", "b-gpu1")], "its worker is to leave the device"
     (event,) = at.events(e.ChainAssigned)
     assert event.kind == "H200"
-    with at.records.read() as rows:
-        row = rows.chains.get("chain0")
-    assert row is not None and isinstance(row.assignment, ChainAssignment)
-    assert (row.assignment.members, row.assignment.shards, row.assignment.ranks) == (("b-gpu1",), 8, 2)
+    given = at.assignment("chain0")
+    assert (given.members, given.shards, given.ranks) == (("b-gpu1",), 8, 2)
 
 
 def test_slots_whose_kind_is_not_known_are_in_no_gang() -> None:
@@ -83,10 +76,8 @@ def test_where_no_machine_has_enough_slots_of_several_are_a_gang() -> None:
     (event,) = at.events(e.ChainAssigned)
     assert (event.slot, event.members, event.kind) == ("a-gpu0", ("b-gpu0",), "H200, several machines")
     assert (at.messages, at.invited) == ([("chain0", 1, "a-gpu0")], [("chain0", "b-gpu0")])
-    with at.records.read() as rows:
-        row = rows.chains.get("chain0")
-    assert row is not None and isinstance(row.assignment, ChainAssignment) and row.assignment.meeting is not None
-    assert row.assignment.meeting["address"] == "a:700" and len(row.assignment.meeting["secret"]) > 4
+    meeting = at.assignment("chain0").meeting
+    assert meeting is not None and meeting["address"] == "a:700" and len(meeting["secret"]) > 4
 
 
 def test_a_script_with_a_launcher_waits_for_enough_slots_of_one_machine() -> None:
@@ -149,7 +140,7 @@ def held(at: Scene, ranks: int = 2) -> None:
 def test_slots_are_held_for_a_gang() -> None:
     at = scene({"a": 2})
     held(at)
-    at.submit({"kind": "trials", "trials": [other(0.2, 5000)]}, name="later", plan="third", opened=OPENED)
+    at.submit(rates(0.2, steps=5000), name="later", plan="third", opened=OPENED)
     at.scheduler.tick()
     assert at.events(e.ChainAssigned, plan="third") == []
     at.train()
@@ -161,7 +152,7 @@ def test_what_nobody_waits_for_any_more_holds_nothing() -> None:
     at = scene({"a": 2})
     held(at)
     at.give(c.CancelStudy(study="study", at=at.at))  # type: ignore[arg-type]
-    at.submit({"kind": "trials", "trials": [other(0.2, 5000)]}, name="later", plan="third", opened=OPENED)
+    at.submit(rates(0.2, steps=5000), name="later", plan="third", opened=OPENED)
     at.scheduler.tick()
     assert [event.slot for event in at.events(e.ChainAssigned, plan="third")] == ["a-gpu1"]
 
@@ -173,10 +164,7 @@ def test_idle_slots_are_measured_before_they_are_given() -> None:
     at = scene({"a": 4})
     submit(at, 10, ranks={"least": 1, "most": 4})
     at.scheduler.tick()
-    with at.records.read() as rows:
-        row = rows.chains.get("chain0")
-    assert row is not None and isinstance(row.assignment, ChainAssignment)
-    assert (row.assignment.ranks, row.assignment.measures_ranks) == (4, {})
+    assert (at.assignment("chain0").ranks, at.assignment("chain0").measures_ranks) == (4, {})
     at.claim()
     at.record(
         "chain0",
@@ -204,21 +192,15 @@ def test_the_largest_number_that_pays_is_taken(seconds: float, ranks: int) -> No
     profile = {"1": 1.0, "2": 0.5 if ranks > 1 else seconds, "4": {4: 0.41, 2: 0.42, 1: 0.8}[ranks]}
     at = scene({"a": 4})
     submit(at, 10, ranks={"least": 1, "most": 4})
-    at.records.inner.log.append(
-        "plan", [e.RanksProfiled(kind="H200", step_seconds=profile, batch={})], expected=None, at=0.0
-    )
+    profiled = e.RanksProfiled(kind="H200", step_seconds=profile, batch={})
+    at.records.inner.log.append("plan", [profiled], expected=None, at=0.0)
     at.scheduler.tick()
     assert [len(gang) for gang in gangs(at)] == [ranks]
 
 
 def test_where_paths_are_as_many_as_slots_each_has_one() -> None:
     at = scene({"a": 2})
-    at.submit(
-        {"kind": "trials", "trials": [other(lr, 10) for lr in (0.1, 0.2)]},
-        opened=SHARDED,
-        shards=8,
-        ranks={"least": 1, "most": 2},
-    )
+    at.submit(rates(0.1, 0.2, steps=10), opened=SHARDED, shards=8, ranks={"least": 1, "most": 2})
     at.scheduler.tick()
     assert gangs(at) == [("a-gpu0",), ("a-gpu1",)]
 
@@ -237,10 +219,7 @@ def test_a_batch_as_large_as_one_that_had_no_room_has_more_slots(size: int, rank
     at.records.inner.log.append("plan", [NEEDS], expected=None, at=0.0)
     at.scheduler.tick()
     assert [len(gang) for gang in gangs(at)] == [ranks] * (4 // ranks)
-    with at.records.read() as rows:
-        row = rows.chains.get("chain0")
-    assert row is not None and isinstance(row.assignment, ChainAssignment)
-    assert row.assignment.most_ranks == 4  # a gang larger than the machine would wait in vain
+    assert at.assignment("chain0").most_ranks == 4  # a gang larger than the machine would wait in vain
 
 
 def test_what_needs_more_than_there_is_waits_and_says_so() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from scenes import Scene
+from scenes import Scene, rates
 from stacks import Json
 
 from app.domain import events as e
@@ -11,10 +11,7 @@ from app.domain.slots import gpu_of, matches_device
 
 A100, H100, L40S = "NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3", "NVIDIA L40S"
 VALUES: Json = {"family": "values", "values": [0.1, 0.2], "milestones": [4]}
-BRANCHING: Json = {
-    "kind": "trials",
-    "trials": [{"hp": {"lr": VALUES}, "steps": 8}, {"hp": {"lr": VALUES | {"values": [0.1, 0.3]}}, "steps": 8}],
-}
+BRANCHING = rates(VALUES, VALUES | {"values": [0.1, 0.3]}, steps=8)
 
 
 def cluster(**kinds: str) -> Scene:
@@ -64,7 +61,7 @@ def test_shares_and_gangs_are_of_the_kind_of_their_gpu(kind: str, gpu: str) -> N
 
 def test_only_slots_of_the_kinds_that_a_study_names_train_it() -> None:
     scene = cluster(gpu0=A100, gpu1=H100, gpu2=A100)
-    scene.submit({"kind": "trials", "trials": [{"hp": {"lr": lr}, "steps": 4} for lr in (0.1, 0.2)]}, devices=["H100"])
+    scene.submit(rates(0.1, 0.2), devices=["H100"])
     scene.run()
     assert scene.slots_of() == ["gpu1", "gpu1"]
 
@@ -95,7 +92,7 @@ def test_a_trial_may_change_between_the_kinds_that_its_study_names() -> None:
 
 def test_what_begins_at_step_0_goes_anywhere_and_then_stays() -> None:
     scene = cluster(gpu0=A100, gpu1=H100)
-    scene.submit({"kind": "trials", "trials": [{"hp": {"lr": lr}, "steps": 4} for lr in (0.1, 0.2, 0.3, 0.4)]})
+    scene.submit(rates(0.1, 0.2, 0.3, 0.4))
     scene.run()
     assert {slot for slot, _ in assigned(scene)} == {"gpu0", "gpu1"}
 

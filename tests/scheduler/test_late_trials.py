@@ -8,7 +8,7 @@ import pytest
 from assignments import FENCE
 from hypothesis import example, given
 from hypothesis import strategies as st
-from scenes import Scene, trials
+from scenes import Scene, rates, trials
 
 from app.domain import events as e
 from app.domain.terms import ChainId
@@ -16,12 +16,16 @@ from app.workers.scheduler.cluster import Cluster
 from app.workers.scheduler.ports import FrontierCache
 
 
-def test_what_a_worker_has_passed_is_trained_anew_at_once() -> None:
+@pytest.mark.parametrize("seen", [[6], [3, 6]], ids=["before it was asked for", "without having heard of it"])
+def test_what_a_worker_has_passed_is_trained_anew(seen: list[int]) -> None:
+    """seen: its steps, one before it is asked for another."""
     scene = Scene(slots=2)
     chain = scene.running()
-    scene.beat(chain, 6)
+    scene.beat(chain, seen[0])
     scene.submit(trials(4), "late")
     scene.scheduler.tick()
+    for step in seen[1:]:
+        scene.beat(chain, step)
     scene.scheduler.tick()
     assert scene.assigned() == [(0, 10), (0, 4)]
 
@@ -49,17 +53,6 @@ def test_what_a_worker_will_pass_or_is_about_to_report_is_not() -> None:
     scene.beat(chain, 6, 4)
     scene.scheduler.tick()
     assert scene.assigned() == [(0, 10)]
-
-
-def test_what_a_worker_passed_without_having_heard_of_it_is_trained_anew() -> None:
-    scene = Scene(slots=2)
-    chain = scene.running()
-    scene.beat(chain, 3)
-    scene.submit(trials(4), "late")
-    scene.scheduler.tick()
-    scene.beat(chain, 6)
-    scene.scheduler.tick()
-    assert scene.assigned() == [(0, 10), (0, 4)]
 
 
 HALVES: Any = {"family": "values", "values": [0.1, 0.2], "milestones": [4]}
@@ -116,10 +109,7 @@ def test_who_takes_in_only_what_is_new_knows_as_much_as_who_looks_for_the_first_
         assert chain_progress(seen) == chain_progress(first)
 
 
-HALF_WAY: Any = {
-    "kind": "trials",
-    "trials": [{"hp": {"lr": {"family": "values", "values": [0.1, 0.2], "milestones": [10]}}, "steps": 20}],
-}
+HALF_WAY = rates(HALVES | {"milestones": [10]}, steps=20)
 
 
 def happen(scene: Scene, chain: str, kind: str, number: int) -> None:

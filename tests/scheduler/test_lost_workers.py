@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from assignments import FENCE, WORK
-from scenes import AWAY, LEASE, ONE, Scene, times, trials
+from scenes import AWAY, LEASE, ONE, Scene, rates, times, trials
 from transactions import free as free_slots
 
 from app.domain import events as e
@@ -124,7 +124,7 @@ def test_a_chain_that_another_scheduler_assigned_is_not_known_yet() -> None:
 def test_a_slot_that_has_a_chain_is_not_asked_to_take_another() -> None:
     scene = Scene()
     scene.running()
-    scene.submit({"kind": "trials", "trials": [{"hp": {"lr": 0.5}, "steps": 9}]}, name="other")
+    scene.submit(rates(0.5, steps=9), name="other")
     scene.scheduler.tick()
     scene.records.before_write = lambda append: pytest.fail("nothing can be assigned")
     assert scene.scheduler.tick()
@@ -132,7 +132,7 @@ def test_a_slot_that_has_a_chain_is_not_asked_to_take_another() -> None:
 
 def test_a_slot_that_was_taken_meanwhile_is_passed_over_and_the_others_get_work() -> None:
     scene = Scene(slots=2)
-    scene.submit({"kind": "trials", "trials": [{"hp": {"lr": lr}, "steps": 9} for lr in (0.1, 0.2)]})
+    scene.submit(rates(0.1, 0.2, steps=9))
 
     def take(append: object) -> None:
         with scene.records.write() as rows:
@@ -253,11 +253,12 @@ def test_a_database_that_takes_nothing_is_away() -> None:
     assert scene.outcomes() == []
 
 
-def test_a_chain_that_nobody_claimed_goes_to_another_slot() -> None:
+@pytest.mark.parametrize("passed", [LEASE + 1, -3600.0], ids=["a lease", "a clock that goes back"])
+def test_a_chain_that_nobody_claimed_goes_to_another_slot(passed: float) -> None:
     scene = Scene()
     scene.submit(ONE)
     scene.scheduler.tick()
-    scene.expire()
+    scene.at += passed
     scene.register("gpu1")
     scene.scheduler.tick()
     assert scene.outcomes() == ["undelivered"]
@@ -291,7 +292,7 @@ def quarantined(scene: Scene) -> list[str]:
 def test_a_worker_that_begins_nothing_while_another_does_is_passed_over_and_shown() -> None:
     """Its heartbeat said that it was well, and it was sent the same work for ever."""
     scene = Scene(slots=2)
-    scene.submit({"kind": "trials", "trials": [{"hp": {"lr": lr}, "steps": 1000} for lr in (0.1, 0.2)]})
+    scene.submit(rates(0.1, 0.2, steps=1000))
     scene.scheduler.tick()
     a_lease(scene, "gpu1")
     assert quarantined(scene) == []
@@ -299,11 +300,8 @@ def test_a_worker_that_begins_nothing_while_another_does_is_passed_over_and_show
         a_lease(scene, "gpu1")
     assert quarantined(scene) == ["gpu0"]
     with scene.records.read() as rows:
-        slot = rows.slots.get("gpu0")
-    assert (
-        slot is not None
-        and slot.note == "2 chains in a row were sent here, and its worker began none: it may hear nothing"
-    )
+        note = rows.slots.get("gpu0").note  # type: ignore[union-attr]
+    assert note == "2 chains in a row were sent here, and its worker began none: it may hear nothing"
     sent = scene.slots_of().count("gpu0")
     a_lease(scene, "gpu1")
     assert scene.slots_of().count("gpu0") == sent
@@ -313,7 +311,7 @@ def test_a_worker_that_begins_nothing_while_another_does_is_passed_over_and_show
 
 def test_no_worker_is_to_blame_where_none_is_sent_anything() -> None:
     scene = Scene(slots=2)
-    scene.submit({"kind": "trials", "trials": [{"hp": {"lr": lr}, "steps": 1000} for lr in (0.1, 0.2)]})
+    scene.submit(rates(0.1, 0.2, steps=1000))
     scene.scheduler.tick()
     for _ in range(5):
         a_lease(scene)
@@ -328,7 +326,7 @@ def test_no_worker_is_to_blame_for_what_the_broker_did_not_take() -> None:
             raise ConnectionError("The broker is away.")
 
     scene = Scene(slots=2, publish=publish)
-    scene.submit({"kind": "trials", "trials": [{"hp": {"lr": lr}, "steps": 1000} for lr in (0.1, 0.2)]})
+    scene.submit(rates(0.1, 0.2, steps=1000))
     scene.scheduler.tick()
     for _ in range(5):
         a_lease(scene, "gpu1")

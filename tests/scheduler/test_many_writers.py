@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from scenes import PLAN, Scene
+from scenes import PLAN, Scene, rates
 
 from app.domain import events as e
 from app.events.database import Database
@@ -123,7 +123,7 @@ def test_thousands_of_trials_beside_four_writers(request: pytest.FixtureRequest,
     url = "" if where == "memory" else request.getfixturevalue({"sqlite": "sqlite_url"}.get(where, "postgres_url"))
     records: Records = SqlRecords(Database(url)) if url else MemoryRecords()
     scene = Scene(records, slots=SLOTS, pause=time.sleep)
-    scene.submit({"kind": "trials", "trials": [{"hp": {"lr": 0.5}, "steps": 4}]}, "first")
+    scene.submit(rates(0.5), "first")
     scene.scheduler.tick()
     (node,) = scene.study("first").trials[0].path
     scene.submit({"kind": "random", "num_trials": trials, "max_steps": 4})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from scenes import LOST_RACE, ONE, OPENED, Scene
 
 from app.domain import commands as c
@@ -40,16 +41,12 @@ def test_what_packs_cost_on_a_device_is_measured_once() -> None:
     assert not any(chain.assignment.profile for chain in given(scene))
 
 
-def test_where_slots_train_no_packs_chains_are_given_one_by_one() -> None:
-    scene = Scene(packs=False)
-    scene.submit(opened=PACKED)
-    (chain,) = given(scene)
-    assert not chain.assignment.pack and not chain.assignment.profile
-
-
-def test_the_chain_of_a_plan_without_packs_measures_none() -> None:
-    scene = Scene()
-    scene.submit()
+@pytest.mark.parametrize(
+    ("opened", "packs"), [(PACKED, False), (OPENED, True)], ids=["no packs here", "none asked for"]
+)
+def test_without_packs_chains_are_given_one_by_one_and_measure_none(opened: e.PlanOpened, packs: bool) -> None:
+    scene = Scene(packs=packs)
+    scene.submit(opened=opened)
     (chain,) = given(scene)
     assert not chain.assignment.pack and not chain.assignment.profile
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from scenes import RANDOM, Scene
 
 from app.domain import commands as c
@@ -47,16 +48,6 @@ def test_so_it_is_with_a_scheduler_that_was_started_anew() -> None:
     made.scheduler.tick()
     made.make_scheduler().tick()
     assert asked(made) == [False, True]
-
-
-def test_a_slot_without_the_trainer_goes_on() -> None:
-    made = scene()
-    for slot in ("gpu0", "gpu1"):
-        with made.records.write() as rows:
-            rows.slots.describe(slot, "anna", trainers={"toy": "2"}, note=None)
-    made.submit(name="small", plan="other")
-    made.scheduler.tick()
-    assert asked(made) == [False, False]
 
 
 def test_other_policies_stop_nobody() -> None:
@@ -111,13 +102,15 @@ def test_a_slot_that_is_given_nothing_is_not_asked_for() -> None:
     assert preempted(made) == ["gpu2"]
 
 
-def test_the_slot_that_is_asked_for_is_one_that_has_the_trainer() -> None:
+@pytest.mark.parametrize(("without", "asked"), [(["gpu0"], ["gpu1"]), (["gpu0", "gpu1"], [])])
+def test_the_slot_that_is_asked_for_is_one_that_has_the_trainer(without: list[str], asked: list[str]) -> None:
     made = scene()
-    with made.records.write() as rows:
-        rows.slots.describe("gpu0", "anna", trainers={"toy": "2"}, note=None)
+    for slot in without:
+        with made.records.write() as rows:
+            rows.slots.describe(slot, "anna", trainers={"toy": "2"}, note=None)
     made.submit(name="small", plan="other")
     made.scheduler.tick()
-    assert preempted(made) == ["gpu1"]
+    assert preempted(made) == asked
 
 
 def due(made: Scene) -> dict[str, float | None]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from scenes import PLAN, Scene
+from scenes import PLAN, Scene, rates
 
 from app.domain import commands as c
 from app.domain import events as e
@@ -96,9 +96,7 @@ def test_a_tuner_is_made_once_and_asked_when_something_happened(monkeypatch: pyt
 
 def test_a_study_that_fails_too_much_is_given_nothing_more_in_the_same_tick() -> None:
     scene = Scene(slots=2)
-    scene.submit(
-        {"kind": "trials", "trials": [{"hp": {"lr": lr}, "steps": 4} for lr in (0.1, 0.2, 0.3)]}, max_failures=0
-    )
+    scene.submit(rates(0.1, 0.2, 0.3), max_failures=0)
     scene.scheduler.tick()
     for _ in range(20):
         scene.fail()

@@ -10,6 +10,7 @@ import pytest
 from assignments import FENCE
 from hypothesis import example, given
 from hypothesis import strategies as st
+from scenes import rates
 from stacks import Json
 from toy_worker import ToyWorkers, proving
 
@@ -31,10 +32,19 @@ def decay(at: int, gamma: float = 0.5) -> Json:
 
 def ladder(*ends: int, steps: int = 12) -> Json:
     """Trials that begin alike and decay one after the other."""
-    return {"kind": "trials", "trials": [{"hp": {"lr": decay(end)}, "steps": steps} for end in ends]}
+    return rates(*(decay(end) for end in ends), steps=steps)
 
 
 ASHA = {"kind": "asha", "num_trials": 9, "min_steps": 2, "max_steps": 18, "reduction_factor": 3}
+SPACE: Json = {"space": {"lr": {"uniform": [0.1, 1.0]}}}
+
+
+def ran(tuner: Json, slots: int = 1, fields: Json | None = None, **how: Any) -> ToyWorkers:
+    """Toy workers, and a study that they have trained to its end. fields: others of its file."""
+    workers = proving(slots, **how)
+    workers.scene.submit(tuner, **(fields or {}))
+    workers.run()
+    return workers
 
 
 def kinds(workers: ToyWorkers) -> list[str]:
@@ -61,24 +71,15 @@ def assert_never_wrong_in_silence(workers: ToyWorkers, study: Study) -> None:
             assert value(workers, trial) == workers.alone(trial.hp, trial.steps)
 
 
-def test_a_trainer_is_tried_before_anything_is_trained() -> None:
-    workers = proving()
-    workers.scene.submit(ladder(4, 8))
+def test_a_trainer_is_tried_once_before_anything_is_trained() -> None:
+    """The other slots of the device wait for that."""
+    workers = proving(slots=3)
+    workers.scene.submit(rates(1.0, 2.0, 3.0))
     workers.scene.scheduler.tick()
     assert kinds(workers) == ["check"] and len(workers.scene.messages) == 1
     workers.work()
     workers.scene.scheduler.tick()
-    assert workers.scene.events(e.ChainAssigned)[-1].proof is None
-
-
-def test_other_slots_of_the_device_wait_for_that() -> None:
-    workers = proving(slots=3)
-    workers.scene.submit({"kind": "trials", "trials": [{"hp": {"lr": lr}, "steps": 4} for lr in (1.0, 2.0, 3.0)]})
-    workers.scene.scheduler.tick()
-    assert len(workers.scene.messages) == 1
-    workers.work()
-    workers.scene.scheduler.tick()
-    assert len(workers.scene.messages) == 3
+    assert kinds(workers) == ["check"] and len(workers.scene.messages) == 3
 
 
 def interrupted_check(slots: int, tuner: Json, **how: Any) -> tuple[ToyWorkers, str]:
@@ -96,8 +97,7 @@ def interrupted_check(slots: int, tuner: Json, **how: Any) -> tuple[ToyWorkers, 
 
 
 def test_other_slots_begin_when_the_trainer_has_trained_and_the_study_ends_with_the_check() -> None:
-    trials = [{"hp": {"lr": lr}, "steps": 4} for lr in (1.0, 2.0)]
-    workers, chain = interrupted_check(3, {"kind": "trials", "trials": trials})
+    workers, chain = interrupted_check(3, rates(1.0, 2.0))
     workers.run()
     study = workers.scene.study()
     assert study.executed == 8 and kinds(workers) == ["check"]
@@ -131,48 +131,37 @@ def test_what_was_trained_beside_a_check_is_struck_where_that_shows_a_difference
 
 
 def test_what_fails_when_it_is_tried_ends_the_study_and_nothing_is_trained() -> None:
-    workers = proving(slots=2, check_error="KeyError: 'bs'")
-    workers.scene.submit(ladder(4, 8))
-    workers.run()
+    workers = ran(ladder(4, 8), slots=2, check_error="KeyError: 'bs'")
     study = workers.scene.study()
     assert study.state == StudyState.FAILED and "KeyError: 'bs'" in str(study.error)
     assert study.executed == 0 and kinds(workers) == ["check"]
 
 
 def test_what_fails_with_the_values_of_one_trial_is_that_trials_own() -> None:
-    workers = proving(check_error="ZeroDivisionError", check_fails_at=0.0)
-    trials = [{"hp": {"lr": lr}, "steps": 4} for lr in (0.0, 1.0)]
-    workers.scene.submit({"kind": "trials", "trials": trials})
-    workers.run()
+    workers = ran(rates(0.0, 1.0), check_error="ZeroDivisionError", check_fails_at=0.0)
     study = workers.scene.study()
     assert kinds(workers)[:2] == ["check", "check"] and study.state == StudyState.COMPLETED
 
 
 def test_what_fails_with_other_values_too_is_the_trainers() -> None:
-    workers = proving(check_error="ZeroDivisionError")
-    workers.scene.submit({"kind": "trials", "trials": [{"hp": {"lr": lr}, "steps": 4} for lr in (1.0, 2.0, 3.0)]})
-    workers.run()
+    workers = ran(rates(1.0, 2.0, 3.0), check_error="ZeroDivisionError")
     assert kinds(workers) == ["check", "check"] and workers.scene.study().state == StudyState.FAILED
 
 
 def test_the_next_study_is_tried_again() -> None:
-    workers = proving(check_error="KeyError: 'bs'")
-    workers.scene.submit(ladder(4))
-    workers.run()
+    workers = ran(ladder(4), check_error="KeyError: 'bs'")
     workers.check_error = ""
     workers.scene.submit(ladder(4), name="again")
     workers.run()
     assert workers.scene.study("again").state == StudyState.COMPLETED
 
 
-ONE_RATE: Json = {"kind": "trials", "trials": [{"hp": {"lr": 1.0}, "steps": 4}]}
+ONE_RATE = rates(1.0)
 
 
 def test_a_study_with_other_values_than_a_failed_one_does_not_wait_for_those() -> None:
     """It waited for ever: the values of the study before had not been tried since, and no study requested them."""
-    workers = proving(check_error="KeyError: 'dropout'")
-    workers.scene.submit(ONE_RATE, metric="acc")
-    workers.run()
+    workers = ran(ONE_RATE, fields={"metric": "acc"}, check_error="KeyError: 'dropout'")
     workers.scene.submit({"kind": "trials", "trials": [{"hp": {"droput": 1.0, "lr": 2.0}, "steps": 4}]}, name="second")
     workers.run()
     first, second = workers.scene.study(), workers.scene.study("second")
@@ -192,7 +181,7 @@ def test_a_metric_that_is_not_reported_fails_those_who_ask_for_it_and_no_other()
 
 def test_values_that_fail_are_of_the_study_that_asks_for_them() -> None:
     workers = proving(check_error="ZeroDivisionError", check_fails_at=0.0)
-    workers.scene.submit({"kind": "trials", "trials": [{"hp": {"lr": 0.0}, "steps": 4}]})
+    workers.scene.submit(rates(0.0))
     workers.scene.submit(ONE_RATE, name="second")
     workers.run()
     first, second = workers.scene.study(), workers.scene.study("second")
@@ -201,7 +190,7 @@ def test_values_that_fail_are_of_the_study_that_asks_for_them() -> None:
 
 def test_a_paused_study_holds_up_no_other() -> None:
     workers = proving(check_error="ZeroDivisionError", check_fails_at=0.0)
-    workers.scene.submit({"kind": "trials", "trials": [{"hp": {"lr": 0.0}, "steps": 4}]})
+    workers.scene.submit(rates(0.0))
     workers.scene.submit(ONE_RATE, name="second")
     workers.scene.give(c.PauseStudy(study=StudyId("second")))
     workers.run()
@@ -215,7 +204,7 @@ def _tried_on(workers: ToyWorkers) -> list[str]:
 def test_a_slot_that_cannot_train_is_given_nothing_and_fails_no_study_that_others_train() -> None:
     """A machine with a broken environment joined, and all studies of the trainer failed."""
     workers = proving()
-    workers.scene.submit(ONE_RATE | {"trials": [{"hp": {"lr": lr}, "steps": 4} for lr in (1.0, 2.0, 3.0, 4.0)]})
+    workers.scene.submit(rates(1.0, 2.0, 3.0, 4.0))
     for _ in range(2):  # the check, and a trial
         workers.scene.scheduler.tick()
         workers.work()
@@ -235,17 +224,13 @@ def test_a_slot_that_cannot_train_is_given_nothing_and_fails_no_study_that_other
 
 
 def test_who_insists_trains_without() -> None:
-    workers = proving(check_error="KeyError: 'bs'")
-    workers.scene.submit(ladder(4), check=False)
-    workers.run()
+    workers = ran(ladder(4), fields={"check": False}, check_error="KeyError: 'bs'")
     assert workers.scene.study().state == StudyState.COMPLETED and kinds(workers) == []
 
 
 @pytest.mark.parametrize("slots", [1, 3])
 def test_each_resumption_of_a_right_trainer_is_compared_before_its_study_ends(slots: int) -> None:
-    workers = proving(slots)
-    workers.scene.submit(ladder(4, 6, 9))
-    workers.run()
+    workers = ran(ladder(4, 6, 9), slots)
     study, plan = workers.scene.study(), workers.scene.plan()
     resumed = {each.step for each in plan.resumptions}
     assert resumed and plan.uncompared_resumptions == [] and not any(mark(workers, trial) for trial in study.trials)
@@ -267,7 +252,7 @@ def test_what_shows_only_between_multiples_of_a_step_is_found() -> None:
 def test_a_study_that_shares_much_ends_with_a_whole_trial_also_with_one_slot() -> None:
     workers = proving()
     workers.scene.submit(ladder(*(9 + number % 2 for number in range(2)), steps=12))
-    lone = {"kind": "trials", "trials": [{"hp": {"lr": decay(10, 0.1 + 0.05 * n)}, "steps": 12} for n in range(9)]}
+    lone = rates(*(decay(10, 0.1 + 0.05 * n) for n in range(9)), steps=12)
     workers.scene.submit(lone, name="many")
     workers.run()
     assert "whole" in kinds(workers) and judged(workers, "many").verdict == Verdict.VERIFIED
@@ -308,17 +293,13 @@ def test_no_proof_is_begun_that_the_end_of_its_study_would_cut_off() -> None:
 
 
 def test_a_trial_that_shares_nothing_needs_no_proof() -> None:
-    workers = proving()
-    workers.scene.submit({"kind": "trials", "trials": [{"hp": {"lr": lr}, "steps": 4} for lr in (1.0, 2.0)]})
-    workers.run()
+    workers = ran(rates(1.0, 2.0))
     assert [mark(workers, trial) for trial in workers.scene.study().trials] == ["", ""]
 
 
 @pytest.mark.parametrize("slots", [1, 3])
 def test_a_trainer_that_forgets_is_found_out_and_its_trials_are_trained_alone(slots: int) -> None:
-    workers = proving(slots, forgets=True, late=3)
-    workers.scene.submit(ladder(4, 6, 8))
-    workers.run()
+    workers = ran(ladder(4, 6, 8), slots, forgets=True, late=3)
     study = workers.scene.study()
     assert study.state == StudyState.COMPLETED and study.isolated
     assert [value(workers, trial) for trial in study.trials] == [workers.alone(t.hp, 12) for t in study.trials]
@@ -330,9 +311,7 @@ def test_a_trainer_that_forgets_is_found_out_and_its_trials_are_trained_alone(sl
 
 @pytest.mark.parametrize("slots", [1, 3])
 def test_what_shows_late_is_found_by_a_whole_trial_that_a_suspicion_asks_for(slots: int) -> None:
-    workers = proving(slots, forgets=True, late=11)
-    workers.scene.submit(ladder(4, 6, 8))
-    workers.run()
+    workers = ran(ladder(4, 6, 8), slots, forgets=True, late=11)
     assert workers.scene.study().isolated
     assert_never_wrong_in_silence(workers, workers.scene.study())
 
@@ -340,43 +319,33 @@ def test_what_shows_late_is_found_by_a_whole_trial_that_a_suspicion_asks_for(slo
 @pytest.mark.parametrize("slots", [1, 3])
 def test_what_does_not_come_back_and_never_shows_is_no_mark(slots: int) -> None:
     """A clock, a progress bar or a list for printing."""
-    workers = proving(slots, forgets=True, late=99)
-    workers.scene.submit(ladder(4, 6, 8))
-    workers.run()
+    workers = ran(ladder(4, 6, 8), slots, forgets=True, late=99)
     study = workers.scene.study()
     assert not study.isolated and [mark(workers, trial) for trial in study.trials] == ["", "", ""]
     assert kinds(workers).count("whole") == 1 and judged(workers).verdict == Verdict.VERIFIED
 
 
 def test_what_is_trained_alone_waits_for_no_check_on_another_kind_of_device() -> None:
-    workers = proving(forgets=True, late=1)
-    workers.scene.submit(ladder(4, 6, 8))
-    workers.run()
+    workers = ran(ladder(4, 6, 8), forgets=True, late=1)
     assert workers.scene.study().isolated
     assert is_checked(workers.scene.plan(), "a device that nobody has seen")
 
 
 def test_refused_where_the_study_says_so() -> None:
-    workers = proving(forgets=True, late=3)
-    workers.scene.submit(ladder(4, 6, 8), inexact="refuse")
-    workers.run()
+    workers = ran(ladder(4, 6, 8), fields={"inexact": "refuse"}, forgets=True, late=3)
     assert workers.scene.study().state == StudyState.FAILED
     assert "inexact: refuse" in str(workers.scene.study().error)
 
 
 def test_shared_and_marked_where_the_study_allows_it() -> None:
-    workers = proving(forgets=True, late=3)
-    workers.scene.submit(ladder(4, 6, 8), inexact="allow")
-    workers.run()
+    workers = ran(ladder(4, 6, 8), fields={"inexact": "allow"}, forgets=True, late=3)
     study = workers.scene.study()
     assert study.state == StudyState.COMPLETED and not study.isolated and study.executed == study.unique
     assert all("may be wrong" in mark(workers, trial) for trial in study.trials)
 
 
 def test_a_study_that_comes_later_begins_alone() -> None:
-    workers = proving(forgets=True, late=3)
-    workers.scene.submit(ladder(4, 6, 8), inexact="allow")
-    workers.run()
+    workers = ran(ladder(4, 6, 8), fields={"inexact": "allow"}, forgets=True, late=3)
     workers.scene.submit(ladder(4, 6, 8), name="later")
     workers.run()
     later = workers.scene.study("later")
@@ -385,9 +354,7 @@ def test_a_study_that_comes_later_begins_alone() -> None:
 
 
 def test_a_tuner_begins_anew_and_its_decisions_replay() -> None:
-    workers = proving(slots=2, forgets=True, late=1)
-    workers.scene.submit(ASHA, space={"lr": {"uniform": [0.1, 1.0]}})
-    workers.run()
+    workers = ran(ASHA, fields=SPACE, slots=2, forgets=True, late=1)
     study = workers.scene.study()
     assert study.isolated and study.state == StudyState.COMPLETED
     for trial in study.trials:
@@ -433,9 +400,7 @@ def test_a_proof_that_always_comes_to_nothing_holds_up_nobody() -> None:
 def test_no_number_without_a_mark_differs_from_the_trial_alone(
     ends: list[int], late: int, slots: int, policy: str
 ) -> None:
-    workers = proving(slots, forgets=True, late=late)
-    workers.scene.submit(ladder(*ends), inexact=policy, eval_every=3)
-    workers.run()
+    workers = ran(ladder(*ends), slots, fields={"inexact": policy, "eval_every": 3}, forgets=True, late=late)
     study = workers.scene.study()
     assert study.state == StudyState.COMPLETED
     assert_never_wrong_in_silence(workers, study)
@@ -453,9 +418,7 @@ def test_what_shows_only_where_an_epoch_ends_behind_a_break_has_a_mark(
     ends: list[int], every: int, slots: int, steps: int
 ) -> None:
     """One step that was compared behind such an end proved trials that had broken before it."""
-    workers = proving(slots, every=every)
-    workers.scene.submit(ladder(*ends, steps=steps), eval_every=3, audit=0)
-    workers.run()
+    workers = ran(ladder(*ends, steps=steps), slots, fields={"eval_every": 3, "audit": 0}, every=every)
     assert_never_wrong_in_silence(workers, workers.scene.study())
     if not workers.scene.study().isolated:
         workers.scene.give(c.RequestAudit(study=StudyId("study"), at=1.0))
@@ -466,9 +429,7 @@ def test_what_shows_only_where_an_epoch_ends_behind_a_break_has_a_mark(
 @tried(25)
 @given(ends=st.lists(st.integers(1, 11), min_size=1, max_size=5), late=st.integers(0, 14), slots=st.integers(1, 4))
 def test_a_right_trainer_is_never_isolated(ends: list[int], late: int, slots: int) -> None:
-    workers = proving(slots, late=late)
-    workers.scene.submit(ladder(*ends), eval_every=3)
-    workers.run()
+    workers = ran(ladder(*ends), slots, fields={"eval_every": 3}, late=late)
     study = workers.scene.study()
     assert study.state == StudyState.COMPLETED and not study.isolated
     assert judged(workers).verdict != Verdict.INEXACT
@@ -480,7 +441,7 @@ def test_a_right_trainer_is_never_isolated(ends: list[int], late: int, slots: in
 def test_a_finished_study_is_proven_when_a_user_asks(tuner: Json) -> None:
     """Each trial from step 0 without a break, also next to compared ones: a fault may be in one of them."""
     workers = proving()
-    space = {"space": {"lr": {"uniform": [0.1, 1.0]}}} if tuner is ASHA else {}
+    space = SPACE if tuner is ASHA else {}
     workers.scene.submit(tuner, audit=0, **space)
     workers.run()
     before = workers.scene.study().proof_steps
@@ -495,9 +456,7 @@ def test_a_finished_study_is_proven_when_a_user_asks(tuner: Json) -> None:
 
 
 def test_an_audit_finds_what_nobody_saw_and_marks_it() -> None:
-    workers = proving(forgets=True, late=11, sees_stray=False)
-    workers.scene.submit(ladder(4, 6, 8), audit=0)
-    workers.run()
+    workers = ran(ladder(4, 6, 8), fields={"audit": 0}, forgets=True, late=11, sees_stray=False)
     assert not workers.scene.study().isolated, "nothing has shown in the first steps"
     workers.scene.give(c.RequestAudit(study=StudyId("study"), at=1.0))
     workers.run()
@@ -506,9 +465,7 @@ def test_an_audit_finds_what_nobody_saw_and_marks_it() -> None:
 
 
 def test_a_study_that_is_reopened_goes_on_alone_where_its_trainer_was_found_out_since() -> None:
-    workers = proving(forgets=True, late=6, sees_stray=False)
-    workers.scene.submit(ASHA, space={"lr": {"uniform": [0.1, 1.0]}}, audit=0)
-    workers.run()
+    workers = ran(ASHA, fields={**SPACE, "audit": 0}, forgets=True, late=6, sees_stray=False)
     assert not workers.scene.study().isolated, "nothing has shown in the first steps"
     workers.scene.give(c.RequestAudit(study=StudyId("study"), at=1.0))
     workers.run()
@@ -521,9 +478,7 @@ def test_a_study_that_is_reopened_goes_on_alone_where_its_trainer_was_found_out_
 
 def test_an_audit_ends_where_proofs_are_switched_off() -> None:
     """They may be switched off after the request: no user waits for ever."""
-    workers = proving()
-    workers.scene.submit(ladder(4, 6, 8), audit=0)
-    workers.run()
+    workers = ran(ladder(4, 6, 8), fields={"audit": 0})
     workers.scene.give(c.RequestAudit(study=StudyId("study"), at=1.0))
     assert workers.scene.study().is_audited
     before = kinds(workers)
@@ -532,9 +487,7 @@ def test_an_audit_ends_where_proofs_are_switched_off() -> None:
 
 
 def test_what_was_trained_alone_has_nothing_to_audit() -> None:
-    workers = proving(forgets=True, late=1)
-    workers.scene.submit(ladder(4, 6, 8))
-    workers.run()
+    workers = ran(ladder(4, 6, 8), forgets=True, late=1)
     with pytest.raises(StateConflict, match="trained alone"):
         workers.scene.give(c.RequestAudit(study=StudyId("study"), at=1.0))
 
@@ -542,12 +495,10 @@ def test_what_was_trained_alone_has_nothing_to_audit() -> None:
 def test_a_proof_that_nobody_waits_for_makes_room() -> None:
     workers = scene_with_long_trial(steps=40, slots=2)
     (whole,) = (chain for chain in workers.scene.plan().chains.values() if chain.proof == VerificationKind.WHOLE)
-    lone = {"kind": "trials", "trials": [{"hp": {"lr": lr}, "steps": 9} for lr in (3.0, 4.0, 5.0, 6.0)]}
+    lone = rates(3.0, 4.0, 5.0, 6.0, steps=9)
     workers.scene.submit(lone, name="urgent")
     workers.scene.scheduler.tick()
-    with workers.scene.records.read() as rows:
-        row = rows.chains.get(whole.id)
-    assert row is not None and row.stop
+    assert workers.scene.row(whole.id).stop
 
 
 def test_a_proof_for_a_study_that_was_cancelled_is_stopped() -> None:
@@ -557,9 +508,7 @@ def test_a_proof_for_a_study_that_was_cancelled_is_stopped() -> None:
     (check,) = workers.scene.plan().chains.values()
     workers.scene.give(c.CancelStudy(study=StudyId("study"), at=1.0))
     workers.scene.scheduler.tick()
-    with workers.scene.records.read() as rows:
-        row = rows.chains.get(check.id)
-    assert row is not None and row.stop
+    assert workers.scene.row(check.id).stop
 
 
 def test_proofs_are_told_apart() -> None:
@@ -568,9 +517,7 @@ def test_proofs_are_told_apart() -> None:
 
 def logged(tuner: Json = ASHA, slots: int = 2, **workers: Any) -> tuple[list[e.Event], Study]:
     """The log of a study on toy workers."""
-    found = proving(slots, **workers)
-    found.scene.submit(tuner, space={"lr": {"uniform": [0.1, 1.0]}})
-    found.run()
+    found = ran(tuner, slots, SPACE, **workers)
     return [stored.event for stored in found.scene.records.log.read("plan")], found.scene.study()
 
 

@@ -91,14 +91,8 @@ def test_a_slot_in_quarantine_is_given_nothing() -> None:
 def test_the_assignment_says_for_whom_it_runs() -> None:
     scene = Scene()
     chain = scene.running()
-    with scene.records.read() as rows:
-        row = rows.chains.get(chain)
-    assert row is not None
-    assert (row.assignment.study, row.assignment.trial, row.assignment.hp) == (
-        "study",
-        0,
-        {"lr": {"family": "constant", "value": 0.1}},
-    )
+    given = scene.assignment(chain)
+    assert (given.study, given.trial, given.hp) == ("study", 0, {"lr": {"family": "constant", "value": 0.1}})
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -90,11 +90,10 @@ class ToyWorkers:
 
     def finish(self, chain: str, **shown: str) -> None:
         """A chain that was begun is done. shown: fields of what its proof says last."""
+        work = self.scene.assignment(chain)
         with self.scene.records.read() as rows:
-            row = rows.chains.get(chain)
-            slot = rows.slots.get(row.slot) if row is not None else None
-        assert row is not None and slot is not None and isinstance(row.assignment, ChainAssignment)
-        work = row.assignment
+            slot = rows.slots.get(self.scene.row(chain).slot)
+        assert slot is not None
         facts = (
             self._prove(chain, work, verification_device(slot)) if work.proof is not None else self._train(chain, work)
         )
