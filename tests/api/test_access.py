@@ -125,19 +125,6 @@ def test_a_token_ends(app: FastAPI, as_: Let, use: Services, monkeypatch: pytest
         assert refused.status_code == 401 and "unknown, has expired or was revoked" in refused.json()["detail"]
 
 
-def test_a_use_of_a_token_takes_back_no_revocation(as_: Let, use: Services) -> None:
-    """It was read, revoked by another process, and written as it had been."""
-    as_("ci", Scope.READ)
-    with use.records.write() as rows:
-        before = rows.tokens.find("ci")
-    assert before is not None
-    revoke(use.records, "ci", 2.0)
-    with use.records.write() as rows:
-        rows.tokens.mark(before.digest, used_at=3.0)
-        after = rows.tokens.find("ci")
-    assert after is not None and (after.revoked_at, after.used_at) == (2.0, 3.0)
-
-
 def test_a_token_is_found_neither_in_the_database_nor_in_a_list(as_: Let, use: Services, tmp_path: Path) -> None:
     boss = as_("boss", Scope.ADMIN, None)
     made = boss.post("/tokens", json={"name": "ci", "scope": "read", "project": "vision", "days": 3}).json()

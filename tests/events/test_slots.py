@@ -138,15 +138,10 @@ def test_what_is_over_on_a_slot_is_not_touched_by_who_takes_it(rows: Transaction
 
 def test_a_retired_slot_stops_its_chain_and_gets_no_other(rows: Transactions, lease: Lease) -> None:
     rows.slots.retire("gpu0", "anna")
-    assert rows.chains.flags("c", lease.fence).stop
+    assert rows.chains.flags("c", lease.fence).stop and rows.expired() == [], "it has the time to stop"
     assert rows.slots.get("gpu0") is None
     with pytest.raises(SlotTaken):
         rows.chains.assign("d", "plan", "gpu0", WORK, TTL)
-
-
-def test_a_retired_slot_gives_its_chain_the_time_to_stop(rows: Transactions, lease: Lease) -> None:
-    rows.slots.retire("gpu0", "anna")
-    assert rows.expired() == []
 
 
 def test_a_retired_slot_does_not_begin_what_it_was_given(rows: Transactions) -> None:

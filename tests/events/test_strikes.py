@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +29,9 @@ SPEC = {"name": "x", "trainer": "t", "metric": "m", "mode": "max", "tuner": {"ki
 GOOD, BAD = StudyId("good"), StudyId("bad")
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def records(request: pytest.FixtureRequest) -> Iterator[SqlRecords]:
-    database = Database(request.getfixturevalue({"sqlite": "sqlite_url", "postgresql": "postgres_url"}[request.param]))
-    yield SqlRecords(database)
-    database.dispose()
+@pytest.fixture
+def records(database: Database) -> SqlRecords:
+    return SqlRecords(database)
 
 
 def give(records: SqlRecords, plans: Plans, command: c.Command) -> None:

@@ -158,21 +158,13 @@ def test_a_lost_race_is_said_where_nobody_tries_again(postgres_url: str) -> None
     records.close()
 
 
-def test_a_file_that_cannot_be_written_is_away(sqlite_url: str) -> None:
+@pytest.mark.parametrize(("pragma", "said"), [("query_only = 1", "readonly"), ("max_page_count = 1", "full")])
+def test_a_file_that_takes_nothing_more_is_away(sqlite_url: str, pragma: str, said: str) -> None:
+    """It may not be written, or its disk is full: no limit is below the pages that there are."""
     records = SqlRecords(Database(sqlite_url))
     with records.database.read() as session:
-        session.execute(text("PRAGMA query_only = 1"))
-    with pytest.raises(DatabaseUnavailable, match="readonly"), records.write() as rows:
-        rows.studies.add(StudyRecord(id="s", stream="p", name="n", state="running", submitted_at=1.0))
-    records.close()
-
-
-def test_a_disk_that_is_full_is_away(sqlite_url: str) -> None:
-    records = SqlRecords(Database(sqlite_url))
-    with records.database.read() as session:
-        pages = session.scalar(text("PRAGMA page_count"))
-        session.execute(text(f"PRAGMA max_page_count = {pages}"))
-    with pytest.raises(DatabaseUnavailable, match="full"), records.write() as rows:
+        session.execute(text(f"PRAGMA {pragma}"))
+    with pytest.raises(DatabaseUnavailable, match=said), records.write() as rows:
         rows.studies.add(StudyRecord(id="s", stream="p", name="n" * 100_000, state="running", submitted_at=1.0))
     records.close()
 

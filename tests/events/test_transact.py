@@ -97,12 +97,6 @@ def test_it_gives_up_after_some_attempts(log: EventLog) -> None:
     assert list(plans.get("p").studies) == ["s0", "s1", "s2"]
 
 
-def test_what_belongs_to_a_decision_is_done_also_where_nothing_is_recorded(log: EventLog) -> None:
-    done = list[str]()
-    assert write(log, Plans(log), lambda plan: [], alongside=lambda rows: done.append("alongside")) == []
-    assert done == ["alongside"]
-
-
 def test_where_nothing_is_to_be_written_the_log_is_not_asked() -> None:
     class Silent(MemoryLog):
         def write(self, append: Append) -> list[StoredEvent]:
