@@ -22,10 +22,11 @@ import fsspec.asyn
 import pytest
 from hypothesis import HealthCheck, settings
 from locks import alone
-from sqlalchemy import Engine, create_engine, make_url, text
+from sqlalchemy import URL, Engine, create_engine, event, make_url, text
 from turns import AT_NIGHT, pytest_collection_modifyitems, pytest_report_header  # noqa: F401 - hooks of pytest
 
-from app.events.database import Database
+from app.events import database as database_module
+from app.events.database import Database, sqlite_engine
 from app.events.log import EventLog, SqlLog
 from app.events.memory import MemoryLog
 from app.workers.warm import Warm
@@ -60,6 +61,21 @@ def short_folder() -> Iterator[Path]:
     """For a socket, whose path must be short: `tmp_path` has the test's name in it."""
     with tempfile.TemporaryDirectory(prefix="st-") as folder:
         yield Path(folder)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_disk_is_waited_for() -> Iterator[None]:
+    """No test pulls the plug: SQLite and stores in this process need not wait for a disk, nor does PostgreSQL."""
+
+    def quick_engine(url: URL, patience: float) -> Engine:
+        engine = sqlite_engine(url, patience)
+        event.listen(engine, "connect", lambda connection, _: connection.execute("PRAGMA synchronous=OFF"))
+        return engine
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(database_module, "sqlite_engine", quick_engine)
+        patch.setattr(os, "fsync", lambda file: None)
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -12,7 +12,8 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Engine, create_engine, inspect, text
 
-from app.events.database import SQLITE, Database, DatabaseUnavailable
+from app.events import database as module
+from app.events.database import SQLITE, Database, DatabaseUnavailable, sqlite_engine
 from app.events.log import SqlLog
 from app.events.tables import metadata
 
@@ -114,6 +115,7 @@ def test_the_write_ahead_log_waits_for_a_safe_sqlite(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch, version: tuple[int, ...], mode: str
 ) -> None:
     monkeypatch.setattr(SQLITE, "sqlite_version_info", version)
+    monkeypatch.setattr(module, "sqlite_engine", sqlite_engine)  # tests wait for no disk else
     database = Database(sqlite_url)
     with database.read() as session:
         assert session.scalar(text("PRAGMA journal_mode")) == mode
