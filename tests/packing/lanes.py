@@ -148,6 +148,31 @@ def distance(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
     return max(float((a.double() - b.double()).abs().max()) for a, b in pairs)
 
 
+def pack_as_alone(
+    width: int,
+    hps: Mapping[int, Hp],
+    steps: int,
+    kind: type[TorchTrainer] = Tiny,
+    *,
+    most: float = NEAR,
+    reason: str = "",
+    **args: Any,
+) -> PackedModels:
+    """A pack after some steps, each of whose models is as far as it would be alone, but for rounding errors.
+
+    most: the largest difference. reason: why they are trained one by one; they are the same to the bit then.
+    """
+    pack = fresh(width, hps, kind, **args)
+    assert not packed(pack, hps, steps)
+    assert reason in pack.unpackable_reason and bool(reason) == bool(pack.unpackable_reason)
+    for number, hp in hps.items():
+        by_itself = alone(hp, steps, kind, **args)
+        assert distance(weights(pack[number]), weights(by_itself)) < most
+        if reason:
+            assert_same(weights(pack[number]), weights(by_itself))
+    return pack
+
+
 class Moody(Tiny):
     """Fails where its learning rate is bad, in code of its own."""
 

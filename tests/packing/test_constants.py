@@ -15,6 +15,7 @@ from lanes import (
     fresh,
     is_packed,
     model,
+    pack_as_alone,
     packed,
     reload_checkpoint,
     weights,
@@ -118,10 +119,7 @@ class Teaching(Adapting):
 
 def test_what_a_trainer_writes_itself_is_each_lanes_own() -> None:
     hps = {number: HPS[number] for number in (0, 5)}
-    pack = fresh(WIDTH, hps, Teaching)
-    assert not packed(pack, hps, 3) and not pack.unpackable_reason
-    for number, hp in hps.items():
-        assert distance(weights(pack[number]), weights(alone(hp, 3, Teaching))) < 1e-12
+    pack_as_alone(WIDTH, hps, 3, Teaching)
 
 
 class Counting(Adapting):
@@ -137,11 +135,7 @@ class Counting(Adapting):
 
 def test_a_loss_that_writes_into_constants_is_refused_and_spoils_none() -> None:
     hps = {number: HPS[number] for number in (0, 1)}
-    pack = fresh(WIDTH, hps, Counting)
-    assert not packed(pack, hps, 1)
-    assert "writes into" in pack.unpackable_reason
-    for number, hp in hps.items():
-        assert_same(weights(pack[number]), weights(alone(hp, 1, Counting)))
+    pack_as_alone(WIDTH, hps, 1, Counting, reason="writes into")
 
 
 @pytest.mark.parametrize("kind", [Adapting, Teaching])

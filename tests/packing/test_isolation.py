@@ -18,6 +18,7 @@ from lanes import (
     fresh,
     model,
     on_a_cpu,
+    pack_as_alone,
     packed,
     reload_checkpoint,
     weights,
@@ -111,10 +112,7 @@ def test_models_of_all_kinds_are_the_same_in_any_place(
 @given(hps=st.lists(hyperparameters(), min_size=1, max_size=WIDTH))
 def test_in_double_precision_a_lane_is_what_the_trial_is_alone(hps: list[dict[str, Any]]) -> None:
     hps = [hp | {"lr": 0.3} if isinstance(hp["lr"], float) and hp["lr"] > 1 else hp for hp in hps]
-    pack = fresh(WIDTH, range(len(hps)))
-    assert not packed(pack, dict(enumerate(hps)), 3)
-    for number, hp in enumerate(hps):
-        assert distance(weights(pack[number]), weights(alone(hp, 3))) < NEAR
+    pack_as_alone(WIDTH, dict(enumerate(hps)), 3)
 
 
 class Biased(Tiny):
@@ -144,11 +142,7 @@ def test_where_too_few_rows_agree_it_takes_more_passes(monkeypatch: pytest.Monke
     monkeypatch.setattr(
         "stagetree.packing.profiling.stable_width", lambda *_: StableWidth(rows=WIDTH, lanes=2, exact=False)
     )
-    hps = {number: {**STEADY, "lr": 0.1 / (1 + number)} for number in range(WIDTH)}
-    pack = fresh(WIDTH, hps)
-    assert not packed(pack, hps, 3)
-    for number, hp in hps.items():
-        assert distance(weights(pack[number]), weights(alone(hp, 3))) < NEAR
+    pack_as_alone(WIDTH, {number: {**STEADY, "lr": 0.1 / (1 + number)} for number in range(WIDTH)}, 3)
 
 
 @pytest.mark.parametrize("broken", [1, 2, 3])
@@ -192,27 +186,17 @@ def test_a_lane_goes_on_alone_and_one_trained_alone_joins() -> None:
     ],
 )
 def test_what_a_trainer_can_ask_for_is_the_same_packed(how: dict[str, Any]) -> None:
-    hps = {0: STEADY, 1: {**STEADY, "lr": 0.02, "bs": 6}}
-    pack = fresh(WIDTH, hps, **how)
-    assert not packed(pack, hps, 3)
-    for number, hp in hps.items():
-        assert distance(weights(pack[number]), weights(alone(hp, 3, **how))) < NEAR
+    pack_as_alone(WIDTH, {0: STEADY, 1: {**STEADY, "lr": 0.02, "bs": 6}}, 3, **how)
 
 
-def test_each_lane_logs_what_is_its_own() -> None:
+def test_what_a_lane_logs_and_its_metrics_are_its_own() -> None:
     hps = {0: STEADY, 1: {**STEADY, "lr": 1.0}}
     pack = fresh(WIDTH, hps)
     assert not packed(pack, hps, 2)
     for number, hp in hps.items():
-        assert pack[number].logged_means() == pytest.approx(alone(hp, 2).logged_means())
-
-
-def test_metrics_are_those_of_the_lane() -> None:
-    hps = {0: STEADY, 1: {**STEADY, "lr": 1.0}}
-    pack = fresh(WIDTH, hps)
-    assert not packed(pack, hps, 2)
-    for number, hp in hps.items():
-        assert pack[number].evaluate() == pytest.approx(alone(hp, 2).evaluate())
+        by_itself = alone(hp, 2)
+        assert pack[number].logged_means() == pytest.approx(by_itself.logged_means())
+        assert pack[number].evaluate() == pytest.approx(by_itself.evaluate())
 
 
 def test_a_lane_whose_own_code_fails_ends_alone() -> None:

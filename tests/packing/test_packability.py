@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from lanes import STEADY, Tiny, alone, assert_same, distance, fresh, packed, weights
+from lanes import STEADY, Tiny, alone, assert_same, distance, fresh, pack_as_alone, packed, weights
 from torch import Tensor, nn
 
 from stagetree import TorchTrainer
@@ -76,7 +76,9 @@ class Unused(Tiny):
         self.model.register_parameter("unused", nn.Parameter(torch.zeros(3)))
 
 
-@pytest.mark.slow
+HPS = {0: STEADY, 1: {**STEADY, "lr": 0.3}}
+
+
 @pytest.mark.parametrize(
     ("kind", "how", "reason"),
     [
@@ -87,32 +89,18 @@ class Unused(Tiny):
         (Elsewhere, {}, "its loss is another"),
         (Unused, {}, "parameter unused has no gradient"),
         (Tiny, {"precision": "fp16"}, "fp16"),
-        (Tiny, {"compile": True}, "compiled"),
+        pytest.param(Tiny, {"compile": True}, "compiled", marks=pytest.mark.slow),
         (Summed, {"micro_batch_size": 2}, "its loss is (sum, count), and `micro_batch_size` cuts"),
     ],
 )
-def test_it_is_said_what_cannot_be_packed(kind: type[TorchTrainer], how: dict[str, Any], reason: str) -> None:
-    hps = {0: STEADY, 1: {**STEADY, "lr": 0.3}}
-    pack = fresh(2, hps, kind, **how)
-    assert not packed(pack, hps, 1)
-    assert reason in pack.unpackable_reason
+def test_what_cannot_be_packed_is_trained_one_after_the_other_and_it_is_said_why(
+    kind: type[TorchTrainer], how: dict[str, Any], reason: str
+) -> None:
+    pack_as_alone(2, HPS, 2, kind, reason=reason, **how)
 
 
 def test_a_sum_and_its_count_are_packed() -> None:
-    hps = {0: STEADY, 1: {**STEADY, "lr": 0.3}}
-    pack = fresh(2, hps, Summed)
-    assert not packed(pack, hps, 3) and not pack.unpackable_reason
-    for number, hp in hps.items():
-        assert distance(weights(pack[number]), weights(alone(hp, 3, Summed))) < 1e-12
-
-
-@pytest.mark.parametrize("kind", [OwnBatch, Item, Counts, Elsewhere])
-def test_what_is_refused_is_trained_one_after_the_other_as_if_alone(kind: type[TorchTrainer]) -> None:
-    hps = {0: STEADY, 1: {**STEADY, "lr": 0.3}}
-    pack = fresh(2, hps, kind)
-    assert not packed(pack, hps, 2)
-    for number, hp in hps.items():
-        assert_same(weights(pack[number]), weights(alone(hp, 2, kind)))
+    pack_as_alone(2, HPS, 3, Summed)
 
 
 class DrawsInSetup(OwnBatch):

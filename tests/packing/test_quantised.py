@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from lanes import DEVICE, STEADY, Tiny, alone, assert_same, distance, fresh, packed, reload_checkpoint, weights
+from lanes import DEVICE, STEADY, Tiny, assert_same, distance, fresh, pack_as_alone, packed, reload_checkpoint, weights
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.testing._internal.two_tensor import TwoTensor
@@ -183,10 +183,7 @@ def bases(pack: PackedModels, number: int) -> list[nn.Module]:
 def test_lanes_on_a_quantised_base_learn_what_each_learns_alone(kind: str) -> None:
     if kind in LIBRARIES:
         pytest.importorskip(LIBRARIES[kind])
-    pack = fresh(WIDTH, HPS, Adapting, base=kind)
-    assert not packed(pack, HPS, 3) and not pack.unpackable_reason
-    for number, hp in HPS.items():
-        assert distance(weights(pack[number]), weights(alone(hp, 3, Adapting, base=kind))) < NEAR[kind]
+    pack_as_alone(WIDTH, HPS, 3, Adapting, base=kind, most=NEAR[kind])
 
 
 @pytest.mark.parametrize("kind", ["held", "beside"])
@@ -250,9 +247,4 @@ class Biased(Adapting):
 def test_a_base_that_lanes_cannot_share_is_trained_alone(trainer: type[TorchTrainer], kind: str, reason: str) -> None:
     if kind in LIBRARIES:
         pytest.importorskip(LIBRARIES[kind])
-    pack = fresh(WIDTH, [0, 1], trainer, base=kind)
-    hps = {number: HPS[number] for number in (0, 1)}
-    assert not packed(pack, hps, 1)
-    assert reason in pack.unpackable_reason
-    for number, hp in hps.items():
-        assert_same(weights(pack[number]), weights(alone(hp, 1, trainer, base=kind)))
+    pack_as_alone(WIDTH, {number: HPS[number] for number in (0, 1)}, 1, trainer, base=kind, reason=reason)
