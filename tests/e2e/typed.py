@@ -5,9 +5,6 @@ from __future__ import annotations
 from math import copysign
 from typing import Any
 
-from sklearn.datasets import load_digits
-from sklearn.ensemble import RandomForestClassifier
-
 from stagetree import Trainer
 
 CODES = {bool: 1, int: 2, float: 3, str: 4, type(None): 5}
@@ -54,6 +51,9 @@ class Forest(Trainer):
         self.steps += 1
 
     def evaluate(self) -> dict[str, float]:
+        from sklearn.datasets import load_digits  # tests that only name this trainer do without
+        from sklearn.ensemble import RandomForestClassifier
+
         inputs, classes = load_digits(return_X_y=True)
         forest = RandomForestClassifier(
             n_estimators=2 * self.steps, random_state=self.seed, max_depth=6, **self.options

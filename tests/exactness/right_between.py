@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.linear_model import SGDRegressor
 from small import Counting
 from torch import nn
 from torch.nn.functional import mse_loss
@@ -166,6 +165,8 @@ class Sklearn(Counting):
     name, shows_in = "sklearn", "apart"
 
     def __init__(self, **how: Any) -> None:
+        from sklearn.linear_model import SGDRegressor  # tests that only name this trainer do without
+
         super().__init__(**how)
         self.model = SGDRegressor(random_state=self.seed, learning_rate="constant")
         self.data = np.random.default_rng(self.seed).normal(size=(32, 3))

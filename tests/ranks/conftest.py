@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bench import Bench
 
 from app.workers.trainer_group import TrainerGroup
 from app.workers.trainer_process import TrainerProcess
@@ -19,6 +20,13 @@ def warm() -> Iterator[Warm]:
     warm = Warm(files=[str(Path(__file__).parent / "in_shards.py")])
     yield warm
     warm.close()
+
+
+@pytest.fixture(scope="module")
+def bench(warm: Warm) -> Iterator[Bench]:
+    made = Bench(warm)
+    yield made
+    made.close()
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear
 from torch.utils.data import TensorDataset
@@ -56,6 +55,8 @@ class InShards(TorchTrainer):
         loud_at: int | None = None,
         **more: Any,
     ) -> None:
+        from sklearn.datasets import load_digits  # tests that only name this trainer do without
+
         images, labels = load_digits(return_X_y=True)
         images, labels = torch.tensor(images, dtype=torch.float32).view(-1, 1, 8, 8) / 16, torch.tensor(labels)
         train, valid = (TensorDataset(images[part], labels[part]) for part in (slice(samples), slice(1500, 1600)))

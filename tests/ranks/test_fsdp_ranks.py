@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from itertools import pairwise
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from bench import GROWING, PATIENT, Bench
 from hypothesis import given
 from hypothesis import strategies as st
 from in_shards import InShards
 
-from app.workers.state import State
-from app.workers.trainer_connection import Deadline
-from app.workers.trainer_group import TrainerGroup
-from app.workers.trainer_process import TrainerProcess
-from app.workers.warm import Warm
 from stagetree.runtime.checkpoints import state_format
 from stagetree.runtime.checkpoints.weight_files import is_divided, join_parts
 from stagetree.runtime.failures import TrainerFailed
@@ -30,57 +24,8 @@ from stagetree.trainer.divided_tensors import Parted
 from stagetree.trainer.ranks.parallel import DividedSharding
 from stagetree.trainer.ranks.sharding import shards_in
 
-FILE = str(Path(__file__).parent / "in_shards.py")
-PATIENT = Deadline(60.0)
-GROWING = {"lr": 0.01, "bs": {"family": "values", "values": [64, 96], "milestones": [7]}}
 SHARDS = 8
-Way = Sequence[tuple[int, int]]
-
-
-class Bench:
-    """Processes of 1, 2 and 4 ranks, each started when it is first needed."""
-
-    def __init__(self, warm: Warm) -> None:
-        self._warm, self._started = warm, dict[int, TrainerProcess]()
-
-    def begin(self, ranks: int, parallel: str = "fsdp", **args: Any) -> TrainerProcess:
-        if ranks not in self._started:
-            start = TrainerProcess.start(self._warm) if ranks == 1 else TrainerGroup.start(self._warm, ranks=ranks)
-            self._started[ranks] = start
-        process = self._started[ranks]
-        process.call(PATIENT).build(file=FILE, name="in_shards", args=args, seed=0, shards=SHARDS, parallel=parallel)
-        return process
-
-    def train(self, way: Way, parallel: str = "fsdp", **args: Any) -> tuple[str, Any]:
-        """The hash of the joined state, and the metrics, after stages on these numbers of ranks, until that step."""
-        state, step = State.from_bytes(b""), 0
-        for ranks, until in way:
-            process = self.begin(ranks, parallel, **args)
-            if step:
-                process.call(PATIENT).load(fds=state.lend(), hp=GROWING, step=step)
-            state.close()
-            process.train(GROWING, until, deadline=PATIENT)
-            process.call(PATIENT).evaluate()  # it is not to disturb anything
-            state, step = process.save(deadline=PATIENT), until
-        with closing(state):
-            assert len(state.parts) == (ranks - 1 if parallel == "fsdp" else 0)
-            whole = join_parts([each.view() for each in state.images])
-            return hashlib.sha256(b"".join(whole)).hexdigest(), process.call(PATIENT).evaluate().metrics
-
-    def end(self, ranks: int) -> None:
-        """After a failure."""
-        self._started.pop(ranks).close()
-
-    def close(self) -> None:
-        for ranks in list(self._started):
-            self.end(ranks)
-
-
-@pytest.fixture(scope="module")
-def bench(warm: Warm) -> Iterator[Bench]:
-    made = Bench(warm)
-    yield made
-    made.close()
+DIVIDED: dict[str, Any] = {"shards": SHARDS, "parallel": "fsdp"}
 
 
 @pytest.mark.slow
@@ -94,19 +39,20 @@ def bench(warm: Warm) -> Iterator[Bench]:
     ],
 )
 def test_one_two_and_four_ranks_have_the_bits_of_undivided_parameters(bench: Bench, args: dict[str, Any]) -> None:
-    found = [bench.train([(ranks, 9)], **args) for ranks in (1, 2, 4)]
-    assert found[0] == found[1] == found[2] == bench.train([(1, 9)], "tree", **args)
+    found = [bench.train([(ranks, 9)], args, **DIVIDED) for ranks in (1, 2, 4)]
+    assert found[0] == found[1] == found[2] == bench.train([(1, 9)], args, shards=SHARDS)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("args", [{}, {"micro_batch_size": 2, "precision": "fp16", "loud_at": 64}])
 def test_parts_of_four_go_on_in_two_and_in_one(bench: Bench, args: dict[str, Any]) -> None:
     """With passes of two samples, the batch of 19 at the end of the epoch has shards of one pass, and of two."""
-    assert bench.train([(4, 3), (2, 5), (1, 6), (4, 8)], **args) == bench.train([(1, 8)], **args)
+    way = [(4, 3), (2, 5), (1, 6), (4, 8)]
+    assert bench.train(way, args, **DIVIDED) == bench.train([(1, 8)], args, **DIVIDED)
 
 
 def test_a_part_is_what_a_rank_has_and_no_more(bench: Bench) -> None:
-    process = bench.begin(2)
+    process = bench.begin(2, {}, **DIVIDED)
     process.train(GROWING, 1, deadline=PATIENT)
     with closing(process.save(deadline=PATIENT)) as state:
         (part,) = state.parts
@@ -119,7 +65,7 @@ def test_a_part_is_what_a_rank_has_and_no_more(bench: Bench) -> None:
 
 
 def test_a_state_without_one_of_its_parts_is_not_taken(bench: Bench) -> None:
-    process = bench.begin(2)
+    process = bench.begin(2, {}, **DIVIDED)
     process.train(GROWING, 1, deadline=PATIENT)
     with closing(process.save(deadline=PATIENT)) as state:
         state.parts[0].close()
@@ -127,7 +73,7 @@ def test_a_state_without_one_of_its_parts_is_not_taken(bench: Bench) -> None:
         with pytest.raises(ValueError, match="a part of the checkpoint is missing"):
             b"".join(join_parts([state.view()]))
         with pytest.raises(TrainerFailed, match="numbers are in no part that was read"):
-            bench.begin(1).call(PATIENT).load(fds=state.lend(), hp=GROWING, step=1)
+            bench.begin(1, {}, **DIVIDED).call(PATIENT).load(fds=state.lend(), hp=GROWING, step=1)
         bench.end(1)
 
 
@@ -145,13 +91,13 @@ def test_what_it_cannot_do_is_refused_in_a_sentence(args: dict[str, Any], said: 
 def test_a_batch_that_is_too_small_is_refused_on_any_number_of_ranks(bench: Bench) -> None:
     for ranks in (1, 2):
         with pytest.raises(TrainerFailed, match="a batch of 5 samples is too small for 8 shards"):
-            bench.begin(ranks).train({"lr": 0.1, "bs": 5}, 1, deadline=PATIENT)
+            bench.begin(ranks, {}, **DIVIDED).train({"lr": 0.1, "bs": 5}, 1, deadline=PATIENT)
         bench.end(ranks)
 
 
 def test_passes_of_one_sample_over_uneven_shards_are_refused(bench: Bench) -> None:
     with pytest.raises(TrainerFailed, match="give micro_batch_size 2, or another batch size"):
-        bench.begin(1, micro_batch_size=1).train({"lr": 0.1, "bs": 19}, 1, deadline=PATIENT)
+        bench.begin(1, {"micro_batch_size": 1}, **DIVIDED).train({"lr": 0.1, "bs": 19}, 1, deadline=PATIENT)
     bench.end(1)
 
 

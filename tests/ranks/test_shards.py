@@ -2,82 +2,36 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Callable, Iterator
-from contextlib import closing
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from bench import Bench
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from in_shards import InShards
 from torch import Tensor
 
-from app.workers.state import State
-from app.workers.trainer_connection import Deadline
-from app.workers.trainer_group import TrainerGroup
-from app.workers.trainer_process import TrainerProcess
-from app.workers.warm import Warm
 from stagetree.runtime.failures import TrainerFailed
-
-FILE = str(Path(__file__).parent / "in_shards.py")
-PATIENT = Deadline(60.0)
-GROWING = {"lr": 0.01, "bs": {"family": "values", "values": [64, 96], "milestones": [7]}}
-"""A batch that grows in the middle of an epoch of 403 samples, whose last batch is uneven."""
-
-
-@dataclass
-class Bench:
-    """Processes of 1, 2 and 4 ranks, in which one model after the other is built."""
-
-    by_ranks: dict[int, TrainerProcess]
-
-    def begin(self, ranks: int, args: dict[str, Any], shards: int = 4) -> TrainerProcess:
-        process = self.by_ranks[ranks]
-        process.call(PATIENT).build(file=FILE, name="in_shards", args=args, seed=0, shards=shards)
-        return process
-
-    def train(self, args: dict[str, Any], hp: Any, way: list[tuple[int, int]], shards: int = 4) -> tuple[str, Any]:
-        """The hash of the state, and the metrics, after stages on these numbers of ranks, until that step."""
-        state, step = State.from_bytes(b""), 0
-        for ranks, until in way:
-            process = self.begin(ranks, args, shards)
-            if step:
-                process.call(PATIENT).load(fds=state.lend(), hp=hp, step=step)
-            state.close()
-            process.train(hp, until, deadline=PATIENT)
-            state, step = process.save(deadline=PATIENT), until
-        with closing(state):
-            return hashlib.sha256(state.view()).hexdigest(), process.call(PATIENT).evaluate().metrics
-
-
-@pytest.fixture(scope="module")
-def bench(warm: Warm) -> Iterator[Bench]:
-    processes = {1: TrainerProcess.start(warm), **{ranks: TrainerGroup.start(warm, ranks=ranks) for ranks in (2, 4)}}
-    yield Bench(processes)
-    for process in processes.values():
-        process.close()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("args", [{}, {"precision": "bf16"}, {"micro_batch_size": 5}, {"num_workers": 1}])
 def test_one_two_and_four_ranks_have_the_same_bits(bench: Bench, args: dict[str, Any]) -> None:
-    found = [bench.train(args, GROWING, [(ranks, 9)], shards=8) for ranks in (1, 2, 4)]
+    found = [bench.train([(ranks, 9)], args, shards=8) for ranks in (1, 2, 4)]
     assert found[0] == found[1] == found[2]
 
 
 @pytest.mark.slow
 def test_each_stage_may_have_another_number_of_ranks(bench: Bench) -> None:
-    alone = bench.train({}, GROWING, [(1, 12)])
-    assert bench.train({}, GROWING, [(1, 3), (4, 5), (2, 8), (1, 9), (4, 12)]) == alone
+    alone = bench.train([(1, 12)], {}, shards=4)
+    assert bench.train([(1, 3), (4, 5), (2, 8), (1, 9), (4, 12)], {}, shards=4) == alone
 
 
 def test_the_number_of_shards_is_part_of_what_is_trained(bench: Bench) -> None:
-    assert bench.train({}, GROWING, [(1, 3)], shards=4) != bench.train({}, GROWING, [(1, 3)], shards=8)
+    assert bench.train([(1, 3)], {}, shards=4) != bench.train([(1, 3)], {}, shards=8)
 
 
 ARGS = st.fixed_dictionaries(
@@ -111,7 +65,7 @@ def test_whatever_is_trained_on_whatever_ranks_has_the_bits_of_one(
     for ranks, steps in stages:
         way.append((ranks, end := end + steps))
     hp = {"lr": 0.01, "bs": {"family": "values", "values": list(sizes), "milestones": [2]}}
-    assert bench.train(args, hp, way, shards) == bench.train(args, hp, [(1, end)], shards)
+    assert bench.train(way, args, hp, shards=shards) == bench.train([(1, end)], args, hp, shards=shards)
 
 
 # ------------------------------------------------------------------------------------------------------- by itself

@@ -2,63 +2,45 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
-from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
+from bench import Bench
 from in_ddp import InDdp
 
-from app.workers.state import State
-from app.workers.trainer_connection import Deadline
-from app.workers.trainer_group import TrainerGroup
 from app.workers.warm import Warm
 from stagetree.runtime import inexact_reasons
-from stagetree.runtime.checkpoints.weight_files import join_parts
 from stagetree.runtime.failures import TrainerFailed
 from stagetree.trainer.ranks import group as ranks
 
-FILE = str(Path(__file__).parent / "in_ddp.py")
-PATIENT = Deadline(60.0)
 HP = {"lr": 0.01, "bs": {"family": "values", "values": [64, 96], "milestones": [4]}}
 
 
 @pytest.fixture(scope="module")
-def four(warm: Warm) -> Iterator[TrainerGroup]:
-    group = TrainerGroup.start(warm, ranks=4)
-    yield group
-    group.close()
+def four(warm: Warm) -> Iterator[Bench]:
+    """Four ranks."""
+    made = Bench(warm, "in_ddp")
+    yield made
+    made.close()
 
 
-def train(group: TrainerGroup, parallel: str, stages: list[int], **args: Any) -> tuple[str, Any]:
-    """The hash of the state, and the metrics, where each stage is trained by a model of its own."""
-    state, step = State.from_bytes(b""), 0
-    for until in stages:
-        group.call(PATIENT).build(file=FILE, name="in_ddp", args=args, seed=0, parallel=parallel)
-        if step:
-            group.call(PATIENT).load(fds=state.lend(), hp=HP, step=step)
-        state.close()
-        group.train(HP, until, deadline=PATIENT)
-        state, step = group.save(deadline=PATIENT), until
-    with closing(state):
-        whole = join_parts([each.view() for each in state.images])
-        return hashlib.sha256(b"".join(whole)).hexdigest(), group.call(PATIENT).evaluate().metrics
+def train(four: Bench, parallel: str, stages: list[int], **args: Any) -> tuple[str, Any]:
+    return four.train([(4, until) for until in stages], args, HP, parallel=parallel)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("parallel", ["ddp:4", "fsdp:4"])
 @pytest.mark.parametrize("args", [{}, {"micro_batch_size": 9}])
 def test_what_goes_on_from_a_state_has_the_bits_of_training_without_a_break(
-    four: TrainerGroup, parallel: str, args: dict[str, Any]
+    four: Bench, parallel: str, args: dict[str, Any]
 ) -> None:
     assert train(four, parallel, [3, 6], **args) == train(four, parallel, [6], **args)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("parallel", ["ddp:4", "fsdp:4"])
-def test_smaller_passes_learn_the_same_but_for_the_last_digits(four: TrainerGroup, parallel: str) -> None:
+def test_smaller_passes_learn_the_same_but_for_the_last_digits(four: Bench, parallel: str) -> None:
     """Also where ranks have a pass more than others, and buckets in another order."""
     calm = {"norm": "layer", "dropout": 0.0}
     (one, whole), (other, smaller) = (
@@ -68,7 +50,7 @@ def test_smaller_passes_learn_the_same_but_for_the_last_digits(four: TrainerGrou
 
 
 @pytest.mark.slow
-def test_ddp_begun_anew_sums_in_another_order(four: TrainerGroup) -> None:
+def test_ddp_begun_anew_sums_in_another_order(four: Bench) -> None:
     """What the pass before loading is for."""
     assert train(four, "ddp:4", [3, 6], forgets_to_warm_up=True) != train(four, "ddp:4", [6], forgets_to_warm_up=True)
 
@@ -109,6 +91,6 @@ def test_states_say_how_gpus_have_added_up_by_torchs_own_sums(monkeypatch: pytes
     ]
 
 
-def test_another_number_of_ranks_is_refused(four: TrainerGroup) -> None:
+def test_another_number_of_ranks_is_refused(four: Bench) -> None:
     with pytest.raises(TrainerFailed, match="2 ranks are part of the study's results, with parallel: ddp, not 4"):
-        four.call(PATIENT).build(file=FILE, name="in_ddp", args={}, seed=0, parallel="ddp:2")
+        four.begin(4, {}, parallel="ddp:2")
