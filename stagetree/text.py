@@ -55,7 +55,7 @@ def rough_duration(seconds: float) -> str:
 
 def decision_text(kind: str, trial: int, steps: int) -> str:
     """A tuner's decision about a trial, in words."""
-    return f"trial {trial} " + (f"continues to step {steps}" if kind == "promote" else "is stopped")
+    return f"trial {trial} " + (f"continues to step {steps}" if kind == "promote" else "is pruned")
 
 
 def rank_text(reason: Mapping[str, Any]) -> str:

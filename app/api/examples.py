@@ -103,7 +103,7 @@ STUDY: Json = {
     "value": "last",
     "tuner": "grid",
     "best": {"trial": 3, "value": 0.9889, "steps": 40, "hp": HP, **RESULTS},
-    "counts": {"waiting": 1, "running": 2, "completed": 1, "stopped": 0, "failed": 0, "cancelled": 0},
+    "counts": {"waiting": 1, "running": 2, "completed": 1, "pruned": 0, "failed": 0, "cancelled": 0},
     "steps": {"requested": 160, "unique": 104, "executed": 71},
     "failed": 0,
     "failures": [],

@@ -17,7 +17,7 @@ from app.domain.pareto_fronts import best_first
 from app.domain.results import sign
 from app.domain.rung_values import RUNG_AT, RungValues
 from app.domain.search_plan import AVERAGE_OF, Study, Trial, TrialEvent
-from app.domain.terms import StudyState, TrialEventKind, TrialState
+from app.domain.terms import StudyState, TrialDisplayState, TrialEventKind, TrialState
 from stagetree.text import rank_text
 
 Place = tuple[int, int]
@@ -173,8 +173,24 @@ def prediction(trial: Trial, board: Leaderboard) -> Mapping[str, object] | None:
     return shown if shown["proven"] else shown | dict.fromkeys(UNPROVEN)
 
 
+PRUNED: TrialDisplayState = "pruned"
+
+
+def display_state(study: Study, trial: Trial, board: Leaderboard) -> str:
+    """The trial's state for display, except that active trials are not yet divided into waiting and running ones."""
+    return PRUNED if _is_pruned(study, trial, board) else trial.state
+
+
+def _is_pruned(study: Study, trial: Trial, board: Leaderboard) -> bool:
+    """Whether the tuner ended the trial before its last step: by a decision, or by never promoting it."""
+    if trial.state == TrialState.STOPPED:
+        return True
+    is_own = trial.cooldown_of is None and trial.merge_of is None
+    return study.state == StudyState.COMPLETED and is_own and _awaits_tuner(study, trial, board)
+
+
 def state_text(study: Study, trial: Trial, state: str, board: Leaderboard) -> str:
-    """The trial's state in words: "waits at rung 1: rank 5 of 9"."""
+    """The trial's display state in words: "waits at rung 1: rank 5 of 9"."""
     text = _state_text(study, trial, state, board)
     if trial.merge_of is not None:
         return text
@@ -205,17 +221,19 @@ def _state_text(study: Study, trial: Trial, state: str, board: Leaderboard) -> s
             return f"waits for a slot, to train to step {trial.steps}"
         case "running":
             return f"trains to step {trial.steps}" + (f", rung {rung.number}" if rung else _class_text(trial))
+        case "pruned" if rung and trial.state != TrialState.STOPPED:
+            rank = f"{_rank(board, rung, trial)}{_cooldown_text(study)}"
+            return f"pruned at rung {rung.number}: {rank}, {len(rung.promoted)} promoted"
+        case "pruned":
+            return f"pruned after step {trial.steps}{_reason_text(board.reasons.get(trial.number, {}))}"
         case TrialState.COMPLETED if rung and _can_be_extended(study, trial):
-            where = f"{'pruned' if study.is_final else 'waits'} at rung {rung.number}"
-            promoted = f", {len(rung.promoted)} promoted" if study.state == StudyState.COMPLETED else ""
-            return f"{where}: {_rank(board, rung, trial)}{_cooldown_text(study)}{promoted}"
+            where = f"{'ended' if study.is_final else 'waits'} at rung {rung.number}"
+            return f"{where}: {_rank(board, rung, trial)}{_cooldown_text(study)}"
         case TrialState.COMPLETED if _can_be_extended(study, trial) and not study.is_final and _class_text(trial):
             return f"suspended after step {trial.steps}{_class_text(trial)}"
         case TrialState.COMPLETED:
             ranked = f", ranked{_cooldown_text(study)}" if rung and _cooldown_text(study) else ""
             return f"trained to step {trial.steps}{_finish_text(board.finishing.get(trial.number))}{ranked}"
-        case TrialState.STOPPED:
-            return f"stopped after step {trial.steps}{_reason_text(board.reasons.get(trial.number, {}))}"
         case TrialState.CANCELLED:
             return "cancelled"
         case TrialState.FAILED:
@@ -225,8 +243,13 @@ def _state_text(study: Study, trial: Trial, state: str, board: Leaderboard) -> s
 
 def is_waiting_at_rung(study: Study, trial: Trial, board: Leaderboard) -> bool:
     """Whether the trial waits for a decision of its tuner, at a rung or suspended."""
+    return not study.is_final and _awaits_tuner(study, trial, board)
+
+
+def _awaits_tuner(study: Study, trial: Trial, board: Leaderboard) -> bool:
+    """Whether only its tuner can let the trial train on."""
     is_judged = board.rung(trial.number) is not None or bool(_class_text(trial))
-    return trial.state == TrialState.COMPLETED and is_judged and not study.is_final and _can_be_extended(study, trial)
+    return trial.state == TrialState.COMPLETED and is_judged and _can_be_extended(study, trial)
 
 
 def _finish_text(reason: Mapping[str, object] | None) -> str:
@@ -275,7 +298,7 @@ def decisions(study: Study, number: int) -> list[str]:
     texts = []
     for event in study.history:
         if event.trial == number and event.kind == TrialEventKind.STOP:
-            texts.append(f"stopped after step {event.steps}{_reason_text(event.reason)}")
+            texts.append(f"pruned after step {event.steps}{_reason_text(event.reason)}")
         elif event.trial == number and event.kind == TrialEventKind.PROMOTE:
             texts += [
                 f"asked for step {event.steps}{why}" for why in (_reason_text(event.reason, is_promotion=True),) if why

@@ -131,8 +131,8 @@ class TrialState(Word):
     CANCELLED = "cancelled"
 
 
-TrialDisplayState = Literal["waiting", "running", "completed", "stopped", "failed", "cancelled"]
-"""A trial's state for display: active trials are divided into waiting and running ones."""
+TrialDisplayState = Literal["waiting", "running", "completed", "pruned", "failed", "cancelled"]
+"""A trial's state for display. Active trials are waiting or running; `app.domain.leaderboard` says which are pruned."""
 
 
 class TrialEventKind(Word):

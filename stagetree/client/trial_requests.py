@@ -244,7 +244,7 @@ class Asker:
                     self._end(ask, trial)
 
     def _end(self, ask: PendingAsk, trial: Json) -> None:
-        if trial["state"] in ("failed", "cancelled", "stopped") and not ask.result.done():
+        if trial["state"] in ("failed", "cancelled", "pruned") and not ask.result.done():
             self._pending.remove(ask)
             ask.result.set_exception(TrialFailed(ask.trial, trial["state"], trial.get("error", "")))
 

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from stagetree.models.answer import Answer, Json, Word
 
-TrialWord = Literal["waiting", "running", "completed", "stopped", "failed", "cancelled"]
+TrialWord = Literal["waiting", "running", "completed", "pruned", "failed", "cancelled"]
 TrialState = Annotated[TrialWord | str, Word(TrialWord)]
 Category = Literal["promising", "opportunistic", "poor"]
 
@@ -47,7 +47,9 @@ class Trial(Answer, needs=("trial", "state", "steps")):
     """A configuration and the number of steps to train it for."""
 
     trial: int = Field(description="its number in the study, from 0 on")
-    state: TrialState
+    state: TrialState = Field(
+        description="`completed`: it has all requested results. `pruned`: the tuner ended it before its last step"
+    )
     standing: str = Field(
         description="the state in words, such as 'waits at rung 1: rank 5 of 9', or the reason of a failure"
     )

@@ -61,7 +61,7 @@ class StudyHistory:
         for number, history in histories.items():
             measured = [self._measured[place] for place in self._places(number) if place in self._measured]
             history.ended = max([*measured, *([history.ended] if history.ended else [])], default=None)
-            if history.ended is None and self.trials[number].state == "completed":
+            if history.ended is None and self.trials[number].state in ("completed", "pruned"):
                 history.ended = history.added  # every step was trained before the study
         return histories
 

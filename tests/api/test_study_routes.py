@@ -133,7 +133,7 @@ def test_a_study_with_results(http: TestClient, tuned: str, workers: Workers) ->
         "waiting": 0,
         "running": 0,
         "completed": 2,
-        "stopped": 0,
+        "pruned": 0,
         "failed": 0,
         "cancelled": 0,
     }

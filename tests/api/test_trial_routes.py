@@ -195,7 +195,7 @@ def test_stopped_trials_keep_the_value_they_had(http: TestClient, tuned: str, wo
     trials = http.get(f"/studies/{tuned}").json()["trials"]
     assert [(trial["state"], trial["steps"], trial["value"]) for trial in trials] == [
         ("waiting", 80, 0.5),
-        ("stopped", 40, None),
+        ("pruned", 40, None),
     ]
     assert http.get(f"/studies/{tuned}").json()["best"]["steps"] == 40
 

@@ -69,7 +69,7 @@ def test_nothing_but_a_long_configuration_is_cut_at_80_columns() -> None:
     cost = examples.STUDY["cost"] | {"saved_by_sharing": 0.54, "saved_by_stopping": 0.98, "repeated": 12, "retried": 9}
     trials = {"done": 26, "resting": 19, "expected": 40}
     progress = study()["progress"] | {"trials": trials, "steps": {"done": 133, "expected": 260}}
-    counts = {"failed": 3, "running": 4, "waiting": 10, "completed": 23, "stopped": 0, "cancelled": 0}
+    counts = {"failed": 3, "running": 4, "waiting": 10, "completed": 23, "pruned": 0, "cancelled": 0}
     shown = drawn(study(tuner="asha", cost=cost, counts=counts, progress=progress), 80, 24)
     assert shown[1].endswith("26/40  3 failed  4 running  10 waiting  19 at rungs")
     assert shown[2].rstrip().endswith("133/about 260 unique  51%")

@@ -66,11 +66,11 @@ def test_so_does_a_trial(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_trial_says_why_it_was_promoted_or_stopped(capsys: pytest.CaptureFixture[str]) -> None:
-    print_trial("digits", TRIAL_DETAIL | {"decisions": ["asked for step 9: rank 1 of 3", "stopped after step 9"]})
+    print_trial("digits", TRIAL_DETAIL | {"decisions": ["asked for step 9: rank 1 of 3", "pruned after step 9"]})
     said = capsys.readouterr().out.splitlines()
     assert [line for line in said if line.startswith("why")] == [
         "why       asked for step 9: rank 1 of 3",
-        "why       stopped after step 9",
+        "why       pruned after step 9",
     ]
 
 

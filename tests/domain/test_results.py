@@ -8,7 +8,15 @@ import pytest
 
 from app.domain import commands as c
 from app.domain import results
-from app.domain.leaderboard import Leaderboard, RungRanking, build_leaderboard, decisions, prediction, state_text
+from app.domain.leaderboard import (
+    Leaderboard,
+    RungRanking,
+    build_leaderboard,
+    decisions,
+    display_state,
+    prediction,
+    state_text,
+)
 from app.domain.search_plan import SearchPlan, Study, TrialEvent
 from app.domain.terms import TrialEventKind, TrialState
 from app.service.views.story import story as told
@@ -116,7 +124,7 @@ def test_a_trial_that_was_passed_over_waits_at_its_rung_and_then_stayed_there() 
     assert [rung.steps for rung in ladder] == [2, 6, 18]
     assert [len(rung.promoted) for rung in ladder] == [3, 1, 0]
     last = ladder[0].best_first(-1)[-1]
-    assert state_text(study, study.trials[last], "completed", board) == "pruned at rung 0: rank 9 of 9, 3 promoted"
+    assert state_text(study, study.trials[last], "pruned", board) == "pruned at rung 0: rank 9 of 9, 3 promoted"
     best = next(iter(ladder[2].values))
     assert state_text(study, study.trials[best], "completed", board) == "trained to step 18"
 
@@ -158,6 +166,33 @@ def ladder_of(results: list[int]) -> Leaderboard:
     return board
 
 
+def test_a_trial_that_its_tuner_never_promoted_is_pruned_once_the_study_is_completed() -> None:
+    simulated = simulator()
+    study = submit(simulated, asha())
+    while not study.is_final:
+        waiting = {display_state(study, trial, build_leaderboard(study)) for trial in study.trials}
+        assert waiting <= {"active", "completed"}
+        simulated.advance()
+    board = build_leaderboard(study)
+    states = {trial.number: display_state(study, trial, board) for trial in study.trials}
+    for trial in study.trials:
+        assert states[trial.number] == ("completed" if trial.steps == study.spec.max_steps else "pruned")
+        assert state_text(study, trial, states[trial.number], board).startswith(("trained to step", "pruned at rung"))
+    assert set(states.values()) == {"completed", "pruned"}
+
+
+def test_a_cancelled_study_prunes_no_trial() -> None:
+    simulated = simulator()
+    study = submit(simulated, asha())
+    while not any(trial.state == TrialState.COMPLETED for trial in study.trials):
+        simulated.advance()
+    simulated.give(c.CancelStudy(study=study.id, at=1.0))
+    board = build_leaderboard(study)
+    resting = next(trial for trial in study.trials if trial.state == TrialState.COMPLETED)
+    assert display_state(study, resting, board) == "completed"
+    assert state_text(study, resting, "completed", board).startswith("ended at rung 0: rank ")
+
+
 def test_each_decision_about_a_trial_has_its_reason() -> None:
     simulated = simulator()
     study = submit(simulated, asha())
@@ -171,7 +206,7 @@ def test_each_decision_about_a_trial_has_its_reason() -> None:
     study.history += [TrialEvent(kind, 0, 5 + at, reason=reason) for at, kind in enumerate(kinds)]
     assert decisions(study, 0) == [
         "asked for step 5: its best 0.4 is no worse than the median 0.5",
-        "stopped after step 6: its best 0.4 is worse than the median 0.5",
+        "pruned after step 6: its best 0.4 is worse than the median 0.5",
     ]
 
 
@@ -228,4 +263,4 @@ def test_a_trial_that_was_ended_as_poor_is_shown_as_that_and_one_that_ended_with
         board = build_leaderboard(study)
         shown = prediction(study.trials[0], board)
         assert shown is not None and shown["class"] == category
-        assert state_text(study, study.trials[0], "stopped", board) == f"stopped after step 5{said}"
+        assert state_text(study, study.trials[0], "pruned", board) == f"pruned after step 5{said}"

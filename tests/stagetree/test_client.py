@@ -275,7 +275,7 @@ def test_a_word_of_a_newer_server_is_taken() -> None:
 
 def test_a_prediction_is_read_like_its_json() -> None:
     judged = {"class": "poor", "p": None, "step": 3, "since": 2}
-    prediction = models.Trial.from_json({"trial": 0, "state": "stopped", "steps": 3, "prediction": judged}).prediction
+    prediction = models.Trial.from_json({"trial": 0, "state": "pruned", "steps": 3, "prediction": judged}).prediction
     assert prediction is not None and prediction == judged and {**prediction} == judged
     assert (prediction["class"], prediction.get("target"), "class" in prediction) == ("poor", None, True)
     assert "category" not in prediction

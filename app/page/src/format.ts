@@ -78,7 +78,7 @@ export const STATE_SYMBOLS: Record<string, string> = {
   waiting: "○",
   paused: "Ⅱ",
   completed: "●",
-  stopped: "✕",
+  pruned: "✕",
   failed: "▲",
   cancelled: "–",
 };

@@ -16,7 +16,7 @@ from app.domain.accounting import Forecast
 from app.domain.decide.studies import SIZE_FIELDS, current_size
 from app.domain.events import Stage
 from app.domain.failures import Group, group_text, groups
-from app.domain.leaderboard import Leaderboard, build_leaderboard, decisions, prediction, state_text
+from app.domain.leaderboard import Leaderboard, build_leaderboard, decisions, display_state, prediction, state_text
 from app.domain.sampler_inputs import learned_text
 from app.domain.search_plan import SearchPlan, Study
 from app.domain.terms import ChainId, ChainState, NodeId, StudyId, StudyState, TrialDisplayState, TrialState
@@ -58,9 +58,9 @@ def study(
     now: the time of the query, for the duration of a running study. expected: the forecast, if there is one.
     """
     folded = plan.studies[name]
+    board = build_leaderboard(folded)
     more: dict[str, Any] = {"spec": folded.spec.json, "trials": trials(plan, folded)} if with_trials else {}
-    packed = {"packing": packing(plan)} if plan.packing or plan.packing_reason else {}
-    more |= pareto_fields(plan, folded) | packed | {"sampler": folded.spec.tuner.get("sampler", "")}
+    more |= pareto_fields(plan, folded) | _packing_fields(plan) | {"sampler": folded.spec.tuner.get("sampler", "")}
     return StudyAnswer(
         study=folded.id,
         name=folded.spec.name,
@@ -77,7 +77,7 @@ def study(
         value=folded.spec.value,
         tuner=folded.spec.tuner.get("kind", ""),
         best=outcomes.best(plan, folded),
-        counts=_counts(plan, folded),
+        counts=_counts(plan, folded, board),
         failed=sum(trial.state == TrialState.FAILED for trial in folded.trials),
         failures=failures(plan, folded),
         steps=Steps(requested=folded.requested, unique=folded.unique, executed=folded.executed),
@@ -88,17 +88,22 @@ def study(
         submitted_at=folded.submitted_at,
         finished_at=folded.finished_at,
         slots=slots,
-        progress=progress(plan, folded, reached or {}, expected),
+        progress=progress(plan, folded, reached or {}, expected, board),
         grows_by=SIZE_FIELDS.get(folded.spec.kind),
         grows_from=current_size(folded),
         **_annotations(plan, folded),
     ).with_fields(**lineage(folded), **more)
 
 
-def _counts(plan: SearchPlan, study: Study) -> dict[str, int]:
+def _packing_fields(plan: SearchPlan) -> dict[str, Any]:
+    return {"packing": packing(plan)} if plan.packing or plan.packing_reason else {}
+
+
+def _counts(plan: SearchPlan, study: Study, board: Leaderboard) -> dict[str, int]:
     """The number of trials in each displayed state."""
     busy = _busy(plan)
-    return dict.fromkeys(get_args(TrialDisplayState), 0) | Counter(_state(plan, trial, busy) for trial in study.trials)
+    states = (_state(plan, study, trial, busy, board) for trial in study.trials)
+    return dict.fromkeys(get_args(TrialDisplayState), 0) | Counter(states)
 
 
 def _annotations(plan: SearchPlan, study: Study) -> dict[str, Any]:
@@ -235,7 +240,11 @@ def _trial(
     mark: str,
     front: Collection[int],
 ) -> Trial:
-    state, rung, (last, best) = _state(plan, trial, busy), board.rung(trial.number), outcomes_of(plan, study, trial)
+    state, rung, (last, best) = (
+        _state(plan, study, trial, busy, board),
+        board.rung(trial.number),
+        outcomes_of(plan, study, trial),
+    )
     text, result = json_safe(state_text(study, trial, state, board)), best if study.spec.value == "best" else last
     more = _OptionalFields()
     if (judged := judged_result(plan, study, trial)) is not None:
@@ -266,9 +275,9 @@ def _trial(
     )
 
 
-def _state(plan: SearchPlan, trial: search_plan.Trial, busy: Busy) -> str:
-    if trial.state != "active":
-        return trial.state
+def _state(plan: SearchPlan, study: Study, trial: search_plan.Trial, busy: Busy, board: Leaderboard) -> str:
+    if trial.state != TrialState.ACTIVE:
+        return display_state(study, trial, board)
     return "running" if any(_passes(stage, end) for stage, end in _stages_on_path(plan, trial, busy)) else "waiting"
 
 

@@ -240,8 +240,8 @@ class _RungTree:
             if (point := self._last_measurement(trial, steps)) is None:
                 continue
             frame = max(point[2], self._clock.frame(stopped[trial])) if trial in stopped else point[2]
-            kind = "cross" if state in ("stopped", "failed") else "dot"
-            role = "bad" if state == "failed" else "soft" if state == "stopped" else "ink"
+            kind = "cross" if state in ("pruned", "failed") else "dot"
+            role = "bad" if state == "failed" else "soft" if state == "pruned" else "ink"
             yield Figure(kind, frame, role, (self.place(*point[:2]),), size)
 
     def winner(self, shown: StudyAnswer) -> Iterator[Figure]:

@@ -10,7 +10,7 @@ from math import isfinite
 from typing import Any, TypeVar
 
 from app.domain.accounting import horizon
-from app.domain.leaderboard import RungRanking, build_leaderboard
+from app.domain.leaderboard import RungRanking, build_leaderboard, display_state
 from app.domain.results import measured_value, sign
 from app.domain.search_plan import Node, SearchPlan, Study, Trial
 from app.domain.terms import NodeId
@@ -57,7 +57,7 @@ def _columns(kind: type[Columns], rows: Sequence[Json]) -> Columns:
 def tree(plan: SearchPlan, study: Study, points: int) -> Tree:
     """The nodes that the study's trials pass, parents first, each with up to `points` of its metric; and its trials."""
     names = [name for name in plan.nodes if name in study.max_step_by_node]
-    index = {name: number for number, name in enumerate(names)}
+    index, board = {name: number for number, name in enumerate(names)}, build_leaderboard(study)
     passing = _passing(study)
     means = _means(plan, study)
     rows = [
@@ -73,7 +73,7 @@ def tree(plan: SearchPlan, study: Study, points: int) -> Tree:
         trials=TreeTrials(
             node=[index[trial.path[-1]] for trial in study.trials],
             steps=[trial.steps for trial in study.trials],
-            state=[trial.state for trial in study.trials],
+            state=[display_state(study, trial, board) for trial in study.trials],
             average_of=[
                 [[part["trial"], part["step"]] for part in trial.reason.get("average_of") or ()]
                 for trial in study.trials

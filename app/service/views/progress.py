@@ -11,7 +11,7 @@ from typing import Any
 from app.domain import accounting, results
 from app.domain.accounting import Forecast
 from app.domain.events import PackingProfiled
-from app.domain.leaderboard import RungRanking, build_leaderboard, is_waiting_at_rung
+from app.domain.leaderboard import Leaderboard, RungRanking, is_waiting_at_rung
 from app.domain.search_plan import Chain, SearchPlan, Study, Trial
 from app.domain.terms import ChainId, NodeId, StudyState, TrialEventKind, TrialState
 from app.scheduling.widths import better_width, times_faster
@@ -146,11 +146,11 @@ DECISIONS = (TrialEventKind.PROMOTE, TrialEventKind.STOP)
 
 
 def progress(
-    plan: SearchPlan, study: Study, reached: Mapping[ChainId, int], expected: Forecast | None = None
+    plan: SearchPlan, study: Study, reached: Mapping[ChainId, int], expected: Forecast | None, board: Leaderboard
 ) -> Progress:
     """Trials and steps done and expected, the rungs, the running stages, and the last decision."""
     running = list(_running(plan, study, reached))
-    steps, board = _steps(plan, study, running, expected), build_leaderboard(study)
+    steps = _steps(plan, study, running, expected)
     trials = TrialsDone(
         done=sum(_is_tried(plan, trial) for trial in study.trials),
         resting=sum(is_waiting_at_rung(study, trial, board) for trial in study.trials),

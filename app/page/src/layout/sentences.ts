@@ -12,7 +12,7 @@ const EVENT_TEXTS: Record<string, (data: Data) => string> = {
   ResultsLearned: (data) => `its sampler begins with ${(data["results"] as unknown[]).length} trials of ${data["source"]}`,
   TrialAdded: (data) => `trial ${data["trial"]} starts, to step ${data["steps"]}${reasonSuffix(data)}`,
   TrialExtended: (data) => `trial ${data["trial"]} continues to step ${data["steps"]}${reasonSuffix(data, true)}`,
-  TrialStopped: (data) => `trial ${data["trial"]} is stopped${reasonSuffix(data)}`,
+  TrialStopped: (data) => `trial ${data["trial"]} is pruned${reasonSuffix(data)}`,
   TrialCancelled: (data) => `trial ${data["trial"]} was cancelled`,
   TrialRetried: (data) => `failed trial ${data["trial"]} is retried`,
   TrialPrioritized: (data) => `trial ${data["trial"]} has priority ${number(data["priority"] as number)}`,

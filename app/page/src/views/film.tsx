@@ -109,7 +109,7 @@ function Player({ text }: { text: string }) {
       </div>
       <div class="film" ref={place} />
       <p class="quiet key">
-        The more trials share a line, the thicker it is. Ring: a promotion · ● end of a trial · ✕ stopped or failed · ★ best. Below are the stages of each slot, in colour
+        The more trials share a line, the thicker it is. Ring: a promotion · ● end of a trial · ✕ pruned or failed · ★ best. Below are the stages of each slot, in colour
         where several trials share them; idle times are left out.
       </p>
     </>

@@ -49,7 +49,7 @@ function Legend({ study, at }: ViewProps) {
   const tree = useAnswer<Tree>(studyPath(study.study, "/tree", at));
   return (
     <p class="quiet key">
-      The more trials share a line, the thicker it is; dashed before the first measurement. ★ best · ● trained · ✕ stopped · ▲ failed · ◐ running · ○ waiting
+      The more trials share a line, the thicker it is; dashed before the first measurement. ★ best · ● trained · ✕ pruned · ▲ failed · ◐ running · ○ waiting
       {tree.data?.trials.repeats?.some((each) => each.length) && " · thin lines: each repeat · error bars: their standard deviation"}
       {tree.data?.trials.average_of?.some((parts) => parts.length) && " · ◆ mean of the states at the dotted lines"}
     </p>

@@ -125,7 +125,7 @@ function DecisionList({ study, at, trial }: ViewProps & { trial: TrialDetail }) 
 }
 
 function decisionText(kind: string, steps: number | null): string {
-  const words: Record<string, string> = { start: `requested to step ${steps}`, promote: `continues to step ${steps}`, stop: "stopped", cancel: "cancelled" };
+  const words: Record<string, string> = { start: `requested to step ${steps}`, promote: `continues to step ${steps}`, stop: "pruned", cancel: "cancelled" };
   return words[kind] ?? kind;
 }
 
@@ -147,7 +147,7 @@ function TrialActions({ study, trial }: { study: Study; trial: TrialDetail }) {
   const path = `studies/${encodeURIComponent(study.study)}/trials/${trial.trial}`;
   const weights = address(`studies/${encodeURIComponent(study.study)}/checkpoint?trial=${trial.trial}`);
   const repeats = resultOf(study, trial)?.repeats ?? 1;
-  const canCancel = !study.finished_at && !["stopped", "failed", "cancelled"].includes(trial.state);
+  const canCancel = !study.finished_at && !["pruned", "failed", "cancelled"].includes(trial.state);
   return (
     <p class="buttons">
       {trial.value !== null && (
