@@ -12,8 +12,14 @@ from stagetree.text import RANKED_LAST, duration, mark_sentence, mark_word, perc
 
 Json = dict[str, Any]
 BEST = 5
+MOST_LINES = 12
+"""The most lines of a study's summary, blank ones included. Errors of a study without a result come on top."""
+
 TRACEBACK_LINES = 20
 """The lines of the first traceback."""
+
+LOG_HEADER = "--- "
+"""The beginning of the lines that workers write between the stages of a trial's log."""
 
 TRIALS_NAMED = 8
 """The most failed trials that are listed for one error."""
@@ -21,72 +27,104 @@ TRIALS_NAMED = 8
 PARTS = {
     "unfinished": "not trained",
     "stopped_early": "stopped early",
-    "shared": "shared by trials of the study",
+    "shared": "shared",
     "known": "known from other studies",
-    "repeated": "repeated: a later trial parts where no state was kept",
+    "repeated": "repeated, since no state was kept",
     "retried": "retried after errors",
-    "lost": "trained again: lost with a worker",
-    "struck": "struck, since the trainer is not exact, and done again",
+    "lost": "lost with a worker",
+    "struck": "struck, since the trainer is not exact",
 }
-OF_ISOLATED = {"repeated": "repeated: the trainer is not exact, so a longer trial begins anew"}
+OF_ISOLATED = {"repeated": "repeated, since the trainer is not exact"}
 AGAIN = ("repeated", "retried", "lost", "struck")
 """These are added; the others are subtracted."""
 
 
-def print_result(study: Json) -> None:
-    """Print the story, the best trials, the cost, and the study's exactness."""
-    print(*map(one_line, study["story"]["lines"]), sep="\n", end="\n\n")
-    if study.get("error") and not study["cost"]["run"] + study["cost"]["known"]:
-        print(f"error   {escape_control(study['error'])}")  # nothing was trained: the rest would be zeros
-        print_notes(study.get("notes", ()))
-        return
-    if study["best"]:
-        print_best(study)
-        print()
-    print_cost(study)
-    print(f"time    {duration(study['wall_seconds'])} in all, {duration(study['gpu_seconds'])} on the slots")
-    if packing := study.get("packing"):
-        if "chosen" in packing:
-            print(f"packing auto: {one_line(packing['chosen'])}")
-        for each in packing["devices"]:
-            print(f"packing {packing_text(each, packing['at_once'])}")
-            if draws := each.get("other_draws"):
-                print(f"packing `{one_line(draws)}` of the model draws other random numbers in a pack than alone")
-    for each in study.get("gpu_sharing") or ():
-        print(f"sharing {sharing_text(each)}")
-    print_begins(study)
-    for each in study.get("not_exact", ()):
-        print(f"not exact: {one_line(each)}")
-    print_exactness(study)
-    for name in study.get("unread", ()):
-        print(f"not read {one_line(unread_text([name]))}; see `stagetree check`")
-    if study.get("ending"):
-        print(f"ended   {one_line(study['ending'])}")
+def print_result(study: Json, where: str = "") -> None:
+    """Print the error of a failed study, and what it trained: the best trials, the cost and the exactness.
+
+    where: the options that lead other commands to the study.
+    """
     if study.get("error"):
         print(f"error   {escape_control(study['error'])}")
-    print_notes(study.get("notes", ()))
+        if not study["cost"]["run"] + study["cost"]["known"]:  # nothing was trained: the rest would be zeros
+            for line in note_lines(study.get("notes", ())):
+                print(line)
+            return
+        print()
+    story, facts = list(_story_lines(study)), list(_fact_lines(study, where))
+    print(*story, sep="\n", end="\n\n")
+    room = MOST_LINES - len(story) - 1
+    if study["best"]:
+        print_best(study, most := max(LEAST, room - 1 - len(facts)))
+        print()
+        room -= most + 1
+    for line in facts if len(facts) <= room else [*facts[: room - 1], _rest_text(study, len(facts) - room + 1)]:
+        print(line)
 
 
-def print_exactness(study: Json) -> None:
-    """Print the study's exactness on one line."""
+LEAST = 3
+"""The fewest lines of the table of the best trials: its header, a trial, and what all trials share."""
+
+
+def _rest_text(study: Json, count: int) -> str:
+    return f"more    {count} more lines: stagetree watch {study['study']} -o json"
+
+
+def _story_lines(study: Json) -> Iterator[str]:
+    """The best trial and notes on it; and that nothing was saved, which is otherwise one of the facts."""
+    best, savings, *notes = map(one_line, study["story"]["lines"])
+    yield from (best, *notes)
+    if not any(saved_texts(study)):
+        yield savings
+
+
+def _fact_lines(study: Json, where: str) -> Iterator[str]:
+    """The cost and the exactness, and then what only some studies have. Each line begins with its subject."""
+    yield f"steps   {cost_text(study)}"
+    if saved := list(saved_texts(study)):
+        yield f"saved   {'; '.join(saved)}"
+    yield f"time    {duration(study['wall_seconds'])} in all, {duration(study['gpu_seconds'])} on the slots"
+    yield from exactness_lines(study)
+    if study["best"] and study["failures"]:
+        yield from _failed_lines(study, where)
+    if study.get("ending"):
+        yield f"ended   {one_line(study['ending'])}"
+    yield from note_lines(study.get("notes", ()))
+    for each in study.get("not_exact", ()):
+        yield f"not exact: {one_line(each)}"
+    for name in study.get("unread", ()):
+        yield f"not read {one_line(unread_text([name]))}; see `stagetree check`"
+    yield from packing_lines(study.get("packing") or {})
+    for each in study.get("gpu_sharing") or ():
+        yield f"sharing {sharing_text(each)}"
+    if begins := study.get("begins"):
+        yield f"begins  {one_line(begins['text'].removeprefix('begins '))}"
+
+
+def exactness_lines(study: Json) -> Iterator[str]:
+    """The study's exactness on one line, if there is something to say."""
     exactness = study["exactness"]
     if text := exactness["text"]:
         is_to_audit = exactness["verdict"] == "unchecked" and not (study.get("packing") or {}).get("width")
         audit = f"; stagetree audit {study['study']} compares the rest" if is_to_audit else ""
-        print(f"exact   {one_line(text)}{audit}")
+        yield f"exact   {one_line(text)}{audit}"
 
 
-def print_begins(shown: Json) -> None:
-    """Print the weights that a study or a trial begins from, if any."""
-    if begins := shown.get("begins"):
-        print(f"begins  {one_line(begins['text'].removeprefix('begins '))}")
-
-
-def print_notes(notes: Iterable[Json]) -> None:
-    """Print each note on a line."""
+def note_lines(notes: Iterable[Json]) -> Iterator[str]:
+    """Each note on a line."""
     for note in notes:
         about = "" if note["trial"] is None else f"trial {note['trial']}: "
-        print(f"note    {about}{one_line(note['text'])}")
+        yield f"note    {about}{one_line(note['text'])}"
+
+
+def packing_lines(packing: Json) -> Iterator[str]:
+    """The chosen width of packs, and their speed on each kind of device."""
+    if "chosen" in packing:
+        yield f"packing auto: {one_line(packing['chosen'])}"
+    for each in packing.get("devices", ()):
+        yield f"packing {packing_text(each, packing['at_once'])}"
+        if draws := each.get("other_draws"):
+            yield f"packing `{one_line(draws)}` of the model draws other random numbers in a pack than alone"
 
 
 def packing_text(on: Json, at_once: float | None) -> str:
@@ -114,19 +152,21 @@ def sharing_text(on: Json) -> str:
     return f"{on['slots']} slots on {one_line(on['gpu'])}: a step takes {on['times_slower']} times as long, {together}"
 
 
-def print_best(study: Json) -> None:
-    """Print the best trials, and below them the hyper-parameters that all trials share."""
+def print_best(study: Json, most: int) -> None:
+    """Print the best trials, and below them what all trials share, in at most `most` lines, the header included."""
     if study.get("metrics"):
-        _print_front(study)
+        _print_front(study, most)
         return
     keys = ("cooldown_of", "merge_of")
     trunks = {trial[key] for trial in study["trials"] for key in keys if key in trial}  # judged by these trials alone
     judged = (trial for trial in study["trials"] if trial["trial"] not in trunks and not trial.get("violation"))
-    best = sort_trials([trial for trial in judged if trial["value"] is not None], "value", study["mode"])[:BEST]
+    best = sort_trials([trial for trial in judged if trial["value"] is not None], "value", study["mode"])
     if not best:
         _print_broken(study)
         return
-    common, mark_of = common_hp(study["trials"]), mark_cells(best)
+    common = common_hp(study["trials"])
+    best = best[: min(BEST, most - 1 - bool(common))]
+    mark_of = mark_cells(best)
     some_failed = any(trial["state"] == RANKED_LAST for trial in best)
     rows = [
         (
@@ -144,12 +184,13 @@ def print_best(study: Json) -> None:
         print(f"all trials: {one_line(short_hp(common))}")
 
 
-def _print_front(study: Json) -> None:
+def _print_front(study: Json, most: int) -> None:
     """Print trials of the Pareto front with all metrics, the first ones spread over it."""
     if not study["front"]:
         _print_broken(study)
         return
-    names, common, shown = list(study["front"][0]["metrics"]), common_hp(study["trials"]), study["front"][:BEST]
+    names, common = list(study["front"][0]["metrics"]), common_hp(study["trials"])
+    shown = study["front"][: max(1, min(BEST, most - 2 - bool(common)))]
     mark_of = mark_cells(shown)
     rows = [
         (
@@ -225,24 +266,16 @@ def varying_hp(hp: Json, common: Json) -> Json:
     return {name: value for name, value in hp.items() if name not in common}
 
 
-def print_cost(study: Json) -> None:
-    """Print the waterfall of steps, from training every trial alone to the steps run."""
-    cost = study["cost"]
-    width = len(str(cost["alone"])) + 2
-    print(f"steps   {cost['alone']:>{width}}  if every trial were trained alone to the end")
-    is_isolated = study["exactness"]["isolated"]
-    for name, words in (PARTS | (OF_ISOLATED if is_isolated else {})).items():
-        if cost.get(name):
-            signed = f"{'+' if name in AGAIN else '-'} {cost[name]}"
-            print(f"        {signed:>{width}}  {words}")
-    print(f"        {cost['run']:>{width}}  run")
-    if proofs := study["exactness"]["proof_steps"]:
-        print(f"        {f'+ {proofs}':>{width}}  verification steps, not counted above")
-    for number, line in enumerate(saved_lines(study)):
-        print(f"{'' if number else 'saved':<7} {line}")
+def cost_text(study: Json) -> str:
+    """The steps run, and the way there from training every trial alone to the end."""
+    cost, words = study["cost"], PARTS | (OF_ISOLATED if study["exactness"]["isolated"] else {})
+    parts = [f"{'+' if name in AGAIN else '-'} {cost[name]} {words[name]}" for name in words if cost.get(name)]
+    alone = f"{cost['alone']} if each trial were trained alone {' '.join(parts)} = " if parts else ""
+    proofs = study["exactness"]["proof_steps"]
+    return f"{alone}{cost['run']} run" + (f", and {plural(proofs, 'verification step')}" if proofs else "")
 
 
-def saved_lines(study: Json) -> Iterator[str]:
+def saved_texts(study: Json) -> Iterator[str]:
     """The savings by sharing and by early stopping, never as one number."""
     cost = study["cost"]
     if cost.get("saved_by_sharing"):
@@ -272,11 +305,42 @@ def trials_text(numbers: list[int]) -> str:
     return f"trial{'s' if len(numbers) > 1 else ''} {shown}"
 
 
-def print_failures(study: Json, first: Json | None, where: str) -> None:
-    """Print the failed trials and their errors, and the end of the first traceback. where: options of commands."""
-    failed = study["counts"]["failed"]
-    if not failed or first is None:
+PRINTED_LINES = 10
+"""The last lines that are shown of what a failed check printed."""
+
+
+def print_check_output(study: Json, log: str, where: str) -> None:
+    """Print the end of what the trainer printed in its failed check. where: options of commands."""
+    lines = [line for line in escape_control(log).splitlines() if not line.startswith(LOG_HEADER)]
+    if not lines:
         return
+    whole = f"stagetree logs {study['study']} {study['failed_check']}{where}"
+    print(f"\nprinted in the check{f', the last {PRINTED_LINES} lines' if len(lines) > PRINTED_LINES else ''}: {whole}")
+    for line in lines[-PRINTED_LINES:]:
+        print(f"        {line}")
+
+
+GROUPS_NAMED = 2
+"""The most groups of equal errors in the summary of a study with results."""
+
+
+def _failed_lines(study: Json, where: str) -> Iterator[str]:
+    """How many trials of a study with results failed, and the most frequent errors."""
+    groups, id = list(failure_lines(study)), study["study"]
+    count = f"{study['counts']['failed']} of {plural(len(study['trials']), 'trial')}"
+    yield f"failed  {count}; a traceback: stagetree trial {id} {study['failures'][0]['trials'][0]}{where}"
+    for line in groups[:GROUPS_NAMED]:
+        yield f"        {line}"
+    if (rest := len(groups) - GROUPS_NAMED) > 0:
+        yield f"        {plural(rest, 'other error')}: stagetree trials {id} --state failed{where}"
+
+
+def print_failures(study: Json, first: Json, where: str) -> None:
+    """Print the failed trials of a study without a result, their errors, and the end of the first traceback.
+
+    where: the options that lead other commands to the study.
+    """
+    failed = study["counts"]["failed"]
     print(f"failed  {failed} of {plural(len(study['trials']), 'trial')}")
     for line in failure_lines(study):
         print(f"        {line}")

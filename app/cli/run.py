@@ -28,7 +28,7 @@ from app.cli.options import (
 )
 from app.cli.output import Format, plural, print_json, redact
 from app.cli.service import Documents, Service, open_server, server_url
-from app.cli.study_files import print_advice, print_final_advice, print_trainer_advice, report_submission
+from app.cli.study_files import print_final_advice, print_trainer_advice, report_submission
 from app.cli.watch import Show, choose_display, print_result_commands, print_study, watch_until_end
 
 if TYPE_CHECKING:
@@ -99,8 +99,6 @@ def run(
 
 def _run_on_server(url: str, spec: StudySpec, show: Show, output: Format, *, is_named: bool, is_strict: bool) -> int:
     """Run a study on a server; the exit code."""
-    if show is not Show.quiet:
-        print_advice(spec)
     if not is_named:
         print(f"Sending the study to {redact(url)}, the server of STAGETREE_URL.", file=sys.stderr)
     with open_server(url) as service:
@@ -115,7 +113,6 @@ def _run_on_stack(
 
     def advise() -> None:
         if show is not Show.quiet:
-            print_advice(spec)
             print_trainer_advice(spec, source)
 
     if show is not Show.quiet:

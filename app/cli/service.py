@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from app.cli.errors import NOT_FOUND, UNREACHABLE, USAGE, fail
 from app.cli.options import DEFAULT_DIR, is_store
+from stagetree.text import FINAL
 
 if TYPE_CHECKING:
     from app.cli.store import Store
@@ -208,13 +209,19 @@ def study_id(client: StudyReader, meant: str) -> str:
 
 
 def trial_number(client: StudyReader, study: str, number: int | None) -> int:
-    """The given number, or else that of the best trial. Exits with a message if there is none."""
+    """The given number, or else that of the best trial, or of the one with which the trainer failed its check.
+
+    Exits with a message if there is none.
+    """
     if number is not None:
         return number
-    best = client.study(study, trials=False)["best"]
-    if best is None:
-        fail(f"no trial of {study} has a result yet: give the number of one", NOT_FOUND)
-    return int(best["trial"])
+    document = client.study(study, trials=False)
+    if document["best"] is not None:
+        return int(document["best"]["trial"])
+    if (tried := document.get("failed_check")) is not None:
+        return int(tried)
+    yet = "" if document["state"] in FINAL else " yet"
+    return fail(f"no trial of {study} has a result{yet}: give the number of one", NOT_FOUND)
 
 
 def _newest(ids: list[str], name: str) -> str:

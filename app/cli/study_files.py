@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import sys
 import textwrap
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -72,22 +71,6 @@ def changes_of(options: Sequence[str], option: str) -> Json:
         except ValueError as error:
             fail(f"{option} {path}={value}: {error}", USAGE)
     return changes
-
-
-COUNTING_SECONDS = 1.0
-"""The time limit for counting the steps that advice would save. `preview` takes longer."""
-
-
-def print_advice(spec: StudySpec) -> None:
-    """Print advice on how trials would share more, before the training."""
-    from stagetree.advice import advice
-
-    try:
-        from app.simulation.preview import count_steps
-    except ModuleNotFoundError:
-        return  # without the server's packages there is no simulator
-    deadline = time.monotonic() + COUNTING_SECONDS
-    _print(advice(spec, lambda each: count_steps(each, is_over=lambda: time.monotonic() > deadline)))
 
 
 def check_tuner(spec: StudySpec) -> None:

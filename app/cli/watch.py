@@ -20,7 +20,7 @@ from app.cli import options
 from app.cli.errors import DONE, FAILED, INTERRUPTED, TIMEOUT, TRIALS_FAILED
 from app.cli.options import Output, Plain, Quiet, Server, Sinks, Store, Strict, StudyId, Timeout
 from app.cli.output import Format, memory, number, one_line, print_json, redact, steps_text, trials_text
-from app.cli.result import print_failures, print_result
+from app.cli.result import print_check_output, print_failures, print_result
 from app.cli.service import Documents, Service, open_study
 from stagetree.text import FINAL, duration, mark_word
 
@@ -64,6 +64,26 @@ class Standstill:
             return ""  # the follower waits for the server anyway
         return ""
 
+
+class TimeLeft:
+    """Smooths the estimated time left, which halves and doubles as slots come to a study and leave it."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._at = clock, 0.0
+        self._end: float | None = None
+
+    def next(self, seconds: float | None) -> float | None:
+        """The smoothed estimate after another one; while there is none, the last one counts down."""
+        now = self._clock()
+        if seconds is not None:
+            weight = 1.0 if self._end is None else 1 - math.exp((self._at - now) / SMOOTHING_SECONDS)
+            before = now + seconds if self._end is None else self._end
+            self._end, self._at = before + weight * (now + seconds - before), now
+        return None if self._end is None else round(max(0.0, self._end - now), 1)
+
+
+SMOOTHING_SECONDS = 30.0
+"""An estimate loses two thirds of its weight in this time."""
 
 LOOK_SECONDS = 0.25
 SHORTEST_LOOK, LONGEST_LOOK, LONGEST_UNSEEN = 0.1, 1.0, 2.0
@@ -114,10 +134,12 @@ def follow(client: StudyReader, study: str, show: Show, check: Callable[[], None
 
 def _looks(client: StudyReader, study: str, check: Callable[[], None], longest: float) -> Iterator[Json]:
     """The study's document every `longest` seconds or sooner, until it is over; `waits`: why it makes no progress."""
-    standstill, was_running = Standstill(client), False
+    standstill, left, was_running = Standstill(client), TimeLeft(), False
     while True:
         document = _look(client, study, check)
-        yield document | {"waits": "" if document["state"] in FINAL else standstill.reason(document)}
+        waits = "" if document["state"] in FINAL else standstill.reason(document)
+        seconds = left.next(document["progress"]["seconds_left"]) if document["state"] == "running" else None
+        yield document | {"waits": waits, "progress": document["progress"] | {"seconds_left": seconds}}
         if document["state"] in FINAL:
             if was_running:
                 with suppress(KeyboardInterrupt):  # the study is over, and its result follows
@@ -188,8 +210,9 @@ def _separator(why: str) -> str:
 
 def headline(study: Json) -> str:
     """State, trials, steps, failures, the best result and the time left, on one line."""
-    progress = study["progress"]
-    parts = [f"{study['study']} {study['state']}", trials_text(progress), steps_text(study)]
+    progress, parts = study["progress"], [f"{study['study']} {study['state']}"]
+    if study["state"] != "failed" or progress["steps"]["expected"]:  # else nothing was trained
+        parts += [trials_text(progress), steps_text(study)]
     if study["counts"]["failed"]:
         parts.append(f"{study['counts']['failed']} failed")
     if study["best"]:
@@ -255,10 +278,12 @@ def print_study(service: AnyService, study: Json, output: Format, *, is_strict: 
     if output is Format.json:
         print_json(study)
     else:
-        print_result(study)
+        print_result(study, where := _place_options(service))
         failed = next((trial["trial"] for trial in study["trials"] if trial["state"] == "failed"), None)
-        first = None if failed is None else service.client.trial(study["study"], failed)
-        print_failures(study, first, _place_options(service))
+        if failed is not None and not study["best"]:
+            print_failures(study, service.client.trial(study["study"], failed), where)
+        if (tried := study.get("failed_check")) is not None:
+            print_check_output(study, service.client.trial_log(study["study"], tried), where)
     return study_exit_code(study, is_strict=is_strict)
 
 

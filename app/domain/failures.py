@@ -58,9 +58,16 @@ def count_tries(node: Node, event: e.StageFailed, stage: e.Stage) -> int:
 # --------------------------------------------------------------------------------------------------------- in one line
 
 
+FRAME = '  File "'
+"""The beginning of a traceback's line about a frame."""
+
+
 def last_line(error: Mapping[str, Any] | None) -> str:
-    """The last line of a failed trial's error; of a traceback, the exception and its message."""
-    return str((error or {}).get("error", "")).strip().rsplit("\n", 1)[-1].strip()
+    """A failed trial's error in one line: of a traceback, the exception and the first line of its message."""
+    lines = str((error or {}).get("error", "")).strip().splitlines() or [""]
+    frames = [number for number, line in enumerate(lines) if line.startswith(FRAME)]
+    raised = [line for line in lines[frames[-1] + 1 :] if line[:1].strip()] if frames else []
+    return (raised or lines[-1:])[0].strip()
 
 
 def failure_text(trial: Trial) -> str:

@@ -30,6 +30,12 @@ def site(slot: str) -> str:
     return slot if matched is None else matched["site"] or matched["cpus"] or ""
 
 
+def is_cpu(slot: str) -> bool:
+    """Whether a slot of this name trains on a CPU."""
+    matched = NAME.fullmatch(slot)
+    return matched is not None and matched["gpu"] is None
+
+
 def verification_device(slot: SlotDescription) -> str:
     """The kind of device for which this slot verifies trainers."""
     return slot.kind or slot.device

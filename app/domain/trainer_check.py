@@ -7,6 +7,7 @@ from typing import Any
 
 from app.domain.failures import last_line
 from app.domain.search_plan import SearchPlan, Study, Trial
+from app.domain.slots import is_cpu
 from app.domain.terms import NodeId, VerificationKind
 
 MAX_FAILED_VERIFICATIONS = 3
@@ -27,6 +28,22 @@ def check_error(plan: SearchPlan, study: Study) -> Mapping[str, Any] | None:
     if study.id in plan.unreported:
         return plan.unreported[study.id]
     return _errors(plan, study)[-1] if _is_tried(plan, study) and not study.executed else None
+
+
+def failed_check(plan: SearchPlan, study: Study) -> int | None:
+    """The trial with whose values the check failed, if that fails the study."""
+    error = check_error(plan, study)
+    trial = None if error is None else trial_through(plan, [study], error["node"], 1)
+    return None if trial is None else trial.number
+
+
+def check_failure_text(error: Mapping[str, Any]) -> str:
+    """A failed check as a sentence, with the slot and the line that raised, and below it the traceback, if any."""
+    text, where = str(error["error"]).strip(), "the CPU" if is_cpu(error["slot"]) else f"slot {error['slot']}"
+    _, _, line = error.get("place", "").partition(" in ")
+    place = f" in {line}" if line else ""
+    sentence = f"The trainer failed its check on {where}: {last_line(error)}{place}"
+    return f"{sentence}\n\n{text}" if "\n" in text else sentence
 
 
 def check_error_on(plan: SearchPlan, device: str) -> str:

@@ -57,7 +57,7 @@ def _failed_check_reason(plan: SearchPlan, able: Sequence[SlotRecord]) -> str:
     """Why these slots refuse the plan: its trainer failed its check on their kind of device."""
     for kind in dict.fromkeys(map(verification_device, able)):
         if error := check_error_on(plan, kind):
-            return f"slots of {kind} take nothing of it: the trainer failed there: {error}"
+            return f"the trainer failed its check on {kind}, so those slots train nothing of it: {error}"
     return ""
 
 

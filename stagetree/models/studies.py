@@ -209,7 +209,11 @@ class StudyAnswer(Answer, needs=("study", "state")):
     name: str
     state: StudyState
     story: StudyStory
-    error: str | None
+    error: str | None = Field(description="why it failed: a sentence and, for errors of the trainer, the traceback")
+    failed_check: int | None = Field(
+        default=None,
+        description="only if the trainer failed its check: the trial with whose values; its log has the output",
+    )
     project: str = Field(default="", description="the project; trained steps are shared within a project")
     owner: str = Field(default="", description="the token or user that submitted it")
     not_exact: list[str] = Field(

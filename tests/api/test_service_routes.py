@@ -128,7 +128,7 @@ def test_a_study_says_on_which_slots_its_trainer_fails(
     for root in plan.roots:
         plan.check_failures[root] = {"error": "Traceback\nModuleNotFoundError: no module named 'timm'"}
     (text,) = http.get(f"/studies/{tuned}").json()["waits_for"]
-    assert text.endswith("take nothing of it: the trainer failed there: ModuleNotFoundError: no module named 'timm'")
+    assert text.endswith("so those slots train nothing of it: ModuleNotFoundError: no module named 'timm'")
 
 
 def test_where_proofs_are_switched_off_an_audit_is_refused(

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 from commandline import Stagetree
-from stacks import PATIENCE, TOYS, Json, Service, wait_for
+from stacks import TOYS, Json, Service, wait_for
 from toys import grid, trials
 
 from app.api.examples import STUDY
@@ -41,12 +41,10 @@ def test_run_prints_the_result(stagetree: Stagetree, served: Service, write: Wri
     said = stagetree("run", write(grid("shown")))
     assert said.code == 0
     lines = said.out.splitlines()
-    assert lines[:3] == [done["story"]["lines"][0], lines[1], ""]
-    assert lines[3].split() == ["trial", "score", "step", "mark", "hyper-parameters"]
-    assert "96  if every trial were trained alone to the end" in said.out
-    assert "- 40  shared by trials of the study" in said.out
-    assert "- 56  known from other studies" in said.out
-    assert "0  run\nsaved   100% by sharing: " in said.out
+    assert lines[:2] == [done["story"]["lines"][0], ""]
+    assert lines[2].split() == ["trial", "score", "step", "mark", "hyper-parameters"]
+    cost = "96 if each trial were trained alone - 40 shared - 56 known from other studies = 0 run"
+    assert f"\nsteps   {cost}\nsaved   100% by sharing: " in said.out
     assert "completed" in said.err
     assert f"Sending the study to {served.url}, the server of STAGETREE_URL." in said.err
 
@@ -65,18 +63,17 @@ def test_run_prints_one_document(stagetree: Stagetree, served: Service, write: W
     assert all(trial.keys() >= {"trial", "state", "steps", "value", "hp"} for trial in said.json["trials"])
 
 
-def test_run_says_what_would_be_shared(
-    stagetree: Stagetree, served: Service, write: Write, monkeypatch: pytest.MonkeyPatch
+def test_what_would_be_shared_is_said_by_preview_and_not_at_every_run(
+    stagetree: Stagetree, served: Service, write: Write
 ) -> None:
-    """A sampled peak shares nothing: `run` warns before it trains, unless warnings are off."""
-    monkeypatch.setattr("app.cli.study_files.COUNTING_SECONDS", PATIENCE)
+    """A sampled peak shares nothing, which may be what the user wants."""
     spec = grid(
         "drawn", space={"lr": {"uniform": [0.1, 0.2]}}, tuner={"kind": "random", "num_trials": 3, "max_steps": 1}
     )
     said = stagetree("run", write(spec))
-    assert said.code == 0
-    assert said.err.startswith("Advice: lr is drawn, so no two trials begin alike and nothing is shared: list 2 values")
-    assert "Advice" not in stagetree("run", write(spec), "--quiet").err
+    assert said.code == 0 and "Advice" not in said.err
+    told = "lr is drawn, so no two trials begin alike and nothing is shared: list 2 values"
+    assert f"advice          {told}" in stagetree("preview", write(spec)).out
 
 
 def test_a_study_says_what_ended_it(stagetree: Stagetree, served: Service, write: Write) -> None:
@@ -98,18 +95,20 @@ def test_failures_are_seen(stagetree: Stagetree, served: Service, write: Write) 
     assert said.code == 0
     assert "2 failed" in said.err
     group = "2 trials: ValueError: the loss went through the roof, after step 0"
-    assert "failed  2 of 3 trials\n        " + group in said.out
-    assert "the first is trial 0:\n        Traceback (most recent call last):" in said.out
+    traceback = f"stagetree trial {study} 0 --server {served.url}"
+    assert f"failed  2 of 3 trials; a traceback: {traceback}\n        {group} (trials 0, 1)\n" in said.out
+    assert "Traceback" not in said.out
     assert stagetree("wait", study).code == 0 and stagetree("wait", study, "--strict").code == 5
-    assert "ValueError: the loss went through the roof" in said.out
-    assert f"more of it: stagetree trial {study} 0 --server {served.url}\n" in said.out
     assert "ValueError: the loss went through the roof" in stagetree("trial", study, 1).out
     first, second, empty, grouped = stagetree("trials", study, "--state", "failed").out.splitlines()[1:]
     assert (first.split()[0], second.split()[0], empty) == ("0", "1", "") and grouped.startswith(f"failed  {group}")
     assert first.count("ValueError: the loss went through the roof, after step 0, tried 3 times") == 1
     said = stagetree("run", write(trials("cli-failed-all", moods[0])))
     assert said.code == 1
-    assert "the only trial failed; trial 0: " in said.out
+    assert said.out.startswith("error   the only trial failed; trial 0: ValueError: the loss went through the roof")
+    assert "the first is trial 0:\n        Traceback (most recent call last):" in said.out
+    study = next(served.client.studies())["study"]
+    assert f"more of it: stagetree trial {study} 0 --server {served.url}\n" in said.out
     said = stagetree("run", write(trials("cli-failed-all", moods[0])), "-o", "json", "--quiet")
     assert (said.code, said.json["state"]) == (1, "failed")
     assert "completed" not in said.err

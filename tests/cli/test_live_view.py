@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from app.api import examples
 from app.cli import watch
 from app.cli.live_view import frame
 from app.cli.store import Store
-from app.cli.watch import Show, Standstill, choose_display, headline, lines
+from app.cli.watch import Show, Standstill, TimeLeft, choose_display, headline, lines
 from app.domain import events as e
 from app.events.database import Database
 from app.service.views import documents
@@ -164,7 +165,7 @@ class Restarted:
         self.away -= 1
         if self.away >= 0:
             raise Unreachable("http://here", "it is being started again")
-        return {"study": study, "state": "completed"}
+        return {"study": study, "state": "completed", "progress": {"seconds_left": None}}
 
 
 def test_a_server_that_is_started_again_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,6 +225,20 @@ class NotWell:
     def ready(self) -> None:
         self.asked += 1
         raise ProblemError(503, "Service Unavailable", f"Not ready: database: {FULL}")
+
+
+def test_the_time_left_does_not_flip_with_the_slots_at_work() -> None:
+    """It said 1:51, 0:54, nothing, 1:55 and 0:55, as one or two slots were between stages."""
+    now = [0.0]
+    left = TimeLeft(clock=lambda: now[0])
+    shown = []
+    for second in range(60):
+        now[0] = float(second)
+        shown.append(left.next([120.0 - second, 60.0 - second / 2, None][second % 3]))
+    assert shown[0] == 120.0 and None not in shown
+    drops = [before - after for before, after in itertools.pairwise(filter(None, shown))]
+    assert max(map(abs, drops)) < 5, "and no line differs much from the one before"
+    assert TimeLeft().next(None) is None
 
 
 def test_a_study_that_stands_still_says_why() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from app.api.examples import STUDY, TRIAL_DETAIL
 from app.cli.events import brief
-from app.cli.result import print_failures, print_result
+from app.cli.result import print_check_output, print_failures, print_result
 from app.cli.study_files import worsening_advice
 from app.cli.trial import print_trial
 from app.cli.watch import study_exit_code
@@ -20,15 +20,15 @@ TORCH = "2 stages resumed under another torch (2.13.0 after 2.12.0)"
 def test_a_study_says_why_it_is_not_exact(capsys: pytest.CaptureFixture[str]) -> None:
     print_result(STUDY | {"not_exact": [TORCH, "1 stage used put_\x1b[2J"], "notes": []})
     said = capsys.readouterr().out.splitlines()
-    assert said[-3:-1] == [f"not exact: {TORCH}", "not exact: 1 stage used put_\\x1b[2J"]
+    assert said[-2:] == [f"not exact: {TORCH}", "not exact: 1 stage used put_\\x1b[2J"]
     audit = f"stagetree audit {STUDY['study']} compares the rest"
-    assert said[-1] == f"exact   {STUDY['exactness']['text']}; {audit}"
+    assert said[-3] == f"exact   {STUDY['exactness']['text']}; {audit}"
     checked = {"verdict": "checked", "text": "checked: all of it", "mark": ""}
     print_result(STUDY | {"exactness": STUDY["exactness"] | checked, "notes": []})
-    assert capsys.readouterr().out.splitlines()[-1] == "exact   checked: all of it", "nothing is left to audit"
+    assert "exact   checked: all of it" in capsys.readouterr().out.splitlines(), "nothing is left to audit"
     print_result(STUDY | {"packing": {"width": 2, "at_once": 2, "devices": []}, "notes": []})
-    last = capsys.readouterr().out.splitlines()[-1]
-    assert last == f"exact   {STUDY['exactness']['text']}", "packs are not audited"
+    lines = capsys.readouterr().out.splitlines()
+    assert f"exact   {STUDY['exactness']['text']}" in lines, "packs are not audited"
 
 
 def test_a_mark_stands_in_the_table_and_beside_the_winner(capsys: pytest.CaptureFixture[str]) -> None:
@@ -57,7 +57,19 @@ def test_a_mark_in_a_word_and_as_a_sentence(mark: str, word: str, sentence: str)
 
 def test_what_came_of_it_is_said_first(capsys: pytest.CaptureFixture[str]) -> None:
     print_result(STUDY)
-    assert capsys.readouterr().out.startswith("\n".join(STUDY["story"]["lines"]) + "\n\ntrial")
+    assert capsys.readouterr().out.startswith(STUDY["story"]["lines"][0] + "\n\ntrial")
+
+
+@pytest.mark.parametrize("extras", [0, 3, 20])
+def test_a_summary_has_at_most_twelve_lines(capsys: pytest.CaptureFixture[str], extras: int) -> None:
+    """It had twenty, and more with notes, packs and failures."""
+    trials = [STUDY["trials"][0] | {"trial": number, "value": 0.5} for number in range(9)]
+    notes = [{"trial": None, "text": f"note {number}"} for number in range(extras)]
+    failures = [{"trials": [number], "text": f"1 trial: Error{number}"} for number in range(min(extras, 5))]
+    print_result(STUDY | {"trials": trials, "notes": notes, "failures": failures})
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 12 and any(line.startswith("exact ") for line in lines)
+    assert extras < 20 or lines[-1].endswith(f"more lines: stagetree watch {STUDY['study']} -o json")
 
 
 def test_so_does_a_trial(capsys: pytest.CaptureFixture[str]) -> None:
@@ -105,7 +117,7 @@ def test_of_what_is_exact_nothing_is_said(capsys: pytest.CaptureFixture[str]) ->
 
 def test_notes_are_printed_with_what_they_are_about(capsys: pytest.CaptureFixture[str]) -> None:
     note = {"event": 9, "time": 0.0, "trial": None, "text": "two\nlines"}
-    print_result(STUDY | {"notes": [note, note | {"trial": 3, "text": "diverges"}]})
+    print_result(STUDY | {"notes": [note, note | {"trial": 3, "text": "diverges"}], "not_exact": []})
     assert "note    two lines\nnote    trial 3: diverges\n" in capsys.readouterr().out
     print_trial("digits", TRIAL_DETAIL | {"notes": [note | {"trial": 3}]})
     assert "note      two lines\n" in capsys.readouterr().out
@@ -130,7 +142,7 @@ def test_sharing_and_early_stopping_are_never_one_number(capsys: pytest.CaptureF
     print_result(STUDY | {"cost": cost | {"saved_by_sharing": 15 / 28, "saved_by_stopping": 1172 / 1200}, "notes": []})
     said = capsys.readouterr().out
     assert "saved   54% by sharing: 15 of the 28 steps that the trials took" in said
-    assert "        98% by early stopping: 1172 of 1200 steps to every trial's end\n" in said
+    assert "; 98% by early stopping: 1172 of 1200 steps to every trial's end\n" in said
     assert "99%" not in said
 
 
@@ -139,9 +151,24 @@ def test_of_a_study_that_trained_nothing_only_the_error_is_said(capsys: pytest.C
     cost = STUDY["cost"] | {"run": 0, "known": 0}
     failed = {"state": "failed", "best": None, "error": "there is no val_ac", "cost": cost, "trials": [], "notes": []}
     print_result(STUDY | failed | {"story": STUDY["story"] | {"lines": ["No trial has a result."]}})
-    assert capsys.readouterr().out == "No trial has a result.\n\nerror   there is no val_ac\n"
-    print_result(STUDY | failed | {"cost": STUDY["cost"], "story": STUDY["story"] | {"lines": ["No trial."]}})
-    assert capsys.readouterr().out.startswith("No trial.\n\nsteps ")
+    assert capsys.readouterr().out == "error   there is no val_ac\n"
+    story = STUDY["story"] | {"lines": ["No trial.", "Nothing was saved."]}
+    print_result(STUDY | failed | {"cost": STUDY["cost"], "story": story})
+    assert capsys.readouterr().out.startswith("error   there is no val_ac\n\nNo trial.\n\nsteps "), "the error first"
+
+
+def test_what_was_printed_in_a_failed_check_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    study = STUDY | {"failed_check": 3}
+    print_check_output(study, "--- check at node 1, steps 0 to 2\nlr is missing\n", " --dir there")
+    [head, line] = capsys.readouterr().out.strip().splitlines()
+    assert (
+        head == f"printed in the check: stagetree logs {STUDY['study']} 3 --dir there"
+        and line == f"{'':8}lr is missing"
+    )
+    print_check_output(study, "\n".join(map(str, range(20))), "")
+    assert capsys.readouterr().out.splitlines()[2:] == [f"{'':8}{number}" for number in range(10, 20)]
+    print_check_output(study, "--- check at node 1, steps 0 to 2\n", "")
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize(
@@ -154,7 +181,7 @@ def test_how_many_are_promoted_is_said_in_correct_english(cut: int | None, words
 
 def test_steps_that_were_only_compared_are_not_among_those_run(capsys: pytest.CaptureFixture[str]) -> None:
     """They were in the slot time, and nowhere else."""
-    said = f"{STUDY['cost']['run']:>5}  run\n" + f"{'':8}{'+ 7':>5}  verification steps, not counted above\n"
+    said = f" = {STUDY['cost']['run']} run, and 7 verification steps\n"
     print_result(STUDY)
     assert said in capsys.readouterr().out
     print_result(STUDY | {"exactness": STUDY["exactness"] | {"proof_steps": 0}})
@@ -164,11 +191,11 @@ def test_steps_that_were_only_compared_are_not_among_those_run(capsys: pytest.Ca
 def test_what_was_trained_again_has_its_reason(capsys: pytest.CaptureFixture[str]) -> None:
     print_result(STUDY | {"cost": STUDY["cost"] | {"repeated": 3, "retried": 45, "lost": 7}, "notes": []})
     said = capsys.readouterr().out
-    assert "+ 45  retried after errors\n" in said and "+ 7  trained again: lost with a worker\n" in said
-    assert "+ 3  repeated: a later trial parts where no state was kept\n" in said
+    assert " + 45 retried after errors " in said and " + 7 lost with a worker " in said
+    assert " + 3 repeated, since no state was kept " in said
     alone = STUDY["exactness"] | {"isolated": True}
     print_result(STUDY | {"cost": STUDY["cost"] | {"repeated": 3}, "notes": [], "exactness": alone})
-    assert "+ 3  repeated: the trainer is not exact, so a longer trial begins anew" in capsys.readouterr().out
+    assert " + 3 repeated, since the trainer is not exact " in capsys.readouterr().out
 
 
 FAILED: dict[str, Any] = {

@@ -8,10 +8,12 @@ import pytest
 
 from app.domain import commands as c
 from app.domain import events as e
+from app.domain.failures import last_line
 from app.domain.objectives import metric_problem
 from app.domain.search_plan import MAX_LOST, Node
 from app.domain.stage_tree import build_stage_tree
 from app.domain.terms import ChainId, ChainOutcome, StateConflict, StudyId
+from app.domain.trainer_check import check_failure_text
 from app.events.rows import SlotRecord
 from app.scheduling.frontier import Span
 from app.scheduling.placement import Candidates, place, stages_of
@@ -356,3 +358,35 @@ def test_what_cannot_be_tried_again_is_said(story: Story) -> None:
     assert states(story, study) == ["failed", "active"]
     with pytest.raises(StateConflict, match="are on record, and would be the same again"):
         story.give(c.RetryTrial(study=study, trial=0, at=1.0))
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        ("a\nBoom", "Boom"),
+        ('Traceback\n  File "a.py", line 3\n    x = 1\nValueError: two\n  lines', "ValueError: two"),
+        (
+            'Traceback\n  File "a.py", line 3\n    x(\n     ^\nSyntaxError: invalid syntax',
+            "SyntaxError: invalid syntax",
+        ),
+        (
+            'KeyError: 1\n\nDuring ...\n\nTraceback\n  File "a.py", line 3\n    y()\nOSError: [gone]\nhint',
+            "OSError: [gone]",
+        ),
+        ("", ""),
+    ],
+)
+def test_an_error_in_one_line_names_the_exception_though_its_message_has_several(error: str, line: str) -> None:
+    assert last_line({"error": error}) == line
+
+
+@pytest.mark.parametrize(("slot", "where"), [("cpu0", "the CPU"), ("host-gpu1", "slot host-gpu1")])
+def test_a_failed_check_says_the_error_and_its_place_first(slot: str, where: str) -> None:
+    text = (
+        "Traceback (most recent call last):\n  File \"trainer.py\", line 31, in setup\n    hp['lr']\nKeyError: 'lr'\n"
+    )
+    error = {"error": text, "place": "KeyError in setup, trainer.py:31", "slot": slot}
+    sentence = f"The trainer failed its check on {where}: KeyError: 'lr' in setup, trainer.py:31"
+    assert check_failure_text(error) == f"{sentence}\n\n{text.strip()}"
+    missing = {"error": "the trainer does not report 'f1'", "place": "metric", "slot": slot}
+    assert check_failure_text(missing) == f"The trainer failed its check on {where}: the trainer does not report 'f1'"

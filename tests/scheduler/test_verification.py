@@ -133,7 +133,8 @@ def test_what_was_trained_beside_a_check_is_struck_where_that_shows_a_difference
 def test_what_fails_when_it_is_tried_ends_the_study_and_nothing_is_trained() -> None:
     workers = ran(ladder(4, 8), slots=2, check_error="KeyError: 'bs'")
     study = workers.scene.study()
-    assert study.state == StudyState.FAILED and "KeyError: 'bs'" in str(study.error)
+    assert study.state == StudyState.FAILED and study.failed_check == 0
+    assert study.error == "The trainer failed its check on slot gpu0: KeyError: 'bs'"
     assert study.executed == 0 and kinds(workers) == ["check"]
 
 

@@ -13,7 +13,7 @@ from app.domain.failures import last_line
 from app.domain.schedule import path
 from app.domain.search_plan import BUDGETS, SearchPlan, StoredSpec, Study, Trial, require_open
 from app.domain.terms import FailureKind, InexactPolicy, Refused, StateConflict, StudyState, TrialState
-from app.domain.trainer_check import check_error
+from app.domain.trainer_check import check_error, check_failure_text
 from app.domain.trial_requests import refuse_sequence_errors, run_seeds, suggestion_events
 from stagetree.limits import Limits, check_size
 
@@ -208,8 +208,7 @@ def check_failures(plan: SearchPlan, study: Study, at: float) -> Iterator[e.Even
     if study.is_final:
         return
     if (error := check_error(plan, study)) is not None:
-        text = f"the trainer failed when it was tried, before anything was trained: {error['error'].strip()}"
-        yield e.StudyFailed(study=study.id, error=text, at=at)
+        yield e.StudyFailed(study=study.id, error=check_failure_text(error), at=at)
         return
     if not study.failed:
         return

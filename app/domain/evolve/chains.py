@@ -189,7 +189,9 @@ def fail(plan: SearchPlan, event: e.StageFailed) -> None:
 
 def _fail_check(plan: SearchPlan, chain: Chain, event: e.StageFailed) -> None:
     """Record a failed check of the trainer: for the values of a root, or for a study whose metric is not reported."""
-    error, stage = {"kind": event.kind, "step": event.step, "error": event.error}, chain.stages[0]
+    stage = chain.stages[0]
+    error = {"kind": event.kind, "step": event.step, "error": event.error, "slot": chain.slot, "node": stage.node}
+    error |= {"place": event.signature} if event.signature else {}
     if event.kind == FailureKind.METRIC:
         plan.unreported[stage.study] = error
     else:

@@ -12,6 +12,7 @@ from app.domain.sampler_inputs import ResultsLearned, SamplerInput, SuggestionWi
 from app.domain.search_plan import Checkpoint, Note, SearchPlan, StoredSpec, Study
 from app.domain.study_annotations import Annotation
 from app.domain.terms import StudyId, StudyState, TrialState, VerificationKind
+from app.domain.trainer_check import failed_check
 
 StudyEvent = (
     e.StudySubmitted
@@ -49,6 +50,7 @@ def record(plan: SearchPlan, event: StudyEvent) -> None:
             _finish(plan, event.study, StudyState.COMPLETED, event.at)
             plan.studies[event.study].ending = event.reason
         case e.StudyFailed():
+            plan.studies[event.study].failed_check = failed_check(plan, plan.studies[event.study])
             _finish(plan, event.study, StudyState.FAILED, event.at, event.error)
         case e.StudyCancelled():
             _finish(plan, event.study, StudyState.CANCELLED, event.at)

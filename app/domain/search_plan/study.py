@@ -24,6 +24,8 @@ class Study:
     state: StudyState = StudyState.RUNNING
     finished_at: float | None = None
     error: str | None = None
+    failed_check: int | None = None
+    """The trial with whose values the trainer failed its check. Its log has what the check printed."""
     ending: Mapping[str, Any] = field(default_factory=dict)
     """What ended the study before its tuner did, if anything."""
     trials: list[Trial] = field(default_factory=list)

@@ -60,7 +60,7 @@ def study(
     folded = plan.studies[name]
     board = build_leaderboard(folded)
     more: dict[str, Any] = {"spec": folded.spec.json, "trials": trials(plan, folded)} if with_trials else {}
-    more |= pareto_fields(plan, folded) | _packing_fields(plan) | {"sampler": folded.spec.tuner.get("sampler", "")}
+    more |= pareto_fields(plan, folded) | _optional_fields(plan, folded)
     return StudyAnswer(
         study=folded.id,
         name=folded.spec.name,
@@ -95,8 +95,11 @@ def study(
     ).with_fields(**lineage(folded), **more)
 
 
-def _packing_fields(plan: SearchPlan) -> dict[str, Any]:
-    return {"packing": packing(plan)} if plan.packing or plan.packing_reason else {}
+def _optional_fields(plan: SearchPlan, study: Study) -> dict[str, Any]:
+    """The sampler, and fields of a study that packs, or whose trainer failed its check."""
+    fields: dict[str, Any] = {"sampler": study.spec.tuner.get("sampler", "")}
+    fields |= {"packing": packing(plan)} if plan.packing or plan.packing_reason else {}
+    return fields if study.failed_check is None else fields | {"failed_check": study.failed_check}
 
 
 def _counts(plan: SearchPlan, study: Study, board: Leaderboard) -> dict[str, int]:
