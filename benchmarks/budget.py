@@ -118,7 +118,7 @@ def measure(folder: Path, given: argparse.Namespace) -> bool:
     longer = [{"hp": trial["hp"], "steps": trial["steps"] + 1} for trial in first["trials"]]
     second = run({**common, "name": "longer", "tuner": {"kind": "trials", "trials": longer}}, folder, given)
     most, budget = watch.close(), int(TypeAdapter(ByteSize).validate_python(given.budget))
-    stagetree("weights", first["study"], "--state", "--dir", str(folder / "kept"), "-o", str(folder / "best"))
+    stagetree("weights", first["study"], "--state", "--dir", str(folder / "kept"), "--to", str(folder / "best"))
     [file] = (folder / "best").iterdir()
     is_best = float(load_state(file)["value"]) == first["best"]["value"]
     states = {trial["state"] for study in (first, second) for trial in study["trials"]} - {"stopped"}

@@ -1,4 +1,4 @@
-"""All commands, in groups, as `stagetree --help` lists them."""
+"""All commands, in groups, as `stagetree help all` lists them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from app.cli import tokens, trials
 from app.cli.api import api
 from app.cli.archive import archive
 from app.cli.audit import audit
@@ -19,29 +18,38 @@ from app.cli.debug import debug
 from app.cli.delete import delete, erase, gc
 from app.cli.doctor import doctor
 from app.cli.environment import environment
-from app.cli.errors import USAGE, fail, parameter_message
+from app.cli.errors import USAGE, fail
 from app.cli.events import events
 from app.cli.export import export
+from app.cli.groups import MainGroup, NounGroup, SentenceGroup, print_groups
 from app.cli.import_study import import_
 from app.cli.open import open
 from app.cli.preview import preview
 from app.cli.replay import replay
 from app.cli.report import film, report
 from app.cli.run import run, submit
+from app.cli.schema import schema
 from app.cli.sinks import sinks
 from app.cli.slots import slots
 from app.cli.studies import studies
+from app.cli.study import study
 from app.cli.study_actions import cancel, pause, reopen, resume, retry, strike
 from app.cli.study_annotations import note, tag
 from app.cli.suggest import sampler, suggest
+from app.cli.tokens import create, revoke, tokens
 from app.cli.trainers import trainers
 from app.cli.trial import logs, trial
+from app.cli.trial_requests import add, extend, stop
+from app.cli.trials import trials
 from app.cli.up import up
 from app.cli.watch import wait, watch
 from app.cli.weights import weights
 from app.cli.workers import worker, workers
 
-EPILOG = "stagetree COMMAND --help says more, with an example. The guide: docs/command-line.md"
+EPILOG = (
+    "All commands: stagetree help all. One of them, with an example: stagetree COMMAND --help. The guide: "
+    "docs/command-line.md"
+)
 
 OTHER_WORDS = {
     "best": "trials ID --sort value",
@@ -50,7 +58,7 @@ OTHER_WORDS = {
     "list": "studies",
     "ls": "studies",
     "optimize": "run STUDY.yaml",
-    "show": "trial ID N",
+    "show": "study ID",
     "start": "run STUDY.yaml",
     "status": "studies",
     "stop": "cancel ID",
@@ -59,38 +67,19 @@ OTHER_WORDS = {
 """Names that other tools use, and the commands they correspond to."""
 
 
-class Grouped(TyperGroup):
-    """Help with the commands in groups, each with its full sentence."""
+class Commands(MainGroup):
+    other_words = OTHER_WORDS
 
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        groups: dict[str, list[tuple[str, str]]] = {}
-        for name in self.list_commands(ctx):
-            command: Any = self.get_command(ctx, name)
-            sentence = (command.help or "").strip().partition("\n")[0]
-            groups.setdefault(command.rich_help_panel or "", []).append((name, sentence))
-        for group, rows in groups.items():
-            with formatter.section(group):
-                formatter.write_dl(rows)
 
-    def get_command(self, ctx: Any, name: str) -> Any:
-        if name in OTHER_WORDS and name not in self.commands:
-            fail(f"there is no command {name}: `stagetree {OTHER_WORDS[name]}` is meant for that", USAGE)
-        return super().get_command(ctx, name)
+TOKEN_HELP = """Create and revoke the tokens by which an API identifies people and programs.
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        return list(self.commands)
-
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            return super().invoke(ctx)
-        except typer.BadParameter as error:
-            error.message = parameter_message(error)
-            raise
-
+\b
+Example:  stagetree token create ci --scope submit --project vision
+"""
 
 app = typer.Typer(
     name="stagetree",
-    cls=Grouped,
+    cls=Commands,
     help="Hyper-parameter search that trains what trials share only once.\n\nBegin with: stagetree run study.yaml",
     epilog=EPILOG,
     no_args_is_help=True,
@@ -100,11 +89,12 @@ app = typer.Typer(
 )
 
 GROUPS: dict[str, tuple[Callable[..., Any], ...]] = {
-    "Run studies": (run, preview, import_, up, submit, watch, wait),
+    "Run studies": (run, preview, import_, schema, up, submit, watch, wait),
     "Look at studies": (
         open,
         studies,
-        trial,
+        study,
+        trials,
         logs,
         debug,
         events,
@@ -118,16 +108,52 @@ GROUPS: dict[str, tuple[Callable[..., Any], ...]] = {
         weights,
     ),
     "Change studies": (pause, resume, reopen, cancel, retry, branch, soup, suggest, note, tag, delete, strike),
-    "Run a cluster": (api, worker, workers, sinks, backup, restore),
+    "Run a cluster": (api, worker, workers, sinks, tokens, backup, restore),
     "Look at the installation": (slots, trainers, check, check_tuner, gc, archive, erase, doctor),
 }
+
+NOUNS: dict[str, tuple[str, type[TyperGroup], str, tuple[Callable[..., Any], ...]]] = {
+    "trial": ("Look at studies", NounGroup, trial.__doc__ or "", (trial, add, extend, stop)),
+    "token": ("Run a cluster", SentenceGroup, TOKEN_HELP, (create, revoke)),
+}
+"""Commands on one thing, whose plural lists such things: where the help lists them, their class, help and commands."""
+
+
+def _help(
+    context: typer.Context,
+    about: Annotated[list[str] | None, typer.Argument(metavar="[all | COMMAND]", help="What to explain.")] = None,
+) -> None:
+    """List all commands with `stagetree help all`, or explain one.
+
+    \b
+    Example:  stagetree help all
+    """
+    main: Any = context.parent
+    if about == ["all"]:
+        formatter = main.make_formatter()
+        print_groups(formatter, main.command.commands)
+        print(formatter.getvalue(), end="")
+        return
+    for name in about or ():
+        command = main.command.get_command(main, name) if hasattr(main.command, "commands") else None
+        if command is None:
+            fail(f"there is no command {' '.join(about or ())}: `stagetree help all` lists them", USAGE)
+        main = command.make_context(name, [], parent=main, resilient_parsing=True)
+    print(main.get_help())
+
+
+HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 
 for group, commands in GROUPS.items():
     for command in commands:
         name = command.__name__.strip("_").replace("_", "-")  # `import` is a word of Python's
-        app.command(name, rich_help_panel=group, context_settings={"help_option_names": ["-h", "--help"]})(command)
-app.add_typer(trials.app, name="trials", rich_help_panel="Look at studies")
-app.add_typer(tokens.app, name="token", rich_help_panel="Run a cluster")
+        app.command(name, rich_help_panel=group, context_settings=HELP_OPTIONS)(command)
+for noun, (group, cls, text, commands) in NOUNS.items():
+    nested = typer.Typer(cls=cls, help=text)
+    for command in commands:
+        nested.command("show" if command is trial else None)(command)
+    app.add_typer(nested, name=noun, rich_help_panel=group)
+app.command("help", rich_help_panel="Look at the installation", context_settings=HELP_OPTIONS)(_help)
 
 
 def _version(is_asked: bool) -> None:

@@ -99,9 +99,9 @@ def gc(
     dir: Store = None,
     output: Output = Format.table,
 ) -> None:
-    """Delete checkpoints that no study can still ask for, further ones beyond a budget, and files that killed workers
-    wrote and never recorded.
+    """Delete checkpoints that no study can still ask for, others beyond a budget, and files that are on no record.
 
+    Files on no record are those of killed workers.
     Checkpoints that studies under way begin from, and the final states of the best trials, stay. Needs no server.
 
     \b

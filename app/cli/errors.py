@@ -1,17 +1,21 @@
-"""Errors of the command line: a sentence on stderr, and an exit code for scripts."""
+"""Errors of the command line: a sentence on stderr, and an exit code for scripts.
+
+With `-o json`, stdout has the error as a problem document (RFC 9457), such as the API answers.
+"""
 
 from __future__ import annotations
 
+import itertools
 import re
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import typer
 
-from app.cli.output import discard_stdout, escape_control, redact
+from app.cli.output import discard_stdout, escape_control, print_json, redact
 
 
 def parameter_message(error: typer.BadParameter) -> str:
@@ -76,7 +80,7 @@ def explain_errors() -> Iterator[None]:
             discard_stdout()
         if isinstance(error, BrokenPipeError):  # the reader has closed the pipe
             sys.exit(code)
-        fail(error_text(error), code)
+        fail(error_text(error), code, _wrong_fields(error))
 
 
 @contextmanager
@@ -89,11 +93,39 @@ def report_early_interrupt() -> Iterator[None]:
         sys.exit(INTERRUPTED)
 
 
-def fail(text: str, code: int = FAILED) -> NoReturn:
-    """End with a message."""
+def fail(text: str, code: int = FAILED, errors: Sequence[Mapping[str, Any]] = ()) -> NoReturn:
+    """End with a message. errors: the wrong fields, each with its `field` and `problem`."""
     for line in text.splitlines():
         print(f"stagetree: {redact(escape_control(line))}", file=sys.stderr)
+    print_problem(text, code, errors)
     sys.exit(code)
+
+
+TITLES = {
+    FAILED: (500, "Failed"),
+    USAGE: (400, "Wrong usage"),
+    NOT_FOUND: (404, "Not found"),
+    CONFLICT: (409, "Conflict"),
+    UNREACHABLE: (503, "No server answers"),
+}
+"""The HTTP status and the title of a problem by exit code."""
+
+
+def print_problem(text: str, code: int, errors: Sequence[Mapping[str, Any]] = ()) -> None:
+    """Print an error as a problem document, if the command line asks for JSON."""
+    if not _wants_json(sys.argv[1:]):
+        return
+    status, title = TITLES.get(code, TITLES[FAILED])
+    problem = {"type": "about:blank", "title": title, "status": status, "detail": redact(text), "exit_code": code}
+    print_json(problem | ({"errors": list(errors)} if errors else {}))
+
+
+def _wants_json(arguments: Sequence[str]) -> bool:
+    """Read from the arguments themselves, since these may be what is wrong."""
+    pairs = itertools.pairwise([*arguments, ""])
+    return any(each in ("-ojson", "--output=json") for each in arguments) or any(
+        option in ("-o", "--output") and value == "json" for option, value in pairs
+    )
 
 
 def error_text(error: Exception) -> str:
@@ -106,6 +138,13 @@ def error_text(error: Exception) -> str:
         return str(error)
     fields = [": ".join(filter(None, (each.get("field"), each.get("problem")))) for each in error.errors]
     return "\n".join(fields) or error.detail or error.title
+
+
+def _wrong_fields(error: Exception) -> Sequence[Mapping[str, Any]]:
+    """The wrong fields of a study file, or of a request to a server."""
+    if problems := getattr(error, "problems", None):
+        return [{"field": each.field, "problem": each.problem} for each in problems]
+    return getattr(error, "errors", ())
 
 
 CODES = {

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Iterator
+from datetime import datetime
+from itertools import islice
 from typing import Annotated, Any
 
 import typer
@@ -22,11 +25,39 @@ HIDDEN = ("spec", "hp", "path", "sha256", "key", "environment", "stages", "at", 
 COUNTED_FROM_0 = ("trial", "index")
 
 
+UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+def parse_since(text: str) -> float:
+    """A time in Unix seconds: so long ago, or an ISO time, which is local unless it names a zone."""
+    amount, unit = text[:-1], text[-1:]
+    if unit in UNITS and amount.replace(".", "", 1).isdecimal():
+        return time.time() - float(amount) * UNITS[unit]
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        raise typer.BadParameter(
+            f"must be a time such as 2026-11-29T20:00, or 30s, 10m, 2h or 3d, got {text!r}"
+        ) from None
+
+
 def events(
     id: StudyId,
     after: Annotated[
         int, typer.Option("--after", metavar="N", min=0, help="Begin after the event at this position.")
     ] = 0,
+    since: Annotated[
+        float | None,
+        typer.Option(
+            "--since",
+            metavar="TIME",
+            parser=parse_since,
+            help="Begin at this time, 2026-11-29T20:00, or so long ago: 30s, 10m, 2h, 3d.",
+        ),
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", metavar="N", min=1, help="At most N events, from the first on.")
+    ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the events until the study is over.")] = False,
     type: Annotated[
         list[str] | None, typer.Option("--type", metavar="NAME", help="Only events of this type; may be repeated.")
@@ -38,11 +69,16 @@ def events(
     """Show what happened in a study, in order.
 
     \b
-    Example:  stagetree events last --type TrialExtended
+    Example:  stagetree events last --type TrialExtended --since 1h
     """
     with open_study(id, server, dir) as (service, study):
         read = service.client.follow if follow else service.client.events
-        matching = (event for event in read(study, after) if not type or event["type"] in type)
+        matching: Iterator[Json] = (
+            event
+            for event in read(study, after)
+            if (not type or event["type"] in type) and (since is None or event["at"] >= since)
+        )
+        matching = islice(matching, limit)
         if output is ListFormat.json:
             print_array(matching)
         elif output is ListFormat.csv:

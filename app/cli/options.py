@@ -80,7 +80,7 @@ Changes = Annotated[
 Sinks = Annotated[
     list[str] | None,
     typer.Option(
-        "--to",
+        "--sink",
         metavar="SINK",
         help="Write the study to tensorboard:DIR, wandb:PROJECT, mlflow:URI, otlp:URL or webhook:URL; may be repeated.",
     ),

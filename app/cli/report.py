@@ -17,7 +17,7 @@ FILMS = ("svg", "gif", "png")
 def report(
     id: StudyId,
     into: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="The file to write; by default ID.html here.")
+        Path | None, typer.Option("--to", metavar="FILE", help="The file to write; by default ID.html here.")
     ] = None,
     public: Annotated[
         bool, typer.Option("--public", help="Leave out paths, hosts, addresses and names of people.")
@@ -67,7 +67,7 @@ def film(
     id: StudyId,
     into: Annotated[
         Path | None,
-        typer.Option("-o", "--output", metavar="FILE", help="The .svg, .gif or .png to write; by default ID.svg here."),
+        typer.Option("--to", metavar="FILE", help="The .svg, .gif or .png to write; by default ID.svg here."),
     ] = None,
     server: Server = None,
     dir: Store = None,
@@ -78,11 +78,11 @@ def film(
     of the film as one picture; both need Pillow.
 
     \b
-    Example:  stagetree film last -o film.gif
+    Example:  stagetree film last --to film.gif
     """
     kind = "svg" if into is None else into.suffix.removeprefix(".").lower()
     if kind not in FILMS:
-        fail(f"-o: a film is a .svg or a .gif, and its end a .png, got {into}", USAGE)
+        fail(f"--to: a film is a .svg or a .gif, and its end a .png, got {into}", USAGE)
     with open_study(id, server, dir) as (service, name):
         content = service.client.film(name, kind)
     _write(into or Path(f"{name}.svg"), content)

@@ -1,4 +1,4 @@
-"""`stagetree sinks`, and the threads that write studies to sinks for `run`, `up` and `watch --to`."""
+"""`stagetree sinks`, and the threads that write studies to sinks for `run`, `up` and `watch --sink`."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ class StudySinks(threading.Thread):
         for (study, address), following in self._following.items():
             if study not in self._open and not following.wait(max(deadline - time.monotonic(), 0)):
                 name = redact_address(address)
-                self._say(f"{name} lacks a part of {study}: stagetree watch {study} --to {name} sends the rest")
+                self._say(f"{name} lacks a part of {study}: stagetree watch {study} --sink {name} sends the rest")
 
     def end(self) -> None:
         """Stop without further attempts."""

@@ -36,7 +36,7 @@ def suggest(
 ) -> None:
     """Suggest a configuration to a study's tuner, which tries it next; without values, list all suggestions.
 
-    Missing values are chosen when its trial begins, which counts as the tuner's; `trials add` adds others.
+    Missing values are chosen when its trial begins, which counts as the tuner's; `trial add` adds others.
 
     \b
     Example:  stagetree suggest last lr=0.1 bs=64

@@ -1,4 +1,7 @@
-"""Commands about tokens. They work on the database itself, so that the first token needs no other."""
+"""`stagetree tokens`, `token create` and `token revoke`.
+
+They work on the database itself, so that the first token needs no other.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +18,6 @@ from app.cli.output import Format, print_json, print_table
 if TYPE_CHECKING:
     from app.events import TokenRecord
 
-HELP = """Create, list and revoke the tokens by which an API identifies people and programs.
-
-\b
-Example:  stagetree token create ci --scope submit --project vision
-"""
-app = typer.Typer(help=HELP)
-
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The name that the log has for its holder.")]
 Days = Annotated[float, typer.Option("--days", metavar="N", min=0.001, help="Days until it expires.")]
 ScopeName = Annotated[
@@ -36,7 +32,6 @@ Project = Annotated[
 AllProjects = Annotated[bool, typer.Option("--all-projects", help="It can use the studies of all projects.")]
 
 
-@app.command()
 def create(
     name: Name,
     scope: ScopeName = "submit",
@@ -66,26 +61,24 @@ def create(
         print(token)
 
 
-@app.command(name="list")
-def list_tokens(dir: Store = None, output: Output = Format.table) -> None:
+def tokens(dir: Store = None, output: Output = Format.table) -> None:
     """List the tokens, with the last use of each and when it expires.
 
     \b
-    Example:  stagetree token list
+    Example:  stagetree tokens
     """
     with open_records(folder_or_default(dir)) as records, records.read() as rows:
-        tokens = rows.tokens.all()
+        found = rows.tokens.all()
     if output is Format.json:
-        print_json([{name: value for name, value in asdict(row).items() if name != "digest"} for row in tokens])
+        print_json([{name: value for name, value in asdict(row).items() if name != "digest"} for row in found])
         return
     lines = [
         (row.name, row.scope, "all" if row.project is None else row.project or "-", _day(row.used_at), _end(row))
-        for row in tokens
+        for row in found
     ]
     print_table(("NAME", "SCOPE", "PROJECT", "LAST USED", "ENDS"), lines)
 
 
-@app.command()
 def revoke(name: Name, dir: Store = None) -> None:
     """Revoke a token: the API refuses it a few seconds later.
 

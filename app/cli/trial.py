@@ -26,7 +26,9 @@ def trial(
     print_json(document) if output is Format.json else print_trial(name, document)
 
 
-def logs(id: StudyId, number: OrBest = None, server: Server = None, dir: Store = None) -> None:
+def logs(
+    id: StudyId, number: OrBest = None, server: Server = None, dir: Store = None, output: Output = Format.table
+) -> None:
     """Print the output of a trial's training, by default of the best one's.
 
     The output of a shared stage is in the log of the trial that the stage was run for.
@@ -35,7 +37,12 @@ def logs(id: StudyId, number: OrBest = None, server: Server = None, dir: Store =
     Example:  stagetree logs last 3
     """
     with open_study(id, server, dir) as (service, name):
-        print(escape_control(service.client.trial_log(name, trial_number(service.client, name, number))).rstrip("\n"))
+        shown = trial_number(service.client, name, number)
+        log = service.client.trial_log(name, shown)
+    if output is Format.json:
+        print_json({"study": name, "trial": shown, "log": log})
+    else:
+        print(escape_control(log).rstrip("\n"))
 
 
 Json = dict[str, Any]

@@ -1,4 +1,4 @@
-"""`stagetree trials`: the trials of a study in a table; add one, train it longer, cancel it."""
+"""`stagetree trials`: the trials of a study in a table."""
 
 from __future__ import annotations
 
@@ -6,25 +6,13 @@ from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, get_args
 
 import typer
-from typer.core import TyperGroup
 
 from app.cli.errors import USAGE, fail
-from app.cli.options import ListOutput, Output, Server, StepsInAll, Store, StudyId, TrialNumber, Values
-from app.cli.output import (
-    Format,
-    ListFormat,
-    one_line,
-    plural,
-    print_json,
-    print_list,
-    ranges_text,
-    result_cells,
-    short_hp,
-)
+from app.cli.options import ListOutput, Server, Store, StudyId
+from app.cli.output import ListFormat, one_line, print_list, ranges_text, result_cells, short_hp
 from app.cli.result import common_hp, failure_lines, judged_columns, judged_values, mark_cells, value_mark, varying_hp
-from app.cli.service import open_study, open_study_on_server
+from app.cli.service import open_study
 from app.cli.studies import Limit, States, check_states
-from app.cli.study_files import changes_of
 from app.cli.trial import PREDICTION_COLUMNS, prediction_cell
 from app.domain.terms import TrialDisplayState
 from app.service.views.trial_order import KEYS, sort_trials
@@ -114,62 +102,3 @@ def check_sort(sort: str, trials: Sequence[Json] | None = None) -> None:
     if key not in names:
         also = "" if trials else f", or a hyper-parameter such as {PARAMETER}lr"
         fail(f"--sort: must be one of {', '.join(names)}{also}, got {sort}{did_you_mean(key, names)}", USAGE)
-
-
-def add(id: StudyId, steps: StepsInAll, set: Values, server: Server = None, output: Output = Format.table) -> None:
-    """Add a trial of your own to a study, beside the trials of its tuner.
-
-    \b
-    Example:  stagetree trials add last --set lr=0.1 --set bs=64 --steps 40
-    """
-    _ask({"hp": changes_of(set, "--set"), "steps": steps}, id, server, output)
-
-
-def extend(
-    id: StudyId, trial: TrialNumber, steps: StepsInAll, server: Server = None, output: Output = Format.table
-) -> None:
-    """Train a trial of your own longer, from its last step.
-
-    \b
-    Example:  stagetree trials extend last 12 --steps 80
-    """
-    _ask({"trial": trial, "steps": steps}, id, server, output)
-
-
-def stop(id: StudyId, trial: TrialNumber, server: Server = None) -> None:
-    """Cancel a trial; steps that others share are still trained.
-
-    \b
-    Example:  stagetree trials stop last 12
-    """
-    with open_study_on_server(server, id) as (service, study):
-        service.client.cancel_trial(study, trial)
-    print(f"trial {trial} of {study} is cancelled")
-
-
-def _ask(request: dict[str, Any], id: str, server: str | None, output: Format) -> None:
-    with open_study_on_server(server, id) as (service, study):
-        (answer,) = service.client.ask_trials(study, [request])
-    if output is Format.json:
-        print_json(answer)
-    else:
-        print(f"trial {answer['trial']} of {study} will train for {plural(answer['steps'], 'step')}")
-
-
-class Listing(TyperGroup):
-    """Commands on trials. An argument that is no command is a study, whose trials are listed."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        is_command = bool(args) and (args[0] in self.commands or args[0] in ctx.help_option_names)
-        return super().parse_args(ctx, args if is_command else ["list", *args])
-
-
-HELP = """List the trials of a study; or add one, train it longer, cancel it.
-
-\b
-Example:  stagetree trials last --sort value --limit 5
-"""
-app = typer.Typer(cls=Listing, help=HELP)
-app.command("list")(trials)
-for command in (add, extend, stop):
-    app.command()(command)

@@ -324,7 +324,7 @@ def watch(
     id: StudyId,
     server: Server = None,
     dir: Store = None,
-    to: Sinks = None,
+    sink: Sinks = None,
     plain: Plain = False,
     quiet: Quiet = False,
     strict: Strict = False,
@@ -333,12 +333,12 @@ def watch(
     """Follow a study until it is over, and print its result.
 
     \b
-    Example:  stagetree watch last --to tensorboard:runs
+    Example:  stagetree watch last --sink tensorboard:runs
     """
     from app.cli.sinks import write_to_sinks
 
     with open_study(id, server, dir) as (service, study):
-        with write_to_sinks(to or (), study, server, dir) as check:
+        with write_to_sinks(sink or (), study, server, dir) as check:
             document = watch_until_end(with_check(service, check), study, choose_display(plain, quiet))
         finish(service, document, output, is_strict=strict)
 
@@ -349,8 +349,9 @@ def wait(
     strict: Strict = False,
     server: Server = None,
     dir: Store = None,
+    output: Output = Format.table,
 ) -> None:
-    """Wait until a study is over. Exit codes: 0 completed, 1 failed or cancelled, 124 timed out.
+    """Wait until a study is over, and print its state. Exit codes: 0 completed, 1 failed or cancelled, 124 timed out.
 
     With --strict, the code is 5 if the study completed and some of its trials failed.
 
@@ -358,17 +359,29 @@ def wait(
     Example:  stagetree wait last --timeout 3600 && stagetree trials last -o csv > trials.csv
     """
     with open_study(id, server, dir) as (service, study):
-        document = follow(service.client, study, Show.quiet, _deadline_check(timeout, service))
-        raise typer.Exit(study_exit_code(document, is_strict=strict))
+        try:
+            document = follow(service.client, study, Show.quiet, _deadline_check(timeout, service))
+            code = study_exit_code(document, is_strict=strict)
+        except TimeIsUp:
+            document, code = service.client.study(study), TIMEOUT
+        if output is Format.json:
+            print_json(document)
+        else:
+            print(f"{study} is {document['state']}")
+        raise typer.Exit(code)
 
 
-def _deadline_check(timeout: float | None, service: AnyService) -> Any:
-    """A check that ends the command when its time is over."""
+class TimeIsUp(Exception):
+    """The `--timeout` of a command has passed."""
+
+
+def _deadline_check(timeout: float | None, service: AnyService) -> Callable[[], None]:
+    """A check that raises `TimeIsUp` when the command's time is over."""
     deadline = None if timeout is None else time.monotonic() + timeout
 
     def check() -> None:
         service.check()
         if deadline is not None and time.monotonic() >= deadline:
-            raise typer.Exit(TIMEOUT)
+            raise TimeIsUp
 
     return check

@@ -35,7 +35,7 @@ Export = Annotated[
     typer.Option("--export", metavar="DIR", help="Have the trainer export the model to this new folder."),
 ]
 Into = Annotated[
-    Path | None, typer.Option("-o", "--output", metavar="DIR", help="The folder to write into, or a FILE.safetensors.")
+    Path | None, typer.Option("--to", metavar="PATH", help="The folder to write into, or a FILE.safetensors.")
 ]
 
 
@@ -43,7 +43,7 @@ def weights(
     id: StudyId,
     trial: TrialNumber = None,
     step: Step = None,
-    output: Into = None,
+    to: Into = None,
     whole: Whole = False,
     export: Export = None,
     trainers: Trainers = None,
@@ -55,16 +55,16 @@ def weights(
     With --export, the trainer writes the model in its library's format, such as for from_pretrained of Transformers.
 
     \b
-    Example:  stagetree weights last -o best
+    Example:  stagetree weights last --to best
     """
     if server and dir:
         fail("--server and --dir name two places: give one of them", USAGE)
-    if export is not None and (output is not None or whole):
-        other = "--state" if output is None else "--output"
+    if export is not None and (to is not None or whole):
+        other = "--state" if to is None else "--to"
         fail(f"--export names the folder that the trainer writes into, and {other} is for a file: give one", USAGE)
     try:
         if export is None:
-            into, name = _place(output)
+            into, name = _place(to)
             file = _write(id, _Wanted(trial, step, whole, into), server, dir)
             if name:
                 file = file._replace(path=file.path.replace(into / name))
@@ -75,7 +75,7 @@ def weights(
         else:
             _export(id, _Wanted(trial, step, True, export), trainers or [], server, dir)
     except OSError as error:
-        fail(f"{error.filename or output} cannot be written: {error.strerror}")
+        fail(f"{error.filename or to} cannot be written: {error.strerror}")
 
 
 def _place(output: Path | None) -> tuple[Path, str]:

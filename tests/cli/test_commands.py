@@ -167,10 +167,10 @@ def test_trials_of_ones_own(stagetree: Stagetree, served: Service, write: Write)
     said = stagetree(*parts)
     assert "trial 1 branches off trial 0 at step 5" in said.out and said.code == 0
     assert stagetree("wait", study, "--timeout", 60).code == 0
-    listed = stagetree("trials", "list", study, "-o", "json").json
+    listed = stagetree("trials", study, "-o", "json").json
     assert listed == stagetree("trials", study, "-o", "json").json and listed[1]["state"] == "completed"
     assert listed[0]["hp"][name] == value and listed[1]["steps"] == 8
-    late = stagetree("trials", "add", study, "--steps", 3, "--set", f"{name}=0.5", *rest)
+    late = stagetree("trial", "add", study, "--steps", 3, "--set", f"{name}=0.5", *rest)
     assert late.code == 4 and "is completed" in late.err
     said = stagetree("soup", study, "--trials", "0,1", "--weights", "2,1")
     assert said.code == 0 and said.out.startswith("0 new steps\ntrial 2 is the average of trials "), said.err
@@ -182,8 +182,8 @@ def test_trials_of_ones_own(stagetree: Stagetree, served: Service, write: Write)
     assert stagetree("branch", study, 0, "--at", 99, "--steps", 100, "--set", f"{name}=1").code == 2
     said = stagetree("branch", study, 0, "--at", 1, "--steps", 9, "--set", f"{name}=NaN")
     assert (said.code, said.err) == (2, f"stagetree: --set {name}=NaN: numbers must be finite, got NaN\n")
-    assert stagetree("trials", "stop", study, 1).code == 4
-    assert stagetree("trials", "extend", study, 0, "--steps", 9).code == 4
+    assert stagetree("trial", "stop", study, 1).code == 4
+    assert stagetree("trial", "extend", study, 0, "--steps", 9).code == 4
 
 
 def test_trials_in_order_and_as_csv(stagetree: Stagetree, served: Service, done: Json) -> None:
@@ -255,9 +255,13 @@ def test_an_error_comes_as_it_was_raised(stagetree: Stagetree, served: Service) 
 
 
 def test_wait_ends_as_the_study_does(stagetree: Stagetree, served: Service, done: Json) -> None:
-    assert stagetree("wait", done["study"]).code == 0
+    said = stagetree("wait", done["study"])
+    assert (said.code, said.out) == (0, f"{done['study']} is completed\n")
+    assert stagetree("wait", done["study"], "-o", "json").json["best"] == done["best"]
     study = served.submit(trials("cli-wait", ({}, 300), seconds=0.1))
     assert stagetree("wait", study, "--timeout", 0).code == 124
+    said = stagetree("wait", study, "--timeout", 0, "-o", "json")
+    assert (said.code, said.json["state"]) == (124, "running")
     served.client.cancel(study)
     assert stagetree("wait", study).code == 1
 
@@ -318,7 +322,7 @@ def test_configurations_stay_what_they_were(stagetree: Stagetree, served: Servic
 def test_version(stagetree: Stagetree) -> None:
     assert stagetree("--version").out.startswith("stagetree ")
     for help in ("-h", "--help"):
-        assert "Run studies:" in stagetree(help).out
+        assert "Commands of a first week:" in stagetree(help).out
         assert "Example:  stagetree trials last" in stagetree("trials", help).out
 
 
@@ -331,6 +335,18 @@ def test_events(stagetree: Stagetree, served: Service, done: Json) -> None:
     assert events[: len(followed)] == followed
     later = stagetree("events", done["study"], "--after", events[4]["position"], "-o", "json").json
     assert later[: len(events) - 5] == events[5:]
+    page = stagetree("events", done["study"], "--after", events[4]["position"], "--limit", 3, "-o", "json").json
+    assert page == events[5:8]
+    assert stagetree("events", done["study"], "--since", "2d", "-o", "json").json[: len(events)] == events
+    assert stagetree("events", done["study"], "--since", "2099-01-01", "-o", "json").json == []
+
+
+def test_a_study_is_shown_as_its_run_did(stagetree: Stagetree, served: Service, done: Json) -> None:
+    said = stagetree("study", done["study"])
+    assert said.out.splitlines()[2] == done["story"]["lines"][0] and f"{done['study']} completed" in said.out
+    assert stagetree("study", done["study"], "-o", "json").json["best"] == done["best"]
+    logs = stagetree("logs", done["study"], 0, "-o", "json").json
+    assert (logs["study"], logs["trial"]) == (done["study"], 0) and "--- stage of node" in logs["log"]
 
 
 def test_pause_resume_and_cancel(stagetree: Stagetree, served: Service) -> None:
@@ -360,12 +376,12 @@ def test_a_study_that_is_watched_is_written_to_sinks(
     """As docs/sinks.md says."""
     study = stagetree("submit", write(trials("cli-sinks", ({}, 3)))).out.strip()
     places = [tmp_path / "here", tmp_path / "there"]
-    sinks = [part for place in places for part in ("--to", f"tensorboard:{place}")]
+    sinks = [part for place in places for part in ("--sink", f"tensorboard:{place}")]
     assert stagetree("watch", study, *sinks).code == 0
     assert all((place / study / "trial-0" / FILE).stat().st_size for place in places)
     assert {b"train/push" in (place / study / "trial-0" / FILE).read_bytes() for place in places} == {True}
     assert served.client.logged(study, 0)[-1].step == 3
-    said = stagetree("watch", study, "--to", "nowhere")
+    said = stagetree("watch", study, "--sink", "nowhere")
     assert (said.code, said.out) == (2, "")
     assert said.err.startswith("stagetree: --to: must be tensorboard:DIR")
 

@@ -212,7 +212,7 @@ finally:
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr == "[]\n"
-    for command in ("run", "preview", "up", "submit", "watch", "studies", "trials", "events", "doctor"):
+    for command in ("run", "preview", "open", "studies", "trials", "doctor"):
         assert f"  {command} " in done.stdout
 
 

@@ -40,7 +40,7 @@ def test_studies_of_another_folder_are_not_changed(
     monkeypatch.setattr("stagetree.client.http.DEFAULT_URL", stack.url)
     make_store(here / ".stagetree")
     study = stack.submit(trials("of-another-folder", LONG))
-    for command in ("cancel last", "pause last", "trials stop last 0", "branch last 0 --at 1 --set lr=1 --steps 2"):
+    for command in ("cancel last", "pause last", "trial stop last 0", "branch last 0 --at 1 --set lr=1 --steps 2"):
         said = stagetree(*command.split())
         assert (said.code, said.out) == (69, "") and "no process serves .stagetree" in said.err
     assert stack.client.study(study, trials=False)["state"] == "running"

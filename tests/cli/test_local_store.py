@@ -163,12 +163,12 @@ def test_what_is_kept_can_be_deleted(
     assert stagetree("gc", "--budget", "much").code == 2
     assert stagetree("gc", "--budget", "1B", "--yes").code == 0
     assert stored() == 1
-    said = stagetree("weights", "last", "-o", "best")
+    said = stagetree("weights", "last", "--to", "best")
     assert f"(trial {best} after step 12: its evaluate measured " in said.out
     mark = r"is unchecked: it resumed from the states? of steps? [\d, and]+, which (was|were) not compared"
     assert re.fullmatch(rf"Trial {best} {mark}\.\n", said.err)  # nothing is verified here
-    assert stagetree("weights", "last", "--state", "-o", "best").code == 0
-    said = stagetree("weights", "last", "-o", "one/model.safetensors")
+    assert stagetree("weights", "last", "--state", "--to", "best").code == 0
+    said = stagetree("weights", "last", "--to", "one/model.safetensors")
     assert said.out.startswith("one/model.safetensors  (trial ") and (here / "one/model.safetensors").is_file(), said
     assert sorted(path.name.rpartition("-")[2] for path in (here / "best").iterdir()) == [
         "12.safetensors",
@@ -179,19 +179,19 @@ def test_what_is_kept_can_be_deleted(
     assert (here / "out/model.safetensors").read_bytes() == next((here / "best").glob("*12.safetensors")).read_bytes()
     assert stagetree("weights", "last", "--export", "out").err == "stagetree: out is not empty: name a new folder\n"
     runs = f"mlflow:file://{here}/runs?artifacts=weights"
-    assert stagetree("watch", "last", "--to", runs).code == 0
+    assert stagetree("watch", "last", "--sink", runs).code == 0
     [sent] = (here / "runs").rglob("artifacts/weights/*.safetensors")
     assert sent.read_bytes() == (here / "best" / sent.name).read_bytes()
     [checkpoint] = (here / ".stagetree" / "checkpoints").rglob("*.safetensors")
     gone = checkpoint.rename(here / "gone")
-    said = stagetree("watch", "last", "--to", runs.replace("/runs", "/others"))
+    said = stagetree("watch", "last", "--sink", runs.replace("/runs", "/others"))
     assert (said.code, f"the run of trial {best} of {ran.json['study']} gets no weights: checkpoint " in said.err) == (
         0,
         True,
     )
     gone.rename(checkpoint)
     study.touch()
-    said = stagetree("weights", "last", "-o", study)
+    said = stagetree("weights", "last", "--to", study)
     assert (said.code, said.err) == (1, f"stagetree: {study} cannot be written: File exists\n")
     assert stagetree("delete", "last").code == 2
     assert stagetree("delete", "last", "--yes").out.startswith(f"{ran.json['study']} is deleted")
@@ -259,7 +259,7 @@ def test_a_report_for_an_address_has_its_picture_beside_it(
     for name in ("a.js", "a.css"):
         (here / "assets" / name).write_text("")
     monkeypatch.setattr("app.service.files.BUILT", here)
-    said = stagetree("report", "last", "--public", "--url", "https://example.org/b.html", "-o", "out/a.html")
+    said = stagetree("report", "last", "--public", "--url", "https://example.org/b.html", "--to", "out/a.html")
     assert (said.code, said.out.split()) == (0, ["out/a.html", "out/b.png"])
     assert (here / "out" / "b.png").read_bytes().startswith(b"\x89PNG")
     assert 'content="https://example.org/b.png"' in (here / "out" / "a.html").read_text()

@@ -139,7 +139,7 @@ def test_a_sink_that_is_away_is_tried_again_and_ends_nothing(stack: Service, her
     wait_for("the other sink", lambda: is_complete(here / "others", study))
     wait_for("a word", lambda: any(f"{RUNS} of {study} is tried again: runs: " in each for each in said()))
     found.finish(0.0)
-    assert f"{RUNS} lacks a part of {study}: stagetree watch {study} --to {RUNS} sends the rest" in said()
+    assert f"{RUNS} lacks a part of {study}: stagetree watch {study} --sink {RUNS} sends the rest" in said()
     os.unlink(here / "runs")
     wait_for("the sink", lambda: is_complete(here / "runs", study))
     assert written(here / "runs", study) == written(here / "others", study)

@@ -22,7 +22,7 @@ def store(tmp_path: Path, make_store: Callable[..., str]) -> Path:
 def test_a_token_is_printed_once_listed_and_revoked(stagetree: Stagetree, store: Path) -> None:
     made = stagetree("token", "create", "ci", "--project", "vision", "--dir", store)
     assert made.code == 0 and made.out.startswith("stagetree_")
-    listed = stagetree("token", "list", "--dir", store)
+    listed = stagetree("tokens", "--dir", store)
     assert listed.out.split("\n")[1].split()[:5] == [
         "ci",
         "submit",
@@ -32,7 +32,7 @@ def test_a_token_is_printed_once_listed_and_revoked(stagetree: Stagetree, store:
     ]
     assert made.out.strip() not in listed.out
     assert stagetree("token", "revoke", "ci", "--dir", store).out == "ci is revoked\n"
-    found = json.loads(stagetree("token", "list", "--dir", store, "-o", "json").out)
+    found = json.loads(stagetree("tokens", "--dir", store, "-o", "json").out)
     assert found[0]["revoked_at"] > 1e9 and "digest" not in found[0]
 
 

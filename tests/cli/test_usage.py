@@ -13,12 +13,15 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 import typer
+import yaml
 from commandline import Stagetree
 
-from app.cli.commands import GROUPS, app
-from app.cli.events import print_array
+from app.cli.commands import GROUPS, NOUNS, app
+from app.cli.events import parse_since, print_array
+from app.cli.groups import FIRST_WEEK
 
 COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 NUMBERS = [
@@ -68,8 +71,8 @@ def test_what_is_no_number(stagetree: Stagetree, command: str, option: str) -> N
         ("gc --budget much", "--budget: must be a size such as 20GiB, got 'much'"),
         ("studies --server ftp://x", "--server: must begin with http:// or https://, got ftp://x"),
         (
-            "weights last -o x --export y",
-            "--export names the folder that the trainer writes into, and --output is for a",
+            "weights last --to x --export y",
+            "--export names the folder that the trainer writes into, and --to is for a",
         ),
         ("runn", "Did you mean 'run'?"),
         ("run s --slotz 2", "--slots"),
@@ -112,10 +115,92 @@ def test_every_command_has_a_sentence_and_an_example(stagetree: Stagetree, comma
 
 
 def test_every_command_is_in_a_group(stagetree: Stagetree) -> None:
-    said = stagetree("--help")
-    assert all(f"\n{group}:\n" in said.out for group in GROUPS)
+    said = stagetree("help", "all")
+    assert all(f"{group}:\n" in said.out for group in GROUPS)
     grouped = {each.__name__.replace("_", "-") for group in GROUPS.values() for each in group}
-    assert set(COMMANDS) == grouped | {"token", "trials"}  # which have commands of their own
+    assert set(COMMANDS) == grouped | {*NOUNS, "help"}
+    assert all(f"\n  {name} " in said.out for name in COMMANDS)
+
+
+def test_the_first_help_has_the_commands_of_a_first_week(stagetree: Stagetree) -> None:
+    """It listed 49, of which a dozen are enough to begin with."""
+    said = stagetree("--help")
+    listed = [name for name in COMMANDS if f"\n  {name} " in said.out]
+    assert set(listed) == {*FIRST_WEEK} & {*COMMANDS} and 10 <= len(listed) <= 12
+    assert "stagetree help all" in said.out
+
+
+def test_a_command_on_a_noun_shows_its_own_options(stagetree: Stagetree) -> None:
+    """`trials --help` named none of --sort, --state and --limit."""
+    assert all(option in stagetree("trials", "--help").out for option in ("--sort", "--state", "--limit"))
+    said = stagetree("trial", "--help")
+    assert all(part in said.out for part in ("{ID} [N]", "--server", "\nCommands:\n", "  stop "))
+    assert "A token" not in said.out and "later." in stagetree("token", "-h").out, "sentences are whole"
+
+
+@pytest.mark.parametrize(
+    ("typed", "shown"), [("help trial add", "--steps"), ("help run", "Example:  stagetree run"), ("help", "--version")]
+)
+def test_help_explains_a_command(stagetree: Stagetree, typed: str, shown: str) -> None:
+    said = stagetree(*typed.split())
+    assert said.code == 0 and shown in said.out
+
+
+@pytest.mark.parametrize("noun", ["study", "trial", "token"])
+def test_nouns_have_a_plural_that_lists_them(noun: str) -> None:
+    assert {noun, {"study": "studies"}.get(noun, f"{noun}s")} <= set(COMMANDS)
+
+
+def test_o_is_a_format_and_to_a_path() -> None:
+    """`-o` was a path in weights, film and report, and `--to` a sink."""
+    for command in [inner for each in COMMANDS.values() for inner in getattr(each, "commands", {"": each}).values()]:
+        for parameter in command.params:
+            assert ("-o" in parameter.opts) == ("--output" in parameter.opts)
+            assert "-o" not in parameter.opts or "json" in parameter.type.choices, command.name
+            assert "--to" not in parameter.opts or parameter.metavar in ("FILE", "PATH"), command.name
+
+
+REFUSALS = [
+    ("run none.yaml", 2, "none.yaml: cannot be read: No such file or directory"),
+    ("run wrong.yaml", 2, "wrong.yaml: space.lr: must be a list"),
+    ("trials last", 69, "no stagetree server answers"),
+    ("trials last --dir none", 3, "there is no none here"),
+    ("trials", 2, "Missing argument 'ID'."),
+    ("trials last --limit x", 2, "must be a whole number of at least 1, got 'x'"),
+    ("nothing", 2, "No such command 'nothing'."),
+    ("studies --state none", 2, "--state: must be one of"),
+]
+
+
+@pytest.mark.parametrize(("typed", "code", "detail"), REFUSALS)
+@pytest.mark.parametrize("json", ["-o json", "--output=json"])
+def test_a_refusal_is_a_problem_document_where_json_is_wanted(
+    stagetree: Stagetree, here: Path, typed: str, code: int, detail: str, json: str
+) -> None:
+    """Stdout was empty, and programs read prose on stderr."""
+    (here / "wrong.yaml").write_text(STUDY.replace("[0.1]", "[]"))
+    said = stagetree(*typed.split(), *json.split())
+    assert said.code == code == said.json["exit_code"]
+    assert said.json.keys() >= {"type", "title", "status", "detail"} and detail in said.json["detail"]
+    assert said.json["detail"].split("\n")[0] in said.err
+    assert stagetree(*typed.split()).out == "", "and without it, stdout has nothing"
+
+
+def test_a_wrong_field_of_a_study_is_named_to_programs(stagetree: Stagetree, here: Path) -> None:
+    (here / "wrong.yaml").write_text(STUDY.replace("[0.1]", "[]"))
+    [error] = stagetree("preview", "wrong.yaml", "-o", "json").json["errors"]
+    assert error["field"] == "space.lr" and error["problem"]
+
+
+def test_the_schema_describes_study_files(stagetree: Stagetree) -> None:
+    schema = stagetree("schema").json
+    validator = jsonschema.Draft202012Validator(schema)
+    validator.check_schema(schema)
+    for path in (Path(__file__).parents[2] / "examples").rglob("*.yaml"):
+        written = yaml.safe_load(path.read_text())
+        if "trainer" in written and "tuner" in written:
+            assert [error.message for error in validator.iter_errors(written)] == [], path
+    assert list(validator.iter_errors(yaml.safe_load(STUDY) | {"mood": "max"}))
 
 
 @pytest.mark.parametrize(
@@ -315,6 +400,14 @@ def test_events_come_as_they_happen(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == ',\n {"position": 2}\n]\n'
 
 
+def test_a_time_is_so_long_ago_or_a_date(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.cli.events.time.time", lambda: 10_000.0)
+    assert [parse_since(text) for text in ("30s", "1.5m", "2h")] == [9970.0, 9910.0, 2800.0]
+    assert parse_since("1970-01-01T00:01:00+00:00") == 60.0
+    with pytest.raises(typer.BadParameter, match=r"must be a time such as .* got 'soon'"):
+        parse_since("soon")
+
+
 def test_it_can_be_called_as_a_module(here: Path) -> None:
     """Also beside a user's own app.py."""
     (here / "app.py").write_text("raise SystemExit('not this one')")
@@ -324,10 +417,41 @@ def test_it_can_be_called_as_a_module(here: Path) -> None:
         assert said.stdout == f"stagetree {version('stagetree')}\n"
 
 
-@pytest.mark.parametrize(("typed", "offered"), [("tri", "trials"), ("trials --so", "--sort")])
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("tri", "trials"),
+        ("aud", "audit"),
+        ("trials --so", "--sort"),
+        ("trial --se", "--server"),
+        ("trial last --se", "--server"),
+        ("trial ad", "add"),
+        ("trial add last --st", "--steps"),
+        ("trials last -o js", "json"),
+    ],
+)
 def test_a_shell_completes(typed: str, offered: str) -> None:
-    asked = {"COMP_WORDS": f"stagetree {typed}", "COMP_CWORD": str(len(typed.split()))}
+    assert offered in _completions("complete_bash", typed).split()
+
+
+def _completions(kind: str, typed: str) -> str:
+    words = f"stagetree {typed}"
+    bash = {"COMP_WORDS": words, "COMP_CWORD": str(len(typed.split()))}
+    environment = {**os.environ, "_STAGETREE_COMPLETE": kind, **bash, "_TYPER_COMPLETE_ARGS": words}
     command = [str(Path(sys.executable).parent / "stagetree")]
-    environment = {**os.environ, "_STAGETREE_COMPLETE": "complete_bash", **asked}
-    said = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    assert offered in said.stdout.split()
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize("kind", ["complete_zsh", "complete_fish"])
+def test_zsh_and_fish_complete_too(kind: str) -> None:
+    fish = {"_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+    with pytest.MonkeyPatch.context() as patched:
+        for name, value in fish.items():
+            patched.setenv(name, value)
+        assert "trials" in _completions(kind, "tri")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_what_completion_installs_is_a_script_of_the_shell(shell: str) -> None:
+    said = _completions(f"source_{shell}", "")
+    assert "_STAGETREE_COMPLETE" in said and "stagetree" in said

@@ -74,8 +74,8 @@ def test_every_command_and_option_exists(page: Path) -> None:
             continue
         assert name in COMMANDS, line
         command = COMMANDS[name]
-        inside = getattr(command, "commands", {})  # such as `token create`; `trials STUDY` is `trials list STUDY`
-        command = inside.get([*line.split(), "", ""][2], inside.get("list", command) if name == "trials" else command)
+        inside = getattr(command, "commands", {})  # such as `token create`; `trial STUDY` is `trial show STUDY`
+        command = inside.get([*line.split(), "", ""][2], inside.get("show", command))
         known = {"--help", *(option for parameter in command.params for option in parameter.opts)}
         assert set(WORDS.findall(line.partition(" > ")[0])) <= known, line
 

@@ -147,7 +147,7 @@ def test_of_postgresql(postgres_admin: Engine, tmp_path: Path, monkeypatch: pyte
         restored = command("restore", tmp_path / "kept")
         assert restored.returncode == 0, restored.stderr
         assert "gc --adopt" in restored.stdout
-        assert command("token", "list").stdout.split("\n")[1].startswith("ci ")
+        assert command("tokens").stdout.split("\n")[1].startswith("ci ")
     finally:
         drop_database(postgres_admin, name)
 

@@ -42,7 +42,7 @@ def test_the_best_weights_measure_the_value_on_record(tmp_path: Path) -> None:
     done = stagetree("run", str(study), "--slots", "1", "--dir", store, "-o", "json", "--no-check")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
-    written = stagetree("weights", result["study"], "--dir", store, "-o", str(tmp_path / "best"))
+    written = stagetree("weights", result["study"], "--dir", store, "--to", str(tmp_path / "best"))
     assert written.returncode == 0, written.stderr
     [file] = (tmp_path / "best").iterdir()
     example = load(str(EXAMPLE), "Digits").__init__.__globals__
@@ -88,7 +88,7 @@ def test_a_run_ends_when_the_best_state_is_stored(tmp_path: Path) -> None:
         stored.touch()
         rest = run.stderr.read()
     assert run.returncode == 0, rest
-    written = stagetree("weights", "last", "--dir", store, "-o", str(tmp_path / "best"))
+    written = stagetree("weights", "last", "--dir", store, "--to", str(tmp_path / "best"))
     assert written.returncode == 0, written.stderr
     assert not list(tmp_path.glob("store/checkpoints/**/*.partial"))
 

@@ -71,9 +71,9 @@ COMMANDS = {
     "trials -o csv": ("trials", "-o", "csv"),
     "trials -o json": ("trials", "-o", "json"),
     "trial": ("trial",),
-    "report": ("report", "-o", "report.html"),
-    "film": ("film", "-o", "film.svg"),
-    "weights": ("weights", "-o", "weights.safetensors"),
+    "report": ("report", "--to", "report.html"),
+    "film": ("film", "--to", "film.svg"),
+    "weights": ("weights", "--to", "weights.safetensors"),
 }
 
 

@@ -169,7 +169,7 @@ def test_a_report_shows_every_view_without_a_server(
 ) -> None:
     study = str(stack.run(grid("page-report", tuner=ASHA))["study"])
     file = tmp_path / "report.html"
-    command = [sys.executable, "-m", "stagetree", "report", study, "--server", stack.url, "-o", str(file), *options]
+    command = [sys.executable, "-m", "stagetree", "report", study, "--server", stack.url, "--to", str(file), *options]
     subprocess.run(command, check=True)
     page, asked = open_page("about:blank"), list[str]()
     page.context.set_offline(True)
