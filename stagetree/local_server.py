@@ -86,12 +86,14 @@ class LocalServer:
         self.stop()
 
     def stop(self) -> None:
-        """Stop all its processes. The next time, training resumes from the last checkpoints."""
+        """Stop all its processes. The next time, training resumes from the last checkpoints. `close` is the same."""
         atexit.unregister(self.stop)
         if _RUNNING.get(self._folder) is self:
             del _RUNNING[self._folder]
             self.client.close()
         self._end()
+
+    close = stop
 
     def create(
         self,

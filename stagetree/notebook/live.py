@@ -19,7 +19,7 @@ from stagetree.client.known_trials import Known
 from stagetree.errors import FailedStudy
 from stagetree.models import Decision, StudyAnswer, Trial, TrialDetail, UnderWay
 from stagetree.notebook import frames
-from stagetree.text import FINAL, decision_text, duration, mark_word, saved_text
+from stagetree.text import FINAL, decision_text, duration, mark_word, saved_text, value_text
 
 SLOTS = 16
 """The number of slots that are shown; the others are only counted."""
@@ -271,13 +271,13 @@ class StudyView:
     @property
     def trials(self) -> list[Trial]:
         """Its trials, in the order of their numbers."""
-        return [_list_entry(self._known.trials[number]) for number in sorted(self._known.trials)]
+        return [_list_entry(self._known.trials[number], self.metric) for number in sorted(self._known.trials)]
 
     @property
     def best(self) -> Trial | None:
         """The trial with the best value, ties to the lower number; None while no trial has one."""
         best = frames.best(self._known.trials.values(), self.mode)
-        return None if best is None else _list_entry(best)
+        return None if best is None else _list_entry(best, self.metric)
 
     def front(self) -> list[Trial]:
         """The last fetched Pareto front of a study with several metrics; otherwise the best trial."""
@@ -291,6 +291,22 @@ class StudyView:
         return frames.html(repr(self), self._known.study, self._known.trials.values())
 
 
-def _list_entry(trial: Json) -> Trial:
+class ListedTrial(Trial, needs=()):
+    """A trial that prints like a result: trial 4, val_loss 0.0323793 at step 12: lr=0.1  momentum=0.9."""
+
+    metric: str = ""
+
+    def __str__(self) -> str:
+        measured = next((each for each in (self.last, self.best) if each and each.value == self.value), None)
+        value = f"{self.metric} {value_text(measured.to_json())} at step {measured.step}" if measured else self.state
+        mark = f" ({word})" if (word := mark_word(self.exactness)) else ""
+        hp = "  ".join(f"{name}={value}" for name, value in frames.flat_hp(self.hp))
+        return f"trial {self.trial}, {value}{mark}: {hp}"
+
+    __repr__ = __str__
+
+
+def _list_entry(trial: Json, metric: str) -> Trial:
     """The trial without the fields that lists of trials omit."""
-    return Trial.from_json({name: value for name, value in trial.items() if name not in _DETAIL_FIELDS})
+    fields = {name: value for name, value in trial.items() if name not in _DETAIL_FIELDS}
+    return ListedTrial.from_json(fields | {"metric": metric})

@@ -95,10 +95,8 @@ class SourceCollector:
         if is_plain(value) and len(text := repr(value)) <= _MAX_LENGTH:
             return f"{name} = {text}"
         kind = type(value).__name__
-        raise StagetreeError(
-            f"{user} uses {name} of type {kind}, which cannot be written into its source: make it inside {user}, "
-            "or hand it over in trainer_args"
-        )
+        where = f"make it inside {user}, or save it to a file and hand over the path in runtime_args (docs/sdk.md)"
+        raise StagetreeError(f"{user} uses {name} of type {kind}, which cannot be written into its source: {where}")
 
     def _needs(self, text: str, namespace: Mapping[str, Any], user: str) -> None:
         for name in sorted(global_names(text)):

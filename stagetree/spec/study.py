@@ -26,7 +26,6 @@ from stagetree.spec.fields import (
     Count,
     Entries,
     Finite,
-    Json,
     Restarts,
     Seconds,
     Seed,
@@ -48,6 +47,7 @@ from stagetree.spec.objectives import (
 )
 from stagetree.spec.submitted_study import SubmittedStudy
 from stagetree.spec.trainer_inputs import (
+    Argument,
     BeginFrom,
     Devices,
     FreshProcesses,
@@ -73,8 +73,10 @@ class StudySpec(SubmittedStudy):
 
     name: Text = Field(description="a name for the study, of at most 200 characters")
     trainer: Text = Field(description="the name of a trainer that is registered on the server")
-    trainer_args: dict[str, Json] = Field(default={}, description="an object of JSON values, the trainer's arguments")
-    runtime_args: dict[str, Json] = Field(
+    trainer_args: dict[str, Argument] = Field(
+        default={}, description="an object of JSON values, the trainer's arguments"
+    )
+    runtime_args: dict[str, Argument] = Field(
         default={},
         description="an object of JSON values, arguments of the trainer that change no result: paths, loader workers",
     )

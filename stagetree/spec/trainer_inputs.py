@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, PlainValidator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, model_validator
 
 from stagetree.limits import DATA_SEED, MOST_SHARDS
 from stagetree.sequences import SequenceError
 from stagetree.spec.errors import FieldError, shorten
-from stagetree.spec.fields import Count, SpecPart, Text
+from stagetree.spec.fields import Count, SpecPart, Text, as_json
 
 MOST_INPUTS = 100
 """How many paths a study may name."""
@@ -229,3 +229,31 @@ def check_arguments(trainer_args: Mapping[str, Any], runtime_args: Mapping[str, 
     for name in runtime_args:
         if name in trainer_args:
             raise FieldError(f"runtime_args.{name}", "must be in one of trainer_args and runtime_args, not in both")
+
+
+def without_data(value: Any) -> Any:
+    """An argument without tensors, arrays and data frames, which a study file cannot hold. Single numbers are fine."""
+    for path, item in _items(value, ""):
+        if getattr(item, "ndim", 0):
+            raise SequenceError(path, f"must be JSON, got an object of type {type(item).__name__}: {DATA_RECIPE}")
+    return value
+
+
+DATA_RECIPE = (
+    'data come by a file: torch.save(X, path := os.path.abspath("X.pt")), then runtime_args={"X": path}, '
+    "inputs=[path], and torch.load in the trainer"
+)
+
+
+def _items(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """The value, and all values inside it, each with its path."""
+    yield path, value
+    if isinstance(value, Mapping):
+        for name, item in value.items():
+            yield from _items(item, f"{path}.{name}")
+    elif isinstance(value, list | tuple):
+        for number, item in enumerate(value):
+            yield from _items(item, f"{path}[{number}]")
+
+
+Argument = Annotated[Any, BeforeValidator(without_data), AfterValidator(as_json)]

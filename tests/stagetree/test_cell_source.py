@@ -213,12 +213,12 @@ def test_functions_of_a_cell_make_a_trainer(cell: Cell, tmp_path: Path, monkeypa
         (
             CELL.replace("LIMITS = {", "import torch\nLIMITS = torch.tensor(2.0) if True else {"),
             "Walk uses LIMITS of type Tensor, which cannot be written into its source: make it inside Walk, "
-            "or hand it over in trainer_args",
+            "or save it to a file and hand over the path in runtime_args (docs/sdk.md)",
         ),
         (
             CELL.replace("LIMITS = {", "LIMITS = object() or {"),
             "Walk uses LIMITS of type object, which cannot be written into its source: make it inside Walk, "
-            "or hand it over in trainer_args",
+            "or save it to a file and hand over the path in runtime_args (docs/sdk.md)",
         ),
         (
             f"def make():\n    {CELL.strip().replace(chr(10), chr(10) + '    ')}\n    return Walk\nWalk = make()",
