@@ -20,13 +20,9 @@ SELDOM := databricks|debugpy|keras|mlflow|moto|pip|plotly|transformers
 	@touch .venv/.installed $@
 
 demo: .venv/.installed  ## run the main job: a grid on the digits data, shared beginnings trained once
-	@$(BIN)/stagetree run examples/digits/study.yaml
+	@$(BIN)/stagetree demo
 	@echo
-	@echo "Next: source .venv/bin/activate, and then"
-	@echo "  stagetree trials last --sort value                        the trials of what you just ran"
-	@echo "  stagetree preview examples/charlm/study.yaml --slots 2    what another study would cost"
-	@echo "  stagetree up                                              a server to submit studies to"
-	@echo "docs/first-hour.md goes on from here."
+	@echo "First: source .venv/bin/activate. docs/first-hour.md goes on from here."
 
 up: .venv/.installed  ## the embedded stack (API, scheduler, one worker a slot), stays up
 	@$(BIN)/stagetree up

@@ -1,4 +1,6 @@
-"""Builds the page into `app/page/dist`, with Node from a wheel: `pip install` does it, and `python hatch_build.py`.
+"""What a build does besides gathering files: it builds the page, and writes the description that PyPI shows.
+
+The page goes into `app/page/dist`, with Node from a wheel: `pip install` does it, and `python hatch_build.py`.
 
 An installation never fails for want of a page: where it cannot be built, say without a network, the API says why.
 """
@@ -7,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,8 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from hatchling.metadata.plugin.interface import MetadataHookInterface
 
-HERE = Path(__file__).parent / "app" / "page"
+ROOT = Path(__file__).parent
+HERE = ROOT / "app" / "page"
 BUILT = HERE / "dist"
 STAMP = BUILT / "source.txt"
 PROBLEM = BUILT / "problem.txt"
@@ -32,6 +37,25 @@ class PageHook(BuildHookInterface[Any]):
         """Build the page, unless it is there and its sources are the same."""
         if problem := build():
             self.app.display_warning(f"The page could not be built. {problem}")
+
+
+class ReadmeHook(MetadataHookInterface):
+    """The README as the description of the package."""
+
+    def update(self, metadata: dict[str, Any]) -> None:
+        """Set the field `readme`."""
+        text = absolute_links((ROOT / "README.md").read_text(encoding="utf-8"), metadata["urls"]["Source"])
+        metadata["readme"] = {"content-type": "text/markdown", "text": text}
+
+
+def absolute_links(text: str, source: str) -> str:
+    """A page with links to files of the repository by URL, so that they also lead somewhere outside of it."""
+
+    def link(found: re.Match[str]) -> str:
+        kind = "raw" if found[1] else "blob"
+        return f"{found[1]}[{found[2]}]({source}/{kind}/main/{found[3]})"
+
+    return re.sub(r"(!?)\[([^\]]*)\]\((?!\w+:|#)([^)]+)\)", link, text)
 
 
 def build() -> str:

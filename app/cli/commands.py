@@ -16,6 +16,7 @@ from app.cli.branch import branch, soup
 from app.cli.check import check, check_tuner
 from app.cli.debug import debug
 from app.cli.delete import delete, erase, gc
+from app.cli.demo import demo
 from app.cli.doctor import doctor
 from app.cli.environment import environment
 from app.cli.errors import USAGE, fail
@@ -23,6 +24,7 @@ from app.cli.events import events
 from app.cli.export import export
 from app.cli.groups import MainGroup, NounGroup, SentenceGroup, print_groups
 from app.cli.import_study import import_
+from app.cli.init import init
 from app.cli.open import open
 from app.cli.preview import preview
 from app.cli.replay import replay
@@ -89,7 +91,7 @@ app = typer.Typer(
 )
 
 GROUPS: dict[str, tuple[Callable[..., Any], ...]] = {
-    "Run studies": (run, preview, import_, schema, up, submit, watch, wait),
+    "Run studies": (demo, init, run, preview, import_, schema, up, submit, watch, wait),
     "Look at studies": (
         open,
         studies,

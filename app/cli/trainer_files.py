@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from app.cli.errors import USAGE, fail
+from app.cli.example_files import examples_folder
 from app.cli.output import one_line
 from app.registry import Catalogue, TrainerSource, check_arguments, describe
 from stagetree.sequences import did_you_mean
@@ -16,21 +17,19 @@ from stagetree.sequences import did_you_mean
 if TYPE_CHECKING:
     from stagetree.spec import StudySpec
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
-
 HERE = Path()
 
 ENTRY = "trainer.py"
 
 
 def trainer_files(paths: Sequence[str], folder: Path = HERE) -> list[str]:
-    """The files to register: those given, the `trainer.py` of a folder, and the examples of this checkout.
+    """The files to register: those given, the `trainer.py` of a folder, and the examples.
 
     A default file is left out if it repeats a trainer's name. Raises `TrainerFileError`.
     """
     files = [_trainer_file(Path(each), folder) for each in paths]
     names = set(describe(files))
-    for path in [folder / ENTRY, *sorted(EXAMPLES.glob(f"*/{ENTRY}"))]:
+    for path in [folder / ENTRY, *sorted(examples_folder().glob(f"*/{ENTRY}"))]:
         if path.exists() and not names & (described := describe([str(path)])).keys():
             files.append(str(path))
             names |= described.keys()

@@ -20,7 +20,7 @@ run = stagetree.attach("script", hp={"lr": lr}, steps=80, eval_every=20, width=3
 
 # ------------------------------------------------------------------------------------------------ data
 
-text = Path(__file__).parent.parent.joinpath("charlm", "alice.txt").read_text()
+text = Path(__file__).with_name("alice.txt").read_text()
 letters = sorted(set(text))
 ids = np.array([letters.index(letter) for letter in text])
 train_data, val_data = ids[: len(ids) * 9 // 10], ids[len(ids) * 9 // 10 :]

@@ -12,6 +12,7 @@ import pytest
 import yaml
 from docs_pages import DOCS, PAGES, ROOT, Block, blocks, prose
 
+from app.cli.demo import NEXT
 from app.simulation.preview import preview
 from stagetree.spec import StudySpec
 
@@ -89,16 +90,15 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if block.language in ("python", "yaml"):
             (folder / block.text.splitlines()[0].removeprefix("# ")).write_text(block.text)
     (folder / "examples").symlink_to(ROOT / "examples")
-    said = _stagetree(folder, "run", "examples/digits/study.yaml", "--set", "tuner.max_steps=1", "--slots", "2")
+    said = _stagetree(folder, "demo", "--set", "tuner.max_steps=1", "--slots", "2")
     assert "Kept in .stagetree (" in said.stderr
     return folder
 
 
 @pytest.mark.slow
 def test_what_the_readme_and_the_demo_propose(ran: Path) -> None:
-    proposed = re.findall(r"`(stagetree [^`]*)`", prose(README))
-    proposed += re.findall(r'echo "  (stagetree .*?)   ', (ROOT / "Makefile").read_text())
-    elsewhere = (*OTHER_TERMINAL, "stagetree run cooldowns.yaml")  # which has a test of its own
+    proposed = dict.fromkeys([*re.findall(r"`(stagetree [^`]*)`", prose(README)), *NEXT])
+    elsewhere = (*OTHER_TERMINAL, "stagetree run cooldowns.yaml", "stagetree demo")  # which have tests of their own
     here = [command for command in proposed if not command.startswith(elsewhere)]
     assert len(here) >= 5
     for command in here:

@@ -30,9 +30,8 @@ def test_a_script_that_forgets_is_found(tmp_path: Path, forgotten: str, cause: s
     assert forgotten in text
     loading = {"optimizer": '    optimizer.load_state_dict(state["optimizer"])  # stagetree\n'}
     loading["batch"] = text[text.index("    batch = [each.to") :].partition("\n")[0] + "\n"
-    (tmp_path / "script").mkdir()
-    (tmp_path / "charlm").symlink_to(ROOT / "examples/charlm")
-    file = tmp_path / "script/train.py"
+    (tmp_path / "alice.txt").symlink_to(ROOT / "examples/charlm/alice.txt")
+    file = tmp_path / "train.py"
     file.write_text(text.replace(forgotten, "").replace(loading[cause], ""))
     study = str(ROOT / "examples/script/study.yaml")
     command = [sys.executable, "-m", "stagetree", "check", study, "--trainers", str(file)]
