@@ -375,7 +375,7 @@ def test_a_trainer_in_a_file_beside_the_study_is_found_and_named(
 
 def test_no_trainers_at_all(stagetree: Stagetree, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It said: must be one of , got 'digits'."""
-    monkeypatch.setattr("app.cli.trainer_files.EXAMPLES", here)
+    monkeypatch.setattr("app.cli.trainer_files.examples_folder", lambda: here)
     (here / "study.yaml").write_text(STUDY)
     said = stagetree("run", "study.yaml")
     assert (said.code, said.out) == (2, "")
