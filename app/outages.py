@@ -37,6 +37,12 @@ class Unavailable(Exception):
     """The database, the broker or the store cannot be used now. The message is one sentence."""
 
 
+class DatabaseUnavailable(Unavailable):
+    """The database cannot be reached or written, or its schema is too old. The message names the database and the
+    reason.
+    """
+
+
 class LostRace(Exception):
     """The transaction lost against another one and did nothing: try again."""
 

@@ -27,7 +27,8 @@ from turns import AT_NIGHT, pytest_collection_modifyitems, pytest_report_header 
 
 from app.events import database as database_module
 from app.events.database import Database, sqlite_engine
-from app.events.log import EventLog, SqlLog
+from app.events.log import EventLog
+from app.events.log.sql import SqlLog
 from app.events.memory import MemoryLog
 from app.workers.warm import Warm
 from tests.plans import Story

@@ -7,9 +7,11 @@ from contextlib import contextmanager
 
 from sqlalchemy import select, text
 
-from app.events.log import EventLog, SqlLog
+from app.events.log import EventLog
+from app.events.log.sql import SqlLog
 from app.events.memory import MemoryLog, MemoryRecords
-from app.events.records import Records, SqlRecords
+from app.events.records import Records
+from app.events.sql_records import SqlRecords
 from app.events.tables import metadata
 
 WITHOUT_THE_LAST = (

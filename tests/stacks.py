@@ -30,7 +30,7 @@ from sqlalchemy import make_url
 from app.embedded import Embedded, redis_server
 from app.embedded.machine import reserve
 from app.events.database import Database
-from app.events.records import SqlRecords
+from app.events.sql_records import SqlRecords
 from stagetree.client import Client, Unreachable
 from stagetree.runtime.warm import launch
 

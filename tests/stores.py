@@ -12,7 +12,8 @@ from app.domain.decide import decide
 from app.domain.terms import StudyId
 from app.events.database import Database
 from app.events.plans import Plans
-from app.events.records import SqlRecords, Write, transact
+from app.events.records import Write, transact
+from app.events.sql_records import SqlRecords
 from app.workers.slot.checkpoint_store import CheckpointStore, Stored
 from app.workers.state import State
 

@@ -17,8 +17,8 @@ import redis.exceptions
 import sqlalchemy.exc
 from s3fs.errors import translate_boto_error
 
-from app.events.database import DatabaseUnavailable
 from app.outages import (
+    DatabaseUnavailable,
     Unavailable,
     broker_is_unavailable,
     database_is_unavailable,

@@ -26,7 +26,7 @@ from app.embedded.machine import private_files
 
 if TYPE_CHECKING:
     from app.domain.events import StoredPart
-    from app.events import SqlRecords
+    from app.events.sql_records import SqlRecords
     from app.storage.object_store import ObjectStore
 
 Json = dict[str, Any]
@@ -131,7 +131,7 @@ def _check_free(url: str) -> None:
     """Exit with a message if there is a log already."""
     from sqlalchemy import inspect
 
-    from app.events import Database
+    from app.events.database import Database
 
     database = Database(url)
     try:
@@ -194,9 +194,10 @@ def _named_objects(records: SqlRecords, to: Path) -> tuple[int, list[StoredPart]
     A dump of PostgreSQL is not read; the database a moment later is used instead.
     """
     from app.domain import checkpoint_needs
-    from app.events import Database, Plans
-    from app.events import SqlRecords as Records
+    from app.events import Plans
     from app.events.archive import list_archived
+    from app.events.database import Database
+    from app.events.sql_records import SqlRecords as Records
 
     copied = to / DATABASE
     there = Records(Database(f"sqlite:///{copied}")) if copied.exists() else records

@@ -160,7 +160,7 @@ CODES = {
     "app.domain.terms.StateConflict": CONFLICT,
     "app.domain.terms.Refused": USAGE,
     "app.embedded.machine.StackFailed": FAILED,
-    "app.events.database.DatabaseUnavailable": FAILED,
+    "app.outages.DatabaseUnavailable": FAILED,
     "app.events.plans.PlanUnusable": FAILED,
     "app.storage.object_store.StoreUnavailable": FAILED,
     "app.simulation.preview.PreviewTooLong": USAGE,

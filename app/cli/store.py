@@ -19,8 +19,9 @@ from app.domain.events import PlanOpened, Profile
 from app.domain.sampler_inputs import learned_text
 from app.domain.terms import StudyId, Unknown
 from app.embedded.folder_lock import is_in_use
-from app.events import Database, Decide, Plans, SqlRecords, StoredEvent, Write, last_profile, transact
-from app.events.database import UnreadableSchema
+from app.events import Decide, Plans, StoredEvent, Write, last_profile, transact
+from app.events.database import Database, UnreadableSchema
+from app.events.sql_records import SqlRecords
 from app.registry import Catalogue
 from app.service import html_report, queries, slot_use, study_changes, submission
 from app.service import suggestions as searching

@@ -166,7 +166,9 @@ def workers(
 def _has_work() -> bool:
     """Whether a study is running, by the database of the settings; True if it is unavailable."""
     from app.domain.terms import StudyState
-    from app.events import Database, DatabaseUnavailable, SqlRecords
+    from app.events import DatabaseUnavailable
+    from app.events.database import Database
+    from app.events.sql_records import SqlRecords
     from app.settings import settings
 
     records = SqlRecords(Database(settings().database_url, patience=settings().patience_seconds))

@@ -1,4 +1,4 @@
-"""The event log and the rows beside it. All SQL is in this package.
+"""The event log and the rows beside it. All SQL is in this package, in modules that nothing here imports.
 
 `app.domain.events` defines the events; this package stores them. Reading order: `codec` (event to JSON and back),
 `database` and `tables`, `log` (appends), `plans` (folded plans in memory), `lost_commits` (a log that went back) and
@@ -8,13 +8,11 @@ write), `memory` (the same without a database, for tests and simulations).
 
 from __future__ import annotations
 
-from app.events.archive import Archived
-from app.events.database import Database, DatabaseUnavailable
-from app.events.log import Alongside, EventLog, Idempotency, StoredEvent, VersionConflict
+from app.events.log import Alongside, Archived, EventLog, Idempotency, StoredEvent, VersionConflict
 from app.events.lost_commits import LostCommits
 from app.events.past import MeasuredProfiles, Snapshots, last_profile, packs_on_record, profiles_on_record
 from app.events.plans import Plans, PlanUnusable
-from app.events.records import OPTIMISTIC, Decide, Moved, Records, SqlRecords, Write, change, transact
+from app.events.records import OPTIMISTIC, Decide, Moved, Records, Write, change, transact
 from app.events.rows import (
     AT_WORK,
     LONGEST_QUARANTINE,
@@ -33,6 +31,7 @@ from app.events.rows import (
     TokenRecord,
     has_expired,
 )
+from app.outages import DatabaseUnavailable
 
 __all__ = [
     "AT_WORK",
@@ -43,7 +42,6 @@ __all__ = [
     "ChainFlags",
     "ChainNotClaimable",
     "ChainRecord",
-    "Database",
     "DatabaseUnavailable",
     "Decide",
     "EventLog",
@@ -63,7 +61,6 @@ __all__ = [
     "SlotRecord",
     "SlotTaken",
     "Snapshots",
-    "SqlRecords",
     "StoredEvent",
     "StudyRecord",
     "TokenRecord",

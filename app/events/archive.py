@@ -29,13 +29,6 @@ LEVEL = 6
 """The compression level: a higher one takes twice as long and saves one percent."""
 
 
-class Archived(StateConflict):
-    """A write to an archived plan."""
-
-    def __init__(self, stream: str) -> None:
-        super().__init__(f"Plan {stream} is archived: bring it back with `stagetree archive --back STUDY`.")
-
-
 @dataclass(frozen=True, slots=True)
 class ArchivedEvent:
     """A row of `events`."""

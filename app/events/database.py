@@ -33,8 +33,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import PoolProxiedConnection
 
 from app.outages import (
+    DatabaseUnavailable,
     LostRace,
-    Unavailable,
     database_is_unavailable,
     is_lost_race,
     is_not_migrated,
@@ -105,12 +105,6 @@ def _set_journal(connection: sqlite3.Connection, journal: str, until: float) -> 
 MIGRATION_LOCK = 0x57A6E73EE
 MIGRATION_SECONDS = 3600.0
 PATIENCE_SECONDS = 20.0
-
-
-class DatabaseUnavailable(Unavailable):
-    """The database cannot be reached or written, or its schema is too old. The message names the database and the
-    reason.
-    """
 
 
 class UnreadableSchema(DatabaseUnavailable):

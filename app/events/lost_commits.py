@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from app.events.database import DatabaseUnavailable
 from app.events.log import EventLog, StoredEvent
+from app.outages import DatabaseUnavailable
 
 
 class LostCommits(DatabaseUnavailable):

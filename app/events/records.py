@@ -7,17 +7,15 @@ again. After some lost races it decides while the stream is locked, so that a bu
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from app.domain.events import Event
 from app.domain.search_plan import SearchPlan
-from app.events.database import Database
-from app.events.log import Alongside, Append, EventLog, Idempotency, SqlLog, StoredEvent, VersionConflict
+from app.events.log import Alongside, Append, EventLog, Idempotency, StoredEvent, VersionConflict
 from app.events.plans import Plans
-from app.events.rows import Rows
 from app.events.rows.ports import RowsPort
 from app.outages import LostRace
 from stagetree.backoff import Backoff
@@ -42,24 +40,6 @@ class Records(Protocol):
 
     def close(self) -> None:
         """Close all idle connections."""
-
-
-class SqlRecords:
-    def __init__(self, database: Database) -> None:
-        self.database, self.log = database, SqlLog(database)
-
-    @contextmanager
-    def read(self) -> Iterator[Rows]:
-        with self.database.read() as session:
-            yield Rows(session)
-
-    @contextmanager
-    def write(self) -> Iterator[Rows]:
-        with self.database.write() as session:
-            yield Rows(session)
-
-    def close(self) -> None:
-        self.database.dispose()
 
 
 def change(records: Records, do: Callable[[RowsPort], Result]) -> Result:

@@ -10,8 +10,8 @@ from pathlib import Path
 from threading import Lock, Thread
 
 from app.domain.slots import matches_device
-from app.events import Database, Records, SlotRecord
-from app.events.database import newest_schema
+from app.events import Records, SlotRecord
+from app.events.database import Database, newest_schema
 from stagetree.models.pages import Demand
 
 PATIENCE_SECONDS = 1.0

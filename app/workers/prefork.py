@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, NoReturn, cast
 from app.process.logs import last_line
 
 if TYPE_CHECKING:
-    from app.events import SqlRecords
+    from app.events.sql_records import SqlRecords
 
 QUIET = ("--without-gossip", "--without-mingle")
 """Workers need not know of each other: the database has their state."""
@@ -123,7 +123,8 @@ def has_work(*, if_unavailable: bool) -> bool:
 @contextlib.contextmanager
 def _open_records() -> Iterator[SqlRecords]:
     """Open the records and close them again, so that no fork inherits a connection."""
-    from app.events import Database, SqlRecords
+    from app.events.database import Database
+    from app.events.sql_records import SqlRecords
     from app.settings import settings
 
     records = SqlRecords(Database(settings().database_url))

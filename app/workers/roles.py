@@ -17,8 +17,10 @@ from functools import cached_property
 from typing import Any
 from uuid import uuid4
 
-from app.events import Database, Plans, Records, SqlRecords, change
+from app.events import Plans, Records, change
+from app.events.database import Database
 from app.events.housekeeping import clean
+from app.events.sql_records import SqlRecords
 from app.events.trial_logs import TrialLogTable
 from app.process.garbage_collection import collect_young, freeze_survivors
 from app.process.limits import resident_bytes, total_memory

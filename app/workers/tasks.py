@@ -33,7 +33,9 @@ from celery.signals import (
 )
 
 from app.domain.slots import NAME
-from app.events import Database, DatabaseUnavailable, SlotTaken, SqlRecords
+from app.events import DatabaseUnavailable, SlotTaken
+from app.events.database import Database
+from app.events.sql_records import SqlRecords
 from app.outages import LostRace
 from app.process.limits import end_within
 from app.process.logs import write_json

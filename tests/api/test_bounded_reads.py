@@ -13,9 +13,10 @@ from fastapi.testclient import TestClient
 from app.api import streaming
 from app.cli.export import trace_lines
 from app.events.database import Database
-from app.events.log import SqlLog, StoredEvent, port
+from app.events.log import StoredEvent, port
+from app.events.log.sql import SqlLog
 from app.events.plans import Plans
-from app.events.records import SqlRecords
+from app.events.sql_records import SqlRecords
 from app.service import queries, trial_logs
 from app.service.html_report import parse
 from app.service.services import Services

@@ -10,9 +10,10 @@ import pytest
 from fastapi.testclient import TestClient
 
 from app.api.application import warm
-from app.events.database import Database, DatabaseUnavailable
-from app.events.records import SqlRecords
+from app.events.database import Database
+from app.events.sql_records import SqlRecords
 from app.main import create_app
+from app.outages import DatabaseUnavailable
 from app.settings import Settings
 from tests.api.world import STUDY, MakeApp
 

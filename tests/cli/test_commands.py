@@ -23,7 +23,8 @@ from app.api.examples import STUDY
 from app.cli.watch import Show, follow
 from app.domain import events as e
 from app.domain.terms import StudyId
-from app.events import Database, SqlRecords
+from app.events.database import Database
+from app.events.sql_records import SqlRecords
 from stagetree.sinks.tensorboard import FILE
 from stagetree.text import saved_text
 

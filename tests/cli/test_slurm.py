@@ -13,7 +13,9 @@ from commandline import Stagetree
 
 from app.cli.workers import REQUIRED_SETTINGS, task_queue
 from app.domain.slots import NAME, shared_gpu
-from app.events import Database, SqlRecords, StudyRecord
+from app.events import StudyRecord
+from app.events.database import Database
+from app.events.sql_records import SqlRecords
 from app.settings import settings
 
 ROOT = Path(__file__).parents[2]

@@ -21,7 +21,7 @@ from app.domain.events import StudyPaused, StudyResumed, StudySubmitted
 from app.events.database import Database
 from app.events.log import Append
 from app.events.memory import MemoryRecords
-from app.events.records import Records, SqlRecords
+from app.events.records import Records
 from app.events.rows import (
     ChainFlags,
     ChainNotClaimable,
@@ -33,6 +33,7 @@ from app.events.rows import (
     TokenRecord,
 )
 from app.events.rows.ports import RowsPort
+from app.events.sql_records import SqlRecords
 
 REFUSALS = (ChainNotClaimable, Fenced, SlotLost, SlotTaken)
 BERTAS = LeaseFence(1, "berta")

@@ -15,8 +15,8 @@ from stacks import Cluster, Json, wait_for
 from toys import grid
 
 from app.domain.terms import ChainState
-from app.events.records import SqlRecords
 from app.events.rows import ChainRecord
+from app.events.sql_records import SqlRecords
 
 Outage = Callable[[], AbstractContextManager[None]]
 Submit = Callable[[], str]

@@ -17,8 +17,8 @@ from toys import grid
 
 from app.embedded import redis_server
 from app.embedded.machine import reserve
-from app.events import SqlRecords
 from app.events.database import Database
+from app.events.sql_records import SqlRecords
 from app.service.health import check_writable
 from stagetree.client import Client
 

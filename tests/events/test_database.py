@@ -13,9 +13,10 @@ from alembic.migration import MigrationContext
 from sqlalchemy import Engine, create_engine, inspect, text
 
 from app.events import database as module
-from app.events.database import SQLITE, Database, DatabaseUnavailable, sqlite_engine
-from app.events.log import SqlLog
+from app.events.database import SQLITE, Database, sqlite_engine
+from app.events.log.sql import SqlLog
 from app.events.tables import metadata
+from app.outages import DatabaseUnavailable
 
 COUNT = text("SELECT count(*) FROM streams")
 ADD = text("INSERT INTO streams (stream, version) VALUES ('a', 1)")

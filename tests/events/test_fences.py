@@ -14,8 +14,8 @@ from stacks import wait_for
 from transactions import TTL, Transactions
 
 from app.events.database import Database
-from app.events.records import SqlRecords
 from app.events.rows import Fenced, Lease, LeaseFence
+from app.events.sql_records import SqlRecords
 
 WRITES = {
     "heartbeat": lambda rows, fence: rows.chains.heartbeat("c", fence, TTL, 99),

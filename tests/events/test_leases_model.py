@@ -19,7 +19,7 @@ from transactions import Transactions
 
 from app.domain.events import ChainEnded, StageCompleted
 from app.events.database import Database
-from app.events.log import SqlLog
+from app.events.log.sql import SqlLog
 from app.events.rows import ChainNotClaimable, Fenced, Lease, SlotTaken
 
 TTL = 10.0

@@ -18,7 +18,8 @@ from app.domain.evolve import fold
 from app.domain.terms import StudyId
 from app.events.database import Database, UnreadableSchema, migration_config, newest_schema
 from app.events.plans import Plans
-from app.events.records import SqlRecords, Write, transact
+from app.events.records import Write, transact
+from app.events.sql_records import SqlRecords
 
 ROOT = Path(__file__).parents[2]
 HISTORY = [json.loads(line) for line in (ROOT / "tests" / "golden" / "history.jsonl").read_text().splitlines()]

@@ -19,8 +19,10 @@ from app.domain.terms import ChainId, PlanId, StudyId, StudyState, TrialState, U
 from app.events.database import Database
 from app.events.housekeeping import strike
 from app.events.plans import Plans, PlanUnusable
-from app.events.records import SqlRecords, Write, transact
-from app.events.rows import Fenced, LeaseFence, Rows
+from app.events.records import Write, transact
+from app.events.rows import Fenced, LeaseFence
+from app.events.rows.sql_rows import Rows
+from app.events.sql_records import SqlRecords
 from app.search.replay import replay
 
 STREAM = PlanId("plan")

@@ -12,10 +12,12 @@ from proxies import Proxy, proxied
 from sqlalchemy import Engine, make_url, text
 
 from app.domain.events import StudyPaused
-from app.events.database import SQLITE, Database, DatabaseUnavailable
-from app.events.records import ATTEMPTS, SqlRecords, change
-from app.events.rows import Rows, StudyRecord
-from app.outages import LostRace
+from app.events.database import SQLITE, Database
+from app.events.records import ATTEMPTS, change
+from app.events.rows import StudyRecord
+from app.events.rows.sql_rows import Rows
+from app.events.sql_records import SqlRecords
+from app.outages import DatabaseUnavailable, LostRace
 from stagetree.backoff import Backoff
 
 PATIENCE = 1.0

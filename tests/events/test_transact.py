@@ -15,12 +15,14 @@ from app.domain.evolve import fold
 from app.domain.search_plan import SearchPlan
 from app.events import plans as module
 from app.events.codec import decode
-from app.events.database import Database, DatabaseUnavailable
-from app.events.log import Append, EventLog, Idempotency, SqlLog, StoredEvent, VersionConflict
+from app.events.database import Database
+from app.events.log import Append, EventLog, Idempotency, StoredEvent, VersionConflict
+from app.events.log.sql import SqlLog
 from app.events.memory import MemoryLog
 from app.events.plans import Plans, PlanUnusable
 from app.events.records import OPTIMISTIC, Decide, Write, record, transact
 from app.events.rows import Fenced
+from app.outages import DatabaseUnavailable
 
 HISTORY = Path(__file__).parent.parent / "golden" / "history.jsonl"
 """A short life of a plan, in the form it is stored in: two studies, a lost chain, a failure, a promotion."""

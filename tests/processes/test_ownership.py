@@ -14,8 +14,9 @@ import pytest
 from transactions import Clock
 
 from app.events.database import Database
-from app.events.records import SqlRecords, change
+from app.events.records import change
 from app.events.rows import SlotLost, SlotTaken
+from app.events.sql_records import SqlRecords
 from app.workers import ownership as module
 from app.workers.ownership import Ownership, SlotLock
 

@@ -10,7 +10,7 @@ import pytest
 from stacks import wait_for
 from transactions import Clock
 
-from app.events.database import DatabaseUnavailable
+from app.outages import DatabaseUnavailable
 from app.workers.threads import RateLimit, TickLoop
 
 

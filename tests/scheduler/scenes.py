@@ -16,13 +16,13 @@ from app.domain.chain_assignment import ChainAssignment
 from app.domain.decide import decide
 from app.domain.search_plan import SearchPlan, Study
 from app.domain.terms import FailureKind, StudyId
-from app.events.database import DatabaseUnavailable
 from app.events.log import Append, StoredEvent, VersionConflict
 from app.events.memory import MemoryRecords
 from app.events.plans import Plans
 from app.events.records import Records, Write, transact
 from app.events.rows import ChainRecord
 from app.events.rows.ports import RowsPort
+from app.outages import DatabaseUnavailable
 from app.scheduling.fair_share import POLICIES
 from app.workers.scheduler.ports import Ports
 from app.workers.scheduler.tick import Scheduler

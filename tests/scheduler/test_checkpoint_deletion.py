@@ -16,8 +16,7 @@ from app.domain import commands as c
 from app.domain import events as e
 from app.domain.search_plan import PlacedCheckpoint, SearchPlan
 from app.domain.terms import StudyId
-from app.events.archive import Archived
-from app.events.log import Append
+from app.events.log import Append, Archived
 from app.events.plans import PlanUnusable
 from app.scheduling.retention import checkpoints_to_release
 from app.storage.object_store import ObjectStore

@@ -10,7 +10,8 @@ from app.domain import commands as c
 from app.domain.terms import StudyId
 from app.events.database import Database
 from app.events.memory import MemoryRecords
-from app.events.records import Records, SqlRecords
+from app.events.records import Records
+from app.events.sql_records import SqlRecords
 
 
 def grid(*rates: float, steps: int = 4) -> Json:

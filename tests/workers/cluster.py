@@ -25,8 +25,10 @@ from app.domain.search_plan import SearchPlan, Study
 from app.domain.terms import StudyId, plan_id
 from app.events.database import Database
 from app.events.plans import Plans
-from app.events.records import SqlRecords, Write, transact
-from app.events.rows import ChainRecord, Rows, SlotRecord, SlotTaken
+from app.events.records import Write, transact
+from app.events.rows import ChainRecord, SlotRecord, SlotTaken
+from app.events.rows.sql_rows import Rows
+from app.events.sql_records import SqlRecords
 from app.registry import TrainerSource
 from app.scheduling.fair_share import POLICIES
 from app.workers.scheduler.ports import Ports

@@ -9,10 +9,10 @@ from threading import RLock
 from typing import Any
 
 from app.domain import events as e
-from app.events.database import DatabaseUnavailable
 from app.events.log import VersionConflict
-from app.events.records import SqlRecords
-from app.events.rows import Rows
+from app.events.rows.sql_rows import Rows
+from app.events.sql_records import SqlRecords
+from app.outages import DatabaseUnavailable
 from app.storage.object_store import LocalStore
 
 

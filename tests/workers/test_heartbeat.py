@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stacks import wait_for
 
-from app.events.database import DatabaseUnavailable
 from app.events.memory import MemoryRecords
 from app.events.rows import ChainFlags, SlotTaken
 from app.events.rows.ports import RowsPort
+from app.outages import DatabaseUnavailable
 from app.workers.slot import heartbeat as module
 from app.workers.slot.claim import Claim
 from app.workers.slot.heartbeat import Description, Heartbeat, Pulse

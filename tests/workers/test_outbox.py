@@ -11,11 +11,11 @@ import pytest
 from assignments import FENCE, WORK
 
 from app.domain import events as e
-from app.events.database import DatabaseUnavailable
 from app.events.log import Append
 from app.events.memory import MemoryRecords
 from app.events.rows import Fenced, LeaseFence
 from app.events.rows.ports import RowsPort
+from app.outages import DatabaseUnavailable
 from app.workers.slot import outbox as module
 from app.workers.slot.claim import Claim
 from app.workers.slot.outbox import FactOutbox, RowChange

@@ -6,8 +6,7 @@ from threading import Event as Flag
 
 import pytest
 
-from app.events.database import DatabaseUnavailable
-from app.outages import LostRace
+from app.outages import DatabaseUnavailable, LostRace
 from app.workers.threads import PeriodicThread
 
 HOUR = 3600.0

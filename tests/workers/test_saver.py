@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 from app.domain import events as e
 from app.domain.chain_assignment import ResumePoint
 from app.domain.terms import NodeId
-from app.events.database import DatabaseUnavailable
 from app.events.memory import MemoryRecords
 from app.events.rows.ports import RowsPort
+from app.outages import DatabaseUnavailable
 from app.workers.slot.checkpoint_store import SMALL, CheckpointStore
 from app.workers.slot.claim import Claim
 from app.workers.slot.host_backlog import HostBacklog

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from app.domain.terms import StateConflict
 from app.events import archive
-from app.events.database import Database, DatabaseUnavailable
+from app.events.database import Database
 from app.events.plans import Plans
-from app.outages import LostRace
+from app.outages import DatabaseUnavailable, LostRace
 from app.workers.scheduler.retention import PlanUse
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ import pytest
 
 from app.domain import checkpoint_needs
 from app.events import plans
-from app.events.database import DatabaseUnavailable
 from app.events.log import Append, EventLog, StoredEvent, assign_positions
 from app.events.memory.chains import MemoryChains, Table
 from app.events.memory.log import MemoryLog
 from app.events.rows import ChainFlags, ChainRecord, Fenced, LeaseFence, SlotRecord
+from app.outages import DatabaseUnavailable
 from app.workers.scheduler.reaper import Reaper
 from app.workers.slot import group, models
 from app.workers.slot.checkpoint_store import CheckpointStore, Stored

@@ -7,7 +7,8 @@ from contextlib import closing
 
 from app.events.database import SQLITE, Database
 from app.events.memory import MemoryRecords
-from app.events.records import Records, SqlRecords
+from app.events.records import Records
+from app.events.sql_records import SqlRecords
 
 PutBack = Callable[[], None]
 """Makes the records what they were."""

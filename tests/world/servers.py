@@ -10,11 +10,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from app.events.database import Database, DatabaseUnavailable
+from app.events.database import Database
 from app.events.log import Append, EventLog, StoredEvent, VersionConflict
 from app.events.memory import MemoryRecords
-from app.events.records import Records, SqlRecords
-from app.outages import LostRace
+from app.events.records import Records
+from app.events.sql_records import SqlRecords
+from app.outages import DatabaseUnavailable, LostRace
 from tests.world.fault_alphabet import LAG, Effects
 from tests.world.fibers import Time
 from tests.world.replica import PutBack, copy_records

@@ -13,10 +13,9 @@ from typing import Any
 
 from app.domain import events as e
 from app.domain.search_plan import SearchPlan, Study
-from app.events.database import DatabaseUnavailable
 from app.events.plans import Plans
 from app.events.rows import SlotTaken
-from app.outages import LostRace
+from app.outages import DatabaseUnavailable, LostRace
 from app.registry import TrainerSource
 from app.scheduling.fair_share import POLICIES
 from app.workers.ownership import Ownership

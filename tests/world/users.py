@@ -16,10 +16,10 @@ from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import decide
 from app.domain.terms import StateConflict, StudyId, TrialState
-from app.events.database import DatabaseUnavailable
 from app.events.log import Idempotency, StoredEvent, VersionConflict
 from app.events.plans import Plans
 from app.events.records import Write, transact
+from app.outages import DatabaseUnavailable
 from app.registry import TrainerSource
 from app.service.submission import opening_event, plan_name
 from app.workers.threads import Flag

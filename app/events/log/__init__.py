@@ -10,6 +10,7 @@ from __future__ import annotations
 from app.events.log.port import (
     Alongside,
     Append,
+    Archived,
     EventLog,
     Gap,
     Idempotency,
@@ -19,16 +20,15 @@ from app.events.log.port import (
     VersionConflict,
     assign_positions,
 )
-from app.events.log.sql import SqlLog
 
 __all__ = [
     "Alongside",
     "Append",
+    "Archived",
     "EventLog",
     "Gap",
     "Idempotency",
     "KeyReused",
-    "SqlLog",
     "StoredEvent",
     "Used",
     "VersionConflict",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from app.domain import events as e
 from app.domain.events import Event
-from app.domain.terms import StudyId, StudyState
+from app.domain.terms import StateConflict, StudyId, StudyState
 from app.events.rows import RowsPort, StudyRecord
 from app.outages import LostRace
 
@@ -31,6 +31,13 @@ class StoredEvent:
     at: float
     by: str | None = None
     """The principal who gave the command, if there is one."""
+
+
+class Archived(StateConflict):
+    """A write to an archived plan."""
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(f"Plan {stream} is archived: bring it back with `stagetree archive --back STUDY`.")
 
 
 class VersionConflict(LostRace):

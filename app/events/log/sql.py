@@ -20,9 +20,10 @@ from app.domain.evolve import struck_studies
 from app.domain.terms import FAILURES, StudyId
 from app.events import archive
 from app.events.codec import UnknownEvent, decode, write
-from app.events.database import Database, DatabaseUnavailable, SqlSession, insert
+from app.events.database import Database, SqlSession, insert
 from app.events.log.port import (
     Append,
+    Archived,
     EventLog,
     Gap,
     Idempotency,
@@ -33,9 +34,9 @@ from app.events.log.port import (
     check_not_shorter,
     project,
 )
-from app.events.rows import Rows
+from app.events.rows.sql_rows import Rows
 from app.events.tables import EVENTS, HEAD, KEYS, PROFILES, STREAMS
-from app.outages import LostRace
+from app.outages import DatabaseUnavailable, LostRace
 
 Encoded = tuple[str, int, str]
 """The type name, the schema version and the JSON text of an event."""
@@ -223,7 +224,7 @@ def _append(session: SqlSession, append: Append) -> list[StoredEvent]:
     encoded = [write(event) for event in append.events]
     place = append_events(session.connection, append.stream, append.expected, encoded, append.at, append.by)
     if (place is None or place[1] == len(encoded)) and archive.is_archived(session, append.stream):
-        raise archive.Archived(append.stream)
+        raise Archived(append.stream)
     if place is None:
         raise VersionConflict(f"Stream {append.stream} is not at version {append.expected}.")
     (position, version), count = place, len(encoded)
