@@ -111,6 +111,9 @@ types: .venv/.installed-dev
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
+wheel: .venv/.installed-dev  ## wheel and sdist: built, checked, and installed with base, [server], [all] into fresh environments
+	@$(BIN)/python -m tools.wheel base server all
+
 # What looks at packages has an environment of its own: it must not change what is looked at.
 SUPPLY := .venv-supply
 $(SUPPLY)/.installed: pyproject.toml
@@ -133,4 +136,4 @@ format: .venv/.installed-dev  ## let ruff rewrite what it can
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-.PHONY: help demo up test quick test-processes test-others test-gpu gpu-figures test-torch night figures mutants docs page pictures page-check check ruff types prose lock sbom audit format
+.PHONY: help demo up test quick test-processes test-others test-gpu gpu-figures test-torch night figures mutants docs page pictures page-check wheel check ruff types prose lock sbom audit format

@@ -15,6 +15,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from app.cli.errors import CONFLICT, DONE, FAILED, INTERRUPTED, TIMEOUT, USAGE, fail
+from app.cli.extras import STACK, require
 from app.cli.options import DEFAULT_DIR, Output, Server, Slots, StudyId, Timeout, Trainers, is_store
 from app.cli.output import Format, one_line, plural, print_json, redact
 from app.cli.service import Documents, Service, local_server_url, open_server, server_url, study_id
@@ -73,6 +74,7 @@ def _service(
         with open_server(there) as service:
             yield service
         return
+    require(*STACK)
     files = trainer_files(trainers or [], folder=Path())
     _check_here(folder or DEFAULT_DIR, study, files)
     with own_stack(OwnStack.from_options(folder or DEFAULT_DIR, slots, None, files), await_slots=True) as service:

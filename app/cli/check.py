@@ -15,6 +15,7 @@ import typer
 
 from app.cli import study_files
 from app.cli.errors import FAILED, USAGE, fail
+from app.cli.extras import TRAINING, require
 from app.cli.options import Changes, Output, StudyFile, Trainers
 from app.cli.output import Format, plural, print_json
 from app.embedded import PYTHON, checkout_path
@@ -58,6 +59,7 @@ def check(
     \b
     Example:  stagetree check study.yaml --steps 6
     """
+    require(*TRAINING)
     from app.cli.trainer_files import check_trainer, trainer_files
     from app.embedded import default_device
     from app.settings import settings

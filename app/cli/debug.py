@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from app.cli.errors import USAGE, fail
+from app.cli.extras import TRAINING, require
 from app.cli.options import Server, Store, StudyId, Trainers, TrialNumber
 from app.cli.output import number as written
 from app.cli.service import open_study
@@ -41,6 +42,7 @@ def debug(
     \b
     Example:  stagetree debug last 3 --steps 1
     """
+    require(*TRAINING)
     from app.cli.trainer_files import trainer_files
     from stagetree.runtime.debug import run_in_terminal
 

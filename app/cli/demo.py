@@ -6,6 +6,7 @@ import typer
 
 from app.cli.errors import DONE
 from app.cli.example_files import example_study
+from app.cli.extras import STACK, require
 from app.cli.options import Changes, Slots
 from app.cli.run import run
 
@@ -25,6 +26,7 @@ def demo(slots: Slots = None, changes: Changes = None) -> None:
     \b
     Example:  stagetree demo
     """
+    require(*STACK, "sklearn")
     try:
         run(example_study("digits"), slots=slots, changes=changes)
     except typer.Exit as end:

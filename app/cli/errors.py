@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 import typer
 
+from app.cli.extras import EXTRAS, MissingExtra
 from app.cli.output import discard_stdout, escape_control, print_json, redact
 
 
@@ -49,17 +50,6 @@ DONE, FAILED, USAGE, NOT_FOUND, CONFLICT, TRIALS_FAILED = 0, 1, 2, 3, 4, 5
 
 UNREACHABLE, TIMEOUT, INTERRUPTED = 69, 124, 130
 
-SERVER = "'stagetree[server]', or 'stagetree[all]' where studies are trained"
-
-EXTRAS = {
-    **dict.fromkeys(
-        ("alembic", "billiard", "celery", "fastapi", "fsspec", "kombu", "psycopg", "redis", "s3fs"), SERVER
-    ),
-    **dict.fromkeys(("sqlalchemy", "starlette", "uvicorn"), SERVER),
-    **dict.fromkeys(("safetensors", "torch"), "'stagetree[all]'"),
-}
-"""The extra to install for each optional module."""
-
 
 @contextmanager
 def explain_errors() -> Iterator[None]:
@@ -69,9 +59,10 @@ def explain_errors() -> Iterator[None]:
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except ModuleNotFoundError as error:
-        if (needed := EXTRAS.get((error.name or "").partition(".")[0])) is None:
+        module = (error.name or "").partition(".")[0]
+        if module not in EXTRAS:
             raise
-        fail(f"{error.name} is not installed, which this needs: pip install {needed}")
+        fail(str(MissingExtra(module, EXTRAS[module])), USAGE)
     except Exception as error:
         code = exit_code(error)
         if code is None:
@@ -148,6 +139,7 @@ def _wrong_fields(error: Exception) -> Sequence[Mapping[str, Any]]:
 
 
 CODES = {
+    "app.cli.extras.MissingExtra": USAGE,
     "stagetree.spec.errors.SpecError": USAGE,
     "app.registry.TrainerFileError": USAGE,
     "app.settings.SettingsError": USAGE,

@@ -12,6 +12,7 @@ import typer
 
 from app.cli import study_files
 from app.cli.errors import USAGE, fail, report_early_interrupt
+from app.cli.extras import STACK, require
 from app.cli.interrupted_studies import report_resumed_studies, resume_interrupted
 from app.cli.options import (
     DEFAULT_DIR,
@@ -81,6 +82,7 @@ def run(
                 fail("--dir keeps the results and --discard keeps nothing: leave one out", USAGE)
             url, show = None if own else server_url(server), choose_display(plain, quiet)
             if not url:
+                require(*STACK)
                 from app.embedded import Interpreter
 
                 forking = early.enter_context(closing(Interpreter()))  # first, since its imports take longest

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from app.cli.errors import INTERRUPTED
+from app.cli.extras import STACK, require
 from app.cli.interrupted_studies import report_resumed_studies
 from app.cli.options import DEFAULT_DIR, Host, Insecure, Port, Slots, SlotsPerGpu, Trainers
 from app.cli.output import plural
@@ -31,6 +32,7 @@ def up(
     \b
     Example:  stagetree up --slots 4 --trainers trainer.py
     """
+    require(*STACK)
     from app.cli.own_stack import OwnStack, own_stack
     from app.cli.trainer_files import trainer_files
 

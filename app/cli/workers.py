@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from app.cli.errors import FAILED, USAGE, fail
+from app.cli.extras import SERVER, STACK, require
 from app.domain.slots import MOST_SHARES
 
 REQUIRED_SETTINGS = ("STAGETREE_DATABASE_URL", "STAGETREE_BROKER_URL", "STAGETREE_CHECKPOINTS", "STAGETREE_TRAINERS")
@@ -195,6 +196,7 @@ def worker(queue: Queue) -> None:
     \b
     Example:  stagetree worker gpu0
     """
+    require(*(SERVER if queue == "scheduler" else STACK))
     from app.workers.prefork import work
 
     if queue == "slurm":

@@ -17,7 +17,12 @@ import yaml
 from packaging.requirements import Requirement
 from stacks import ROOT, TOYS
 from toys import grid
+from typer.main import get_command
 
+from app.cli.commands import app as cli
+from app.cli.options import DATABASE
+
+COMMANDS: dict[str, Any] = get_command(cli).commands  # type: ignore[attr-defined]
 Alone = Callable[..., subprocess.CompletedProcess[str]]
 FENCE = """
 import sys
@@ -53,8 +58,10 @@ def test_a_run_needs_nothing_that_is_not_declared(tmp_path: Path) -> None:
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Alone:
     """A command of the package alone, in a folder with a study file."""
     missing, folder = undeclared(), tmp_path_factory.mktemp("alone")
-    assert {"torch", "celery", "fastapi", "redis"} <= missing
+    assert {"torch", "celery", "fastapi", "redis", "sqlalchemy", "numpy", "scipy"} <= missing
     (folder / "sitecustomize.py").write_text(FENCE.format(missing=missing))
+    (folder / "kept").mkdir()
+    (folder / "kept" / DATABASE).touch()
     (folder / "study.yaml").write_text(yaml.safe_dump(grid("alone", sinks=["tensorboard:runs"])))
     environment = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}", "STAGETREE_URL": "http://127.0.0.1:9"}
 
@@ -93,23 +100,60 @@ def test_without_extras_there_is_help(alone: Alone) -> None:
     assert alone("-m", "stagetree", "--help").returncode == 0
 
 
+DRAWN = ["--set", 'space={"lr": {"uniform": [0, 1]}}']
+POP = 'tuner={"kind": "pop", "num_trials": 5, "max_steps": 4}'
+SOBOL = 'tuner={"kind": "asha", "num_trials": 4, "min_steps": 1, "max_steps": 4, "sampler": "sobol"}'
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "extra"),
     [
-        (["run", "study.yaml", "--slots", "1", "-q", "--trainers", TOYS[0]], "server"),
-        (["preview", "study.yaml"], "server"),
-        (["worker", "gpu0"], "server"),
+        (["run", "study.yaml", "--slots", "1", "-q", "--trainers", TOYS[0]], "all"),
+        (["demo"], "all"),
+        (["up"], "all"),
+        (["check", "study.yaml", "--trainers", TOYS[0]], "all"),
+        (["audit", "last", "--slots", "1"], "all"),
+        (["debug", "last", "0"], "all"),
+        (["worker", "gpu0"], "all"),
+        (["worker", "scheduler"], "server"),
         (["api"], "server"),
         (["gc", "--yes"], "server"),
-        (["debug", "last", "0"], "all"),
+        (["trials", "last", "--dir", "kept"], "server"),
+        (["open", "kept"], "server"),
+        (["backup", "there", "--dir", "kept"], "server"),
+        (
+            ["preview", "study.yaml", *DRAWN, "--set", 'tuner={"kind": "pop", "num_trials": 5, "max_steps": 4}'],
+            "server",
+        ),
+        (["preview", "study.yaml", *DRAWN, "--set", SOBOL], "server"),
     ],
 )
 def test_without_extras_it_is_said_what_to_install(alone: Alone, command: list[str], extra: str) -> None:
     done = alone("-m", "stagetree", *command)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert f"which this needs: pip install 'stagetree[{extra}]'" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert (done.returncode, done.stdout) == (2, "")
+    needs = rf"stagetree: stagetree {command[0]} needs \w+: pip install 'stagetree\[{extra}\]'"
+    assert re.fullmatch(needs, done.stderr.splitlines()[-1])
+    assert "Starting" not in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("study", ["digits", "charlm", "lightning"])  # a grid, conditions, and ASHA
+def test_without_extras_a_study_is_priced(alone: Alone, study: str) -> None:
+    done = alone("-m", "stagetree", "preview", str(ROOT / "examples" / study / "study.yaml"), "--slots", "2")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("trials ")
+
+
+@pytest.mark.slow
+def test_without_extras_every_command_answers_in_a_sentence(alone: Alone) -> None:
+    """Whatever is asked: no traceback. Those that wait for a server are asked about one that is not there."""
+    for name, command in COMMANDS.items():
+        if name == "sinks":  # it waits for the server
+            continue
+        needed = ["x" for each in command.params if each.required and each.param_type_name == "argument"]
+        done = alone("-m", "stagetree", name, *needed)
+        assert "Traceback" not in done.stderr, f"{name}: {done.stderr}"
 
 
 def undeclared(*extras: str) -> set[str]:
