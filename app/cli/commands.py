@@ -146,10 +146,15 @@ def _help(
 
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 
+
+def command_name(command: Callable[..., Any]) -> str:
+    """The name of a command's function, without the underscore that `import_` needs in Python."""
+    return command.__name__.strip("_").replace("_", "-")
+
+
 for group, commands in GROUPS.items():
     for command in commands:
-        name = command.__name__.strip("_").replace("_", "-")  # `import` is a word of Python's
-        app.command(name, rich_help_panel=group, context_settings=HELP_OPTIONS)(command)
+        app.command(command_name(command), rich_help_panel=group, context_settings=HELP_OPTIONS)(command)
 for noun, (group, cls, text, commands) in NOUNS.items():
     nested = typer.Typer(cls=cls, help=text)
     for command in commands:

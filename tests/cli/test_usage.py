@@ -19,7 +19,7 @@ import typer
 import yaml
 from commandline import Stagetree
 
-from app.cli.commands import GROUPS, NOUNS, app
+from app.cli.commands import GROUPS, NOUNS, app, command_name
 from app.cli.events import parse_since, print_array
 from app.cli.groups import FIRST_WEEK
 
@@ -117,7 +117,7 @@ def test_every_command_has_a_sentence_and_an_example(stagetree: Stagetree, comma
 def test_every_command_is_in_a_group(stagetree: Stagetree) -> None:
     said = stagetree("help", "all")
     assert all(f"{group}:\n" in said.out for group in GROUPS)
-    grouped = {each.__name__.replace("_", "-") for group in GROUPS.values() for each in group}
+    grouped = {command_name(each) for group in GROUPS.values() for each in group}
     assert set(COMMANDS) == grouped | {*NOUNS, "help"}
     assert all(f"\n  {name} " in said.out for name in COMMANDS)
 

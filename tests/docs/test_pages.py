@@ -24,7 +24,7 @@ import stagetree
 from app.api.access import AccessPolicy
 from app.api.application import make_app
 from app.cli import errors as exits
-from app.cli.commands import GROUPS
+from app.cli.commands import GROUPS, command_name
 from app.cli.commands import app as cli
 from app.events.housekeeping import AGES
 from app.settings import Settings
@@ -125,7 +125,7 @@ def test_commands_are_described_in_the_groups_of_the_help() -> None:
     sections = {part.partition("\n")[0]: part for part in re.split(r"^## ", text, flags=re.MULTILINE)}
     for group, functions in GROUPS.items():
         for function in functions:
-            name = function.__name__.replace("_", "-")
+            name = command_name(function)
             assert re.search(rf"^(\| |### )`stagetree {name}\b", sections[group], re.MULTILINE), (group, name)
 
 
