@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass, fields
 from typing import ClassVar, Protocol
 
-from stagetree.sequences.scalars import Scalar, common_numbers, number_from
+from stagetree.sequences.scalars import Scalar, as_tuples, common_numbers, number_from
 
 
 class Form(Protocol):
@@ -45,7 +45,7 @@ def _letter(value: Scalar) -> str:
             return "s"
         case None:
             return "N"
-        case tuple() | list():
+        case tuple():
             return "l"
 
 
@@ -76,9 +76,13 @@ class Held(_Named):
 
     held: Scalar
 
+    def __post_init__(self) -> None:
+        if isinstance(self.held, list):  # from JSON
+            object.__setattr__(self, "held", as_tuples(self.held))
+
     @property
     def name(self) -> str:  # type: ignore[override]
-        written = json.dumps(self.held) if isinstance(self.held, tuple | list) else repr(self.held)
+        written = json.dumps(self.held) if isinstance(self.held, tuple) else repr(self.held)
         return f"{_letter(self.held)}{written}"
 
     @property

@@ -55,6 +55,11 @@ def as_lists(value: Scalar) -> Any:
     return [as_lists(item) for item in value] if isinstance(value, tuple) else value
 
 
+def as_tuples(value: Any) -> Any:
+    """A value from JSON, with a tuple for each list."""
+    return tuple(map(as_tuples, value)) if isinstance(value, list | tuple) else value
+
+
 def _is_same(one: Any, other: Any, is_same_scalar: Callable[[Any, Any], bool]) -> bool:
     if isinstance(one, Mapping):
         return (

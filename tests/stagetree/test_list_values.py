@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.domain.schedule import path
+from app.domain.schedule import path, segment_at
 from stagetree import StudySpec
 from stagetree.runtime.model import HpTimeline
 from stagetree.sequences import Constant, Held, parse
@@ -42,6 +42,12 @@ def test_lists_that_differ_in_type_are_other_nodes() -> None:
     }
     assert len(names) == 5
     assert Held((1, "a")).name == Held([1, "a"]).name == 'l[1, "a"]'  # type: ignore[arg-type]
+
+
+def test_the_scheduler_has_tuples_from_json() -> None:
+    """It failed to compare the costs of trials: a list is no number, and no word."""
+    segment = segment_at({"filters": Constant([55, [110]]).to_json()}, 0)
+    assert segment.values(0) == {"filters": (55, (110,))} and hash(segment.forms["filters"])
 
 
 def test_where_compares_lists_and_their_items() -> None:
