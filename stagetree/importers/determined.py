@@ -165,7 +165,11 @@ def _read_length(length: Any, draft: Draft, place: str) -> None:
 def _read_asha(searcher: Json, draft: Draft) -> None:
     """Rungs from the top down. `aggressive` is one bracket; the other modes have several, beside each other."""
     draft.rungs = whole(searcher.get("max_rungs", 5), "searcher.max_rungs")
-    draft.tuner |= {"kind": "asha", "reduction_factor": searcher.get("divisor", 4), "type": "promotion"}
+    draft.tuner |= {
+        "kind": "asha",
+        "reduction_factor": whole(searcher.get("divisor", 4), "searcher.divisor"),
+        "type": "promotion",
+    }
     if searcher.get("stop_once"):
         draft.tuner["type"] = "stopping"
     mode = searcher.get("mode", "standard")

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 
 from stagetree.errors import StagetreeError
 from stagetree.importers import determined, hydra, katib, nni, optuna_study, ray_tune, wandb
-from stagetree.importers.draft import Draft
+from stagetree.importers.draft import Draft, NotImported
 from stagetree.importers.yaml_1_1 import read_yaml
-from stagetree.sequences import did_you_mean
+from stagetree.sequences import SequenceError, did_you_mean
+from stagetree.spec import Problem
 
 __all__ = ["FORMATS", "read_draft"]
 
@@ -50,14 +51,21 @@ def read_draft(source: Any, name: str | None = None) -> Draft:
     if not found:
         raise StagetreeError(f"is none of {', '.join(each.title for each in FORMATS.values())}{_seen(source)}")
     content = optuna_study.load(source) if isinstance(source, str) else source
-    _check_shape(content, found[0])
-    return FORMATS[found[0]].read(content)
+    return _read(content, FORMATS[found[0]])
 
 
-def _check_shape(content: Any, name: str) -> None:
-    """Raises `StagetreeError` if a content cannot be of the format that was named."""
-    if not FORMATS[name].recognises(content) and not isinstance(content, Mapping):
-        raise StagetreeError(f"must be {FORMATS[name].title}, got {type(content).__name__}")
+def _read(content: Any, format: ImportFormat) -> Draft:
+    """Raises `StagetreeError` for a content without the shape of the format, and `NotImported` for a part of it."""
+    if not format.recognises(content):
+        raise StagetreeError(f"must be {format.title}{_seen(content)}")
+    try:
+        return format.read(content)
+    except SequenceError as error:
+        raise NotImported([Problem(error.field, error.problem)]) from None
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        # a list or text in the place of an object: there are too many such places to look at each
+        how = "compare its lists and objects with the format's manual"
+        raise StagetreeError(f"has another shape than {format.title}, {how} ({error})") from error
 
 
 def _seen(source: Any) -> str:

@@ -74,7 +74,7 @@ def _read_metric(metric: Any, draft: Draft) -> None:
     if "name" in metric:
         draft.fields["metric"] = metric["name"]
     goal = metric.get("goal", "minimize")  # W&B's default
-    if goal in GOALS:
+    if isinstance(goal, str) and goal in GOALS:
         draft.fields["mode"] = GOALS[goal]
     else:
         draft.refuse("metric.goal", f"must be minimize or maximize, got {goal!r}{did_you_mean(goal, GOALS)}", "mode")
@@ -118,7 +118,7 @@ def _entry(parameter: Any, at: str) -> Any:
         example = f", got {parameter!r}: write {{value: {parameter}}}" if parameter is not None else ""
         raise SequenceError(at, f"must have value, values, or min and max{example}")
     kind = parameter.get("distribution") or _inferred(parameter, at)
-    if kind not in _KINDS:
+    if not isinstance(kind, str) or kind not in _KINDS:
         known = f"must be one of {', '.join(_KINDS)}, got {kind!r}{did_you_mean(kind, _KINDS)}"
         raise SequenceError(f"{at}.distribution", known)
     needed, optional, convert = _KINDS[kind]
@@ -251,7 +251,7 @@ _KINDS: dict[str, tuple[tuple[str, ...], tuple[str, ...], Callable[[Parameter, s
 
 def _read_tuner(content: Json, draft: Draft) -> None:
     method, stopping, cap = content.get("method"), content.get("early_terminate"), content.get("run_cap")
-    if method not in METHODS:
+    if not isinstance(method, str) or method not in METHODS:
         draft.refuse("method", f"must be one of {', '.join(METHODS)}, got {method!r}{did_you_mean(method, METHODS)}")
         return
     if cap is not None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from stagetree import StudySpec
 from stagetree.errors import StagetreeError
 from stagetree.importers import NotImported, import_study
+from stagetree.spec import SpecError
 
 Json = dict[str, Any]
 GIVEN: Json = {"trainer": "t", "metric": "m", "mode": "max", "num_trials": 5, "max_steps": 9}
@@ -471,3 +475,28 @@ def test_a_file_of_no_format() -> None:
         import_study({"a": 1, "b": 2})
     with pytest.raises(StagetreeError, match=r"format: must be one of .*, got 'wand'; did you mean wandb"):
         import_study({"a": 1}, "wand")
+
+
+def places(content: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The paths to all parts of a content."""
+    yield path
+    for name in content if isinstance(content, dict) else range(len(content)) if isinstance(content, list) else ():
+        yield from places(content[name], (*path, name))
+
+
+def replaced(content: Any, path: tuple[Any, ...], value: Any) -> Any:
+    if not path:
+        return value
+    copy = content.copy()
+    copy[path[0]] = replaced(content[path[0]], path[1:], value)
+    return copy
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_any_part_of_another_type_is_answered(name: str) -> None:
+    tool, (text, *_) = ALL[name]
+    content = yaml.safe_load(text)
+    for path in places(content):
+        for value in (None, 3, "x", [], {}, [1], {"a": 1}, True):
+            with contextlib.suppress(StagetreeError, SpecError):
+                import_study(replaced(content, path, value), tool, trainer="t", max_steps=3)
