@@ -59,9 +59,7 @@ _NUMBERS = re.compile(
 _GROUPED = re.compile(r"[-+]?\d{1,3}(_\d+)+(\.\d+)?")
 _REFERENCE = re.compile(r"\$\w+|\$\{.*\}|\{\{.*\}\}")
 _WORDS = {
-    **dict.fromkeys(
-        ("yes", "on", "true"), "true is the value, without quotes; a text is true in an `if` whatever it says"
-    ),
+    **dict.fromkeys(("yes", "on", "true"), "true is the value, without quotes; any text is true in an `if`"),
     **dict.fromkeys(("no", "off", "false"), "false is the value, without quotes; a text is true in an `if`"),
     **dict.fromkeys(("none", "null", "nil", "~"), "null is the value, which trainers are given as None"),
     **dict.fromkeys(("nan", "inf", "+inf", "-inf", "infinity"), "values are finite numbers: write one, or null"),

@@ -13,7 +13,7 @@ from stagetree.sequences import is_same_value
 
 
 class NoHyperParameter(KeyError):
-    """A trainer read a hyper-parameter that it is not given. names: those that it is given."""
+    """A trainer read a hyper-parameter that it is not given. names: its hyper-parameters."""
 
     def __init__(self, name: str, names: Iterable[str] = ()) -> None:
         super().__init__(name, tuple(names))
