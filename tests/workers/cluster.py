@@ -26,7 +26,7 @@ from app.domain.terms import StudyId, plan_id
 from app.events.database import Database
 from app.events.plans import Plans
 from app.events.records import Write, transact
-from app.events.rows import ChainRecord, SlotRecord, SlotTaken
+from app.events.rows import ChainRecord, SlotTaken
 from app.events.rows.sql_rows import Rows
 from app.events.sql_records import SqlRecords
 from app.registry import TrainerSource
@@ -40,6 +40,7 @@ from app.workers.trainer_process import TrainerProcess
 from stagetree.spec import StudySpec, reduction_name
 
 TOY = str(Path(__file__).parents[1] / "e2e" / "trainers.py")
+LANES = str(Path(__file__).parents[1] / "packing" / "lanes.py")
 LEASE = 60.0
 SETTLE_SECONDS = 60.0
 
@@ -161,6 +162,7 @@ class Cluster:
     def close(self) -> None:
         for slot in self.slots.values():
             slot.close()
+        self.database.dispose()
 
     def publish(self, chain: str, stages: int, slot: str) -> None:
         if not stages:  # to a slot that is lent
@@ -194,12 +196,21 @@ class Cluster:
         self.stream = plan_id(checked.trainer, version, args, checked.seed, **how)
         what: Json = {"plan": opened, "study": study, "spec": checked.to_json(), "at": 0.0, "inputs": list(inputs)}
         command = c.SubmitStudy(**what, begin=begin and {"key": f"{self.stream}/begin-{study}", **begin})
-        transact(self.log, self.plans, Write(stream=self.stream, decide=lambda plan: decide(plan, command), at=0.0))
+        self.give(command)
         return study
 
-    def cancel(self, study: StudyId) -> None:
-        command = c.CancelStudy(study=study, at=0.0)
+    def give(self, command: c.Command) -> None:
+        """Decide a command on the plan of the study that was submitted last, and record what follows."""
         transact(self.log, self.plans, Write(stream=self.stream, decide=lambda plan: decide(plan, command), at=0.0))
+
+    def state(self, fact: e.Event) -> None:
+        transact(self.log, self.plans, Write(stream=self.stream, decide=lambda plan: [fact], at=0.0))
+
+    def cancel(self, study: StudyId) -> None:
+        self.give(c.CancelStudy(study=study, at=0.0))
+
+    def deleting(self, budget: int | None = None) -> Retention:
+        return Retention(self.records, self.plans, self.store, budget, self.clock.now)
 
     @property
     def plan(self) -> SearchPlan:
@@ -216,7 +227,8 @@ class Cluster:
         """Of each trial: its state, and the metrics at its end."""
         return [(trial.state, self.plan.metrics(trial, trial.steps)) for trial in self.study(study).trials]
 
-    def row(self, slot: str = "gpu0") -> SlotRecord | None:
+    def row(self, slot: str = "gpu0") -> Any:
+        """Of the slot; None where no worker has it."""
         with self.records.read() as rows:
             return rows.slots.get(slot)
 
@@ -250,6 +262,12 @@ class Cluster:
         chain, index = self._under_way.pop(slot, ("", 0))
         if index + 1 < self.lengths.get(chain, 0):
             self.messages.append((chain, index + 1, slot))
+
+    def work(self) -> None:
+        """A tick, the first message that comes of it, and what follows from that stage."""
+        self.ticker.tick()
+        self.deliver()
+        self.settle()
 
     def settle(self) -> None:
         """Until everything that was begun to be saved is, and all facts are on record."""

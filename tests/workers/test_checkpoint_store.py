@@ -250,26 +250,10 @@ def test_a_state_from_memory_outlives_its_place_there(tmp_path: Path) -> None:
     assert contents(state) == b"first"
 
 
-def test_where_several_stages_wait_to_begin_stays_in_memory_while_others_come_and_go(tmp_path: Path) -> None:
-    checkpoints = CheckpointStore(LocalStore(str(tmp_path)), memory_bytes=3 * len(BIG))
-    trunk = write_state(checkpoints, "plan/trunk/3", BIG, is_branch_point=True)
-    ends = [write_state(checkpoints, f"plan/end/{number}", BIG) for number in range(5)]
-    for path in tmp_path.rglob("*.safetensors"):
-        path.unlink()
-    assert contents(checkpoints.read(trunk.key, trunk.sha256)) == BIG
-    assert contents(checkpoints.read(ends[-1].key, ends[-1].sha256)) == BIG
-    with pytest.raises(CheckpointUnreadable):
-        checkpoints.read(ends[0].key, ends[0].sha256)
-
-
 def test_a_branch_point_makes_room_for_a_newer_one(tmp_path: Path) -> None:
-    checkpoints = CheckpointStore(LocalStore(str(tmp_path)), memory_bytes=2 * len(BIG))
-    trunks = [write_state(checkpoints, f"plan/{number}/3", BIG, is_branch_point=True) for number in range(3)]
-    for path in tmp_path.rglob("*.safetensors"):
-        path.unlink()
-    with pytest.raises(CheckpointUnreadable):
-        checkpoints.read(trunks[0].key, trunks[0].sha256)
-    assert contents(checkpoints.read(trunks[2].key, trunks[2].sha256)) == BIG
+    checkpoints = CheckpointStore(LocalStore(str(tmp_path)), memory_bytes=10)
+    trunks = [write_state(checkpoints, place, b"trunk", is_branch_point=True) for place in "abc"]
+    assert held(checkpoints, tmp_path, *trunks) == [False, True, True]
 
 
 # ------------------------------------------------------------------------------------------------ parts side by side

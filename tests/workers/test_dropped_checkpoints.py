@@ -15,12 +15,9 @@ from studies import spec
 from toys import switch
 
 from app.domain import commands as c
-from app.domain.decide import decide
 from app.events.database import Database
-from app.events.records import Write, transact
 from app.scheduling.costs import Costs
 from app.scheduling.retention import deletion_order
-from app.workers.scheduler.retention import Retention
 from tests.plans import tried
 
 
@@ -41,10 +38,8 @@ def results(cluster: Cluster, seed: int, drops: Random | None) -> list[Any]:
 def drop(cluster: Cluster, rng: Random) -> None:
     going = list(deletion_order(cluster.plan, Costs()))
     some = tuple(rng.sample(going, rng.randint(0, len(going))))
-    command = c.ReleaseCheckpoints(checkpoints=some, reason="budget")
-    write = Write(stream=cluster.stream, decide=lambda plan: decide(plan, command), at=cluster.clock.now())
-    transact(cluster.log, cluster.plans, write)
-    deleting = Retention(cluster.records, cluster.plans, cluster.store, None, cluster.clock.now)
+    cluster.give(c.ReleaseCheckpoints(checkpoints=some, reason="budget"))
+    deleting = cluster.deleting()
     while not deleting.look().is_done:
         pass
     assert not cluster.plan.released
@@ -60,4 +55,3 @@ def test_drop_anything_that_may_go_and_ask_for_anything(seed: int) -> None:
         cluster = Cluster(database, Path(folder))
         assert results(cluster, seed, Random(seed)) == results(cluster, seed, None)
         cluster.close()
-        database.dispose()

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from cluster import Cluster
 from faulty import ClosedStore
 from studies import BRANCHES
 
-from app.events.database import Database
-
 
 def gauges(cluster: Cluster) -> dict[str, float]:
-    row = cluster.row()
-    assert row is not None and row.gauges is not None
-    return dict(row.gauges)
+    return dict(cluster.row().gauges)
 
 
-def test_a_worker_tells_its_memory_and_that_nothing_waits(database: Database, tmp_path: Path) -> None:
-    cluster = Cluster(database, tmp_path)
+def test_a_worker_tells_its_memory_and_that_nothing_waits(cluster: Cluster) -> None:
     cluster.beat()
     told = gauges(cluster)
     assert told.pop("memory") > 2**20
     assert told == {"trainer_memory": 0, "outbox": 0, "outbox_seconds": 2.0, "saver": 0, "saver_seconds": 2.0}
-    cluster.close()
 
 
 def test_while_it_trains_the_age_of_its_last_step_grows_and_begins_anew_with_the_next(cluster: Cluster) -> None:

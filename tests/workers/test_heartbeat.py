@@ -49,7 +49,7 @@ class Anna:
 class Beating:
     """A slot without anything but its heartbeat."""
 
-    def __init__(self, executor: Executor = THREADS, clock: Any = None) -> None:
+    def __init__(self, executor: Executor = THREADS, clock: Any = None, every: float = 2.0) -> None:
         self.clock, self.anna = clock or Clock(), Anna()
         self.records = MemoryRecords(self.clock.now)
         self.pulses = list[Pulse]()
@@ -67,7 +67,7 @@ class Beating:
             end=self.ends.append,
             clock=self.clock.now,
             lease_seconds=LEASE,
-            heartbeat_seconds=2.0,
+            heartbeat_seconds=every,
             executor=executor,
         )
 
@@ -110,7 +110,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_it_goes_on_whatever_a_round_raises(quick: None, caplog: pytest.LogCaptureFixture) -> None:
-    beating, failed = Beating(), list[KeyError]()
+    beating, failed = Beating(every=0.05), list[KeyError]()
     beating.heartbeat.start()
 
     def fail() -> None:

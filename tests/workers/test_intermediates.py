@@ -13,10 +13,8 @@ from toys import switch
 
 from app.domain import commands as c
 from app.domain import events as e
-from app.domain.decide import decide
 from app.domain.terms import NodeId, StudyId
 from app.events.database import Database
-from app.events.records import Write, transact
 from app.workers.slot.intermediates import IntermediateState, cheapest_to_drop
 
 SIZE = 18_500
@@ -138,9 +136,7 @@ EXTERNAL = {"name": "study", "trainer": "toy", "metric": "score", "mode": "max",
 
 
 def ask(cluster: Cluster, study: StudyId, *actions: c.Start | c.Extend) -> None:
-    command = c.AskForTrials(study=study, actions=actions)
-    asked = Write(stream=cluster.stream, decide=lambda plan: decide(plan, command), at=0.0)
-    transact(cluster.log, cluster.plans, asked)
+    cluster.give(c.AskForTrials(study=study, actions=actions))
 
 
 def test_a_slot_keeps_the_state_where_a_waiting_trial_will_part(database: Database, tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,15 +12,10 @@ from app.domain import events as e
 from app.domain.evolve import fold
 from app.domain.search_plan import Study
 from app.domain.terms import StudyId
-from app.events.database import Database
-from app.registry import TrainerSource
 from app.search.replay import replay
 from app.workers.trainer_connection import TrainerKilled
 from app.workers.trainer_process import TrainerProcess
-from app.workers.warm import Warm
 from stagetree.runtime.failures import TrainerFailed
-
-LANES = Path(__file__).parents[1] / "packing" / "lanes.py"
 
 
 class Killed(BaseException):
@@ -30,15 +23,8 @@ class Killed(BaseException):
 
 
 @pytest.fixture
-def cluster(sqlite_url: str, tmp_path: Path, warm: Warm) -> Iterator[Cluster]:
-    """One slot that trains in processes of its own."""
-    database = Database(sqlite_url)
-    made = Cluster(database, tmp_path, start=lambda: TrainerProcess.start(warm), silence=60.0)
-    for name in ("tiny", "unpackable", "moody"):
-        made.sources[name] = TrainerSource(str(LANES), "1")
-    yield made
-    made.close()
-    database.dispose()
+def cluster(packing_cluster: Cluster) -> Cluster:
+    return packing_cluster
 
 
 def spec(trainer: str = "tiny", count: int = 4, **fields: Any) -> Json:

@@ -149,36 +149,14 @@ def test_a_trainer_that_does_not_come_back_is_ended(cluster: Cluster) -> None:
     assert cluster.run(study).state == StudyState.COMPLETED
 
 
-def test_a_hung_step_of_a_trial_that_nobody_wants_frees_the_slot(cluster: Cluster) -> None:
-    study = cluster.submit(spec(({}, 40)))
-
-    def script(slot: str, process: InProcess, what: str, step: int) -> None:
-        if (what, step) == ("train", 2):
-            cluster.script = lambda *_: None
-            cluster.cancel(study)
-            cluster.ticker.tick()
-            for _ in range(20):
-                cluster.beat()
-            assert process.is_broken
-
-    cluster.script = script
-    cluster.ticker.tick()
-    cluster.deliver()
-    cluster.settle()
-    assert cluster.idle()
-
-
-def test_a_hung_step_of_a_chain_that_was_ended_meanwhile_frees_the_slot(cluster: Cluster) -> None:
-    """Its lease ran out, and another slot has its work."""
-    study = cluster.submit(spec(({}, 4)))
+def while_a_step_hangs(cluster: Cluster, do: Callable[[], object]) -> bool:
+    """Do this in the third step of a chain, and let twenty heartbeats pass; whether the process was killed."""
     killed = list[bool]()
 
     def script(slot: str, process: InProcess, what: str, step: int) -> None:
         if (what, step) == ("train", 2):
             cluster.script = lambda *_: None
-            while not cluster.events(e.ChainEnded):
-                cluster.clock.wait(LEASE / 2)
-                cluster.ticker.tick()
+            do()
             for _ in range(20):
                 cluster.beat()
             killed.append(process.is_broken)
@@ -186,7 +164,31 @@ def test_a_hung_step_of_a_chain_that_was_ended_meanwhile_frees_the_slot(cluster:
     cluster.script = script
     cluster.ticker.tick()
     cluster.deliver()
-    assert killed == [True]
+    return killed == [True]
+
+
+def test_a_hung_step_of_a_trial_that_nobody_wants_frees_the_slot(cluster: Cluster) -> None:
+    study = cluster.submit(spec(({}, 40)))
+
+    def cancel() -> None:
+        cluster.cancel(study)
+        cluster.ticker.tick()
+
+    assert while_a_step_hangs(cluster, cancel)
+    cluster.settle()
+    assert cluster.idle()
+
+
+def test_a_hung_step_of_a_chain_that_was_ended_meanwhile_frees_the_slot(cluster: Cluster) -> None:
+    """Its lease ran out, and another slot has its work."""
+    study = cluster.submit(spec(({}, 4)))
+
+    def lose() -> None:
+        while not cluster.events(e.ChainEnded):
+            cluster.clock.wait(LEASE / 2)
+            cluster.ticker.tick()
+
+    assert while_a_step_hangs(cluster, lose)
     assert cluster.run(study).state == StudyState.COMPLETED
 
 
@@ -199,9 +201,7 @@ def test_a_trial_that_nobody_wants_stops_at_the_next_step_and_keeps_its_state(cl
         cluster.beat()
 
     cluster.at("train", 2, cancel)
-    cluster.ticker.tick()
-    cluster.deliver()
-    cluster.settle()
+    cluster.work()
     assert [event.step for event in cluster.events(e.CheckpointKept)] == [3]
     assert [(event.outcome, event.steps) for event in cluster.events(e.ChainEnded)] == [("stopped", 3)]
 
@@ -217,9 +217,7 @@ def preempt(cluster: Cluster) -> None:
 def test_a_chain_that_makes_room_goes_on_where_it_was(cluster: Cluster) -> None:
     study = cluster.submit(spec(({}, 8)))
     cluster.at("train", 2, lambda: preempt(cluster))
-    cluster.ticker.tick()
-    cluster.deliver()
-    cluster.settle()
+    cluster.work()
     assert [event.step for event in cluster.events(e.CheckpointKept)] == [3]
     assert [(event.outcome, event.steps) for event in cluster.events(e.ChainEnded)] == [("stopped", 3)]
     done = cluster.run(study)
@@ -228,18 +226,7 @@ def test_a_chain_that_makes_room_goes_on_where_it_was(cluster: Cluster) -> None:
 
 def test_a_long_step_is_waited_for_before_the_slot_is_another_studys(cluster: Cluster) -> None:
     study = cluster.submit(spec(({}, 8)))
-
-    def script(slot: str, process: InProcess, what: str, step: int) -> None:
-        if (what, step) == ("train", 2):
-            cluster.script = lambda *_: None
-            preempt(cluster)
-            for _ in range(20):
-                cluster.beat()
-            assert not process.is_broken
-
-    cluster.script = script
-    cluster.ticker.tick()
-    cluster.deliver()
+    assert not while_a_step_hangs(cluster, lambda: preempt(cluster))
     cluster.settle()
     assert [event.steps for event in cluster.events(e.ChainEnded)] == [3]
     assert cluster.run(study).executed == 8

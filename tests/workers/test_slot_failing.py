@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from cluster import TOY, Cluster
@@ -15,7 +14,6 @@ from toys import switch
 
 from app.domain import events as e
 from app.domain.terms import FailureKind, StudyState
-from app.events.database import Database
 from app.registry import TrainerSource
 from app.workers.warm import WarmFailed
 from stagetree.runtime.failures import TrainerFailed
@@ -69,50 +67,47 @@ def test_a_state_that_cannot_be_saved_fails_who_needs_it(cluster: Cluster) -> No
     assert done.trials[0].error is not None and done.trials[0].error["tries"] == 1
 
 
-def test_a_fault_of_ours_is_an_accident_first(cluster: Cluster) -> None:
-    study = cluster.submit(BRANCHES)
-    cluster.at("train", 2, failing("internal", "the interpreter that it was forked from has ended"))
-    done = cluster.run(study)
+@pytest.mark.parametrize(
+    "fault",
+    [TrainerFailed("internal", "the interpreter that it was forked from has ended"), ZeroDivisionError("a bug")],
+)
+def test_a_fault_of_ours_gives_the_chain_back(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture, fault: Exception
+) -> None:
+    def fail() -> None:
+        raise fault
+
+    cluster.at("train", 2, fail)
+    done = cluster.run(cluster.submit(BRANCHES))
     assert done.state == StudyState.COMPLETED
     assert not cluster.events(e.StageFailed)
     assert "interrupted" in {event.outcome for event in cluster.events(e.ChainEnded)}
+    assert str(fault) in caplog.text
+
+
+def losing_ranks(times: int) -> Callable[[str, InProcess, str, int], None]:
+    """A rank is lost in the third step, this often."""
+    lost = iter(range(times))
+
+    def script(slot: str, process: InProcess, what: str, step: int) -> None:
+        if what == "train" and step == 2 and next(lost, None) is not None:
+            raise TrainerFailed("rank", "rank 1 was ended by signal 9", 2)
+
+    return script
 
 
 def test_a_lost_rank_is_charged_to_nobody_until_it_is_no_chance(cluster: Cluster) -> None:
-    lost = iter((True, True, False))
-
-    def script(slot: str, process: InProcess, what: str, step: int) -> None:
-        if what == "train" and step == 2 and next(lost, False):
-            raise TrainerFailed("rank", "rank 1 was ended by signal 9", 2)
-
-    cluster.script = script
+    cluster.script = losing_ranks(2)
     done = cluster.run(cluster.submit(spec(({}, 4))))
     assert done.state == StudyState.COMPLETED
     assert not cluster.events(e.StageFailed)
 
 
 def test_a_rank_that_is_lost_each_time_ends_the_trial(cluster: Cluster) -> None:
-    def script(slot: str, process: InProcess, what: str, step: int) -> None:
-        if what == "train" and step == 2:
-            raise TrainerFailed("rank", "rank 1 was ended by signal 11", 2)
-
-    cluster.script = script
+    cluster.script = losing_ranks(1000)
     done = cluster.run(cluster.submit(spec(({}, 4))))
     assert [trial.state for trial in done.trials] == ["failed"]
     assert {event.kind for event in cluster.events(e.StageFailed)} == {FailureKind.CRASH}
-
-
-def test_whatever_goes_wrong_in_the_slot_gives_the_chain_back(
-    cluster: Cluster, caplog: pytest.LogCaptureFixture
-) -> None:
-    def fail() -> None:
-        raise ZeroDivisionError("a bug")
-
-    cluster.at("train", 2, fail)
-    done = cluster.run(cluster.submit(BRANCHES))
-    assert done.state == StudyState.COMPLETED
-    assert "ZeroDivisionError: a bug" in caplog.text
-    assert "interrupted" in {event.outcome for event in cluster.events(e.ChainEnded)}
 
 
 def test_a_fault_of_ours_that_never_ends_ends_the_trial(cluster: Cluster) -> None:
@@ -128,6 +123,12 @@ def test_a_fault_of_ours_that_never_ends_ends_the_trial(cluster: Cluster) -> Non
 # ------------------------------------------------------------------------------------------------------ a sick slot
 
 
+SICK = 3
+"""The number of failures on one slot that puts it in quarantine, if others succeed."""
+
+MANY = spec(*(({"lr": lr / 100}, 4) for lr in range(1, 16)))
+
+
 def sick(cluster: Cluster, slot: str) -> None:
     """All work on that slot fails at once."""
 
@@ -139,85 +140,63 @@ def sick(cluster: Cluster, slot: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_slot_that_passes_its_test_is_back_at_once_the_first_time(database: Database, tmp_path: Path) -> None:
-    cluster = Cluster(database, tmp_path, slots=2)
-    sick(cluster, "gpu1")
-    study = cluster.submit(spec(*(({"lr": lr / 100}, 4) for lr in range(1, 16))))
-    while len(cluster.events(e.StageFailed)) < 3:
-        cluster.round()
-    row = cluster.row("gpu1")
-    assert row is not None and row.quarantined_until is None  # tested, and well: the first time that is enough
-    done = cluster.run(study, rounds=100)
+def test_a_slot_that_passes_its_test_is_back_at_once_the_first_time(pair: Cluster) -> None:
+    sick(pair, "gpu1")
+    study = pair.submit(MANY)
+    while len(pair.events(e.StageFailed)) < SICK:
+        pair.round()
+    assert pair.row("gpu1").quarantined_until is None  # tested, and well: the first time that is enough
+    done = pair.run(study, rounds=100)
     assert {trial.state for trial in done.trials} == {"completed"}
-    row = cluster.row("gpu1")
-    assert row is not None and row.quarantined_until is not None
-    assert "different nodes failed here in a row" in (row.note or "")
-    cluster.close()
+    row = pair.row("gpu1")
+    assert row.quarantined_until is not None and "different nodes failed here in a row" in row.note
 
 
-SICK = 3
-"""The number of failures on one slot that puts it in quarantine, if others succeed."""
-
-
-def sick_and_sound_slots(database: Database, tmp_path: Path, what_else: Callable[[Cluster, str], None]) -> Cluster:
-    """Two slots, of which gpu1 is sick, until its third failure was reported and what followed is over.
+def fail_gpu1(pair: Cluster, what_else: Callable[[Cluster, str], None]) -> None:
+    """gpu1 is sick, until its third failure was reported and what followed is over.
 
     what_else: called before each failure of gpu1 with "fails", and before each start of a process there with "starts".
     """
-    cluster = Cluster(database, tmp_path, slots=2)
-    sick(cluster, "gpu1")
-    fails = cluster.script
+    sick(pair, "gpu1")
+    fails = pair.script
 
     def script(name: str, process: InProcess, what: str, step: int) -> None:
         if name == "gpu1" and what in ("train", "start"):
-            what_else(cluster, {"train": "fails", "start": "starts"}[what])
+            what_else(pair, {"train": "fails", "start": "starts"}[what])
         fails(name, process, what, step)
 
-    cluster.script = script
-    cluster.submit(spec(*(({"lr": lr / 100}, 4) for lr in range(1, 16))))
+    pair.script = script
+    pair.submit(MANY)
     for _ in range(60):
-        if len(cluster.events(e.StageFailed)) >= SICK:
-            return cluster
-        cluster.round()
+        if len(pair.events(e.StageFailed)) >= SICK:
+            return
+        pair.round()
     raise AssertionError("the sick slot does not fail")
 
 
-def test_a_slot_that_fails_its_test_stays_in_quarantine(database: Database, tmp_path: Path) -> None:
+def test_a_slot_that_fails_its_test_stays_in_quarantine(pair: Cluster) -> None:
     def fail_the_test(cluster: Cluster, what: str) -> None:
         if what == "starts" and len(cluster.events(e.StageFailed)) >= SICK:
             raise WarmFailed("the device is gone")
 
-    cluster = sick_and_sound_slots(database, tmp_path, fail_the_test)
-    row = cluster.row("gpu1")
-    assert row is not None and row.quarantined_until is not None
-    cluster.close()
+    fail_gpu1(pair, fail_the_test)
+    assert pair.row("gpu1").quarantined_until is not None
 
 
-def test_a_slot_that_passed_its_test_while_the_database_was_away_is_back_with_it(
-    database: Database, tmp_path: Path
-) -> None:
-    def lose_the_database(cluster: Cluster, what: str) -> None:
-        if what == "starts" and len(cluster.events(e.StageFailed)) >= SICK:
+@pytest.mark.parametrize(
+    ("what", "failures"), [("starts", SICK), ("fails", SICK - 1)], ids=["in its test", "before its last failure counts"]
+)
+def test_no_slot_is_put_in_quarantine_because_the_database_is_away(pair: Cluster, what: str, failures: int) -> None:
+    """It has passed its test; and whether others succeed is not guessed."""
+
+    def lose_the_database(cluster: Cluster, happens: str) -> None:
+        if happens == what and len(cluster.events(e.StageFailed)) == failures:
             cluster.faults["gpu1"].away_for(5.0)
 
-    cluster = sick_and_sound_slots(database, tmp_path, lose_the_database)
-    assert cluster.faults["gpu1"].refusals
-    row = cluster.row("gpu1")
-    assert row is not None and row.quarantined_until is None
-    cluster.close()
-
-
-def test_whether_others_get_on_is_not_guessed_while_the_database_is_away(database: Database, tmp_path: Path) -> None:
-    def lose_the_database(cluster: Cluster, what: str) -> None:
-        if what == "fails" and len(cluster.events(e.StageFailed)) == SICK - 1:
-            cluster.faults["gpu1"].away_for(5.0)
-
-    cluster = sick_and_sound_slots(database, tmp_path, lose_the_database)
-    assert cluster.faults["gpu1"].refusals
-    row = cluster.row("gpu1")
-    assert row is not None and row.quarantined_until is None and row.note is None
-    assert [event.outcome for event in cluster.events(e.ChainEnded)].count("interrupted") == 0
-    cluster.close()
+    fail_gpu1(pair, lose_the_database)
+    assert pair.faults["gpu1"].refusals
+    assert (pair.row("gpu1").quarantined_until, pair.row("gpu1").note) == (None, None)
+    assert [event.outcome for event in pair.events(e.ChainEnded)].count("interrupted") == 0
 
 
 def test_the_only_slot_is_never_in_quarantine_for_what_fails_on_it(cluster: Cluster) -> None:
@@ -225,8 +204,7 @@ def test_the_only_slot_is_never_in_quarantine_for_what_fails_on_it(cluster: Clus
     sick(cluster, "gpu0")
     done = cluster.run(cluster.submit(spec(*(({"lr": lr / 100}, 4) for lr in range(1, 6)))))
     assert {trial.state for trial in done.trials} == {"failed"}
-    row = cluster.row()
-    assert row is not None and row.quarantined_until is None
+    assert cluster.row().quarantined_until is None
 
 
 @pytest.mark.parametrize(
@@ -241,14 +219,13 @@ def test_a_slot_where_no_process_starts_is_put_in_quarantine_and_says_why(cluste
     study = cluster.submit(spec(({}, 4)))
     cluster.round()
     row = cluster.row()
-    assert row is not None and row.quarantined_until is not None and "torch cannot be imported" in (row.note or "")
+    assert row.quarantined_until is not None and "torch cannot be imported" in row.note
     assert not cluster.events(e.StageFailed)
     cluster.script = lambda *_: None
     cluster.clock.wait(61)
     assert cluster.run(study).state == StudyState.COMPLETED
     cluster.beat()
-    row = cluster.row()
-    assert row is not None and row.note is None
+    assert cluster.row().note is None
 
 
 # ------------------------------------------------------------------------------------------------ versions and forms
@@ -263,7 +240,7 @@ def test_a_chain_of_another_version_is_given_back_without_blame(cluster: Cluster
     assert [event.outcome for event in cluster.events(e.ChainEnded)] == ["interrupted"]
     assert not cluster.events(e.StageFailed)
     row = cluster.row()
-    assert row is not None and row.trainers == {"toy": "2"} and row.chain is None
+    assert row.trainers == {"toy": "2"} and row.chain is None
     cluster.sources["toy"] = TrainerSource(TOY, "1")
     assert cluster.run(study).state == StudyState.COMPLETED
 
@@ -271,9 +248,7 @@ def test_a_chain_of_another_version_is_given_back_without_blame(cluster: Cluster
 def test_code_that_changes_while_it_is_loaded_is_not_run_under_its_old_version(cluster: Cluster) -> None:
     study = cluster.submit(spec(({}, 4)))
     cluster.at("build", 0, lambda: cluster.sources.update(toy=TrainerSource(TOY, "2")))
-    cluster.ticker.tick()
-    cluster.deliver()
-    cluster.settle()
+    cluster.work()
     assert [event.outcome for event in cluster.events(e.ChainEnded)] == ["interrupted"]
     cluster.sources["toy"] = TrainerSource(TOY, "1")
     assert cluster.run(study).executed == 4
@@ -292,7 +267,7 @@ def test_a_form_of_another_version_is_given_back_and_the_slot_stands_aside(clust
     cluster.settle()
     assert [event.outcome for event in cluster.events(e.ChainEnded)] == ["interrupted"]
     slot = cluster.row()
-    assert slot is not None and slot.quarantined_until is not None and "format 99" in (slot.note or "")
+    assert slot.quarantined_until is not None and "format 99" in slot.note
     cluster.clock.wait(61)
     assert cluster.run(study).state == StudyState.COMPLETED
 

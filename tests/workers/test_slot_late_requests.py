@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
 from cluster import Cluster
 from studies import spec
 from toys import switch
 
 from app.domain import events as e
-from app.events.database import Database
 
 TRUNK = spec(({}, 20))
-
-
-@pytest.fixture
-def pair(database: Database, tmp_path: Path) -> Iterator[Cluster]:
-    """Two slots."""
-    made = Cluster(database, tmp_path, slots=2)
-    yield made
-    made.close()
 
 
 def deliver_to(cluster: Cluster, slot: str) -> int:

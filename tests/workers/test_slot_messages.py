@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from threading import Event as Flag
 
 import pytest
 from assignments import work
 from cluster import LEASE, Cluster
-from studies import ALONE, BRANCHES, spec
+from studies import BRANCHES, spec
 from toys import switch
 
 from app.domain import events as e
@@ -85,9 +84,7 @@ def test_a_message_that_was_sent_before_its_stage_failed_begins_nothing(cluster:
 
 def test_a_chain_that_was_lost_between_two_stages_begins_none(cluster: Cluster) -> None:
     study = cluster.submit(spec(({}, 2), ({}, 4)))
-    cluster.ticker.tick()
-    cluster.deliver()
-    cluster.settle()
+    cluster.work()
     cluster.clock.wait(LEASE + 1)
     cluster.ticker.tick()
     cluster.beat()
@@ -159,30 +156,6 @@ def test_a_chain_that_was_lost_is_not_trained_on(cluster: Cluster, caplog: pytes
     assert "a fault of ours" not in caplog.text
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_worker_that_dies_before_its_checkpoint_is_saved(cluster: Cluster) -> None:
-    """The stage is done and its checkpoint is lost with the process: it is trained again, to the same end."""
-    died = Flag()
-    expected = cluster.values(cluster.run(cluster.submit(ALONE)).id)
-    study = cluster.submit(BRANCHES)
-
-    def die(key: str) -> None:
-        died.set()
-        raise SystemExit  # the saver's thread is gone, as with its process
-
-    dying = cluster.slots["gpu0"] = cluster.make_slot("gpu0", grace=0.1)
-    cluster.store.before_write = die
-    cluster.ticker.tick()
-    cluster.deliver()
-    assert died.wait(60.0)
-    cluster.messages.clear()
-    cluster.store.before_write = lambda key: None
-    cluster.slots["gpu0"] = cluster.make_slot("gpu0")
-    assert cluster.run(study).state == StudyState.COMPLETED
-    assert cluster.values(study) == expected
-    dying.close()
-
-
 def test_steps_that_someone_asks_for_on_the_way_are_evaluated_and_kept(cluster: Cluster) -> None:
     study = cluster.submit(spec(({}, 12)))
 
@@ -192,9 +165,7 @@ def test_steps_that_someone_asks_for_on_the_way_are_evaluated_and_kept(cluster: 
         cluster.beat()
 
     cluster.at("train", 2, ask)
-    cluster.ticker.tick()
-    cluster.deliver()
-    cluster.settle()
+    cluster.work()
     assert [event.step for event in cluster.events(e.CheckpointKept)] == [6, 12]
     assert cluster.run(study).state == StudyState.COMPLETED
     assert not cluster.store.reads
@@ -295,4 +266,4 @@ def test_a_chain_that_was_given_up_is_over_when_its_slot_is_lent(
     assert not cluster.deliver()
     assert [each.message for each in caplog.records if each.levelname == "ERROR"] == []
     slot = cluster.row()
-    assert slot is not None and slot.emptied_for == "gang" and slot.quarantined_until is None
+    assert slot.emptied_for == "gang" and slot.quarantined_until is None

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster import Cluster
+from cluster import LANES, Cluster
 from stacks import Json
 from toys import switch
 
 from app.cli.result import print_result
 from app.domain import events as e
 from app.domain.terms import StudyId
-from app.events.database import Database
-from app.events.records import Write, transact
 from app.registry import TrainerSource
 from app.search.replay import replay
 from app.service.views import documents
@@ -24,20 +20,10 @@ from app.workers.trainer_process import TrainerProcess
 from app.workers.warm import Warm
 from stagetree.runtime.failures import TrainerFailed
 
-LANES = Path(__file__).parents[1] / "packing" / "lanes.py"
-
 
 @pytest.fixture
-def cluster(sqlite_url: str, tmp_path: Path, warm: Warm) -> Iterator[Cluster]:
-    """One slot that trains in processes of its own."""
-    database = Database(sqlite_url)
-    made = Cluster(database, tmp_path, start=lambda: TrainerProcess.start(warm), silence=60.0)
-    made.sources["tiny"] = TrainerSource(str(LANES), "1")
-    for name in ("moody", "delicate", "greedy", "unpackable", "turned"):
-        made.sources[name] = TrainerSource(str(LANES), "1")
-    yield made
-    made.close()
-    database.dispose()
+def cluster(packing_cluster: Cluster) -> Cluster:
+    return packing_cluster
 
 
 def spec(*trials: tuple[Json, int], packing: int = 4, **fields: Any) -> Json:
@@ -53,7 +39,7 @@ SIBLINGS = [({"lr": switch(0.1, rate, 2)}, steps) for rate, steps in zip(RATES, 
 def has_room(cluster: Cluster, study: StudyId, width: int = 4) -> StudyId:
     """The study, on a device where a full pack takes no longer than one trial."""
     profile = e.PackingProfiled(device="the CPU", batch_seconds={"0": 1.0, str(width): 1.0}, peak_bytes={})
-    transact(cluster.log, cluster.plans, Write(stream=cluster.stream, decide=lambda plan: [profile], at=0.0))
+    cluster.state(profile)
     return study
 
 
@@ -86,11 +72,12 @@ def test_siblings_are_trained_together_to_the_results_that_they_have_alone(
     alone = cluster.run(cluster.submit(spec(*SIBLINGS, packing=0)))
     assert chains_at_once(cluster) == 1
     expected = values(cluster, alone.id)
-    before = cluster.processes["gpu0"]
+    before, begun_at = cluster.processes["gpu0"], cluster.clock.now()
     packed = cluster.run(has_room(cluster, cluster.submit(spec(*SIBLINGS))))
     assert chains_at_once(cluster) == 3
     assert values(cluster, packed.id) == pytest.approx(expected, rel=1e-9)
     assert packed.executed == packed.unique == alone.unique == 10
+    assert packed.gpu_seconds <= cluster.clock.now() - begun_at, "the seconds of a pack are shared among its trials"
     assert "trained one after the other" not in caplog.text
     assert not cluster.events(e.ExactnessLost)
     assert cluster.processes["gpu0"] == before + 2  # one for the shared steps, and one for the pack
@@ -100,7 +87,7 @@ def test_siblings_are_trained_together_to_the_results_that_they_have_alone(
 def test_a_result_is_the_same_to_the_bit_whoever_is_in_the_pack(cluster: Cluster) -> None:
     together = cluster.run(cluster.submit(spec(*SIBLINGS)))
     expected = values(cluster, together.id)
-    cluster.sources["tiny"] = TrainerSource(str(LANES), "2")
+    cluster.sources["tiny"] = TrainerSource(LANES, "2")
     for number, trial in enumerate(SIBLINGS):
         single = cluster.run(cluster.submit(spec(trial, ({"lr": switch(0.1, 1e30, 2)}, 3), seed=0)))
         assert values(cluster, single.id)[0] == expected[number]
@@ -123,13 +110,18 @@ def test_a_lane_goes_on_from_stage_to_stage(cluster: Cluster) -> None:
     assert packed.executed == packed.unique
 
 
-def test_a_lane_that_fails_ends_alone(cluster: Cluster) -> None:
+@pytest.mark.parametrize(
+    ("trainer", "kind", "said"),
+    [("moody", "exception", "too much"), ("greedy", "out_of_memory", "no memory for a batch")],
+)
+def test_a_lane_that_fails_ends_alone(cluster: Cluster, trainer: str, kind: str, said: str) -> None:
     sick = ({"lr": switch(0.1, 9.0, 2)}, 5)
-    done = cluster.run(cluster.submit(spec(*SIBLINGS[:2], sick, trainer="moody", max_restarts=0)))
+    done = cluster.run(cluster.submit(spec(*SIBLINGS[:2], sick, trainer=trainer, max_restarts=0)))
     assert [trial.state for trial in done.trials] == ["completed", "completed", "failed"]
     (failure,) = cluster.events(e.StageFailed)
-    assert "too much" in failure.error
+    assert failure.kind == kind and said in failure.error
     assert {event.outcome for event in cluster.events(e.ChainEnded)} == {"done"}
+    assert not cluster.events(e.ExactnessLost)
     assert cluster.processes["gpu0"] == 2  # one for the shared steps, and one for the pack
     assert cluster.idle()
 
@@ -139,16 +131,6 @@ def test_a_lane_that_failed_is_tried_again_in_a_fresh_process(cluster: Cluster) 
     cluster.run(cluster.submit(spec(*SIBLINGS[:2], sick, trainer="moody", max_restarts=1)))
     assert len(cluster.events(e.StageFailed)) == 2
     assert cluster.processes["gpu0"] == 3
-
-
-def test_a_lane_without_memory_ends_alone(cluster: Cluster) -> None:
-    greedy = ({"lr": switch(0.1, 9.0, 2)}, 5)
-    done = cluster.run(cluster.submit(spec(*SIBLINGS[:2], greedy, trainer="greedy", max_restarts=0)))
-    assert [trial.state for trial in done.trials] == ["completed", "completed", "failed"]
-    (failure,) = cluster.events(e.StageFailed)
-    assert failure.kind == "out_of_memory" and "no memory for a batch" in failure.error
-    assert {event.outcome for event in cluster.events(e.ChainEnded)} == {"done"}
-    assert not cluster.events(e.ExactnessLost)
 
 
 def test_where_memory_runs_out_for_all_lanes_they_go_on_alone_and_it_is_said(cluster: Cluster) -> None:
@@ -177,6 +159,10 @@ def test_what_cannot_be_packed_is_trained_alone(cluster: Cluster, caplog: pytest
     assert done.executed == done.unique
     said = caplog.text.count("trained one after the other: its loss asks a tensor for its value")
     assert said == len(cluster.events(e.ChainAssigned))  # each is given by itself, and trained in several pieces
+    (profile,) = cluster.events(e.PackingProfiled)
+    assert "asks a tensor for its value" in profile.refusal and chains_at_once(cluster) == 1
+    (device,) = documents.study(cluster.plan, done.id, now=0.0)["packing"]["devices"]
+    assert device == {"device": "the CPU", "refusal": profile.refusal}
     expected = values(cluster, done.id)
     alone = cluster.run(cluster.submit(spec(*SIBLINGS, trainer="unpackable", packing=0)))
     assert values(cluster, alone.id) == expected
@@ -253,15 +239,6 @@ def test_it_is_told_where_a_pack_draws_other_random_numbers(
     assert "packing `2` of the model draws other random numbers in a pack than alone" in capsys.readouterr().out
 
 
-def test_what_was_refused_is_given_to_slots_one_by_one(cluster: Cluster) -> None:
-    study = cluster.run(cluster.submit(spec(*SIBLINGS, trainer="unpackable"))).id
-    (profile,) = cluster.events(e.PackingProfiled)
-    assert "asks a tensor for its value" in profile.refusal
-    assert chains_at_once(cluster) == 1
-    (device,) = documents.study(cluster.plan, study, now=0.0)["packing"]["devices"]
-    assert device == {"device": "the CPU", "refusal": profile.refusal}
-
-
 @pytest.mark.parametrize(("packing", "memory"), [(4, 0), (0, 2**20)])
 def test_where_stages_begin_is_read_once_by_a_slot(cluster: Cluster, packing: int, memory: int) -> None:
     """In a pack, also where nothing is kept in memory."""
@@ -272,12 +249,6 @@ def test_where_stages_begin_is_read_once_by_a_slot(cluster: Cluster, packing: in
     done = cluster.run(cluster.submit(spec(*SIBLINGS, packing=packing)))
     assert done.executed == 3 + 3 + 2
     assert len(cluster.store.reads) == 1
-
-
-def test_the_seconds_of_a_pack_are_shared_among_its_trials(cluster: Cluster) -> None:
-    begun_at = cluster.clock.now()
-    done = cluster.run(cluster.submit(spec(*SIBLINGS)))
-    assert done.gpu_seconds <= cluster.clock.now() - begun_at
 
 
 def test_a_replay_decides_the_same(cluster: Cluster) -> None:

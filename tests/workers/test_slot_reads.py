@@ -25,15 +25,11 @@ from app.domain import events as e
 from app.domain.decide import decide
 from app.domain.terms import StudyId
 from app.events.database import Database
-from app.events.records import Write, transact
 from app.input_fingerprints import look
 from app.registry import TrainerSource
 from app.service.views import documents
 from app.storage.owned_store import find_orphans
 from app.undeclared_inputs import record_undeclared
-from app.workers.scheduler.retention import Retention
-from app.workers.trainer_process import TrainerProcess
-from app.workers.warm import Warm
 
 HERE = Path(__file__).parent
 BRANCHES = spec(({"lr": switch(0.1, 0.2, 4)}, 8), ({"lr": switch(0.1, 0.3, 4)}, 8), trainer="beginner")
@@ -65,17 +61,21 @@ def scores(cluster: Cluster, study: StudyId) -> list[Any]:
     return [metrics and metrics["score"] for _, metrics in cluster.values(study)]
 
 
-def retention(cluster: Cluster, budget: int | None = None) -> Retention:
-    return Retention(cluster.records, cluster.plans, cluster.store, budget, cluster.clock.now)
-
-
 def begins(cluster: Cluster) -> list[str]:
     return sorted(key for key in cluster.store.all_keys() if "/begin-" in key)
 
 
-def delete(cluster: Cluster, study: StudyId) -> None:
-    command = c.DeleteStudy(study=study, at=1.0)
-    transact(cluster.log, cluster.plans, Write(stream=cluster.stream, decide=lambda p: decide(p, command), at=1.0))
+def submit_second(first: StudyId, cluster: Cluster) -> c.SubmitStudy:
+    """The same study once more, from the weights that the first one brought."""
+    study = cluster.study(first)
+    return c.SubmitStudy(
+        plan=cluster.plan.opened,  # type: ignore[arg-type]
+        study=StudyId("second"),
+        spec=study.spec.json,
+        at=2.0,
+        begin=study.begin,
+        has_new_weights=False,
+    )
 
 
 @pytest.mark.slow
@@ -128,17 +128,14 @@ def test_weights_that_are_gone_are_an_error_that_says_so(cluster: Cluster) -> No
 
 
 @pytest.mark.slow
-def test_packs_begin_with_them_too(sqlite_url: str, tmp_path: Path, warm: Warm) -> None:
-    database = Database(sqlite_url)
-    cluster = Cluster(database, tmp_path, start=lambda: TrainerProcess.start(warm), silence=60.0)
-    cluster.sources["tiny"] = TrainerSource(str(HERE.parent / "packing" / "lanes.py"), "1")
+def test_packs_begin_with_them_too(packing_cluster: Cluster) -> None:
+    cluster = packing_cluster
     trials = [{"hp": {"lr": rate, "bs": 4}, "steps": 1} for rate in (0.01, 0.02)]
     named = {"name": "s", "trainer": "tiny", "metric": "val_loss", "mode": "min"}
 
     def losses(study: StudyId, packing: int) -> list[float]:
         if packing:
-            profile = e.PackingProfiled(device="the CPU", batch_seconds={"0": 1.0, "4": 1.0}, peak_bytes={})
-            transact(cluster.log, cluster.plans, Write(stream=cluster.stream, decide=lambda plan: [profile], at=0.0))
+            cluster.state(e.PackingProfiled(device="the CPU", batch_seconds={"0": 1.0, "4": 1.0}, peak_bytes={}))
         return [metrics["val_loss"] for _, metrics in cluster.values(cluster.run(study).id)]
 
     spec = {**named, "tuner": {"kind": "trials", "trials": trials}}
@@ -151,8 +148,6 @@ def test_packs_begin_with_them_too(sqlite_url: str, tmp_path: Path, warm: Warm) 
     packed = losses(begin(cluster, {**spec, "packing": 4}, image=image), 4)
     assert packed == pytest.approx(alone, rel=1e-4)
     assert alone != pytest.approx(plain, rel=1e-3)
-    cluster.close()
-    database.dispose()
 
 
 # ------------------------------------------------------------------------------------------------------- kept weights
@@ -162,28 +157,20 @@ def test_the_weights_stay_while_a_study_needs_them_and_go_with_the_last(cluster:
     first = begin(cluster, BRANCHES)
     cluster.run(first)
     about = cluster.study(first).begin
-    command = c.SubmitStudy(
-        plan=cluster.plan.opened,  # type: ignore[arg-type]
-        study=StudyId("second"),
-        spec=cluster.study(first).spec.json,
-        at=2.0,
-        begin=about,
-        has_new_weights=False,
-    )
-    transact(cluster.log, cluster.plans, Write(stream=cluster.stream, decide=lambda p: decide(p, command), at=2.0))
+    cluster.give(submit_second(first, cluster))
     cluster.run(StudyId("second"))
     assert cluster.study(StudyId("second")).executed == 0
-    delete(cluster, first)
-    tight = retention(cluster, 1)
+    cluster.give(c.DeleteStudy(study=first, at=1.0))
+    tight = cluster.deleting(1)
     while not tight.look().is_done:
         pass
     cluster.clock.wait(1e6)
     assert len(begins(cluster)) == 1 and not list(find_orphans(cluster.records, cluster.plans, cluster.store, 0.0))
-    delete(cluster, StudyId("second"))
-    chosen = retention(cluster)
+    cluster.give(c.DeleteStudy(study=StudyId("second"), at=1.0))
+    chosen = cluster.deleting()
     chosen.survey()
     assert begins(cluster)[0] in {kept.key for kept in chosen.choose()[cluster.stream]}  # what `gc` says would go
-    loose = retention(cluster)
+    loose = cluster.deleting()
     while not loose.look().is_done:
         pass
     assert begins(cluster) == [] and [each.key for each in cluster.events(e.WeightsDropped)] == [about["key"]]  # type: ignore[index]
@@ -195,17 +182,9 @@ def test_a_study_cannot_count_on_weights_that_are_being_deleted(cluster: Cluster
 
     first = begin(cluster, BRANCHES)
     cluster.run(first)
-    delete(cluster, first)
-    command = c.SubmitStudy(
-        plan=cluster.plan.opened,  # type: ignore[arg-type]
-        study=StudyId("second"),
-        spec=cluster.study(first).spec.json,
-        at=2.0,
-        begin=cluster.study(first).begin,
-        has_new_weights=False,
-    )
+    cluster.give(c.DeleteStudy(study=first, at=1.0))
     with pytest.raises(StateConflict, match="submit it again"):
-        list(decide(cluster.plan, command))
+        list(decide(cluster.plan, submit_second(first, cluster)))
 
 
 # ------------------------------------------------------------------------------------------------------------- inputs

@@ -80,14 +80,14 @@ def test_a_folder_that_was_deleted_is_trained_again_and_said(cluster: Cluster) -
 
     def look(name: str, process: InProcess, what: str, at: int) -> None:
         cluster.beat()
-        said.add(cluster.row().note)  # type: ignore[union-attr]
+        said.add(cluster.row().note)
 
     cluster.script = look
     done = cluster.run(cluster.submit(spec(({}, 6))))
     assert (done.state, done.executed) == (StudyState.COMPLETED, 6)
     assert any(text and text.endswith("is not there: its steps are trained again") for text in said)
     cluster.beat()
-    assert cluster.row().note is None  # type: ignore[union-attr]
+    assert cluster.row().note is None
 
 
 @pytest.mark.slow
@@ -134,20 +134,16 @@ def test_whoever_waits_for_the_store_says_so(cluster: Cluster) -> None:
 
     def look(waits: int) -> None:
         cluster.slots["gpu0"].heartbeat.round()
-        row = cluster.row()
-        notes.append(row and row.note)
+        notes.append(cluster.row().note)
 
     cluster.store.before_write = ill_for(cluster, 30.0, refused)
     cluster.clock.on_wait = look
     study = cluster.submit(spec(({}, 2)))
-    cluster.ticker.tick()
-    cluster.deliver()
-    cluster.settle()
+    cluster.work()
     cluster.clock.on_wait = lambda waits: None
     assert any(note and "waits for the store" in note and "EndpointConnectionError" in note for note in notes)
     cluster.beat()
-    row = cluster.row()
-    assert row is not None and row.note is None
+    assert cluster.row().note is None
     assert cluster.run(study).state == StudyState.COMPLETED
 
 
@@ -201,9 +197,7 @@ def test_a_saver_is_told_where_several_stages_wait_to_begin(cluster: Cluster, sa
 def test_what_is_kept_on_the_way_there_is_no_such_place(cluster: Cluster, saved: dict[int, bool]) -> None:
     cluster.submit(BRANCHES)
     cluster.at("train", 2, lambda: cluster.retiring.add("gpu0"))
-    cluster.ticker.tick()
-    cluster.deliver()
-    cluster.settle()
+    cluster.work()
     assert saved == {3: False}
 
 

@@ -13,10 +13,8 @@ from studies import BRANCHES, spec
 from app.domain import checkpoint_needs, results
 from app.domain import commands as c
 from app.domain import events as e
-from app.domain.decide import decide
 from app.domain.terms import StudyId
 from app.events.database import Database
-from app.events.records import Write, transact
 from app.storage.owned_store import find_orphans
 from app.workers.scheduler.retention import Retention
 from app.workers.slot.checkpoint_store import CheckpointStore
@@ -30,10 +28,6 @@ SPACE = {"lr": {"loguniform": [1e-3, 1.0]}}
 def asha(**fields: Any) -> dict[str, Any]:
     study = {"name": "asha", "trainer": "toy", "metric": "score", "mode": "max"}
     return {**study, "space": SPACE, "tuner": ASHA, **fields}
-
-
-def retention(cluster: Cluster, budget: int | None, **options: Any) -> Retention:
-    return Retention(cluster.records, cluster.plans, cluster.store, budget, cluster.clock.now, **options)
 
 
 def stored(cluster: Cluster) -> set[str]:
@@ -58,11 +52,6 @@ def run(cluster: Cluster, study: StudyId, deleting: Retention) -> list[int]:
     raise AssertionError("the study does not come to an end")
 
 
-def give(cluster: Cluster, command: c.Command) -> None:
-    write = Write(stream=cluster.stream, decide=lambda plan: decide(plan, command), at=cluster.clock.now())
-    transact(cluster.log, cluster.plans, write)
-
-
 @pytest.mark.slow
 def test_the_store_stays_under_the_budget_and_no_result_is_another(database: Database, tmp_path: Path) -> None:
     budget = 6 * SIZE
@@ -73,7 +62,7 @@ def test_the_store_stays_under_the_budget_and_no_result_is_another(database: Dat
     free.close()
     cluster = Cluster(database, tmp_path / "budget", slots=2)
     study = cluster.submit(asha(keep_best=2))
-    sizes = run(cluster, study, retention(cluster, budget))
+    sizes = run(cluster, study, cluster.deleting(budget))
     assert cluster.values(study) == wanted
     assert max(sizes) <= budget < without / 2
     for trial, result in results.rank_trials(cluster.plan, cluster.study(study))[:2]:
@@ -89,7 +78,7 @@ def test_the_store_stays_under_the_budget_and_no_result_is_another(database: Dat
 def test_slots_wait_until_there_is_room_for_what_they_write(database: Database, tmp_path: Path) -> None:
     """Also where checkpoints are deleted so late that a slot waits for it."""
     budget, cluster = 10 * SIZE, Cluster(database, tmp_path, slots=2)
-    deleting = cluster.retention = retention(cluster, budget)
+    deleting = cluster.retention = cluster.deleting(budget)
     study, waited = cluster.submit(asha()), 0
     for number in range(200):
         cluster.round()
@@ -105,7 +94,7 @@ def test_slots_wait_until_there_is_room_for_what_they_write(database: Database, 
 
 
 def test_nobody_waits_where_nothing_may_go(cluster: Cluster) -> None:
-    deleting = cluster.retention = retention(cluster, budget=1)
+    deleting = cluster.retention = cluster.deleting(budget=1)
     cluster.run(cluster.submit(spec(({}, 4), keep_best=1)))
     while not deleting.look().is_done:
         pass
@@ -120,7 +109,7 @@ def test_what_was_deleted_is_made_again_when_it_is_asked_for(cluster: Cluster) -
     wanted = cluster.values(whole)
     cluster.run(cluster.submit(spec(({}, 4), ({"lr": 0.2}, 4), keep_best=0)))
     cluster.run(cluster.submit(spec(({}, 2), keep_best=0)))
-    deleting = retention(cluster, budget=1)
+    deleting = cluster.deleting(budget=1)
     while deleting.look().objects:
         pass
     assert len(stored(cluster)) == 1  # that of the best of the first study
@@ -133,9 +122,9 @@ def test_what_was_deleted_is_made_again_when_it_is_asked_for(cluster: Cluster) -
 def test_a_crash_between_the_two_steps_is_made_up_for(cluster: Cluster) -> None:
     cluster.run(cluster.submit(spec(({}, 4), keep_best=0)))
     [kept] = checkpoint_needs.checkpoints(cluster.plan)
-    give(cluster, c.ReleaseCheckpoints(checkpoints=(kept,), reason="budget"))
+    cluster.give(c.ReleaseCheckpoints(checkpoints=(kept,), reason="budget"))
     assert stored(cluster)
-    freed = retention(cluster, budget=None).look()
+    freed = cluster.deleting(budget=None).look()
     assert (freed.objects, freed.is_done) == (1, True)
     assert not stored(cluster) and not cluster.plan.released
     assert [event.reason for event in cluster.events(e.CheckpointDropped)] == ["deleted"]
@@ -147,8 +136,8 @@ def test_a_deleted_study_takes_its_own_with_it_and_leaves_the_others_theirs(clus
     stays = cluster.submit(spec(({}, 4), ({"lr": 0.3}, 4)))
     cluster.run(stays)
     values = cluster.values(stays)
-    give(cluster, c.DeleteStudy(study=gone, at=1.0))
-    assert retention(cluster, budget=None).look().objects == 1
+    cluster.give(c.DeleteStudy(study=gone, at=1.0))
+    assert cluster.deleting(budget=None).look().objects == 1
     assert cluster.values(stays) == values
     assert stored(cluster) == {kept.key for kept in checkpoint_needs.checkpoints(cluster.plan)}
     with cluster.records.read() as rows:
@@ -161,7 +150,7 @@ def test_states_kept_on_purpose_survive_the_end_any_budget_and_gc_and_others_do_
     cluster: Cluster, merge: bool
 ) -> None:
     study = cluster.submit({**BRANCHES, "merge": merge, "keep_at": [3], "keep_every": 6, "keep_best": 0})
-    deleting = retention(cluster, budget=1)
+    deleting = cluster.deleting(budget=1)
     run(cluster, study, deleting)
     trials = cluster.study(study).trials
     assert [sorted(checkpoint_needs.states_of(cluster.plan, trial)) for trial in trials] == [[3, 6]] * 2
@@ -173,7 +162,7 @@ def test_states_kept_on_purpose_survive_the_end_any_budget_and_gc_and_others_do_
     orphans = [each.key for each in find_orphans(cluster.records, cluster.plans, cluster.store, age=0.0)]
     assert orphans == [f"{cluster.stream}/stray.safetensors"]
     stray.unlink()
-    give(cluster, c.DeleteStudy(study=study, at=cluster.clock.now()))
+    cluster.give(c.DeleteStudy(study=study, at=cluster.clock.now()))
     while not deleting.look().is_done:
         pass
     assert not stored(cluster)

@@ -38,8 +38,23 @@ def work() -> ChainAssignment:
     )
 
 
-def host(script: Callable[[InProcess, str, int], None] = lambda *_: None) -> TrainerHost:
-    return TrainerHost(lambda: InProcess(script), lambda: {"toy": TrainerSource(TOY, "1")}, 60.0, lambda: 0.0)
+Script = Callable[[InProcess, str, int], None]
+
+
+def host(
+    script: Script = lambda *_: None,
+    started: list[InProcess] | None = None,
+    clock: Callable[[], float] = lambda: 0.0,
+    **limits: Any,
+) -> TrainerHost:
+    """started: a list that its processes are added to."""
+    processes = [] if started is None else started
+
+    def start() -> InProcess:
+        processes.append(InProcess(script))
+        return processes[-1]
+
+    return TrainerHost(start, lambda: {"toy": TrainerSource(TOY, "1")}, 60.0, clock, **limits)
 
 
 def read(resume: ResumePoint) -> NoReturn:
@@ -109,11 +124,7 @@ def test_a_process_that_died_while_nobody_used_it_is_replaced(tmp_path: Path) ->
         if what == "log" and process is started[0] and step == 2:
             raise TrainerFailed("crash", "the trainer's process was ended by signal 9")
 
-    def start() -> InProcess:
-        started.append(InProcess(log))
-        return started[-1]
-
-    trainer = TrainerHost(start, lambda: {"toy": TrainerSource(TOY, "1")}, 60.0, lambda: 0.0)
+    trainer = host(log, started)
     train(trainer, 0)
     trainer.set_place(("p", "n", 2))
     with pytest.raises(TrainerFailed):
@@ -126,11 +137,7 @@ def test_a_state_is_loaded_into_a_model_that_nobody_has_trained() -> None:
     """Where the process had trained another trial, the chain found what that had left behind."""
     done, started = list[str](), list[InProcess]()
 
-    def start() -> InProcess:
-        started.append(InProcess(lambda process, what, step: done.append(f"{what} in {started.index(process)}")))
-        return started[-1]
-
-    trainer = TrainerHost(start, lambda: {"toy": TrainerSource(TOY, "1")}, 60.0, lambda: 0.0)
+    trainer = host(lambda process, what, step: done.append(f"{what} in {started.index(process)}"), started)
     train(trainer, 0)
     state = trainer.save()
     trainer.set_place(("p", "m", 2))
@@ -172,12 +179,7 @@ def test_where_nothing_is_in_memory_there_is_nothing_to_end() -> None:
 
 def test_a_chain_resumes_in_the_process_that_trained_its_beginning_unless_that_has_grown() -> None:
     started = list[InProcess]()
-
-    def start() -> InProcess:
-        started.append(InProcess(lambda *_: None))
-        return started[-1]
-
-    trainer = TrainerHost(start, lambda: {"toy": TrainerSource(TOY, "1")}, 60.0, lambda: 0.0, growth_bytes=100)
+    trainer = host(started=started, growth_bytes=100)
     train(trainer, 0)
     trainer.set_place(("p", "n", 2))
     state = trainer.save()
@@ -208,12 +210,7 @@ def used_processes(most: float | None, seconds: float = 3.0) -> tuple[list[bool]
     def pass_time(process: InProcess, what: str, step: int) -> None:
         now[0] += seconds if what == "build" else 0.0
 
-    def start() -> InProcess:
-        started.append(InProcess(pass_time))
-        return started[-1]
-
-    trainer = TrainerHost(start, lambda: {"toy": TrainerSource(TOY, "1")}, 60.0, lambda: now[0])
-    shared = list[bool]()
+    trainer, shared = host(pass_time, started, lambda: now[0]), list[bool]()
     for _ in range(3):
         chain = replace(work(), most_fresh_seconds=most)
         trainer.begin(chain, 0, read, None)
@@ -238,11 +235,7 @@ def test_a_process_in_which_something_was_left_is_not_shared() -> None:
         now[0] += 3.0 if what == "build" else 0.0
         process.left = ["SCALE (a global of trainer.py)"] if what == "build" and len(started) == 1 else []
 
-    def start() -> InProcess:
-        started.append(InProcess(leave))
-        return started[-1]
-
-    trainer = TrainerHost(start, lambda: {"toy": TrainerSource(TOY, "1")}, 60.0, lambda: now[0])
+    trainer = host(leave, started, lambda: now[0])
     for processes in (1, 2):
         trainer.begin(replace(work(), most_fresh_seconds=1.0), 0, read, None)
         assert not trainer.shares_process and len(started) == processes
