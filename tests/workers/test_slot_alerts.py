@@ -27,6 +27,9 @@ from app.workers.slot.claim import NoTrainerProcess
 from tests.promql import INTERVAL, Prometheus
 
 HOUR = 60.0
+LONGEST = 1.25 * HOUR
+"""Longer than any alert looks back and waits."""
+
 BEATS = 3
 
 
@@ -74,7 +77,7 @@ def test_in_calm_nothing_fires_at_work_or_without_any(watched: Watched) -> None:
     watched.cluster.submit(BRANCHES)
     assert watched.watch(0.5 * HOUR) == {}
     watched.cluster.submit(long(20))
-    assert watched.watch(2.5 * HOUR) == {}
+    assert watched.watch(LONGEST) == {}
     assert watched.prometheus.value("stagetree_studies", state="completed") == 2
     assert watched.prometheus.value("stagetree_slots", state="idle") == 2
 
@@ -95,7 +98,7 @@ def test_a_slot_stands_still(watched: Watched) -> None:
 
 
 def test_a_slot_that_is_given_work_after_hours_without_any_does_not_stand_still(watched: Watched) -> None:
-    assert watched.watch(2 * HOUR) == {}
+    assert watched.watch(LONGEST) == {}
     watched.cluster.submit(long(8))
     watched.cluster.at("train", 3, lambda: watched.watch(1, watched.tick))
     assert watched.watch(6) == {}
