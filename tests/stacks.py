@@ -91,8 +91,7 @@ class Service:
         """Until a model of the study was evaluated after this step, or a later one."""
 
         def look() -> bool:
-            evaluated = (event["data"] for event in self.client.events(study) if event["type"] == "Evaluated")
-            return any(each["step"] >= step for each in evaluated)
+            return any(fact["step"] >= step for fact in self.facts(study, "Evaluated"))
 
         wait_for(f"step {step} of {study}", look)
 
@@ -104,6 +103,10 @@ class Service:
             return next((event for event in found if data.items() <= event["data"].items()), None)
 
         return dict(wait_for(f"{kind} in {study}", look))
+
+    def facts(self, study: str, kind: str) -> list[Json]:
+        """What the events of this kind say."""
+        return [event["data"] for event in self.client.events(study) if event["type"] == kind]
 
     def running(self, study: str) -> list[Json]:
         return list(self.client.study(study, trials=False)["progress"]["running"])
@@ -234,6 +237,13 @@ class Cluster(Service):
         os.kill(self.processes[name].pid, number)
         self.processes[name].wait(PATIENCE)
 
+    def restart(self, *names: str, **settings: str) -> None:
+        """Start processes again, and kill those that have not ended."""
+        for name in names:
+            if self.processes[name].poll() is None:
+                self.kill(name)
+        self.start(*names, **settings)
+
     def broker(self) -> Redis:
         return Redis.from_url(self.settings["STAGETREE_BROKER_URL"])
 
@@ -245,9 +255,11 @@ class Cluster(Service):
 
     def stop(self) -> None:
         """End every process, the broker last."""
-        for name in reversed(self.commands):
-            self.processes[name].terminate()
-            self.processes[name].wait(PATIENCE)
+        for names in (self.commands.keys() - {"redis"}, {"redis"}):
+            for name in names:
+                self.processes[name].terminate()
+            for name in names:
+                self.processes[name].wait(PATIENCE)
 
     def log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text(errors="replace")

@@ -80,8 +80,7 @@ def check_cost(cluster: Cluster, study: str) -> None:
     """No step was trained twice, and no worker was taken for lost."""
     steps = cluster.client.study(study)["steps"]
     assert steps["executed"] == steps["unique"]
-    ended = [event["data"] for event in cluster.client.events(study) if event["type"] == "ChainEnded"]
-    assert {each["outcome"] for each in ended} == {"done"}
+    assert {fact["outcome"] for fact in cluster.facts(study, "ChainEnded")} == {"done"}
 
 
 def fold_anew(cluster: Cluster, study: str) -> SearchPlan:

@@ -80,7 +80,7 @@ def test_a_clock_of_the_database_that_jumps(
 
 
 def outcomes(cluster: Cluster, study: str) -> set[str]:
-    return {event["data"]["outcome"] for event in cluster.client.events(study) if event["type"] == "ChainEnded"}
+    return {fact["outcome"] for fact in cluster.facts(study, "ChainEnded")}
 
 
 @pytest.mark.slow
@@ -89,7 +89,7 @@ def test_a_clock_of_machines_that_jumps(cluster: Cluster, expected: list[Json], 
     offset, names = tmp_path / "offset", ("gpu0", "scheduler")
     offset.write_text("0")
     (tmp_path / "sitecustomize.py").write_text(MACHINE.format(file=str(offset)))
-    restart(cluster, *names, PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}", STAGETREE_WARM="")
+    cluster.restart(*names, PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}", STAGETREE_WARM="")
     try:
         study, _ = begin(cluster, "machine-clock", slot="gpu0", seconds=0.3)
         for jump in (HOUR, -HOUR):
@@ -99,10 +99,4 @@ def test_a_clock_of_machines_that_jumps(cluster: Cluster, expected: list[Json], 
         check_cost(cluster, study)
     finally:
         offset.write_text("0")
-        restart(cluster, *names)
-
-
-def restart(cluster: Cluster, *names: str, **settings: str) -> None:
-    for name in names:
-        cluster.kill(name)
-    cluster.start(*names, **settings)
+        cluster.restart(*names)

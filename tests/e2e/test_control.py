@@ -73,7 +73,7 @@ def test_a_cancelled_study_stops_soon_and_keeps_its_results(stack: Service) -> N
     assert stack.client.cancel(study)["state"] == "cancelled"  # twice does no harm
     with pytest.raises(Conflict):
         stack.client.resume(study)
-    kept = [event["data"]["step"] for event in stack.client.events(study) if event["type"] == "CheckpointKept"]
+    kept = [fact["step"] for fact in stack.facts(study, "CheckpointKept")]
     again = stack.run(trials("cancel", ({}, max(kept) + 2), seconds=0.0))
     assert again["state"] == "completed"
 

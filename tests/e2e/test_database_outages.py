@@ -1,4 +1,4 @@
-"""PostgreSQL away at every moment of a chain, and for long: nothing is trained twice, and no slot stays idle."""
+"""PostgreSQL away while a message arrives, and for long: nothing is trained twice, and no slot stays idle."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def demoted(cluster: Cluster, admin: Engine) -> Iterator[None]:
         set_read_only(False)
 
 
-# ------------------------------------------------------------------------------------------------ moments of a chain
+# ------------------------------------------------------------------------------------- moments at which a message comes
 
 
 def outage_at_claim(cluster: Cluster, outage: Outage, submit: Submit) -> str:
@@ -74,14 +74,6 @@ def outage_at_claim(cluster: Cluster, outage: Outage, submit: Submit) -> str:
     return study
 
 
-def outage_in_training(cluster: Cluster, outage: Outage, submit: Submit) -> str:
-    study = submit()
-    wait_for("a stage under way", lambda: [chain for chain in chains(cluster, ChainState.RUNNING) if is_inside(chain)])
-    with outage():
-        time.sleep(MOMENT)
-    return study
-
-
 def outage_between_stages(cluster: Cluster, outage: Outage, submit: Submit) -> str:
     """The message that begins the next stage arrives while the database is away."""
     study = submit()
@@ -89,17 +81,6 @@ def outage_between_stages(cluster: Cluster, outage: Outage, submit: Submit) -> s
     with ExitStack() as away:
         with halted(cluster, first[0].slot):
             wait_for("the end of a stage", lambda: is_past(cluster, first[0]))
-            away.enter_context(outage())
-        time.sleep(MOMENT)
-    return study
-
-
-def outage_while_saving(cluster: Cluster, outage: Outage, submit: Submit) -> str:
-    """The last checkpoint of a chain is saved, and its last facts are stated, while the database is away."""
-    with ExitStack() as away:
-        with cluster.fault("store", "freeze", *SLOTS):
-            study = submit()
-            wait_for("a chain that is being saved", lambda: chains(cluster, ChainState.SAVING))
             away.enter_context(outage())
         time.sleep(MOMENT)
     return study
@@ -123,11 +104,6 @@ def chains(cluster: Cluster, state: ChainState) -> list[ChainRecord]:
         return [row for row in rows.chains.live() if row.state == state]
 
 
-def is_inside(chain: ChainRecord) -> bool:
-    stage = chain.stages[chain.index]
-    return stage.start < chain.step < stage.end
-
-
 def has_next(chain: ChainRecord) -> bool:
     return chain.index + 1 < len(chain.stages)
 
@@ -144,22 +120,19 @@ def is_past(cluster: Cluster, before: ChainRecord) -> bool:
 
 
 @pytest.mark.parametrize(
-    "outage, moment",
+    ("outage", "moment"),
     [
         ("refuse", outage_at_claim),
         pytest.param("demoted", outage_at_claim, marks=pytest.mark.slow),
-        pytest.param("demoted", outage_in_training, marks=pytest.mark.slow),
         pytest.param("refuse", outage_between_stages, marks=pytest.mark.slow),
-        pytest.param("demoted", outage_while_saving, marks=pytest.mark.slow),
-        pytest.param("refuse", outage_in_training, marks=pytest.mark.slow),
         pytest.param("demoted", outage_between_stages, marks=pytest.mark.slow),
-        pytest.param("refuse", outage_while_saving, marks=pytest.mark.slow),
     ],
     indirect=["outage"],
 )
-def test_an_outage_at_a_moment_of_a_chain_costs_no_step(
+def test_an_outage_in_which_a_message_arrives_costs_no_step(
     cluster: Cluster, expected: list[Json], outage: Outage, moment: Moment, request: pytest.FixtureRequest
 ) -> None:
+    """`tests/world` has outages at all other moments, and the next test has long ones."""
     study = moment(cluster, outage, lambda: cluster.submit(grid(request.node.name, seconds=0.1)))
     check(cluster, study, expected)
     check_cost(cluster, study)
@@ -184,8 +157,7 @@ def test_an_outage_of_half_a_minute_costs_no_step_and_leaves_no_slot_idle(
 
 def assigned(cluster: Cluster, study: str) -> list[str]:
     """The slots of all chains of the study, in order."""
-    events = cluster.client.events(study)
-    return [event["data"]["slot"] for event in events if event["type"] == "ChainAssigned"]
+    return [fact["slot"] for fact in cluster.facts(study, "ChainAssigned")]
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ Two names before the device are two machines, as tasks of Slurm are that see one
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -23,8 +24,7 @@ def apart(cluster: Cluster) -> Iterator[Cluster]:
     """The cluster with a slot on each of two machines instead of its own."""
     before, commands = cluster.settings, cluster.commands
     for name in ("gpu0", "gpu1"):
-        cluster.processes[name].terminate()
-        cluster.processes[name].wait(60.0)
+        cluster.kill(name, signal.SIGTERM)
     cluster.settings = before | {"STAGETREE_ADDRESS": "127.0.0.1"}
     named = {
         name: [name if part == "gpu0" else part.replace("gpu0@", f"{name}@") for part in commands["gpu0"]]
@@ -34,8 +34,7 @@ def apart(cluster: Cluster) -> Iterator[Cluster]:
     cluster.start(*APART)
     yield cluster
     for name in APART:
-        cluster.processes[name].terminate()
-        cluster.processes[name].wait(60.0)
+        cluster.kill(name, signal.SIGTERM)
     cluster.settings, cluster.commands = before, commands
     cluster.start("gpu0", "gpu1")
 
@@ -46,7 +45,7 @@ def test_two_machines_have_the_values_of_one_slot(apart: Cluster) -> None:
     assert done["state"] == "completed"
     assert curves(apart, done["study"]) == curves(apart, alone["study"])
     assert {slots for *_, slots in assigned(apart, done["study"])} == {2}
-    outcomes = {each["data"]["outcome"] for each in apart.client.events(done["study"]) if each["type"] == "ChainEnded"}
+    outcomes = {fact["outcome"] for fact in apart.facts(done["study"], "ChainEnded")}
     assert outcomes == {"done"}
     assert {slot["lent_to"] and slot["lent_to"]["study"] for slot in apart.client.slots()} == {None}
 
@@ -55,8 +54,7 @@ def test_parameters_that_two_machines_divide_have_the_values_of_one_slot(apart: 
     alone, two = (apart.run({**study(f"divided by {ranks}", 0.0, ranks=ranks), **DIVIDED}) for ranks in (1, 2))
     assert (alone["state"], two["state"]) == ("completed", "completed")
     assert curves(apart, two["study"]) == curves(apart, alone["study"])
-    events = [each["data"] for each in apart.client.events(two["study"]) if each["type"] == "CheckpointKept"]
-    assert events and {len(each["parts"]) for each in events} == {1}
+    assert {len(fact["parts"]) for fact in apart.facts(two["study"], "CheckpointKept")} == {1}
 
 
 @pytest.mark.parametrize("lost", ["the leader", "a member"])
@@ -64,9 +62,7 @@ def test_a_lost_machine_is_charged_to_nobody(apart: Cluster, lost: str) -> None:
     expected = curves(apart, apart.run(study("alone", 0.0, ranks=1))["study"])
     going = apart.submit(study(f"{lost} is lost", 0.3, ranks=2, check=False, max_restarts=0))
     leader = str(wait_for("a stage under way", lambda: at_work(apart, going))[0])
-    name = leader if lost == "the leader" else next(each for each in APART if each != leader)
-    apart.kill(name)
-    apart.start(name)
+    apart.restart(leader if lost == "the leader" else next(each for each in APART if each != leader))
     check(apart, going, expected)
-    outcomes = {each["data"]["outcome"] for each in apart.client.events(going) if each["type"] == "ChainEnded"}
+    outcomes = {fact["outcome"] for fact in apart.facts(going, "ChainEnded")}
     assert outcomes & {"lost", "interrupted"}

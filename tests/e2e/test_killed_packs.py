@@ -43,7 +43,7 @@ def test_a_kill_with_three_of_eight_lanes_done_loses_nothing(one_slot: Cluster, 
     study = one_slot.submit(siblings("killed", seconds=0.1))
 
     def are_inside() -> bool:
-        chains = [event["data"] for event in one_slot.client.events(study) if event["type"] == "ChainEnded"]
+        chains = one_slot.facts(study, "ChainEnded")
         inside = [run for run in one_slot.running(study) if SHORT < run["step"] < LONG]
         return (len(chains), len(inside)) == (1 + DONE, LANES - DONE)  # the beginning that they share is one
 
@@ -107,7 +107,7 @@ def begun(journal: Path) -> dict[int, list[int]]:
 
 def kept(cluster: Cluster, study: str) -> set[int]:
     """The steps whose states are on record."""
-    return {event["data"]["step"] for event in cluster.client.events(study) if event["type"] == "CheckpointKept"}
+    return {fact["step"] for fact in cluster.facts(study, "CheckpointKept")}
 
 
 def logged(cluster: Cluster, study: str) -> list[int]:

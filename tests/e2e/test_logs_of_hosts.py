@@ -17,7 +17,7 @@ def test_a_study_on_two_hosts_shows_its_logs_and_curves(cluster: Cluster) -> Non
     chatty = [({"lr": rate, "mood": "chatty"}, 12) for rate in (0.1, 0.2)]
     study = cluster.submit(trials("hosts", *chatty, seconds=0.2))
     assert cluster.wait(study)["state"] == "completed"
-    slots = {event["data"]["slot"] for event in cluster.client.events(study) if event["type"] == "ChainAssigned"}
+    slots = {fact["slot"] for fact in cluster.facts(study, "ChainAssigned")}
     assert slots == {"gpu0", "gpu1"}
     for trial in range(2):
         wait_for("the whole log", lambda trial=trial: "step 11 says hello" in printed(cluster, study, trial))

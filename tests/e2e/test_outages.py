@@ -82,7 +82,7 @@ def test_a_store_that_is_away(cluster: Cluster, expected: list[Json], how: str) 
     with bad_store(cluster, how):
         time.sleep(MISSING if how == "404" else 6)
     check(cluster, study, expected)
-    assert "CheckpointDropped" not in [event["type"] for event in cluster.client.events(study)]
+    assert not cluster.facts(study, "CheckpointDropped")
 
 
 @pytest.mark.slow
@@ -128,25 +128,18 @@ def test_branches_begin_on_the_host_before_the_trunk_is_in_the_store(cluster: Cl
     slots, lr = ("gpu0", "gpu1"), [switch(0.1, 0.1 + number, 4) for number in range(1, 5)]
     spec = trials("early", *(({"lr": each}, 8) for each in lr), seconds=0.05)
     spec["trainer_args"] |= {"ballast": 3 * 2**20}
-    for slot in slots:
-        cluster.kill(slot)
-    cluster.start(*slots, STAGETREE_CACHE=f"{tmp_path},1GiB", STAGETREE_PROOFS="0")
+    cluster.restart(*slots, STAGETREE_CACHE=f"{tmp_path},1GiB", STAGETREE_PROOFS="0")
     try:
         with cluster.fault("store", "freeze", *slots):
             study = cluster.submit(spec)
             cluster.wait_for_event(study, "CheckpointCached", step=4)
-            done = lambda: [each for each in cluster.client.events(study) if each["type"] == "StageCompleted"]  # noqa: E731
-            wait_for("the ends of all branches", lambda: len(done()) >= 5)
-            assert not [each for each in cluster.client.events(study) if each["type"] == "CheckpointKept"]
+            wait_for("the ends of all branches", lambda: len(cluster.facts(study, "StageCompleted")) >= 5)
+            assert not cluster.facts(study, "CheckpointKept")
         assert cluster.wait(study)["state"] == "completed"
         check_log(cluster, study)
         check_cost(cluster, study)
-        assert {each["data"]["slot"] for each in cluster.client.events(study) if each["type"] == "ChainAssigned"} == {
-            *slots
-        }
+        assert {fact["slot"] for fact in cluster.facts(study, "ChainAssigned")} == {*slots}
     finally:
-        for slot in slots:
-            cluster.kill(slot)
-        cluster.start(*slots)
+        cluster.restart(*slots)
     alone = cluster.run(spec | {"merge": False, "trainer_args": spec["trainer_args"] | {"tag": "early, alone"}})
     assert curves(cluster, study) == curves(cluster, alone["study"])

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from stacks import Cluster, Json, Service
+from stacks import Cluster, Service
 from test_surroundings import TRAINER
 from toys import curves, switch, trials
 
@@ -20,17 +20,13 @@ TWENTY = [({"lr": switch(0.1, 0.2 + number / 100, 4)}, 6) for number in range(20
 """Trials that share the first four of their six steps."""
 
 
-def failures(service: Service, study: str) -> list[Json]:
-    return [event["data"] for event in service.client.events(study) if event["type"] == "StageFailed"]
-
-
 def test_one_error_in_a_trunk_of_twenty_trials_fails_nobody(stack: Service, tmp_path: Path) -> None:
     hiccup = [({**hp, "mood": "hiccup"}, steps) for hp, steps in TWENTY]
     spec = trials("hiccup", *hiccup)
     spec["trainer_args"]["journal"] = str(tmp_path / "journal")
     study = stack.run(spec)
     assert [trial["state"] for trial in study["trials"]] == ["completed"] * 20
-    assert [failure["error"].splitlines()[-1] for failure in failures(stack, study["study"])] == [
+    assert [failure["error"].splitlines()[-1] for failure in stack.facts(study["study"], "StageFailed")] == [
         "OSError: stale file handle"
     ]
 
@@ -43,7 +39,7 @@ def test_a_device_that_a_trial_broke_is_whole_for_all_others(stack: Service) -> 
     sound = stack.run(trials("no device", *TWENTY[:6]))
     values = [trial["value"] for trial in study["trials"] if trial["state"] == "completed"]
     assert values == [trial["value"] for trial in sound["trials"]]
-    assert {failure["kind"] for failure in failures(stack, study["study"])} == {"device"}
+    assert {failure["kind"] for failure in stack.facts(study["study"], "StageFailed")} == {"device"}
 
 
 @pytest.fixture(scope="module")
@@ -56,20 +52,15 @@ def unwell(cluster: Cluster) -> Iterator[Cluster]:
 
 def restart(cluster: Cluster, gpu0: dict[str, str], gpu1: dict[str, str], **both: str) -> None:
     for name, settings in (("gpu0", gpu0), ("gpu1", gpu1)):
-        cluster.kill(name)
-        cluster.start(name, **both, **settings)
+        cluster.restart(name, **both, **settings)
 
 
 def test_a_sick_slot_beside_a_sound_one_fails_no_trial(unwell: Cluster) -> None:
     alone = [({"lr": 0.1 + number / 100, "mood": "sick"}, 4) for number in range(6)]
     study = unwell.run(trials("sick", *alone))
     assert [trial["state"] for trial in study["trials"]] == ["completed"] * 6
-    slots = {event["data"]["chain"]: event["data"]["slot"] for event in assignments(unwell, study["study"])}
-    assert {slots[failure["chain"]] for failure in failures(unwell, study["study"])} == {"gpu1"}
-
-
-def assignments(service: Service, study: str) -> list[Json]:
-    return [event for event in service.client.events(study) if event["type"] == "ChainAssigned"]
+    slots = {fact["chain"]: fact["slot"] for fact in unwell.facts(study["study"], "ChainAssigned")}
+    assert {slots[failure["chain"]] for failure in unwell.facts(study["study"], "StageFailed")} == {"gpu1"}
 
 
 def test_a_step_that_sleeps_for_ever_is_ended_and_the_others_go_on(unwell: Cluster) -> None:

@@ -29,8 +29,7 @@ def study(tag: str, seconds: float, **more: Any) -> Json:
 
 def assigned(service: Service, study: str) -> list[tuple[int, int, int]]:
     """Of each chain that trained something new: from where to where, and how many slots it had."""
-    events = [event["data"] for event in service.client.events(study) if event["type"] == "ChainAssigned"]
-    trained = [each for each in events if each["proof"] is None]
+    trained = [each for each in service.facts(study, "ChainAssigned") if each["proof"] is None]
     return [(each["stages"][0]["start"], each["stages"][-1]["end"], 1 + len(each["members"])) for each in trained]
 
 
@@ -43,7 +42,7 @@ def test_a_trunk_has_two_slots_and_its_leaves_one_each(stack: Service) -> None:
     ((*_, measured), trunk, *leaves) = assigned(stack, done["study"])
     assert (measured, trunk) == (2, (0, TRUNK, 2))  # the first chain only measures
     assert leaves == [(TRUNK, END, 1)] * 2
-    (profile,) = [each["data"] for each in stack.client.events(done["study"]) if each["type"] == "RanksProfiled"]
+    (profile,) = stack.facts(done["study"], "RanksProfiled")
     assert profile["step_seconds"].keys() == {"1", "2"}
     foretold = stack.client.preview(study("moldable", 0.1, ranks={"least": 1, "most": 2}), slots=2)["ranks"]
     assert (foretold["kind"], foretold["assumed"]) == (profile["kind"], [])
@@ -66,8 +65,7 @@ def test_two_ranks_with_divided_parameters_have_the_values_of_one(stack: Service
     assert (alone["state"], two["state"]) == ("completed", "completed")
     assert curves(stack, two["study"]) == curves(stack, alone["study"])
     assert {slots for *_, slots in assigned(stack, two["study"])} == {2}
-    kept = [each["data"] for each in stack.client.events(two["study"]) if each["type"] == "CheckpointKept"]
-    assert kept and {len(each["parts"]) for each in kept} == {1}
+    assert {len(fact["parts"]) for fact in stack.facts(two["study"], "CheckpointKept")} == {1}
 
 
 @pytest.mark.parametrize("lost", [pytest.param("the leader", marks=pytest.mark.slow), "a member"])
@@ -81,13 +79,11 @@ def test_a_lost_slot_is_charged_to_nobody(cluster: Cluster, whole: Cluster, stac
     assert (lent["state"], lent["lent_to"]["slot"], lent["lent_to"]["study"]) == ("lent", leader, going)
     (under_way,) = cluster.client.study(going)["progress"]["running"]
     assert (under_way["slot"], under_way["members"]) == (leader, [member])
-    name = leader if lost == "the leader" else member
-    cluster.kill(name)
-    cluster.start(name)
+    cluster.restart(leader if lost == "the leader" else member)
     if lost == "a member":
         os.kill(child, signal.SIGCONT)
     check(cluster, going, expected)
-    outcomes = {event["data"]["outcome"] for event in cluster.client.events(going) if event["type"] == "ChainEnded"}
+    outcomes = {fact["outcome"] for fact in cluster.facts(going, "ChainEnded")}
     assert outcomes & {"lost", "interrupted"}
 
 
@@ -97,23 +93,19 @@ def test_a_worker_that_is_killed_between_two_parts_leaves_no_checkpoint_and_what
 ) -> None:
     """A checkpoint is there as a whole or not at all, also where its first part is stored."""
     expected = curves(stack, stack.run({**study("alone", 0.0, ranks=1), **DIVIDED})["study"])
-    before, died = whole.commands, tmp_path / "died"
+    before, died, slots = whole.commands, tmp_path / "died", ("gpu0", "gpu1")
     script = str(Path(__file__).with_name("dying.py"))
     try:
-        for name in ("gpu0", "gpu1"):
-            command = before[name]
-            whole.commands = {**whole.commands, name: [command[0], script, str(died), *command[3:]]}
-            whole.kill(name, signal.SIGTERM)
-            whole.start(name)
+        for name in slots:
+            whole.commands = whole.commands | {name: [before[name][0], script, str(died), *before[name][3:]]}
+        whole.restart(*slots)
         going = whole.submit({**study("killed between parts", 0.0, ranks=2, max_restarts=0), **DIVIDED})
         check(whole, going, expected)
     finally:
         whole.commands = before
-        for name in ("gpu0", "gpu1"):
-            whole.kill(name, signal.SIGTERM)
-            whole.start(name)
+        whole.restart(*slots)
     lost = died.read_text()
-    kept = [each["data"] for each in whole.client.events(going) if each["type"] == "CheckpointKept"]
+    kept = whole.facts(going, "CheckpointKept")
     named = {key for each in kept for key in (each["key"], *(part["key"] for part in each["parts"]))}
     assert {len(each["parts"]) for each in kept} == {1} and lost not in named
     records = SqlRecords(whole.database)

@@ -32,8 +32,7 @@ def test_a_study_that_comes_later_finds_everything(stack: Service) -> None:
 
 def test_a_study_may_branch_inside_a_stage_that_is_long_over(stack: Service) -> None:
     first = stack.run(trials("later", ({}, 40), seconds=0.02, eval_every=None))["study"]
-    events = [event["data"] for event in stack.client.events(first) if event["type"] == "CheckpointKept"]
-    inside = sorted(event["step"] for event in events if event["intermediate"])
+    inside = sorted(fact["step"] for fact in stack.facts(first, "CheckpointKept") if fact["intermediate"])
     branch = inside[len(inside) // 2] + 1  # how many there are, and where, depends on how fast they were stored
     second = stack.run(trials("later", ({"lr": switch(0.1, 0.01, branch)}, 40), seconds=0.02, eval_every=None))
     begun = max(step for step in inside if step <= branch)
@@ -65,8 +64,7 @@ def decay(stable_until: int) -> dict[str, Any]:
 
 def kept(stack: Service, study: str, most: int) -> list[int]:
     """The steps up to `most` at which a state is on record by now."""
-    events = (event["data"] for event in stack.client.events(study) if event["type"] == "CheckpointKept")
-    return [event["step"] for event in events if event["step"] <= most]
+    return [fact["step"] for fact in stack.facts(study, "CheckpointKept") if fact["step"] <= most]
 
 
 @pytest.mark.slow
@@ -78,7 +76,7 @@ def test_a_late_decay_costs_the_steps_from_the_last_checkpoint(stack: Service) -
     found = stack.wait(late)
     assert stack.client.study(trunk, trials=False)["state"] == "running", "the other slot did it meanwhile"
     stack.client.cancel(trunk)
-    chains = [event["data"] for event in stack.client.events(late) if event["type"] == "ChainAssigned"]
+    chains = stack.facts(late, "ChainAssigned")
     begun = min(chain["stages"][0]["start"] for chain in chains if chain["stages"][0]["study"] == late)
     assert found["state"] == "completed"
     assert last <= begun <= PARTS and found["steps"]["executed"] == 55 - begun
@@ -98,14 +96,14 @@ def test_a_small_study_does_not_wait_for_the_long_chains_of_another(stack: Servi
     assert small["state"] == "completed"
     assert small["steps"]["executed"] == small["steps"]["unique"] == 20
     again = wait_for("the other slot to go back", lambda: _third_chain(stack, large))
-    events = [event for event in stack.client.events(large) if event["type"] == "ChainEnded"]
-    assert [event["data"]["outcome"] for event in events] == ["stopped"]
-    assert again["stages"][0]["start"] == events[0]["data"]["steps"] > 0, "it goes on where it was"
+    (ended,) = stack.facts(large, "ChainEnded")
+    assert ended["outcome"] == "stopped"
+    assert again["stages"][0]["start"] == ended["steps"] > 0, "it goes on where it was"
     assert stack.client.study(large)["state"] == "running"
     stack.client.cancel(large)
 
 
 def _third_chain(stack: Service, study: str) -> dict | None:
     """What the large study was given after its first two chains."""
-    chains = [event["data"] for event in stack.client.events(study) if event["type"] == "ChainAssigned"]
+    chains = stack.facts(study, "ChainAssigned")
     return chains[2] if len(chains) > 2 else None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from typing import Any
 
 import psutil
 import pytest
@@ -27,40 +26,23 @@ def another(cluster: Cluster, like: str, *queues: str, **settings: str) -> subpr
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("queues", [("gpu-0",), ("hostgpu0",), ("gpu0ab",), ("slot",), ("gpu0", "gpu1")])
-def test_a_queue_that_is_no_slot_is_refused(cluster: Cluster, queues: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("queues", "said"),
+    [
+        (("gpu-0",), "queue gpu-0 is no slot"),
+        (("gpu0", "gpu1"), "one worker is one slot"),
+        (("host-gpu0b",), "STAGETREE_SLOTS_PER_GPU=1 says that there is none"),
+        (("gpu0",), "slot gpu0 is taken by process {pid} on this machine"),
+    ],
+)
+def test_a_worker_that_can_be_no_slot_ends_with_a_sentence(
+    cluster: Cluster, queues: tuple[str, ...], said: str
+) -> None:
+    """`tests/processes/test_worker_roles.py` and `test_ownership.py` have all reasons."""
     ended = another(cluster, "gpu0", *queues)
     assert ended.returncode == 1
-    assert "is no slot" in ended.stderr or "one worker is one slot" in ended.stderr
+    assert said.format(pid=cluster.processes["gpu0"].pid) in ended.stderr
     assert "Traceback" not in ended.stderr
-
-
-@pytest.mark.slow
-def test_a_share_of_a_gpu_that_is_not_shared_is_refused(cluster: Cluster) -> None:
-    ended = another(cluster, "gpu0", "host-gpu0b")
-    assert ended.returncode == 1
-    assert "STAGETREE_SLOTS_PER_GPU=1 says that there is none" in ended.stderr
-    assert "Traceback" not in ended.stderr
-
-
-@pytest.mark.slow
-def test_a_second_worker_on_a_queue_ends_with_a_sentence(cluster: Cluster, expected: list[Json]) -> None:
-    study, _ = begin(cluster, "second")
-    ended = another(cluster, "gpu0", "gpu0")
-    assert ended.returncode == 1
-    assert f"slot gpu0 is taken by process {cluster.processes['gpu0'].pid} on this machine" in ended.stderr
-    assert "Traceback" not in ended.stderr
-    assert cluster.is_ready("gpu0")
-    check(cluster, study, expected)
-
-
-@pytest.mark.slow
-def test_a_worker_of_another_machine_on_a_queue_ends_with_a_sentence(cluster: Cluster, tmp_path: Any) -> None:
-    """As one would see it: it has other locks. The heartbeat of the first one tells."""
-    patient = {"STAGETREE_LOCKS": str(tmp_path), "STAGETREE_LEASE_SECONDS": "60"}
-    ended = another(cluster, "gpu0", "gpu0", **patient)
-    assert ended.returncode == 1
-    assert "slot gpu0 is taken by process" in ended.stderr
     assert cluster.is_ready("gpu0")
 
 
@@ -68,9 +50,7 @@ def test_a_worker_of_another_machine_on_a_queue_ends_with_a_sentence(cluster: Cl
 def test_a_worker_that_was_killed_is_started_again_at_once(cluster: Cluster) -> None:
     """Its lease is far from its end, and its child may not be gone yet."""
     for _ in range(3):
-        os.kill(cluster.processes["gpu0"].pid, signal.SIGKILL)
-        cluster.processes["gpu0"].wait(60)
-        cluster.start("gpu0")
+        cluster.restart("gpu0")
 
 
 @pytest.mark.slow
@@ -88,8 +68,7 @@ def test_a_beat_that_is_dead_is_not_missed(cluster: Cluster, expected: list[Json
     finally:
         os.kill(stopped, signal.SIGCONT)
     check(cluster, study, expected)
-    cluster.kill("scheduler")
-    cluster.start("scheduler")
+    cluster.restart("scheduler")
 
 
 NONSENSE = [b"not json", b"7", b"null", b"{}", b"[]", b'{"body": "%%%", "properties": {}}', b"\xff\xfe"]
