@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -85,6 +86,32 @@ def stagetree(folder: Path, *args: str) -> Json:
     return found
 
 
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project with that trainer, whose check sees what it reads."""
+    monkeypatch.setenv("STAGETREE_PROOFS", "1")
+    (tmp_path / "trainer.py").write_text(TRAINER)
+    return tmp_path
+
+
+def run(folder: Path, *options: str, steps: int = 0, **fields: Any) -> Json:
+    """What comes of the study with these fields, or of what `study.json` says."""
+    if steps or fields:
+        tuner = {"tuner": {"kind": "grid", "max_steps": steps}} if steps else {}
+        (folder / "study.json").write_text(json.dumps({**STUDY, **fields, **tuner}))
+    return stagetree(folder, "run", "study.json", "--slots", "1", "-q", *options)
+
+
+def shared(what: object, where: str = "inputs") -> str:
+    """Of shared results."""
+    return f"{what} has changed since shared results were trained: name it in `{where}` to train with the new one"
+
+
+def trained(what: object) -> str:
+    """Of both trials of the study."""
+    return f"2 stages read {what}, which had changed since this trainer was first seen to read it"
+
+
 def brief(study: Json) -> tuple[float, int]:
     assert study["not_exact"] == []
     return study["best"]["value"], study["steps"]["executed"]
@@ -94,11 +121,10 @@ def brief(study: Json) -> tuple[float, int]:
 @pytest.mark.parametrize("fields", [BEGIN, INPUTS], ids=["begin_from", "inputs"])
 def test_a_run_sees_that_a_file_was_replaced_and_that_it_is_back(tmp_path: Path, fields: Json) -> None:
     (tmp_path / "trainer.py").write_text(TRAINER)
-    (tmp_path / "study.json").write_text(json.dumps({**STUDY, **fields}))
     told = []
     for value, checked in ((10.0, ()), (20.0, UNCHECKED), (10.0, UNCHECKED)):
         write(tmp_path, fields, value)
-        told.append(brief(stagetree(tmp_path, "run", "study.json", "--slots", "1", "-q", *checked)))
+        told.append(brief(run(tmp_path, *checked, **fields)))
     assert told == [(11.0, 3), (21.0, 3), (11.0, 0)]
     if "begin_from" in fields:
         said = stagetree(tmp_path, "trial", "last", "1")
@@ -115,26 +141,14 @@ LEFT_OUT: Json = {"runtime_args": {"data": "read.bin"}}
 
 
 @pytest.mark.slow
-def test_results_of_a_file_that_nobody_named_say_when_it_has_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_results_of_a_file_that_nobody_named_say_when_it_has_changed(folder: Path) -> None:
     """Shared steps were trained with the file before; new steps read the new one."""
-    monkeypatch.setenv("STAGETREE_PROOFS", "1")  # the check of the trainer sees its files
-    (tmp_path / "trainer.py").write_text(TRAINER)
-    studies = (1, 1, 2)  # the steps of each; the first has seen the file as it was
-    told = []
-    for value, steps in zip((10.0, 20.0, 20.0), studies, strict=True):
-        study = {**STUDY, **LEFT_OUT, "tuner": {"kind": "grid", "max_steps": steps}}
-        (tmp_path / "study.json").write_text(json.dumps(study))
-        write(tmp_path, INPUTS, value)
-        told.append(stagetree(tmp_path, "run", "study.json", "--slots", "1", "-q")["not_exact"])
-    write(tmp_path, INPUTS, 10.0)
-    told.append(stagetree(tmp_path, "run", "study.json", "--slots", "1", "-q")["not_exact"])
-    read = str(tmp_path / "read.bin")
-    shared = f"{read} has changed since shared results were trained: name it in `inputs` to train with the new one"
-    trained = f"2 stages read {read}, which had changed since this trainer was first seen to read it"
-    assert told == [[], [shared], [trained, shared], [trained]]
-    assert f"1 stage read {read}, which had changed" in command(tmp_path, "trials", "last").stdout
+    told, read = [], folder / "read.bin"
+    for value, steps in ((10.0, 1), (20.0, 1), (20.0, 2), (10.0, 2)):  # the first has seen the file as it was
+        write(folder, INPUTS, value)
+        told.append(run(folder, steps=steps, **LEFT_OUT)["not_exact"])
+    assert told == [[], [shared(read)], [trained(read), shared(read)], [trained(read)]]
+    assert f"1 stage read {read}, which had changed" in command(folder, "trials", "last").stdout
 
 
 NUMBERS = """
@@ -159,23 +173,19 @@ PICTURES = NUMBERS + TRAINER.replace(
 
 
 @pytest.mark.slow
-def test_a_picture_that_joins_a_data_set_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_picture_that_joins_a_data_set_is_said(folder: Path) -> None:
     """Processes of the loader read it, and close their files."""
-    monkeypatch.setenv("STAGETREE_PROOFS", "1")
-    (tmp_path / "trainer.py").write_text(PICTURES)
+    (folder / "trainer.py").write_text(PICTURES)
+    data = folder / "data"
     for number in range(20):
-        (tmp_path / "data" / f"{number % 2}").mkdir(parents=True, exist_ok=True)
-        (tmp_path / "data" / f"{number % 2}" / f"{number}.txt").write_text("1")
-    (tmp_path / "study.json").write_text(json.dumps({**STUDY, "runtime_args": {"data": "data"}}))
-    run = ("run", "study.json", "--slots", "1", "-q")
-    assert stagetree(tmp_path, *run)["not_exact"] == []
-    (tmp_path / "data" / "1" / "20.txt").write_text("1")
-    [said] = stagetree(tmp_path, *run)["not_exact"]
-    data = tmp_path / "data"
-    assert said == (
+        (data / f"{number % 2}").mkdir(parents=True, exist_ok=True)
+        (data / f"{number % 2}" / f"{number}.txt").write_text("1")
+    assert run(folder, runtime_args={"data": "data"})["not_exact"] == []
+    (data / "1" / "20.txt").write_text("1")
+    assert run(folder)["not_exact"] == [
         f"{data}/*/*.txt has changed since shared results were trained: name {data} in `inputs` to train with the "
         "present files"
-    )
+    ]
 
 
 LIBRARY = "class Base:\n    begin = {}\n"
@@ -199,33 +209,22 @@ def test_code_beyond_the_trainers_version_is_seen_to_change(tmp_path: Path, monk
         (library / "base.py").write_text(LIBRARY.format(begin))
         declared = f'name = "number"\n    version = "{version}"' if version else 'name = "number"'
         (here / "trainer.py").write_text(trainer.replace('name = "number"', declared))
-        study = stagetree(here, "run", "study.json", "--slots", "1", "-q")
+        study = run(here)
         told.append((study["best"]["value"], study["not_exact"]))
-    shared = f"{library / 'base.py'} has changed since shared results were trained"
     assert told[0] == (11.0, []) and told[2:] == [(11.0, []), (11.0, [])], "the version says what is the same"
-    assert told[1][0] == 11.0 and told[1][1] == [f"{shared}: name it in `inputs` to train with the new one"]
-    (here / "study.json").write_text(json.dumps({**STUDY, "inputs": ["../src/library"]}))
+    assert told[1] == (11.0, [shared(library / "base.py")])
     (here / "trainer.py").write_text(trainer)
-    assert brief(stagetree(here, "run", "study.json", "--slots", "1", "-q"))[0] == 21.0
+    assert brief(run(here, inputs=["../src/library"]))[0] == 21.0
 
 
 @pytest.mark.slow
-def test_another_path_among_the_arguments_is_another_file_unless_it_is_a_copy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_path_among_the_arguments_is_another_file_unless_it_is_a_copy(folder: Path) -> None:
     """`runtime_args` are no part of the plan: results of the file before are shared."""
-    monkeypatch.setenv("STAGETREE_PROOFS", "1")
-    (tmp_path / "trainer.py").write_text(TRAINER)
-    told = []
+    told, read = [], folder / "2.txt"
     for name, value, steps in (("1.txt", 10.0, 1), ("copy.txt", 10.0, 1), ("2.txt", 20.0, 1), ("2.txt", 20.0, 2)):
-        (tmp_path / name).write_text(str(value))
-        fields = {"runtime_args": {"data": name}, "tuner": {"kind": "grid", "max_steps": steps}}
-        (tmp_path / "study.json").write_text(json.dumps({**STUDY, **fields}))
-        told.append(stagetree(tmp_path, "run", "study.json", "--slots", "1", "-q")["not_exact"])
-    read = tmp_path / "2.txt"
-    shared = f"{read} has changed since shared results were trained: name it in `inputs` to train with the new one"
-    trained = f"2 stages read {read}, which had changed since this trainer was first seen to read it"
-    assert told == [[], [], [shared], [trained, shared]]
+        (folder / name).write_text(str(value))
+        told.append(run(folder, steps=steps, runtime_args={"data": name})["not_exact"])
+    assert told == [[], [], [shared(read)], [trained(read), shared(read)]]
 
 
 OF_ENVIRONMENT = TRAINER.replace("import torch\n", "import os, torch\n").replace(
@@ -234,40 +233,33 @@ OF_ENVIRONMENT = TRAINER.replace("import torch\n", "import os, torch\n").replace
 
 
 @pytest.mark.slow
-def test_a_variable_that_the_trainer_reads_is_seen_to_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("STAGETREE_PROOFS", "1")
-    (tmp_path / "trainer.py").write_text(OF_ENVIRONMENT)
+def test_a_variable_that_the_trainer_reads_is_seen_to_change(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "trainer.py").write_text(OF_ENVIRONMENT)
     told = []
     for value, steps in ((10.0, 1), (20.0, 1), (20.0, 2)):
         monkeypatch.setenv("BEGIN", str(value))
-        (tmp_path / "study.json").write_text(json.dumps({**STUDY, "tuner": {"kind": "grid", "max_steps": steps}}))
-        told.append(stagetree(tmp_path, "run", "study.json", "--slots", "1", "-q")["not_exact"])
-    shared = "$BEGIN has changed since shared results were trained: name it in `trainer_args` to train with the new one"
-    trained = "2 stages read $BEGIN, which had changed since this trainer was first seen to read it"
-    assert told == [[], [shared], [trained, shared]]
+        told.append(run(folder, steps=steps)["not_exact"])
+    since = shared("$BEGIN", "trainer_args")
+    assert told == [[], [since], [trained("$BEGIN"), since]]
 
 
 @pytest.mark.slow
-def test_another_version_of_a_package_that_the_trainer_imports_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_version_of_a_package_that_the_trainer_imports_is_said(folder: Path) -> None:
     """After an upgrade, a study was answered with the results of the old version, and nothing said so."""
-    monkeypatch.setenv("STAGETREE_PROOFS", "1")
-    (tmp_path / "trainer.py").write_text(TRAINER.replace("import torch\n", "import torch, models_of_others\n"))
-    (tmp_path / SITE).mkdir()
-    (tmp_path / SITE / "models_of_others.py").touch()
+    (folder / "trainer.py").write_text(TRAINER.replace("import torch\n", "import torch, models_of_others\n"))
+    (folder / SITE).mkdir()
+    (folder / SITE / "models_of_others.py").touch()
     told = []
     for version, steps in (("1.0.3", 1), ("1.0.3", 1), ("1.0.9", 1), ("1.0.9", 2)):
-        install(tmp_path / SITE, "models_of_others", version)
-        (tmp_path / "study.json").write_text(json.dumps({**STUDY, "tuner": {"kind": "grid", "max_steps": steps}}))
-        told.append(stagetree(tmp_path, "run", "study.json", "--slots", "1", "-q")["not_exact"])
-    shared, *_ = told[2]
-    assert shared.startswith("shared results were trained with models_of_others 1.0.3, and there is another now: any ")
+        install(folder / SITE, "models_of_others", version)
+        told.append(run(folder, steps=steps)["not_exact"])
+    upgraded, *_ = told[2]
+    assert upgraded.startswith("shared results were trained with models_of_others 1.0.3, and there is another now: any")
     went_on = "2 stages resumed under another models_of_others (1.0.9 after 1.0.3)"
-    trained = "2 stages used models_of_others 1.0.9, where this trainer was first seen to use 1.0.3"
-    assert told == [[], [], [shared], [went_on, trained, shared]]
-    (tmp_path / "trainer.py").write_text((tmp_path / "trainer.py").read_text() + "\n# 1.0.9\n")
-    assert stagetree(tmp_path, "run", "study.json", "--slots", "1", "-q")["not_exact"] == []
+    new = "2 stages used models_of_others 1.0.9, where this trainer was first seen to use 1.0.3"
+    assert told == [[], [], [upgraded], [went_on, new, upgraded]]
+    (folder / "trainer.py").write_text((folder / "trainer.py").read_text() + "\n# 1.0.9\n")
+    assert run(folder)["not_exact"] == []
 
 
 def install(site: Path, name: str, version: str) -> None:
@@ -293,16 +285,14 @@ for step, hp in run.steps():
 
 
 @pytest.mark.slow
-def test_a_script_that_a_launcher_starts_is_seen_to_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("STAGETREE_PROOFS", "1")
-    (tmp_path / "trainer.py").write_text(LAUNCHED)
-    (tmp_path / "study.json").write_text(json.dumps({**STUDY, **LEFT_OUT}))
+def test_a_script_that_a_launcher_starts_is_seen_to_read(folder: Path) -> None:
+    (folder / "trainer.py").write_text(LAUNCHED)
     told = []
     for value in (10.0, 20.0):
-        write(tmp_path, INPUTS, value)
-        told.append(stagetree(tmp_path, "run", "study.json", "--slots", "1", "-q")["not_exact"])
+        write(folder, INPUTS, value)
+        told.append(run(folder, **LEFT_OUT)["not_exact"])
     first, [second] = told
-    assert not first and second.startswith(f"{tmp_path / 'read.bin'} has changed since shared results were trained")
+    assert not first and second.startswith(f"{folder / 'read.bin'} has changed since shared results were trained")
 
 
 SCRIPT = f"""
