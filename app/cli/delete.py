@@ -102,7 +102,7 @@ def gc(
 ) -> None:
     """Delete checkpoints that no study can still ask for, others beyond a budget, and files that are on no record.
 
-    Files on no record are those of killed workers.
+    Killed workers leave such files.
     Checkpoints that studies under way begin from, and the final states of the best trials, stay. Needs no server.
 
     \b

@@ -112,7 +112,7 @@ def print_problem(text: str, code: int, errors: Sequence[Mapping[str, Any]] = ()
 
 
 def _wants_json(arguments: Sequence[str]) -> bool:
-    """Read from the arguments themselves, since these may be what is wrong."""
+    """Read from the arguments themselves, since the error may be in them."""
     pairs = itertools.pairwise([*arguments, ""])
     return any(each in ("-ojson", "--output=json") for each in arguments) or any(
         option in ("-o", "--output") and value == "json" for option, value in pairs

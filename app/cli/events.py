@@ -29,7 +29,7 @@ UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 def parse_since(text: str) -> float:
-    """A time in Unix seconds: so long ago, or an ISO time, which is local unless it names a zone."""
+    """A time in Unix seconds, from an age such as 10m, or an ISO time, which is local unless it names a zone."""
     amount, unit = text[:-1], text[-1:]
     if unit in UNITS and amount.replace(".", "", 1).isdecimal():
         return time.time() - float(amount) * UNITS[unit]
@@ -52,7 +52,7 @@ def events(
             "--since",
             metavar="TIME",
             parser=parse_since,
-            help="Begin at this time, 2026-11-29T20:00, or so long ago: 30s, 10m, 2h, 3d.",
+            help="Begin at a time, such as 2026-11-29T20:00, or at an age: 30s, 10m, 2h, 3d.",
         ),
     ] = None,
     limit: Annotated[

@@ -40,7 +40,7 @@ AGAIN = ("repeated", "retried", "lost", "struck")
 
 
 def print_result(study: Json, where: str = "") -> None:
-    """Print the error of a failed study, and what it trained: the best trials, the cost and the exactness.
+    """Print the error of a failed study; then the best trials, the cost and the exactness.
 
     where: the options that lead other commands to the study.
     """

@@ -1,4 +1,4 @@
-"""`stagetree study`: the result of a study so far."""
+"""`stagetree study`: a study and its result."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from app.cli.watch import headline, print_study
 
 
 def study(id: StudyId, server: Server = None, dir: Store = None, output: Output = Format.table) -> None:
-    """Show a study: how far it is, its best trials, what it cost, and what failed.
+    """Show a study: its progress, its best trials, its cost, and failed trials.
 
     \b
     Example:  stagetree study last

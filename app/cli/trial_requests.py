@@ -1,4 +1,4 @@
-"""`stagetree trial add`, `extend` and `stop`: trials of a user beside those of the tuner."""
+"""`stagetree trial add`, `extend` and `stop`: trials of a user, beside the tuner."""
 
 from __future__ import annotations
 

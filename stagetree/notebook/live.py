@@ -14,6 +14,8 @@ from html import escape
 from types import TracebackType
 from typing import Any, Protocol
 
+from pydantic import PrivateAttr
+
 from stagetree.client.http import Json
 from stagetree.client.known_trials import Known
 from stagetree.errors import FailedStudy
@@ -294,19 +296,22 @@ class StudyView:
 class ListedTrial(Trial, needs=()):
     """A trial that prints like a result: trial 4, val_loss 0.0323793 at step 12: lr=0.1  momentum=0.9."""
 
-    metric: str = ""
+    _metric: str = PrivateAttr("")
 
     def __str__(self) -> str:
         measured = next((each for each in (self.last, self.best) if each and each.value == self.value), None)
-        value = f"{self.metric} {value_text(measured.to_json())} at step {measured.step}" if measured else self.state
+        value = f"{self._metric} {value_text(measured.to_json())} at step {measured.step}" if measured else self.state
         mark = f" ({word})" if (word := mark_word(self.exactness)) else ""
         hp = "  ".join(f"{name}={value}" for name, value in frames.flat_hp(self.hp))
         return f"trial {self.trial}, {value}{mark}: {hp}"
 
-    __repr__ = __str__
+    def __repr__(self) -> str:
+        return f"<{self}>"
 
 
 def _list_entry(trial: Json, metric: str) -> Trial:
     """The trial without the fields that lists of trials omit."""
     fields = {name: value for name, value in trial.items() if name not in _DETAIL_FIELDS}
-    return ListedTrial.from_json(fields | {"metric": metric})
+    listed = ListedTrial.from_json(fields)
+    listed._metric = metric
+    return listed

@@ -4,7 +4,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from toys import SMALLEST
@@ -473,3 +475,21 @@ def test_what_was_probably_meant_is_said(changes: dict[str, Any], problem: str) 
     with pytest.raises(SpecError) as caught:
         StudySpec.from_dict({**GRID, **changes})
     assert str(caught.value).splitlines()[-1] == problem
+
+
+@pytest.mark.parametrize("field", ["trainer_args", "runtime_args"])
+@pytest.mark.parametrize("nested", [lambda data: data, lambda data: [data], lambda data: {"a": data}])
+def test_a_tensor_is_no_argument(field: str, nested: Any) -> None:
+    """It became a list of numbers, in the study file."""
+    for data in (torch.zeros(2), np.zeros((2, 2))):
+        with pytest.raises(SpecError) as caught:
+            StudySpec(**SMALLEST | {field: {"X": nested(data)}})
+        [found] = caught.value.problems
+        assert found.field.startswith(f"{field}.X")
+        kind = type(data).__name__
+        assert found.problem.startswith(
+            f"must be JSON, got an object of type {kind}: data come by a file: torch.save(X"
+        )
+        assert 'runtime_args={"X": path}, inputs=[path]' in found.problem
+    numbers = {"X": nested(np.float32(0.5)), "Y": nested(torch.tensor(3))}
+    assert getattr(StudySpec(**SMALLEST | {field: numbers}), field) == {"X": nested(0.5), "Y": nested(3)}

@@ -22,3 +22,13 @@ def test_the_best_trial_is_the_same_before_and_after_a_refresh() -> None:
     assert alone.best is not None and alone.best == listed.best
     assert alone.best.to_json() == examples.TRIAL
     assert alone.trials == listed.trials
+
+
+def test_the_best_trial_prints_like_a_result() -> None:
+    """It printed 600 characters, with constants as objects."""
+    study = Shown(examples.TRIAL)
+    line = str(study.best)
+    assert line.startswith("trial 3, val_accuracy 0.9889 at step 40: lr.family=") and line.endswith("bs=64")
+    assert repr(study.trials) == f"[<{line}>]"
+    waiting = examples.TRIAL | {"state": "waiting", "value": None, "last": None, "best": None}
+    assert str(Shown(waiting).trials[0]).startswith("trial 3, waiting: lr.family=")
