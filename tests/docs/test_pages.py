@@ -316,7 +316,7 @@ def test_what_the_readme_says_of_the_demo() -> None:
 def test_what_the_readme_says_of_its_first_study() -> None:
     page = ROOT / "README.md"
     [study] = [yaml.safe_load(block.text) for block in blocks(page) if block.file == "cooldowns.yaml"]
-    steps = r"^steps +(\d+)  if every .*\n +- (\d+)  shared .*\n +(\d+)  run\n +\+ \d+  verification .*\n"
+    steps = r"^steps +(\d+) if each .* - (\d+) shared = (\d+) run, and \d+ verification steps\n"
     shown = steps + r"saved +(\d+)% by sharing: "
     [line] = re.findall(shown, page.read_text(), re.MULTILINE)
     found = preview(StudySpec.from_dict(study), slots=2)
