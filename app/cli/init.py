@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import shlex
 from enum import StrEnum
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import typer
 
-from app.cli.errors import CONFLICT, fail
+from app.cli.errors import CONFLICT, fail, is_installed
 from app.cli.example_files import STUDY, examples_folder
 
 
@@ -77,7 +76,7 @@ def init(start: From = StartingPoint.digits, folder: Folder = Path()) -> None:
         fail(f"{', '.join(taken)} {are} there already, so nothing was written: name another folder", CONFLICT)
     _copy(examples_folder() / start, folder, names)
     print(f"Wrote {', '.join(str(folder / name) for name in names)}.")
-    if any(find_spec(module) is None for module in template.modules):
+    if not all(map(is_installed, template.modules)):
         print(f"It needs more than is installed: pip install 'stagetree[{template.extras}]'")
     print("\nNext:", *_next_commands(folder, template.trainer), sep="\n")
 

@@ -13,7 +13,6 @@ import typer
 
 from app.cli import study_files
 from app.cli.errors import USAGE, fail
-from app.cli.extras import require_for_tuner
 from app.cli.options import DEFAULT_DIR, Changes, Output, Store, StudyFile, Trainers, is_store
 from app.cli.output import Format, one_line, plural, print_json
 from stagetree.text import percent, rough_duration
@@ -186,7 +185,6 @@ def preview(
 
     limits = settings().limits
     spec = study_files.load(study, changes or (), limits)
-    require_for_tuner(spec)
     study_files.check_tuner(spec)
     source = find_trainer(spec, study, trainers or [])
     with local_measurements(spec, source, store) as (measured, learned):

@@ -26,3 +26,6 @@ class SqlRecords:
 
     def close(self) -> None:
         self.database.dispose()
+
+
+__all__ = ["Database", "SqlRecords"]

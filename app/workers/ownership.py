@@ -176,3 +176,6 @@ def _read_lock_id(file: IO[str]) -> str:
     file.write(f"{id} {os.getpid()}")
     file.flush()
     return id
+
+
+__all__ = ["Owner", "Ownership", "SlotLock", "SlotTaken", "have_same_parent", "runtime_folder"]

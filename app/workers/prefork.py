@@ -123,8 +123,7 @@ def has_work(*, if_unavailable: bool) -> bool:
 @contextlib.contextmanager
 def _open_records() -> Iterator[SqlRecords]:
     """Open the records and close them again, so that no fork inherits a connection."""
-    from app.events.database import Database
-    from app.events.sql_records import SqlRecords
+    from app.events.sql_records import Database, SqlRecords
     from app.settings import settings
 
     records = SqlRecords(Database(settings().database_url))

@@ -33,15 +33,13 @@ from celery.signals import (
 )
 
 from app.domain.slots import NAME
-from app.events import DatabaseUnavailable, SlotTaken
-from app.events.database import Database
-from app.events.sql_records import SqlRecords
-from app.outages import LostRace
+from app.events.sql_records import Database, SqlRecords
+from app.outages import DatabaseUnavailable, LostRace
 from app.process.limits import end_within
 from app.process.logs import write_json
 from app.settings import settings
 from app.workers.celery_app import SCHEDULER_QUEUE, celery, send_next, wake_scheduler
-from app.workers.ownership import Ownership, SlotLock
+from app.workers.ownership import Ownership, SlotLock, SlotTaken
 from app.workers.roles import SchedulerRole, make_slot, slot_device
 from app.workers.slot.device import NoDevice
 from app.workers.threads import Notifier

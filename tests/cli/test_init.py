@@ -63,7 +63,7 @@ def test_nothing_is_overwritten(here: Path, stagetree: Stagetree) -> None:
 
 
 def test_what_is_not_installed_is_named(here: Path, stagetree: Stagetree, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.cli.init.find_spec", lambda name: None)
+    monkeypatch.setattr("app.cli.init.is_installed", lambda module: False)
     said = stagetree("init", "--from", "lightning")
     assert "It needs more than is installed: pip install 'stagetree[all,integrations]'" in said.out
 

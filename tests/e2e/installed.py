@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import sysconfig
 import venv
 from pathlib import Path
 
@@ -20,7 +19,7 @@ def install(folder: Path) -> Path:
     [wheel] = folder.glob("*.whl")
     _run("-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps", "--no-index", str(wheel))
     [site] = home.glob("lib/python*/site-packages")
-    (site / "libraries.pth").write_text(sysconfig.get_path("purelib"))
+    (site / "libraries.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
     return python.parent
 
 

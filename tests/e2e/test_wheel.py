@@ -23,7 +23,7 @@ def test_faults_of_metadata_are_named() -> None:
     found = metadata_faults(_metadata("See [the guide](docs/index.md) and [licence](https://example.org/LICENSE)."))
     assert "the description links to docs/index.md, which leads nowhere on PyPI" in found
     assert "there is no URL Source" in found and "no classifier begins with Typing :: Typed" in found
-    assert len(found) == 11
+    assert len(found) == 12
 
 
 def _metadata(text: str) -> Message:

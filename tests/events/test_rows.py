@@ -6,7 +6,8 @@ import pytest
 from sqlalchemy import text
 
 from app.events.database import Database
-from app.events.rows import Studies, StudyRecord
+from app.events.rows import StudyRecord
+from app.events.rows.sql import Studies
 
 
 def study(id: str, stream: str, state: str) -> StudyRecord:

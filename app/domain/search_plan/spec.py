@@ -58,7 +58,7 @@ class StoredSpec:
     """Steps between regular evaluations; None to evaluate at requested steps only."""
 
     merge: bool = True
-    """Whether trials share what they have in common."""
+    """Whether trials share their common steps."""
     check: bool = True
     """Whether the trainer must pass a check before training."""
     audit: float = 0.02
