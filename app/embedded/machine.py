@@ -6,7 +6,6 @@ The processes' files are private to this user, and they live no longer than thei
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import fcntl
 import os
@@ -68,9 +67,10 @@ def _delete_if_dead(folder: Path) -> None:
 
 
 def _end_strays(folder: Path) -> None:
-    """Kill each process that the folder's stack started, found by its environment. Linux only."""
+    """Kill each process that the folder's stack started, found by its environment, where /proc and pidfds exist."""
     mark = f"{STACK}={folder}".encode()
-    for process in filter(str.isdigit, os.listdir("/proc")) if sys.platform == "linux" else ():
+    has_processes = hasattr(os, "pidfd_open") and os.path.exists("/proc/self/environ")
+    for process in filter(str.isdigit, os.listdir("/proc")) if has_processes else ():
         with contextlib.suppress(OSError):  # it has just ended, or is another user's
             number = os.pidfd_open(int(process))  # or its id might be another's
             try:
@@ -219,17 +219,6 @@ def kill(process: subprocess.Popen[bytes]) -> None:
     if process.returncode is None:
         with contextlib.suppress(ChildProcessError):
             process.returncode = os.waitstatus_to_exitcode(os.waitpid(process.pid, 0)[1])
-
-
-def end_with_parent(parent: int) -> None:
-    """In a child: be killed when that parent dies, even by SIGKILL. Linux only; elsewhere nothing happens.
-
-    Not SIGTERM, on which a worker would first end its stage.
-    """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-        if os.getppid() != parent:  # the parent died before prctl took effect
-            os._exit(1)
 
 
 PYTHON = (sys.executable, "-P", "-m")

@@ -23,13 +23,13 @@ from app.embedded.machine import (
     PYTHON,
     StackFailed,
     defer_interrupts,
-    end_with_parent,
     private_files,
     slot_names,
     worker_command,
 )
 from app.process.logs import last_line, shorten
 from stagetree.atomic_file import remove_partial
+from stagetree.parent_death import end_with_parent
 from stagetree.runtime.failures import SAME_ORDER, STACK
 
 START_SECONDS = 180.0

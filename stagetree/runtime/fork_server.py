@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import ctypes
 import gc
 import io
 import os
@@ -25,9 +24,8 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import NoReturn
 
+from stagetree.parent_death import end_with_parent
 from stagetree.runtime.wire import Message, Wire, pair
-
-PR_SET_PDEATHSIG = 1
 
 MAX_EARLY_BYTES = 2**20
 """The most bytes of early output to copy to the log."""
@@ -96,7 +94,7 @@ class ForkServer:
     """Serves forks of this process and tracks them by process id with their lifelines."""
 
     def __init__(self, owner: Wire, listener: socket.socket | None = None) -> None:
-        self._pid, self._libc = os.getpid(), ctypes.CDLL(None)
+        self._pid = os.getpid()
         self._lifelines: dict[int, Wire] = {}
         self._selector = selectors.DefaultSelector()
         self._is_over = False
@@ -192,10 +190,7 @@ class ForkServer:
     def _start_child(self, connection: Wire, lifeline: Wire) -> None:
         """In a fork: die with the parent, and close everything inherited."""
         os.setsid()
-        if sys.platform == "linux":
-            self._libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != self._pid:  # the parent died before prctl
-            os._exit(1)
+        end_with_parent(self._pid)
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for key in list(self._selector.get_map().values()):

@@ -8,9 +8,7 @@ with the study's seed when the script begins, belong to the state, and are not a
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
 import socket
 import sys
 from collections.abc import Iterator
@@ -20,6 +18,7 @@ from typing import Any
 
 import torch
 
+from stagetree.parent_death import end_with_parent
 from stagetree.runtime import inexact_reasons
 from stagetree.runtime.checkpoints import state_format
 from stagetree.runtime.failures import TrainerFailed, user_code
@@ -32,8 +31,6 @@ from stagetree.runtime.scripts.script_trainer import script_trainer
 from stagetree.runtime.scripts.step_grant import Grant, GrantLost
 from stagetree.runtime.wire import Message, Wire
 from stagetree.trainer import generators
-
-PR_SET_PDEATHSIG = 1
 
 
 class Rank:
@@ -138,8 +135,7 @@ def serve(wire: Wire, rank: Rank) -> None:
 
 
 def main() -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # ranks die with a killed launcher
+    end_with_parent()  # ranks die with a killed launcher
     os.environ.pop("PYTHONSAFEPATH", None)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.connect(os.environ.pop(SOCKET))

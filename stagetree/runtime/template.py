@@ -74,7 +74,7 @@ class TemplateRole:
 
     def begin(self) -> None:
         """Record the kernel state before the trainer's file is imported."""
-        if self._before is None and sys.platform == "linux":
+        if self._before is None and os.path.exists("/proc/self/fd"):
             self._before = KernelState.now()
 
     def ask(self, device: str, fds: Collection[int]) -> tuple[str, list[str]]:
@@ -107,8 +107,9 @@ class TemplateRole:
 
         A regular exit of Python would copy thousands of pages only to free them.
         """
-        is_quiet = len(os.listdir("/proc/self/task")) == 1 and not _has_children()
-        if self._at_fork is None or not is_quiet or self._ends != atexit._ncallbacks():
+        if self._at_fork is None or self._ends != atexit._ncallbacks():
+            return
+        if len(os.listdir("/proc/self/task")) > 1 or _has_children():
             return
         new = {number for number, *_ in set(_identities()) - self._at_fork}
         if not all(os.readlink(f"/proc/self/fd/{number}").startswith(OURS) for number in new):

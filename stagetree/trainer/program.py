@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import shlex
@@ -19,6 +18,7 @@ from pathlib import Path
 from string import Formatter
 from typing import Any, NoReturn
 
+from stagetree.parent_death import end_with_parent
 from stagetree.sequences import is_same_value
 
 Values = Mapping[str, Any]
@@ -36,9 +36,6 @@ OUT_OF_MEMORY = "MemoryError"
 
 PAUSES = (0.001, 0.05)
 """The shortest and longest interval of reading a program's progress, in seconds."""
-
-PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None)
 
 
 class ProgramFailed(RuntimeError):
@@ -239,8 +236,7 @@ def placeholders(command: str) -> list[str]:
 
 def end_with_us() -> None:
     """In the new process: die with the parent, and reset inherited signal handlers."""
-    if sys.platform == "linux":
-        _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_with_parent()
     for each in (signal.SIGTERM, signal.SIGINT):
         signal.signal(each, signal.SIG_DFL)
 
