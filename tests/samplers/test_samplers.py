@@ -197,18 +197,18 @@ def test_gp_learns_from_four_results() -> None:
     assert after(4, 1.0) != after(4, -1.0)
 
 
-@pytest.mark.parametrize("sampler", ["gp", "trunks"])
-def test_a_third_is_random_where_trials_are_stopped_early(sampler: str) -> None:
+@pytest.mark.parametrize(("sampler", "trials"), [("gp", 4), ("trunks", 4), ("tpe", 12)])
+def test_a_third_is_random_where_trials_are_stopped_early(sampler: str, trials: int) -> None:
     """Without, a search proposed nearly equal trials sixteen times, which were all stopped at the first rung."""
 
     def proposals(rungs: Sequence[int], sign: float) -> list[Mapping[str, Any]]:
         made = source(sampler)
-        for number in range(4):
+        for number in range(trials):
             proposal = proposed(made, number)
             made.observe(start(number, proposal))
             for steps in rungs:
                 made.observe(result(number, sign * quality(proposal), steps))
-        return [proposed(made, number).hp for number in range(4, 34)]
+        return [proposed(made, number).hp for number in range(trials, trials + 30)]
 
     def same_whatever_came_before(rungs: Sequence[int]) -> int:
         return sum(one == other for one, other in zip(proposals(rungs, 1.0), proposals(rungs, -1.0), strict=True))

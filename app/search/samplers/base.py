@@ -21,6 +21,18 @@ Values = dict[str, Any]
 
 FIRST = "first"
 """The key, in the reason of a start, of the configuration's index in the study's `first`."""
+RANDOM_SHARE = 1 / 3
+"""The part of the proposals that is random where trials are stopped early (ρ of BOHB, Falkner et al. 2018, alg. 2).
+
+A model expects much of what it knows nothing about at the last step, and a trial that is stopped at the first rung says
+little of that: without random ones, a search may propose nearly equal trials, which are stopped, again and again. A bad
+trial costs little where it is stopped.
+"""
+
+
+def is_random(seed: int, number: int) -> bool:
+    """Whether proposal `number` is random where trials are stopped early."""
+    return Chance(f"{seed}/{number}/random").random() < RANDOM_SHARE
 
 
 @dataclass(frozen=True, slots=True)

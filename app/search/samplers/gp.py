@@ -16,7 +16,7 @@ import numpy as np
 
 from app.domain.search_plan import TrialEvent
 from app.domain.terms import TrialEventKind
-from app.search.samplers.base import Knowledge, Made, Maker, Proposal, Values, to_json
+from app.search.samplers.base import Knowledge, Made, Maker, Proposal, Values, is_random, to_json
 from app.search.samplers.cube import Cube, near, spread
 from app.search.samplers.gaussian import Numbers
 from app.search.samplers.known_trials import KnownTrial, KnownTrials
@@ -33,13 +33,6 @@ BEST = 3
 """How many of the best trials have neighbours among the candidates."""
 ROUNDS = 2
 """How often neighbours of the best candidates are added."""
-RANDOM_SHARE = 1 / 3
-"""The part of the proposals that is random where trials are stopped early (ρ of BOHB, Falkner et al. 2018, alg. 2).
-
-A model expects much of what it knows nothing about at the last step, and a trial that is stopped at the first rung says
-little of that: without random ones, a search may propose nearly equal trials, which are stopped, again and again. A bad
-trial costs little where it is stopped.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,14 +92,12 @@ class GPSampler:
             self._fixed = None
 
     def _make_proposal(self, number: int) -> Proposal | None:
-        if not self._is_random(number) and (guided := self._ask_model(number)) is not None:
+        is_by_model = not (self._known.has_rungs and is_random(self._seed, number))
+        if is_by_model and (guided := self._ask_model(number)) is not None:
             return guided
         if (drawn := self._spread_start(number) or self._maker.sample(number)) is None:
             return None
         return Proposal(to_json(drawn[1]), {} if drawn[0] is None else {"sample": drawn[0]})
-
-    def _is_random(self, number: int) -> bool:
-        return self._known.has_rungs and Random(f"{self._seed}/{number}/random").random() < RANDOM_SHARE
 
     def _spread_start(self, number: int) -> Made | None:
         """One of the first, spread trials; None if that is not possible."""

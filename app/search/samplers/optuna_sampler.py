@@ -9,7 +9,7 @@ as Optuna orders pruned trials, and a trial that failed is the worst. CMA-ES lea
 because it uses each generation once. The field `per_rung` chooses otherwise for TPE. With `false`, it learns from the
 metric at the highest step that each trial reached. With `true`, it learns from the metric at one step for all, the
 highest one with enough results: each rung has a model of its own (Falkner et al. 2018, BOHB, §3.2), which knows nothing
-of the trials that were stopped before it.
+of the trials that were stopped before it. Where trials are stopped early, a part of what TPE proposes is random.
 
 Trials without a value are reported to Optuna as failed, and left out of the model. Running trials are reported as
 running: TPE treats them as bad ones (a constant liar).
@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from app.domain.search_plan import TrialEvent
 from app.domain.terms import TrialEventKind
-from app.search.samplers.base import Knowledge, Maker, Proposal, Values, to_json
+from app.search.samplers.base import Knowledge, Maker, Proposal, Values, is_random, to_json
 from app.search.samplers.learning import Learned
 from stagetree.space import Choice, Choose, Distribution
 from stagetree.spec import StudySpec
@@ -85,6 +85,8 @@ class OptunaSampler:
         self._maker = Maker(spec)
         self.mirror: OptunaMirror | None = None
         self._last: tuple[tuple[int, int], Proposal | None] | None = None
+        self._first_step: int | None = None
+        self._has_rungs = False  # whether there are results at different steps
 
     def size(self) -> int | None:
         return self._maker.size
@@ -97,6 +99,9 @@ class OptunaSampler:
         self._seen.append(event)
         if event.kind == TrialEventKind.START:
             self._maker.take(event.hp)
+        if event.kind == TrialEventKind.RESULT:
+            self._first_step = self._first_step or event.steps
+            self._has_rungs |= event.steps != self._first_step
 
     def propose(self, number: int) -> Proposal | None:
         now = (number, len(self._seen))
@@ -108,6 +113,8 @@ class OptunaSampler:
         return self._ask_optuna(number, fixed)[0]
 
     def _ask(self, number: int) -> Proposal | None:
+        if self._kind == "tpe" and self._has_rungs and is_random(self._spec.sampling_seed, number):
+            return self._sample(number, 0)
         chosen, asked = self._ask_optuna(number)
         return chosen or self._sample(number, asked)
 
