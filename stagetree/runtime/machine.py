@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from stagetree.packing.recordings import enable_recording
+from stagetree.parent_death import end_with_parent as end_with_parent  # a setting of the process, too
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """Constants of glibc's malloc.h."""

@@ -18,12 +18,18 @@ from typing import Any
 
 import torch
 
-from stagetree.parent_death import end_with_parent
 from stagetree.runtime import inexact_reasons
 from stagetree.runtime.checkpoints import state_format
 from stagetree.runtime.failures import TrainerFailed, user_code
 from stagetree.runtime.loading import imports_of
-from stagetree.runtime.machine import Machine, log_to_stderr, prefer_for_killing, print_to, refuse_breakpoints
+from stagetree.runtime.machine import (
+    Machine,
+    end_with_parent,
+    log_to_stderr,
+    prefer_for_killing,
+    print_to,
+    refuse_breakpoints,
+)
 from stagetree.runtime.model import HpTimeline, Model
 from stagetree.runtime.reads.undeclared_reads import reads_of, watch_reads
 from stagetree.runtime.scripts.rank_processes import SOCKET
