@@ -22,7 +22,7 @@ FormatName = Annotated[
     ),
 ]
 To = Annotated[
-    Path | None, typer.Option("--to", metavar="STUDY.yaml", help="Write the study file here, not to stdout.")
+    Path | None, typer.Option("--to", metavar="FILE", help="Write the study file here, not to stdout.")
 ]
 Name = Annotated[str | None, typer.Option("--name", metavar="NAME", help="A name for the study.")]
 Trainer = Annotated[str | None, typer.Option("--trainer", metavar="NAME", help="The trainer that trains.")]
