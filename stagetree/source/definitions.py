@@ -13,6 +13,7 @@ import sys
 import sysconfig
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
@@ -80,8 +81,13 @@ def own_file(module: ModuleType | None) -> Path | None:
     if module is None or file is None or not file.endswith(".py") or module.__name__.partition(".")[0] == "stagetree":
         return None
     path = Path(file).resolve()
-    installed = {Path(sysconfig.get_path(kind)).resolve() for kind in ("stdlib", "platstdlib", "purelib", "platlib")}
-    return None if any(path.is_relative_to(folder) for folder in installed) else path
+    return None if any(path.is_relative_to(folder) for folder in _installed_folders()) else path
+
+
+@cache
+def _installed_folders() -> frozenset[Path]:
+    kinds = ("stdlib", "platstdlib", "purelib", "platlib")
+    return frozenset(Path(sysconfig.get_path(kind)).resolve() for kind in kinds)
 
 
 def packages(name: str) -> Iterator[str]:
