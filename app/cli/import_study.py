@@ -21,9 +21,7 @@ FormatName = Annotated[
         help="wandb, optuna, ray, hydra, determined, katib or nni; by default seen by its shape.",
     ),
 ]
-To = Annotated[
-    Path | None, typer.Option("--to", metavar="FILE", help="Write the study file here, not to stdout.")
-]
+To = Annotated[Path | None, typer.Option("--to", metavar="FILE", help="Write the study file here, not to stdout.")]
 Name = Annotated[str | None, typer.Option("--name", metavar="NAME", help="A name for the study.")]
 Trainer = Annotated[str | None, typer.Option("--trainer", metavar="NAME", help="The trainer that trains.")]
 Metric = Annotated[str | None, typer.Option("--metric", metavar="NAME", help="The metric that decides.")]
