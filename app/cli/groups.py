@@ -78,6 +78,8 @@ class MainGroup(TyperGroup):
 
     def main(self, *arguments: Any, **options: Any) -> Any:
         """Report usage errors as all others are, with a problem document where the command line asks for JSON."""
+        if not options.get("standalone_mode", True):
+            return super().main(*arguments, **options)
         try:
             code = super().main(*arguments, **options | {"standalone_mode": False})
         except typer.Abort:

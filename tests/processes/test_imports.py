@@ -63,15 +63,13 @@ STUDY = {
 
 
 @pytest.mark.slow
-def test_a_run_does_side_by_side_what_it_can_and_nothing_twice(tmp_path: Path) -> None:
-    """The advice was thought of before torch was imported, and each fork imported for itself what all need."""
+def test_forks_of_a_run_import_nothing_twice(tmp_path: Path) -> None:
+    """Each fork imported for itself what all need."""
     (tmp_path / "study.json").write_text(json.dumps(STUDY))
     trainers = ["--trainers", str(ROOT / "tests" / "e2e" / "trainers.py")]
     command = [sys.executable, "-m", "stagetree", "run", "study.json", "--slots", "1", "--no-check", *trainers]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONPROFILEIMPORTTIME": "1"}
-    run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
-    said = [line.split()[0] for line in run.stderr.splitlines() if line.startswith(("Starting", "Advice"))]
-    assert said[:2] == ["Starting", "Advice:"]
+    subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=True)
     logs = tmp_path / ".stagetree" / "logs"
     assert not imported(logs / "cpu0.log") & imported(logs / "scheduler.log")
     assert not {name for name in imported(logs / "cpu0.log") if name.startswith(("cffi", "pycparser"))}
