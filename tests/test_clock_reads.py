@@ -9,6 +9,7 @@ from stacks import ROOT
 
 DATES = {
     "app/cli/delete.py": "when a study was deleted, or a checkpoint given up",
+    "app/cli/events.py": "since when events are asked for",
     "app/cli/store.py": "for how long a study has gone on",
     "app/cli/archive.py": "when a plan was archived, and which are old",
     "app/cli/backup.py": "when a backup was made",

@@ -112,11 +112,16 @@ def branch_hp(trial: Trial, at: int, hp: Json, steps: int) -> Json:
             raise Refused(f"hp.{name}: must be one of {names}{did_you_mean(name, trial.hp)}")
         with refuse_sequence_errors(f"hp.{name}"):
             after, before = parse_for_length(tail, steps - at), parse_for_length(trial.hp[name], trial.steps).at(at - 1)
-        if isinstance(after.at(0), str) != isinstance(before, str):
+        if _form(after.at(0)) != _form(before):
             raise Refused(f"hp.{name}: trial {trial.number} has {before!r} before step {at}, got {after.at(0)!r}")
         parts = [*first_parts(trial.hp[name], at), {"sequence": after.to_json()}]
         configuration[name] = {"family": "piecewise", "parts": parts}
     return configuration
+
+
+def _form(value: Any) -> type | None:
+    """What a value has in common with those that may follow it in a trial; None for numbers and the like."""
+    return type(value) if isinstance(value, str | tuple) else None
 
 
 def data_seeds(study: Study, hp: Json, horizon: int) -> list[Json]:
@@ -262,5 +267,5 @@ def refuse_sequence_errors(field: str) -> Iterator[None]:
     try:
         yield
     except SequenceError as error:
-        path = f"{field}.{error.field}" if error.field not in ("", "steps") else error.field or field
+        path = error.within(field) if error.field not in ("", "steps") else error.field or field
         raise Refused(f"{path}: {error.problem}") from None

@@ -9,3 +9,7 @@ class SequenceError(ValueError):
     def __init__(self, field: str, problem: str) -> None:
         super().__init__(f"{field}: {problem}" if field else problem)
         self.field, self.problem = field, problem
+
+    def within(self, path: str) -> str:
+        """The path of the error in what is at `path`."""
+        return f"{path}{self.field}" if self.field.startswith("[") else f"{path}.{self.field}"

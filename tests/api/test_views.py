@@ -13,19 +13,25 @@ from app.domain import events as e
 from app.domain import results
 from app.domain.decide import decide
 from app.domain.evolve import fold
+from app.domain.leaderboard import build_leaderboard
 from app.domain.search_plan import SearchPlan
 from app.domain.terms import ChainId, NodeId, StudyId
 from app.events.rows import ChainRecord, StudyRecord
 from app.service.views import documents, outcomes, plans
-from app.service.views.progress import progress
+from app.service.views.progress import progress as progress_of
 from app.service.views.trial_order import form_text
-from app.simulation.forecast import forecast
+from app.simulation.forecast import Forecast, forecast
 from app.simulation.pace import even_packs
 from app.simulation.simulator import Simulator
 from stagetree.sequences import Cosine, Linear, Sequence, Values, Wsd
 from tests.plans import Story, steps
 
 S = StudyId("s")
+
+
+def progress(plan: SearchPlan, expected: Forecast | None = None) -> Any:
+    study = plan.studies[S]
+    return progress_of(plan, study, {}, expected, build_leaderboard(study))
 
 
 def plan_of(*trials: tuple[dict[str, Any], int], mode: str = "max") -> SearchPlan:
@@ -176,10 +182,10 @@ def test_every_place_in_the_stage_tree_of_a_study_leads_to_one_of_its_trials() -
 def test_trials_that_are_sent_on_stay_counted() -> None:
     """The bar of a study under ASHA went from 9 of 12 back to 8."""
     plan = plan_of(*(({"lr": lr}, 10) for lr in (0.1, 0.2)))
-    study, shown = plan.studies[S], []
+    shown = []
 
     def look() -> None:
-        shown.append(progress(plan, study, {})["trials"]["done"])
+        shown.append(progress(plan)["trials"]["done"])
 
     look()
     for trial in (0, 1):
@@ -211,8 +217,8 @@ def test_a_whole_study_under_asha_never_goes_back() -> None:
     simulator.give(c.SubmitStudy(plan=opened, study=S, spec=spec, at=0.0))
     looks, expected = [], forecast(spec)
     while simulator.advance():
-        looks.append(progress(simulator.plan, simulator.plan.studies[S], {}, expected))
-    looks.append(progress(simulator.plan, simulator.plan.studies[S], {}, expected))
+        looks.append(progress(simulator.plan, expected))
+    looks.append(progress(simulator.plan, expected))
     done = [look["trials"]["done"] for look in looks]
     steps = [look["steps"]["done"] for look in looks]
     assert done == sorted(done) and done[-1] == 12
@@ -224,10 +230,9 @@ def test_a_whole_study_under_asha_never_goes_back() -> None:
 def test_steps_of_trials_that_failed_are_not_expected() -> None:
     """The bar of a completed study stood at 37 %."""
     plan = plan_of(*(({"lr": lr}, 10) for lr in (0.1, 0.2)))
-    study = plan.studies[S]
-    assert progress(plan, study, {})["steps"] == {"done": 0, "expected": 20}
+    assert progress(plan)["steps"] == {"done": 0, "expected": 20}
     give(plan, c.CancelTrial(study=S, trial=1))
-    assert progress(plan, study, {})["steps"] == {"done": 0, "expected": 10}
+    assert progress(plan)["steps"] == {"done": 0, "expected": 10}
 
 
 @pytest.mark.parametrize("packing", [0, 2, 4])
@@ -240,7 +245,7 @@ def test_the_time_left_is_that_of_the_slots_whatever_they_train_at_once(packing:
     spec = {**named, "tuner": {"kind": "trials", "trials": trials}}
     simulator.give(c.SubmitStudy(plan=opened, study=S, spec=spec, at=0.0))
     simulator.run_until(10.0)
-    shown = progress(simulator.plan, simulator.plan.studies[S], {})
+    shown = progress(simulator.plan)
     assert shown["seconds_left"] == simulator.run() - 10.0
 
 

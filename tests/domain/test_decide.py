@@ -84,7 +84,7 @@ def test_what_is_not_there_is_unknown(story: Story, command: c.Command) -> None:
         ({}, 5, "hp: must name at least one"),
         ({"h": {"family": "cosin"}}, 5, "hp.h.family: must be one of"),
         ({"h": {"family": "linear", "init": 1}}, 5, "hp.h.slope: is missing"),
-        ({"h": [1, 2]}, 5, "hp.h: must be a number"),
+        ({"h": [1, {"i": 2}]}, 5, "hp.h[1]: must be a number"),
         ({"h": float("nan")}, 5, "hp.h: must be a finite number"),
     ],
 )

@@ -64,6 +64,9 @@ def late_share(tuner: dict[str, Any], sampler: str, slots: int, seed: int, curve
     return sum(late) / LATE
 
 
+MORE_THAN_CHANCE = 0.45 * 2 / 3 + 0.25 / 3
+"""A third of the late trials is random where trials are stopped, and the model's are to be good in 45 of 100."""
+
 LEARNING = ["tpe", pytest.param("gp", marks=pytest.mark.slow), pytest.param("trunks", marks=pytest.mark.slow)]
 
 
@@ -71,13 +74,13 @@ LEARNING = ["tpe", pytest.param("gp", marks=pytest.mark.slow), pytest.param("tru
 @pytest.mark.parametrize("tuner", TUNERS)
 @pytest.mark.parametrize("sampler", LEARNING)
 def test_late_trials_are_in_the_good_region(sampler: str, tuner: str, slots: int) -> None:
-    assert fmean(late_share(TUNERS[tuner], sampler, slots, seed, falling) for seed in range(SEEDS)) > 0.45
+    assert fmean(late_share(TUNERS[tuner], sampler, slots, seed, falling) for seed in range(SEEDS)) > MORE_THAN_CHANCE
 
 
 @pytest.mark.parametrize("slots", [1, 8])
 @pytest.mark.parametrize("sampler", LEARNING)
 def test_late_trials_are_in_the_good_region_where_the_metric_worsens_with_steps(sampler: str, slots: int) -> None:
-    assert fmean(late_share(TUNERS["asha"], sampler, slots, seed, rising) for seed in range(SEEDS)) > 0.45
+    assert fmean(late_share(TUNERS["asha"], sampler, slots, seed, rising) for seed in range(SEEDS)) > MORE_THAN_CHANCE
 
 
 @pytest.mark.slow
