@@ -126,7 +126,7 @@ def _changes(name: str, sequence: Any, steps: int, most: int) -> int:
     try:
         return _count_cached(json.dumps(_plain(sequence)), steps, most)
     except SequenceError as error:
-        raise SequenceError(".".join(filter(None, (name, error.field))), error.problem) from None
+        raise SequenceError(error.nested_field(name), error.problem) from None
 
 
 def _plain(sequence: Any) -> Any:

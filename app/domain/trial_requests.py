@@ -267,5 +267,5 @@ def refuse_sequence_errors(field: str) -> Iterator[None]:
     try:
         yield
     except SequenceError as error:
-        path = error.within(field) if error.field not in ("", "steps") else error.field or field
+        path = error.nested_field(field) if error.field not in ("", "steps") else error.field or field
         raise Refused(f"{path}: {error.problem}") from None

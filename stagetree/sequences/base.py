@@ -242,7 +242,7 @@ def parse(value: Any, path: str = "") -> Sequence:
     try:
         return _family(value)(**{name: item for name, item in value.items() if name != "family"})
     except SequenceError as error:
-        raise SequenceError(".".join(filter(None, (path, error.field))), error.problem) from None
+        raise SequenceError(error.nested_field(path), error.problem) from None
 
 
 @cached_by_text(16384)

@@ -242,7 +242,7 @@ def _check_skip(part: Part, path: str) -> None:
     try:
         next(part.pieces_since(0, 0))
     except SequenceError as error:
-        raise SequenceError(error.within(path), error.problem) from None
+        raise SequenceError(error.nested_field(path), error.problem) from None
 
 
 def first_parts(written: Mapping[str, Any], step: int) -> list[dict[str, Any]]:

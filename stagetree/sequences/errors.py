@@ -10,6 +10,6 @@ class SequenceError(ValueError):
         super().__init__(f"{field}: {problem}" if field else problem)
         self.field, self.problem = field, problem
 
-    def within(self, path: str) -> str:
-        """The path of the error in what is at `path`."""
-        return f"{path}{self.field}" if self.field.startswith("[") else f"{path}.{self.field}"
+    def nested_field(self, path: str) -> str:
+        """The path of the error in what is at `path`; either may be empty."""
+        return f"{path}{'.' if path and self.field and not self.field.startswith('[') else ''}{self.field}"

@@ -48,7 +48,7 @@ def resolve_fractions(value: Any, steps: int | None, path: str = "") -> Any:
     try:
         return family.fill_length_field(answer, steps)
     except SequenceError as error:
-        raise SequenceError(".".join(filter(None, (path, error.field))), error.problem) from None
+        raise SequenceError(error.nested_field(path), error.problem) from None
 
 
 def _resolve(value: Any, owner: Mapping[str, Any], steps: int | None, path: str, through: tuple[str, ...]) -> Any:

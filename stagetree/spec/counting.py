@@ -148,7 +148,7 @@ def _check_space(spec: CountedStudy, limits: Limits) -> None:
         try:
             left -= check_trial(hp, steps, spec.eval_every, limits)
         except SequenceError as error:
-            raise SequenceError(".".join(filter(None, (path, error.field))), error.problem) from None
+            raise SequenceError(error.nested_field(path), error.problem) from None
         if left < 0:
             return
 
