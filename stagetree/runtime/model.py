@@ -81,7 +81,7 @@ class Model:
             return cls(construct(kind, args, seed, device), device)
 
     def unread(self) -> list[str]:
-        """The hyper-parameters that the trainer has not read so far."""
+        """The hyper-parameters that the trainer has not read yet."""
         return self.trainer.unread() if isinstance(self.trainer, Script) else self.given.unread()
 
     def load(self, saved: dict[str, Any], timeline: HpTimeline, step: int) -> None:

@@ -11,5 +11,5 @@ class SequenceError(ValueError):
         self.field, self.problem = field, problem
 
     def nested_field(self, path: str) -> str:
-        """The path of the error in what is at `path`; either may be empty."""
+        """The path of the error inside `path`; either may be empty."""
         return f"{path}{'.' if path and self.field and not self.field.startswith('[') else ''}{self.field}"

@@ -24,7 +24,7 @@ FIRST = "first"
 RANDOM_SHARE = 1 / 3
 """The part of the proposals that is random where trials are stopped early (ρ of BOHB, Falkner et al. 2018, alg. 2).
 
-A model expects much of what it knows nothing about at the last step, and a trial that is stopped at the first rung says
+A model expects much where it knows nothing about the last step, and a trial that is stopped at the first rung says
 little of that: without random ones, a search may propose nearly equal trials, which are stopped, again and again. A bad
 trial costs little where it is stopped.
 """

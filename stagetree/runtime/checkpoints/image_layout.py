@@ -95,7 +95,7 @@ def fill(area: mmap.mmap, begin: int, placed: Sequence[PlacedTensor]) -> None:
 
 @contextmanager
 def _side_stream(tensors: Sequence[Tensor]) -> Iterator[None]:
-    """Copy from GPUs on a separate stream, after the work queued so far.
+    """Copy from GPUs on a separate stream, after the work in the queue.
 
     The stream is synchronized on exit, also after an error, before the memory is used again.
     """

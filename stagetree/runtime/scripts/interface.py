@@ -17,7 +17,7 @@ class Script(ABC):
 
     @abstractmethod
     def unread(self) -> list[str]:
-        """The hyper-parameters that the script has not read so far."""
+        """The hyper-parameters that the script has not read yet."""
 
     def files_read_by_ranks(self) -> list[str]:
         """The files that the script's own processes have read, as in `reads_of`."""
