@@ -120,7 +120,7 @@ def branch_hp(trial: Trial, at: int, hp: Json, steps: int) -> Json:
 
 
 def _form(value: Any) -> type | None:
-    """What a value has in common with those that may follow it in a trial; None for numbers and the like."""
+    """The type of a text or a list, which a branch keeps; None for other values."""
     return type(value) if isinstance(value, str | tuple) else None
 
 

@@ -42,7 +42,6 @@ PRELOADED = ["app.api.bodies", "app.service.html_report", "app.service.previews"
 PRELOADED += ["app.simulation.what_if", "app.search.replay"]
 """Modules that the fork server imports once, for all sandboxes."""
 
-
 SENT_AT_ONCE = 1000
 """Items of a stream in one message."""
 
@@ -68,12 +67,11 @@ def run_in_sandbox(
     theirs_in.close()
     theirs_out.close()
     late = Timer(2 * limits.seconds, process.kill)
+    late.daemon = True  # an ending server does not wait for it
     late.start()
     try:
         _send(stream or (), ours_out)
-        answer = ours_in.recv_bytes()
-    except EOFError:  # the process was killed
-        answer = b""
+        answer = _receive(ours_in)
     finally:
         late.cancel()
         process.kill()
@@ -84,6 +82,14 @@ def run_in_sandbox(
     if not succeeded:
         raise value
     return cast(Result, value)
+
+
+def _receive(answers: Connection) -> bytes:
+    """The answer; nothing if the process was killed before it, or within it."""
+    try:
+        return answers.recv_bytes()
+    except (EOFError, OSError):
+        return b""
 
 
 def _send(items: Iterable[Any], to: Connection) -> None:
@@ -117,4 +123,7 @@ def _compute(answers: Connection, limits: SandboxLimits, function: Callable[...,
         answer = (False, limits.exceeded)
     except Exception as error:
         answer = (False, error)
+    for each in args:
+        if isinstance(each, _Received):
+            each.source.close()  # or its sender, if it was read in part, and this answer would wait for each other
     answers.send_bytes(pickle.dumps(answer))

@@ -63,7 +63,7 @@ def _read(content: Any, format: ImportFormat) -> Draft:
     except SequenceError as error:
         raise NotImported([Problem(error.field, error.problem)]) from None
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        # a list or text in the place of an object: there are too many such places to look at each
+        # a list or text instead of an object: such places are too many to check each
         how = "compare its lists and objects with the format's manual"
         raise StagetreeError(f"has another shape than {format.title}, {how} ({error})") from error
 

@@ -58,7 +58,7 @@ def read_hydra(content: Any) -> Draft:
     sweeper = hydra["sweeper"] or {}
     is_optuna = "optuna" in f"{sweeper.get('_target_')} {content.get('defaults')}" or "n_trials" in sweeper
     _read_sweeper(sweeper, draft, "hydra.sweeper.", is_optuna=is_optuna)
-    for name in hydra.keys() - {"sweeper", "mode"}:
+    for name in (each for each in hydra if each not in ("sweeper", "mode")):
         draft.note(f"hydra.{name}", "is left out: it says how Hydra starts programs, and slots train here")
     _read_program(program, draft)
     return draft

@@ -192,7 +192,7 @@ def _read_tuner(tuner: Json, draft: Draft) -> None:
         draft.refuse("tuner.classArgs.optimize_mode", f"must be maximize or minimize, got {mode!r}", "mode")
     if "seed" in arguments and draft.tuner["kind"] != "grid":
         draft.tuner["sampling_seed"] = arguments["seed"]
-    for name in arguments.keys() - {"optimize_mode", "seed"}:
+    for name in (each for each in arguments if each not in ("optimize_mode", "seed")):
         draft.note(f"tuner.classArgs.{name}", "is left out: samplers have no such option here")
 
 

@@ -43,6 +43,10 @@ def first_of(numbers: Iterable[int]) -> int:
     return next(iter(numbers))
 
 
+def many_times_the_first(numbers: Iterable[int]) -> bytes:
+    return bytes([first_of(numbers)]) * 2**24
+
+
 def sleep_beside(numbers: Iterable[int]) -> None:
     sleep_on()
 
@@ -90,6 +94,11 @@ def test_a_stream_is_sent_no_further_than_it_is_read() -> None:
     numbers = Numbers(10_000_000)
     assert run_in_sandbox(first_of, stream=numbers) == 1
     assert numbers.made < 1_000_000
+
+
+def test_a_large_answer_does_not_wait_for_the_rest_of_the_stream() -> None:
+    """Each side waited for the other to read, until the time was over."""
+    assert len(run_in_sandbox(many_times_the_first, stream=Numbers(10_000_000))) == 2**24
 
 
 def test_an_error_of_the_source_ends_the_process_too() -> None:

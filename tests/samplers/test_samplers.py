@@ -202,7 +202,8 @@ def test_a_third_is_random_where_trials_are_stopped_early(sampler: str, trials: 
     """Without, a search proposed nearly equal trials sixteen times, which were all stopped at the first rung."""
 
     def proposals(rungs: Sequence[int], sign: float) -> list[Mapping[str, Any]]:
-        made = source(sampler)
+        made: Any = source(sampler)
+        made.learn([({"lr": 0.01, "wd.init": 0.5, "bs": 0}, {1: 0.1, 3: 0.2})])  # of a study that stopped trials
         for number in range(trials):
             proposal = proposed(made, number)
             made.observe(start(number, proposal))

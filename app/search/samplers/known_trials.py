@@ -77,8 +77,8 @@ class KnownTrials:
 
     @property
     def has_rungs(self) -> bool:
-        """Whether there are results at different steps."""
-        return len({step for trial in self for step in trial.losses}) > 1
+        """Whether trials of this study have results at different steps."""
+        return len({step for trial in self if trial.number >= 0 for step in trial.losses}) > 1
 
     def ranked(self) -> list[KnownTrial]:
         """The trials with results, best first."""

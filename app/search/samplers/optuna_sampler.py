@@ -85,8 +85,6 @@ class OptunaSampler:
         self._maker = Maker(spec)
         self.mirror: OptunaMirror | None = None
         self._last: tuple[tuple[int, int], Proposal | None] | None = None
-        self._first_step: int | None = None
-        self._has_rungs = False  # whether there are results at different steps
 
     def size(self) -> int | None:
         return self._maker.size
@@ -99,9 +97,6 @@ class OptunaSampler:
         self._seen.append(event)
         if event.kind == TrialEventKind.START:
             self._maker.take(event.hp)
-        if event.kind == TrialEventKind.RESULT:
-            self._first_step = self._first_step or event.steps
-            self._has_rungs |= event.steps != self._first_step
 
     def propose(self, number: int) -> Proposal | None:
         now = (number, len(self._seen))
@@ -113,7 +108,8 @@ class OptunaSampler:
         return self._ask_optuna(number, fixed)[0]
 
     def _ask(self, number: int) -> Proposal | None:
-        if self._kind == "tpe" and self._has_rungs and is_random(self._spec.sampling_seed, number):
+        steps = {event.steps for event in self._seen if event.kind == TrialEventKind.RESULT}
+        if self._kind == "tpe" and len(steps) > 1 and is_random(self._spec.sampling_seed, number):
             return self._sample(number, 0)
         chosen, asked = self._ask_optuna(number)
         return chosen or self._sample(number, asked)
