@@ -68,8 +68,7 @@ def is_determined(content: Any) -> bool:
 def read_determined(content: Json) -> Draft:
     """The draft of a study from an experiment."""
     draft = Draft(program=str(content.get("entrypoint") or ""))
-    draft.check_names(content, [*USED, *LEFT_OUT])
-    draft.leave_out(content, LEFT_OUT)
+    draft.check_fields(content, USED, LEFT_OUT)
     if content.get("name"):
         draft.fields["name"] = str(content["name"])
     searcher: Any = content["searcher"]

@@ -81,6 +81,13 @@ class Draft:
             if name in sentences and content[name] not in (None, {}, []):
                 self.note(f"{place}{name}", sentences[name].format(content[name]))
 
+    def check_fields(
+        self, content: Mapping[str, Any], used: list[str], left_out: Mapping[str, str], place: str = ""
+    ) -> None:
+        """Refuse fields that the other tool does not have, and note those that the study leaves out."""
+        self.check_names(content, [*used, *left_out], place)
+        self.leave_out(content, left_out, place)
+
     def check_names(self, content: Mapping[str, Any], known: list[str], place: str = "") -> None:
         """Refuse fields that the other tool does not have, which it would ignore or reject."""
         for name in content:

@@ -11,20 +11,15 @@ from typing import Any
 from stagetree.importers.draft import Draft
 from stagetree.importers.hydra_overrides import Sweep, listed, parse
 from stagetree.importers.lengths import is_length
-from stagetree.importers.values import choice, constant, evenly, number, whole
+from stagetree.importers.optuna_study import SAMPLERS as OPTUNA_SAMPLERS
+from stagetree.importers.values import MODES, choice, constant, evenly, number, whole
 from stagetree.sequences import SequenceError, did_you_mean
 from stagetree.space import plain
 from stagetree.space.notation import lograndint, loguniform, randint
 
 Json = dict[str, Any]
 
-SAMPLERS = {
-    "CmaEsSampler": "cmaes",
-    "GPSampler": "gp",
-    "GridSampler": "grid",
-    "QMCSampler": "sobol",
-    "TPESampler": "tpe",
-}
+SAMPLERS = OPTUNA_SAMPLERS | {"GridSampler": "grid"}
 OF_OPTUNA = {
     "custom_search_space": "is a function: write when and where of the space by hand",
     "max_failure_rate": "is left out: max_failures says how many trials may fail",
@@ -162,16 +157,15 @@ def _configured(value: Any, at: str) -> Any:
 
 
 def _read_optuna(sweeper: Json, draft: Draft, place: str) -> None:
-    modes = {"minimize": "min", "maximize": "max"}
     direction = sweeper.get("direction", "minimize")  # the plugin's default
     if isinstance(direction, list):
         draft.refuse(
             f"{place}direction", "is of several metrics: write metrics of the study by hand, and pass one metric"
         )
-    elif direction in modes:
-        draft.fields["mode"] = modes[direction]
+    elif direction in MODES:
+        draft.fields["mode"] = MODES[direction]
     else:
-        hint = did_you_mean(direction, modes)
+        hint = did_you_mean(direction, MODES)
         draft.refuse(f"{place}direction", f"must be minimize or maximize, got {direction!r}{hint}", "mode")
     if sweeper.get("study_name"):
         draft.fields["name"] = str(sweeper["study_name"])

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from stagetree.importers.draft import Draft
-from stagetree.importers.values import choice, evenly, whole
+from stagetree.importers.values import MODES, choice, evenly, whole
 from stagetree.sequences import SequenceError
 from stagetree.space import plain
 from stagetree.space.notation import lograndint, loguniform, normal, randint
@@ -49,8 +49,7 @@ def read_katib(content: Json) -> Draft:
     """The draft of a study from an experiment."""
     spec, draft = content["spec"], Draft()
     draft.check_names(content, ["apiVersion", "kind", "metadata", "spec", "status"])
-    draft.check_names(spec, [*USED, *LEFT_OUT], "spec.")
-    draft.leave_out(spec, LEFT_OUT, "spec.")
+    draft.check_fields(spec, USED, LEFT_OUT, "spec.")
     if name := (content.get("metadata") or {}).get("name"):
         draft.fields["name"] = name
     _read_objective(spec.get("objective") or {}, draft)
@@ -73,9 +72,8 @@ def _read_objective(objective: Json, draft: Draft) -> None:
         ["type", "goal", "objectiveMetricName", "additionalMetricNames", "metricStrategies"],
         "spec.objective.",
     )
-    modes = {"minimize": "min", "maximize": "max"}
-    if objective.get("type") in modes:
-        draft.fields["mode"] = modes[objective["type"]]
+    if objective.get("type") in MODES:
+        draft.fields["mode"] = MODES[objective["type"]]
     else:
         draft.refuse("spec.objective.type", f"must be minimize or maximize, got {objective.get('type')!r}", "mode")
     if "objectiveMetricName" in objective:

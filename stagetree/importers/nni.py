@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from stagetree.importers.draft import Draft
-from stagetree.importers.values import choice, evenly, multiples, number, whole
+from stagetree.importers.values import MODES, choice, evenly, multiples, number, whole
 from stagetree.sequences import SequenceError, did_you_mean
 from stagetree.space import plain
 from stagetree.space.conditions import when
@@ -66,8 +66,7 @@ def read_nni(content: Json) -> Draft:
         draft.tuner["kind"] = "random"
         _read_space(content, draft, "", "", None)
         return draft
-    draft.check_names(content, [*USED, *LEFT_OUT])
-    draft.leave_out(content, LEFT_OUT)
+    draft.check_fields(content, USED, LEFT_OUT)
     draft.program = str(content.get("trialCommand") or (content.get("trial") or {}).get("command") or "")
     if isinstance(content.get("searchSpace"), Mapping):
         _read_space(content["searchSpace"], draft, "", "searchSpace.", None)
@@ -184,10 +183,9 @@ def _read_tuner(tuner: Json, draft: Draft) -> None:
     draft.tuner |= {"kind": "random"} if is_plain else {"kind": "asha", "sampler": sampler}
     if sampler == "grid" and "num_trials" not in draft.tuner:
         draft.tuner = {"kind": "grid"}
-    modes = {"maximize": "max", "minimize": "min"}
     mode = arguments.get("optimize_mode", "maximize")  # NNI's default
-    if mode in modes:
-        draft.fields["mode"] = modes[mode]
+    if mode in MODES:
+        draft.fields["mode"] = MODES[mode]
     else:
         draft.refuse("tuner.classArgs.optimize_mode", f"must be maximize or minimize, got {mode!r}", "mode")
     if "seed" in arguments and draft.tuner["kind"] != "grid":

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from stagetree.errors import StagetreeError
 from stagetree.importers.draft import Draft
-from stagetree.importers.values import choice, evenly
+from stagetree.importers.values import MODES, choice, evenly
 from stagetree.sequences import SequenceError
 from stagetree.space import plain
 from stagetree.space.conditions import when
@@ -76,7 +76,7 @@ def _finished(study: optuna.Study) -> list[Any]:
 
 
 def _read_directions(study: optuna.Study, draft: Draft) -> None:
-    modes = [{"MINIMIZE": "min", "MAXIMIZE": "max"}.get(each.name, "") for each in study.directions]
+    modes = [MODES.get(each.name.lower(), "") for each in study.directions]
     names = list(study.metric_names or [])
     if len(modes) == 1:
         draft.fields |= {"mode": modes[0], **({"metric": names[0]} if names else {})}

@@ -14,6 +14,9 @@ from stagetree.space.distributions import is_number
 from stagetree.space.notation import lograndint, loguniform, randint, uniform
 from stagetree.space.patterns import looks_like_range
 
+MODES = {"minimize": "min", "maximize": "max"}
+"""The mode of a study by the other tools' word."""
+
 MOST_LISTED = 1000
 """The most multiples of a logarithmic range that are listed."""
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from stagetree.importers.draft import Draft, grid_size
 from stagetree.importers.lengths import is_length
-from stagetree.importers.values import choice, constant, evenly, multiples, number, whole
+from stagetree.importers.values import MODES, choice, constant, evenly, multiples, number, whole
 from stagetree.sequences import SequenceError, did_you_mean
 from stagetree.space import plain
 from stagetree.space.notation import loguniform, normal, randint
@@ -50,8 +50,7 @@ def is_wandb(content: Any) -> bool:
 def read_wandb(content: Json) -> Draft:
     """The draft of a study from a sweep."""
     draft = Draft(program=str(content.get("program") or ""))
-    draft.check_names(content, [*USED, *LEFT_OUT])
-    draft.leave_out(content, LEFT_OUT)
+    draft.check_fields(content, USED, LEFT_OUT)
     if content.get("name"):
         draft.fields["name"] = str(content["name"])
     _read_metric(content.get("metric"), draft)
@@ -74,17 +73,14 @@ def _read_metric(metric: Any, draft: Draft) -> None:
     if "name" in metric:
         draft.fields["metric"] = metric["name"]
     goal = metric.get("goal", "minimize")  # W&B's default
-    if isinstance(goal, str) and goal in GOALS:
-        draft.fields["mode"] = GOALS[goal]
+    if isinstance(goal, str) and goal in MODES:
+        draft.fields["mode"] = MODES[goal]
     else:
-        draft.refuse("metric.goal", f"must be minimize or maximize, got {goal!r}{did_you_mean(goal, GOALS)}", "mode")
+        draft.refuse("metric.goal", f"must be minimize or maximize, got {goal!r}{did_you_mean(goal, MODES)}", "mode")
     if metric.get("target") is not None:
         draft.fields["target"] = metric["target"]
     failed = "is left out: a trial that fails has no result here"
     draft.leave_out(metric, {"impute": failed, "impute_while_running": failed}, "metric.")
-
-
-GOALS = {"minimize": "min", "maximize": "max"}
 
 
 # ----------------------------------------------------------------------------------------------------------- parameters
