@@ -79,36 +79,57 @@ class _File:
     scripts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     reads: frozenset[str] | None = None
 
+    def source(self, path: str, name: str) -> TrainerSource:
+        """One of its trainers. path: of this file."""
+        takes, single = self.takes.get(name, Arguments()), self.single_rank.get(name, "")
+        lacks = frozenset(method for method, names in self.without.items() if name in names)
+        source = TrainerSource(path, self.versions[name], takes, single, lacks=lacks)
+        if (script := self.scripts.get(name)) is not None:
+            source = replace(source, script=True, launched=bool(script.get("launch")), reads=self.reads)
+        return source
+
 
 _known: dict[str, _File] = {}
 """What this process has read, by path."""
 _reading = Lock()
 
 
-class Catalogue:
-    """The trainers in some files, as the files are now. Cheap while no file changes."""
+class Catalogue(Mapping[str, TrainerSource]):
+    """The trainers in some files by their names, as the files are now; of equal names the first one. Files that cannot
+    be used have none.
+
+    Each look asks for the times of the files and of what they import; a look for one trainer, which each chain makes,
+    asks only for those of its own file.
+    """
 
     def __init__(self, files: Iterable[str]) -> None:
         self._files = tuple(files)
 
+    def __getitem__(self, name: str) -> TrainerSource:
+        path = next((path for path in files_in(self._files) if name in _names_in(path)), None)
+        if path is not None and name in (file := self._look([path])[path]).versions:
+            return file.source(path, name)
+        return self.describe()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.describe())
+
+    def __len__(self) -> int:
+        return len(self.describe())
+
     def describe(self) -> dict[str, TrainerSource]:
-        """Each trainer by its name, the first one of equal names. Files that cannot be used have none."""
+        """All trainers now."""
         sources: dict[str, TrainerSource] = {}
-        for path, file in self._look():
-            for name, version in file.versions.items():
-                takes, single = file.takes.get(name, Arguments()), file.single_rank.get(name, "")
-                lacks = frozenset(method for method, names in file.without.items() if name in names)
-                source = TrainerSource(path, version, takes, single, lacks=lacks)
-                if (script := file.scripts.get(name)) is not None:
-                    source = replace(source, script=True, launched=bool(script.get("launch")), reads=file.reads)
-                sources.setdefault(name, source)
+        for path, file in self._look().items():
+            for name in file.versions:
+                sources.setdefault(name, file.source(path, name))
         return sources
 
     def problems(self) -> dict[str, str]:
         """The problem of each file that has one, by path."""
         problems: dict[str, str] = {}
         owners: dict[str, str] = {}
-        for path, file in self._look():
+        for path, file in self._look().items():
             if file.problem:
                 problems[path] = file.problem
             for name in file.versions:
@@ -118,10 +139,9 @@ class Catalogue:
 
     def find(self, name: str) -> TrainerSource | None:
         """The trainer of that name. Raises `TrainerFileError` if its file cannot be used any more."""
-        described = self.describe()
-        if name in described:
-            return described[name]
-        for _, file in self._look():
+        if (source := self.get(name)) is not None:
+            return source
+        for file in self._look().values():
             if name in file.names:
                 raise TrainerFileError(file.problem)
         return None
@@ -131,14 +151,21 @@ class Catalogue:
         for problem in self.problems().values():
             raise TrainerFileError(problem)
 
-    def _look(self) -> list[tuple[str, _File]]:
+    def _look(self, paths: Iterable[str] | None = None) -> dict[str, _File]:
+        """The contents of these files now, or of all."""
         with _reading:
-            files = list(files_in(self._files))
+            files = list(files_in(self._files) if paths is None else paths)
             for path in files:
                 file = _known.get(path)
                 if file is None or not file.is_settled or _stamps(file.stamps) != file.stamps:
                     _known[path] = _read(path, file.names if file else frozenset())
-            return [(path, _known[path]) for path in files]
+            return {path: _known[path] for path in files}
+
+
+def _names_in(path: str) -> frozenset[str]:
+    """The trainers that the file had when it was read last."""
+    file = _known.get(path)
+    return file.names if file else frozenset()
 
 
 def files_in(paths: Iterable[str]) -> Iterator[str]:

@@ -94,6 +94,29 @@ def test_a_literal_version_wins(tmp_path: Path, helper: Path) -> None:
     assert describe([path]) == {"own": "7"}
 
 
+def test_a_look_for_one_trainer_asks_only_for_its_own_file(
+    one: str, two: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each chain makes one; with eleven examples beside it, the times of 460 files took 2 ms."""
+    monkeypatch.setattr(registry, "SETTLED_SECONDS", -1.0)
+    catalogue, asked = Catalogue([one, two]), list[Path]()
+    before, stamps = catalogue.describe(), registry._stamps
+    monkeypatch.setattr(registry, "_stamps", lambda files: asked.extend(files) or stamps(files))
+    assert catalogue["two"] == before["two"]
+    assert Path(two) in asked and Path(one) not in asked
+
+
+def test_a_look_for_one_trainer_follows_it_to_another_file(one: str, two: str) -> None:
+    catalogue = Catalogue([one, two])
+    assert catalogue["one"].path == one
+    Path(one).write_text(TRAINER.format("Other", "other"))
+    Path(two).write_text(TRAINER.format("One", "one"))
+    assert catalogue["one"].path == two
+    assert list(catalogue) == ["other", "one"]
+    with pytest.raises(KeyError):
+        catalogue["two"]
+
+
 def test_names_must_differ(one: str, tmp_path: Path) -> None:
     other = write(tmp_path / "other.py", TRAINER.format("Other", "one"))
     with pytest.raises(TrainerFileError, match="there is another trainer named 'one'"):

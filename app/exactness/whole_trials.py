@@ -43,10 +43,9 @@ def due_trials(plan: SearchPlan, slots: int = 1) -> Iterator[Trial]:
     if suspicions:
         yield from filter(partial(_has_ended, plan), _most_suspected(plan, running, suspicions))
     for study in running:
-        steps, saved = (
-            max((trial.steps for trial in study.trials if trial.path), default=0),
-            study.requested - study.unique,
-        )
+        if (saved := study.requested - study.unique) <= 0:
+            continue
+        steps = max((trial.steps for trial in study.trials if trial.path), default=0)
         is_near_end = not study.active or 0 <= study.unique - study.executed <= (slots - 1) * steps
         if is_near_end and 0 < steps < SHARE_OF_SAVINGS * saved and not _is_verified(plan, study):
             yield from _most_resumed(plan, study)[:1]

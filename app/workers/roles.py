@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 from uuid import uuid4
 
@@ -178,7 +178,7 @@ def make_slot(
         records=records,
         store=_open_store(records),
         start=_make_starter(device, here.silence_seconds, listener),
-        sources=Catalogue(here.trainer_files).describe,
+        sources=partial(Catalogue, here.trainer_files),
         notify=notify,
         send_next=send_next,
         is_retiring=is_retiring,

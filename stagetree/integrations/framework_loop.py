@@ -35,7 +35,7 @@ class FrameworkLoop(ABC):
         self._run, self._apply = run, apply
         self._steps: Iterator[tuple[int, Hp]] = iter(())
         self._loaded: Any = None
-        self._next: tuple[tuple[int, Hp], generators.Mark] | None = None
+        self._next: tuple[tuple[int, Hp], generators.GeneratorStates] | None = None
         self._is_over = False
 
     def train(self) -> None:
@@ -56,7 +56,7 @@ class FrameworkLoop(ABC):
         if self._next is not None:  # the loop was restarted for this step
             (_, hp), mark = self._next
             self._next = self._loaded = None
-            generators.go_back(mark, self._run.device)
+            generators.restore(mark, self._run.device)
         else:
             hp = self._wait()
         if self._apply is not None:
@@ -71,7 +71,7 @@ class FrameworkLoop(ABC):
             self._is_over = True
             raise _LoopLeft from None
         if self._loaded is not None:
-            self._next = (step, hp), generators.mark(self._run.device)
+            self._next = (step, hp), generators.state(self._run.device)
             raise _LoopLeft
         return hp
 

@@ -125,20 +125,20 @@ class _Attempts:
 
     def __init__(self, device: str) -> None:
         self._device = device
-        self._begin = generators.mark(device)
-        self._end: generators.Mark | None = None
+        self._begin = generators.state(device)
+        self._end: generators.GeneratorStates | None = None
         self._succeeded = False
 
     def outcome(self, attempt: Callable[[], BackwardResult]) -> Outcome:
         """The result, or the error without its frames, which would hold memory that the next attempt needs."""
         if self._succeeded:
-            self._end = self._end or generators.mark(self._device)
-            generators.go_back(self._begin, self._device)
+            self._end = self._end or generators.state(self._device)
+            generators.restore(self._begin, self._device)
         try:
             result = attempt()
         except Exception as error:
             traceback.clear_frames(error.__traceback__)
-            generators.go_back(self._end or self._begin, self._device)
+            generators.restore(self._end or self._begin, self._device)
             return error
         self._succeeded = True
         return result

@@ -16,12 +16,12 @@ from stagetree.packing.rows import LaneBatches, batch_structure
 from stagetree.trainer import Trainer, generators
 from stagetree.trainer.base import MetricSums
 from stagetree.trainer.data_order import BatchSpan, parts
+from stagetree.trainer.generators import GeneratorStates
 from stagetree.trainer.optimizer_groups import Precision
 from stagetree.trainer.sample_loading import PrefetchReader
 from stagetree.trainer.torch_trainer import TorchTrainer
 from stagetree.trainer.values import RecordedValues
 
-Generators = dict[str, Any]
 BatchKey = tuple[Any, ...]
 
 TF32_BACKENDS: tuple[Any, ...] = (torch.backends.cudnn, torch.backends.cuda.matmul)
@@ -41,7 +41,7 @@ class Lane:
     other random numbers in a pack than alone; empty if none does.
     """
 
-    def __init__(self, trainer: Trainer, device: str, generators: Generators, number: int) -> None:
+    def __init__(self, trainer: Trainer, device: str, generators: GeneratorStates, number: int) -> None:
         self.trainer: TorchTrainer = require_packable(trainer)
         self.device, self.generators, self.number = device, generators, number
         self.updates_itself = type(self.trainer).update is not TorchTrainer.update
@@ -187,7 +187,7 @@ class Lane:
         return (
             not (self.is_excluded or other.is_excluded)
             and (one.epoch, one.offset, one.batch_size) == (two.epoch, two.offset, two.batch_size)
-            and generators.are_equal(self.generators, other.generators)
+            and self.generators == other.generators
         )
 
     @property

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from stagetree.packing.lane import Generators, Lane
+from stagetree.packing.lane import Lane
 from stagetree.packing.packability import explain_error
 from stagetree.packing.packed_step import Failures, PackedStep, Unpackable
 from stagetree.packing.profiling import Profile
 from stagetree.trainer import Trainer, generators
+from stagetree.trainer.generators import GeneratorStates
 
 
 class Pack:
@@ -24,7 +25,7 @@ class Pack:
         self.lanes: list[Lane] = []
         self._step: PackedStep | None = None
 
-    def join(self, trainer: Trainer, device: str, at: Generators) -> Lane | None:
+    def join(self, trainer: Trainer, device: str, at: GeneratorStates) -> Lane | None:
         """Add a trainer that has been set up and loaded; it trains in the pack from its next step.
 
         None if its model has another shape. at: the global generator states for its next step. Raises `NotPackable`,
@@ -128,7 +129,7 @@ def _make_step(lane: Lane, width: int) -> PackedStep:
         raise explain_error(error) from error
 
 
-def _stand_at(at: Generators, lanes: Iterable[Lane]) -> None:
+def _stand_at(at: GeneratorStates, lanes: Iterable[Lane]) -> None:
     for lane in lanes:
         lane.generators = at
 

@@ -122,7 +122,7 @@ class Recordings:
         if self._times[key] <= WARMUP_PASSES:
             return False
         assert self._record is not None
-        before = generators.mark(self._device)
+        before = generators.state(self._device)
         try:
             recording = _Recording(self._record(compute, batch), compute, self._device)
         except Exception as error:  # if the pass itself is at fault, it raises again when computed
@@ -130,7 +130,7 @@ class Recordings:
             return False
         finally:
             draws_on_host = not generators.are_at(before)
-            generators.go_back(before, self._device)
+            generators.restore(before, self._device)
         if draws_on_host:
             self._refuse(key, "its loss draws random numbers on the CPU")
             return False
@@ -156,14 +156,14 @@ class _Recording:
         self._times += 1
         if self._times & (self._times - 1) and self._times % CHECK_EVERY:
             return _clone_sums(self._play(batch))
-        before = generators.mark(self._device)
+        before = generators.state(self._device)
         played = self._play(batch)
         after = generators.state(self._device)
-        generators.go_back(before, self._device)
+        generators.restore(before, self._device)
         computed = compute(batch)
-        if _is_same(played, computed) and generators.are_equal(after, generators.state(self._device)):
+        if _is_same(played, computed) and after == generators.state(self._device):
             return computed
-        generators.go_back(before, self._device)
+        generators.restore(before, self._device)
         return None
 
 

@@ -12,9 +12,10 @@ import signal
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping, Set
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from types import TracebackType
 
 from stagetree.trainer.program import ProgramKilled
@@ -89,8 +90,7 @@ def mask_secrets(text: str, environment: Mapping[str, str]) -> str:
     it stands as a word, and any value beside its name, as in `TOKEN=abc` and `{'TOKEN': 'abc'}`. A number that is not
     long is masked only there: it may be any other number.
     """
-    named = {name: value for name, value in environment.items() if SECRET.search(name) and value}
-    passwords = {password for value in environment.values() for password in PASSWORD.findall(value)}
+    named, passwords = _secrets(tuple(environment.items()))
     for name, value in named.items():
         if name in text and value in text:
             text = re.sub(rf"(?<!\w)({re.escape(name)}{BETWEEN}){re.escape(value)}(?!\w)", r"\1***", text)
@@ -100,6 +100,20 @@ def mask_secrets(text: str, environment: Mapping[str, str]) -> str:
         elif len(secret) >= MIN_SECRET_WORD and not secret.isdecimal() and secret in text:
             text = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", "***", text)
     return text
+
+
+@lru_cache(maxsize=1)
+def _secrets(variables: tuple[tuple[str, str], ...]) -> tuple[Mapping[str, str], Set[str]]:
+    """The variables with secret-sounding names, and the passwords in URLs. Cached: each metric's name is masked."""
+    named = {name: value for name, value in variables if SECRET.search(name) and value}
+    return named, {password for _, value in variables for password in PASSWORD.findall(value)}
+
+
+def _environment() -> Mapping[str, str]:
+    """The variables, read as bytes: lookups of `os.environ` are recorded as the trainer's, one by one."""
+    if not os.supports_bytes_environ:
+        return os.environ
+    return {os.fsdecode(name): os.fsdecode(value) for name, value in os.environb.items()}
 
 
 OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
@@ -209,7 +223,7 @@ def ending(code: int | None) -> str:
 
 def plain(text: str) -> str:
     """The text with secrets masked, its length bounded, and characters that databases refuse escaped."""
-    text = mask_secrets(text, os.environ)
+    text = mask_secrets(text, _environment())
     if len(text) > MAX_LENGTH:
         text = f"{text[: MAX_LENGTH // 4]}\n[...]\n{text[-3 * MAX_LENGTH // 4 :]}"
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")

@@ -25,6 +25,7 @@ from stagetree.runtime.scripts.launched_trainer import LaunchedTrainer as Launch
 from stagetree.sequences import Form, as_lists, is_same_value, parse
 from stagetree.trainer import Trainer, generators
 from stagetree.trainer.base import MetricSums, TrainsAhead, construct, finite_metrics
+from stagetree.trainer.generators import GeneratorStates
 from stagetree.trainer.values import GivenValues
 
 
@@ -92,7 +93,7 @@ class Model:
         with user_code():
             self.trainer.setup(self.given.give(timeline.at(step - 1)))
             self.trainer.load_state_dict(saved["trainer"])
-        self.step, self._generators = step, saved["generators"]
+        self.step, self._generators = step, GeneratorStates.from_saved(saved["generators"])
         self._forget_logged()
 
     def begin(self, fd: int, timeline: HpTimeline, *, is_whole: bool) -> None:
@@ -105,9 +106,11 @@ class Model:
                 saved = state_format.read(fd)
                 self.trainer.setup(self.given.give(timeline.at(0)))
                 self.trainer.load_state_dict(saved["trainer"])
-            self._generators = saved["generators"]  # the study's own values are set up again at the step
+            self._generators = GeneratorStates.from_saved(
+                saved["generators"]
+            )  # the study's own values are set up again at the step
             self._forget_logged()
-            return
+            return  # the study's own values are set up again at the step
         self.set_up(timeline.changes(0))
         generators.restore(self._generators, self.device)
         with user_code():
@@ -171,7 +174,7 @@ class Model:
     # The parts of a step, for models that take steps together: see `stagetree.runtime.packed`
 
     @property
-    def generators(self) -> dict[str, Any]:
+    def generators(self) -> GeneratorStates:
         """The states of the global generators at the next step."""
         return self._generators
 
@@ -184,7 +187,7 @@ class Model:
             self.trainer.setup(self.given.give(values))
         self._generators, self._set_up_at = generators.state(self.device), self.step
 
-    def finish_step(self, at: dict[str, Any]) -> None:
+    def finish_step(self, at: GeneratorStates) -> None:
         """Record that a step was taken. at: the global generators after it."""
         self._generators = at
         self.step += 1
@@ -211,7 +214,7 @@ class Model:
         """The whole current state; training changes its tensors. Raises `TrainerFailed`."""
         generators.restore(self._generators, self.device)
         with user_code():
-            return {"trainer": self.trainer.state_dict(), "generators": self._generators}
+            return {"trainer": self.trainer.state_dict(), "generators": self._generators.saved()}
 
     def save(self, machine: Mapping[str, Any] | None = None, **more: Any) -> tuple[int, int]:
         """Save the whole state in an anonymous file: its descriptor and size. Raises `TrainerFailed`, OSError.

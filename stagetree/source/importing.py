@@ -131,7 +131,12 @@ def _spec(name: str, file: Path, content: bytes) -> ModuleSpec:
 
 def installed_folders() -> tuple[str, ...]:
     """The folders of the system, Python, packages and stagetree, each with a trailing slash."""
-    packages = [path for path in sys.path if Path(path).name in PACKAGES]
+    return _installed_folders(tuple(sys.path))
+
+
+@cache
+def _installed_folders(search_path: tuple[str, ...]) -> tuple[str, ...]:
+    packages = [path for path in search_path if Path(path).name in PACKAGES]
     folders = [sys.prefix, sys.base_prefix, os.path.dirname(os.__file__), *packages, *OURS]
     return tuple({f"{folder.rstrip('/')}/": None for folder in (*SYSTEM, *folders, *map(os.path.realpath, folders))})
 

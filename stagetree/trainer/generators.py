@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
 from importlib.abc import Loader
@@ -16,8 +17,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-
-Mark = tuple[Any, ...]
+from torch import Tensor
 
 
 def seed(value: int) -> None:
@@ -25,6 +25,64 @@ def seed(value: int) -> None:
     random.seed(value)
     np.random.seed(value % 2**32)
     torch.manual_seed(value)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GeneratorStates:
+    """The states of the generators; of GPUs, only that of one device, or None on a CPU."""
+
+    python: tuple[Any, ...]
+    numpy: tuple[Any, ...]
+    torch: Tensor
+    cuda: Tensor | None
+
+    def saved(self) -> dict[str, Any]:
+        """The states as tensors and JSON values."""
+        version, numbers, gauss = self.python
+        kind, keys, position, has_gauss, cached = self.numpy
+        return {
+            "python": [version, list(numbers), gauss],
+            "numpy": [kind, torch.from_numpy(keys.astype(np.int64)), int(position), int(has_gauss), float(cached)],
+            "torch": self.torch,
+            "cuda": self.cuda,
+        }
+
+    @classmethod
+    def from_saved(cls, saved: Mapping[str, Any]) -> GeneratorStates:
+        """The states that `saved` returned."""
+        (version, numbers, gauss), (kind, keys, *rest) = saved["python"], saved["numpy"]
+        numpy = (kind, keys.numpy().astype(np.uint32), *rest)
+        return cls((version, tuple(numbers), gauss), numpy, saved["torch"], saved["cuda"])
+
+    def __eq__(self, other: object) -> bool:
+        if self is other or not isinstance(other, GeneratorStates):
+            return self is other
+        (kind, keys, *rest), (other_kind, other_keys, *other_rest) = self.numpy, other.numpy
+        is_numpy_equal = (kind, rest) == (other_kind, other_rest) and np.array_equal(keys, other_keys)
+        tensors = ((self.torch, other.torch), (self.cuda, other.cuda))
+        return (
+            is_numpy_equal
+            and self.python == other.python
+            and all(a is b if a is None or b is None else a.equal(b) for a, b in tensors)
+        )
+
+
+def state(device: str) -> GeneratorStates:
+    """The present states."""
+    on_device = torch.cuda.get_rng_state(device) if device.startswith("cuda") else None
+    return GeneratorStates(random.getstate(), cast(Any, np.random.get_state()), torch.get_rng_state(), on_device)
+
+
+def restore(states: GeneratorStates, device: str) -> None:
+    """Set the generators to these states. A state of a CPU seeds a GPU's generator by its hash."""
+    random.setstate(states.python)
+    np.random.set_state(cast(Any, states.numpy))
+    torch.set_rng_state(states.torch)
+    if states.cuda is not None:
+        torch.cuda.set_rng_state(states.cuda, device)
+    elif device.startswith("cuda"):
+        digest = blake2b(states.torch.numpy().tobytes(), digest_size=7).digest()
+        torch.cuda.manual_seed_all(int.from_bytes(digest, "little"))
 
 
 @contextmanager
@@ -37,63 +95,9 @@ def preserve(device: str) -> Iterator[None]:
         restore(before, device)
 
 
-def state(device: str) -> dict[str, Any]:
-    """The states of the generators, as tensors and JSON values; of GPUs, only that of `device`."""
-    version, numbers, gauss = random.getstate()
-    kind, keys, position, has_gauss, cached = cast(tuple[Any, ...], np.random.get_state(legacy=True))
-    return {
-        "python": [version, list(numbers), gauss],
-        "numpy": [kind, torch.from_numpy(keys.astype(np.int64)), int(position), int(has_gauss), float(cached)],
-        "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state(device) if device.startswith("cuda") else None,
-    }
-
-
-def restore(saved: dict[str, Any], device: str) -> None:
-    """Set the generators to states that `state` returned."""
-    version, numbers, gauss = saved["python"]
-    random.setstate((version, tuple(numbers), gauss))
-    kind, keys, *rest = saved["numpy"]
-    np.random.set_state((kind, keys.numpy().astype(np.uint32), *rest))
-    torch.set_rng_state(saved["torch"])
-    if device.startswith("cuda"):
-        _restore_gpu(saved, device)
-
-
-def are_equal(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether two states are equal."""
-    if one is other:
-        return True
-    (_, keys, *rest), (_, other_keys, *other_rest) = one["numpy"], other["numpy"]
-    tensors = ((one["torch"], other["torch"]), (keys, other_keys), (one["cuda"], other["cuda"]))
-    return (one["python"], rest) == (other["python"], other_rest) and all(
-        a is b if a is None or b is None else a.equal(b) for a, b in tensors
-    )
-
-
-def mark(device: str) -> Mark:
-    """The states of the generators, for `go_back` in this process; half as expensive as `state`."""
-    on_device = torch.cuda.get_rng_state(device) if device.startswith("cuda") else None
-    return random.getstate(), np.random.get_state(), torch.get_rng_state(), on_device
-
-
-def go_back(to: Mark, device: str) -> None:
-    """Set the generators to states that `mark` returned."""
-    python, numpy, cpu, on_device = to
-    random.setstate(python)
-    np.random.set_state(numpy)
-    torch.set_rng_state(cpu)
-    if on_device is not None:
-        torch.cuda.set_rng_state(on_device, device)
-
-
-def are_at(place: Mark) -> bool:
-    """Whether nothing was drawn on the CPU since `mark`."""
-    python, numpy, cpu, _ = place
-    kind, keys, *rest = numpy
-    now_kind, now_keys, *now_rest = np.random.get_state()
-    is_numpys = (kind, rest) == (now_kind, now_rest) and np.array_equal(keys, now_keys)
-    return is_numpys and python == random.getstate() and torch.equal(cpu, torch.get_rng_state())
+def are_at(states: GeneratorStates) -> bool:
+    """Whether the generators of the CPU are in these states, so that nothing was drawn since."""
+    return replace(state("cpu"), cuda=states.cuda) == states
 
 
 class _DrawUndoingFinder:
@@ -116,13 +120,13 @@ def _execute_module(execute: Callable[[ModuleType], None], module: ModuleType) -
     """Run a module and undo its draws; only for outermost modules, and in the training thread."""
     if _importing or current_thread() is not main_thread():
         return execute(module)
-    before = mark("cpu")
+    before = state("cpu")
     _importing.add(module.__name__)
     try:
         execute(module)
     finally:
         _importing.clear()
-        go_back(before, "cpu")
+        restore(before, "cpu")
 
 
 def undo_draws_of_imports() -> None:
@@ -132,17 +136,8 @@ def undo_draws_of_imports() -> None:
     first model of a process would begin with other numbers than the next. Call this again after adding finders to
     `sys.meta_path`.
     """
-    mark("cpu")  # NumPy imports its generators on first use
+    state("cpu")  # NumPy imports its generators on first use
     sys.meta_path[:] = [
         _DrawUndoingFinder(),
         *(each for each in sys.meta_path if not isinstance(each, _DrawUndoingFinder)),
     ]
-
-
-def _restore_gpu(saved: dict[str, Any], device: str) -> None:
-    """Restore a GPU's generator; a state of a CPU has none, and seeds it by a hash of the state."""
-    if saved["cuda"] is not None:
-        torch.cuda.set_rng_state(saved["cuda"], device)
-    else:
-        digest = blake2b(saved["torch"].numpy().tobytes(), digest_size=7).digest()
-        torch.cuda.manual_seed_all(int.from_bytes(digest, "little"))

@@ -104,7 +104,7 @@ class SampleReader:
 
     def _read_unseeded(self, epoch: int, indices: Sequence[int]) -> tuple[list[Any], bool]:
         """Read the samples without seeds. Returns whether anything was drawn."""
-        before, several = generators.mark("cpu"), getattr(self._data, "__getitems__", None)
+        before, several = generators.state("cpu"), getattr(self._data, "__getitems__", None)
         samples = [self._data[index] for index in indices] if several is None else several(list(indices))
         if self._change is not None:
             samples = [self._apply_change(*each) for each in zip(samples, repeat(epoch), indices, strict=False)]

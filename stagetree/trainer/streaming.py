@@ -155,12 +155,12 @@ class Stream:
 
     @contextmanager
     def _drawing(self, purpose: str, *place: int) -> Iterator[None]:
-        before = generators.mark("cpu")
+        before = generators.state("cpu")
         seed_sample(seed_of(self._seed, f"stream {purpose}", *place))
         try:
             yield
         finally:
-            generators.go_back(before, "cpu")
+            generators.restore(before, "cpu")
 
 
 class StreamBatches:
@@ -208,10 +208,10 @@ class StreamBatches:
         if self.is_loader:
             (batch,) = self._items
         else:
-            begin, before = part.offset - self._span.offset, generators.mark("cpu")
+            begin, before = part.offset - self._span.offset, generators.state("cpu")
             items = self._items[begin : begin + len(part.indices)]
             batch = self._collate([self._apply_change(*each) for each in zip(items, part.indices, strict=True)])
-            generators.go_back(before, "cpu")
+            generators.restore(before, "cpu")
         return map_tensors(batch, lambda tensor: tensor.to(self._device, non_blocking=True))
 
     def _apply_change(self, sample: Any, place: int) -> Any:

@@ -205,12 +205,12 @@ class ReplicatedSharding(Sharding):
         parameters = {id(each) for each in model.parameters()}
         if any(id(each) not in parameters for group in optimizer.param_groups for each in group["params"]):
             raise ValueError("with parallel: ddp, all parameters of the optimizer must be the model's")
-        before, rank = generators.mark(self._device), self.ranks.rank
+        before, rank = generators.state(self._device), self.ranks.rank
         self.means.samples, self.means.is_counted = len(whole.indices), False
         generators.seed(seed_of(self._seed, "shard", whole.epoch, whole.offset, rank))
         with explain_memory(shards_in(whole, self.shards)[rank], self.shards):
             part(shards_in(whole, self.shards)[rank])
-        generators.go_back(before, self._device)
+        generators.restore(before, self._device)
         factor: Any = self.shards  # undo DDP's division
         if self.means.is_counted:
             (count,) = self.ranks.across([self.means.count.reshape(1)])

@@ -141,12 +141,12 @@ class Sharding:
             whole, shards_in(whole, self.shards), gradient_parameters(model, optimizer), ModelBuffers(model)
         )
         self.means.samples, self.means.is_counted = len(whole.indices), False
-        before, tree = generators.mark(self._device), TreeSum()
+        before, tree = generators.state(self._device), TreeSum()
         for shard in (own := self.own_shards()):
             with self._watching(batch.parameters, tree, is_last=shard == own[-1]):
                 leaf = self._leaf(batch, shard, part)
             self._add(leaf, tree, batch, is_last=shard == own[-1])
-        generators.go_back(before, self._device)
+        generators.restore(before, self._device)
         self._store_sums(batch, self._sum_across_ranks(tree.take(), batch))
         first = next(shard for shard, span in enumerate(batch.spans) if span.indices)
         self.ranks.broadcast(batch.buffers.whole_numbers(), first // (self.shards // self.ranks.world))
