@@ -20,10 +20,10 @@ from sqlalchemy import (
     ColumnElement,
     Engine,
     Float,
+    bindparam,
     create_engine,
     event,
     inspect,
-    literal,
     literal_column,
     make_url,
     text,
@@ -115,23 +115,18 @@ SQL_NOW = {
     "postgresql": "extract(epoch FROM clock_timestamp())::float8",
     "sqlite": "((julianday('now') - 2440587.5) * 86400.0)",
 }
+NOW = {dialect: literal_column(clock, Float) for dialect, clock in SQL_NOW.items()}
 
 
 class SqlSession:
-    """A transaction. clock: the one given to `Database`; None for the database's own clock."""
+    """A transaction. now: an expression for the current time in Unix seconds, the same object for all transactions."""
 
-    __slots__ = ("clock", "connection", "dialect", "execute", "scalar", "scalars")
+    __slots__ = ("connection", "dialect", "execute", "now", "scalar", "scalars")
 
-    def __init__(self, connection: Connection, clock: Callable[[], float] | None) -> None:
-        self.connection, self.clock = connection, clock
+    def __init__(self, connection: Connection, now: ColumnElement[float]) -> None:
+        self.connection, self.now = connection, now
         self.dialect: str = connection.dialect.name
         self.execute, self.scalar, self.scalars = connection.execute, connection.scalar, connection.scalars
-
-    def now(self) -> ColumnElement[float]:
-        """An expression for the current time in Unix seconds."""
-        if self.clock is not None:
-            return literal(self.clock(), Float)
-        return literal_column(SQL_NOW[self.dialect], Float)
 
 
 class Database:
@@ -145,9 +140,18 @@ class Database:
         self, url: str, *, clock: Callable[[], float] | None = None, patience: float = PATIENCE_SECONDS
     ) -> None:
         self.url = _parse_url(url)
-        self.clock = clock
         self.engine = self._make_engine(patience)
+        self.clock = clock
         self._is_readable = False
+
+    @property
+    def clock(self) -> Callable[[], float] | None:
+        return self._clock
+
+    @clock.setter
+    def clock(self, clock: Callable[[], float] | None) -> None:
+        self._clock = clock
+        self._now = NOW[self.engine.dialect.name] if clock is None else bindparam("now", callable_=clock, type_=Float)
 
     @property
     def is_file(self) -> bool:
@@ -204,7 +208,7 @@ class Database:
         try:
             with _begin_transaction(self.engine, info) as connection:
                 self._check_schema(connection)
-                yield SqlSession(connection, self.clock)
+                yield SqlSession(connection, self._now)
         except SQLAlchemyError as error:
             self._explain(error)
             raise

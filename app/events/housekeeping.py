@@ -60,7 +60,7 @@ def _clean(database: Database, table: Table, ages: Ages) -> int:
     total, last = 0, BATCH
     while last == BATCH:
         with database.write() as session:
-            old = select(name).where(EXPIRED[table](session.now(), ages)).limit(BATCH)
+            old = select(name).where(EXPIRED[table](session.now, ages)).limit(BATCH)
             last = len(session.execute(delete(table).where(name.in_(old)).returning(name)).all())
         total += last
     return total

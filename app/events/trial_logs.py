@@ -138,7 +138,7 @@ def _put(session: SqlSession, piece: LogPiece, begin: int, stored_to: int, data:
             session.execute(there.values(data=bytes(before.data) + data, end=end))
             return
     row = {"name": piece.name, "study": piece.study, "source": piece.source, "begin": begin, "end": end, "data": data}
-    session.execute(insert(session, TRIAL_LOGS).values(**row, at=session.now()))
+    session.execute(insert(session, TRIAL_LOGS).values(**row, at=session.now))
 
 
 def _leave_out(session: SqlSession, name: str, study: str) -> None:

@@ -13,14 +13,14 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Connection, Integer, Row, Select, TextClause, bindparam, func, select, text, update
+from sqlalchemy import Connection, Integer, Row, Select, TextClause, bindparam, func, select, text
 
 from app.domain.events import ChainEnded, Event, StageFailed, StudyStruck
 from app.domain.evolve import struck_studies
 from app.domain.terms import FAILURES, StudyId
 from app.events import archive
 from app.events.codec import UnknownEvent, decode, write
-from app.events.database import Database, SqlSession, insert
+from app.events.database import Database, SqlSession
 from app.events.log.port import (
     Append,
     Archived,
@@ -59,6 +59,8 @@ STREAM_EVENTS = (
 STREAM_EVENTS_LIMITED = STREAM_EVENTS.limit(bindparam("limit", type_=Integer))
 """Built once: all readers of a plan poll for new events."""
 
+LOCKED_VERSION = select(STREAMS.c.version).where(STREAMS.c.stream == bindparam("stream")).with_for_update()
+
 COLUMNS = "stream, version, position, type, schema_version, data, at, by"
 
 MOVE_STREAM = {how: text(move) for how, move in MOVES.items()}
@@ -66,6 +68,13 @@ MOVE_HEAD = text("UPDATE log_head SET position = position + :count WHERE id = 1 
 INSERT = text(
     f"INSERT INTO events ({COLUMNS}) VALUES (:stream, :version, :position, :type, :schema_version, :data, :at, :by)"
 )
+
+TAKE_KEY = text(
+    "INSERT INTO idempotency (key, fingerprint, stream, version, count, at)"
+    " VALUES (:key, :fingerprint, :stream, 0, 0, :at) ON CONFLICT DO NOTHING RETURNING key"
+)
+USED = select(KEYS.c.fingerprint, KEYS.c.stream, KEYS.c.version, KEYS.c.count).where(KEYS.c.key == bindparam("key"))
+USE_KEY = text("UPDATE idempotency SET version = :version, count = :count WHERE key = :key")
 
 
 def append_events(
@@ -212,7 +221,7 @@ def _write(session: SqlSession, append: Append) -> list[StoredEvent]:
 
 def _decide(session: SqlSession, append: Append, decide: Callable[[Sequence[StoredEvent]], Sequence[Event]]) -> Append:
     """Decide on the events while the stream is locked."""
-    version = session.scalar(select(STREAMS.c.version).where(STREAMS.c.stream == append.stream).with_for_update())
+    version = session.scalar(LOCKED_VERSION, {"stream": append.stream})
     check_not_shorter(append, version or 0)
     news = _read(session, append.stream, append.expected or 0, None)
     return replace(append, events=decide(news), expected=version or 0)
@@ -229,8 +238,7 @@ def _append(session: SqlSession, append: Append) -> list[StoredEvent]:
         raise VersionConflict(f"Stream {append.stream} is not at version {append.expected}.")
     (position, version), count = place, len(encoded)
     if append.idempotency is not None:
-        used = {"version": version, "count": count}
-        session.execute(update(KEYS).where(KEYS.c.key == append.idempotency.key).values(used))
+        session.execute(USE_KEY, {"key": append.idempotency.key, "version": version, "count": count})
     events = [_round_trip(*parts) for parts in encoded]
     return assign_positions(append, events, position - count, version - count)
 
@@ -242,14 +250,12 @@ def _round_trip(type: str, schema_version: int, data: str) -> Event:
 
 def _take_key(session: SqlSession, append: Append, once: Idempotency) -> bool:
     """Whether the key is new. A second writer waits here until the first has committed or rolled back."""
-    used = {"fingerprint": once.fingerprint, "stream": append.stream, "version": 0, "count": 0}
-    row = insert(session, KEYS).values(key=once.key, at=append.at, **used)
-    return session.scalar(row.on_conflict_do_nothing().returning(KEYS.c.key)) is not None
+    given = {"key": once.key, "fingerprint": once.fingerprint, "stream": append.stream, "at": append.at}
+    return session.scalar(TAKE_KEY, given) is not None
 
 
 def _find_by_key(session: SqlSession, key: str, fingerprint: str) -> list[StoredEvent] | None:
-    columns = (KEYS.c.fingerprint, KEYS.c.stream, KEYS.c.version, KEYS.c.count)
-    row = session.execute(select(*columns).where(KEYS.c.key == key)).one_or_none()
+    row = session.execute(USED, {"key": key}).one_or_none()
     if row is None:
         return None
     used = Used(*row)

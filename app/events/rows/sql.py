@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, TextClause, bindparam, delete, func, select, text, tuple_, update
+from sqlalchemy import ColumnElement, Float, Select, TextClause, bindparam, delete, func, select, text, tuple_, update
+from sqlalchemy.sql.dml import ReturningUpdate
 
 from app.events.database import SqlSession, insert
 from app.events.row_types import AT_WORK, SlotLost, SlotRecord, SlotTaken, StudyRecord, TokenRecord
@@ -17,7 +19,21 @@ ALL_SLOTS = select(SLOTS).order_by(SLOTS.c.name)
 ONE_SLOT = ALL_SLOTS.where(SLOTS.c.name == bindparam("slot"))
 """Built once, like `BUSY_VERSIONS`: each tick and each heartbeat runs these statements."""
 
+ONE_STUDY = select(STUDIES).where(STUDIES.c.id == bindparam("id"))
 BUSY_VERSIONS = select(STREAMS.c.stream, STREAMS.c.version).where(STREAMS.c.stream.in_(BUSY)).order_by(STREAMS.c.stream)
+
+
+@lru_cache
+def _alive_slots(now: ColumnElement[float]) -> Select[Any]:
+    """As `SlotRecord.was_seen`."""
+    within = bindparam("within", type_=Float)
+    return ALL_SLOTS.where(SLOTS.c.seen_at.between(now - within, now + within))
+
+
+@lru_cache
+def _touch(now: ColumnElement[float]) -> ReturningUpdate[Any]:
+    mine = update(SLOTS).where(SLOTS.c.name == bindparam("its_name"), SLOTS.c.owner == bindparam("its_owner"))
+    return mine.values(seen_at=now, gauges=bindparam("now_gauges", type_=SLOTS.c.gauges.type)).returning(*SLOTS.c)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +65,12 @@ def take_mark(session: SqlSession) -> Mark:
     return Mark(writer, frozenset(chains), frozenset(slots))
 
 
-def was_written_since(table: str, writer: int) -> TextClause:
+def was_written_since(table: str) -> TextClause:
     """A condition: `writer`, or a transaction after it, wrote the row. `age` counts back from the newest one."""
-    condition = text(f"age({table}.xmin) <= age(CAST(CAST(:writer AS text) AS xid))")
-    return condition.bindparams(writer=writer)
+    return text(f"age({table}.xmin) <= age(CAST(CAST(:writer AS text) AS xid))")
+
+
+NEW_SLOTS = ALL_SLOTS.where(was_written_since("slots"))
 
 
 class Schedulers(SchedulersPort):
@@ -62,7 +80,7 @@ class Schedulers(SchedulersPort):
     def record_tick(
         self, owner: str, host: str, pid: int, demand: Mapping[str, Any] | None = None, **also: Any
     ) -> None:
-        facts = {"host": host, "pid": pid, "ticked_at": self._session.now(), "demand": demand, **also}
+        facts = {"host": host, "pid": pid, "ticked_at": self._session.now, "demand": demand, **also}
         row = insert(self._session, SCHEDULERS).values(owner=owner, **facts)
         self._session.execute(row.on_conflict_do_update(index_elements=["owner"], set_=facts))
 
@@ -79,7 +97,7 @@ class Schedulers(SchedulersPort):
         return demand, held_up or {}
 
     def memory(self, ticked_within: float) -> dict[str, int]:
-        is_recent = SCHEDULERS.c.ticked_at > self._session.now() - ticked_within
+        is_recent = SCHEDULERS.c.ticked_at > self._session.now - ticked_within
         query = select(SCHEDULERS.c.host, SCHEDULERS.c.pid, SCHEDULERS.c.memory_bytes)
         known = self._session.execute(query.where(SCHEDULERS.c.memory_bytes.is_not(None), is_recent))
         return {f"{row.host}-{row.pid}": row.memory_bytes for row in known}
@@ -98,15 +116,15 @@ class Slots(SlotsPort):
 
     def rows_written_since(self, writer: int | None) -> list[SlotRecord]:
         """See `Mark`."""
-        return self.all() if writer is None else self._rows(ALL_SLOTS.where(was_written_since("slots", writer)))
+        return self.all() if writer is None else self._rows(NEW_SLOTS, {"writer": writer})
 
     def alive(self, seen_within: float) -> list[SlotRecord]:
-        return self._rows(ALL_SLOTS.where(self._is_alive(seen_within)))
+        return self._rows(_alive_slots(self._session.now), {"within": seen_within})
 
     def take(
         self, name: str, owner: str, *, instead_of: str | None, device: str, host: str, pid: int, **its: str
     ) -> None:
-        facts = {"owner": owner, "device": device, "host": host, "pid": pid, "seen_at": self._session.now()}
+        facts = {"owner": owner, "device": device, "host": host, "pid": pid, "seen_at": self._session.now}
         facts |= {"kind": "", "address": "", **its}
         facts |= {"resident_model": None, "trainers": {}, "note": None, "quarantined_until": None, "emptied_for": None}
         facts |= {"gauges": None}
@@ -123,8 +141,11 @@ class Slots(SlotsPort):
             self._session.execute(update(SLOTS).where(SLOTS.c.name == name).values(lent_to=gang))
 
     def touch(self, name: str, owner: str, gauges: Mapping[str, float] | None = None) -> SlotRecord:
-        values = {"seen_at": self._session.now(), "gauges": gauges}
-        return SlotRecord(**self._change(name, owner, values, *SLOTS.c)._mapping)
+        given = {"its_name": name, "its_owner": owner, "now_gauges": gauges}
+        row = self._session.execute(_touch(self._session.now), given).one_or_none()
+        if row is None:
+            raise SlotLost(f"Slot {name} is another worker's by now.")
+        return SlotRecord(**row._mapping)
 
     def describe(self, name: str, owner: str, *, trainers: Mapping[str, str], note: str | None) -> None:
         self._change(name, owner, {"trainers": dict(trainers), "note": note})
@@ -133,7 +154,7 @@ class Slots(SlotsPort):
         self._change(name, owner, {"emptied_for": chain})
 
     def quarantine(self, name: str, owner: str, *, seconds: float | None, reason: str | None) -> None:
-        until = None if seconds is None else self._session.now() + seconds
+        until = None if seconds is None else self._session.now + seconds
         self._change(name, owner, {"quarantined_until": until, "note": reason})
 
     def retire(self, name: str, owner: str) -> None:
@@ -158,18 +179,10 @@ class Slots(SlotsPort):
         at_work = gangs.where(CHAINS.c.state.in_(AT_WORK)).order_by(CHAINS.c.chain)
         return [row.chain for row in self._session.execute(at_work) if name in row.members]
 
-    def _change(self, name: str, owner: str, values: Mapping[str, Any], *wanted: ColumnElement[Any]) -> Any:
-        """The `wanted` columns of the changed row; its name by default."""
+    def _change(self, name: str, owner: str, values: Mapping[str, Any]) -> None:
         mine = update(SLOTS).where(SLOTS.c.name == name, SLOTS.c.owner == owner).values(**values)
-        row = self._session.execute(mine.returning(*wanted or (SLOTS.c.name,))).one_or_none()
-        if row is None:
+        if self._session.execute(mine.returning(SLOTS.c.name)).one_or_none() is None:
             raise SlotLost(f"Slot {name} is another worker's by now.")
-        return row
-
-    def _is_alive(self, seen_within: float) -> ColumnElement[bool]:
-        """As `SlotRecord.was_seen`."""
-        at = self._session.now()
-        return SLOTS.c.seen_at.between(at - seen_within, at + seen_within)
 
     def _rows(self, query: Select[Any], given: Mapping[str, Any] | None = None) -> list[SlotRecord]:
         return [SlotRecord(**row._mapping) for row in self._session.execute(query, given)]
@@ -200,7 +213,7 @@ class Studies(StudiesPort):
         self._session.execute(delete(STUDIES).where(STUDIES.c.id == id))
 
     def find(self, id: str) -> StudyRecord | None:
-        row = self._session.execute(select(STUDIES).where(STUDIES.c.id == id)).one_or_none()
+        row = self._session.execute(ONE_STUDY, {"id": id}).one_or_none()
         return None if row is None else StudyRecord(**row._mapping)
 
     def page(self, after: str | None = None, limit: int = 100) -> list[StudyRecord]:

@@ -7,8 +7,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
+from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import ColumnElement, Select, select, update
 
 from app.events.database import SqlSession, place_of
 from app.events.row_types import Installation, RowChanges
@@ -16,6 +18,11 @@ from app.events.rows.chains import Chains
 from app.events.rows.ports import RowsPort
 from app.events.rows.sql import NOTHING_SEEN, Mark, Schedulers, Slots, Studies, Tokens, take_mark
 from app.events.tables import INSTALLATION
+
+
+@lru_cache
+def _time(now: ColumnElement[float]) -> Select[Any]:
+    return select(now)
 
 
 class Rows(RowsPort):
@@ -32,13 +39,12 @@ class Rows(RowsPort):
         self._session.execute(update(INSTALLATION).values(name=name))
 
     def pause_deletion(self, seconds: float | None) -> None:
-        until = None if seconds is None else self._session.now() + seconds
+        until = None if seconds is None else self._session.now + seconds
         self._session.execute(update(INSTALLATION).values(paused_until=until))
 
     def now(self) -> float:
-        if (clock := self._session.clock) is not None:
-            return float(clock())
-        return self._session.execute(select(self._session.now())).scalar_one()
+        at: float = self._session.execute(_time(self._session.now)).scalar_one()
+        return at
 
     def changes(self, since: object = None) -> RowChanges:
         before = NOTHING_SEEN if since is None else since
