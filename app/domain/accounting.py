@@ -100,6 +100,16 @@ def cost(plan: SearchPlan, study: Study) -> Waterfall:
     )
 
 
+def planned_cost(plan: SearchPlan, study: Study) -> Waterfall:
+    """The cost of the only study of a plan, once all its requests are trained and nothing was stopped or repeated."""
+    alone = sum(
+        horizon(study, trial) * len(trial.runs) - plan.start_step(trial) * len(trial.runs) for trial in study.trials
+    )
+    taken = sum(end - plan.nodes[name].start for trial in study.trials for name, end in plan.path_ends(trial))
+    run = study.unique
+    return Waterfall(alone, alone - taken, 0, taken - run, 0, 0, 0, 0, 0, run)
+
+
 ENOUGH_STEPS = 10
 """The fewest steps, run in processes that had started before, for an estimate of the pace of a study."""
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
 from app.domain import events as e
-from app.domain.accounting import choices, cost
-from app.domain.search_plan import Node, StoredSpec, Study
-from app.domain.terms import StudyId, TrialState
+from app.domain.accounting import Waterfall, choices, cost, planned_cost
+from app.domain.search_plan import Node, SearchPlan, StoredSpec, Study
+from app.domain.terms import Refused, StudyId, TrialState
 from app.scheduling.costs import Costs
 from app.scheduling.widths import Peaks, batch_of, batch_sizes
 from app.search.samplers import NEEDED
+from app.search.tuners.driver import TunerFailed
+from app.simulation.list_scheduling import ListScheduling
 from app.simulation.pace import even_packs, even_ranks, faster
 from app.simulation.rewrites import savings
 from app.simulation.simulator import Simulator, Unit
@@ -24,6 +27,12 @@ ENDINGS = ("target", "patience", "max_time", "max_slot_seconds")
 STUDY = StudyId("preview")
 BY_RESULTS = ("sha", "asha", "hyperband", "async_hyperband", "median", "bandit", "early_term", "pop", "pbt")
 """Tuners whose steps depend on results; the others request all their steps at once."""
+
+KNOWN_AT_ONCE = ("trials", "grid", "random")
+"""Tuners that request all their trials to the end, whatever the results."""
+
+ORDER_SHARE = 0.01
+"""The largest error of a makespan because trials were not requested in the order of the scheduler."""
 
 DOUBLING_EFFICIENCY = 0.9
 """The assumed efficiency of doubling the ranks, 1.8 times as fast, where nothing was measured."""
@@ -37,6 +46,26 @@ class Measurements(Protocol):
 
 def nothing(batch: e.Json, kind: type[e.Profile]) -> e.Profile | None:
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A study after its run on virtual slots. makespan, slot_seconds: in seconds."""
+
+    plan: SearchPlan
+    makespan: float
+    cost: Waterfall
+    slot_seconds: float
+
+    @property
+    def study(self) -> Study:
+        return self.plan.studies[STUDY]
+
+    @classmethod
+    def of(cls, simulator: Simulator) -> Outcome:
+        """What a simulation has come to."""
+        plan = simulator.plan
+        return cls(plan, simulator.now, cost(plan, plan.studies[STUDY]), plan.studies[STUDY].gpu_seconds)
 
 
 class PreviewTooLong(Exception):
@@ -71,30 +100,29 @@ def preview(
     if (least := spec.ranks if isinstance(spec.ranks, int) else spec.ranks["least"]) > slots:
         raise PreviewTooLong(f"a study of {least} ranks is previewed on {least} slots or more, not on {slots}")
     run = partial(_run, spec, slots, limits, is_over)
-    simulated, ranks = _run_gangs(spec, measured, run)
-    previewed = simulated.plan.studies[STUDY]
+    outcome, ranks = _run_gangs(spec, measured, run)
+    plan, previewed = outcome.plan, outcome.study
     packed = {}
     if spec.packing:
-        roots = simulated.plan.roots
-        profile = measured(batch_of(simulated.plan.nodes[roots[0]]), e.PackingProfiled) if roots else None
+        profile = measured(batch_of(plan.nodes[plan.roots[0]]), e.PackingProfiled) if plan.roots else None
         packed = _packing_fields(spec, profile, run)
     return {
-        **_steps(simulated, previewed),
+        **_steps(outcome),
         "slots": slots,
-        **_rung_values(simulated, previewed),
+        **_rung_values(plan, previewed),
         **_budget(spec, previewed),
         **packed,
         **ranks,
         **_time(costs, run),
-        "memory": [] if spec.packing else _memory(peaks or {}, simulated),
-        "choices": choices(simulated.plan, previewed),
+        "memory": [] if spec.packing else _memory(peaks or {}, plan),
+        "choices": choices(plan, previewed),
         **savings(spec, previewed, partial(plan_study, limits=limits, is_over=is_over)),
     }
 
 
-def _steps(simulated: Simulator, previewed: Study) -> dict[str, Any]:
+def _steps(outcome: Outcome) -> dict[str, Any]:
     """The steps of the trials, and the shares that are saved. Times are in steps."""
-    saved = cost(simulated.plan, previewed)
+    previewed, saved = outcome.study, outcome.cost
     return {
         "trials": len(previewed.trials),
         "requested": previewed.requested,
@@ -105,37 +133,38 @@ def _steps(simulated: Simulator, previewed: Study) -> dict[str, Any]:
         "saved_by_sharing": saved.saved_by_sharing and round(saved.saved_by_sharing, 4),
         "saved_by_stopping": saved.saved_by_stopping and round(saved.saved_by_stopping, 4),
         "critical_path_steps": max((trial.steps for trial in previewed.trials), default=0),
-        "makespan_steps": round(simulated.now),
+        "makespan_steps": round(outcome.makespan),
     }
 
 
-def _time(costs: Costs | None, run: Callable[..., Simulator]) -> dict[str, Any]:
+def _time(costs: Costs | None, run: Callable[..., Outcome]) -> dict[str, Any]:
     """The seconds with one device a stage and no packs, if steps were measured."""
     if costs is None or costs.error is None:
         return {}
-    simulated = run(costs=costs)
+    outcome = run(costs=costs)
     return {
         "time": {
-            "slot_seconds": float(f"{simulated.plan.studies[STUDY].gpu_seconds:.3g}"),
-            "makespan_seconds": float(f"{simulated.now:.3g}"),
+            "slot_seconds": float(f"{outcome.slot_seconds:.3g}"),
+            "makespan_seconds": float(f"{outcome.makespan:.3g}"),
             "error": float(f"{costs.error.median:.2g}"),
             "settings": costs.error.settings,
         }
     }
 
 
-def _memory(peaks: Peaks, simulated: Simulator) -> list[dict[str, Any]]:
+def _memory(peaks: Peaks, plan: SearchPlan) -> list[dict[str, Any]]:
     """The largest memory, by kind of GPU, of the study's batch sizes that were trained before."""
-    nodes = simulated.plan.nodes.values()
-    sizes = {batch_sizes(node, step) for node in nodes for step in {node.start, max(node.start, node.reached - 1)}}
+    last = {node: end - 1 for node, end in plan.studies[STUDY].max_step_by_node.items()}
+    nodes = plan.nodes.values()
+    sizes = {batch_sizes(node, step) for node in nodes for step in {node.start, max(node.start, last.get(node.id, 0))}}
     seen = {gpu: [peak for size, peak in of_gpu.items() if size in sizes] for gpu, of_gpu in sorted(peaks.items())}
     return [
         {"gpu": gpu, "bytes": max(each), "seen": len(each), "sizes": len(sizes)} for gpu, each in seen.items() if each
     ]
 
 
-def _rung_values(simulated: Simulator, previewed: Study) -> dict[str, Any]:
-    return _cooldowns(previewed) | _merges(simulated, previewed)
+def _rung_values(plan: SearchPlan, previewed: Study) -> dict[str, Any]:
+    return _cooldowns(previewed) | _merges(plan, previewed)
 
 
 def _cooldowns(previewed: Study) -> dict[str, Any]:
@@ -145,11 +174,11 @@ def _cooldowns(previewed: Study) -> dict[str, Any]:
     return {"cooldowns": {"trials": len(steps), "steps": sum(steps)}} if steps else {}
 
 
-def _merges(simulated: Simulator, previewed: Study) -> dict[str, Any]:
+def _merges(plan: SearchPlan, previewed: Study) -> dict[str, Any]:
     """The number of merges at rungs, and of the states that are saved for them."""
     merges = [trial for trial in previewed.trials if trial.merge_of is not None]
     means = {name for trial in merges for name in trial.passes}
-    states = {(share.node, share.step) for name in means for share in simulated.plan.means[name]}
+    states = {(share.node, share.step) for name in means for share in plan.means[name]}
     return {"merges": {"trials": len(merges), "states": len(states)}} if merges else {}
 
 
@@ -165,14 +194,14 @@ def _budget(spec: StudySpec, previewed: Study) -> dict[str, Any]:
 
 
 def _packing_fields(
-    spec: StudySpec, profile: e.PackingProfiled | None, run: Callable[[e.PackingProfiled], Simulator]
+    spec: StudySpec, profile: e.PackingProfiled | None, run: Callable[[e.PackingProfiled], Outcome]
 ) -> dict[str, Any]:
     """profile: a measurement, which may be of another width than the study's."""
     if profile is not None and spec.lanes is not None and str(spec.lanes) not in profile.batch_seconds:
         profile = None
-    simulated = run(profile or even_packs(1.0))
-    how = {"width": simulated.plan.packing, "device": profile and profile.device}
-    return {"packed_makespan_steps": round(simulated.now), "packing": how}
+    outcome = run(profile or even_packs(1.0))
+    how = {"width": outcome.plan.packing, "device": profile and profile.device}
+    return {"packed_makespan_steps": round(outcome.makespan), "packing": how}
 
 
 def _run(
@@ -183,54 +212,79 @@ def _run(
     profile: e.PackingProfiled | None = None,
     gangs: e.RanksProfiled | None = None,
     costs: Costs | None = None,
-) -> Simulator:
+) -> Outcome:
     """Simulate the study: without packs unless `profile` is given, on single devices unless `gangs` is. Raises
     `PreviewTooLong`.
     """
     packing = 0 if profile is None else spec.lanes
+    pace = Unit() if costs is None else costs
 
     def seconds(stage: e.Stage, number: int) -> float:
-        step_seconds = 1.0 if costs is None else costs.seconds_per_step(simulator.plan.nodes[stage.node])
-        return (stage.end - stage.start) * step_seconds
+        return (stage.end - stage.start) * pace.seconds_per_step(simulator.plan.nodes[stage.node])
 
-    simulator = Simulator(
-        slots=slots,
-        measure=_measuring(spec.to_json()),
-        seconds=seconds,
-        limits=limits,
-        watch=_watching(is_over),
-        profile=profile,
-        ranks=gangs,
-        make_costs=Unit if costs is None else Costs,
-    )
-    study = remove_guidance(spec.to_json()) | ({} if gangs else {"ranks": 1})
-    simulator.submit(STUDY, study, packing)
+    def make() -> Simulator:
+        simulator = Simulator(
+            slots=slots,
+            measure=_measuring(spec.to_json()),
+            seconds=seconds,
+            limits=limits,
+            watch=_watching(is_over),
+            profile=profile,
+            ranks=gangs,
+            make_costs=Unit if costs is None else Costs,
+        )
+        study = remove_guidance(spec.to_json()) | ({} if gangs else {"ranks": 1})
+        simulator.submit(STUDY, study, packing)
+        return simulator
+
+    is_plain = profile is None and gangs is None and _is_known_at_once(spec)
+    if is_plain and (planned := _plan(make(), slots, pace)) is not None:
+        return planned
+    simulator = make()
     simulator.run()
-    previewed = simulator.plan.studies[STUDY]
-    if previewed.error is not None:
-        raise PreviewTooLong(f"the study would come to an end before its tuner is done: {previewed.error}")
-    return simulator
+    outcome = Outcome.of(simulator)
+    if outcome.study.error is not None:
+        raise PreviewTooLong(f"the study would come to an end before its tuner is done: {outcome.study.error}")
+    return outcome
 
 
-def _run_gangs(
-    spec: StudySpec, measured: Measurements, run: Callable[..., Simulator]
-) -> tuple[Simulator, dict[str, Any]]:
+def _is_known_at_once(spec: StudySpec) -> bool:
+    """Whether the study requests all its steps before it has any result."""
+    return spec.tuner.kind in KNOWN_AT_ONCE and spec.stop_hopeless is None and spec.max_total_steps is None
+
+
+def _plan(simulator: Simulator, slots: int, pace: Costs) -> Outcome | None:
+    """What the simulation would come to, in a tenth of the time; None if the order in which the scheduler requests
+    trials may matter, or if the study would fail.
+    """
+    try:
+        simulator.request_all(STUDY)
+    except (Refused, TunerFailed):
+        return None
+    plan = simulator.plan
+    schedule = ListScheduling(plan, pace.seconds_per_step)
+    if schedule.longest * slots > ORDER_SHARE * schedule.total:
+        return None
+    return Outcome(plan, schedule.makespan(slots), planned_cost(plan, plan.studies[STUDY]), schedule.total)
+
+
+def _run_gangs(spec: StudySpec, measured: Measurements, run: Callable[..., Outcome]) -> tuple[Outcome, dict[str, Any]]:
     """Simulate the study with its ranks; returns the fields about them too."""
     most = spec.ranks if isinstance(spec.ranks, int) else spec.ranks["most"]
     if most == 1:
         return run(), {}
     gangs = even_ranks(DOUBLING_EFFICIENCY, most)
-    simulated = run(gangs=gangs)  # which also shows its batches
-    roots = simulated.plan.roots
-    profile = measured(batch_of(simulated.plan.nodes[roots[0]]), e.RanksProfiled) if roots else None
+    outcome = run(gangs=gangs)  # which also shows its batches
+    plan = outcome.plan
+    profile = measured(batch_of(plan.nodes[plan.roots[0]]), e.RanksProfiled) if plan.roots else None
     seconds = profile.step_seconds if profile else {}
     if seconds:
         gangs = even_ranks(DOUBLING_EFFICIENCY, most, seconds)
-        simulated = run(gangs=gangs)
+        outcome = run(gangs=gangs)
     times = faster(gangs, most)
     assumed = [int(ranks) for ranks in times if ranks not in seconds]
     how = {"times_faster": times, "kind": profile.kind if profile and seconds else None, "assumed": assumed}
-    return simulated, {"ranks": how}
+    return outcome, {"ranks": how}
 
 
 def count_steps(spec: StudySpec, *, limits: Limits = LIMITS, is_over: Callable[[], bool] = lambda: False) -> int | None:
@@ -244,7 +298,7 @@ def plan_study(
 ) -> Study | None:
     """A study after its run on one virtual slot; None if it is too large to be simulated."""
     try:
-        return _run(spec, 1, limits, is_over).plan.studies[STUDY]
+        return _run(spec, 1, limits, is_over).study
     except PreviewTooLong:
         return None
 

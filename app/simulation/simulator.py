@@ -23,6 +23,7 @@ from app.events import Plans, StoredEvent
 from app.events.memory import MemoryRecords
 from app.scheduling.costs import Costs
 from app.scheduling.fair_share import POLICIES, Policy
+from app.search.tuners.base import context_of
 from app.search.tuners.driver import TunerDriver, make_driver
 from app.simulation.pace import NO_OVERHEADS, Fault, Faults, Overheads, Seconds, no_fault, one_second_a_step
 from app.simulation.slots import VirtualSlot, drop_devices, drop_devices_of_event
@@ -176,6 +177,20 @@ class Simulator:
         """Give all slots the plan's trainer."""
         for slot in self._slots.values():
             slot.describe({opened.trainer: opened.trainer_version})
+
+    def request_all(self, study: StudyId) -> None:
+        """Have a study's tuner request all that it wants before anything is trained.
+
+        Raises `Refused` and `TunerFailed`, and what `watch` raises.
+        """
+        asking = self.plan.studies[study]
+        driver = self._ports.make_driver(study, asking.spec.json)
+        while True:
+            driver.observe(asking, context_of(self.plan, asking, self.now, len(self._slots)))
+            if not (actions := driver.suggest(sys.maxsize)):
+                return
+            self.give(c.ApplyTunerActions(study=study, actions=actions))
+            self._watch(self.plan.version)
 
     def run(self) -> float:
         """Run until nothing is left to do; returns the virtual time."""

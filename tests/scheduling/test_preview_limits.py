@@ -18,10 +18,15 @@ def study(**tuner: Any) -> StudySpec:
     return StudySpec.from_dict(values)
 
 
-def test_it_ends_when_it_has_taken_long_enough() -> None:
-    asked = iter([False] * 5 + [True])
+@pytest.mark.parametrize(
+    "tuner",
+    [{"kind": "random", "num_trials": 3000}, {"kind": "asha", "num_trials": 30, "min_steps": 1}],
+    ids=["planned", "simulated"],
+)
+def test_it_ends_when_it_has_taken_long_enough(tuner: dict[str, Any]) -> None:
+    asked = iter([False, True])
     with pytest.raises(PreviewTooLong, match="must be smaller to be previewed"):
-        preview(study(kind="random", num_trials=1000, max_steps=10), slots=1, is_over=lambda: next(asked))
+        preview(study(**tuner, max_steps=10), slots=1, is_over=lambda: next(asked))
 
 
 def test_it_ends_when_too_much_has_happened(monkeypatch: pytest.MonkeyPatch) -> None:
