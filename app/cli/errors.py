@@ -189,7 +189,7 @@ CODES = {
     "app.outages.DatabaseUnavailable": FAILED,
     "app.events.plans.PlanUnusable": FAILED,
     "app.storage.object_store.StoreUnavailable": FAILED,
-    "app.simulation.preview.PreviewTooLong": USAGE,
+    "app.simulation.virtual_run.PreviewTooLong": USAGE,
     "stagetree.sinks.base.SinkError": USAGE,
     "stagetree.errors.NotFound": NOT_FOUND,
     "stagetree.errors.Conflict": CONFLICT,

@@ -76,7 +76,7 @@ def changes_of(options: Sequence[str], option: str) -> Json:
 def check_tuner(spec: StudySpec) -> None:
     """Raises `SpecError` for a study whose tuner cannot begin, as a server does, and `MissingExtra`."""
     from app.service import study_checks
-    from app.simulation.preview import remove_guidance
+    from app.simulation.virtual_run import remove_guidance
     from stagetree.spec import StudySpec
 
     _require_packages(spec)

@@ -17,8 +17,9 @@ from app.domain import events as e
 from app.domain.accounting import Forecast
 from app.domain.search_plan import Node
 from app.domain.terms import StudyId
-from app.simulation.preview import BY_RESULTS, remove_guidance, required_metrics
+from app.simulation.preview import BY_RESULTS
 from app.simulation.simulator import Simulator
+from app.simulation.virtual_run import remove_guidance, required_metrics
 
 ADAPTIVE = set(BY_RESULTS) - {"early_term", "pop"}
 """Tuners that random results can forecast. Learning curves that are learned from chance predict nothing."""

@@ -24,6 +24,7 @@ class ListScheduling:
     """The requests of a plan, none of which may be trained yet."""
 
     def __init__(self, plan: SearchPlan, seconds_per_step: Callable[[Node], float]) -> None:
+        self.plan = plan
         self._following: dict[Place | None, list[TreeStage]] = defaultdict(list)
         self._seconds, self._left = dict[Place, float](), dict[Place, float]()
         stages = build_stage_tree(plan)

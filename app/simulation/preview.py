@@ -3,36 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
 from app.domain import events as e
-from app.domain.accounting import Waterfall, choices, cost, planned_cost
-from app.domain.search_plan import Node, SearchPlan, StoredSpec, Study
-from app.domain.terms import Refused, StudyId, TrialState
+from app.domain.accounting import choices
+from app.domain.search_plan import SearchPlan, Study
+from app.domain.terms import TrialState
 from app.scheduling.costs import Costs
 from app.scheduling.widths import Peaks, batch_of, batch_sizes
-from app.search.samplers import NEEDED
-from app.search.tuners.driver import TunerFailed
-from app.simulation.list_scheduling import ListScheduling
 from app.simulation.pace import even_packs, even_ranks, faster
 from app.simulation.rewrites import savings
-from app.simulation.simulator import Simulator, Unit
+from app.simulation.virtual_run import STUDY, VirtualRun, run_virtually
+from app.simulation.virtual_run import PreviewTooLong as PreviewTooLong
 from stagetree.limits import LIMITS, Limits
 from stagetree.spec import StudySpec
 
-MOST_EVENTS = 2_000_000
-ENDINGS = ("target", "patience", "max_time", "max_slot_seconds")
-STUDY = StudyId("preview")
 BY_RESULTS = ("sha", "asha", "hyperband", "async_hyperband", "median", "bandit", "early_term", "pop", "pbt")
 """Tuners whose steps depend on results; the others request all their steps at once."""
-
-KNOWN_AT_ONCE = ("trials", "grid", "random")
-"""Tuners that request all their trials to the end, whatever the results."""
-
-ORDER_SHARE = 0.01
-"""The largest error of a makespan because trials were not requested in the order of the scheduler."""
 
 DOUBLING_EFFICIENCY = 0.9
 """The assumed efficiency of doubling the ranks, 1.8 times as fast, where nothing was measured."""
@@ -46,30 +34,6 @@ class Measurements(Protocol):
 
 def nothing(batch: e.Json, kind: type[e.Profile]) -> e.Profile | None:
     return None
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """A study after its run on virtual slots. makespan, slot_seconds: in seconds."""
-
-    plan: SearchPlan
-    makespan: float
-    cost: Waterfall
-    slot_seconds: float
-
-    @property
-    def study(self) -> Study:
-        return self.plan.studies[STUDY]
-
-    @classmethod
-    def of(cls, simulator: Simulator) -> Outcome:
-        """What a simulation has come to."""
-        plan = simulator.plan
-        return cls(plan, simulator.now, cost(plan, plan.studies[STUDY]), plan.studies[STUDY].gpu_seconds)
-
-
-class PreviewTooLong(Exception):
-    """The study is too large to be simulated; the message is one sentence."""
 
 
 def preview(
@@ -99,15 +63,15 @@ def preview(
 
     if (least := spec.ranks if isinstance(spec.ranks, int) else spec.ranks["least"]) > slots:
         raise PreviewTooLong(f"a study of {least} ranks is previewed on {least} slots or more, not on {slots}")
-    run = partial(_run, spec, slots, limits, is_over)
-    outcome, ranks = _run_gangs(spec, measured, run)
-    plan, previewed = outcome.plan, outcome.study
+    run = partial(run_virtually, spec, slots, limits, is_over)
+    played, ranks = _run_gangs(spec, measured, run)
+    plan, previewed = played.plan, played.study
     packed = {}
     if spec.packing:
         profile = measured(batch_of(plan.nodes[plan.roots[0]]), e.PackingProfiled) if plan.roots else None
         packed = _packing_fields(spec, profile, run)
     return {
-        **_steps(outcome),
+        **_steps(played),
         "slots": slots,
         **_rung_values(plan, previewed),
         **_budget(spec, previewed),
@@ -120,9 +84,9 @@ def preview(
     }
 
 
-def _steps(outcome: Outcome) -> dict[str, Any]:
+def _steps(played: VirtualRun) -> dict[str, Any]:
     """The steps of the trials, and the shares that are saved. Times are in steps."""
-    previewed, saved = outcome.study, outcome.cost
+    previewed, saved = played.study, played.cost
     return {
         "trials": len(previewed.trials),
         "requested": previewed.requested,
@@ -133,19 +97,19 @@ def _steps(outcome: Outcome) -> dict[str, Any]:
         "saved_by_sharing": saved.saved_by_sharing and round(saved.saved_by_sharing, 4),
         "saved_by_stopping": saved.saved_by_stopping and round(saved.saved_by_stopping, 4),
         "critical_path_steps": max((trial.steps for trial in previewed.trials), default=0),
-        "makespan_steps": round(outcome.makespan),
+        "makespan_steps": round(played.makespan),
     }
 
 
-def _time(costs: Costs | None, run: Callable[..., Outcome]) -> dict[str, Any]:
+def _time(costs: Costs | None, run: Callable[..., VirtualRun]) -> dict[str, Any]:
     """The seconds with one device a stage and no packs, if steps were measured."""
     if costs is None or costs.error is None:
         return {}
-    outcome = run(costs=costs)
+    played = run(costs=costs)
     return {
         "time": {
-            "slot_seconds": float(f"{outcome.slot_seconds:.3g}"),
-            "makespan_seconds": float(f"{outcome.makespan:.3g}"),
+            "slot_seconds": float(f"{played.slot_seconds:.3g}"),
+            "makespan_seconds": float(f"{played.makespan:.3g}"),
             "error": float(f"{costs.error.median:.2g}"),
             "settings": costs.error.settings,
         }
@@ -194,97 +158,35 @@ def _budget(spec: StudySpec, previewed: Study) -> dict[str, Any]:
 
 
 def _packing_fields(
-    spec: StudySpec, profile: e.PackingProfiled | None, run: Callable[[e.PackingProfiled], Outcome]
+    spec: StudySpec, profile: e.PackingProfiled | None, run: Callable[[e.PackingProfiled], VirtualRun]
 ) -> dict[str, Any]:
     """profile: a measurement, which may be of another width than the study's."""
     if profile is not None and spec.lanes is not None and str(spec.lanes) not in profile.batch_seconds:
         profile = None
-    outcome = run(profile or even_packs(1.0))
-    how = {"width": outcome.plan.packing, "device": profile and profile.device}
-    return {"packed_makespan_steps": round(outcome.makespan), "packing": how}
+    played = run(profile or even_packs(1.0))
+    how = {"width": played.plan.packing, "device": profile and profile.device}
+    return {"packed_makespan_steps": round(played.makespan), "packing": how}
 
 
-def _run(
-    spec: StudySpec,
-    slots: int,
-    limits: Limits,
-    is_over: Callable[[], bool],
-    profile: e.PackingProfiled | None = None,
-    gangs: e.RanksProfiled | None = None,
-    costs: Costs | None = None,
-) -> Outcome:
-    """Simulate the study: without packs unless `profile` is given, on single devices unless `gangs` is. Raises
-    `PreviewTooLong`.
-    """
-    packing = 0 if profile is None else spec.lanes
-    pace = Unit() if costs is None else costs
-
-    def seconds(stage: e.Stage, number: int) -> float:
-        return (stage.end - stage.start) * pace.seconds_per_step(simulator.plan.nodes[stage.node])
-
-    def make() -> Simulator:
-        simulator = Simulator(
-            slots=slots,
-            measure=_measuring(spec.to_json()),
-            seconds=seconds,
-            limits=limits,
-            watch=_watching(is_over),
-            profile=profile,
-            ranks=gangs,
-            make_costs=Unit if costs is None else Costs,
-        )
-        study = remove_guidance(spec.to_json()) | ({} if gangs else {"ranks": 1})
-        simulator.submit(STUDY, study, packing)
-        return simulator
-
-    is_plain = profile is None and gangs is None and _is_known_at_once(spec)
-    if is_plain and (planned := _plan(make(), slots, pace)) is not None:
-        return planned
-    simulator = make()
-    simulator.run()
-    outcome = Outcome.of(simulator)
-    if outcome.study.error is not None:
-        raise PreviewTooLong(f"the study would come to an end before its tuner is done: {outcome.study.error}")
-    return outcome
-
-
-def _is_known_at_once(spec: StudySpec) -> bool:
-    """Whether the study requests all its steps before it has any result."""
-    return spec.tuner.kind in KNOWN_AT_ONCE and spec.stop_hopeless is None and spec.max_total_steps is None
-
-
-def _plan(simulator: Simulator, slots: int, pace: Costs) -> Outcome | None:
-    """What the simulation would come to, in a tenth of the time; None if the order in which the scheduler requests
-    trials may matter, or if the study would fail.
-    """
-    try:
-        simulator.request_all(STUDY)
-    except (Refused, TunerFailed):
-        return None
-    plan = simulator.plan
-    schedule = ListScheduling(plan, pace.seconds_per_step)
-    if schedule.longest * slots > ORDER_SHARE * schedule.total:
-        return None
-    return Outcome(plan, schedule.makespan(slots), planned_cost(plan, plan.studies[STUDY]), schedule.total)
-
-
-def _run_gangs(spec: StudySpec, measured: Measurements, run: Callable[..., Outcome]) -> tuple[Outcome, dict[str, Any]]:
+def _run_gangs(
+    spec: StudySpec, measured: Measurements, run: Callable[..., VirtualRun]
+) -> tuple[VirtualRun, dict[str, Any]]:
     """Simulate the study with its ranks; returns the fields about them too."""
     most = spec.ranks if isinstance(spec.ranks, int) else spec.ranks["most"]
     if most == 1:
         return run(), {}
     gangs = even_ranks(DOUBLING_EFFICIENCY, most)
-    outcome = run(gangs=gangs)  # which also shows its batches
-    plan = outcome.plan
+    played = run(gangs=gangs)  # which also shows its batches
+    plan = played.plan
     profile = measured(batch_of(plan.nodes[plan.roots[0]]), e.RanksProfiled) if plan.roots else None
     seconds = profile.step_seconds if profile else {}
     if seconds:
         gangs = even_ranks(DOUBLING_EFFICIENCY, most, seconds)
-        outcome = run(gangs=gangs)
+        played = run(gangs=gangs)
     times = faster(gangs, most)
     assumed = [int(ranks) for ranks in times if ranks not in seconds]
     how = {"times_faster": times, "kind": profile.kind if profile and seconds else None, "assumed": assumed}
-    return outcome, {"ranks": how}
+    return played, {"ranks": how}
 
 
 def count_steps(spec: StudySpec, *, limits: Limits = LIMITS, is_over: Callable[[], bool] = lambda: False) -> int | None:
@@ -298,37 +200,6 @@ def plan_study(
 ) -> Study | None:
     """A study after its run on one virtual slot; None if it is too large to be simulated."""
     try:
-        return _run(spec, 1, limits, is_over).study
+        return run_virtually(spec, 1, limits, is_over).study
     except PreviewTooLong:
         return None
-
-
-def remove_guidance(spec: dict[str, Any]) -> dict[str, Any]:
-    """The study without the fields that depend on results or time, of which a preview has none.
-
-    A sampler that learns becomes a random one, and only the tuner ends the study.
-    """
-    spec = {name: value for name, value in spec.items() if name not in (*ENDINGS, "learn_from")}
-    tuner = {name: value for name, value in spec["tuner"].items() if name != "per_rung"}
-    return {**spec, "tuner": {**tuner, "sampler": "random"}} if tuner.get("sampler") in NEEDED else spec
-
-
-def _measuring(spec: dict[str, Any]) -> Any:
-    metrics: e.Metrics = dict.fromkeys(required_metrics(spec), 1.0)
-
-    def measure(node: Node, step: int) -> e.Metrics:
-        return metrics
-
-    return measure
-
-
-def required_metrics(spec: dict[str, Any]) -> tuple[str, ...]:
-    return StoredSpec.from_json(spec).objectives.metrics
-
-
-def _watching(is_over: Callable[[], bool]) -> Callable[[int], None]:
-    def watch(events: int) -> None:
-        if events > MOST_EVENTS or is_over():
-            raise PreviewTooLong("the study must be smaller to be previewed: it takes too long, try fewer trials")
-
-    return watch

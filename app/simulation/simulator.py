@@ -23,7 +23,6 @@ from app.events import Plans, StoredEvent
 from app.events.memory import MemoryRecords
 from app.scheduling.costs import Costs
 from app.scheduling.fair_share import POLICIES, Policy
-from app.search.tuners.base import context_of
 from app.search.tuners.driver import TunerDriver, make_driver
 from app.simulation.pace import NO_OVERHEADS, Fault, Faults, Overheads, Seconds, no_fault, one_second_a_step
 from app.simulation.slots import VirtualSlot, drop_devices, drop_devices_of_event
@@ -52,6 +51,20 @@ class Unit(Costs):
 
     def seconds_per_step(self, node: Node, gpu: str | None = None) -> float:
         return 1.0
+
+
+def submission(study: StudyId, spec: Mapping[str, Any], packing: int | None = 0) -> c.SubmitStudy:
+    """The submission of a study to the plan of its trainer. packing: of the plan."""
+    stored = StoredSpec.from_json(dict(spec))
+    opened = e.PlanOpened(
+        trainer=stored.trainer,
+        trainer_version="",
+        trainer_args=dict(stored.trainer_args),
+        seed=stored.seed,
+        shards=stored.shards,
+        packing=packing,
+    )
+    return c.SubmitStudy(plan=opened, study=study, spec=stored.json, at=0.0)
 
 
 class Simulator:
@@ -154,16 +167,7 @@ class Simulator:
 
     def submit(self, study: StudyId, spec: Mapping[str, Any], packing: int | None = 0) -> None:
         """Submit a study to the plan of its trainer. packing: of the plan."""
-        stored = StoredSpec.from_json(dict(spec))
-        opened = e.PlanOpened(
-            trainer=stored.trainer,
-            trainer_version="",
-            trainer_args=dict(stored.trainer_args),
-            seed=stored.seed,
-            shards=stored.shards,
-            packing=packing,
-        )
-        self.give(c.SubmitStudy(plan=opened, study=study, spec=stored.json, at=self.now))
+        self.give(replace(submission(study, spec, packing), at=self.now))
 
     def take(self, events: Iterable[e.Event]) -> None:
         """Record events."""
@@ -177,20 +181,6 @@ class Simulator:
         """Give all slots the plan's trainer."""
         for slot in self._slots.values():
             slot.describe({opened.trainer: opened.trainer_version})
-
-    def request_all(self, study: StudyId) -> None:
-        """Have a study's tuner request all that it wants before anything is trained.
-
-        Raises `Refused` and `TunerFailed`, and what `watch` raises.
-        """
-        asking = self.plan.studies[study]
-        driver = self._ports.make_driver(study, asking.spec.json)
-        while True:
-            driver.observe(asking, context_of(self.plan, asking, self.now, len(self._slots)))
-            if not (actions := driver.suggest(sys.maxsize)):
-                return
-            self.give(c.ApplyTunerActions(study=study, actions=actions))
-            self._watch(self.plan.version)
 
     def run(self) -> float:
         """Run until nothing is left to do; returns the virtual time."""

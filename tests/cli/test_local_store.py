@@ -384,7 +384,7 @@ def test_a_log_that_this_version_cannot_read(
 @pytest.mark.slow
 def test_a_preview_that_takes_too_long(stagetree: Stagetree, write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     """That was a traceback."""
-    monkeypatch.setattr("app.simulation.preview.MOST_EVENTS", 3)
+    monkeypatch.setattr("app.simulation.virtual_run.MOST_EVENTS", 3)
     said = stagetree("preview", write(grid("huge")))
     assert said.code == 2
     assert "the study must be smaller to be previewed: it takes too long, try fewer trials" in said.err

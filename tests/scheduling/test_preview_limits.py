@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from app.simulation import preview as module
-from app.simulation.preview import PreviewTooLong, preview
+from app.simulation import virtual_run as module
+from app.simulation.preview import preview
+from app.simulation.virtual_run import PreviewTooLong
 from stagetree.limits import Limits
 from stagetree.spec import StudySpec
 

@@ -17,8 +17,9 @@ from stacks import Json
 from app.domain import events as e
 from app.scheduling.fair_share import POLICIES
 from app.simulation.pace import even_ranks
-from app.simulation.preview import PreviewTooLong, preview
+from app.simulation.preview import preview
 from app.simulation.simulator import Simulator
+from app.simulation.virtual_run import PreviewTooLong
 from stagetree.spec import StudySpec
 
 TRUNK, DECAY = 800, 100

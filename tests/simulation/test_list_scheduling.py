@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from app.domain.search_plan import Node, SearchPlan
 from app.scheduling.costs import Costs
-from app.simulation import preview as module
+from app.simulation import virtual_run as module
 from app.simulation.preview import preview
 from app.simulation.simulator import Simulator, Unit
 from stagetree.limits import Limits
@@ -62,9 +62,9 @@ def test_a_plan_is_what_a_simulation_comes_to(spec: StudySpec, slots: int, is_un
     costs = Uneven() if is_uneven else None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "ORDER_SHARE", inf)
-        planned = module._run(spec, slots, Limits(), lambda: False, costs=costs)
+        planned = module.run_virtually(spec, slots, Limits(), lambda: False, costs=costs)
         patch.setattr(module, "KNOWN_AT_ONCE", ())
-        simulated = module._run(spec, slots, Limits(), lambda: False, costs=costs)
+        simulated = module.run_virtually(spec, slots, Limits(), lambda: False, costs=costs)
     assert [trial.path for trial in planned.study.trials] == [trial.path for trial in simulated.study.trials]
     assert (planned.study.requested, planned.study.unique) == (simulated.study.requested, simulated.study.unique)
     assert planned.cost == simulated.cost

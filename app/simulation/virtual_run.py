@@ -1,0 +1,138 @@
+"""Runs a study on virtual slots, with one second a step. No step is trained, and all results are equal.
+
+Where nothing depends on results and little on the order of requests, the run is planned instead of simulated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from app.domain import events as e
+from app.domain.accounting import Waterfall, cost, planned_cost
+from app.domain.search_plan import Node, SearchPlan, StoredSpec, Study
+from app.domain.terms import Refused, StudyId
+from app.scheduling.costs import Costs
+from app.search.samplers import NEEDED
+from app.search.tuners.driver import TunerFailed
+from app.simulation.list_scheduling import ListScheduling
+from app.simulation.requests import request_all
+from app.simulation.simulator import Simulator, Unit, submission
+from stagetree.limits import Limits
+from stagetree.spec import StudySpec
+
+MOST_EVENTS = 2_000_000
+ENDINGS = ("target", "patience", "max_time", "max_slot_seconds")
+STUDY = StudyId("preview")
+
+KNOWN_AT_ONCE = ("trials", "grid", "random")
+"""Tuners that request all their trials to the end, whatever the results."""
+
+ORDER_SHARE = 0.01
+"""The largest error of a makespan because trials were not requested in the order of the scheduler."""
+
+
+@dataclass(frozen=True, slots=True)
+class VirtualRun:
+    """What a run came to: the plan, and the makespan, the cost and the slot time of its only study, in seconds."""
+
+    plan: SearchPlan
+    makespan: float
+    cost: Waterfall
+    slot_seconds: float
+
+    @property
+    def study(self) -> Study:
+        return self.plan.studies[STUDY]
+
+
+class PreviewTooLong(Exception):
+    """The study is too large to be simulated; the message is one sentence."""
+
+
+def run_virtually(
+    spec: StudySpec,
+    slots: int,
+    limits: Limits,
+    is_over: Callable[[], bool],
+    profile: e.PackingProfiled | None = None,
+    gangs: e.RanksProfiled | None = None,
+    costs: Costs | None = None,
+) -> VirtualRun:
+    """Run the study: without packs unless `profile` is given, on single devices unless `gangs` is.
+
+    is_over: called now and then; true if it has taken too long. Raises `PreviewTooLong`.
+    """
+    study, watch = remove_guidance(spec.to_json()) | ({} if gangs else {"ranks": 1}), _watching(is_over)
+    if profile is None and gangs is None and _is_known_at_once(spec):
+        schedule = ListScheduling(_plan(study, limits, watch), (costs or Unit()).seconds_per_step)
+        if schedule.longest * slots <= ORDER_SHARE * schedule.total:
+            waterfall = planned_cost(schedule.plan, schedule.plan.studies[STUDY])
+            return VirtualRun(schedule.plan, schedule.makespan(slots), waterfall, schedule.total)
+    packing = 0 if profile is None else spec.lanes
+    return _simulate(study, packing, slots, costs, limits=limits, watch=watch, profile=profile, ranks=gangs)
+
+
+def _is_known_at_once(spec: StudySpec) -> bool:
+    """Whether the study requests all its steps before it has any result."""
+    return spec.tuner.kind in KNOWN_AT_ONCE and spec.stop_hopeless is None and spec.max_total_steps is None
+
+
+def _plan(spec: dict[str, Any], limits: Limits, watch: Callable[[int], None]) -> SearchPlan:
+    try:
+        return request_all(submission(STUDY, spec), limits, watch)
+    except (Refused, TunerFailed) as problem:
+        raise _ended_early(problem) from problem
+
+
+def _simulate(spec: dict[str, Any], packing: int | None, slots: int, costs: Costs | None, **how: Any) -> VirtualRun:
+    """Play the scheduler. how: more arguments of `Simulator`. Raises `PreviewTooLong`."""
+    pace = costs or Unit()
+
+    def seconds(stage: e.Stage, number: int) -> float:
+        return (stage.end - stage.start) * pace.seconds_per_step(simulator.plan.nodes[stage.node])
+
+    make_costs = Unit if costs is None else Costs
+    simulator = Simulator(slots=slots, measure=_measuring(spec), seconds=seconds, make_costs=make_costs, **how)
+    simulator.submit(STUDY, spec, packing)
+    simulator.run()
+    plan, study = simulator.plan, simulator.plan.studies[STUDY]
+    if study.error is not None:
+        raise _ended_early(study.error)
+    return VirtualRun(plan, simulator.now, cost(plan, study), study.gpu_seconds)
+
+
+def _ended_early(why: object) -> PreviewTooLong:
+    return PreviewTooLong(f"the study would come to an end before its tuner is done: {why}")
+
+
+def remove_guidance(spec: dict[str, Any]) -> dict[str, Any]:
+    """The study without the fields that depend on results or time, of which a preview has none.
+
+    A sampler that learns becomes a random one, and only the tuner ends the study.
+    """
+    spec = {name: value for name, value in spec.items() if name not in (*ENDINGS, "learn_from")}
+    tuner = {name: value for name, value in spec["tuner"].items() if name != "per_rung"}
+    return {**spec, "tuner": {**tuner, "sampler": "random"}} if tuner.get("sampler") in NEEDED else spec
+
+
+def _measuring(spec: dict[str, Any]) -> Any:
+    metrics: e.Metrics = dict.fromkeys(required_metrics(spec), 1.0)
+
+    def measure(node: Node, step: int) -> e.Metrics:
+        return metrics
+
+    return measure
+
+
+def required_metrics(spec: dict[str, Any]) -> tuple[str, ...]:
+    return StoredSpec.from_json(spec).objectives.metrics
+
+
+def _watching(is_over: Callable[[], bool]) -> Callable[[int], None]:
+    def watch(events: int) -> None:
+        if events > MOST_EVENTS or is_over():
+            raise PreviewTooLong("the study must be smaller to be previewed: it takes too long, try fewer trials")
+
+    return watch
