@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -253,9 +253,12 @@ def choices(plan: SearchPlan, study: Study) -> list[dict[str, Any]]:
     priced = []
     for field in dict.fromkeys(name for column in columns for name in column):
         values = [column.get(field) for column in columns]
-        options = sorted({json.dumps(value) for value in values if value is not None}, key=_option_order)
+        chosen = [None if value is None else json.dumps(value) for value in values]
+        options = sorted({option for option in chosen if option is not None}, key=_option_order)
         if 1 < len(options) <= MOST_OPTIONS:
-            priced += [_choice(plan, field, option, values, ends) for option in options]
+            steps, trials = _steps_of_options(plan, chosen, ends), Counter(chosen)
+            of_options = ((json.loads(option), trials[option], steps[option]) for option in options)
+            priced += [{"field": field, "value": v, "trials": n, "steps": only} for v, n, only in of_options]
     return priced
 
 
@@ -276,14 +279,16 @@ def _option_order(option: str) -> tuple[bool, float, str]:
     return (not is_number, value if is_number else 0.0, option)
 
 
-def _choice(
-    plan: SearchPlan, field: str, option: str, values: list[Any], ends: list[dict[NodeId, int]]
-) -> dict[str, Any]:
-    mine, others = dict[NodeId, int](), dict[NodeId, int]()
-    for value, path in zip(values, ends, strict=True):
-        into = mine if value is not None and json.dumps(value) == option else others
+def _steps_of_options(plan: SearchPlan, chosen: list[str | None], ends: list[dict[NodeId, int]]) -> Counter[str | None]:
+    """The steps that only the trials of each option train. chosen, ends: of each trial, its option and its nodes."""
+    furthest: dict[NodeId, dict[str | None, int]] = defaultdict(dict)
+    for option, path in zip(chosen, ends, strict=True):
         for node, end in path.items():
-            into[node] = max(end, into.get(node, 0))
-    steps = sum(max(0, end - others.get(node, plan.nodes[node].start)) for node, end in mine.items())
-    trials = sum(value is not None and json.dumps(value) == option for value in values)
-    return {"field": field, "value": json.loads(option), "trials": trials, "steps": steps}
+            by_option = furthest[node]
+            by_option[option] = max(end, by_option.get(option, 0))
+    steps = Counter[str | None]()
+    for node, by_option in furthest.items():
+        option = max(by_option, key=by_option.__getitem__)
+        others = (end for other, end in by_option.items() if other != option)
+        steps[option] += by_option[option] - max(others, default=plan.nodes[node].start)
+    return steps

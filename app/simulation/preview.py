@@ -78,7 +78,7 @@ def preview(
         **packed,
         **ranks,
         **_time(costs, run),
-        "memory": [] if spec.packing else _memory(peaks or {}, plan),
+        "memory": _memory(peaks, plan) if peaks and not spec.packing else [],
         "choices": choices(plan, previewed),
         **savings(spec, previewed, partial(plan_study, limits=limits, is_over=is_over)),
     }
