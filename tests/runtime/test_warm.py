@@ -21,7 +21,7 @@ from stacks import wait_for
 from app.workers import warm as warm_module
 from app.workers.trainer_connection import Deadline
 from app.workers.warm import Warm, WarmFailed
-from stagetree.runtime.failures import TrainerFailed, format_error, keep_for_trainers, mask_secrets
+from stagetree.runtime.failures import TrainerFailed, format_error, keep_for_trainers, mask_secrets, plain
 from stagetree.runtime.loading import PACKAGES
 from stagetree.runtime.warm import TOLD, launch
 from stagetree.runtime.wire import Wire, pair
@@ -343,3 +343,10 @@ def test_a_short_secret_is_masked_beside_its_name(listing: str, value: str) -> N
 )
 def test_a_short_secret_garbles_no_other_text(value: str, text: str, masked: str) -> None:
     assert mask_secrets(text, {"TOKEN": value}) == masked
+
+
+def test_a_secret_that_is_set_later_is_masked_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The secrets are found once for an environment, not once for a process."""
+    before = plain("loss of sk-LATERSECRET")
+    monkeypatch.setenv("WANDB_API_KEY", "sk-LATERSECRET")
+    assert (before, plain("loss of sk-LATERSECRET")) == ("loss of sk-LATERSECRET", "loss of ***")
