@@ -188,7 +188,7 @@ def reduction_factor_field() -> Any:
 def sampling_seed_field() -> Any:
     return aliased(
         "sampling_seed",
-        "a whole number from 0 to 4294967295, from which configurations are drawn; by default another for each study",
+        "a whole number from 0 to 4294967295, from which configurations are sampled; by default another for each study",
         default=None,
     )
 
@@ -196,7 +196,7 @@ def sampling_seed_field() -> Any:
 def distinct_field() -> Any:
     return Field(
         default=True,
-        description="true (the default) or false: whether no configuration is drawn twice while another one is left",
+        description="true (the default) or false: whether no configuration is sampled twice while another one is left",
     )
 
 
@@ -209,7 +209,7 @@ def finish_best_field() -> Any:
 
 
 def first_field() -> Any:
-    return aliased("first", "a list of configurations to try before any are drawn", default=None)
+    return aliased("first", "a list of configurations to try before any are sampled", default=None)
 
 
 def check_bounds(bounds: Sequence[float | None], field: str) -> None:

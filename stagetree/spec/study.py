@@ -157,8 +157,8 @@ class StudySpec(SubmittedStudy):
     max_slots: Count | None = Field(default=None, description="how many slots it may have at once, at least 1")
     stop_hopeless: StopHopeless | None = Field(
         default=None,
-        description="an object with any of boundary, delta, bounds, keep_top and max_steps: trials end that will "
-        "hardly come to the best",
+        description="an object with any of boundary, delta, bounds, keep_top and max_steps: trials that are "
+        "unlikely to reach the best value end",
     )
     sinks: Sinks = Field(
         default=[],

@@ -48,7 +48,7 @@ def suggestions_field() -> Any:
     return Field(
         default=[],
         description=f"a list of at most {MOST_SUGGESTIONS} objects from hyper-parameter to value: configurations that "
-        "are tried before any are drawn; the rest of one is drawn",
+        "are tried before any are sampled; the rest of one is sampled",
     )
 
 

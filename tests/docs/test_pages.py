@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from docs_pages import DOCS, PAGES, ROOT, anchors, blocks, commands, links, prose, rows
+from docs_pages import DOCS, LINK, PAGES, ROOT, anchors, blocks, commands, links, prose, rows
 from toys import SMALLEST
 from typer.main import get_command
 
@@ -33,8 +33,7 @@ from app.workers.slot.outbox import CAPACITY
 from app.workers.slot.saver import BACKLOG
 from stagetree.limits import LIMITS, MOST_METRICS
 from stagetree.sequences import FAMILIES, parse
-from stagetree.spec import OTHER_NAMES, StudySpec
-from stagetree.spec.tuners import KINDS, TunerSpec
+from stagetree.spec import StudySpec
 
 COMMANDS: dict[str, Any] = get_command(cli).commands  # type: ignore[attr-defined]
 DECISIONS = sorted(DOCS.glob("decisions/0*.md"))
@@ -103,6 +102,19 @@ def test_nothing_is_said_about_places_that_are_not_the_readers(page: Path) -> No
     assert not re.search(r"/work/|/tmp/|/root/", page.read_text())
 
 
+RECORDS = {"index.md", "measurements.md", "merge-or-decay.md", "figures.md", "licences.md", "peers.md"}
+"""Pages that scripts write from measurements, and the home page, which is nothing but links."""
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.parent in (DOCS, DOCS / "tuners")], ids=str)
+def test_a_page_ends_with_what_to_read_next(page: Path) -> None:
+    if page.name in RECORDS and page.parent == DOCS:
+        return
+    heads = re.findall(r"^## (.*)$", prose(page), re.MULTILINE)
+    last = prose(page).rpartition("## Next\n")[2]
+    assert heads[-1] == "Next" and LINK.findall(last), f"{page.name} must end with a section Next of links"
+
+
 # ---------------------------------------------------------------------------------------------------- the command line
 
 
@@ -143,29 +155,6 @@ def test_every_setting_is_described_as_the_code_does() -> None:
         default = f"`{field.default}`" if field.default != "" else ""
         assert described.pop(f"STAGETREE_{name.upper()}") == [default, field.description]
     assert not described
-
-
-def test_every_field_of_a_study_is_described() -> None:
-    described = {cells[0].strip("`"): cells[1] for cells in rows(DOCS / "study-fields.md", "field")}
-    assert set(described) == set(StudySpec.model_fields)
-    for name, field in StudySpec.model_fields.items():
-        assert (described[name] == "yes") == field.is_required(), name
-
-
-def test_every_tuner_is_described() -> None:
-    described = {cells[0].strip("`"): cells[1] for cells in rows(DOCS / "study-fields.md", "kind")}
-    assert set(described) == set(KINDS), "docs/study-fields.md must have each kind of tuner, and no other"
-    for kind, tuner in KINDS.items():
-        assert issubclass(tuner, TunerSpec)
-        for field in tuner.model_fields.keys() - {"kind"}:
-            assert f"`{field}`" in described[kind], f"{kind}: {field}"
-
-
-def test_other_names_of_fields_are_described() -> None:
-    text = prose(DOCS / "study-fields.md")
-    used = {field for tuner in KINDS.values() for field in tuner.model_fields}
-    for field, others in OTHER_NAMES.items():
-        assert field not in used or all(f"`{other}`" in text for other in others), field
 
 
 def test_study_files_in_the_pages_are_valid() -> None:
@@ -212,7 +201,7 @@ def test_every_example_of_a_sequence_is_of_its_family() -> None:
 
 
 def test_schedulers_of_torch_have_the_values_of_their_sequences() -> None:
-    table = rows(DOCS / "spaces-and-studies.md", "torch")
+    table = rows(DOCS / "from-torch-schedulers.md", "torch")
     assert len(table) == 11
     for theirs, ours in table:
         scheduler, sequence = theirs.strip("`"), ours.strip("`")

@@ -177,7 +177,7 @@ class StopHopeless(SpecPart):
                 "stop_hopeless", f"must be left out for the tuner {tuner.kind}, {UNSUPPORTED_TUNERS[tuner.kind]}"
             )
         if getattr(tuner, "rung_value", None) is not None:
-            why = "curves are foretold from values before cooldowns, and rungs have those after"
+            why = "curves are predicted from values before cooldowns, and rungs have those after"
             raise FieldError("stop_hopeless", f"must be left out beside tuner.rung_value: {why}")
         end = getattr(tuner, "max_steps", None)
         if end is not None and self.max_steps is not None:

@@ -112,7 +112,7 @@ class RandomTuner(FixedTuner):
     """Draws `num_trials` configurations and trains each for `max_steps`."""
 
     kind: Literal["random"] = "random"
-    num_trials: Count = aliased("num_trials", "the number of configurations to draw, at least 1")
+    num_trials: Count = aliased("num_trials", "the number of configurations to sample, at least 1")
     sampling_seed: Seed | None = sampling_seed_field()
     first: list[Sequences] | None = first_field()
     distinct: bool = distinct_field()

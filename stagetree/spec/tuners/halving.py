@@ -92,7 +92,7 @@ class AshaTuner(HalvingTuner):
     )
     promote_by: Literal["result", "predicted"] | None = Field(
         default=None,
-        description="result (the default) or predicted, the value foretold at max_steps: what trials are ranked by",
+        description="result (the default) or predicted, the value predicted at max_steps: what trials are ranked by",
     )
     bounds: Bounds | None = Field(
         default=None, description="a list of the least and the greatest value of the metric, null if unknown"
@@ -121,7 +121,7 @@ class AshaTuner(HalvingTuner):
         if self.type == "stopping" or self.brackets > 1:
             raise FieldError("tuner.promote_by", "must be result, but for the type promotion with one bracket")
         if self.max_steps is None:
-            raise FieldError("tuner.max_steps", "is missing: the value that is foretold is that at the top rung")
+            raise FieldError("tuner.max_steps", "is missing: the predicted value is that at the top rung")
         if self.rung_value is not None:
             raise FieldError(
                 "tuner.rung_value", "must be left out where promote_by is predicted, which ranks otherwise"

@@ -37,7 +37,7 @@ class PbtTuner(SamplingTuner):
     chance: float | None = Field(
         default=None,
         allow_inf_nan=False,
-        description="a number: what guessing reaches; configurations are drawn until half of them do better",
+        description="a number: what guessing reaches; configurations are sampled until half of them do better",
     )
     fixed: list[str] = Field(
         default=[],

@@ -1,0 +1,42 @@
+"""The tutorials and recipes are done as they say, each in an empty folder, and print what they show."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from docs_pages import DOCS, blocks
+from page_reader import Reader
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def reader(tmp_path: Path) -> Reader:
+    return Reader(tmp_path)
+
+
+def test_write_a_space(reader: Reader) -> None:
+    printed = reader.do("write-a-space.md")
+    shown = [block.text for block in blocks(DOCS / "write-a-space.md") if block.language == "text"]
+    assert len(shown) == 4 and all(text in printed for text in shown)
+    assert printed.count("the same, bit for bit") == 3
+
+
+def test_asha_with_a_model_of_ones_own(reader: Reader) -> None:
+    printed = reader.do("asha-tutorial.md")
+    [steps] = re.findall(r"^steps +63 that the trials take, (\d+) unique: merge rate 2", printed, re.MULTILINE)
+    assert int(steps) < 63 and "are promoted" in printed and "identical: " in printed
+    [best] = re.findall(r"^Best: trial \d+, val_accuracy ([\d.]+) .* 27 results", printed, re.MULTILINE)[:1]
+    assert f"{{'val_accuracy': {best}" in printed  # the weights that were written, loaded and measured again
+
+
+def test_the_first_rung_costs_a_step_for_each_peak() -> None:
+    assert "So the first rung costs three steps, not 27." in (DOCS / "asha-tutorial.md").read_text()
+
+
+def test_recipes(reader: Reader) -> None:
+    printed = reader.do("recipes.md")
+    assert "4 Pareto-optimal trials" in printed and "12 known from other studies = 12 run" in printed
+    assert "begins  from pretrained.safetensors" in printed and printed.count("the lowest of 4 results") == 1
