@@ -19,9 +19,9 @@ from app.api.services import ApiServices
 from app.domain.terms import ChainState, StudyState
 from app.events import ChainRecord, DatabaseUnavailable, SlotRecord
 from app.outages import LostRace, broker_is_unavailable
-from app.process.limits import resident_bytes
 from app.service import queries
 from app.service.slot_use import STATES, slot_state
+from stagetree.system.memory import resident_bytes
 
 LIVE_CHAINS = (ChainState.READY, ChainState.RUNNING, ChainState.SAVING)
 

@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import os
 import socket
-import struct
 from asyncio import BaseTransport
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
 from functools import partial
-from ipaddress import IPv4Address, IPv6Address, ip_address
-from pathlib import Path
+from ipaddress import ip_address
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -23,9 +20,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope
 
-Address = IPv4Address | IPv6Address
-Endpoint = tuple[Address, int]
-"""An address and a port."""
+from stagetree.system.sockets import Address, tcp_owner, unix_owner
 
 ROOT_UID = 0
 OVERFLOW_UID = 65534
@@ -83,7 +78,7 @@ class Peers:
 def _peer_of_transport(transport: BaseTransport) -> Peer:
     connected = transport.get_extra_info("socket")
     if connected is not None and connected.family == socket.AF_UNIX:
-        return Peer(None, True, partial(_unix_owner, connected))
+        return Peer(None, True, partial(unix_owner, connected))
     return peer_between(transport.get_extra_info("peername"), transport.get_extra_info("sockname"))
 
 
@@ -119,50 +114,3 @@ def _address(end: Any) -> Address | None:
     except (TypeError, ValueError, IndexError):
         return None
     return getattr(address, "ipv4_mapped", None) or address
-
-
-def _unix_owner(connected: socket.socket) -> int:
-    """The uid of the process that connected to a Unix socket. Raises FileNotFoundError where the system has no such
-    option.
-    """
-    if not hasattr(socket, "SO_PEERCRED"):
-        raise FileNotFoundError
-    _, uid, _ = struct.unpack("3i", connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
-    return int(uid)
-
-
-TABLES = Path("/proc/net")
-"""The folder of the kernel's tables of sockets, `tcp` and `tcp6`. They list the sockets of this network namespace."""
-
-UID_FIELD, INODE_FIELD = 7, 9
-
-
-def tcp_owner(there: Endpoint, here: Endpoint) -> int | None:
-    """The uid of the socket at the end `there` of a TCP connection; None if this machine has no such open socket.
-
-    Raises FileNotFoundError on a system without such tables. A socket that its process has closed has no inode, and uid
-    0 instead of its owner's. The kernel writes the two fields one after the other, so they count only if a second
-    reading finds the same.
-    """
-    found = _owners(there, here)
-    if len(found) != 1 or found != _owners(there, here):
-        return None
-    [(uid, inode)] = found
-    return uid if inode else None
-
-
-def _owners(there: Endpoint, here: Endpoint) -> set[tuple[int, int]]:
-    """Uid and inode of each socket with these ends."""
-    ends = [f" {own} {other} " for own, other in zip(_as_in_tables(*there), _as_in_tables(*here), strict=True)]
-    lines = (TABLES / "tcp").read_text().splitlines()
-    with suppress(FileNotFoundError):  # a kernel without IPv6
-        lines += (TABLES / "tcp6").read_text().splitlines()
-    rows = [line.split() for line in lines if any(each in line for each in ends)]
-    return {(int(row[UID_FIELD]), int(row[INODE_FIELD])) for row in rows}
-
-
-def _as_in_tables(address: Address, port: int) -> Iterator[str]:
-    """An end as the tables write it: 32-bit words in the byte order of the machine. IPv4 may be in both tables."""
-    for packed in (address.packed, b"\0" * 10 + b"\xff\xff" + address.packed)[: 2 if address.version == 4 else 1]:
-        words = struct.unpack(f"={len(packed) // 4}I", packed)
-        yield "".join(f"{word:08X}" for word in words) + f":{port:04X}"

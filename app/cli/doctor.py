@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -14,22 +15,42 @@ from typing import Any, NamedTuple
 
 import typer
 
-from app.cli.errors import DONE, FAILED
+from app.cli.errors import DONE, FAILED, STORE, is_installed
 from app.cli.options import DEFAULT_DIR, Output, Server
 from app.cli.output import Format, one_line, print_json
 from app.cli.service import server_url
 
 Json = dict[str, Any]
+NEWEST_TRIED = (3, 13)
+"""The newest Python that anything was run with: docs/install.md says what."""
+
 MOST_AHEAD = 5.0
 """Seconds by which two clocks may differ. Leases use the database's clock, but people compare times of all machines."""
 
 
 class Finding(NamedTuple):
-    """The result of one check."""
+    """The result of one check. installed: whether the part is there; only then can it be bad."""
 
     what: str
     ok: bool
     detail: str
+    installed: bool = True
+
+    @property
+    def word(self) -> str:
+        if not self.installed:
+            return "---"
+        return "ok " if self.ok else "BAD"
+
+
+NEEDS = {
+    "torch": ("all", ("torch", "safetensors")),
+    "torchvision": ("vision", ("torch", "torchvision")),
+    "redis": ("all", ("celery", "redis")),
+    "sqlite": ("server", STORE),
+    "trainers": ("all", ("torch",)),
+}
+"""The extra that brings a part, and the modules by which it is seen."""
 
 
 def examine(server: str | None, store: Path) -> list[Finding]:
@@ -44,12 +65,27 @@ def examine(server: str | None, store: Path) -> list[Finding]:
         ("store", lambda: _store(store)),
         ("trainers", _trainers),
     ]
-    findings = [_look(subject, look) for subject, look in looks]
+    findings = [_lacking(subject) or _look(subject, look) for subject, look in looks]
     if server:
         findings.append(_look("server", lambda: _server(server)))
         if findings[-1].ok:
             findings += [_look("clock", lambda: _clock(server)), _look("service", lambda: _service(server))]
     return findings
+
+
+def _lacking(subject: str) -> Finding | None:
+    """That a part is not installed, which is no fault: an installation may be for writing and submitting alone."""
+    extra, modules = NEEDS.get(subject, ("", ()))
+    if all(map(is_installed, modules)):
+        return None
+    return Finding(subject, True, f"not installed: pip install 'stagetree[{extra}]'{_no_wheel()}", False)
+
+
+def _no_wheel() -> str:
+    """For a Python that is newer than any that was tried: why an installation may fail."""
+    newest = ".".join(map(str, NEWEST_TRIED))
+    is_newer = sys.version_info[:2] > NEWEST_TRIED
+    return f"; there may be no wheel for this Python: {newest} is the newest that was tried" if is_newer else ""
 
 
 def _look(subject: str, look: Callable[[], str]) -> Finding:
@@ -149,6 +185,8 @@ def _service(url: str) -> str:
 def doctor(server: Server = None, output: Output = Format.table) -> None:
     """Check this installation: which parts are here, which are missing, and how to add them.
 
+    A part that is not installed is marked by dashes. The exit code is 1 only if something installed does not work.
+
     \b
     Example:  stagetree doctor
     """
@@ -157,5 +195,5 @@ def doctor(server: Server = None, output: Output = Format.table) -> None:
         print_json([each._asdict() for each in findings])
     else:
         for each in findings:
-            print(f"{'ok ' if each.ok else 'BAD'}  {each.what:<14} {one_line(each.detail)}")
+            print(f"{each.word}  {each.what:<14} {one_line(each.detail)}")
     raise typer.Exit(DONE if all(each.ok for each in findings) else FAILED)

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import IO
 
 from app.embedded.machine import PRIVATE, Scratch, checkout_path, kill
-from stagetree.parent_death import end_with_parent
 from stagetree.runtime.failures import STACK
 from stagetree.runtime.warm import TOLD, launch
 from stagetree.runtime.wire import Wire
+from stagetree.system.processes import end_with_parent
 
 
 class Interpreter:

@@ -27,6 +27,8 @@ from typing import IO
 
 from app.workers.slot.device import visible_gpus
 from stagetree.runtime.failures import STACK
+from stagetree.system.processes import kill_marked, usable_cores
+from stagetree.system.sockets import take_kernel_name
 
 
 class StackFailed(Exception):
@@ -62,22 +64,8 @@ def _delete_if_dead(folder: Path) -> None:
     """
     with contextlib.suppress(OSError), (folder / "alive").open("rb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        _end_strays(folder)
+        kill_marked(f"{STACK}={folder}")
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _end_strays(folder: Path) -> None:
-    """Kill each process that the folder's stack started, found by its environment, where /proc and pidfds exist."""
-    mark = f"{STACK}={folder}".encode()
-    has_processes = hasattr(os, "pidfd_open") and os.path.exists("/proc/self/environ")
-    for process in filter(str.isdigit, os.listdir("/proc")) if has_processes else ():
-        with contextlib.suppress(OSError):  # it has just ended, or is another user's
-            number = os.pidfd_open(int(process))  # or its id might be another's
-            try:
-                if mark in Path("/proc", process, "environ").read_bytes().split(b"\0"):
-                    signal.pidfd_send_signal(number, signal.SIGKILL)
-            finally:
-                os.close(number)
 
 
 def slot_names(count: int, per_gpu: int = 1) -> list[str]:
@@ -96,7 +84,7 @@ def default_slots(per_gpu: int = 1) -> int:
         return per_gpu * gpus
     if per_gpu > 1:
         raise StackFailed("--slots-per-gpu divides GPUs, and none can be seen on this machine: leave it out")
-    return len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1))
+    return usable_cores()
 
 
 def default_device() -> str:
@@ -118,9 +106,9 @@ def reserve(host: str, port: int) -> tuple[int, contextlib.ExitStack]:
             reserved = closing.enter_context(socket.socket(family, kind, protocol))
             reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             reserved.bind(place)
-            if sys.platform == "linux":
-                if port:  # a name that the kernel gives to one process, and takes back when that ends
-                    closing.enter_context(socket.socket(socket.AF_UNIX)).bind(f"\0stagetree {host} {port}")
+            if sys.platform == "linux":  # elsewhere nothing could listen there any more
+                if port and (name := take_kernel_name(f"stagetree {host} {port}")) is not None:
+                    closing.enter_context(name)
                 held = closing.pop_all()
             return int(reserved.getsockname()[1]), held
     except (OSError, UnicodeError) as error:

@@ -29,8 +29,8 @@ from app.embedded.machine import (
 )
 from app.process.logs import last_line, shorten
 from stagetree.atomic_file import remove_partial
-from stagetree.parent_death import end_with_parent
 from stagetree.runtime.failures import SAME_ORDER, STACK
+from stagetree.system.processes import end_with_parent
 
 START_SECONDS = 180.0
 """Imports take a minute on a slow machine or disk; a process that ends meanwhile is noticed at once."""

@@ -11,9 +11,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from multiprocessing.connection import Connection
-from pathlib import Path
 from threading import Timer
 from typing import Any, TypeVar, cast
+
+from stagetree.system.memory import mapped_bytes
 
 Result = TypeVar("Result")
 
@@ -112,8 +113,8 @@ class _Received:
 
 
 def _compute(answers: Connection, limits: SandboxLimits, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
-    with suppress(OSError):  # without /proc, the memory that the code itself needs is unknown
-        mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    with suppress(OSError):  # the memory that the code itself needs may be unknown
+        mapped = mapped_bytes()
         resource.setrlimit(resource.RLIMIT_AS, (mapped + limits.bytes, mapped + limits.bytes))
     resource.setrlimit(resource.RLIMIT_CPU, (limits.seconds, limits.seconds))
     os.nice(NICENESS)

@@ -23,7 +23,6 @@ from app.events.housekeeping import clean
 from app.events.sql_records import SqlRecords
 from app.events.trial_logs import TrialLogTable
 from app.process.garbage_collection import collect_young, freeze_survivors
-from app.process.limits import resident_bytes, total_memory
 from app.registry import Catalogue, register
 from app.scheduling.fair_share import POLICIES
 from app.settings import settings
@@ -46,6 +45,7 @@ from app.workers.trainer_connection import Deadline
 from app.workers.trainer_group import LATE_SECONDS, TrainerGroup
 from app.workers.trainer_process import TrainerProcess
 from app.workers.warm import TrainerSettings, Warm
+from stagetree.system.memory import resident_bytes, total_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -186,7 +186,7 @@ def make_slot(
         logs=here.logs_folder,
         study_folders=here.study_folders,
         log_table=None if database.is_file else TrialLogTable(database),
-        backlog=HostBacklog(runtime_folder(here.locks) / "backlog", here.backlog_bytes or total_memory() // 4),
+        backlog=HostBacklog(runtime_folder(here.locks) / "backlog", here.backlog_bytes or total_bytes() // 4),
     )
     limits = Limits(
         lease=here.lease_seconds,

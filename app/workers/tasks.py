@@ -20,7 +20,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from billiard import active_children
-from billiard.util import set_pdeathsig
 from celery.exceptions import Ignore
 from celery.signals import (
     after_setup_logger,
@@ -35,7 +34,7 @@ from celery.signals import (
 from app.domain.slots import NAME
 from app.events.sql_records import Database, SqlRecords
 from app.outages import DatabaseUnavailable, LostRace
-from app.process.limits import end_within
+from app.process import limits
 from app.process.logs import write_json
 from app.settings import settings
 from app.workers.celery_app import SCHEDULER_QUEUE, celery, send_next, wake_scheduler
@@ -177,7 +176,7 @@ def open_process(**_: Any) -> None:
 @worker_shutting_down.connect
 def retire(**_: Any) -> None:
     """The slot gives its chain back at the next step, and deletes its row."""
-    end_within(settings().stop_seconds, _kill_forks)
+    limits.end_within(settings().stop_seconds, _kill_forks)
     worker.shutdown.ask()
 
 
@@ -189,8 +188,7 @@ def close_process(**_: Any) -> None:
 @beat_embedded_init.connect  # Beat is a process of its own, and would outlive a killed worker
 def end_with_parent(**_: Any) -> None:
     """Die with the parent process, however it dies."""
-    with contextlib.suppress(OSError):  # Linux only
-        set_pdeathsig(signal.SIGKILL)
+    limits.end_with_parent()
 
 
 def _queue() -> str:

@@ -21,10 +21,11 @@ from app.workers.state import State
 from app.workers.trainer_client import TrainerClient
 from app.workers.trainer_connection import POLL_SECONDS, Deadline, Look, TrainerKilled, nothing
 from app.workers.trainer_process import TrainerProcess
-from app.workers.warm import CPU_SETTINGS, TrainerSettings, Warm, is_stopped
+from app.workers.warm import CPU_SETTINGS, TrainerSettings, Warm
 from stagetree.runtime.commands import COMMANDS, Json, Saved, read_reply
 from stagetree.runtime.failures import TrainerFailed
 from stagetree.runtime.wire import anonymous_file
+from stagetree.system.processes import is_stopped
 
 LATE_SECONDS = 60.0
 """Ranks wait this much longer for each other than the slot's deadline, so that the slot reports a hang with all stacks

@@ -10,13 +10,13 @@ from collections import deque
 from pathlib import Path
 from typing import Self
 
-from app.process.limits import resident_bytes
 from app.workers.state import State
 from app.workers.trainer_client import TrainerClient
 from app.workers.trainer_connection import Deadline, TrainerConnection
 from app.workers.warm import CPU_SETTINGS, TrainerSettings, Warm
 from stagetree.runtime.commands import Json, Saved
 from stagetree.runtime.wire import Wire
+from stagetree.system.memory import resident_bytes
 
 
 class TrainerProcess(TrainerConnection, TrainerClient):

@@ -11,7 +11,6 @@ import socket
 import subprocess
 from collections.abc import Hashable, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from threading import Lock
 from typing import Any
 
@@ -172,14 +171,6 @@ FIRST_STAGES = 2
 
 LEAK_FRACTION = 0.25
 """Growth by a smaller share is no leak, however large the process is."""
-
-
-def is_stopped(pid: int) -> bool:
-    """Whether a process is stopped by a signal. Linux only."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("T", "t")
-    except (OSError, IndexError):
-        return False
 
 
 @dataclass(slots=True)

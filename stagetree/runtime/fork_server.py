@@ -24,8 +24,8 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import NoReturn
 
-from stagetree.parent_death import end_with_parent
 from stagetree.runtime.wire import Message, Wire, pair
+from stagetree.system.processes import end_with_parent
 
 MAX_EARLY_BYTES = 2**20
 """The most bytes of early output to copy to the log."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import faulthandler
 import gc
@@ -11,18 +10,17 @@ import os
 import platform
 import signal
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from stagetree.packing.recordings import enable_recording
-from stagetree.parent_death import end_with_parent as end_with_parent  # a setting of the process, too
-
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-"""Constants of glibc's malloc.h."""
+from stagetree.system.files import loaded_libraries
+from stagetree.system.memory import available_bytes, keep_freed_memory, take_peak_bytes
+from stagetree.system.processes import end_with_parent as end_with_parent  # settings of the process, too
+from stagetree.system.processes import fields_of_processor
+from stagetree.system.processes import prefer_for_killing as prefer_for_killing
 
 MOST_HELD, SMALL_BYTES, BYTES_OF_EMPTY = 251, 512, sys.getsizeof(b"")
 """The most objects of a size to hold; up to SMALL_BYTES Python allocates from memory of its own."""
@@ -54,7 +52,7 @@ class Machine:
         enable_recording(self.cuda_graphs)
         software = {"python": "{}.{}".format(*sys.version_info), "torch": torch.__version__}
         if self.device == "cpu":
-            _keep_freed_memory()
+            keep_freed_memory()
             return software | {"device_name": "cpu", "processor": processor()}
         return software | {"cuda": torch.version.cuda, "device_name": self._start_device()}
 
@@ -67,7 +65,7 @@ class Machine:
 
     def _set_threads(self) -> None:
         torch.set_num_threads(self.threads)
-        for path in _libraries("openblas"):
+        for path in loaded_libraries("openblas"):
             library = ctypes.CDLL(path)
             for name in BLAS:
                 if hasattr(library, name):
@@ -88,10 +86,8 @@ class Machine:
 def processor() -> str:
     """The processor's name, microarchitecture and vector instructions, which decide the kernels and their sums."""
     about = dict[str, str]()
-    with contextlib.suppress(OSError):  # not Linux
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            name, _, value = line.partition(":")
-            about.setdefault(name.strip(), value.strip())
+    for name, value in fields_of_processor():
+        about.setdefault(name, value)
     x86, arm = (
         {"model name": "", "cpu family": "family ", "model": "model "},
         {"CPU implementer": "of ", "CPU part": "part "},
@@ -133,33 +129,6 @@ def refuse_breakpoints() -> None:
     sys.breakpointhook = refuse
 
 
-def prefer_for_killing() -> None:
-    """Let the kernel kill this process before its supervisor when memory runs out. Linux only."""
-    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
-        file.write("500")
-
-
-def _keep_freed_memory() -> None:
-    """Let the C library keep freed memory for the next step instead of returning it to the kernel.
-
-    Otherwise a CPU slot may spend a tenth of its time on page faults (docs/decisions/0008-determinism.md).
-    """
-    with contextlib.suppress(AttributeError, OSError):  # mallopt is glibc's
-        mallopt = ctypes.CDLL(None).mallopt
-        mallopt(M_MMAP_THRESHOLD, 32 * 2**20)
-        mallopt(M_TRIM_THRESHOLD, 256 * 2**20)
-
-
-def _libraries(name: str) -> set[str]:
-    """The loaded shared libraries with `name` in their path. Linux only."""
-    try:
-        with open("/proc/self/maps") as maps:
-            paths = {line.split(maxsplit=5)[-1].strip() for line in maps if name in line}
-    except OSError:
-        return set()
-    return {path for path in paths if path.startswith("/") and ".so" in path}
-
-
 def spread_addresses() -> list[object]:
     """Allocate small objects, to hold as long as the process lives; their number of each size depends on the process
     id.
@@ -180,37 +149,19 @@ def free_bytes(device: str) -> int:
     """The free memory of a GPU, or of this machine and its container; 0 if unknown."""
     if device != "cpu":
         return int(torch.cuda.mem_get_info(device)[0])
-    with contextlib.suppress(OSError, StopIteration):
-        meminfo = Path("/proc/meminfo").read_text().splitlines()
-        free = next(int(line.split()[1]) * 1024 for line in meminfo if line.startswith("MemAvailable:"))
-        return min([free, *_container_memory()])
-    return 0
-
-
-def _container_memory() -> Iterator[int]:
-    """The memory left under the limit of this process's control group, if there is one."""
-    with contextlib.suppress(OSError, ValueError):  # "max": no limit
-        limit, used = (int(Path("/sys/fs/cgroup", f"memory.{name}").read_text()) for name in ("max", "current"))
-        yield limit - used
+    return available_bytes()
 
 
 def peak_bytes(device: str) -> int:
     """The peak of memory in use since the last call: torch's on a GPU; on a CPU, that of the process.
 
-    0 if unknown; only Linux counts it for a process.
+    0 if unknown.
     """
     if device != "cpu":
         peak = torch.cuda.max_memory_allocated(device)
         torch.cuda.reset_peak_memory_stats(device)
         return peak
-    try:
-        with open("/proc/self/status") as status:
-            kilobytes = next((line.split()[1] for line in status if line.startswith("VmHWM:")), "0")
-        with open("/proc/self/clear_refs", "w") as counters:
-            counters.write("5")  # resets the peak: see proc(5)
-    except OSError:
-        return 0
-    return int(kilobytes) * 1024
+    return take_peak_bytes()
 
 
 def collect(device: str) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 from stagetree.runtime.averaging import Averaging
 from stagetree.runtime.checkpoints import state_format
 from stagetree.runtime.checkpoints.buffers import Buffer, Buffers
-from stagetree.runtime.checkpoints.weight_files import load_weights
+from stagetree.runtime.checkpoints.weight_files import load_weights_from
 from stagetree.runtime.failures import UNSAVABLE, TrainerFailed, plain, user_code
 from stagetree.runtime.scripts.interface import Script, place_text
 from stagetree.runtime.scripts.launched_trainer import LaunchedTrainer as LaunchedTrainer
@@ -114,7 +114,7 @@ class Model:
         self.set_up(timeline.changes(0))
         generators.restore(self._generators, self.device)
         with user_code():
-            self.trainer.begin(load_weights(f"/proc/self/fd/{fd}"))
+            self.trainer.begin(load_weights_from(fd))
         self._generators = generators.state(self.device)
 
     def advance(self, timeline: HpTimeline) -> None:

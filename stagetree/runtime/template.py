@@ -20,29 +20,25 @@ import threading
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
 from stagetree.runtime.fork_server import ForkServer
 from stagetree.runtime.reads import file_reads
 from stagetree.runtime.wire import Wire
+from stagetree.system.files import ANONYMOUS, descriptors, is_read_only, lists_descriptors, mappings, target
+from stagetree.system.memory import gather_memory
+from stagetree.system.processes import thread_count
 
 STANDARD = (0, 1, 2)
 """The standard streams, which each fork redirects."""
 
 HARMLESS_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
-OURS = ("/memfd:stagetree", "anon_inode:inotify")
+OURS = (ANONYMOUS, "anon_inode:inotify")
 """Our own files: checkpoint buffers, and the folder watch."""
 
 TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
-
-HUGE_PAGE = 2**21
-MADV_COLLAPSE = 25
-
-MAX_MOVED_BYTES = 2**29
-"""The most to move: it takes a second a gigabyte."""
 
 Identity = tuple[int, int, int]
 """An open file: its descriptor, device and inode."""
@@ -59,7 +55,7 @@ class KernelState:
 
     @classmethod
     def now(cls) -> KernelState:
-        """Raises OSError outside of Linux."""
+        """Raises OSError where the system does not tell."""
         return cls(frozenset(_identities()), frozenset(_shared_mappings()), len(file_reads.temporary_files()))
 
 
@@ -74,7 +70,7 @@ class TemplateRole:
 
     def begin(self) -> None:
         """Record the kernel state before the trainer's file is imported."""
-        if self._before is None and os.path.exists("/proc/self/fd"):
+        if self._before is None and lists_descriptors():
             self._before = KernelState.now()
 
     def ask(self, device: str, fds: Collection[int]) -> tuple[str, list[str]]:
@@ -109,10 +105,10 @@ class TemplateRole:
         """
         if self._at_fork is None or self._ends != atexit._ncallbacks():
             return
-        if len(os.listdir("/proc/self/task")) > 1 or _has_children():
+        if thread_count() > 1 or _has_children():
             return
         new = {number for number, *_ in set(_identities()) - self._at_fork}
-        if not all(os.readlink(f"/proc/self/fd/{number}").startswith(OURS) for number in new):
+        if not all(target(number).startswith(OURS) for number in new):
             return
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
@@ -126,7 +122,7 @@ def unsafe_reason(before: KernelState, fds: Collection[int] = ()) -> str:
     before: the state before the trainer's file was imported. fds: descriptors that are not the trainer's.
     """
     _settle()
-    if (threads := len(os.listdir("/proc/self/task"))) > 1:
+    if (threads := thread_count()) > 1:
         known = ", ".join(each.name for each in threading.enumerate() if each is not threading.main_thread())
         return f"has started {threads - 1} thread{'s' if threads > 2 else ''}" + (f" ({known})" if known else "")
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
@@ -142,7 +138,7 @@ def unsafe_reason(before: KernelState, fds: Collection[int] = ()) -> str:
     for number, status in _open_files():
         is_new = number not in fds and (number, status.st_dev, status.st_ino) not in before.files
         if is_new and not _is_harmless(number, status):
-            return f"has opened {os.readlink(f'/proc/self/fd/{number}')}"
+            return f"has opened {target(number)}"
     return ""
 
 
@@ -167,10 +163,7 @@ def _has_children() -> bool:
 
 
 def _open_files() -> Iterator[tuple[int, os.stat_result]]:
-    for name in os.listdir("/proc/self/fd"):
-        with suppress(OSError):  # the descriptor of this listing itself
-            if int(name) not in STANDARD:
-                yield int(name), os.fstat(int(name))
+    return (each for each in descriptors() if each[0] not in STANDARD)
 
 
 def _identities() -> Iterator[Identity]:
@@ -179,34 +172,24 @@ def _identities() -> Iterator[Identity]:
 
 def _shared_mappings() -> Iterator[str]:
     """Writable shared mappings: address and file."""
-    for line in _mappings():
+    for line in mappings():
         place, rights, _, device, inode, *name = line.split(maxsplit=5)
         if rights[1] == "w" and rights[3] == "s":
             yield f"{place} {device} {inode} {''.join(name)}"
-
-
-def _mappings() -> list[str]:
-    return Path("/proc/self/maps").read_text(errors="surrogateescape").splitlines()
 
 
 def _is_harmless(number: int, status: os.stat_result) -> bool:
     """Whether forks cannot disturb each other through it: a device without an offset, or the file of a mapping such as
     `np.memmap` keeps open."""
     if stat.S_ISCHR(status.st_mode):
-        return os.readlink(f"/proc/self/fd/{number}") in HARMLESS_DEVICES
-    if not stat.S_ISREG(status.st_mode) or not _is_read_only(number):
+        return target(number) in HARMLESS_DEVICES
+    if not stat.S_ISREG(status.st_mode) or not is_read_only(number):
         return False
     return number not in _python_files() and str(status.st_ino) in _mapped_inodes()
 
 
-def _is_read_only(number: int) -> bool:
-    lines = Path(f"/proc/self/fdinfo/{number}").read_text().splitlines()
-    flags = next((int(line.split()[1], 8) for line in lines if line.startswith("flags:")), os.O_RDWR)
-    return flags & os.O_ACCMODE == os.O_RDONLY
-
-
 def _mapped_inodes() -> Collection[str]:
-    return {line.split(maxsplit=5)[4] for line in _mappings()}
+    return {line.split(maxsplit=5)[4] for line in mappings()}
 
 
 def _python_files() -> set[int]:
@@ -217,27 +200,3 @@ def _python_files() -> set[int]:
             with suppress(ValueError):  # it is closed
                 found.add(each.fileno())
     return found
-
-
-def gather_memory() -> None:
-    """Move the process's private memory into large pages, if the system supports it.
-
-    A fork copies the page tables. With small pages, a fork and its exit take 20 ms after importing torch; with large
-    ones, half of that.
-    """
-    libc, left = ctypes.CDLL(None), MAX_MOVED_BYTES
-    with suppress(OSError, AttributeError, ValueError):
-        for begin, end in _own_areas():
-            first, last = -(-begin // HUGE_PAGE) * HUGE_PAGE, end // HUGE_PAGE * HUGE_PAGE
-            if first < last and last - first <= left:
-                left -= last - first
-                libc.madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), MADV_COLLAPSE)
-
-
-def _own_areas() -> Iterator[tuple[int, int]]:
-    """The address ranges of writable memory that belongs to no file."""
-    for line in _mappings():
-        place, rights, _, _, inode, *name = line.split(maxsplit=5)
-        if rights.startswith("rw") and rights[3] == "p" and inode == "0" and name in ([], ["[heap]"]):
-            begin, end = (int(each, 16) for each in place.split("-"))
-            yield begin, end

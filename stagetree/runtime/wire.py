@@ -6,15 +6,15 @@ Large payloads are passed as descriptors of memory: see `anonymous_file`.
 from __future__ import annotations
 
 import json
-import os
 import select
 import socket
 import struct
-import tempfile
 import time
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
+
+from stagetree.system.files import anonymous_file as anonymous_file  # what is passed beside a message
 
 Message = dict[str, Any]
 
@@ -111,21 +111,3 @@ def is_ready(sock: socket.socket, event: int, ends: float | None) -> bool:
     poll.register(sock, event)
     left = None if ends is None else 1000 * (ends - time.monotonic())
     return bool(poll.poll(left)) if left is None or left > 0 else bool(poll.poll(0))
-
-
-def anonymous_file(size: int) -> int:
-    """The descriptor of a new file in memory, or of an unlinked one on disk. Raises OSError if there is no room."""
-    if hasattr(os, "memfd_create"):
-        fd = os.memfd_create("stagetree")
-    else:
-        fd, path = tempfile.mkstemp(prefix="stagetree-")
-        os.unlink(path)
-    try:
-        if size and hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(fd, 0, size)  # otherwise a full memory would be a SIGBUS while writing
-        else:
-            os.ftruncate(fd, size)
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd

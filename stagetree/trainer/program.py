@@ -18,8 +18,8 @@ from pathlib import Path
 from string import Formatter
 from typing import Any, NoReturn
 
-from stagetree.parent_death import end_with_parent
 from stagetree.sequences import is_same_value
+from stagetree.system.processes import end_with_parent
 
 Values = Mapping[str, Any]
 

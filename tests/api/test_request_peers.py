@@ -20,6 +20,7 @@ from app.api import peers
 from app.api.peers import OVERFLOW_UID, peer_between, tcp_owner
 from app.main import create_app
 from app.settings import Settings
+from stagetree.system import sockets
 from tests.api.world import API, serving
 
 needs_ipv6 = pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
@@ -160,7 +161,7 @@ Tables = Callable[..., None]
 @pytest.fixture
 def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tables:
     """Replaces the kernel's tables by these texts."""
-    monkeypatch.setattr(peers, "TABLES", tmp_path)
+    monkeypatch.setattr(sockets, "TABLES", tmp_path)
 
     def write(**texts: str) -> None:
         for name, text in texts.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import time
 from collections.abc import Iterator
 from email.utils import formatdate
@@ -12,8 +13,10 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
+import typer
 
-from app.cli.doctor import Finding, examine
+from app.cli import doctor
+from app.cli.doctor import NEEDS, Finding, examine
 from app.cli.options import DEFAULT_DIR
 
 NOT_READY = b'{"title": "Service Unavailable", "detail": "Not ready: slots: no slot is at work"}'
@@ -85,3 +88,33 @@ def test_a_torchvision_for_another_torch_is_told(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("stagetree.vision.lacks_operators", lambda: lacks)
     [found] = [each for each in examine(None, DEFAULT_DIR) if each.what == "torchvision"]
     assert found.ok and ("import_torchvision()" in found.detail) == lacks
+
+
+def test_a_part_that_is_not_installed_is_named_and_is_no_fault(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A base install ended with 1, since it has no torch: that is what it is for."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(doctor, "is_installed", lambda module: False)
+    with pytest.raises(typer.Exit) as ended:
+        doctor.doctor()
+    assert ended.value.exit_code == 0
+    printed = capsys.readouterr().out.splitlines()
+    lacking = [line.split()[1] for line in printed if line.startswith("---") and "pip install 'stagetree[" in line]
+    assert lacking == [*NEEDS]
+
+
+def test_a_part_that_is_installed_and_broken_is_a_fault(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("app.embedded.redis_server", lambda: 1 / 0)
+    assert found("redis") == Finding("redis", False, "division by zero")
+    with pytest.raises(typer.Exit) as ended:
+        doctor.doctor()
+    assert ended.value.exit_code == 1
+
+
+def test_a_newer_python_is_named_where_something_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "is_installed", lambda module: module != "torch")
+    assert "wheel" not in found("torch").detail or sys.version_info > (3, 14)
+    monkeypatch.setattr(doctor, "NEWEST_TRIED", (3, 10))
+    assert "there may be no wheel for this Python: 3.10 is the newest that was tried" in found("torch").detail

@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from app.process.limits import resident_bytes
 from app.workers.warm import MemoryWatch
+from stagetree.system.memory import resident_bytes
 
 MIB = 2**20
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 from collections.abc import Hashable, Mapping, Sequence
 
-from app.process.limits import resident_bytes
 from app.workers.slot.claim import Pulse
 from app.workers.slot.context import SlotContext
 from app.workers.slot.retry import Clock, Instant
+from stagetree.system.memory import resident_bytes
 
 
 class SlotGauges:

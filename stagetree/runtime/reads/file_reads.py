@@ -14,13 +14,14 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from stagetree.runtime.reads.file_uses import SPAWNING, FileUses, note_torch_files
 from stagetree.runtime.reads.folder_watch import FolderWatch
 from stagetree.source.importing import Imports, installed_folders, is_installed
 from stagetree.source.undeclared_input import UndeclaredInput
+from stagetree.system.files import files_held
+from stagetree.system.processes import children
 
 MAX_REPORTED = 64
 """The most files and patterns to report."""
@@ -203,37 +204,9 @@ def _enter(kind: str, name: str) -> bool:
 
 def _open_files() -> Iterator[str]:
     """Files that this process and its children hold open read-only, or have mapped privately."""
-    with suppress(OSError):  # no Linux
-        children = [pid for task in Path("/proc/self/task").iterdir() for pid in _words(task / "children")]
-        for process in (Path("/proc") / pid for pid in ("self", *children)):
-            yield from _open_files_of(process)
-            yield from _mapped_files(process)
-
-
-def _open_files_of(process: Path) -> Iterator[str]:
-    with suppress(OSError):  # it has ended
-        for number in sorted(os.listdir(process / "fd"), key=int):
-            with suppress(OSError):
-                name = os.readlink(f"{process}/fd/{number}")
-                if not name.startswith("/"):
-                    continue  # a pipe or a socket
-                flags = _words(process / "fdinfo" / number)
-                if "flags:" in flags and not int(flags[flags.index("flags:") + 1], 8) & WRITES:
-                    yield name
-
-
-def _mapped_files(process: Path) -> Iterator[str]:
-    with suppress(OSError):
-        for line in (process / "maps").read_text(errors="surrogateescape").splitlines():
-            _, rights, _, _, _, *name = line.split(maxsplit=5)
-            if name and rights != "rw-s":
-                yield name[0]
-
-
-def _words(path: Path) -> list[str]:
-    with suppress(OSError):
-        return path.read_text().split()
-    return []
+    with suppress(OSError):  # the system does not tell
+        for pid in ("self", *children()):
+            yield from files_held(pid)
 
 
 def _may_be(name: str, installed: tuple[str, ...]) -> bool:

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch import distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
+from stagetree.system.files import descriptor_path
 from stagetree.trainer.ranks.summing import Exchanges, TreeSum, buckets, byte_view, spread
 
 PINNED = {"NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple"}
@@ -77,7 +78,7 @@ class Ranks:
             "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl",
             store=dist.TCPStore(host, port, world, **how)  # type: ignore[attr-defined]
             if host
-            else dist.FileStore(f"/proc/self/fd/{fd}", world),  # type: ignore[attr-defined]
+            else dist.FileStore(descriptor_path(fd), world),  # type: ignore[attr-defined]
             rank=rank,
             world_size=world,
             timeout=late,
