@@ -1,10 +1,11 @@
 """How long commands take before they do anything, beside the import of torch in the same rounds.
 
-    python benchmarks/start.py [--rounds N]
+    python benchmarks/start.py [--rounds N] [--imports]
 
 `--help`, `studies` and `trials` of a store with one study, and `run` of a study of four steps on two slots: until its
-first step, which the check of its trainer takes, and until the prompt is back. The budgets are for two quiet cores. A
-first round, which compiles and fills the file cache, is not counted.
+first step, which the check of its trainer takes, and until the prompt is back. `import stagetree` is as Python itself
+measures it (`-X importtime`), without its own start; `--imports` measures that alone. The budgets are for two quiet
+cores. A first round, which compiles and fills the file cache, is not counted.
 """
 
 from __future__ import annotations
@@ -21,22 +22,33 @@ from pathlib import Path
 
 TRAINER = Path(__file__).with_name("handover.py")
 """Its `noting` writes down when each step begins."""
-BUDGETS = {"run": 5.0, "studies": 0.6, "trials": 0.6, "--help": 0.2}
+BUDGETS = {"import stagetree": 0.06, "run": 5.0, "studies": 0.6, "trials": 0.6, "--help": 0.2}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--imports", action="store_true", help="measure only the import of stagetree")
+    given = parser.parse_args()
     seconds = defaultdict[str, list[float]](list)
-    for number in range(parser.parse_args().rounds + 1):
+    for number in range(given.rounds + 1):
         with tempfile.TemporaryDirectory() as folder:
-            for name, taken in round_in(Path(folder)).items():
+            measured = imports() if given.imports else imports() | round_in(Path(folder))
+            for name, taken in measured.items():
                 seconds[name] += [taken] if number else []
     torch = statistics.median(seconds["import torch"])
     for name, taken in seconds.items():
         middle = statistics.median(taken)
         budget = f"   budget {BUDGETS[name]:g} s" if name in BUDGETS else ""
-        print(f"{name:<22} {middle:5.2f} s   {middle / torch:4.2f} times the import of torch{budget}")
+        print(f"{name:<22} {middle:6.3f} s   {middle / torch:4.2f} times the import of torch{budget}")
+
+
+def imports() -> dict[str, float]:
+    """Seconds to import torch in a new interpreter, and stagetree, as Python measures it."""
+    command = [sys.executable, "-X", "importtime", "-c", "import stagetree"]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stderr.splitlines()
+    [microseconds] = [line.split("|")[1] for line in lines if line.split("|")[-1].strip() == "stagetree"]
+    return {"import torch": timed("-c", "import torch"), "import stagetree": int(microseconds) / 1e6}
 
 
 def round_in(folder: Path) -> dict[str, float]:
@@ -52,7 +64,7 @@ def round_in(folder: Path) -> dict[str, float]:
     }
     (folder / "study.json").write_text(json.dumps(study))
     run = ["run", str(folder / "study.json"), "--slots", "2", "--trainers", str(TRAINER)]
-    seconds = {"import torch": timed("-c", "import torch")}
+    seconds = dict[str, float]()
     begun = time.monotonic()
     seconds["run"] = timed("-m", "stagetree", *run, *store)
     seconds["run: its first step"] = json.loads(journal.read_text().splitlines()[0])["begun"] - begun
