@@ -23,6 +23,7 @@ from app.cli.output import Format, memory, number, one_line, print_json, redact,
 from app.cli.result import print_check_output, print_failures, print_result
 from app.cli.service import Documents, Service, open_study
 from stagetree.text import FINAL, duration, mark_word
+from stagetree.time_left import TimeLeft
 
 if TYPE_CHECKING:
     from app.cli.service import AnyService, StudyReader
@@ -64,26 +65,6 @@ class Standstill:
             return ""  # the follower waits for the server anyway
         return ""
 
-
-class TimeLeft:
-    """Smooths the estimated time left, which halves and doubles as slots come to a study and leave it."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock, self._at = clock, 0.0
-        self._end: float | None = None
-
-    def next(self, seconds: float | None) -> float | None:
-        """The smoothed estimate after another one; while there is none, the last one counts down."""
-        now = self._clock()
-        if seconds is not None:
-            weight = 1.0 if self._end is None else 1 - math.exp((self._at - now) / SMOOTHING_SECONDS)
-            before = now + seconds if self._end is None else self._end
-            self._end, self._at = before + weight * (now + seconds - before), now
-        return None if self._end is None else round(max(0.0, self._end - now), 1)
-
-
-SMOOTHING_SECONDS = 30.0
-"""An estimate loses two thirds of its weight in this time."""
 
 LOOK_SECONDS = 0.25
 SHORTEST_LOOK, LONGEST_LOOK, LONGEST_UNSEEN = 0.1, 1.0, 2.0

@@ -54,6 +54,11 @@ class Draft:
     refused: set[str] = field(default_factory=set)
     """Fields of the study that the file has, but wrong."""
 
+    def stop_by_median(self, place: str) -> None:
+        """Have the tuner `median` decide at each step, as the rule of the other tool at `place` does."""
+        self.tuner |= {"kind": "median", "interval": 1}
+        self.note(place, "is the tuner median here, which decides every interval: 1 step; raise it if steps are short")
+
     def note(self, place: str, sentence: str) -> None:
         self.notes.append(Problem(place, sentence))
 

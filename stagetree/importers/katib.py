@@ -174,8 +174,8 @@ def _read_early_stopping(stopping: Json, draft: Draft) -> None:
         draft.refuse(f"{place}.algorithmName", f"must be medianstop, got {stopping.get('algorithmName')!r}")
         return
     settings = {each["name"]: each["value"] for each in stopping.get("algorithmSettings") or []}
-    draft.tuner = {"kind": "median", "sampler": "random", **draft.tuner, "interval": 1} | {"kind": "median"}
+    draft.tuner = {"sampler": "random", **draft.tuner}
+    draft.stop_by_median(place)
     for theirs, ours in (("min_trials_required", "min_trials"), ("start_step", "min_steps")):
         if theirs in settings:
             draft.tuner[ours] = _number(settings.pop(theirs), f"{place}.algorithmSettings.{theirs}")
-    draft.note(place, "is the tuner median here, which decides every interval: 1 step; raise it if steps are short")

@@ -201,7 +201,5 @@ def _read_assessor(assessor: Json, draft: Draft) -> None:
         draft.refuse("assessor.name", f"must be Medianstop, got {_name(assessor)!r}: {hint}")
         return
     start = (assessor.get("classArgs") or {}).get("start_step")
-    draft.tuner |= {"kind": "median", "interval": 1, **({"min_steps": start} if start else {})}
-    draft.note(
-        "assessor", "is the tuner median here, which decides every interval: 1 step; raise it if steps are short"
-    )
+    draft.tuner |= {"min_steps": start} if start else {}
+    draft.stop_by_median("assessor")

@@ -22,6 +22,7 @@ from stagetree.errors import FailedStudy
 from stagetree.models import Decision, StudyAnswer, Trial, TrialDetail, UnderWay
 from stagetree.notebook import frames
 from stagetree.text import FINAL, decision_text, duration, mark_word, saved_text, value_text
+from stagetree.time_left import TimeLeft
 
 SLOTS = 16
 """The number of slots that are shown; the others are only counted."""
@@ -184,6 +185,7 @@ class Showing:
 
     def __init__(self, show: bool = True) -> None:
         self._live = _choose_display() if show else Hidden()
+        self._left = TimeLeft()
 
     def __enter__(self) -> Showing:
         return self
@@ -193,9 +195,16 @@ class Showing:
 
     def show(self, study: StudyAnswer) -> None:
         """Show the current state. Raises `FailedStudy` if the study has failed."""
-        self._live.show(study)
+        self._live.show(self._smoothed(study))
         if study.state == "failed":
             raise FailedStudy(study.study, study.error or "")
+
+    def _smoothed(self, study: StudyAnswer) -> StudyAnswer:
+        """The study with the smoothed time left, as the command line shows it."""
+        if study.state != "running":
+            return study
+        left = {"seconds_left": self._left.next(study.progress.seconds_left)}
+        return study.model_copy(update={"progress": study.progress.model_copy(update=left)})
 
 
 def _choose_display() -> Live:

@@ -20,11 +20,16 @@ from stacks import TOYS, Json, Service, wait_for
 from toys import grid, trials
 
 from app.api.examples import STUDY
-from app.cli.watch import Show, follow
+from app.cli import service
+from app.cli.interrupted_studies import resume_interrupted
+from app.cli.output import Format
+from app.cli.service import Documents
+from app.cli.watch import Show, follow, print_study, watch_until_end
 from app.domain import events as e
 from app.domain.terms import StudyId
 from app.events.database import Database
 from app.events.sql_records import SqlRecords
+from stagetree import Client
 from stagetree.sinks.tensorboard import FILE
 from stagetree.text import saved_text
 
@@ -451,3 +456,28 @@ def test_a_plan_that_is_over_is_archived_read_and_brought_back(
 def test_what_is_to_be_archived_must_be_said(stagetree: Stagetree, wrong: tuple[str, ...]) -> None:
     said = stagetree("archive", *wrong)
     assert said.code == 2 and "name a study or give --older-than DAYS" in said.err
+
+
+class StudiesAsBefore(Documents):
+    """Lists studies as they were when a run was interrupted: its stack has trained on since, and this one has ended."""
+
+    before = ""
+
+    def studies(self, **_: Any) -> list[Json]:
+        listed = super().__getattr__("studies")()
+        return [each | {"state": "running"} for each in listed if each["study"] == self.before]
+
+
+def test_run_on_a_study_that_finished_meanwhile_shows_its_result(
+    served: Service, done: Json, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It said "is completed and cannot be changed", with exit code 4."""
+    with Client(served.url) as client:
+        documents = StudiesAsBefore(client)
+        documents.before = done["study"]
+        stack = service.Service[Documents](documents, check=lambda: None, folder=tmp_path)
+        study = resume_interrupted(stack, done["spec"])
+        assert study == done["study"]
+        document = watch_until_end(stack, study, Show.quiet)
+        assert print_study(stack, document, Format.table, is_strict=False) == 0
+    assert capsys.readouterr().out.startswith("Best: trial ")

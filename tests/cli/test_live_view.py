@@ -15,11 +15,12 @@ from app.api import examples
 from app.cli import watch
 from app.cli.live_view import frame
 from app.cli.store import Store
-from app.cli.watch import Show, Standstill, TimeLeft, choose_display, headline, lines
+from app.cli.watch import Show, Standstill, choose_display, headline, lines
 from app.domain import events as e
 from app.events.database import Database
 from app.service.views import documents
 from stagetree.client import ProblemError, Unreachable
+from stagetree.time_left import TimeLeft
 from tests.plans import Story
 
 RUNGS = [{"bracket": 0, "rung": 0, "steps": 2, "entered": 23, "arrived": 21, "failed": 2, "promoted": 7}]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from app.api import examples
 from stagetree.models import StudyAnswer
 from stagetree.notebook import live
@@ -46,3 +48,15 @@ def test_text_of_others_is_text() -> None:
     text = shown(study=wicked, metric=wicked, error=wicked, tuner=wicked)
     assert "<script" not in text
     assert text.count("&lt;script&gt;") == 4
+
+
+def test_the_time_left_in_a_cell_does_not_flip(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command line smoothed it, and a cell showed 1:51, 0:54 and 1:55 in turn."""
+    shown: list[StudyAnswer] = []
+    monkeypatch.setattr(live.Lines, "show", lambda self, study: shown.append(study))
+    monkeypatch.setattr(live.Lines, "close", lambda self: None)
+    with live.Showing() as showing:
+        for left in (120.0, 60.0, None, 120.0):
+            progress = examples.STUDY["progress"] | {"seconds_left": left}
+            showing.show(StudyAnswer.from_json(examples.STUDY | {"progress": progress, "state": "running"}))
+    assert [each.progress.seconds_left for each in shown] == [pytest.approx(120, abs=1)] * 4
