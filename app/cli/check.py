@@ -82,7 +82,8 @@ def check(
 def report_lines(report: Json) -> list[str]:
     """The lines of a report."""
     if report["failed"]:
-        return ["The trainer failed:", report["failed"]]
+        traceback = report["failed"].rstrip()
+        return [f"The trainer failed: {traceback.splitlines()[-1]}", "", traceback]
     step, first = (_seconds(report[name]) for name in ("step_seconds", "first_step_seconds"))
     report_lines = [f"a step            {step} (the first: {first})"]
     report_lines += [f"an evaluation     {_seconds(report['evaluate_seconds'])}"]

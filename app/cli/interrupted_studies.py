@@ -68,6 +68,29 @@ def report_resumed_studies(service: Service[Documents], study: str | None = None
     )
 
 
+LISTED = 100
+"""The number of newest studies among which earlier ones of the same name are looked for."""
+
+
+def report_changed_trainer(service: Service[Documents], study: str) -> None:
+    """Report that the steps of earlier studies of this name are not reused, if the trainer's files are others now."""
+    if service.folder is None:
+        return
+    listed = list(service.client.studies(limit=LISTED))
+    plans = {each["study"]: each["plan"] for each in listed}
+    names = {each["study"]: each["name"] for each in listed}
+    earlier = [each for each in plans if each != study and names[each] == names.get(study)]
+    if not earlier or plans[study] in [plans[each] for each in earlier]:
+        return
+    before, now = service.client.plan(earlier[0]), service.client.plan(study)
+    if before["trainer"] == now["trainer"] and before["trainer_version"] != now["trainer_version"]:
+        known = ", ".join(earlier[:NAMED])
+        print(
+            f"The files of trainer {now['trainer']} have changed: what {known} trained is trained anew.",
+            file=sys.stderr,
+        )
+
+
 def _is_the_same(written: StudySpec, document: Json) -> bool:
     """Whether a recorded study has the same spec and unchanged inputs."""
     from app.input_reader import InputReader, ReadRequest

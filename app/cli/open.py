@@ -50,7 +50,8 @@ def open(folder: Folder = None, port: Port = None, browser: Browser = False) -> 
 def _store(option: Path | None) -> Path:
     """The folder of the store. Exits with a message if there is none."""
     if option is not None and not option.is_dir():
-        fail(f"{option} is no folder: name a store, as `run` and `up` make one, or the folder that it is in", USAGE)
+        what = "is no folder" if option.exists() else "no such folder"
+        fail(f"{option}: {what}; name a store, as `run` and `up` make one, or the folder that it is in", USAGE)
     inside = (option or Path()) / DEFAULT_DIR
     folder = inside if option is None or (is_store(inside) and not is_store(option)) else option
     check_store(folder)

@@ -12,7 +12,7 @@ import typer
 
 from app.cli import study_files
 from app.cli.errors import STACK, USAGE, fail, report_early_interrupt, require
-from app.cli.interrupted_studies import report_resumed_studies, resume_interrupted
+from app.cli.interrupted_studies import report_changed_trainer, report_resumed_studies, resume_interrupted
 from app.cli.options import (
     DEFAULT_DIR,
     Changes,
@@ -166,4 +166,5 @@ def _run(service: Service[Documents], spec: Json, show: Show) -> Json:
     if show is not Show.quiet:
         print(f"In a browser: {redact(service.client.url)}/#/studies/{study}", file=sys.stderr)
         report_resumed_studies(service, study)
+        report_changed_trainer(service, study)
     return watch_until_end(service, study, show)

@@ -146,7 +146,7 @@ def changing_server_url(option: str | None) -> str | None:
 
     url = server_url(option) or local_server_url()
     if url is None and is_store(DEFAULT_DIR) and not is_in_use(DEFAULT_DIR):
-        fail(f"no process serves {DEFAULT_DIR}, and no --server is named. {_START_A_SERVER}", UNREACHABLE)
+        fail(f"no process serves {DEFAULT_DIR}, and no --server is named: {_START_A_SERVER}", UNREACHABLE)
     return url
 
 
@@ -159,8 +159,7 @@ def local_server_url(*, lasting: bool = False) -> str | None:
 
 
 _START_A_SERVER = (
-    f"The studies in {DEFAULT_DIR} are changed by way of a server: start one here with "
-    "`stagetree up --trainers FILE.py`"
+    "`stagetree up --trainers FILE.py` starts a server here, and `stagetree run STUDY.yaml` trains without one"
 )
 
 

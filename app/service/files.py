@@ -75,7 +75,8 @@ def kept_state(plan: SearchPlan, study: Study, trial: int | None, step: int | No
     if trial is None:
         winner = outcomes.best(plan, study)
         if winner is None:
-            raise Unknown(f"no trial of {study.id} has a result yet: give the number of one whose state is kept")
+            yet = ", so there are no best weights" if study.is_final else " yet"
+            raise Unknown(f"no trial of {study.id} has a result{yet}; --trial N names one whose state is kept")
         trial = winner.trial
     of = get_trial(study, trial)
     if not (there := checkpoint_needs.states_of(plan, of)):

@@ -164,6 +164,11 @@ class TrainerFailed(Exception):
         return cls(kind_of(error), format_error(error), signature=signature_of(error))
 
 
+NO_GPU = re.compile("not compiled with CUDA enabled|No CUDA GPUs are available|Found no NVIDIA driver")
+NO_GPU_ADVICE = "there is no GPU here; use the `device` that the trainer is given"
+"""For code that names a GPU itself."""
+
+
 @contextmanager
 def user_code(but: tuple[type[Exception], ...] | type[Exception] = ()) -> Iterator[None]:
     """Raise errors of the user's code in the block as `TrainerFailed`.
@@ -199,7 +204,8 @@ def format_error(error: BaseException) -> str:
     outside = _outside(error.__traceback__)
     if outside is None and not _is_refusal(error):
         outside = error.__traceback__  # our own error
-    return plain("".join(traceback.format_exception(type(error), error, outside)))
+    text = plain("".join(traceback.format_exception(type(error), error, outside)))
+    return f"{text.rstrip()}: {NO_GPU_ADVICE}\n" if NO_GPU.search(str(error)) else text
 
 
 def signature_of(error: BaseException) -> str:

@@ -120,6 +120,6 @@ def unknown_field_message(name: str, fields: Sequence[str]) -> str:
         if "tuner" in fields:
             return f"is not a field here: {meant} of the tuner is meant for that"
     hint = did_you_mean(name, fields)
-    if hint and len(fields) > _MAX_NAMED:
+    if hint and not 1 < len(fields) <= _MAX_NAMED:
         return f"is not a field here{hint}"
     return f"is not a field here{f'{hint} There' if hint else ': there'} are {', '.join(fields)}"

@@ -12,22 +12,22 @@ from typing import Any
 from stagetree.sequences import is_same_value
 
 
-class NoHyperParameter(KeyError):
-    """A trainer read a hyper-parameter that it is not given. names: its hyper-parameters."""
+class Values(dict[str, Any]):
+    """Hyper-parameters. A name that is missing is answered with the names that are there."""
 
-    def __init__(self, name: str, names: Iterable[str] = ()) -> None:
-        super().__init__(name, tuple(names))
-
-    def __str__(self) -> str:
-        name, names = self.args
-        return f"the trainer reads {name}, and is given {', '.join(names) or 'no hyper-parameters'}"
-
-
-class RecordedValues(dict[str, Any]):
-    """Hyper-parameters that record which of them were read."""
+    def __init__(self, hp: Mapping[str, Any]) -> None:
+        super().__init__(hp)
+        if (yaml := sys.modules.get("yaml")) is not None:  # it only dumps classes that it knows
+            for dumper in (yaml.SafeDumper, getattr(yaml, "CSafeDumper", yaml.SafeDumper)):
+                dumper.add_representer(type(self), dumper.represent_dict)
 
     def __missing__(self, name: str) -> Any:
-        raise NoHyperParameter(name, dict.keys(self))
+        given = ", ".join(dict.keys(self)) or "no hyper-parameters"
+        raise KeyError(f"the trainer reads {name}, and is given {given}")
+
+
+class RecordedValues(Values):
+    """Hyper-parameters that record which of them were read."""
 
     def __init__(self, hp: Mapping[str, Any]) -> None:
         super().__init__(hp)
@@ -61,9 +61,6 @@ class ReadValues(RecordedValues):
     def __init__(self, hp: Mapping[str, Any], read: set[str]) -> None:
         super().__init__(hp)
         self.read = read
-        if (yaml := sys.modules.get("yaml")) is not None:  # it only dumps classes that it knows
-            for dumper in (yaml.SafeDumper, getattr(yaml, "CSafeDumper", yaml.SafeDumper)):
-                dumper.add_representer(ReadValues, dumper.represent_dict)
 
     def __iter__(self) -> Iterator[str]:
         self.read.update(super().keys())

@@ -65,7 +65,7 @@ def test_no_such_study_to_follow(http: TestClient) -> None:
 @pytest.mark.parametrize("method", ["GET", "DELETE"])
 def test_no_such_trial(http: TestClient, tuned: str, method: str, number: int) -> None:
     answer = http.request(method, f"/studies/{tuned}/trials/{number}")
-    check(answer, 404, f"study {tuned} has no trial {number}: it has 2, counted from 0")
+    check(answer, 404, f"study {tuned} has no trial {number}: it has trials 0 and 1")
 
 
 def test_no_such_route(http: TestClient) -> None:

@@ -111,7 +111,7 @@ def test_only_what_is_there_and_ones_own_is_made_longer(http: TestClient, tuned:
     missing = http.post(f"/studies/{external}/trials/0:extend", json={"steps": 9})
     assert (missing.status_code, missing.json()["detail"]) == (
         404,
-        f"study {external} has no trial 0: it has 0, counted from 0",
+        f"study {external} has no trial 0: it has none yet",
     )
     tuners = http.post(f"/studies/{tuned}/trials/0:extend", json={"steps": 90})
     assert tuners.status_code == 409

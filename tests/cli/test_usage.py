@@ -290,7 +290,7 @@ def test_a_study_is_struck_in_the_store_that_is_here(
 
 
 def test_what_cannot_be_opened(stagetree: Stagetree, here: Path, make_store: Callable[[Path], str]) -> None:
-    assert "nowhere is no folder: name a store" in stagetree("open", "nowhere").err
+    assert "nowhere: no such folder; name a store" in stagetree("open", "nowhere").err
     assert stagetree("open", here).code == 3
     make_store(here / "store")
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -327,8 +327,8 @@ def test_a_change_of_a_kept_study_says_how_it_is_served(
     make_store(here / ".stagetree")
     said = stagetree("branch", "last", 0, "--at", 1, "--set", "lr=1", "--steps", 2)
     assert said.code == 69
-    assert said.err.endswith("are changed by way of a server: start one here with `stagetree up --trainers FILE.py`\n")
-    assert "by way of a server" not in stagetree("pause", "last", "--server", "http://127.0.0.1:9").err
+    assert "`stagetree up --trainers FILE.py` starts a server here" in said.err
+    assert "stagetree up" not in stagetree("pause", "last", "--server", "http://127.0.0.1:9").err
 
 
 @pytest.fixture

@@ -347,5 +347,5 @@ def test_a_hyper_parameter_that_the_space_lacks() -> None:
     hp = given.give({"learning_rate": 0.1, "bs": 2})
     with pytest.raises(KeyError) as refused:
         hp["lr"]
-    assert str(refused.value) == "the trainer reads lr, and is given learning_rate, bs"
+    assert refused.value.args == ("the trainer reads lr, and is given learning_rate, bs",)
     assert given.unread() == ["bs", "learning_rate"]

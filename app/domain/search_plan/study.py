@@ -152,9 +152,14 @@ def require_open(study: Study) -> Study:
     return study
 
 
+def _numbers(count: int) -> str:
+    """The numbers of `count` trials, in words."""
+    return {0: "none yet", 1: "trial 0 alone", 2: "trials 0 and 1"}.get(count, f"trials 0 to {count - 1}")
+
+
 def get_trial(study: Study, number: int) -> Trial:
     if not 0 <= number < len(study.trials):
-        raise Unknown(f"study {study.id} has no trial {number}: it has {len(study.trials)}, counted from 0")
+        raise Unknown(f"study {study.id} has no trial {number}: it has {_numbers(len(study.trials))}")
     return study.trials[number]
 
 
