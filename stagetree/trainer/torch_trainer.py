@@ -21,7 +21,7 @@ from stagetree.trainer.ranks.sharding import refuse_inexact
 from stagetree.trainer.sample_loading import Loading, Samples
 from stagetree.trainer.streaming import TrainData
 from stagetree.trainer.tensors import Mean, PartMeans, evaluating, export_model, map_tensors, mean_of, whole_number
-from stagetree.trainer.values import Values, has_changed
+from stagetree.trainer.values import NamedValues, has_changed
 
 
 class TorchTrainer(ModelTrainer):
@@ -201,7 +201,7 @@ class TorchTrainer(ModelTrainer):
         keeps_model = self._keep_or_build()
         is_same = keeps_model and hasattr(self, "optimizer") and not has_changed({"optimizer"}, before, hp)
         if not is_same:
-            self.optimizer = self.make_optimizer(Values(self.hp))
+            self.optimizer = self.make_optimizer(NamedValues(self.hp))
             self._rates = Rates(self.optimizer, self.make_optimizer)
         for name, value in (hp if is_same else self.hp).items():
             if name not in self._shaping():

@@ -12,7 +12,7 @@ from typing import Any
 from stagetree.sequences import is_same_value
 
 
-class Values(dict[str, Any]):
+class NamedValues(dict[str, Any]):
     """Hyper-parameters. A name that is missing is answered with the names that are there."""
 
     def __init__(self, hp: Mapping[str, Any]) -> None:
@@ -26,7 +26,7 @@ class Values(dict[str, Any]):
         raise KeyError(f"the trainer reads {name}, and is given {given}")
 
 
-class RecordedValues(Values):
+class RecordedValues(NamedValues):
     """Hyper-parameters that record which of them were read."""
 
     def __init__(self, hp: Mapping[str, Any]) -> None:
