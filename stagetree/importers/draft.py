@@ -226,8 +226,7 @@ def _move_length(draft: Draft, name: str) -> None:
     elif draft.tuner.get("kind") in ("grid", "random"):
         draft.space = {LENGTH: length, **draft.space}
         draft.note(place, "is max_steps of the space here, so it is how long each trial is, in steps")
-    else:
-        kind = draft.tuner.get("kind")
+    elif (kind := draft.tuner.get("kind")) is not None:  # else the file's way to search was refused
         draft.refuse(place, f"is searched, and {kind} decides how long trials are: pass max_steps, the longest of them")
 
 

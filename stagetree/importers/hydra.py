@@ -1,4 +1,4 @@
-"""Hydra: the parameters of a multirun sweep, by its basic sweeper or by the plugin for Optuna.
+"""Hydra: the parameters of a multirun sweep, by its basic sweeper or by the plugins for Optuna, Ax and Nevergrad.
 
 The sweep is in `hydra.sweeper` of a config, is a sweeper's own file, or a list of overrides as on a command line.
 """
@@ -10,6 +10,7 @@ from typing import Any
 
 from stagetree.importers.draft import Draft
 from stagetree.importers.hydra_overrides import Sweep, listed, parse
+from stagetree.importers.hydra_plugins import read_ax, read_nevergrad
 from stagetree.importers.lengths import is_length
 from stagetree.importers.optuna_study import SAMPLERS as OPTUNA_SAMPLERS
 from stagetree.importers.values import MODES, choice, constant, evenly, number, whole
@@ -85,12 +86,13 @@ def _read_sweeper(sweeper: Json, draft: Draft, place: str, *, is_optuna: bool) -
     if "optuna_config" in sweeper:  # of older versions
         sweeper = {**sweeper, **sweeper["optuna_config"]}
         is_optuna = True
-    for name in ("ax_config", "parametrization"):
-        if name in sweeper:
-            draft.refuse(
-                f"{place}{name}", "is of a plugin that is not known here: write params as overrides, or a study file"
-            )
-            return
+    if "ax_config" in sweeper:
+        read_ax(sweeper["ax_config"] or {}, draft, f"{place}ax_config.")
+        draft.check_names(sweeper, ["_target_", "defaults", "ax_config", "max_batch_size"], place)
+        return
+    if "parametrization" in sweeper:
+        read_nevergrad(sweeper, draft, place)
+        return
     for name, value in (sweeper.get("params") or {}).items():
         _read_override(str(name), value, draft, f"{place}params.{name}", is_optuna=is_optuna)
     for name, value in (sweeper.get("search_space") or {}).items():

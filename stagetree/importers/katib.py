@@ -152,8 +152,11 @@ def _read_algorithm(spec: Json, draft: Draft) -> None:
         draft.tuner["kind"] = name
     elif name in SAMPLERS:
         draft.tuner |= {"kind": "asha", "sampler": SAMPLERS[name]}
+    elif name == "hyperband":
+        _read_hyperband(settings, draft)
+        return
     else:
-        known = ", ".join(["random", "grid", *SAMPLERS])
+        known = ", ".join(["random", "grid", "hyperband", *SAMPLERS])
         draft.refuse("spec.algorithm.algorithmName", f"must be one of {known}, got {name!r}: write one of these")
         return
     if name == "grid" and draft.tuner.pop("num_trials", None):
@@ -166,6 +169,21 @@ def _read_algorithm(spec: Json, draft: Draft) -> None:
         draft.note(f"spec.algorithm.algorithmSettings.{setting}", "is left out: samplers have no such option here")
     if spec.get("earlyStopping"):
         _read_early_stopping(spec["earlyStopping"], draft)
+
+
+def _read_hyperband(settings: Json, draft: Draft) -> None:
+    """The parameter of the resource gives way to the tuner's own steps, and the number of trials follows from them."""
+    place, resource = "spec.algorithm.algorithmSettings", settings.get("resource_name")
+    draft.tuner = {"kind": "hyperband"}
+    for theirs, ours in (("r_l", "max_steps"), ("eta", "reduction_factor")):
+        if theirs in settings:
+            draft.tuner[ours] = _number(settings[theirs], f"{place}.{theirs}")
+    for other in sorted(settings.keys() - {"r_l", "eta", "resource_name"}):
+        draft.note(f"{place}.{other}", "is left out: the tuner has no such option here")
+    if resource in draft.space:
+        del draft.space[resource]
+        draft.note(f"{place}.resource_name", f"{resource} is the number of steps here, which the tuner decides")
+    draft.note("spec.maxTrialCount", "is left out: the steps of hyperband determine how many trials there are")
 
 
 def _read_early_stopping(stopping: Json, draft: Draft) -> None:

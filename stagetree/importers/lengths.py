@@ -15,16 +15,23 @@ NAMES = frozenset(
         "epochs",
         "max_epoch",
         "max_epochs",
+        "max_iters",
         "max_steps",
+        "max_train_steps",
         "n_epoch",
         "n_epochs",
         "nb_epochs",
+        "nepoch",
+        "nepochs",
         "num_epoch",
         "num_epochs",
         "num_train_epochs",
         "steps",
         "total_epochs",
+        "total_steps",
         "train_epochs",
+        "train_steps",
+        "training_steps",
     }
 )
 

@@ -144,6 +144,7 @@ def _condition(name: str, seen: dict[str, list[Any]], trials: Sequence[Any]) -> 
             raise SequenceError(
                 name, f"exists in some trials only, and {what}: try it in Optuna, or write when by hand"
             )
+        values.sort(key=listed[other].index)  # as the choice has them, and not as they were tried
         return {other: values[0] if len(values) == 1 else values}
     why = f"{' and '.join(found)} both explain which" if found else "no other parameter alone explains which"
     raise SequenceError(name, f"exists in some trials only, and {why}: write it by hand, {{value: ..., when: {{...}}}}")

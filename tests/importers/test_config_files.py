@@ -403,7 +403,22 @@ REFUSED: list[tuple[Json, str]] = [
     (hydra(x="choice(1,2"), "hydra.sweeper.params.x: must have a ), in 'choice(1,2'"),
     (hydra(x="{a: 1}"), "hydra.sweeper.params.x: has an object: give each of its fields an override of its own"),
     (hydra(**{"~x": "1"}), "hydra.sweeper.params.~x: removes a value of the config"),
-    ({"hydra": {"sweeper": {"ax_config": {}}}}, "hydra.sweeper.ax_config: is of a plugin that is not known here"),
+    (
+        {"hydra": {"sweeper": {"ax_config": {"params": {"x": {"type": "rnge", "bounds": [1, 2]}}}}}},
+        "hydra.sweeper.ax_config.params.x.type: must be range, choice or fixed, got 'rnge'",
+    ),
+    (
+        {"hydra": {"sweeper": {"ax_config": {"experiment": {"minimise": True}}}}},
+        "hydra.sweeper.ax_config.experiment.minimise: is no field of this format",
+    ),
+    (
+        {"hydra": {"sweeper": {"parametrization": {"lr": {"init": 0.02, "step": 2.0, "log": True}}}}},
+        "hydra.sweeper.parametrization.lr: has no bounds: give it lower and upper",
+    ),
+    (
+        {"hydra": {"sweeper": {"parametrization": {"n": {"lower": 1.5, "upper": 4, "integer": True}}}}},
+        "hydra.sweeper.parametrization.n: must be a whole number, got 1.5",
+    ),
     (
         {"hydra": {"sweeper": {"n_trials": 3, "direction": "max", "params": {"x": "1,2"}}}},
         "hydra.sweeper.direction: must be",
@@ -437,7 +452,7 @@ REFUSED: list[tuple[Json, str]] = [
     ),
     (
         katib("darts", min="1", max="2"),
-        "spec.algorithm.algorithmName: must be one of random, grid, bayesianoptimization",
+        "spec.algorithm.algorithmName: must be one of random, grid, hyperband, bayesianoptimization",
     ),
     (katib(min="a", max="2"), "spec.parameters[0].feasibleSpace.min: must be a number, got 'a'"),
     (
