@@ -13,49 +13,26 @@ import yaml
 from stacks import ROOT, TOYS
 from toys import grid
 
-WITHOUT = """
-import builtins, ctypes, io, os, signal, socket
+WITHOUT = (ROOT / "tests" / "without_linux.py").read_text()
 
-for module, names in {
-    os: ("memfd_create", "pidfd_open", "eventfd", "sched_getaffinity"),
-    signal: ("pidfd_send_signal",),
-    socket: ("SO_PEERCRED",),
-}.items():
-    for name in names:
-        if hasattr(module, name):
-            delattr(module, name)
+RUNTIME = ("buffers", "check", "dcp", "deadline", "determinism", "digests", "state_format", "trainer_process")
+RUNTIME += ("weight_files",)
+"""The tests of processes that train, apart from those of what only /proc can tell."""
 
-def is_hidden(path):
-    return isinstance(path, str | os.PathLike) and os.fspath(path).startswith(("/proc", "/sys"))
+MEASURES_MEMORY = "test_training_says_how_much_memory_its_model_took_and_not_the_one_before"
 
-def without(call):
-    def guarded(path=".", *rest, **more):
-        if is_hidden(path):
-            raise FileNotFoundError(2, "No such file or directory", os.fspath(path))
-        return call(path, *rest, **more)
-    return guarded
 
-builtins.open = io.open = without(io.open)
-os.listdir, os.readlink, os.scandir = without(os.listdir), without(os.readlink), without(os.scandir)
-exists = os.path.exists
-os.path.exists = lambda path: not is_hidden(path) and exists(path)
-
-class Library(ctypes.CDLL):
-    def __getattr__(self, name):
-        if name in ("prctl", "inotify_init1", "inotify_add_watch"):
-            raise AttributeError(name)
-        return super().__getattr__(name)
-
-ctypes.CDLL = Library
-"""
-"""A `sitecustomize` that takes them away: prctl, inotify, pidfds, memfds, procfs and the peers of sockets."""
+def without_linux(folder: Path) -> dict[str, str]:
+    """The environment of a Python in which the calls are missing."""
+    (folder / "sitecustomize.py").write_text(WITHOUT)
+    given = {name: value for name, value in os.environ.items() if name != "STAGETREE_TEST_PART"}
+    return {**given, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"}
 
 
 @pytest.mark.slow
 def test_a_study_runs_to_its_end_without_what_only_linux_has(tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text(WITHOUT)
+    environment = without_linux(tmp_path)
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(grid("elsewhere")))
-    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
     command = [sys.executable, "-P", "-m", "stagetree", "run", "study.yaml", "--slots", "1", "-o", "json"]
     whole = [*command, "--trainers", TOYS[0]]
     done = subprocess.run(
@@ -64,3 +41,23 @@ def test_a_study_runs_to_its_end_without_what_only_linux_has(tmp_path: Path) -> 
     assert done.returncode == 0, done.stderr
     study = json.loads(done.stdout)
     assert study["state"] == "completed" and study["not_exact"] == []
+
+
+@pytest.mark.slow
+def test_the_tests_of_training_processes_pass_without_what_only_linux_has(tmp_path: Path) -> None:
+    files = [str(ROOT / "tests" / "runtime" / f"test_{name}.py") for name in RUNTIME]
+    options = ["-q", "-p", "no:xdist", "-p", "no:cacheprovider", "-k", f"not {MEASURES_MEMORY}"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, *files],
+        cwd=ROOT, env=without_linux(tmp_path), capture_output=True, text=True, timeout=1200, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-3000:]
+
+
+def test_the_calls_are_missing(tmp_path: Path) -> None:
+    """Otherwise the tests above would try nothing."""
+    code = "import os; from stagetree.system import files, processes; print(files.lists_descriptors(), " \
+        "hasattr(os, 'pidfd_open'), [*processes.fields_of_processor()])"  # fmt: skip
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=without_linux(tmp_path), capture_output=True, text=True, check=True)
+    assert done.stdout == "False False []\n"
