@@ -94,7 +94,8 @@ def lines_of_table(header: str, rows: Iterable[tuple[str, ...]]) -> Iterator[str
 def study_fields() -> Iterator[str]:
     """The page of the fields of study files."""
     yield from ("# Fields of a study file", "", MARK, "")
-    yield "All fields, with what each must be. [Study files](spaces-and-studies.md) explains them by question."
+    yield "All fields, with what each must be. [Study files](spaces-and-studies.md) explains them by question. `metric`"
+    yield "and `mode` may be left out beside `metrics`, and the tuners `trials` and `external` have no `space`."
     yield ""
     fields = StudySpec.model_fields
     in_order = [*FIRST, *(name for name in fields if name not in FIRST)]

@@ -18,7 +18,7 @@ Json = dict[str, Any]
 Limit = Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="List at most N.")]
 
 States = Annotated[
-    list[str] | None, typer.Option("--state", metavar="STATE", help="List only studies in this state; may be repeated.")
+    list[str] | None, typer.Option("--state", metavar="STATE", help="List only this state; may be repeated.")
 ]
 
 Tagged = Annotated[

@@ -146,6 +146,11 @@ def test_help_explains_a_command(stagetree: Stagetree, typed: str, shown: str) -
     assert said.code == 0 and shown in said.out
 
 
+def test_the_states_of_trials_are_none_of_studies(stagetree: Stagetree) -> None:
+    """`trials --help` offered to list only studies in a state."""
+    assert "studies" not in stagetree("trials", "--help").out.partition("--state")[2].partition("--limit")[0]
+
+
 @pytest.mark.parametrize("noun", ["study", "trial", "token"])
 def test_nouns_have_a_plural_that_lists_them(noun: str) -> None:
     assert {noun, {"study": "studies"}.get(noun, f"{noun}s")} <= set(COMMANDS)
