@@ -76,15 +76,16 @@ def report_changed_trainer(service: Service[Documents], study: str) -> None:
     """Report that the steps of earlier studies of this name are not reused, if the trainer's files are others now."""
     if service.folder is None:
         return
-    listed = list(service.client.studies(limit=LISTED))
-    plans = {each["study"]: each["plan"] for each in listed}
-    names = {each["study"]: each["name"] for each in listed}
-    earlier = [each for each in plans if each != study and names[each] == names.get(study)]
-    if not earlier or plans[study] in [plans[each] for each in earlier]:
+    listed = list(service.client.studies(limit=LISTED))  # newest first
+    mine = next((each for each in listed if each["study"] == study), None)
+    if mine is None:
         return
-    before, now = service.client.plan(earlier[0]), service.client.plan(study)
+    earlier = [each for each in listed[listed.index(mine) + 1 :] if each["name"] == mine["name"]]
+    if not earlier or any(each["plan"] == mine["plan"] for each in earlier):
+        return
+    before, now = service.client.plan(earlier[0]["study"]), service.client.plan(study)
     if before["trainer"] == now["trainer"] and before["trainer_version"] != now["trainer_version"]:
-        known = ", ".join(earlier[:NAMED])
+        known = ", ".join(each["study"] for each in earlier[:NAMED])
         print(
             f"The files of trainer {now['trainer']} have changed: what {known} trained is trained anew.",
             file=sys.stderr,
