@@ -25,6 +25,7 @@ from app.cli.export import export
 from app.cli.groups import MainGroup, NounGroup, SentenceGroup, print_groups
 from app.cli.import_study import import_
 from app.cli.init import init
+from app.cli.mcp import mcp
 from app.cli.open import open
 from app.cli.preview import preview
 from app.cli.replay import replay
@@ -91,7 +92,7 @@ app = typer.Typer(
 )
 
 GROUPS: dict[str, tuple[Callable[..., Any], ...]] = {
-    "Run studies": (demo, init, run, preview, import_, schema, up, submit, watch, wait),
+    "Run studies": (demo, init, run, preview, import_, schema, up, submit, watch, wait, mcp),
     "Look at studies": (
         open,
         studies,

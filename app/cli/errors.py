@@ -59,6 +59,7 @@ STACK = (*SERVER, *TRAINING)
 EXTRAS = {
     **dict.fromkeys((*SERVER, "billiard", "psycopg", "s3fs"), "server"),
     **dict.fromkeys(("safetensors", "sklearn", "torch"), "all"),
+    "mcp": "mcp",
 }
 """The extra that brings each optional module."""
 
@@ -77,7 +78,8 @@ def require(*modules: str) -> None:
     The message names the extra that brings all of these modules.
     """
     if missing := [module for module in modules if not is_installed(module)]:
-        raise MissingExtra(missing[0], "all" if any(EXTRAS[each] == "all" for each in modules) else "server")
+        extras = {EXTRAS[each] for each in modules}
+        raise MissingExtra(missing[0], "all" if "all" in extras else min(extras))
 
 
 def is_installed(module: str) -> bool:

@@ -27,7 +27,8 @@ Json = dict[str, Any]
 
 
 def measurements(use: Services, stream: str) -> Json:
-    """The `costs` of steps and memory `peaks` that slots measured for a plan, as arguments of `preview`.
+    """The `costs` of steps and memory `peaks` that slots measured for a plan, and what they `trained` of it, as
+    arguments of `preview`.
 
     Raises as `Plans.get`.
     """
@@ -36,7 +37,8 @@ def measurements(use: Services, stream: str) -> Json:
         return {"costs": costs}
     with use.plans.holding(stream) as plan:
         costs.refit(plan)
-        return {"costs": costs, "peaks": peaks(plan)}
+        trained = {name: node.reached for name, node in plan.nodes.items() if node.reached > node.start}
+        return {"costs": costs, "peaks": peaks(plan), "trained": trained}
 
 
 STATES = ("idle", "busy", "lent", "quarantined", "lost")

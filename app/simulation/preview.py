@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
 from app.domain import events as e
 from app.domain.accounting import choices
 from app.domain.search_plan import SearchPlan, Study
-from app.domain.terms import TrialState
+from app.domain.terms import NodeId, TrialState
 from app.scheduling.costs import Costs
 from app.scheduling.widths import Peaks, batch_of, batch_sizes
 from app.simulation.pace import even_packs, even_ranks, faster
@@ -45,6 +45,7 @@ def preview(
     measured: Measurements = nothing,
     costs: Costs | None = None,
     peaks: Peaks | None = None,
+    trained: Mapping[NodeId, int] | None = None,
 ) -> dict[str, Any]:
     """The requested and unique steps, the critical path, and the time on `slots` slots, all counted in steps.
 
@@ -56,7 +57,8 @@ def preview(
 
     costs: of steps, as measured on the plan that the study would join. They give `time`: the seconds, and the error of
     such estimates. peaks: of the memory there; they give `memory`: the largest, with batches as large, by kind of GPU,
-    if the study does not pack.
+    if the study does not pack. trained: the last trained step of each node of that plan. They give `known`: the steps
+    that need not be trained again.
 
     is_over: called now and then; true if the preview has taken too long. Raises `PreviewTooLong`.
     """
@@ -72,6 +74,7 @@ def preview(
         packed = _packing_fields(spec, profile, run)
     return {
         **_steps(played),
+        "known": _known_steps(plan, previewed, trained or {}),
         "slots": slots,
         **_rung_values(plan, previewed),
         **_budget(spec, previewed),
@@ -99,6 +102,12 @@ def _steps(played: VirtualRun) -> dict[str, Any]:
         "critical_path_steps": max((trial.steps for trial in previewed.trials), default=0),
         "makespan_steps": round(played.makespan),
     }
+
+
+def _known_steps(plan: SearchPlan, previewed: Study, trained: Mapping[NodeId, int]) -> int:
+    """The unique steps that are among the trained ones."""
+    ends = ((name, end) for name, end in previewed.max_step_by_node.items() if name in trained)
+    return sum(max(0, min(end, trained[name]) - plan.nodes[name].start) for name, end in ends)
 
 
 def _time(costs: Costs | None, run: Callable[..., VirtualRun]) -> dict[str, Any]:

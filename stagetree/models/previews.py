@@ -58,6 +58,9 @@ class Preview(Answer):
     trials: int
     requested: int = Field(default=0, description="the steps of the trials, each counted alone")
     unique: int = Field(default=0, description="the unique steps among them")
+    known: int = Field(
+        default=0, description="the unique steps that are trained already on its plan; 0 where no server is asked"
+    )
     merge_rate: float
     by_results: bool = Field(
         default=False,

@@ -89,6 +89,7 @@ class UnderWay(Answer, needs=("slot", "node", "start", "end", "step")):
     start: int
     end: int
     step: int = Field(description="the last trained step, as of the worker's last heartbeat")
+    since: float = Field(default=0.0, description="when the slot was given this work, in Unix seconds")
     trials: list[int] = Field(description="the first of the study's trials that it serves")
     trial_count: int = Field(description="the number of trials that it serves")
     forms: dict[str, str] = Field(description="a description of each hyper-parameter there")
@@ -274,6 +275,9 @@ class StudyAnswer(Answer, needs=("study", "state")):
     )
     submitted_at: float
     finished_at: float | None
+    budget_left: dict[str, float] = Field(
+        default={}, description="what is left of each of its budgets, by the field of the study file"
+    )
     slots: Share
     progress: Progress
     learned: list[str] = Field(

@@ -144,6 +144,7 @@ class TrialDetail(Trial, needs=()):
     reason: Json = Field(description="what started it, and why")
     decisions: list[str] = Field(default=[], description="decisions after its start, in order, each with the reason")
     path: list[str] = Field(description="the nodes of its first repeat in the search plan, root first")
+    starts: list[int] = Field(default=[], description="the step after which each node of `path` begins")
     repeats: list[list[str]] = Field(default=[], description="the nodes of its other repeats, each as `path`")
     curve: list[Point] = Field(description="its results; with repeats, the means where all of them are measured")
     not_exact: list[str] = Field(

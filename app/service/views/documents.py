@@ -60,7 +60,7 @@ def study(
     folded = plan.studies[name]
     board = build_leaderboard(folded)
     more: dict[str, Any] = {"spec": folded.spec.json, "trials": trials(plan, folded)} if with_trials else {}
-    more |= pareto_fields(plan, folded) | _optional_fields(plan, folded)
+    more |= pareto_fields(plan, folded) | _optional_fields(plan, folded, now)
     return StudyAnswer(
         study=folded.id,
         name=folded.spec.name,
@@ -95,9 +95,10 @@ def study(
     ).with_fields(**lineage(folded), **more)
 
 
-def _optional_fields(plan: SearchPlan, study: Study) -> dict[str, Any]:
-    """The sampler, and fields of a study that packs, or whose trainer failed its check."""
+def _optional_fields(plan: SearchPlan, study: Study, now: float) -> dict[str, Any]:
+    """The sampler, and fields of a study with budgets, that packs, or whose trainer failed its check."""
     fields: dict[str, Any] = {"sampler": study.spec.tuner.get("sampler", "")}
+    fields |= {"budget_left": accounting.budget_left(plan, study, now)} if study.spec.budgets else {}
     fields |= {"packing": packing(plan)} if plan.packing or plan.packing_reason else {}
     return fields if study.failed_check is None else fields | {"failed_check": study.failed_check}
 
@@ -209,6 +210,7 @@ def trial(plan: SearchPlan, trial: search_plan.Trial) -> TrialDetail:
         reason=trial.reason,
         decisions=json_safe(decisions(study, trial.number)),
         path=list(trial.path),
+        starts=[plan.nodes[name].start for name in trial.path],
         repeats=[list(run.path) for run in trial.runs[1:]],
         curve=[point(step, metrics) for step, metrics in plan.curve(trial)],
         not_exact=json_safe(inexact_results.trial_inexactness(plan, trial)),

@@ -259,6 +259,7 @@ def _running_stage(plan: SearchPlan, chain: Chain, passing: list[Trial], reached
         start=stage.start,
         end=stage.end,
         step=step,
+        since=chain.at,
         trials=served[:NAMED],
         trial_count=len(served),
         forms={name: form_text(form) for name, form in sorted(forms.items())},
