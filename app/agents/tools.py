@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.agents import status, studies
+from app.agents import status, studies, trials
 from app.agents.tool import Tool
 
 INSTRUCTIONS = (
@@ -22,6 +22,10 @@ TOOLS = _named(
     Tool("submit", studies.submit, studies.SubmitArguments, reads=False),
     Tool("status", status.status, status.StatusArguments, reads=True),
     Tool("wait", status.wait, status.StatusArguments, reads=True),
+    Tool("trial", trials.trial, trials.TrialArguments, reads=True),
+    Tool("compare", trials.compare, trials.CompareArguments, reads=True),
+    Tool("branch", trials.branch, trials.BranchArguments, reads=False),
+    Tool("enqueue", trials.enqueue, trials.EnqueueArguments, reads=False),
     Tool("stop", studies.stop, studies.StopArguments, reads=False),
     Tool("note", studies.note, studies.NoteArguments, reads=False),
     Tool("replay", studies.replay, studies.ReplayArguments, reads=True),

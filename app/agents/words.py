@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stagetree.models.previews import Preview
 from stagetree.models.studies import StudyAnswer
-from stagetree.models.trials import Branch, Trial
+from stagetree.models.trials import Branch, Trial, TrialDetail
 from stagetree.text import FINAL, percent, rough_duration, saved_text
 
 FREE = "nothing: no step is trained for it"
@@ -53,6 +53,11 @@ def study_cost(study: StudyAnswer) -> str:
     run = f"{steps.executed:,} steps run of {steps.unique:,} unique{proofs}"
     saved = saved_text(study.cost.saved_by_sharing, study.cost.saved_by_stopping)
     return f"{run}, {rough_duration(study.gpu_seconds)} of slot time; saved {saved}"
+
+
+def trial_cost(trial: TrialDetail) -> str:
+    """The steps of a trial that are trained."""
+    return f"trial {trial.trial}: {trial.trained:,} of {trial.steps:,} steps trained, shared ones included"
 
 
 def study_verification(study: StudyAnswer) -> str:

@@ -163,7 +163,7 @@ def cookie_of(headers: Headers) -> str:
     return f"stagetree-{port}" if port.isdecimal() else "stagetree"
 
 
-READING = ("preview_study", "replay_study", "imagine_study")
+READING = ("preview_study", "replay_study", "imagine_study", "price_trial", "price_suggestions")
 """POST routes that change nothing: they need a body, or take long."""
 
 OPERATING = ("release_slot",)

@@ -45,11 +45,13 @@ def add_composed_trial(use: Services, row: StudyRecord, write: Write, command: c
     return next(each.event.trial for each in recorded if isinstance(each.event, e.TrialAdded))
 
 
-def price_of_trial(use: Services, row: StudyRecord, command: c.BranchTrial | c.AverageTrials) -> Json:
-    """The steps that this trial would cost now. Raises as `add_composed_trial` does."""
+def price_of_trial(use: Services, row: StudyRecord, command: c.AddTrial | c.BranchTrial | c.AverageTrials) -> Json:
+    """The steps that this trial would cost now. Raises as `add_trial` or `add_composed_trial` does."""
     with use.open_study(row) as (plan, _):
         if isinstance(command, c.AverageTrials) and plan.opened is not None:
             _check_average(use, plan.opened.trainer)
+        if isinstance(command, c.AddTrial):
+            _decide(plan, command, use.limits)
         return asdict(price_of(plan, command, use.limits))
 
 

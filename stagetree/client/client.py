@@ -293,6 +293,8 @@ class Client(Blocking):
     ask_trials = blocking(AsyncClient.ask_trials)
     branch_trial = blocking(AsyncClient.branch_trial)
     average_trials = blocking(AsyncClient.average_trials)
+    price_trial = blocking(AsyncClient.price_trial)
+    price_suggestions = blocking(AsyncClient.price_suggestions)
     suggest = blocking(AsyncClient.suggest)
     suggestions = blocking(AsyncClient.suggestions)
     withdraw = blocking(AsyncClient.withdraw)

@@ -25,6 +25,15 @@ class MakesTrials:
         path = f"{path_of(study)}/trials:average"
         return Branch.from_json(await self.http.post(path, average, preview=preview or None))
 
+    async def price_trial(self, study: str, hp: Hp, steps: int) -> Branch:
+        """The price of a trial of your own, in steps. Runs nothing."""
+        return Branch.from_json(await self.http.post(f"{path_of(study)}/trials:price", {"hp": hp, "steps": steps}))
+
+    async def price_suggestions(self, study: str, suggestions: Iterable[Json]) -> Branch:
+        """The price of suggestions, in steps, if each were trained to the end of the study. Runs nothing."""
+        request = {"suggestions": [dict(each) for each in suggestions]}
+        return Branch.from_json(await self.http.post(f"{path_of(study)}/suggestions:price", request))
+
     async def suggest(self, study: str, suggestions: Iterable[Json]) -> list[Suggestion]:
         """Suggest configurations, whole or in part, which take the next places of the study's tuner: all or nothing."""
         request = {"suggestions": [dict(each) for each in suggestions]}

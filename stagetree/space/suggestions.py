@@ -117,6 +117,12 @@ def build_suggestion(space: Space, choose: Choose, fixed: Mapping[str, Any] | No
     return (sample, configuration) if fixed.keys() <= sample.keys() and space.allows(configuration) else None
 
 
+def whole_suggestion(space: Space, fixed: Mapping[str, Any]) -> BuiltConfiguration | None:
+    """The configuration with the `fixed` values, if they leave no value open; None otherwise."""
+    lowest = build_suggestion(space, lambda place, free: free.low, fixed)
+    return lowest if lowest is not None and lowest[0] == fixed else None
+
+
 DRAWS = 1000
 """How many samples of the other values are tried before giving up."""
 

@@ -83,8 +83,8 @@ def branch(plan: SearchPlan, study: Study, command: c.BranchTrial, trials: Trial
     yield trials.add(hp, command.steps, reason, None if nodes is None else [nodes])
 
 
-def price_of(plan: SearchPlan, command: c.BranchTrial | c.AverageTrials, limits: Limits) -> Price:
-    """The steps that a branch or an average would cost now. Raises `Refused` as `decide` does."""
+def price_of(plan: SearchPlan, command: c.AddTrial | c.BranchTrial | c.AverageTrials, limits: Limits) -> Price:
+    """The steps that a trial would cost now. Raises `Refused` as `decide` does."""
     path, others, steps, average = dict[NodeId, int](), list[dict[NodeId, int]](), 0, None
     for event in decide(plan, command, limits):
         match event:

@@ -26,7 +26,7 @@ from app.search.samplers.base import (
     to_json,
 )
 from app.search.samplers.learning import Learns, learned_trials
-from stagetree.space.suggestions import build_suggestion, suggested_values
+from stagetree.space.suggestions import suggested_values, whole_suggestion
 from stagetree.spec import StudySpec
 from stagetree.spec.suggestions import suggestion_key
 
@@ -119,9 +119,8 @@ class EnqueuedTrials:
 
     def _whole(self, index: int) -> Proposal | None:
         """The enqueued trial, if no value is missing."""
-        fixed = self._values(index)
-        lowest = build_suggestion(self._spec.search_space, lambda place, free: free.low, fixed)
-        return self._proposal(lowest[0], to_json(lowest[1])) if lowest is not None and lowest[0] == fixed else None
+        whole = whole_suggestion(self._spec.search_space, self._values(index))
+        return None if whole is None else self._proposal(whole[0], to_json(whole[1]))
 
     def _ask_sampler(self, number: int, index: int) -> Proposal | None:
         """The configuration completed by the sampler, if it learns."""

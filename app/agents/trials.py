@@ -1,0 +1,190 @@
+"""The tools for trials: look at one, compare two, branch one off, and enqueue one."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from pydantic import Field
+
+from app.agents.comparison import difference_text, parting_text
+from app.agents.confirmation import CONFIRM, ask_to_confirm, token_of
+from app.agents.texts import cut, decided_text, hp_text, trial_text
+from app.agents.tool import Json, OfStudy, study_id
+from app.agents.words import pace_of, trial_cost, trial_price, trial_verification
+from stagetree.client import AsyncClient
+from stagetree.client.http import path_of
+from stagetree.models.pages import History
+from stagetree.models.studies import StudyAnswer
+from stagetree.models.trials import Branch, TrialDetail
+
+POINTS = 12
+"""How many points of a curve an answer has: some of the first ones, and the last."""
+
+Number = Field(ge=0, description="the number of a trial, from 0 on")
+
+
+class TrialArguments(OfStudy):
+    trial: int = Number
+
+
+async def trial(client: AsyncClient, given: TrialArguments) -> Json:
+    """Show a trial: its curve, why the tuner promoted or pruned it with the numbers of the events, how it failed, its
+    notes, the steps that it shares, and how far its numbers are verified. Trains nothing.
+    """
+    study = await study_id(client, given.study)
+    of, shown, history = await asyncio.gather(
+        client.study(study, trials=False), client.trial(study, given.trial), _history(client, study)
+    )
+    answer = {
+        "trial": trial_text(shown),
+        "cost": trial_cost(shown),
+        "verification": trial_verification(of, shown),
+        "curve": _curve(of, shown),
+        "decisions": _decisions(shown, history),
+        "failure": "" if shown.failure is None else cut(_last_line(shown.failure.error), 400),
+        "notes": [f"event {each.event}: {cut(each.text)}" for each in shown.notes],
+    }
+    return {name: part for name, part in answer.items() if part not in ([], "")}
+
+
+async def _history(client: AsyncClient, study: str) -> History:
+    return History.from_json(await client.http.get(f"{path_of(study)}/history"))
+
+
+def _last_line(text: str) -> str:
+    return text.strip().rpartition("\n")[2]
+
+
+def _curve(study: StudyAnswer, trial: TrialDetail) -> str:
+    """The metric over the steps: 10: 0.5, 20: 0.75."""
+    points = [(point.step, point.metrics.get(study.metric)) for point in trial.curve]
+    every = max(1, -(-len(points) // POINTS))
+    chosen = [*points[:-1:every], *points[-1:]]
+    return ", ".join(f"{step}: {'not finite' if value is None else f'{value:.6g}'}" for step, value in chosen)
+
+
+def _decisions(trial: TrialDetail, history: History) -> list[str]:
+    """The decisions on a trial, each with its event and, where the log has one, its reason."""
+    made = history.decisions
+    columns = zip(made.position, made.kind, made.trial, made.steps, made.reason, strict=True)
+    return [
+        f"event {position}: {_why(trial, kind, steps) or decided_text(kind, number, steps, reason)}"
+        for position, kind, number, steps, reason in columns
+        if number == trial.trial
+    ]
+
+
+def _why(trial: TrialDetail, kind: str, steps: int | None) -> str:
+    """The sentence of the API about a decision; empty if it has none."""
+    begins = {"stop": "pruned after step", "promote": f"asked for step {steps}:"}.get(kind)
+    return next((each for each in trial.decisions if begins and each.startswith(begins)), "")
+
+
+class CompareArguments(OfStudy):
+    trial: int = Number
+    other: int = Field(ge=0, description="the number of the other trial, from 0 on")
+
+
+async def compare(client: AsyncClient, given: CompareArguments) -> Json:
+    """Compare two trials of a study: the step at which they part, the values in which they differ, the difference of
+    their results, and whether it is within the noise of their repeats. Trains nothing.
+    """
+    study = await study_id(client, given.study)
+    of, one, other = await asyncio.gather(
+        client.study(study, trials=False), client.trial(study, given.trial), client.trial(study, given.other)
+    )
+    return {
+        "parting": parting_text(one, other),
+        "only": {each.trial: hp_text(_only(each, beside)) for each, beside in ((one, other), (other, one))},
+        "difference": difference_text(of, one, other),
+        "cost": f"{trial_cost(one)} and {trial_cost(other)}",
+        "verification": _joint_verification(of, one, other),
+    }
+
+
+def _only(trial: TrialDetail, other: TrialDetail) -> Json:
+    """The hyper-parameters in which a trial differs from another."""
+    return {name: value for name, value in trial.hp.items() if other.hp.get(name) != value}
+
+
+def _joint_verification(study: StudyAnswer, one: TrialDetail, other: TrialDetail) -> str:
+    marked = [f"trial {each.trial}: {each.exactness}" for each in (one, other) if each.exactness]
+    return "; ".join(marked) or trial_verification(study, one)
+
+
+class BranchArguments(OfStudy):
+    trial: int = Number
+    at: int = Field(ge=1, description="the last step that both trials share, at least 1")
+    steps: int = Field(ge=1, description="the number of steps of the new trial in all, at least 1")
+    hp: dict[str, Any] = Field(
+        default={},
+        description="an object from hyper-parameter to value from there on; a sequence has its step 0 there",
+    )
+    confirm: str | None = Field(default=None, max_length=64, description=CONFIRM)
+
+
+async def branch(client: AsyncClient, given: BranchArguments) -> Json:
+    """Branch a new trial off another one with other values from a step on; the steps until then are not trained again.
+    Without `confirm` it answers the price and a token. Called again with that token as `confirm`, it adds the trial. A
+    study that is over is reopened for it.
+    """
+    study = await study_id(client, given.study)
+    request = {"trial": given.trial, "at": given.at, "steps": given.steps, "hp": given.hp}
+    of, price = await asyncio.gather(
+        client.study(study, trials=False), client.branch_trial(study, request, preview=True)
+    )
+    text, token = trial_price(price, pace_of(of)), token_of("branch", study, request, price)
+    if given.confirm != token:
+        return ask_to_confirm(text, token, given.confirm, _verification_of_shared(of, price))
+    added = await client.branch_trial(study, request)
+    number = None if added.trial is None else added.trial.trial
+    return {"added": f"trial {number} of {study}", "price": text, "verification": _verification_of_shared(of, price)}
+
+
+class EnqueueArguments(OfStudy):
+    hp: dict[str, Any] = Field(
+        description="an object from hyper-parameter to value; for the tuner's next trial also some of them, or places "
+        "in the space such as lr.init"
+    )
+    steps: int | None = Field(
+        default=None, ge=1, description="the steps of a trial of your own; left out, the tuner tries it next"
+    )
+    confirm: str | None = Field(default=None, max_length=64, description=CONFIRM)
+
+
+async def enqueue(client: AsyncClient, given: EnqueueArguments) -> Json:
+    """Enqueue a configuration: as the next trial of the study's tuner, or with `steps` as a trial of your own beside
+    it. Without `confirm` it answers the price and a token. Called again with that token as `confirm`, it adds
+    the trial.
+    """
+    study = await study_id(client, given.study)
+    of, price = await asyncio.gather(client.study(study, trials=False), _enqueue_price(client, study, given))
+    most = "" if given.steps else "at most, as the tuner may end it earlier: "
+    text = f"{most}{trial_price(price, pace_of(of))}"
+    token = token_of("enqueue", study, {"hp": given.hp, "steps": given.steps}, price)
+    proof = _verification_of_shared(of, price)
+    if given.confirm != token:
+        return ask_to_confirm(text, token, given.confirm, proof)
+    return {"added": f"{await _enqueue(client, study, given)} of {study}", "price": text, "verification": proof}
+
+
+async def _enqueue_price(client: AsyncClient, study: str, given: EnqueueArguments) -> Branch:
+    if given.steps is None:
+        return await client.price_suggestions(study, [given.hp])
+    return await client.price_trial(study, given.hp, given.steps)
+
+
+async def _enqueue(client: AsyncClient, study: str, given: EnqueueArguments) -> str:
+    """Add the trial; its name."""
+    if given.steps is not None:
+        return f"trial {(await client.add_trial(study, given.hp, given.steps)).trial}"
+    (suggestion,) = await client.suggest(study, [given.hp])
+    return f"suggestion {suggestion.suggestion}"
+
+
+def _verification_of_shared(study: StudyAnswer, price: Branch) -> str:
+    """How far the shared beginning of a new trial is verified."""
+    if not price.shared:
+        return "nothing is shared: the trial would rest on no saved state"
+    return f"the trial has no result yet; the steps that it would share: {study.exactness.text or 'not trained yet'}"
