@@ -78,9 +78,10 @@ async def wait(client: AsyncClient, given: StatusArguments) -> Json:
     """
     study = await study_id(client, given.study)
     cursor = given.cursor or (await _history(client, study)).position
-    until = time.monotonic() + WAIT_SECONDS
-    while time.monotonic() < until and not await _is_decided(client, study, cursor):
-        await asyncio.sleep(LOOK_SECONDS)
+    if (await client.study(study, trials=False)).state not in FINAL:
+        until = time.monotonic() + WAIT_SECONDS
+        while time.monotonic() < until and not await _is_decided(client, study, cursor):
+            await asyncio.sleep(LOOK_SECONDS)
     shown, history = await asyncio.gather(client.study(study, trials=False), _history(client, study))
     best = [trial_text(each) for each in await _best_trials(client, study, 1)]
     news = list(_news(history, cursor))
@@ -94,9 +95,7 @@ async def wait(client: AsyncClient, given: StatusArguments) -> Json:
 
 
 async def _is_decided(client: AsyncClient, study: str, cursor: int) -> bool:
-    """Whether a decision came after an event, or the study is over."""
-    if (await client.study(study, trials=False)).state in FINAL:
-        return True
+    """Whether a decision came after an event."""
     async for event in client.events(study, cursor):
         if event.type in AWAITED:
             return True

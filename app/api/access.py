@@ -12,7 +12,7 @@ token, and elsewhere it sends its cookie, so a foreign page could act as the use
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http.cookies import CookieError, SimpleCookie
 from ipaddress import IPv4Network, IPv6Network, ip_address
 from typing import Annotated
@@ -32,6 +32,7 @@ from app.events import DatabaseUnavailable
 from app.outages import LostRace
 from app.service.access import Doorkeeper
 from app.service.services import HttpProblem
+from stagetree.client.http import AGENT_HEADER
 
 OPEN_PATHS = ("/", "/docs", "/openapi.json", "/healthz", "/readyz")
 """Paths without study data: the page loads its data by other paths, and probes must not need a secret."""
@@ -43,6 +44,9 @@ the outage reads this path.
 
 METRICS_SECONDS = 1.0
 """How long a token waits here for the database; a scrape that takes long is none."""
+
+WITHIN = "stagetree.principal"
+"""The key of the caller in the scope of a request that the API makes to itself. No client can set it."""
 
 ASSETS = "/assets/"
 SCOPE_HEADER = "Stagetree-Scope"
@@ -92,6 +96,9 @@ class Gate:
             await self._app(scope, receive, send)
             return
         headers, is_open = Headers(scope=scope), is_public(scope["path"])
+        if (who := scope.get(WITHIN)) is not None:  # a request within another one, whose caller is known
+            await self._pass_on(scope, receive, send, who)
+            return
         is_metrics = scope["path"] == METRICS
         try:
             peer = self._peers.find(scope, receive)
@@ -106,6 +113,11 @@ class Gate:
             refusal = answer(Request(scope), 401, detail, {"WWW-Authenticate": "Bearer"})
             await refusal(scope, receive, send)
             return
+        await self._pass_on(scope, receive, send, who)
+
+    async def _pass_on(self, scope: Asgi, receive: Receive, send: Send, who: Principal | None) -> None:
+        if who is not None and AGENT_HEADER in Headers(scope=scope):
+            who = replace(who, is_agent=True)
         scope.setdefault("state", {}).update(principal=who, instead=self._policy.instead)
         await self._app(scope, receive, self._with_scope_header(send, who))
 

@@ -20,7 +20,18 @@ import stagetree
 from app.api import errors
 from app.api.access import Gate, Guard, require_principal
 from app.api.request_times import Stopwatch
-from app.api.routes import access, page, plans, service, studies, study_annotations, trial_requests, trials
+from app.api.routes import (
+    access,
+    agent_tools,
+    page,
+    plans,
+    prices,
+    service,
+    studies,
+    study_annotations,
+    trial_requests,
+    trials,
+)
 from app.api.services import ApiServices
 from app.domain.evolve import collector_paused
 from app.events import DatabaseUnavailable, PlanUnusable
@@ -127,11 +138,12 @@ def make_app(services: ApiServices) -> FastAPI:
     errors.install(app)
     errors.install_document(app)
     about_trials = (plans.pictures, trials.router, trials.batch)
-    commands = (trial_requests.router, study_annotations.router)
+    commands = (prices.router, trial_requests.router, study_annotations.router)
     about_studies = (studies.router, trials.checkpoints, *about_trials, *commands, plans.router, plans.replays)
     for router in (*about_studies, service.slots, access.router):
         app.include_router(router, prefix=API, dependencies=[Depends(require_principal)])
     app.include_router(service.router)
+    app.router.routes.append(agent_tools.route)
     app.include_router(page.description)
     app.include_router(page.router)
     app.add_middleware(GZipMiddleware, minimum_size=1000, compresslevel=5, thread_minimum_size=LARGE)

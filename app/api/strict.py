@@ -224,7 +224,9 @@ def writer(
     def write(stream: str, decide: Decide) -> list[StoredEvent]:
         whose = f"api:{quote(who.name, safe='')}"  # apart from the keys of slots and of other callers
         once = None if key is None else Idempotency(f"{whose}:{key}", fingerprint)
-        transaction = Transaction(stream=stream, decide=decide, at=use.clock(), idempotency=once, by=who.name or None)
+        transaction = Transaction(
+            stream=stream, decide=decide, at=use.clock(), idempotency=once, by=who.signature or None
+        )
         recorded = transact(use.log, use.plans, transaction)
         background.add_task(use.wake_scheduler)
         return recorded

@@ -21,4 +21,4 @@ def mcp(server: Server = None) -> None:
     from app.agents.serving import serve_stdio
     from stagetree.client import AsyncClient
 
-    anyio.run(serve_stdio, AsyncClient(server_url(server) or local_server_url(lasting=True)))
+    anyio.run(serve_stdio, AsyncClient(server_url(server) or local_server_url(lasting=True), is_agent=True))

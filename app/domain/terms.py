@@ -281,6 +281,13 @@ class Principal:
     scope: Scope
     project: str | None = None
     """The project that the scope applies to; None for all."""
+    is_agent: bool = False
+    """Whether the call came by way of the tools for agents."""
+
+    @property
+    def signature(self) -> str:
+        """The name in the log: `ci`, or `ci/agent` for an agent with the token `ci`; "" if no token was needed."""
+        return "/".join(filter(None, (self.name, "agent" if self.is_agent else "")))
 
     def can_see(self, project: str) -> bool:
         return self.project in (None, project)

@@ -138,16 +138,20 @@ def erase_person(database: Database, name: str) -> tuple[str, int]:
     Returns the pseudonym, and the number of events that had the name. Raises `DatabaseUnavailable`, `LostRace`.
     """
     pseudonym = f"erased-{secrets.token_hex(6)}"
+    pseudonyms = {name: pseudonym, f"{name}/agent": f"{pseudonym}/agent"}
 
     def rename(data: Json) -> Json:
-        data = {**data, "by": pseudonym} if data.get("by") == name else data
+        data = {**data, "by": pseudonyms[data["by"]]} if data.get("by") in pseudonyms else data
         reason = data.get("reason")
-        if isinstance(reason, dict) and reason.get("suggested_by") == name:
-            data = {**data, "reason": {**reason, "suggested_by": pseudonym}}
+        if isinstance(reason, dict) and reason.get("suggested_by") in pseudonyms:
+            data = {**data, "reason": {**reason, "suggested_by": pseudonyms[reason["suggested_by"]]}}
         return data
 
     with _unarchive_all(database), database.write() as session:
-        events = session.execute(update(EVENTS).where(EVENTS.c.by == name).values(by=pseudonym)).rowcount
+        events = sum(
+            session.execute(update(EVENTS).where(EVENTS.c.by == signature).values(by=other)).rowcount
+            for signature, other in pseudonyms.items()
+        )
         named = _rewrite(session, EVENTS_WITH_NAMES, rename)
         session.execute(update(STUDIES).where(STUDIES.c.owner == name).values(owner=pseudonym))
         session.execute(delete(TOKENS).where(TOKENS.c.name == name))

@@ -118,7 +118,7 @@ def add_note(
     use: Services, row: StudyRecord, write: Write, text: str, trial: int | None, who: Principal = ANONYMOUS_ADMIN
 ) -> Event:
     """Add a note; its event. Raises `Unknown` for an unknown trial, and `Refused` for an empty or too long text."""
-    command = c.AddNote(study=StudyId(row.id), text=text, trial=trial, at=use.clock(), by=who.name)
+    command = c.AddNote(study=StudyId(row.id), text=text, trial=trial, at=use.clock(), by=who.signature)
     (recorded,) = write(row.stream, lambda plan: decide(plan, command, use.limits))
     with use.open_study(row) as (_, study):
         return plans.event(recorded, study.submitted_version - 1)
@@ -128,7 +128,7 @@ def correct_note(
     use: Services, row: StudyRecord, write: Write, event: int, text: str, who: Principal = ANONYMOUS_ADMIN
 ) -> None:
     """Replace the text of the note that `event` added. Raises `Unknown` if that is no note, `Refused` as above."""
-    command = c.CorrectNote(study=StudyId(row.id), event=event, text=text, at=use.clock(), by=who.name)
+    command = c.CorrectNote(study=StudyId(row.id), event=event, text=text, at=use.clock(), by=who.signature)
     write(row.stream, lambda plan: decide(plan, command, use.limits))
 
 
@@ -148,7 +148,7 @@ def label(
         remove=tuple(remove),
         attributes=attributes,
         at=use.clock(),
-        by=who.name,
+        by=who.signature,
     )
     write(row.stream, lambda plan: decide(plan, command, use.limits))
 

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from app.domain import commands as c
-from app.domain.decide import decide, price_of
-from app.domain.pricing import Price
+from app.domain.decide import decide
 from app.domain.sampler_inputs import SUGGESTION, ResultsLearned, learned_text
 from app.domain.search_plan import SearchPlan, Study
 from app.domain.terms import ANONYMOUS_ADMIN, Principal, StateConflict, StudyId, Unknown
@@ -23,10 +22,8 @@ from app.search.tuners import (
     sampler_of,
 )
 from app.service.services import InvalidField, Services, Write
-from stagetree.limits import Limits
-from stagetree.models.trials import Branch, Proposed, SamplerState, Suggestion, Suggestions
+from stagetree.models.trials import Proposed, SamplerState, Suggestion, Suggestions
 from stagetree.sequences import SequenceError
-from stagetree.space.suggestions import suggested_values, whole_suggestion
 from stagetree.spec import Problem, SpecError, StudySpec
 from stagetree.spec.suggestions import check_configurations, refusal_reason, sampled_count
 
@@ -41,12 +38,12 @@ def suggest(
     Raises `StateConflict` if the tuner has no room for them, `InvalidField` for values outside the space.
     """
     command = c.SuggestConfigurations(
-        study=StudyId(row.id), configurations=tuple(configurations), at=use.clock(), by=who.name
+        study=StudyId(row.id), configurations=tuple(configurations), at=use.clock(), by=who.signature
     )
 
     def decide_and_check(plan: SearchPlan) -> Any:
         events = decide(plan, command, use.limits)
-        _check(plan.studies[command.study], command)
+        check_suggestions(plan.studies[command.study], command)
         return events
 
     recorded = write(row.stream, decide_and_check)
@@ -54,32 +51,9 @@ def suggest(
         return Suggestions(items=_all_suggestions(study)[-len(recorded) :])
 
 
-def price(use: Services, row: StudyRecord, configurations: Sequence[Json]) -> Branch:
-    """The steps that these configurations would cost at most, trained to the study's end. Raises as `suggest` does.
-
-    A partial configuration counts whole, since its sampler chooses the rest later.
-    """
-    command = c.SuggestConfigurations(study=StudyId(row.id), configurations=tuple(configurations), at=use.clock())
-    with use.open_study(row) as (plan, study):
-        decide(plan, command, use.limits)
-        _check(study, command)
-        prices = [_price_of_suggestion(plan, study, each, use.limits) for each in configurations]
-    return Branch(**{name: sum(getattr(each, name) for each in prices) for name in ("steps", "shared", "new", "again")})
-
-
-def _price_of_suggestion(plan: SearchPlan, study: Study, configuration: Json, limits: Limits) -> Price:
-    spec, steps = StudySpec(**study.spec.json), study.spec.max_steps or 0
-    whole = whole_suggestion(spec.search_space, suggested_values(spec.search_space, configuration))
-    if whole is None:
-        every = steps * study.spec.repeats[0]
-        return Price(steps=every, shared=0, new=every, again=0)
-    hp = {name: sequence.to_json() for name, sequence in whole[1].items()}
-    return price_of(plan, c.AddTrial(study=study.id, hp=hp, steps=steps), limits)
-
-
 def withdraw(use: Services, row: StudyRecord, write: Write, suggestion: int, who: Principal = ANONYMOUS_ADMIN) -> None:
     """Withdraw a suggestion. Raises `Unknown`, and `StateConflict` if its trial has begun."""
-    command = c.WithdrawSuggestion(study=StudyId(row.id), suggestion=suggestion, at=use.clock(), by=who.name)
+    command = c.WithdrawSuggestion(study=StudyId(row.id), suggestion=suggestion, at=use.clock(), by=who.signature)
     write(row.stream, lambda plan: decide(plan, command, use.limits))
 
 
@@ -164,7 +138,8 @@ def _all_suggestions(study: Study) -> list[Suggestion]:
     ]
 
 
-def _check(study: Study, command: c.SuggestConfigurations) -> None:
+def check_suggestions(study: Study, command: c.SuggestConfigurations) -> None:
+    """Raise `StateConflict` if the tuner has no room for them, `InvalidField` for values outside the space."""
     spec = StudySpec(**study.spec.json)
     if problem := _refusal_reason(study, spec, len(command.configurations)):
         raise StateConflict(f"study {study.id} does not take the suggestions: {problem}")

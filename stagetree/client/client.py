@@ -34,7 +34,7 @@ class AsyncClient(MakesTrials, TakesRemarks):
     """A client of the server at `url`, or else at `$STAGETREE_URL`, or else on this machine.
 
     timeout: seconds for each try. retries: how often a call is tried again. token: by default that of
-    `$STAGETREE_TOKEN`, or of the file `~/.config/stagetree/token`."""
+    `$STAGETREE_TOKEN`, or of the file `~/.config/stagetree/token`. is_agent: the log names an agent as the caller."""
 
     def __init__(
         self,
@@ -44,8 +44,9 @@ class AsyncClient(MakesTrials, TakesRemarks):
         retries: int = 4,
         token: str | None = None,
         transport: Any = None,
+        is_agent: bool = False,
     ) -> None:
-        self.http = Http(url, timeout, retries, token, transport)
+        self.http = Http(url, timeout, retries, token, transport, is_agent=is_agent)
 
     async def __aenter__(self) -> AsyncClient:
         return self

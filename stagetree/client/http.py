@@ -32,6 +32,9 @@ DEFAULT_URL = "http://127.0.0.1:8000"
 SILENCE = 60.0
 """Seconds without any event, keep-alives included, after which a stream counts as dead."""
 
+AGENT_HEADER = "Stagetree-Agent"
+"""The header of calls that an agent's tool makes."""
+
 OWN_TOKENS: dict[str, str] = {}
 """The tokens of servers that this process has started, by URL. Clients send them to no other server."""
 
@@ -48,12 +51,19 @@ class Http:
     """Connections to the server at `url`. Its methods raise `Unreachable` and `ProblemError`."""
 
     def __init__(
-        self, url: str | None, timeout: float, retries: int, token: str | None = None, transport: Any = None
+        self,
+        url: str | None,
+        timeout: float,
+        retries: int,
+        token: str | None = None,
+        transport: Any = None,
+        *,
+        is_agent: bool = False,
     ) -> None:
         import httpx2
 
         self.url, self._timeout, self._retries = server_url(url), timeout, retries
-        headers = {"Accept": "application/json"}
+        headers = {"Accept": "application/json"} | ({AGENT_HEADER: "1"} if is_agent else {})
         if token := known_token(token or OWN_TOKENS.get(self.url)):
             headers["Authorization"] = f"Bearer {token}"
         try:

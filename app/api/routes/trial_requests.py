@@ -10,17 +10,7 @@ from fastapi import APIRouter, Depends, Path, Query, Response
 from pydantic import Field
 
 from app.api.access import Who
-from app.api.bodies import (
-    Json,
-    Steps,
-    SuggestionsBody,
-    SuggestionsWanted,
-    TrialBody,
-    TrialNumber,
-    parse,
-    parse_trial,
-    typed,
-)
+from app.api.bodies import Json, Steps, SuggestionsBody, SuggestionsWanted, TrialNumber, parse, typed
 from app.api.errors import refusals
 from app.api.services import ServicesDep, StudyRowDep, heavy
 from app.api.strict import At, StrictRoute, WriterDep
@@ -122,28 +112,6 @@ def average_trials(addition: AdditionDep, body: AverageBody) -> Branch:
     A study that is over is reopened for it.
     """
     return addition.answer(parse_average, body)
-
-
-PRICE: dict[str, Any] = {
-    "response_model": Branch,
-    "response_model_exclude_unset": True,
-    "response_description": "The price alone.",
-    "responses": refusals(400, 404, 409, 413, 415),
-}
-
-
-@router.post("/trials:price", summary="What a trial of your own would cost; runs nothing", **PRICE)
-def price_trial(row: StudyRowDep, body: TrialBody, use: ServicesDep) -> Branch:
-    """The body is that of a new trial, with the same refusals."""
-    start = parse_trial(body)
-    command = c.AddTrial(study=StudyId(row.id), hp=start.hp, steps=start.steps)
-    return Branch(**study_changes.price_of_trial(use, row, command))
-
-
-@router.post("/suggestions:price", summary="What suggestions would cost at most; runs nothing", **PRICE)
-def price_suggestions(row: StudyRowDep, body: SuggestionsBody, use: ServicesDep) -> Branch:
-    """Each trained to the end of the study; the tuner may end it earlier. The body is that of suggestions."""
-    return suggestions.price(use, row, parse(SuggestionsWanted, body).suggestions)
 
 
 @router.post(
