@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pydantic import Field
 
 from app.agents.texts import cut, decided_text, elapsed_text, numbers_text, trial_text
-from app.agents.tool import Json, OfStudy, study_id
+from app.agents.tool import Json, OfStudy, study_id, token_rest
 from app.agents.words import study_cost, study_verification
 from stagetree.client import AsyncClient
 from stagetree.client.http import path_of
@@ -55,13 +55,15 @@ async def status(client: AsyncClient, given: StatusArguments) -> Json:
     since `cursor`, the rest of its budgets, its cost, and how far its numbers are verified. Trains nothing.
     """
     study = await study_id(client, given.study)
-    shown, history = await asyncio.gather(client.study(study, trials=False), _history(client, study))
+    shown, history, rest = await asyncio.gather(
+        client.study(study, trials=False), _history(client, study), token_rest(client)
+    )
     answer = {
         **_head(shown),
         "best": [trial_text(each) for each in await _best_trials(client, study)],
         "training": list(_training(shown, await _slots(client, shown), time.time())),
         "progress": _progress_text(shown),
-        "budget_left": _budget_text(shown),
+        "budget_left": _budget_text(shown, rest),
         "waits_for": [cut(each, 300) for each in shown.waits_for],
         "failures": [cut(each.text) for each in shown.failures[:NOTES]],
         "notes": [f"event {each.event}: {cut(each.text)}" for each in shown.notes[-NOTES:]],
@@ -157,10 +159,10 @@ def _progress_text(study: StudyAnswer) -> str:
     return f"{trials.done:,}{of} trials have a result or an end, {steps.done:,} of {steps.expected:,} steps{time_left}"
 
 
-def _budget_text(study: StudyAnswer) -> str:
-    """The rest of each budget of the study."""
-    left = [f"{amount:,.0f} of {name}" for name, amount in study.budget_left.items()]
-    return ", ".join(left) or "no budget is set"
+def _budget_text(study: StudyAnswer, rest: str) -> str:
+    """The rest of each budget of the study, and of the caller's token."""
+    left = ", ".join(f"{amount:,.0f} of {name}" for name, amount in study.budget_left.items())
+    return "; ".join(filter(None, (left or "no budget is set", rest)))
 
 
 def _news(history: History, cursor: int) -> Iterator[str]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from pydantic import Field
 
 from app.agents.texts import cut
-from app.agents.tool import Json, OfStudy, ToolArguments, study_id
+from app.agents.tool import Json, OfStudy, ToolArguments, study_id, token_rest
 from app.agents.words import (
     FREE,
     NOTHING_TRAINED,
@@ -34,7 +35,7 @@ async def preview(client: AsyncClient, given: PreviewArguments) -> Json:
     """Price a study before anything is trained, in new steps and slot time. Answers its trials, its price, and advice
     that would let trials share more. Call it before `submit`.
     """
-    costs = await _price(client, given.spec, given.slots)
+    costs, rest = await asyncio.gather(_price(client, given.spec, given.slots), token_rest(client))
     answer: Json = {
         "price": preview_price(costs),
         "verification": NOTHING_TRAINED,
@@ -47,7 +48,8 @@ async def preview(client: AsyncClient, given: PreviewArguments) -> Json:
     if costs.budget and costs.budget.get("ends"):
         ends = costs.budget["ends"]
         answer["budget"] = f"{ends['by']} ends it after {ends['steps']:,} steps, with {ends['trials']} complete trials"
-    return answer | ({"advice": advice} if advice else {})
+    more: Json = {"advice": advice, "token_left": rest.partition(": ")[2]}
+    return answer | {name: part for name, part in more.items() if part}
 
 
 async def _price(client: AsyncClient, spec: Json, slots: int = 1) -> Preview:

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from stagetree.client import AsyncClient, NotFound
 from stagetree.client.study_json import LAST, find_study_id
+from stagetree.models.service import Session
 from stagetree.spec.fields import SpecPart
 
 Json = dict[str, Any]
@@ -65,6 +66,13 @@ def _drop_titles(schema: Any) -> Any:
 
 def _is_title(name: str, part: Any) -> bool:
     return name == "title" and isinstance(part, str)
+
+
+async def token_rest(client: AsyncClient) -> str:
+    """The rest of the caller's slot time; empty for a token without a limit."""
+    session = Session.from_json(await client.http.get("/session"))
+    left = session.slot_seconds_left
+    return "" if left is None else f"token {session.name}: {left:,.0f} s of slot time"
 
 
 async def study_id(client: AsyncClient, meant: str) -> str:

@@ -96,7 +96,7 @@ class Gate:
             await self._app(scope, receive, send)
             return
         headers, is_open = Headers(scope=scope), is_public(scope["path"])
-        if (who := scope.get(WITHIN)) is not None:  # a request within another one, whose caller is known
+        if (who := scope.get(WITHIN)) is not None:  # a request within another one, with its caller
             await self._pass_on(scope, receive, send, who)
             return
         is_metrics = scope["path"] == METRICS

@@ -158,6 +158,9 @@ class TokenWanted(SpecPart):
     days: float | None = Field(
         default=90, gt=0, le=36_500, description="the number of days until it expires, or null for never"
     )
+    max_slot_seconds: float | None = Field(
+        default=None, gt=0, description="how many seconds of slots all its studies may take, or null for no limit"
+    )
 
 
 TRIAL = {"hp": examples.HP, "steps": 40}

@@ -27,6 +27,7 @@ from app.api.services import ServicesDep, is_computed, is_heavy, services
 from app.api.turns import LARGE_BYTES
 from app.events import Decide, Idempotency, StoredEvent, transact
 from app.events import Write as Transaction
+from app.service.allowances import spending_fields
 from app.service.services import HttpProblem, InvalidField
 from stagetree.json_walk import JsonWalk
 from stagetree.limits import MOST_PATH, Limits
@@ -224,9 +225,9 @@ def writer(
     def write(stream: str, decide: Decide) -> list[StoredEvent]:
         whose = f"api:{quote(who.name, safe='')}"  # apart from the keys of slots and of other callers
         once = None if key is None else Idempotency(f"{whose}:{key}", fingerprint)
-        transaction = Transaction(
-            stream=stream, decide=decide, at=use.clock(), idempotency=once, by=who.signature or None
-        )
+        fields: dict[str, Any] = spending_fields(use, who, decide)
+        by = who.signature or None
+        transaction = Transaction(stream=stream, at=use.clock(), idempotency=once, by=by, **fields)
         recorded = transact(use.log, use.plans, transaction)
         background.add_task(use.wake_scheduler)
         return recorded

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.cli.errors import USAGE, fail
+from app.cli.errors import USAGE, check_finite, fail
 from app.cli.options import Output, Store, folder_or_default, open_records
 from app.cli.output import Format, print_json, print_table
 
@@ -29,7 +29,21 @@ Project = Annotated[
         "--project", metavar="P", help="The project whose studies it can use; by default studies of no project."
     ),
 ]
+Budget = Annotated[
+    float | None,
+    typer.Option(
+        "--max-slot-seconds",
+        metavar="S",
+        min=0.001,
+        callback=check_finite,
+        help="The seconds of slots that all its studies may take; by default no limit.",
+    ),
+]
 AllProjects = Annotated[bool, typer.Option("--all-projects", help="It can use the studies of all projects.")]
+
+
+INTERNAL = ("digest", "writes")
+"""The fields of a token that no list shows."""
 
 
 def create(
@@ -38,6 +52,7 @@ def create(
     project: Project = "",
     all_projects: AllProjects = False,
     days: Days = 90,
+    max_slot_seconds: Budget = None,
     dir: Store = None,
     output: Output = Format.table,
 ) -> None:
@@ -52,7 +67,8 @@ def create(
     try:
         granted = Scope.parse(scope)
         with open_records(folder_or_default(dir)) as records:
-            token = access.create(records, name, granted, None if all_projects else project, days, time.time())
+            scoped = None if all_projects else project
+            token = access.create(records, name, granted, scoped, days, time.time(), max_slot_seconds=max_slot_seconds)
     except ValueError as problem:
         fail(f"{problem}" if isinstance(problem, access.TokenRefused) else f"--scope {problem}", USAGE)
     if output is Format.json:
@@ -70,13 +86,22 @@ def tokens(dir: Store = None, output: Output = Format.table) -> None:
     with open_records(folder_or_default(dir)) as records, records.read() as rows:
         found = rows.tokens.all()
     if output is Format.json:
-        print_json([{name: value for name, value in asdict(row).items() if name != "digest"} for row in found])
+        print_json(
+            [{name: value for name, value in asdict(row).items() if name not in ("digest", "writes")} for row in found]
+        )
         return
     lines = [
-        (row.name, row.scope, "all" if row.project is None else row.project or "-", _day(row.used_at), _end(row))
+        (
+            row.name,
+            row.scope,
+            "all" if row.project is None else row.project or "-",
+            _seconds(row),
+            _day(row.used_at),
+            _end(row),
+        )
         for row in found
     ]
-    print_table(("NAME", "SCOPE", "PROJECT", "LAST USED", "ENDS"), lines)
+    print_table(("NAME", "SCOPE", "PROJECT", "SLOT SECONDS", "LAST USED", "ENDS"), lines)
 
 
 def revoke(name: Name, dir: Store = None) -> None:
@@ -93,6 +118,14 @@ def revoke(name: Name, dir: Store = None) -> None:
     except access.TokenRefused as problem:
         fail(str(problem), USAGE)
     print(f"{name} is revoked")
+
+
+def _project(row: TokenRecord) -> str:
+    return "all" if row.project is None else row.project or "-"
+
+
+def _seconds(row: TokenRecord) -> str:
+    return "-" if row.max_slot_seconds is None else f"{row.max_slot_seconds:g}"
 
 
 def _day(at: float | None) -> str:

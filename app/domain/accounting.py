@@ -201,7 +201,7 @@ def budget_use(plan: SearchPlan, study: Study, at: float) -> BudgetUse:
 
 
 def budget_left(plan: SearchPlan, study: Study, at: float) -> dict[str, float]:
-    """What is left of each budget of the study at a time; empty for a study without budgets."""
+    """The rest of each budget of the study at a time; empty for a study without budgets."""
     use = budget_use(plan, study, at)
     used = dict(zip(BUDGETS, (use.steps, use.slot_seconds), strict=True))
     return {name: round(max(0.0, most - used[name]), 3) for name, most in study.spec.budgets.items()}

@@ -281,6 +281,8 @@ class Principal:
     scope: Scope
     project: str | None = None
     """The project that the scope applies to; None for all."""
+    max_slot_seconds: float | None = None
+    """The slot time that all studies of the token may take; None for no limit."""
     is_agent: bool = False
     """Whether the call came by way of the tools for agents."""
 

@@ -130,6 +130,10 @@ class TokenRecord:
     """None for a token that does not expire."""
     used_at: float | None = None
     revoked_at: float | None = None
+    max_slot_seconds: float | None = None
+    """The slot time that all its studies may take; None for no limit."""
+    writes: int = 0
+    """How often a token with such a limit has written: of two writers that looked at the same rest, one tries again."""
 
 
 LONGEST_QUARANTINE = 300.0

@@ -169,7 +169,7 @@ StudyRow = table_of(
     Index("ix_studies_active", "stream", sqlite_where=text(ACTIVE)),
     Index("ix_studies_audited", "stream", sqlite_where=text(AUDITED)),
 )
-TokenRow = table_of(TokenRecord, "tokens", "name", digest={"unique": True})
+TokenRow = table_of(TokenRecord, "tokens", "name", digest={"unique": True}, writes={"server_default": "0"})
 SlotRow = table_of(
     SlotRecord, "slots", "name", Index("ix_slots_lent", "lent_to", sqlite_where=text(LENT)), chain={"unique": True}
 )

@@ -51,11 +51,13 @@ def create(
     days: float | None,
     now: float,
     *,
+    max_slot_seconds: float | None = None,
     instead: bool = False,
 ) -> str:
     """Make a token and return it. Only its digest is stored.
 
-    project: None for all. days: until it expires; None for never. instead: replace an earlier token of this name.
+    project: None for all. days: until it expires; None for never. max_slot_seconds: that all its studies may take; None
+    for no limit. instead: replace an earlier token of this name.
     Raises `TokenRefused`.
     """
     if not NAME.fullmatch(name):
@@ -68,6 +70,7 @@ def create(
         created_at=now,
         project=project,
         expires_at=None if days is None else now + days * DAY,
+        max_slot_seconds=max_slot_seconds,
     )
     with records.write() as rows:
         if rows.tokens.find(name) is not None and not instead:
@@ -153,7 +156,7 @@ class Doorkeeper:
     def _principal(self, row: TokenRecord | None) -> Principal | None:
         if row is None or not is_valid(row, self.clock()):
             return None
-        return Principal(row.name, Scope.parse(row.scope), row.project)
+        return Principal(row.name, Scope.parse(row.scope), row.project, row.max_slot_seconds)
 
     def _note_use(self, digest: str, now: float) -> None:
         with self.records.write() as rows:

@@ -273,7 +273,7 @@ def tokens(use: Services, limit: int, cursor: str | None = None, who: Principal 
     with use.records.read() as rows:
         rows_seen = [asdict(row) for row in rows.tokens.all() if who.can_see_all_of(row.project)]
     for row in rows_seen:
-        del row["digest"]
+        del row["digest"], row["writes"]
     return TokenPage(**_page([Token.model_validate(row) for row in rows_seen], limit, cursor))
 
 

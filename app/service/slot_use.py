@@ -27,8 +27,8 @@ Json = dict[str, Any]
 
 
 def measurements(use: Services, stream: str) -> Json:
-    """The `costs` of steps and memory `peaks` that slots measured for a plan, and what they `trained` of it, as
-    arguments of `preview`.
+    """The `costs` of steps and memory `peaks` that slots measured for a plan, and the last step of each node that they
+    `trained`, as arguments of `preview`.
 
     Raises as `Plans.get`.
     """

@@ -59,7 +59,7 @@ class Preview(Answer):
     requested: int = Field(default=0, description="the steps of the trials, each counted alone")
     unique: int = Field(default=0, description="the unique steps among them")
     known: int = Field(
-        default=0, description="the unique steps that are trained already on its plan; 0 where no server is asked"
+        default=0, description="the unique steps that are trained already on its plan; 0 without a server"
     )
     merge_rate: float
     by_results: bool = Field(

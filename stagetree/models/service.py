@@ -18,6 +18,9 @@ class Session(Answer):
     name: str = Field(description='the name of the token, or of the user behind a proxy; "" if no token was needed')
     scope: ScopeWord
     project: str | None = Field(description="the project that the caller sees; null for all")
+    slot_seconds_left: float | None = Field(
+        default=None, description="the rest of the token's slot time; null for a token without a limit"
+    )
 
 
 class Token(Answer):
@@ -30,6 +33,9 @@ class Token(Answer):
     expires_at: float | None
     used_at: float | None = Field(description="when it was last used, to a minute")
     revoked_at: float | None
+    max_slot_seconds: float | None = Field(
+        default=None, description="the slot time that all its studies may take; null for no limit"
+    )
 
 
 class TokenPage(Answer):

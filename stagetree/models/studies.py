@@ -276,7 +276,7 @@ class StudyAnswer(Answer, needs=("study", "state")):
     submitted_at: float
     finished_at: float | None
     budget_left: dict[str, float] = Field(
-        default={}, description="what is left of each of its budgets, by the field of the study file"
+        default={}, description="the rest of each of its budgets, by the field of the study file"
     )
     slots: Share
     progress: Progress

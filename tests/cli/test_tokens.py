@@ -23,17 +23,20 @@ def test_a_token_is_printed_once_listed_and_revoked(stagetree: Stagetree, store:
     made = stagetree("token", "create", "ci", "--project", "vision", "--dir", store)
     assert made.code == 0 and made.out.startswith("stagetree_")
     listed = stagetree("tokens", "--dir", store)
-    assert listed.out.split("\n")[1].split()[:5] == [
-        "ci",
-        "submit",
-        "vision",
-        "-",
-        listed.out.split("\n")[1].split()[4],
-    ]
+    assert listed.out.split("\n")[1].split()[:5] == ["ci", "submit", "vision", "-", "-"]
     assert made.out.strip() not in listed.out
     assert stagetree("token", "revoke", "ci", "--dir", store).out == "ci is revoked\n"
     found = json.loads(stagetree("tokens", "--dir", store, "-o", "json").out)
     assert found[0]["revoked_at"] > 1e9 and "digest" not in found[0]
+
+
+def test_a_token_may_have_a_budget_of_slot_time(stagetree: Stagetree, store: Path) -> None:
+    assert stagetree("token", "create", "bot", "--max-slot-seconds", "3600", "--dir", store).code == 0
+    assert stagetree("tokens", "--dir", store).out.split("\n")[1].split()[3] == "3600"
+    found = json.loads(stagetree("tokens", "--dir", store, "-o", "json").out)
+    assert found[0]["max_slot_seconds"] == 3600 and "writes" not in found[0]
+    said = stagetree("token", "create", "b", "--max-slot-seconds", "nan", "--dir", store)
+    assert said.code == 2 and "must be a finite number" in said.err
 
 
 @pytest.mark.parametrize(

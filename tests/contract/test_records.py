@@ -185,6 +185,8 @@ def test_a_use_of_a_token_changes_nothing_else_of_it(records: Records) -> None:
     with records.write() as rows:
         rows.tokens.mark("d", used_at=3.0)
         rows.tokens.mark("nobody's", used_at=3.0)
+        assert rows.tokens.count_write("ci", 0) and not rows.tokens.count_write("ci", 0)
+        assert rows.tokens.count_write("ci", 1) and not rows.tokens.count_write("nobody", 0)
     with records.read() as rows:
         [token] = rows.tokens.all()
     assert (token.revoked_at, token.used_at, token.scope) == (2.0, 3.0, "read")
@@ -254,8 +256,10 @@ def test_studies_are_listed_newest_first(records: Records) -> None:
     with records.write() as rows:
         for number in range(5):
             at = float(number // 2)
-            rows.studies.add(StudyRecord(id=f"s{number}", stream="p", name="name", state="running", submitted_at=at))
+            row = StudyRecord(id=f"s{number}", stream="p", name="name", state="running", submitted_at=at)
+            rows.studies.add(replace(row, owner="ann" if number % 2 else ""))
     with records.read() as rows:
+        assert [row.id for row in rows.studies.owned("ann")] == ["s1", "s3"]
         assert [row.id for row in rows.studies.page()] == ["s4", "s3", "s2", "s1", "s0"]
         assert [row.id for row in rows.studies.page("s3", 2)] == ["s2", "s1"]
         assert rows.studies.page("nobody") == []

@@ -81,6 +81,17 @@ def test_a_name_is_gone_and_what_was_done_is_still_by_one(database: Database) ->
     assert replay(numbered, MINE).difference is None
 
 
+def test_a_name_is_gone_where_an_agent_acted_for_it(database: Database) -> None:
+    records = filled(database)
+    note = c.AddNote(study=MINE, trial=None, text="found", at=3.0, by="anna/agent")
+    write = Write(stream=STREAM, decide=lambda plan: decide(plan, note), at=3.0, by="anna/agent")
+    transact(records.log, Plans(records.log), write)
+    pseudonym, count = erase_person(database, "anna")
+    (last,) = records.log.read(STREAM)[-1:]
+    assert (last.by, getattr(last.event, "by", "")) == (f"{pseudonym}/agent",) * 2 and count == 7
+    assert "anna/agent" not in written(database)
+
+
 def test_who_suggested_a_trial_is_erased_with_the_suggestion(database: Database) -> None:
     """Both kept the name: the suggestion in its own event, and the trial in its reason."""
     records = filled(database)

@@ -10,28 +10,42 @@ from fastapi import Path as PathParameter
 from app.api.access import Who, cookie_of, sent_token
 from app.api.bodies import TokenBody, TokenWanted, parse
 from app.api.errors import refusals
-from app.api.services import ServicesDep
+from app.api.services import ApiServices, ServicesDep
 from app.api.strict import Cursor, Limit, StrictRoute
 from app.domain.terms import Principal, Scope
 from app.service import access, queries
+from app.service.allowances import allowance_of
 from app.service.services import HttpProblem
 from stagetree.models.service import NewToken, Session, TokenPage
 
 router = APIRouter(tags=["access"], route_class=StrictRoute)
 
 Json = dict[str, Any]
+SESSION: Json = {"response_model": Session, "response_model_exclude_unset": True, "responses": refusals()}
 BROWSER_SECONDS = 30 * 86_400
 TokenPath = Annotated[str, PathParameter(description="the name of a token", examples=["ci"])]
 
 
-@router.get("/session", summary="Who you are here", response_model=Session, responses=refusals())
-def get_session(who: Who) -> Session:
-    """Your name, scope and project."""
-    return _session(who)
+@router.get(
+    "/session",
+    summary="Who you are here",
+    response_model=Session,
+    response_model_exclude_unset=True,
+    responses=refusals(),
+)
+def get_session(who: Who, use: ServicesDep) -> Session:
+    """Your name, scope and project, and the rest of your token's slot time."""
+    return _session(use, who)
 
 
-@router.post("/session", summary="Stay known to a browser", response_model=Session, responses=refusals())
-def sign_in(request: Request, response: Response, who: Who) -> Session:
+@router.post(
+    "/session",
+    summary="Stay known to a browser",
+    response_model=Session,
+    response_model_exclude_unset=True,
+    responses=refusals(),
+)
+def sign_in(request: Request, response: Response, use: ServicesDep, who: Who) -> Session:
     """Stores the request's token in a cookie that no script can read. The page does this once."""
     if token := sent_token(request.headers):
         response.set_cookie(
@@ -42,7 +56,7 @@ def sign_in(request: Request, response: Response, who: Who) -> Session:
             httponly=True,
             samesite="strict",
         )
-    return _session(who)
+    return _session(use, who)
 
 
 @router.delete("/session", status_code=204, summary="Be forgotten by a browser", responses=refusals())
@@ -51,8 +65,10 @@ def sign_out(request: Request, response: Response, who: Who) -> None:
     response.delete_cookie(cookie_of(request.headers), httponly=True, samesite="strict")
 
 
-def _session(who: Principal) -> Session:
-    return Session.model_validate({"name": who.name, "scope": str(who.scope), "project": who.project})
+def _session(use: ApiServices, who: Principal) -> Session:
+    session = Session.model_validate({"name": who.name, "scope": str(who.scope), "project": who.project})
+    allowance = allowance_of(use, who)
+    return session if allowance is None else session.with_fields(slot_seconds_left=allowance.left)
 
 
 @router.get("/tokens", summary="List tokens", response_model=TokenPage, responses=refusals())
@@ -76,7 +92,10 @@ def create_token(body: TokenBody, use: ServicesDep, who: Who) -> NewToken:
         raise HttpProblem(403, f"{who.name} makes tokens of the project {who.project!r} alone.")
     try:
         scope = Scope.parse(wanted.scope)
-        token = access.create(use.records, wanted.name, scope, wanted.project, wanted.days, use.clock())
+        budget = wanted.max_slot_seconds
+        token = access.create(
+            use.records, wanted.name, scope, wanted.project, wanted.days, use.clock(), max_slot_seconds=budget
+        )
     except access.TokenRefused as problem:
         raise HttpProblem(409, f"{problem}.") from None
     return NewToken(token=token, name=wanted.name)

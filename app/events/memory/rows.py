@@ -58,6 +58,9 @@ class MemoryStudies(StudiesPort):
             rows = rows[rows.index(cursor) + 1 :] if (cursor := self.find(after)) else []
         return rows[:limit]
 
+    def owned(self, owner: str) -> list[StudyRecord]:
+        return sorted((row for row in self._tables.studies.values() if row.owner == owner), key=lambda row: row.id)
+
     def count_by_state(self) -> dict[str, int]:
         return dict(Counter(row.state for row in self._tables.studies.values()))
 
@@ -147,6 +150,12 @@ class MemoryTokens(TokensPort):
     def mark(self, digest: str, **times: Any) -> None:
         if (token := self.find_digest(digest)) is not None:
             self.put(replace(token, **times))
+
+    def count_write(self, name: str, before: int) -> bool:
+        if (token := self.find(name)) is None or token.writes != before:
+            return False
+        self.put(replace(token, writes=before + 1))
+        return True
 
     def find(self, name: str) -> TokenRecord | None:
         return self._tables.tokens.get(name)

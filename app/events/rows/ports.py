@@ -57,6 +57,10 @@ class StudiesPort(ABC):
         """Up to `limit` studies, newest first, after the study `after`. Empty if that one is unknown."""
 
     @abstractmethod
+    def owned(self, owner: str) -> list[StudyRecord]:
+        """The studies of an owner."""
+
+    @abstractmethod
     def count_by_state(self) -> dict[str, int]: ...
 
     @abstractmethod
@@ -78,6 +82,10 @@ class TokensPort(ABC):
     @abstractmethod
     def mark(self, digest: str, **times: Any) -> None:
         """Set `used_at` or `revoked_at`, and nothing else."""
+
+    @abstractmethod
+    def count_write(self, name: str, before: int) -> bool:
+        """Count a write of the token; False if it has not written `before` times by now."""
 
     @abstractmethod
     def find(self, name: str) -> TokenRecord | None:

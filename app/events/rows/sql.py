@@ -224,6 +224,10 @@ class Studies(StudiesPort):
             query = query.where(order < cursor)
         return [StudyRecord(**row._mapping) for row in self._session.execute(query)]
 
+    def owned(self, owner: str) -> list[StudyRecord]:
+        query = select(STUDIES).where(STUDIES.c.owner == owner).order_by(STUDIES.c.id)
+        return [StudyRecord(**row._mapping) for row in self._session.execute(query)]
+
     def count_by_state(self) -> dict[str, int]:
         query = select(STUDIES.c.state, func.count()).group_by(STUDIES.c.state)
         return {row[0]: row[1] for row in self._session.execute(query)}
@@ -246,6 +250,10 @@ class Tokens(TokensPort):
 
     def mark(self, digest: str, **times: Any) -> None:
         self._session.execute(update(TOKENS).where(TOKENS.c.digest == digest).values(times))
+
+    def count_write(self, name: str, before: int) -> bool:
+        unchanged = update(TOKENS).where(TOKENS.c.name == name, TOKENS.c.writes == before)
+        return self._session.execute(unchanged.values(writes=before + 1)).rowcount == 1
 
     def find(self, name: str) -> TokenRecord | None:
         return self._one(TOKENS.c.name == name)
