@@ -1,4 +1,7 @@
-"""How `make docs` builds these pages: Sphinx reads the Markdown, after the plots on them are drawn."""
+"""How `make docs` builds these pages: Sphinx reads the Markdown, after the plots on them are drawn.
+
+The site has the guide for language models, too: `llms.txt` and `llms-full.txt`.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
+sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 import plots  # noqa: E402
+
+from tools import llms  # noqa: E402
 
 project = "stagetree"
 author = "the stagetree maintainers"
@@ -49,3 +54,4 @@ def _begins_program(lines: list[str], number: int) -> bool:
 def setup(app: Any) -> None:
     app.connect("autodoc-process-docstring", as_rst, priority=400)  # before napoleon
     app.connect("builder-inited", lambda app: plots.draw(HERE / "sequences.md", HERE / "plots"))
+    app.connect("build-finished", lambda app, error: llms.write(Path(app.outdir)))

@@ -33,6 +33,7 @@ from app.cli.report import film, report
 from app.cli.run import run, submit
 from app.cli.schema import schema
 from app.cli.sinks import sinks
+from app.cli.skill import install
 from app.cli.slots import slots
 from app.cli.studies import studies
 from app.cli.study import study
@@ -80,6 +81,12 @@ TOKEN_HELP = """Create and revoke the tokens by which an API identifies people a
 Example:  stagetree token create ci --scope submit --project vision
 """
 
+SKILL_HELP = """Install the file by which an agent learns to use stagetree.
+
+\b
+Example:  stagetree skill install --for claude
+"""
+
 app = typer.Typer(
     name="stagetree",
     cls=Commands,
@@ -117,6 +124,7 @@ GROUPS: dict[str, tuple[Callable[..., Any], ...]] = {
 
 NOUNS: dict[str, tuple[str, type[TyperGroup], str, tuple[Callable[..., Any], ...]]] = {
     "trial": ("Look at studies", NounGroup, trial.__doc__ or "", (trial, add, extend, stop)),
+    "skill": ("Run studies", SentenceGroup, SKILL_HELP, (install,)),
     "token": ("Run a cluster", SentenceGroup, TOKEN_HELP, (create, revoke)),
 }
 """Commands on one thing, whose plural lists such things: where the help lists them, their class, help and commands."""

@@ -44,6 +44,13 @@ def test_every_page_is_there(site: Path) -> None:
         assert (site / page.relative_to(DOCS)).with_suffix(".html").exists(), page
 
 
+def test_the_guide_for_language_models_leads_to_its_pages(site: Path) -> None:
+    outline = (site / "llms.txt").read_text()
+    for target in re.findall(r"\]\(([^)]*)\)", outline):
+        assert (site / target).exists(), target
+    assert (site / "llms-full.txt").stat().st_size > 20 * len(outline)
+
+
 def test_pages_load_nothing_from_elsewhere(site: Path) -> None:
     for page in site.rglob("*.html"):
         sources = Sources()
