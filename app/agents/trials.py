@@ -118,7 +118,7 @@ class BranchArguments(OfStudy):
     at: int = Field(ge=1, description="the last step that both trials share, at least 1")
     steps: int = Field(ge=1, description="the number of steps of the new trial in all, at least 1")
     hp: dict[str, Any] = Field(
-        default={},
+        min_length=1,
         description="an object from hyper-parameter to value from there on; a sequence has its step 0 there",
     )
     confirm: str | None = Field(default=None, max_length=64, description=CONFIRM)
