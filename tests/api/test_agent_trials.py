@@ -132,7 +132,11 @@ def test_a_configuration_for_the_tuner_is_priced_at_most(server: str) -> None:
     [
         ("trial", {"trial": 9}, "has no trial 9"),
         ("compare", {"trial": 0}, "other: is missing: the number of the other trial"),
-        ("branch", {"trial": 0, "at": 20, "steps": 60, "hp": {}}, "hp: must be an object from hyper-parameter to value"),
+        (
+            "branch",
+            {"trial": 0, "at": 20, "steps": 60, "hp": {}},
+            "hp: must be an object from hyper-parameter to value",
+        ),
         ("branch", {"trial": 0, "at": 50, "steps": 60, "hp": {"lr": 1}}, "at: must"),
         ("enqueue", {"hp": {"lr": 0.1}, "steps": 10}, "hp: must hold exactly bs, lr, got lr"),
         ("enqueue", {"hp": {"lr": 0.1}}, "the study file lists the trials of grid: add a trial of your own to it"),
