@@ -27,6 +27,7 @@ GUIDE = {
     "From stage to stage": "[How a stage runs](how-a-stage-runs.md) says what happens there.",
     "The API and the page": "[The page](page.md) is what is drawn.",
     "Estimates and simulation": "`benchmarks/makespan.py` says in its docstring what a simulation has of a run.",
+    "Agents": "[Agents](agents.md) describes the tools. Both ways run one study to an answer, four characters a token.",
     "Several ranks": "On gloo. [Several devices](several-gpus.md) explains the tree and the shards.",
     "Packs": "[Packing](packing.md) says when it pays. Liu et al. (2020) have 5 times for four MLPs on a GPU.",
     "Search": "[Samplers](samplers.md#trunks) and [ASHA](tuners/asha.md#cooldowns-at-rungs) explain what is compared.",
