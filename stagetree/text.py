@@ -78,6 +78,58 @@ def saved_text(by_sharing: float | None, by_stopping: float | None) -> str:
     return ", ".join(f"{percent(share)} by {how}" for share, how in shares if share) or "nothing so far"
 
 
+# --------------------------------------------------------------------------------------------------- hyper-parameters
+
+
+def short_hp(hp: Mapping[str, Any]) -> str:
+    """Hyper-parameters on one line."""
+    return "  ".join(f"{name}={short_sequence(sequence)}" for name, sequence in hp.items())
+
+
+def short_sequence(sequence: Any) -> str:
+    """A sequence as a Python call, without default values."""
+    if not isinstance(sequence, dict) or "family" not in sequence:
+        return short(sequence)
+    family = sequence["family"]
+    fields = {name: value for name, value in sequence.items() if name != "family"}
+    if family == "constant":
+        return short(fields["value"])
+    defaults: Mapping[str, Any] = DEFAULTS.get(family, {})
+    inner = ", ".join(_argument(name, value) for name, value in fields.items() if defaults.get(name, fields) != value)
+    return f"{family}({inner})"
+
+
+_CURVE = {"decay": 0, "decay_start": None, "min": 0, "final": 0, "shape": "linear"}
+
+DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "warmup": {"start": 0},
+    "wsd": {"final": 0, "shape": "linear"},
+    "inverse_sqrt": _CURVE,
+    "power": _CURVE,
+}
+"""The default values of fields, by family."""
+
+
+def _argument(name: str, value: Any) -> str:
+    if isinstance(value, dict) and "family" in value:
+        return short_sequence(value)
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return "[" + ", ".join(_part(part) for part in value) + "]"
+    return f"{name}={short(value)}"
+
+
+def _part(part: Mapping[str, Any]) -> str:
+    steps = f"{part['steps']}: " if "steps" in part else ""
+    return steps + short_sequence(part["sequence"])
+
+
+def short(value: Any) -> str:
+    """A value with floats in four digits, still recognisable as floats."""
+    if isinstance(value, list):
+        return "[" + ", ".join(map(short, value)) + "]"
+    return float_text(value, 4) if isinstance(value, float) else str(value)
+
+
 # -------------------------------------------------------------------------------------------------------------- marks
 
 UNCHECKED, WRONG, OTHER = "unchecked", "may be wrong", "may differ"

@@ -81,9 +81,7 @@ async def wait(client: AsyncClient, given: StatusArguments) -> Json:
     study = await study_id(client, given.study)
     cursor = given.cursor or (await _history(client, study)).position
     if (await client.study(study, trials=False)).state not in FINAL:
-        until = time.monotonic() + WAIT_SECONDS
-        while time.monotonic() < until and not await _is_decided(client, study, cursor):
-            await asyncio.sleep(LOOK_SECONDS)
+        await _wait_for_decision(client, study, cursor)
     shown, history = await asyncio.gather(client.study(study, trials=False), _history(client, study))
     best = [trial_text(each) for each in await _best_trials(client, study, 1)]
     news = list(_news(history, cursor))
@@ -96,12 +94,17 @@ async def wait(client: AsyncClient, given: StatusArguments) -> Json:
     }
 
 
-async def _is_decided(client: AsyncClient, study: str, cursor: int) -> bool:
-    """Whether a decision came after an event."""
-    async for event in client.events(study, cursor):
-        if event.type in AWAITED:
-            return True
-    return False
+async def _wait_for_decision(client: AsyncClient, study: str, after: int) -> None:
+    """Return after the next decision after an event, or when it is time. Each event is read once."""
+    until = time.monotonic() + WAIT_SECONDS
+    while True:
+        async for event in client.events(study, after):
+            if event.type in AWAITED:
+                return
+            after = event.position
+        if time.monotonic() >= until:
+            return
+        await asyncio.sleep(LOOK_SECONDS)
 
 
 async def _history(client: AsyncClient, study: str) -> History:

@@ -16,7 +16,7 @@ from app.agents.words import (
     study_cost,
     study_verification,
 )
-from stagetree.client import AsyncClient
+from stagetree.client import AsyncClient, ProblemError
 from stagetree.models.previews import Preview
 from stagetree.models.studies import StudyAnswer
 
@@ -56,6 +56,14 @@ async def _price(client: AsyncClient, spec: Json, slots: int = 1) -> Preview:
     return Preview.from_json(await client.http.post("/studies:preview", spec, slots=slots))
 
 
+async def _price_or_reason(client: AsyncClient, spec: Json) -> str:
+    """The price of a study, or why there is none: the study is refused later for what is wrong with it."""
+    try:
+        return preview_price(await _price(client, spec))
+    except ProblemError as problem:
+        return f"unknown: {problem}"
+
+
 class SubmitArguments(ToolArguments):
     spec: dict[str, Any] = Field(description="the study file as an object, as for `preview`")
     key: str | None = Field(
@@ -69,12 +77,12 @@ async def submit(client: AsyncClient, given: SubmitArguments) -> Json:
     """Submit a study, which the server trains from then on; your program may end. Answers its id and its price. Repeat
     a call that was lost with the same `key`, and there is one study. Then call `wait`.
     """
-    costs = await _price(client, given.spec)
+    price = await _price_or_reason(client, given.spec)
     study = StudyAnswer.from_json(await client.http.post("/studies", given.spec, given.key))
     return {
         "study": study.study,
         "state": study.state,
-        "price": preview_price(costs),
+        "price": price,
         "verification": NOTHING_TRAINED,
         "cursor": 1,
     }

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from stagetree.models.trials import Trial
-from stagetree.text import decision_text, rank_text, rough_duration, value_text
+from stagetree.text import decision_text, rank_text, rough_duration, short_hp, value_text
 
 MOST_CHARACTERS = 160
 """The longest text about hyper-parameters, an error or a note within an answer. Longer ones are cut."""
@@ -21,17 +21,8 @@ def cut(text: str, most: int = MOST_CHARACTERS) -> str:
 
 
 def hp_text(hp: Mapping[str, Any]) -> str:
-    """Hyper-parameters as in a study file, constants as values: lr=0.1 bs=64."""
-    return cut(" ".join(f"{name}={_sequence_text(value)}" for name, value in hp.items()))
-
-
-def _sequence_text(value: Any) -> str:
-    if isinstance(value, Mapping) and value.get("family") == "constant":
-        value = value["value"]
-    if isinstance(value, Mapping):
-        inner = (f"{name}={_sequence_text(part)}" for name, part in value.items() if name != "family")
-        return f"{value.get('family', '')}({' '.join(inner)})"
-    return value if isinstance(value, str) else json.dumps(value)
+    """Hyper-parameters on one line, constants as values: lr=0.1 bs=64."""
+    return cut(short_hp(hp))
 
 
 def trial_text(trial: Trial) -> str:

@@ -13,8 +13,9 @@ from typing import Annotated, Any
 import typer
 
 from app.cli.options import ListOutput, Server, Store, StudyId
-from app.cli.output import ListFormat, escape_control, one_line, print_csv, short
+from app.cli.output import ListFormat, escape_control, one_line, print_csv
 from app.cli.service import open_study
+from stagetree.text import short
 
 Json = dict[str, Any]
 

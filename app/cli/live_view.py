@@ -11,8 +11,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from app.cli.output import fraction, number, one_line, plural, resting_text, short_hp, steps_text
-from stagetree.text import FINAL, decision_text, duration, rank_text, saved_text
+from app.cli.output import fraction, number, one_line, plural, resting_text, steps_text
+from stagetree.text import FINAL, decision_text, duration, rank_text, saved_text, short_hp
 
 Json = dict[str, Any]
 NARROW = 60

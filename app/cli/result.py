@@ -6,9 +6,9 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from app.cli.output import escape_control, one_line, plural, print_table, result_cells, short_hp
+from app.cli.output import escape_control, one_line, plural, print_table, result_cells
 from app.service.views.trial_order import sort_trials
-from stagetree.text import RANKED_LAST, duration, mark_sentence, mark_word, percent, unread_text
+from stagetree.text import RANKED_LAST, duration, mark_sentence, mark_word, percent, short_hp, unread_text
 
 Json = dict[str, Any]
 BEST = 5

@@ -8,9 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from app.cli.options import Output, Server, Store, StudyId
-from app.cli.output import Format, one_line, print_json, short_hp
+from app.cli.output import Format, one_line, print_json
 from app.cli.service import open_study
 from app.cli.study_files import changes_of
+from stagetree.text import short_hp
 
 Given = Annotated[
     list[str] | None,

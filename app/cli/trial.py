@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.cli.options import OrBest, Output, Server, Store, StudyId
-from app.cli.output import Format, escape_control, number, one_line, print_json, print_table, short_hp
+from app.cli.output import Format, escape_control, number, one_line, print_json, print_table
 from app.cli.service import open_study, trial_number
-from stagetree.text import value_text
+from stagetree.text import short_hp, value_text
 
 
 def trial(

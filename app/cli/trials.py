@@ -9,13 +9,14 @@ import typer
 
 from app.cli.errors import USAGE, fail
 from app.cli.options import ListOutput, Server, Store, StudyId
-from app.cli.output import ListFormat, one_line, print_list, ranges_text, result_cells, short_hp
+from app.cli.output import ListFormat, one_line, print_list, ranges_text, result_cells
 from app.cli.result import common_hp, failure_lines, judged_columns, judged_values, mark_cells, value_mark, varying_hp
 from app.cli.service import open_study
 from app.cli.studies import Limit, States, check_states
 from app.cli.trial import PREDICTION_COLUMNS, prediction_cell
 from app.domain.terms import TrialDisplayState
 from app.service.views.trial_order import KEYS, sort_trials
+from stagetree.text import short_hp
 
 Json = dict[str, Any]
 

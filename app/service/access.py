@@ -57,11 +57,13 @@ def create(
     """Make a token and return it. Only its digest is stored.
 
     project: None for all. days: until it expires; None for never. max_slot_seconds: that all its studies may take; None
-    for no limit. instead: replace an earlier token of this name.
+    for no limit, and for the scope admin. instead: replace an earlier token of this name.
     Raises `TokenRefused`.
     """
     if not NAME.fullmatch(name):
         raise TokenRefused(f"NAME must be letters, digits and . _ @ -, at most 64, got {name!r}")
+    if scope == Scope.ADMIN and max_slot_seconds is not None:
+        raise TokenRefused("an admin makes tokens without a budget, so its own would bound nothing: take another scope")
     token = PREFIX + secrets.token_urlsafe(32)
     row = TokenRecord(
         name=name,

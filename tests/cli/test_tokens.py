@@ -35,6 +35,8 @@ def test_a_token_may_have_a_budget_of_slot_time(stagetree: Stagetree, store: Pat
     assert stagetree("tokens", "--dir", store).out.split("\n")[1].split()[3] == "3600"
     found = json.loads(stagetree("tokens", "--dir", store, "-o", "json").out)
     assert found[0]["max_slot_seconds"] == 3600 and "writes" not in found[0]
+    admin = stagetree("token", "create", "b", "--scope", "admin", "--max-slot-seconds", "9", "--dir", store)
+    assert admin.code == 2 and "an admin makes tokens without a budget" in admin.err
     said = stagetree("token", "create", "b", "--max-slot-seconds", "nan", "--dir", store)
     assert said.code == 2 and "must be a finite number" in said.err
 

@@ -30,6 +30,9 @@ from stagetree.client import AsyncClient
 MOST_CALLS = 64
 """Calls at once. Callers of the scope `read` have at most half of them, and leave the others to other callers."""
 
+RETRIES = 2
+"""How often a tool tries again where a turn did not come."""
+
 MISSING = "This server has no tools for agents, since mcp is not installed there: pip install 'stagetree[mcp]'."
 
 
@@ -72,7 +75,7 @@ class AgentTools:
             await request.prepare(held, is_json=False)
             client = AsyncClient(
                 "http://localhost",
-                retries=0,
+                retries=RETRIES,
                 token="unused",
                 transport=httpx2.ASGITransport(
                     _as_caller(request.app, request.state.principal), raise_app_exceptions=False
