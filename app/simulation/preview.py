@@ -74,7 +74,7 @@ def preview(
         packed = _packing_fields(spec, profile, run)
     return {
         **_steps(played),
-        "known": _known_steps(plan, previewed, trained or {}),
+        **({} if trained is None else {"known": _known_steps(plan, previewed, trained)}),
         "slots": slots,
         **_rung_values(plan, previewed),
         **_budget(spec, previewed),

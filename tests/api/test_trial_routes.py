@@ -48,6 +48,7 @@ def test_a_trial_with_its_curve(http: TestClient, tuned: str, workers: Workers) 
         "asked": [40],
         "reason": {"by": "tuner"},
         "decisions": [],
+        "starts": [0, 20],
         "repeats": [],
         "not_exact": [],
         "notes": [],

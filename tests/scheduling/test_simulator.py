@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.evolve import fold
+from app.domain.schedule import path
 from app.domain.search_plan import Node
 from app.domain.stage_tree import build_stage_tree, critical_path_steps
-from app.domain.terms import StudyId
+from app.domain.terms import NodeId, StudyId
 from app.search.tuners import TunerDriver
 from app.simulation.preview import preview
 from app.simulation.simulator import Simulator
@@ -157,6 +158,16 @@ def test_a_preview_counts_steps() -> None:
         "memory": [],
         "rewrites": [],
     }
+
+
+def test_a_preview_counts_the_steps_that_its_plan_has() -> None:
+    """The trunk of 20 steps was trained, and 5 steps of a node that the study does not have."""
+    decay = {"family": "multistep", "init": 0.1, "milestones": [20, 30], "gamma": 0.1}
+    trunk = next(iter(path({"lr": {"family": "constant", "value": 0.1}}, 20, "")))
+    trained = {trunk: 20, NodeId("other"): 5}
+    study = study_of([({"lr": decay}, 40), ({"lr": 0.1}, 40)])
+    assert preview(study, slots=2, trained=trained)["known"] == 20
+    assert preview(study, slots=2, trained={})["known"] == 0
 
 
 def test_the_critical_path_of_a_preview_goes_to_the_top_rung() -> None:
