@@ -46,12 +46,14 @@ class Caller:
     def __init__(self, url: str, token: str) -> None:
         self._url, self._token = url, token
 
-    def __call__(self, name: str, **arguments: Any) -> Json:
+    def __call__(self, name: str, mode: str = "auto", **arguments: Any) -> Json:
+        """The answer of a tool. mode: the protocol's version, `legacy` for programs from before July 2026."""
+
         async def calling() -> Any:
             headers = {"Authorization": f"Bearer {self._token}"}
             async with (
                 httpx2.AsyncClient(headers=headers, timeout=60) as http,
-                Agent(streamable_http_client(f"{self._url}/mcp", http_client=http)) as agent,
+                Agent(streamable_http_client(f"{self._url}/mcp", http_client=http), mode=mode) as agent,
             ):
                 assert [tool.name for tool in (await agent.list_tools()).tools] == list(TOOLS)
                 return await agent.call_tool(name, arguments)
@@ -97,6 +99,10 @@ def test_every_tool_says_its_price_or_cost_and_how_far_it_is_verified(make: Make
     if "confirm" in answer:
         answer = agent(name, **arguments, confirm=answer["confirm"])
         assert answer["price"] and answer["verification"] and answer["added"]
+
+
+def test_programs_of_an_older_protocol_have_the_same_tools(make: Make, study: str) -> None:
+    assert make("boss", Scope.OPERATE)("status", mode="legacy")["study"] == study
 
 
 @pytest.mark.parametrize("name", TOOLS)
