@@ -118,6 +118,7 @@ SOBOL = 'tuner={"kind": "asha", "num_trials": 4, "min_steps": 1, "max_steps": 4,
         (["worker", "gpu0"], "all"),
         (["worker", "scheduler"], "server"),
         (["api"], "server"),
+        (["mcp"], "mcp"),
         (["gc", "--yes"], "server"),
         (["trials", "last", "--dir", "kept"], "server"),
         (["open", "kept"], "server"),
@@ -135,6 +136,14 @@ def test_without_extras_it_is_said_what_to_install(alone: Alone, command: list[s
     needs = rf"stagetree: stagetree {command[0]} needs \w+: pip install 'stagetree\[{extra}\]'"
     assert re.fullmatch(needs, done.stderr.splitlines()[-1])
     assert "Starting" not in done.stderr and "Traceback" not in done.stderr
+
+
+def test_the_tools_for_agents_need_their_extra_alone(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(FENCE.format(missing=undeclared("mcp")))
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}", "STAGETREE_URL": "http://127.0.0.1:9"}
+    command = [sys.executable, "-m", "stagetree", "mcp"]  # stdin is at its end, so it ends as well
+    done = subprocess.run(command, env=environment, cwd=tmp_path, input="", capture_output=True, text=True, timeout=600)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
 
 @pytest.mark.slow
