@@ -24,7 +24,13 @@ MOST_BASE_BYTES = 80 * 2**20
 EXTRAS = ("base", "server", "all")
 CLASSIFIERS = ("Operating System :: ", "Programming Language :: Python :: 3.", "Typing :: Typed")
 URLS = ("Source", "Documentation", "Changelog", "Issues")
-WANTED = ("stagetree/py.typed", "app/page/dist/index.html", "app/migrations/env.py", "app/examples/digits/study.yaml")
+WANTED = (
+    "stagetree/py.typed",
+    "app/page/dist/index.html",
+    "app/migrations/env.py",
+    "app/examples/digits/study.yaml",
+    "app/agents/skill/AGENTS.md",
+)
 BUILT_FROM = ("pyproject.toml", "hatch_build.py", "LICENSE", "app/page/package-lock.json", "examples/digits/study.yaml")
 
 INSTALLED_BYTES = """

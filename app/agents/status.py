@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pydantic import Field
 
 from app.agents.texts import cut, decided_text, elapsed_text, numbers_text, trial_text
-from app.agents.tool import Json, OfStudy, study_id, token_rest
+from app.agents.tool import Json, OfStudy, history_of, study_id, token_rest
 from app.agents.words import study_cost, study_verification
 from stagetree.client import AsyncClient
 from stagetree.client.http import path_of
@@ -56,7 +56,7 @@ async def status(client: AsyncClient, given: StatusArguments) -> Json:
     """
     study = await study_id(client, given.study)
     shown, history, rest = await asyncio.gather(
-        client.study(study, trials=False), _history(client, study), token_rest(client)
+        client.study(study, trials=False), history_of(client, study), token_rest(client)
     )
     answer = {
         **_head(shown),
@@ -79,10 +79,10 @@ async def wait(client: AsyncClient, given: StatusArguments) -> Json:
     completed, failed or cancelled. Trains nothing itself.
     """
     study = await study_id(client, given.study)
-    cursor = given.cursor or (await _history(client, study)).position
+    cursor = given.cursor or (await history_of(client, study)).position
     if (await client.study(study, trials=False)).state not in FINAL:
         await _wait_for_decision(client, study, cursor)
-    shown, history = await asyncio.gather(client.study(study, trials=False), _history(client, study))
+    shown, history = await asyncio.gather(client.study(study, trials=False), history_of(client, study))
     best = [trial_text(each) for each in await _best_trials(client, study, 1)]
     news = list(_news(history, cursor))
     return {
@@ -105,10 +105,6 @@ async def _wait_for_decision(client: AsyncClient, study: str, after: int) -> Non
         if time.monotonic() >= until:
             return
         await asyncio.sleep(LOOK_SECONDS)
-
-
-async def _history(client: AsyncClient, study: str) -> History:
-    return History.from_json(await client.http.get(f"{path_of(study)}/history"))
 
 
 async def _best_trials(client: AsyncClient, study: str, count: int = BEST) -> list[Trial]:

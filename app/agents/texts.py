@@ -49,6 +49,8 @@ def _reason_text(reason: Mapping[str, Any]) -> str:
 
 def numbers_text(numbers: Iterable[int], count: int) -> str:
     """Some of `count` trials by number: trials 3, 5 and 7 more."""
+    if not count:
+        return "steps that no trial of it waits for"
     named = list(numbers)[:3]
     more = f" and {count - len(named)} more" if count > len(named) else ""
     return f"trial{'' if count == 1 else 's'} {', '.join(map(str, named))}{more}"

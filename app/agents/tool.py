@@ -9,7 +9,9 @@ from typing import Any, TypeVar
 from pydantic import Field
 
 from stagetree.client import AsyncClient, NotFound
+from stagetree.client.http import path_of
 from stagetree.client.study_json import LAST, find_study_id
+from stagetree.models.pages import History
 from stagetree.models.service import Session
 from stagetree.spec.fields import SpecPart
 
@@ -66,6 +68,11 @@ def _drop_titles(schema: Any) -> Any:
 
 def _is_title(name: str, part: Any) -> bool:
     return name == "title" and isinstance(part, str)
+
+
+async def history_of(client: AsyncClient, study: str) -> History:
+    """The decisions of a study with their events, and its better and better results."""
+    return History.from_json(await client.http.get(f"{path_of(study)}/history"))
 
 
 async def token_rest(client: AsyncClient) -> str:

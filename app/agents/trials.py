@@ -10,10 +10,9 @@ from pydantic import Field
 from app.agents.comparison import difference_text, parting_text
 from app.agents.confirmation import CONFIRM, ask_to_confirm, token_of
 from app.agents.texts import cut, decided_text, hp_text, trial_text
-from app.agents.tool import Json, OfStudy, study_id
+from app.agents.tool import Json, OfStudy, history_of, study_id
 from app.agents.words import pace_of, trial_cost, trial_price, trial_verification
 from stagetree.client import AsyncClient
-from stagetree.client.http import path_of
 from stagetree.models.pages import History
 from stagetree.models.studies import StudyAnswer
 from stagetree.models.trials import Branch, TrialDetail
@@ -34,7 +33,7 @@ async def trial(client: AsyncClient, given: TrialArguments) -> Json:
     """
     study = await study_id(client, given.study)
     of, shown, history = await asyncio.gather(
-        client.study(study, trials=False), client.trial(study, given.trial), _history(client, study)
+        client.study(study, trials=False), client.trial(study, given.trial), history_of(client, study)
     )
     answer = {
         "trial": trial_text(shown),
@@ -46,10 +45,6 @@ async def trial(client: AsyncClient, given: TrialArguments) -> Json:
         "notes": [f"event {each.event}: {cut(each.text)}" for each in shown.notes],
     }
     return {name: part for name, part in answer.items() if part not in ([], "")}
-
-
-async def _history(client: AsyncClient, study: str) -> History:
-    return History.from_json(await client.http.get(f"{path_of(study)}/history"))
 
 
 def _last_line(text: str) -> str:

@@ -21,8 +21,8 @@ def allowance_of(use: Services, who: Principal) -> Allowance | None:
         owned = rows.studies.owned(who.name)
     held = 0.0
     for row in owned:
-        with use.open_study(row) as (_, study):
-            held += held_seconds(study)
+        with use.open_study(row) as (plan, study):
+            held += held_seconds(plan, study)
     return Allowance(who.name, who.max_slot_seconds, held)
 
 

@@ -13,7 +13,7 @@ from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import Allowance, decide, held_seconds, limit_to_allowance
 from app.domain.search_plan import SearchPlan
-from app.domain.terms import Refused, StateConflict, StudyId
+from app.domain.terms import ChainOutcome, Refused, StateConflict, StudyId
 from tests.plans import METRIC, OPENED, Story
 
 CI = "ci"
@@ -21,8 +21,8 @@ TIME = 100.0
 
 
 def allowance(*plans: SearchPlan) -> Allowance:
-    studies = (study for plan in plans for study in plan.studies.values() if study.owner == CI)
-    return Allowance(CI, TIME, sum(map(held_seconds, studies)))
+    held = (held_seconds(plan, study) for plan in plans for study in plan.studies.values() if study.owner == CI)
+    return Allowance(CI, TIME, sum(held))
 
 
 def constant(value: float) -> dict[str, Any]:
@@ -75,6 +75,17 @@ def test_a_study_that_is_over_gives_back_what_it_did_not_use() -> None:
     token.train("a", 25)
     token.give(c.CancelStudy(study=StudyId("a"), at=1.0))
     assert token.submit("b").spec["max_slot_seconds"] == 75
+
+
+def test_a_study_holds_its_budget_until_its_last_chain_has_ended() -> None:
+    token = Token()
+    token.submit("a", max_slot_seconds=60)
+    token.give(c.AddTrial(study=StudyId("a"), hp=constant(1), steps=10))
+    chain = token.story.assign((token.story.path(StudyId("a"))[0], 0, 10), study=StudyId("a"))
+    token.give(c.CancelStudy(study=StudyId("a"), at=1.0))
+    assert allowance(token.plan).left == 40
+    token.story.happen(e.ChainEnded(chain=chain.id, outcome=ChainOutcome.STOPPED, steps=4, seconds=8.0))
+    assert allowance(token.plan).left == 92
 
 
 def test_a_reopened_study_gets_a_new_budget() -> None:

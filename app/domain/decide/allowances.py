@@ -34,10 +34,14 @@ class Allowance:
         return max(0.0, round(self.slot_seconds - self.held, 3))
 
 
-def held_seconds(study: Study) -> float:
-    """The slot time that a study holds of its owner's allowance."""
+def held_seconds(plan: SearchPlan, study: Study) -> float:
+    """The slot time that a study holds of its owner's allowance.
+
+    A study that is over holds its budget until its last chain has ended, which is charged only then.
+    """
     most = study.spec.max_slot_seconds
-    return study.gpu_seconds if study.is_final or most is None else max(most, study.gpu_seconds)
+    is_working = any(stage.study == study.id for chain in plan.chains.values() for stage in chain.stages)
+    return study.gpu_seconds if most is None or (study.is_final and not is_working) else max(most, study.gpu_seconds)
 
 
 def limit_to_allowance(plan: SearchPlan, events: Iterable[e.Event], allowance: Allowance) -> tuple[e.Event, ...]:
