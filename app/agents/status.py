@@ -9,9 +9,10 @@ from collections.abc import Iterator
 
 from pydantic import Field
 
-from app.agents.texts import cut, decided_text, elapsed_text, numbers_text, trial_text
-from app.agents.tool import Json, OfStudy, history_of, study_id, token_rest
-from app.agents.words import study_cost, study_verification
+from app.agents.lookups import history_of, study_id, token_rest
+from app.agents.price_texts import study_cost, study_verification
+from app.agents.tool import Json, OfStudy
+from app.agents.trial_texts import cut, decided_text, elapsed_text, numbers_text, trial_text
 from stagetree.client import AsyncClient
 from stagetree.client.http import path_of
 from stagetree.models.pages import History

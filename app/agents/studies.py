@@ -7,15 +7,16 @@ from typing import Any
 
 from pydantic import Field
 
-from app.agents.texts import cut
-from app.agents.tool import Json, OfStudy, ToolArguments, study_id, token_rest
-from app.agents.words import (
+from app.agents.lookups import study_id, token_rest
+from app.agents.price_texts import (
     FREE,
     NOTHING_TRAINED,
     preview_price,
     study_cost,
     study_verification,
 )
+from app.agents.tool import Json, OfStudy, ToolArguments
+from app.agents.trial_texts import cut
 from stagetree.client import AsyncClient, ProblemError
 from stagetree.models.previews import Preview
 from stagetree.models.studies import StudyAnswer

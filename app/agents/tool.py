@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from pydantic import Field
 
-from stagetree.client import AsyncClient, NotFound
-from stagetree.client.http import path_of
-from stagetree.client.study_json import LAST, find_study_id
-from stagetree.models.pages import History
-from stagetree.models.service import Session
+from stagetree.client import AsyncClient
+from stagetree.client.study_json import LAST
 from stagetree.spec.fields import SpecPart
 
 Json = dict[str, Any]
@@ -28,7 +25,6 @@ class OfStudy(ToolArguments):
     study: str = Field(default=LAST, max_length=200, description="the id or the name of a study; `last`: the newest")
 
 
-Given = TypeVar("Given", bound=ToolArguments)
 Act = Callable[[AsyncClient, Any], Awaitable[Json]]
 
 
@@ -68,25 +64,3 @@ def _drop_titles(schema: Any) -> Any:
 
 def _is_title(name: str, part: Any) -> bool:
     return name == "title" and isinstance(part, str)
-
-
-async def history_of(client: AsyncClient, study: str) -> History:
-    """The decisions of a study with their events, and its better and better results."""
-    return History.from_json(await client.http.get(f"{path_of(study)}/history"))
-
-
-async def token_rest(client: AsyncClient) -> str:
-    """The rest of the caller's slot time; empty for a token without a limit."""
-    session = Session.from_json(await client.http.get("/session"))
-    left = session.slot_seconds_left
-    return "" if left is None else f"token {session.name}: {left:,.0f} s of slot time"
-
-
-async def study_id(client: AsyncClient, meant: str) -> str:
-    """The id of the study with this id or name, or of the newest one for `last`. Raises `NotFound`."""
-    if meant != LAST:
-        try:
-            return (await client.study(meant, trials=False)).study
-        except NotFound:
-            pass
-    return await find_study_id(client.http, meant)

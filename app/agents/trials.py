@@ -9,9 +9,10 @@ from pydantic import Field
 
 from app.agents.comparison import difference_text, parting_text
 from app.agents.confirmation import CONFIRM, ask_to_confirm, token_of
-from app.agents.texts import cut, decided_text, hp_text, trial_text
-from app.agents.tool import Json, OfStudy, history_of, study_id
-from app.agents.words import pace_of, trial_cost, trial_price, trial_verification
+from app.agents.lookups import history_of, study_id
+from app.agents.price_texts import pace_of, trial_cost, trial_price, trial_verification
+from app.agents.tool import Json, OfStudy
+from app.agents.trial_texts import cut, decided_text, hp_text, trial_text
 from stagetree.client import AsyncClient
 from stagetree.models.pages import History
 from stagetree.models.studies import StudyAnswer
