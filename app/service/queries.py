@@ -23,10 +23,15 @@ from app.service.slot_use import estimate_errors, gain_fields, slot_view
 from app.service.views import documents, plans, trial_order
 from app.service.views.progress import environments
 from stagetree.models.pages import Columns, Demand, Environments, EventPage, SlotPage, StudyPage, TrainerPage, TrialPage
-from stagetree.models.service import Token, TokenPage, TrainerListed
+from stagetree.models.service import Event, Token, TokenPage, TrainerListed
 from stagetree.models.studies import Share, StudyAnswer
 from stagetree.models.trials import Plan, StageTree, TrialDetail
 from stagetree.sequences import did_you_mean
+
+POSITIONS = 2**63 - 1
+"""All of them."""
+MOST_READ = 10_000
+"""Events that are read at once in search of those of one study."""
 
 Json = dict[str, Any]
 ROWS = 500
@@ -177,20 +182,52 @@ def trial(use: Services, row: StudyRecord, number: int, at: int | None = None) -
 
 
 def events(
-    use: Services, row: StudyRecord, limit: int, after: int = 0, cursor: str | None = None, at: int | None = None
+    use: Services,
+    row: StudyRecord,
+    limit: int,
+    after: int = 0,
+    cursor: str | None = None,
+    at: int | None = None,
+    before: int | None = None,
 ) -> EventPage:
-    """A page of the events after position `after` and up to `at`. Raises `InvalidField`.
-
-    A page with fewer events than `limit` need not be the last one.
+    """A page of the study's events after position `after` and up to `at`; with `before`, the last ones before that
+    position. Raises `InvalidField`.
     """
     if at is not None:
         use.version(row, at)
-    feed = use.feed(row, parse_cursor(cursor) or after)
-    before, items = feed.version, feed.read(limit)
-    is_last = feed.version - before < limit or (at is not None and feed.version - feed.before >= at)
-    shown = [plans.event(recorded, feed.before) for recorded in items]
-    page = [event for event in shown if at is None or event.position <= at]
-    return EventPage(items=page, next_cursor=None if is_last else str(feed.version - feed.before))
+    until = POSITIONS if at is None else at
+    if before is None:
+        return _events_after(use, row, limit, parse_cursor(cursor) or after, until)
+    if after or cursor is not None:
+        raise InvalidField("before", "cannot be given together with after or cursor")
+    return EventPage(items=_events_before(use, row, limit, min(before - 1, until)), next_cursor=None)
+
+
+def _events_after(use: Services, row: StudyRecord, limit: int, after: int, until: int) -> EventPage:
+    """Events of other studies on the plan are skipped, so that only the last page has fewer than `limit`."""
+    feed, batch, is_last = use.feed(row, after), limit, False
+    found: list[Event] = []
+    while len(found) < limit and not is_last:
+        version = feed.version
+        found += [plans.event(recorded, feed.before) for recorded in feed.read(batch)]
+        is_last = feed.version - version < batch or feed.version - feed.before >= until
+        batch = min(2 * batch, MOST_READ)
+    page = [event for event in found[:limit] if event.position <= until]
+    if len(found) <= limit or (is_last and len(page) < limit):
+        return EventPage(items=page, next_cursor=None if is_last else str(feed.version - feed.before))
+    return EventPage(items=page, next_cursor=str(found[limit - 1].position))
+
+
+def _events_before(use: Services, row: StudyRecord, limit: int, last: int) -> list[Event]:
+    """The study's last `limit` events up to a position."""
+    found: list[Event] = []
+    feed = use.feed(row, 0)
+    end, batch = min(last, feed.head - feed.before), limit
+    while len(found) < limit and end > 0:
+        feed = use.feed(row, max(0, end - batch))
+        found = [*(plans.event(recorded, feed.before) for recorded in feed.read(min(batch, end))), *found]
+        end, batch = end - batch, min(2 * batch, MOST_READ)
+    return found[-limit:]
 
 
 def plan(use: Services, row: StudyRecord, at: int | None = None) -> Plan:

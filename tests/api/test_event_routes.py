@@ -63,6 +63,30 @@ def test_after_and_limit(http: TestClient, tuned: str) -> None:
     assert positions(page) == [3, 4]
 
 
+def test_the_last_events_before_a_position_skip_those_of_other_studies(
+    http: TestClient, tuned: str, workers: Workers
+) -> None:
+    """Pages by the plan's positions showed nothing of an older study in a shared plan."""
+    other = http.post("/studies", json=changed(space={"lr": 5})).json()["study"]
+    workers.tune(other)
+    for _ in range(10):
+        http.post(f"/studies/{other}:pause")
+        http.post(f"/studies/{other}:resume")
+    assert positions(http.get(f"/studies/{tuned}/events?before=1000&limit=2").json()) == [2, 3]
+    assert positions(http.get(f"/studies/{tuned}/events?before=2&limit=2").json()) == [1]
+    assert positions(http.get(f"/studies/{tuned}/events?before=1").json()) == []
+    assert positions(http.get(f"/studies/{tuned}/events?before=1000&at=2").json()) == [1, 2]
+    page = http.get(f"/studies/{other}/events?after=2&limit=5").json()
+    rest = http.get(f"/studies/{other}/events?limit=100&cursor={page['next_cursor']}").json()
+    whole = positions(http.get(f"/studies/{other}/events?after=2").json())
+    assert len(page["items"]) == 5 and [*positions(page), *positions(rest)] == whole
+    http.post(f"/studies/{tuned}:pause")
+    page = http.get(f"/studies/{tuned}/events?after=2&limit=2").json()
+    assert [item["type"] for item in page["items"]] == ["TrialAdded", "StudyPaused"]
+    answer = http.get(f"/studies/{tuned}/events?before=3&after=1")
+    assert answer.status_code == 422 and "together with after" in answer.text
+
+
 @pytest.mark.slow
 def test_positions_are_counted_in_each_study(http: TestClient, tuned: str, workers: Workers) -> None:
     """The submission is event 1, and events of other studies leave gaps."""

@@ -162,6 +162,11 @@ def test_the_time_between_two_runs_is_none_that_a_study_took() -> None:
         (Linear(0.5, 0.25), 1, "linear (init 0.5, slope 0.25) from step 0"),
         (Wsd(peak=0.5, warmup=2, stable_until=4, decay=4), 1, "warm-up (low 0, high 0.5, steps 2) from step 0"),
         (Wsd(peak=0.5, warmup=2, stable_until=4, decay=4), 3, "linear (first 0.5, last 0, steps 4) from step 4"),
+        (
+            Wsd(peak=0.5, warmup=2, stable_until=4, decay=4, shape="sqrt"),
+            3,
+            "sqrt (peak 0.5, final 0, steps 4) from step 4",
+        ),
         (Cosine(1.0, 0.0, 10), 1, "half cosine (init 1, low 0, period 10) from step 0"),
     ],
 )

@@ -45,6 +45,9 @@ router = APIRouter(prefix="/studies/{study}", tags=["plans"], route_class=Strict
 
 Json = dict[str, Any]
 After = Annotated[int, Query(ge=0, le=POSITION, description="leave out the events up to this position")]
+Before = Annotated[
+    int | None, Query(ge=1, le=POSITION, description="instead of `after`: the last events before this position")
+]
 LastEventId = Annotated[
     int | None, Header(alias="Last-Event-ID", ge=0, le=POSITION, description="the same, for a stream that broke")
 ]
@@ -90,17 +93,19 @@ def list_events(
     limit: Limit = 100,
     cursor: Cursor = None,
     last: LastEventId = None,
+    before: Before = None,
     at: At = None,
 ) -> Any:
     """The events of the plan that are about this study: a page, or server-sent events with `id` = position.
 
-    Positions count from the submission, which is 1. Events of other studies leave gaps.
+    Positions count from the submission, which is 1. Events of other studies leave gaps. With `before`, the page has the
+    last `limit` events of the study before that position, in their order.
 
     The stream ends with the event "end" when the study is over. Resume a broken stream with `Last-Event-ID`.
     """
     if "text/event-stream" in request.headers.get("accept", ""):
         return _stream(use, row, after if last is None else last)
-    return queries.events(use, row, limit, after, cursor, at)
+    return queries.events(use, row, limit, after, cursor, at, before)
 
 
 def _stream(use: ApiServices, row: StudyRecord, after: int) -> Response:

@@ -75,11 +75,12 @@ export function address(path: string): string {
 
 /** A page of events from the saved report, for a request of `/events`. */
 function savedEvents(saved: Record<string, unknown>, path: string): unknown {
-  const [, after] = /\/events\?after=(\d+)/.exec(path) ?? [];
-  if (after === undefined) return null;
+  const [, side, position] = /\/events\?(after|before)=(\d+)/.exec(path) ?? [];
+  if (position === undefined) return null;
   const { items } = saved["events"] as { items: { position: number }[] };
   const limit = Number(/limit=(\d+)/.exec(path)?.[1] ?? items.length);
-  return { items: items.filter((event) => event.position > Number(after) && event.position <= Number(after) + limit), next_cursor: null };
+  const wanted = items.filter((event) => (side === "after" ? event.position > Number(position) : event.position < Number(position)));
+  return { items: side === "after" ? wanted.slice(0, limit) : wanted.slice(-limit), next_cursor: null };
 }
 
 /** Send one request, without the cache. Throws `RequestError`. */

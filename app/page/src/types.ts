@@ -41,3 +41,8 @@ export function trialCount({ counts }: Study): number {
 export function resultOf({ value }: Study, trial: { best: Result | null; last: Result | null }): Result | null {
   return value === "best" ? trial.best : trial.last;
 }
+
+/** When the study ended, or else its plan's last event. Later events of the plan are of other studies. */
+export function lastMoment(study: Pick<Study, "finished_at">, history: Pick<History, "at">): number {
+  return study.finished_at ?? history.at;
+}

@@ -4,8 +4,8 @@ import { test } from "node:test";
 import { axisNumber } from "../src/format.ts";
 import { icicle, savedSteps } from "../src/layout/icicle.ts";
 import { commonValues, trialCurve, isOnPath, nodePath, trialPath, rungTree, pathEnds, meanAndRepeatTrees } from "../src/layout/rung_tree.ts";
-import { logScale, logTicks, robustRange, robustLogRange, spansOrdersOfMagnitude, stepScale, ticks, timeTicks } from "../src/layout/scales.ts";
-import { drawEnds, drawLines } from "../src/parts/rung_tree_painting.ts";
+import { countHidden, hiddenText, logScale, logTicks, robustRange, robustLogRange, spansOrdersOfMagnitude, stepScale, ticks, timeTicks } from "../src/layout/scales.ts";
+import { drawEnds, drawLines, treeScales } from "../src/parts/rung_tree_painting.ts";
 import type { Tree } from "../src/types.ts";
 import { randomTree } from "./trees.ts";
 
@@ -99,6 +99,14 @@ test("the best trial is always in the range", () => {
     assert.ok(low <= 0.01 && high < 10, `${range.name} ${low} ${high}`);
     assert.ok(range(values, false, "max")[1] >= 50);
   }
+});
+
+test("values beyond the frame leave it, and are counted", () => {
+  const frame = { domain: [1, 2] as [number, number], most: 8, isLog: false, isLogY: false };
+  const [, y] = treeScales(frame, { width: 600, height: 300 });
+  assert.equal(new Set([2.95, 2.4, 2.1].map(y)).size, 3, "they were one horizontal line at the edge");
+  assert.deepEqual(countHidden([2.95, 2.4, 1.5, 0.5], [1, 2]), { above: 2, below: 1 });
+  assert.deepEqual([hiddenText(2, "above"), hiddenText(1, "below"), hiddenText(0, "above")], ["↑ 2 points above", "↓ 1 point below", ""]);
 });
 
 test("large numbers are short on an axis", () => {

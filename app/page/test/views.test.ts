@@ -1,10 +1,13 @@
 /** Routes, filters, tables, ladders, timelines and texts of views. */
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { isConstant } from "../src/layout/sparkline.ts";
+import { lastMoment } from "../src/types.ts";
+import { pageRange } from "../src/layout/event_pages.ts";
 import { duration, number, share, footnoteSigns } from "../src/format.ts";
 import { formatCsv, filterRows, sortRows } from "../src/layout/filter.ts";
 import { ladderEdges, MAX_FULL_ROWS, ladderRows, type Row } from "../src/layout/ladder.ts";
-import { createAxis, brushedRows, formatBrushes, parseBrushes } from "../src/layout/parallel.ts";
+import { createAxis, resultAxis, brushedRows, formatBrushes, parseBrushes } from "../src/layout/parallel.ts";
 import { loggedLines } from "../src/parts/logged_lines.ts";
 import { basisText, defaultRung, rungNames, tunerFields } from "../src/layout/rungs.ts";
 import { reasonText, eventText } from "../src/layout/sentences.ts";
@@ -208,4 +211,26 @@ test("logged metrics are one line for each name, without missing values", () => 
       ["loss", [1, 4], [2, 1]],
     ],
   );
+});
+
+test("the ends of an axis say that values are beyond them", () => {
+  const { positions, ticks } = resultAxis("loss", [9, 2, 1.5, 1.2, 1, null], [1, 2], String);
+  assert.deepEqual(positions.slice(0, 2), [1, 1]);
+  assert.deepEqual([ticks[0]!.text, ticks.at(-1)!.text], ["1", "≥ 2"]);
+});
+
+test("a study that ended ends there, however long its plan is used", () => {
+  assert.equal(lastMoment({ finished_at: 14 }, { at: 440 }), 14);
+  assert.equal(lastMoment({ finished_at: null }, { at: 440 }), 440);
+});
+
+test("a constant hyper-parameter has no line", () => {
+  const schedule = (values: unknown[]) => ({ name: "bs", steps: [0, 1], values, text: "" });
+  assert.deepEqual([[64, 64], [64, 128], ["sgd", "sgd"], []].map((values) => isConstant(schedule(values))), [true, false, true, true]);
+});
+
+test("a page of events: the last ones, those before or after another page, or those around a linked one", () => {
+  assert.deepEqual(pageRange({}), { before: "9007199254740991" });
+  assert.deepEqual([pageRange({ before: "40" }), pageRange({ after: "40" }), pageRange({ from: "5" })], [{ before: "40" }, { after: "40" }, { after: "5" }]);
+  assert.deepEqual([pageRange({ event: "600" }), pageRange({ event: "7" })], [{ after: "350" }, { after: "0" }]);
 });

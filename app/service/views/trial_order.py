@@ -121,7 +121,14 @@ def flatten(item: Json | Answer, prefix: str = "") -> Json:
     return fields
 
 
-FAMILIES = {"Line": "linear", "Geometric": "exponential", "PowerLaw": "power", "Ramp": "warm-up", "Slide": "linear"}
+FAMILIES = {
+    "Line": "linear",
+    "Geometric": "exponential",
+    "PowerLaw": "power",
+    "Ramp": "warm-up",
+    "Slide": "linear",
+    "OneMinusSqrt": "sqrt",
+}
 """The names of forms in study files, if they differ from the class names."""
 
 

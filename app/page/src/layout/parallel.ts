@@ -38,6 +38,14 @@ export function createAxis(name: string, values: unknown[], text: (value: unknow
   return { name, title, positions, ticks };
 }
 
+/** The axis of the results. Values outside the range are at its ends, whose ticks say so: "≥ 3". */
+export function resultAxis(name: string, values: (number | null)[], [low, high]: [number, number], text: (value: unknown) => string): Axis {
+  const known = values.filter((value) => value !== null);
+  const axis = createAxis(name, values.map((value) => (value === null ? null : Math.min(high, Math.max(low, value)))), text);
+  const sign = (place: number) => (place === 1 && known.some((value) => value > high) ? "≥ " : place === 0 && known.some((value) => value < low) ? "≤ " : "");
+  return { ...axis, ticks: axis.ticks.map((tick) => ({ ...tick, text: sign(tick.place) + tick.text })) };
+}
+
 /** The trials within all brushes. */
 export function brushedRows(axes: Axis[], brushes: Brushes, count: number): number[] {
   const given = axes.filter((axis) => brushes[axis.name]);

@@ -42,10 +42,31 @@ export function robustRange(values: number[], isWhole = false, mode = ""): [numb
   return [low - pad, high + pad];
 }
 
+/** How many values are outside a range. */
+export interface Hidden {
+  above: number;
+  below: number;
+}
+
+export function countHidden(values: number[], [low, high]: [number, number]): Hidden {
+  return { above: values.filter((value) => value > high).length, below: values.filter((value) => value < low).length };
+}
+
+/** "↑ 4 points above"; "" for none. */
+export function hiddenText(count: number, side: "above" | "below"): string {
+  return count ? `${side === "above" ? "↑" : "↓"} ${count.toLocaleString("en-US")} ${count === 1 ? "point" : "points"} ${side}` : "";
+}
+
 /** Whether a logarithmic scale is the default: all values are positive and span orders of magnitude. */
 export function spansOrdersOfMagnitude(values: number[]): boolean {
   const [low, high] = [values.reduce((a, b) => Math.min(a, b), Infinity), values.reduce((a, b) => Math.max(a, b), -Infinity)];
   return low > 0 && high / low > LOG_RATIO;
+}
+
+/** Whether an axis is logarithmic, by the choice `log` or `linear`, or else by its values. */
+export function isLogAxis(values: number[], choice: string | undefined): boolean {
+  if (choice === "linear" || values.length === 0 || values.some((value) => value <= 0)) return false;
+  return choice === "log" || spansOrdersOfMagnitude(values);
 }
 
 export function logScale([low, high]: [number, number], range: [number, number]): Scale {

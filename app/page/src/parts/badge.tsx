@@ -5,7 +5,8 @@ import { ageText } from "../format.ts";
 import { freshness, lastMessageAt } from "../live.ts";
 import { moment } from "../route.ts";
 
-const BADGE_TEXTS = { connecting: "○ connecting", live: "● live", lost: "△ connection lost", over: "■ ended", deleted: "■ deleted" };
+/** They name the connection, so that they are not read as the state of the study. */
+const BADGE_TEXTS = { connecting: "○ updates: connecting", live: "● updates: live", lost: "△ connection lost", over: "■ updates: ended", deleted: "■ updates: study deleted" };
 
 export function Badge() {
   const [now, setNow] = useState(Date.now());

@@ -1,5 +1,5 @@
 /** Paints a Pareto front: axes, its border, and one mark per trial. */
-import { axisNumber } from "../format.ts";
+import { axisNumber, plural } from "../format.ts";
 import type { FrontDot } from "../layout/pareto_front.ts";
 import { linearScale, logScale, logTicks, robustRange, robustLogRange, spansOrdersOfMagnitude, ticks, type Scale } from "../layout/scales.ts";
 import type { Palette } from "../theme.ts";
@@ -10,6 +10,7 @@ const [LEFT, RIGHT, TOP, BOTTOM] = [62, 16, 24, 42];
 interface PaintedAxis {
   place: Scale;
   ticks: number[];
+  isInside: (value: number) => boolean;
 }
 
 export interface ParetoPicture {
@@ -19,7 +20,7 @@ export interface ParetoPicture {
   near: number | null;
 }
 
-/** Scales that show the whole front and nearly all trials. Outliers are clamped to the edge of the plot. */
+/** Scales that show the whole front and nearly all trials. Outliers are outside of the frame, and counted there. */
 export function frontScales(dots: FrontDot[], { width, height }: Size): [PaintedAxis, PaintedAxis] {
   const front = dots.filter((dot) => dot.kind === "front");
   const across = axis(dots.map((dot) => dot.x), front.map((dot) => dot.x), [LEFT, width - RIGHT], Math.max(2, width / 110));
@@ -31,7 +32,7 @@ function axis(values: number[], front: number[], range: [number, number], tickCo
   const [a, b] = isLog ? robustLogRange(values) : robustRange(values);
   const [low, high] = [Math.min(a, ...front), Math.max(b, ...front)];
   const scale = (isLog ? logScale : linearScale)([low, high], range);
-  return { place: (value) => scale(Math.min(high, Math.max(low, value))), ticks: (isLog ? logTicks : ticks)([low, high], tickCount) };
+  return { place: scale, ticks: (isLog ? logTicks : ticks)([low, high], tickCount), isInside: (value) => low <= value && value <= high };
 }
 
 export function paintFront(context: CanvasRenderingContext2D, size: Size, ink: Palette, picture: ParetoPicture): void {
@@ -42,8 +43,10 @@ export function paintFront(context: CanvasRenderingContext2D, size: Size, ink: P
   context.beginPath();
   picture.edge.forEach(([a, b], index) => context[index ? "lineTo" : "moveTo"](x.place(a), y.place(b)));
   context.stroke();
+  const inside = picture.dots.filter((dot) => x.isInside(dot.x) && y.isInside(dot.y));
+  writeHidden(context, size, ink, picture.dots.length - inside.length);
   for (const kind of ["dominated", "infeasible", "front"] as const) {
-    for (const dot of picture.dots) if (dot.kind === kind) mark(context, ink, kind, x.place(dot.x), y.place(dot.y), dot.trial === picture.near);
+    for (const dot of inside) if (dot.kind === kind) mark(context, ink, kind, x.place(dot.x), y.place(dot.y), dot.trial === picture.near);
   }
 }
 
@@ -65,6 +68,13 @@ function paintAxes(context: CanvasRenderingContext2D, { width, height }: Size, i
   context.fillText(axes[0]!.text, (LEFT + width - RIGHT) / 2, height - 8);
   context.textAlign = "left";
   context.fillText(axes[1]!.text, 4, 10);
+}
+
+function writeHidden(context: CanvasRenderingContext2D, size: Size, ink: Palette, hidden: number): void {
+  if (hidden === 0) return;
+  context.fillStyle = ink.warm;
+  context.textAlign = "right";
+  context.fillText(`${plural(hidden, "trial")} outside the frame`, size.width - RIGHT, 10);
 }
 
 function line(context: CanvasRenderingContext2D, x0: number, y0: number, x1: number, y1: number): void {

@@ -2,7 +2,7 @@
 import { useEffect, useRef } from "preact/hooks";
 import uPlot from "uplot";
 import { duration, number } from "../format.ts";
-import { WHOLE_STEPS, TIME_STEPS } from "../layout/scales.ts";
+import { countHidden, hiddenText, WHOLE_STEPS, TIME_STEPS } from "../layout/scales.ts";
 import { palette } from "../theme.ts";
 
 export interface Line {
@@ -25,6 +25,7 @@ interface Props {
   marks?: { x: number; text: string }[];
   /** x is in seconds. */
   isTime?: boolean;
+  /** The shown values. At each edge the number of points beyond it is written. */
   range?: [number, number] | null;
   /** Largest start of the x axis. */
   from?: number;
@@ -71,7 +72,7 @@ function plotOptions(props: Props, width: number): uPlot.Options {
       { ...axis, size: 58, values: (_, all) => all.map((y) => (y === null ? "" : number(y))) },
     ],
     series: [{}, ...lineSeries(props.lines)],
-    hooks: { draw: [(plot) => drawMarks(plot, props.marks ?? [])], setSeries: [], ready: [(plot) => reportNearest(plot, props)] },
+    hooks: { draw: [(plot) => drawMarks(plot, props.marks ?? []), (plot) => drawHidden(plot, props)], setSeries: [], ready: [(plot) => reportNearest(plot, props)] },
   };
 }
 
@@ -113,6 +114,19 @@ function drawMarks(plot: uPlot, marks: { x: number; text: string }[]): void {
     context.fillText(mark.text, left, bbox.top + 10 * devicePixelRatio);
     free = left + width + 2 * gap;
   }
+  context.restore();
+}
+
+function drawHidden({ ctx: context, bbox }: uPlot, { lines, range }: Props): void {
+  if (!range) return;
+  const { above, below } = countHidden(lines.flatMap((line) => line.y), range);
+  context.save();
+  context.fillStyle = palette.value.warm;
+  context.font = `${12 * devicePixelRatio}px system-ui`;
+  context.textAlign = "right";
+  const right = bbox.left + bbox.width - 4 * devicePixelRatio;
+  context.fillText(hiddenText(above, "above"), right, bbox.top + 24 * devicePixelRatio);
+  context.fillText(hiddenText(below, "below"), right, bbox.top + bbox.height - 6 * devicePixelRatio);
   context.restore();
 }
 

@@ -2,11 +2,11 @@
 import { useCallback, useMemo, useState } from "preact/hooks";
 import { number } from "../format.ts";
 import { rungTree, pathEnds, meanAndRepeatTrees, type End, type Segment } from "../layout/rung_tree.ts";
-import { robustRange, robustLogRange, spansOrdersOfMagnitude } from "../layout/scales.ts";
+import { countHidden, hiddenText, isLogAxis, robustRange, robustLogRange } from "../layout/scales.ts";
 import { palette, type Palette } from "../theme.ts";
 import type { Tree } from "../types.ts";
 import { Canvas, Tip, type Size } from "./canvas.tsx";
-import { drawAxes, drawEnds, drawLines, drawLinks, drawRepeats, findNearest, nodeColours, treeScales, type Best, type Near } from "./rung_tree_painting.ts";
+import { clipToFrame, drawAxes, drawEnds, drawHidden, drawLines, drawLinks, drawRepeats, findNearest, nodeColours, treeScales, type Best, type Near } from "./rung_tree_painting.ts";
 
 const STEPS: Record<string, number> = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
 
@@ -20,8 +20,8 @@ interface Props {
   selected: number[];
   isLog: boolean;
   isWhole: boolean;
-  /** Logarithmic metric axis; null: if the values span orders of magnitude. */
-  isLogY: boolean | null;
+  /** The metric axis: `log`, `linear`, or by its values. */
+  scale: string | undefined;
   /** Values by trial that determine the colours; null for the plain drawing. */
   values: unknown[] | null;
   states: string[];
@@ -40,8 +40,9 @@ export function RungTreeCanvas(props: Props) {
   const drawing = useMemo(() => rungTree(tree), [tree]);
   const single = useMemo(() => (repeats ? rungTree(repeats) : null), [repeats]);
   const measured = useMemo(() => (single ?? drawing).points.map(([, value]) => value), [drawing, single]);
-  const isLogY = props.isLogY !== false && measured.every((value) => value > 0) && (props.isLogY || spansOrdersOfMagnitude(measured));
+  const isLogY = isLogAxis(measured, props.scale);
   const domain = useMemo(() => (isLogY ? robustLogRange : robustRange)(measured, isWhole, props.mode), [measured, isWhole, isLogY, props.mode]);
+  const hidden = useMemo(() => countHidden(measured, domain), [measured, domain]);
   const most = useMemo(() => Math.max(1, ...tree.nodes.end), [tree]);
   const frame = useMemo(() => ({ domain, most, isLog, isLogY }), [domain, most, isLog, isLogY]);
   const colours = useMemo(() => (values ? nodeColours(tree, values) : null), [tree, values, palette.value]);
@@ -61,15 +62,19 @@ export function RungTreeCanvas(props: Props) {
       setWidth(size.width);
       const [x, y] = treeScales(frame, size);
       drawAxes(context, size, ink, { x, y, metric: props.metric, rungs, ...frame });
+      context.save();
+      clipToFrame(context, size);
       if (single) drawRepeats(context, single.segments, { x, y, ink });
       drawLines(context, drawing.segments, { x, y, ink, colours, markedPath, bestPath, all: tree.trials.node.length, thickest: Math.max(...tree.nodes.trials, 1) });
       drawLinks(context, drawing.links, { x, y, ink });
       drawEnds(context, drawing.ends, { x, y, ink, marked, colours, states: props.states, most: drawing.ends.length, best });
-      context.globalAlpha = 1;
+      context.restore();
+      drawHidden(context, size, ink, hidden);
     },
-    [drawing, single, frame, colours, marked, markedPath, bestPath, rungs, props.metric, props.states, best],
+    [drawing, single, frame, hidden, colours, marked, markedPath, bestPath, rungs, props.metric, props.states, best],
   );
 
+  const outside = [hiddenText(hidden.above, "above"), hiddenText(hidden.below, "below")].filter(Boolean).map((text) => ` ${text.slice(2)} the frame.`).join("");
   const scales = treeScales(frame, { width, height });
   const find = (x: number, y: number) => findNearest({ ends: [...drawing.ends, ...ranked.filter((end) => end.trial === best?.trial)], segments: drawing.segments }, scales, x, y);
   /** Move the tooltip by some ranks. */
@@ -77,14 +82,14 @@ export function RungTreeCanvas(props: Props) {
     const index = place?.end ? ranked.findIndex((each) => each.trial === place.end!.trial) : -1;
     const end = ranked[Math.max(0, Math.min(ranked.length - 1, index + by))];
     const [x, y] = scales;
-    if (end) setPlace({ x: x(end.step), y: y(end.value), end });
+    if (end) setPlace({ x: x(end.step), y: Math.max(0, Math.min(height, y(end.value))), end });
   };
   return (
     <div class="with-tip">
       <Canvas
         height={height}
         draw={draw}
-        label={`Rung tree: ${props.metric} by step, ${tree.trials.node.length} trials, shared beginnings as thick lines. Arrow keys go from the best trial on.`}
+        label={`Rung tree: ${props.metric} by step, ${tree.trials.node.length} trials, shared beginnings as thick lines. Arrow keys go from the best trial on.${outside}`}
         onPoint={(x, y) => {
           const near = find(x, y);
           setPlace(near && { x, y, ...near });

@@ -1,7 +1,7 @@
 /** Paints the rung tree: axes, lines and ends. Finds the line or the end under the pointer. */
 import { STATE_SYMBOLS, axisNumber } from "../format.ts";
 import { commonValues, isOnPath, type End, type Link, type Segment } from "../layout/rung_tree.ts";
-import { linearScale, logScale, logTicks, stepScale, stepTicks, ticks, type Scale } from "../layout/scales.ts";
+import { hiddenText, linearScale, logScale, logTicks, stepScale, stepTicks, ticks, type Hidden, type Scale } from "../layout/scales.ts";
 import { scale as colourScale, seriesColour, type Palette } from "../theme.ts";
 import type { Tree } from "../types.ts";
 import type { Size } from "./canvas.tsx";
@@ -24,7 +24,27 @@ export interface Frame {
 
 export function treeScales({ domain, most, isLog, isLogY }: Frame, size: Size): [Scale, Scale] {
   const y = (isLogY ? logScale : linearScale)(domain, [size.height - BOTTOM, TOP]);
-  return [stepScale(most, [LEFT, size.width - RIGHT], isLog), (value) => Math.max(TOP - 4, Math.min(size.height - BOTTOM - 2, y(value)))];
+  return [stepScale(most, [LEFT, size.width - RIGHT], isLog), y];
+}
+
+/** Lines to values outside the frame end at its edge, instead of running along it. */
+export function clipToFrame(context: CanvasRenderingContext2D, size: Size): void {
+  context.beginPath();
+  context.rect(0, TOP - 8, size.width, size.height - BOTTOM - TOP + 12);
+  context.clip();
+}
+
+/** At each edge the number of measurements beyond it. */
+export function drawHidden(context: CanvasRenderingContext2D, size: Size, ink: Palette, { above, below }: Hidden): void {
+  context.font = "12px system-ui, sans-serif";
+  context.textAlign = "right";
+  context.fillStyle = ink.warm;
+  context.strokeStyle = ink.paper;
+  context.lineWidth = 4;
+  for (const [text, y] of [[hiddenText(above, "above"), TOP + 6], [hiddenText(below, "below"), size.height - BOTTOM - 6]] as const) {
+    context.strokeText(text, size.width - RIGHT, y);
+    context.fillText(text, size.width - RIGHT, y);
+  }
 }
 
 interface Lines {

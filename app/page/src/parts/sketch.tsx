@@ -1,9 +1,18 @@
 /** A sparkline of a hyper-parameter over the steps, with its schedule as text. */
+import { isConstant, valueLevels } from "../layout/sparkline.ts";
 import type { Schedule } from "../types.ts";
 
 const [WIDTH, HEIGHT] = [160, 26];
 
 export function Sketch({ schedule, marks }: { schedule: Schedule; marks: number[] }) {
+  if (isConstant(schedule)) {
+    return (
+      <>
+        <dt>{schedule.name}</dt>
+        <dd class="constant">{schedule.text}</dd>
+      </>
+    );
+  }
   const heights = valueLevels(schedule.values);
   const last = schedule.steps.at(-1) ?? 0;
   const x = (step: number) => 2 + (last ? (step / last) * (WIDTH - 4) : 0);
@@ -24,13 +33,4 @@ export function Sketch({ schedule, marks }: { schedule: Schedule; marks: number[
       </dd>
     </>
   );
-}
-
-/** Heights from 0 to 1. Values that are not numbers have one level each. */
-function valueLevels(values: unknown[]): number[] {
-  const numbers = values.every((value) => typeof value === "number")
-    ? (values as number[])
-    : values.map((value) => [...new Set(values.map(String))].indexOf(String(value)));
-  const [low, high] = [Math.min(...numbers), Math.max(...numbers)];
-  return numbers.map((value) => (high > low ? (value - low) / (high - low) : 0.5));
 }

@@ -5,7 +5,8 @@ import { number } from "../format.ts";
 import { bestRows } from "../layout/filter.ts";
 import { rungLines } from "../layout/rungs.ts";
 import { trialCurve, meanAndRepeatTrees } from "../layout/rung_tree.ts";
-import { robustRange } from "../layout/scales.ts";
+import { isLogAxis, robustLogRange, robustRange } from "../layout/scales.ts";
+import { AxisScale } from "../parts/axis_scale.tsx";
 import { Loaded, Panel } from "../parts/panel.tsx";
 import { Plot, type Line } from "../parts/plot.tsx";
 import { fitHeight } from "../parts/fit_height.ts";
@@ -29,7 +30,9 @@ export function Curves(props: ViewProps) {
   const shown = useMemo(() => (table.data ? drawnTrials(table.data, study.mode, selectedTrials.value) : []), [table.data, study.mode, selectedTrials.value]);
   const lines = useMemo(() => (means ? shown.map((trial, index) => curveLine(means, trial, index, study.best?.trial ?? null)) : []), [means, shown, study.best?.trial, palette.value]);
   const drawn = useMemo(() => lines.filter((each) => each.x.length > 0), [lines]);
-  const range = useMemo(() => robustRange(drawn.flatMap((each) => each.y), value === "all", study.mode), [drawn, value, study.mode]);
+  const measured = useMemo(() => drawn.flatMap((each) => each.y), [drawn]);
+  const isLogY = isLogAxis(measured, y);
+  const range = useMemo(() => (isLogY ? robustLogRange : robustRange)(measured, value === "all", study.mode), [measured, isLogY, value, study.mode]);
   const marks = useMemo(() => rungLines(rungs.data?.items ?? []).map((rung) => ({ x: rung.step, text: rung.name })), [rungs.data]);
   const toggle = (name: string, on: string, text: string) => (
     <label>
@@ -38,7 +41,7 @@ export function Curves(props: ViewProps) {
   );
   return (
     <>
-      <Panel title="Learning curves" aside={<>{toggle("x", "log", "log steps")} {toggle("y", "log", "log metric")} {toggle("value", "all", "all values")}</>}>
+      <Panel title="Learning curves" aside={<>{toggle("x", "log", "log steps")} <AxisScale field="y" /> {toggle("value", "all", "all values")}</>}>
         <Loaded answer={tree}>
           {() => (
             <>
@@ -49,8 +52,8 @@ export function Curves(props: ViewProps) {
                 marks={marks}
                 xLabel="step"
                 isLogX={x === "log"}
-                isLogY={y === "log"}
-                range={y === "log" ? null : range}
+                isLogY={isLogY}
+                range={range}
                 from={0}
                 onNear={(index, step, value) => setNear(index === null ? "" : `trial ${drawn[index]!.label}: ${number(value)} at step ${step}`)}
                 onPick={(index) => toggleTrial(Number(drawn[index]!.label))}

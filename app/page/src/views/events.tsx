@@ -2,53 +2,63 @@
 import { useEffect, useMemo, useRef } from "preact/hooks";
 import { studyPath, isReport, useAnswer } from "../data.ts";
 import { download } from "../download.ts";
-import { timeText } from "../format.ts";
+import { count, plural, timeText } from "../format.ts";
+import { PAGE_SIZE, pageRange } from "../layout/event_pages.ts";
 import { eventText } from "../layout/sentences.ts";
 import { Loaded, Panel } from "../parts/panel.tsx";
 import { route, setQuery, studyLink } from "../route.ts";
 import type { EventPage, History, LoggedEvent } from "../types.ts";
 import type { ViewProps } from "./props.ts";
 
-const WINDOW = 500;
-
 export function Events({ study, at }: ViewProps) {
   const { data: history } = useAnswer<History>(studyPath(study.study, "/history", null));
   const head = at ?? history?.position ?? null;
   const linkedEvent = Number(route.value.query["event"]) || null;
-  const from = Number(route.value.query["from"]) || (linkedEvent ? Math.max(0, linkedEvent - WINDOW / 2) : head === null ? null : Math.max(0, head - WINDOW));
-  const path = from === null ? null : studyPath(study.study, "/events", null, { after: String(from), limit: String(WINDOW) });
-  const answer = useAnswer<EventPage>(path);
+  const range = pageRange(route.value.query);
+  const answer = useAnswer<EventPage>(studyPath(study.study, "/events", at, { ...range, limit: String(PAGE_SIZE) }));
   const text = (route.value.query["q"] ?? "").toLowerCase();
   const kind = route.value.query["type"] ?? "";
   const aside = (
     <>
-      <input type="search" class="filter" aria-label="Find in events" placeholder="trial 3, gpu0, Evaluated …" value={text} onInput={(event) => setQuery({ q: event.currentTarget.value })} />
+      <input type="search" class="filter" aria-label="Find in events" placeholder="Find in these events: trial 3, gpu0 …" value={text} onInput={(event) => setQuery({ q: event.currentTarget.value })} />
       <KindPicker items={answer.data?.items ?? []} kind={kind} />
       {answer.data && <button onClick={() => download(`${study.study}.events.jsonl`, toJsonLines(answer.data!.items), "application/x-ndjson")}>JSONL</button>}
     </>
   );
   return (
     <Panel title="Events" aside={aside}>
-      <p class="buttons">
-        <button disabled={!from} onClick={() => setQuery({ from: String(Math.max(1, (from ?? 0) - WINDOW)), event: "" })}>
-          earlier
-        </button>
-        <button disabled={head === null || (from ?? 0) + WINDOW >= head} onClick={() => setQuery({ from: String((from ?? 0) + WINDOW), event: "" })}>
-          later
-        </button>
-        <button onClick={() => setQuery({ from: "", event: "" })}>latest</button>
-        <span class="quiet">
-          {from === null ? "" : `events ${from + 1} to ${Math.min(from + WINDOW, head ?? from + WINDOW)}`}
-          {head !== null && ` of ${head}`}
-        </span>
-      </p>
       <Loaded answer={answer}>
-        {(page) => {
-          const items = page.items.filter((event) => (at === null || event.position <= at) && (!kind || event.type === kind) && matchesText(event, text));
-          return <List study={study.study} items={items.reverse()} linkedEvent={linkedEvent} />;
+        {({ items }) => {
+          const matching = items.filter((event) => (!kind || event.type === kind) && matchesText(event, text));
+          return (
+            <>
+              <Pages items={items} head={head ?? 0} />
+              <List study={study.study} items={matching.toReversed()} linkedEvent={linkedEvent} />
+            </>
+          );
         }}
       </Loaded>
     </Panel>
+  );
+}
+
+function Pages({ items, head }: { items: LoggedEvent[]; head: number }) {
+  const [first, last] = [items[0]?.position ?? 1, items.at(-1)?.position ?? head];
+  const go = (changes: Record<string, string>) => setQuery({ event: "", from: "", before: "", after: "", ...changes });
+  return (
+    <p class="buttons">
+      <button disabled={first <= 1} onClick={() => go({ before: String(first) })}>
+        earlier
+      </button>
+      <button disabled={last >= head} onClick={() => go({ after: String(last) })}>
+        later
+      </button>
+      <button onClick={() => go({})}>latest</button>
+      <span class="quiet">
+        {plural(items.length, "event")} of this study
+        {items.length > 0 && `: ${count(first)} to ${count(last)}. Numbers left out are of other studies on its search plan`}
+      </span>
+    </p>
   );
 }
 

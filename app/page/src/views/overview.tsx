@@ -16,7 +16,7 @@ import { CodeText } from "../parts/code_text.tsx";
 import { route, setQuery, studyLink } from "../route.ts";
 import { useTable } from "../table.ts";
 import { palette } from "../theme.ts";
-import { resultOf, type History, type LoggedEvent, type Schedules, type Study } from "../types.ts";
+import { lastMoment, resultOf, type History, type LoggedEvent, type Schedules, type Study } from "../types.ts";
 import { FrontCard } from "./pareto_front.tsx";
 import { Notes } from "./notes.tsx";
 import { RungTreeCard } from "./rung_tree.tsx";
@@ -176,7 +176,7 @@ function BestOverTime({ study, at }: ViewProps) {
 
 function BestPlot({ study, history, by }: { study: Study; history: History; by: string }) {
   const lines = useMemo<Line[]>(() => {
-    const end = by === "slots" ? study.gpu_seconds : history.at - study.submitted_at;
+    const end = by === "slots" ? study.gpu_seconds : lastMoment(study, history) - study.submitted_at;
     const x = history.best.map((each) => (by === "slots" ? each.slot_seconds : each.at - study.submitted_at));
     const y = history.best.map((each) => each.value);
     if (y.length) [x.push(Math.max(end, x.at(-1)!)), y.push(y.at(-1)!)];

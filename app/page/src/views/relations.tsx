@@ -2,9 +2,9 @@
 import { useMemo } from "preact/hooks";
 import { studyPath, isReport, useAnswer } from "../data.ts";
 import { count, number, percent } from "../format.ts";
-import { createAxis } from "../layout/parallel.ts";
+import { createAxis, resultAxis } from "../layout/parallel.ts";
 import { basisText, TRIAL_END, defaultRung, rungNames } from "../layout/rungs.ts";
-import { robustRange } from "../layout/scales.ts";
+import { robustLogRange, robustRange, spansOrdersOfMagnitude } from "../layout/scales.ts";
 import { Loaded, Panel } from "../parts/panel.tsx";
 import { Parallel } from "../parts/parallel_canvas.tsx";
 import { route, setQuery } from "../route.ts";
@@ -38,9 +38,9 @@ function RelationPanels({ study, at, table }: ViewProps & { table: Table }) {
   const shares = useMemo(() => importanceByAxis(table, importance.data), [table, importance.data]);
   const names = useMemo(() => axisNames(table, study.tuner).sort((a, b) => (shares.get(b) ?? 0) - (shares.get(a) ?? 0)).slice(0, 10), [table, shares, study.tuner]);
   const axes = useMemo(() => {
-    const [low, high] = robustRange(values.filter((value): value is number => value !== null), false, study.mode);
-    const shown = values.map((value) => (value === null ? null : Math.min(high, Math.max(low, value))));
-    return [...names.map((name) => createAxis(name, table.column(name), tickText)), createAxis(study.metric, shown, tickText)];
+    const known = values.filter((value): value is number => value !== null);
+    const range = (spansOrdersOfMagnitude(known) ? robustLogRange : robustRange)(known, false, study.mode);
+    return [...names.map((name) => createAxis(name, table.column(name), tickText)), resultAxis(study.metric, values, range, tickText)];
   }, [names, table, values, study.metric, study.mode]);
   const named = rungNames(rungs.data);
   const aside = named.length > 1 && (

@@ -5,6 +5,7 @@ import { number, plural, deviationText } from "../format.ts";
 import { lastDecisions, rungLines } from "../layout/rungs.ts";
 import type { End } from "../layout/rung_tree.ts";
 import { Loaded, Panel } from "../parts/panel.tsx";
+import { AxisScale } from "../parts/axis_scale.tsx";
 import { fitHeight } from "../parts/fit_height.ts";
 import { RungTreeCanvas } from "../parts/rung_tree_canvas.tsx";
 import type { Best } from "../parts/rung_tree_painting.ts";
@@ -77,14 +78,7 @@ function Controls({ study, at }: ViewProps) {
         <input type="checkbox" checked={query["x"] !== "linear"} onChange={(event) => setQuery({ x: event.currentTarget.checked ? "" : "linear" })} /> log
         steps
       </label>
-      <label>
-        metric{" "}
-        <select value={query["scale"] ?? ""} onChange={(event) => setQuery({ scale: event.currentTarget.value })}>
-          <option value="">automatic</option>
-          <option value="log">log</option>
-          <option value="linear">linear</option>
-        </select>
-      </label>
+      <AxisScale field="scale" />
       <label>
         <input type="checkbox" checked={query["y"] === "all"} onChange={(event) => setQuery({ y: event.currentTarget.checked ? "all" : "" })} /> all values
       </label>
@@ -117,7 +111,7 @@ function RungTreeDrawing({ study, at, height }: ViewProps & { height: number }) 
             selected={selectedTrials.value}
             isLog={x !== "linear"}
             isWhole={y === "all"}
-            isLogY={scale ? scale === "log" : null}
+            scale={scale}
             values={colour && table.data ? table.data.column(colour) : null}
             states={(table.data?.column("state") as string[] | undefined) ?? data.trials.state}
             describeEnd={(end) => <EndTip end={end} study={study} table={table.data} event={ends.get(end.trial)} />}

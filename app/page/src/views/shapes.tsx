@@ -14,7 +14,7 @@ export function Shapes({ study, table, values }: { study: Study; table: Table; v
   const names = useMemo(() => [...new Set(table.varyingParameters.map((name) => name.split(".")[1]!))], [table]);
   const parameter = route.value.query["shape"] ?? names[0] ?? "";
   const trials = useMemo(() => sampleTrials(values, study.mode), [values, study.mode]);
-  const { schedules, error } = useSchedules(study.study, trials);
+  const { schedules, error, isLoading } = useSchedules(study.study, trials);
   const lines = useMemo<Line[]>(() => {
     return trials.flatMap((trial, rank) => {
       const schedule = schedules.get(trial)?.items.find((item) => item.name === parameter);
@@ -39,7 +39,7 @@ export function Shapes({ study, table, values }: { study: Study; table: Table; v
       {lines.length > 0 ? (
         <Plot label={`${parameter} over steps, of ${lines.length} trials`} height={200} lines={lines.toReversed()} xLabel="step" isLogY={route.value.query["shapeY"] === "log"} />
       ) : (
-        <p class="quiet">{parameter} is not a number.</p>
+        !error && <p class="quiet">{isLoading ? "Loading …" : `${parameter} is not a number.`}</p>
       )}
       <p class="quiet">
         {trials.length} trials from the best ({number(values[trials[0] ?? 0])}, thick line) to the worst. Brighter is better.
@@ -68,5 +68,5 @@ function useSchedules(study: string, trials: number[]) {
     );
     return () => void (isCancelled = true);
   }, [study, trials.join(",")]);
-  return { schedules, error };
+  return { schedules, error, isLoading: error === null && trials.some((trial) => !schedules.has(trial)) };
 }

@@ -8,7 +8,7 @@ import { Plot, type Line } from "../parts/plot.tsx";
 import { Footnotes, State, Mark } from "../parts/states.tsx";
 import { formatRoute, route, setQuery, studyLink } from "../route.ts";
 import { palette, seriesColour } from "../theme.ts";
-import { resultOf, type History, type Listed, type Study, type StudyPage } from "../types.ts";
+import { lastMoment, resultOf, type History, type Listed, type Study, type StudyPage } from "../types.ts";
 
 export const MAX_COMPARED = 8;
 /** How many studies to list, to find the search plans of the compared ones. */
@@ -170,6 +170,6 @@ function bestLine({ name, study, history }: ComparedStudy, index: number, metric
   if (!study || !history || study.metric !== metric || history.best.length === 0) return [];
   const x = history.best.map((each) => (by === "slots" ? each.slot_seconds : each.at - study.submitted_at));
   const y = history.best.map((each) => each.value);
-  const end = by === "slots" ? study.gpu_seconds : history.at - study.submitted_at;
+  const end = by === "slots" ? study.gpu_seconds : lastMoment(study, history) - study.submitted_at;
   return [{ label: name, colour: seriesColour(index), width: 2, dash: DASHES[index]!, isStepped: true, x: [...x, Math.max(end, x.at(-1)!)], y: [...y, y.at(-1)!] }];
 }

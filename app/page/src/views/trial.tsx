@@ -137,7 +137,7 @@ function Curve({ study, at, trial }: ViewProps & { trial: TrialDetail }) {
     return x.length ? [{ label: `trial ${trial.trial}`, colour: palette.value.accent, width: 2, x, y }] : [];
   }, [trial, study.metric, palette.value]);
   const marks = useMemo(() => rungLines(rungs.data?.items ?? []).map((rung) => ({ x: rung.step, text: rung.name })), [rungs.data]);
-  if (lines.length === 0) return <p class="quiet">No measurements yet.</p>;
+  if (lines.length === 0) return <p class="quiet">{trial.failure ? "It failed before its first measurement." : "No measurements yet."}</p>;
   return <Plot label={`${study.metric} of trial ${trial.trial} by step`} height={240} lines={lines} marks={marks} xLabel="step" />;
 }
 
