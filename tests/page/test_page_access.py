@@ -82,6 +82,7 @@ def test_who_may_only_read_sees_suggestions_and_no_buttons(
     for holder, number in ((token, 1), (reading, 0)):
         page = open_page(f"{url}/#token={holder}")
         page.get_by_role("link", name="searched").click()
+        page.locator("nav.views summary").click()
         page.get_by_role("link", name="Sampler", exact=True).click()
         suggestions = page.get_by_role("region", name="Suggestions")
         expect(suggestions).to_contain_text("0.5")

@@ -55,8 +55,9 @@ def test_marks_stand_beside_numbers_until_all_of_it_is_compared(
     open_page: Callable[..., Page], up: Service, named: Callable[[str], str]
 ) -> None:
     page = open_page(f"{up.url}/#/studies/{named('right')}")
-    head = page.locator("header.study")
-    expect(head).to_contain_text(OF_STUDY)
+    badge = page.locator(".verification")
+    expect(badge.locator("summary")).to_contain_text("unchecked")
+    expect(badge).to_contain_text(OF_STUDY)
     marked = next(trial for trial in up.client.trials(named("right")) if trial.get("exactness"))
     page.get_by_role("link", name="Trials", exact=True).click()
     expect(page.get_by_text(MARK).first).to_be_visible()
@@ -64,7 +65,7 @@ def test_marks_stand_beside_numbers_until_all_of_it_is_compared(
     assert re.search("[*†‡]", row.inner_text())
     page.get_by_role("link", name="Overview", exact=True).click()
     audit(page)
-    expect(head).to_contain_text(VERIFIED)
+    expect(badge).to_contain_text(VERIFIED)
     expect(page.locator(".acts").get_by_role("button", name="Audit")).to_have_count(0)
     expect(page.locator("main abbr")).to_have_count(0)
     page.get_by_role("link", name="Trials", exact=True).click()
@@ -107,7 +108,7 @@ def test_an_audit_says_on_the_page_what_it_waits_for(
     )
     expect(head.locator(".trouble")).to_contain_text("the audit waits: no slot has trainer right at version")
     (folder / "trainer.py").write_text(TRAINER)
-    expect(head).to_contain_text(VERIFIED)
+    expect(page.locator(".verification")).to_contain_text(VERIFIED)
 
 
 def is_changed(up: Service, study: str) -> bool:

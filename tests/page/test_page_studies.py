@@ -93,9 +93,10 @@ def test_what_a_sampler_proposed_and_would_propose(open_page: Callable[..., Page
     spec = grid("page-trunks", space=SPACE, tuner=one_rung(6, 6, sampler="trunks"), suggestions=[{"lr": 0.25}])
     study = stack.run(spec)["study"]
     page = open_page(f"{stack.url}/#/studies/{study}")
+    page.locator("nav.views summary").click()
     page.get_by_role("link", name="Sampler", exact=True).click()
     told = page.get_by_role("region", name="Sampler", exact=True)
-    expect(told).to_contain_text("Trunks models 6 results at step 6.")
+    expect(told).to_contain_text("Trunks models 6 results at the last step of each trial.")
     expect(told).to_contain_text("6 of 6 trials have begun.")
     page.locator(".acts").get_by_role("button", name="Reopen").click()
     expect(page.get_by_role("dialog")).to_contain_text("Trials in all")
@@ -147,13 +148,13 @@ def test_a_suggestion_is_made_and_withdrawn(open_page: Callable[..., Page], stac
 ASHA = {"kind": "asha", "num_trials": 6, "min_steps": 2, "max_steps": 8, "reduction_factor": 2, "sampling_seed": 1}
 VIEWS = {
     "": "Best trial",
-    "rung-tree": "Rung tree",
+    "tree": "Rung tree",
     "trials": "6 trials",
     "curves": "Learning curves",
-    "rungs": "Rung ladder",
-    "tree": "nodes",
-    "slots": "Slots over time",
-    "relations": "Sequences by shape",
+    "tree/rungs": "Rung ladder",
+    "tree/stages": "nodes",
+    "timeline": "Slots over time",
+    "importance": "Sequences by shape",
     "film": "Film",
     "events?event=1": "Events",
     "compare?trials=0,1": "Schedules",

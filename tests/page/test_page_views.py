@@ -16,13 +16,13 @@ from toys import grid, trials
 
 VIEWS = {
     "": "Best trial",
-    "rung-tree": "Rung tree",
+    "tree": "Rung tree",
     "trials": "trials",
     "curves": "Learning curves",
-    "rungs": "Rung ladder",
-    "tree": "nodes",
-    "slots": "Slots over time",
-    "relations": "Parallel coordinates",
+    "tree/rungs": "Rung ladder",
+    "tree/stages": "nodes",
+    "timeline": "Slots over time",
+    "importance": "Parallel coordinates",
     "events": "Events",
     "film": "Film",
     "moments?a=3": "Two moments",
@@ -69,7 +69,7 @@ def test_why_trials_failed_is_said_once_and_shown_under_the_name(
     )
     expect(told).to_contain_text("in all: trials 0, 1")
     expect(page.locator(".story")).to_contain_text("of 2 results")
-    expect(page.get_by_role("region", name="Best trial")).to_contain_text("the best of 2 trials with a result")
+    expect(page.get_by_role("region", name="Best trial")).to_contain_text("Best of 2 trials with a result")
     assert complaints(page, axe) == []
     told.get_by_role("link", name="1", exact=True).click()
     shown = page.get_by_role("region", name="Trial 1")
@@ -92,10 +92,49 @@ def test_what_sharing_saved_and_what_stopping_saved_are_two_numbers(
 ) -> None:
     cost = stack.client.study(study)["cost"]
     page = open_page(f"{stack.url}/#/studies/{study}")
-    paid = page.get_by_role("region", name="Cost, in steps")
+    saved, paid = (page.get_by_role("region", name=name) for name in ("Saved by sharing", "Cost, in steps"))
     for name, part in (("sharing", cost["saved_by_sharing"]), ("early stopping", cost["saved_by_stopping"])):
         expect(paid).to_contain_text(f"{round(100 * part)} % saved by {name}")
-        expect(page.locator("header.study")).to_contain_text(f"{round(100 * part)} %")
+        expect(saved).to_contain_text(f"{round(100 * part)} %")
+    bar = f"{cost['spared']} of {cost['taken']} steps saved by sharing"
+    expect(saved.get_by_role("img", name=bar)).to_be_visible()
+
+
+MOVED = {
+    "rung-tree": "tree",
+    "rungs": "tree/rungs",
+    "slots": "timeline",
+    "relations": "importance",
+    "tree?node=x": "tree/stages?node=x",
+}
+
+
+@pytest.mark.slow
+def test_addresses_of_earlier_versions_lead_to_where_their_view_is_now(
+    open_page: Callable[..., Page], stack: Service, study: str
+) -> None:
+    page = open_page(stack.url)
+    for old, new in MOVED.items():
+        turn_to(page, f"#/studies/{study}/{old}")
+        expect(page.get_by_role("heading", name=VIEWS[new.partition("?")[0]]).first).to_be_visible()
+        assert page.evaluate("location.hash") == f"#/studies/{study}/{new}"
+
+
+@pytest.mark.slow
+def test_the_answer_the_tree_and_the_savings_are_on_the_first_screen(
+    open_page: Callable[..., Page], stack: Service, study: str
+) -> None:
+    """The tree was below the fold."""
+    best = stack.client.study(study)["best"]
+    page = open_page(f"{stack.url}/#/studies/{study}", width=1440, height=900)
+    answer = page.get_by_role("region", name="Best trial")
+    expect(answer).to_contain_text(
+        re.compile(rf"trial {best['trial']}.*lr.*Best of 12 trials with a result", re.DOTALL)
+    )
+    for name in ("Best trial", "Saved by sharing", "Rung tree"):
+        box = page.get_by_role("region", name=name).bounding_box()
+        assert box is not None and box["y"] + box["height"] <= 900, name
+    assert page.get_by_role("navigation", name="Views of the study").locator(":scope > a").count() == 7
 
 
 @pytest.mark.slow
@@ -202,7 +241,7 @@ def test_more_loops_begin_with_those_that_there_are(open_page: Callable[..., Pag
 
 @pytest.mark.slow
 def test_why_a_trial_ended_is_one_click_away(open_page: Callable[..., Page], stack: Service, study: str) -> None:
-    page = open_page(f"{stack.url}/#/studies/{study}/rungs")
+    page = open_page(f"{stack.url}/#/studies/{study}/tree/rungs")
     page.get_by_role("button", name="rank 12 ").click()
     told = page.locator(".told").get_by_role("listitem").filter(has_text="pruned at rung 0: rank 12 of 12")
     expect(told).to_contain_text("event")
@@ -216,7 +255,7 @@ def test_why_a_trial_ended_is_one_click_away(open_page: Callable[..., Page], sta
 @pytest.mark.slow
 def test_the_rung_tree_is_told_by_arrow_keys(open_page: Callable[..., Page], stack: Service, study: str) -> None:
     best = stack.client.study(study)["best"]["trial"]
-    page = open_page(f"{stack.url}/#/studies/{study}/rung-tree")
+    page = open_page(f"{stack.url}/#/studies/{study}/tree")
     page.get_by_role("img", name="Rung tree").press("ArrowRight")
     expect(page.locator(".tip")).to_contain_text(f"trial {best}")
     page.get_by_role("img", name="Rung tree").press("Enter")
@@ -228,7 +267,7 @@ def test_the_rung_tree_is_told_by_arrow_keys(open_page: Callable[..., Page], sta
 def test_the_line_of_a_trial_with_repeats_is_told_from_its_mean(open_page: Callable[..., Page], stack: Service) -> None:
     """The line of its first repeat was drawn, and the value at its end shown as the result."""
     study = stack.run(grid("page-repeats", repeats=2))["study"]
-    page = open_page(f"{stack.url}/#/studies/{study}/rung-tree")
+    page = open_page(f"{stack.url}/#/studies/{study}/tree")
     page.get_by_role("img", name="Rung tree").press("ArrowRight")
     expect(page.locator(".tip")).to_contain_text("the mean of its repeats")
 
@@ -290,7 +329,7 @@ def test_scrubbing_back_shows_the_study_as_it_was(open_page: Callable[..., Page]
 @pytest.mark.slow
 def test_dragging_along_an_axis_chooses_trials(open_page: Callable[..., Page], stack: Service, study: str) -> None:
     """The first axis is of a hyper-parameter with few values: its upper half holds some of the trials."""
-    page = open_page(f"{stack.url}/#/studies/{study}/relations")
+    page = open_page(f"{stack.url}/#/studies/{study}/importance")
     drawing = page.get_by_role("img", name="Parallel coordinates")
     expect(page.get_by_text(re.compile(r"^Results at (each trial's end|rung \d+): \d+ of 12 trials\.$"))).to_have_count(
         2
@@ -313,7 +352,7 @@ def test_dragging_along_an_axis_chooses_trials(open_page: Callable[..., Page], s
 def test_lengths_that_are_chosen_are_an_axis(open_page: Callable[..., Page], stack: Service) -> None:
     """A ladder of cooldowns was shown without what its results depend on most."""
     study = stack.run(trials("page-lengths", ({"lr": 0.1}, 3), ({"lr": 0.2}, 6)))["study"]
-    page = open_page(f"{stack.url}/#/studies/{study}/relations")
+    page = open_page(f"{stack.url}/#/studies/{study}/importance")
     expect(
         page.get_by_role("img", name="Parallel coordinates of 2 hyper-parameters and score, 2 trials")
     ).to_be_visible()
@@ -353,7 +392,7 @@ def test_another_view_begins_at_its_top(open_page: Callable[..., Page], stack: S
 
 @pytest.mark.slow
 def test_what_another_tuner_would_have_decided(open_page: Callable[..., Page], stack: Service, study: str) -> None:
-    page = open_page(f"{stack.url}/#/studies/{study}/rungs")
+    page = open_page(f"{stack.url}/#/studies/{study}/tree/rungs")
     panel = page.get_by_role("region", name="What if")
     panel.get_by_label("had been").fill("4")
     panel.get_by_role("button").click()
@@ -366,14 +405,14 @@ def test_what_another_tuner_would_have_decided(open_page: Callable[..., Page], s
 @pytest.mark.slow
 def test_a_study_without_rungs_has_nothing_to_choose_there(open_page: Callable[..., Page], stack: Service) -> None:
     """It said to choose a trial, and asked what a factor that it does not have would have changed."""
-    page = open_page(f"{stack.url}/#/studies/{stack.run(grid('page-no-rungs'))['study']}/rungs")
+    page = open_page(f"{stack.url}/#/studies/{stack.run(grid('page-no-rungs'))['study']}/tree/rungs")
     expect(page.get_by_text("The tuner grid has no rungs")).to_be_visible()
     expect(page.get_by_text("Select a trial")).to_have_count(0)
     expect(page.get_by_role("region", name="What if")).to_have_count(0)
 
 
 def test_slots_give_a_trace(open_page: Callable[..., Page], stack: Service, study: str) -> None:
-    page = open_page(f"{stack.url}/#/studies/{study}/slots")
+    page = open_page(f"{stack.url}/#/studies/{study}/timeline")
     with page.expect_download() as trace:
         page.get_by_role("button", name="Chrome trace").click()
     assert '"traceEvents"' in trace.value.path().read_text()

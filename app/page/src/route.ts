@@ -22,11 +22,35 @@ export function formatRoute(path: string[], query: Query = {}): string {
   return `#/${path.map(encodeURIComponent).join("/")}${text ? `?${text}` : ""}`;
 }
 
-export const route = signal<Route>(parseRoute(globalThis.location?.hash ?? ""));
+/** Views of a study that have moved: the old name, and the path of the view that has its content now. */
+const MOVED = new Map([
+  ["rung-tree", ["tree"]],
+  ["rungs", ["tree", "rungs"]],
+  ["slots", ["timeline"]],
+  ["relations", ["importance"]],
+]);
 
-globalThis.addEventListener?.("hashchange", () => {
-  route.value = parseRoute(location.hash);
-});
+/** The route of the view that an address of an earlier version shows now. */
+export function currentRoute({ path, query }: Route): Route {
+  const [room, study, view = "", ...rest] = path;
+  if (room !== "studies") return { path, query };
+  if (view === "tree" && query["node"] && rest.length === 0) return { path: [room, study!, "tree", "stages"], query };
+  const moved = MOVED.get(view);
+  return { path: moved ? [room, study!, ...moved, ...rest] : path, query };
+}
+
+export const route = signal<Route>({ path: [], query: {} });
+
+/** Read the address, and replace one of an earlier version. */
+function readAddress(): void {
+  const asked = parseRoute(globalThis.location?.hash ?? "");
+  const now = currentRoute(asked);
+  if (now.path !== asked.path) history.replaceState(null, "", formatRoute(now.path, now.query));
+  route.value = now;
+}
+
+readAddress();
+globalThis.addEventListener?.("hashchange", readAddress);
 
 /** The position of the event after which the study is shown; null for its latest state. */
 export const moment = computed<number | null>(() => {

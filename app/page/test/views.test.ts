@@ -11,8 +11,9 @@ import { createAxis, resultAxis, brushedRows, formatBrushes, parseBrushes } from
 import { loggedLines } from "../src/parts/logged_lines.ts";
 import { basisText, defaultRung, rungNames, tunerFields } from "../src/layout/rungs.ts";
 import { reasonText, eventText } from "../src/layout/sentences.ts";
+import { configurationText } from "../src/layout/configuration.ts";
 import { timeAxis, busyShare, chromeTrace, laneNames, axisPosition } from "../src/layout/timeline.ts";
-import { formatRoute, parseRoute } from "../src/route.ts";
+import { currentRoute, formatRoute, parseRoute } from "../src/route.ts";
 import { Table } from "../src/table.ts";
 import type { LoggedEvent, RankedRung, Rungs, Timeline } from "../src/types.ts";
 
@@ -233,4 +234,24 @@ test("a page of events: the last ones, those before or after another page, or th
   assert.deepEqual(pageRange({}), { before: "9007199254740991" });
   assert.deepEqual([pageRange({ before: "40" }), pageRange({ after: "40" }), pageRange({ from: "5" })], [{ before: "40" }, { after: "40" }, { after: "5" }]);
   assert.deepEqual([pageRange({ event: "600" }), pageRange({ event: "7" })], [{ after: "350" }, { after: "0" }]);
+});
+
+test("addresses of earlier versions name the view that has their content now", () => {
+  const now = (hash: string) => {
+    const { path, query } = currentRoute(parseRoute(hash));
+    return formatRoute(path, query);
+  };
+  assert.equal(now("#/studies/s/rung-tree?x=linear"), "#/studies/s/tree?x=linear");
+  assert.equal(now("#/studies/s/rungs?bracket=1"), "#/studies/s/tree/rungs?bracket=1");
+  assert.equal(now("#/studies/s/slots"), "#/studies/s/timeline");
+  assert.equal(now("#/studies/s/relations"), "#/studies/s/importance");
+  assert.equal(now("#/studies/s/tree?node=n"), "#/studies/s/tree/stages?node=n");
+  for (const same of ["#/slots", "#/studies/rungs", "#/studies/s/tree", "#/studies/s/constructor", "#/"]) assert.equal(now(same), same);
+});
+
+test("a configuration is a sentence", () => {
+  const schedules = [{ name: "lr", text: "0.2 → 0.01" }, { name: "bs", text: "64 → 128" }, { name: "momentum", text: "0.5" }];
+  const hp = { lr: { family: "exponential" }, bs: { family: "values" }, momentum: { family: "constant", value: 0.5 } };
+  assert.equal(configurationText(schedules, hp), "lr 0.2 → 0.01 (exponential), bs 64 → 128 and momentum 0.5");
+  assert.equal(configurationText(schedules.slice(2), hp), "momentum 0.5");
 });

@@ -111,10 +111,10 @@ function multiples([low, high]: [number, number], step: number): number[] {
   return found;
 }
 
-/** Ticks of a step axis. A logarithmic axis has powers of 4, or of 10 above 4096 steps. */
+/** Ticks of a step axis. A logarithmic axis has powers of 2; above 64 steps of 4, and above 4096 of 10. */
 export function stepTicks(most: number, isLog: boolean): number[] {
   if (!isLog) return ticks([0, most], 6).filter(Number.isInteger);
   const found: number[] = [];
-  for (let step = 1; step <= most; step *= most > 4096 ? 10 : 4) found.push(step);
+  for (let step = 1; step <= most; step *= most > 4096 ? 10 : most > 64 ? 4 : 2) found.push(step);
   return found;
 }

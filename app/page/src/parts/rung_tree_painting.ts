@@ -6,7 +6,7 @@ import { scale as colourScale, seriesColour, type Palette } from "../theme.ts";
 import type { Tree } from "../types.ts";
 import type { Size } from "./canvas.tsx";
 
-const [LEFT, RIGHT, TOP, BOTTOM] = [52, 16, 20, 26];
+const [LEFT, RIGHT, TOP, BOTTOM] = [52, 16, 32, 42];
 const REACH_PIXELS = 14;
 /** With more trials, lines are fainter and ends are dots. */
 const DENSITY_LIMIT = 200;
@@ -41,9 +41,9 @@ export function drawHidden(context: CanvasRenderingContext2D, size: Size, ink: P
   context.fillStyle = ink.warm;
   context.strokeStyle = ink.paper;
   context.lineWidth = 4;
-  for (const [text, y] of [[hiddenText(above, "above"), TOP + 6], [hiddenText(below, "below"), size.height - BOTTOM - 6]] as const) {
-    context.strokeText(text, size.width - RIGHT, y);
-    context.fillText(text, size.width - RIGHT, y);
+  for (const [text, y] of [[hiddenText(above, "above"), TOP + 8], [hiddenText(below, "below"), size.height - BOTTOM - 8]] as const) {
+    context.strokeText(text, size.width - RIGHT - 10, y);
+    context.fillText(text, size.width - RIGHT - 10, y);
   }
 }
 
@@ -166,6 +166,7 @@ function drawSteps(context: CanvasRenderingContext2D, size: Size, ink: Palette, 
   const line = size.height - BOTTOM + 14;
   context.textAlign = "center";
   context.fillStyle = ink.soft;
+  context.fillText("step", (LEFT + size.width - RIGHT) / 2, size.height - 8);
   for (const { step } of rungs) context.fillText(String(step), x(step), line);
   context.fillStyle = ink.faint;
   for (const step of stepTicks(most, isLog)) {
@@ -178,19 +179,19 @@ function drawRungs(context: CanvasRenderingContext2D, size: Size, ink: Palette, 
   context.strokeStyle = ink.faint;
   context.fillStyle = ink.soft;
   context.textAlign = "left";
-  context.fillText(metric, 0, TOP - 10);
+  context.fillText(metric, 0, 8);
   context.textAlign = "center";
   context.setLineDash([2, 3]);
   let free = context.measureText(metric).width + 8;
   for (const { step, name } of rungs) {
     context.beginPath();
-    context.moveTo(x(step), TOP);
+    context.moveTo(x(step), 16);
     context.lineTo(x(step), size.height - BOTTOM);
     context.stroke();
     const half = context.measureText(name).width / 2;
     const middle = Math.min(x(step), size.width - half - 2);
     if (middle - half < free) continue;
-    context.fillText(name, middle, TOP - 10);
+    context.fillText(name, middle, 8);
     free = middle + half + 8;
   }
   context.setLineDash([]);

@@ -10,7 +10,7 @@ import { columnTitle, useTable, type Table } from "../table.ts";
 import { palette, seriesColour } from "../theme.ts";
 import type { Tree } from "../types.ts";
 import { curveLine } from "./curves.tsx";
-import { ScheduleSketches } from "./overview.tsx";
+import { ScheduleSketches } from "./answer.tsx";
 import type { ViewProps } from "./props.ts";
 
 const FACTS = ["state", "value", "last.deviation", "last.repeats", "last.repeats_from", "best.value", "best.step", "last.step", "rung", "rank", "trained", "standing"];

@@ -19,7 +19,7 @@ export function Film({ study, at }: ViewProps) {
           Save as GIF
         </a>
       )}
-      <a href={studyLink(study.study, ["rung-tree"])}>rung tree</a>
+      <a href={studyLink(study.study, ["tree"])}>tree</a>
     </>
   );
   return (

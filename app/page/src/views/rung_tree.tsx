@@ -32,7 +32,7 @@ export function RungTreeView(props: ViewProps) {
 export function RungTreeCard(props: ViewProps) {
   return (
     <Panel title="Rung tree" class="wide" aside={<Links {...props} />}>
-      <RungTreeDrawing {...props} height={fitHeight(300, 150, 0.5)} />
+      <RungTreeDrawing {...props} height={fitHeight(300, 330)} />
       <Legend {...props} />
     </Panel>
   );
@@ -41,7 +41,7 @@ export function RungTreeCard(props: ViewProps) {
 function Links({ study }: ViewProps) {
   return (
     <>
-      <a href={studyLink(study.study, ["film"])}>▶ film</a> <a href={studyLink(study.study, ["rung-tree"])}>larger</a>
+      <a href={studyLink(study.study, ["film"])}>▶ film</a> <a href={studyLink(study.study, ["tree"])}>larger</a>
     </>
   );
 }

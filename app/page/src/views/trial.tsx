@@ -12,7 +12,7 @@ import { State, Mark } from "../parts/states.tsx";
 import { studyLink } from "../route.ts";
 import { palette } from "../theme.ts";
 import { resultOf, type History, type Logged, type Rungs, type Study, type TrialDetail } from "../types.ts";
-import { ScheduleSketches } from "./overview.tsx";
+import { ScheduleSketches } from "./answer.tsx";
 import { AddNote, Notes } from "./notes.tsx";
 import type { ViewProps } from "./props.ts";
 
